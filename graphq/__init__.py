@@ -1,0 +1,1 @@
+"""graphq: a oneDNN-Graph-style operator graph compiler in Python."""

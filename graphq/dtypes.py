@@ -1,0 +1,79 @@
+"""Element types: oneDNN's names over NumPy and ml_dtypes types."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from graphq.errors import GraphError
+
+
+@dataclass(frozen=True, repr=False)
+class DType:
+    """An element type. `name` is oneDNN's; `numpy` the storage type; `bits` the logical width."""
+
+    name: str
+    numpy: np.dtype
+    bits: int
+    kind: str  # "float", "int" or "bool"
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to another DType, and to its name, so that `value.dtype == "u8"` holds."""
+        if isinstance(other, DType):
+            return self.name == other.name
+        return self.name == other if isinstance(other, str) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes an element takes in memory; s4 and u4 take one, as in ml_dtypes."""
+        return self.numpy.itemsize
+
+    @property
+    def min(self) -> float:
+        """The least finite value."""
+        info = ml_dtypes.finfo(self.numpy) if self.kind == "float" else ml_dtypes.iinfo(self.numpy)
+        return float(info.min) if self.kind == "float" else int(info.min)
+
+    @property
+    def max(self) -> float:
+        """The greatest finite value."""
+        info = ml_dtypes.finfo(self.numpy) if self.kind == "float" else ml_dtypes.iinfo(self.numpy)
+        return float(info.max) if self.kind == "float" else int(info.max)
+
+
+f32 = DType("f32", np.dtype(np.float32), 32, "float")
+bf16 = DType("bf16", np.dtype(ml_dtypes.bfloat16), 16, "float")
+f16 = DType("f16", np.dtype(np.float16), 16, "float")
+f8_e4m3 = DType("f8_e4m3", np.dtype(ml_dtypes.float8_e4m3fn), 8, "float")
+f8_e5m2 = DType("f8_e5m2", np.dtype(ml_dtypes.float8_e5m2), 8, "float")
+s32 = DType("s32", np.dtype(np.int32), 32, "int")
+s8 = DType("s8", np.dtype(np.int8), 8, "int")
+u8 = DType("u8", np.dtype(np.uint8), 8, "int")
+s4 = DType("s4", np.dtype(ml_dtypes.int4), 4, "int")
+u4 = DType("u4", np.dtype(ml_dtypes.uint4), 4, "int")
+boolean = DType("boolean", np.dtype(np.bool_), 8, "bool")
+
+DTYPES: dict[str, DType] = {t.name: t for t in (f32, bf16, f16, f8_e4m3, f8_e5m2, s32, s8, u8, s4, u4, boolean)}
+_BY_NUMPY = {t.numpy: t for t in DTYPES.values()}
+
+DTypeLike: TypeAlias = "DType | str | np.dtype | type"
+
+
+def as_dtype(x: DTypeLike) -> DType:
+    """The DType of a name ("u8"), a NumPy dtype or a DType; raises GraphError on anything else."""
+    if isinstance(x, DType):
+        return x
+    if isinstance(x, str) and x in DTYPES:
+        return DTYPES[x]
+    try:
+        return _BY_NUMPY[np.dtype(x)]
+    except (KeyError, TypeError):
+        raise GraphError(f"unknown dtype {x!r}; graphq has {', '.join(DTYPES)}") from None

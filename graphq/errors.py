@@ -1,0 +1,30 @@
+"""The exceptions that graphq raises; every one names the node, the rule and the values."""
+from __future__ import annotations
+
+
+class GraphqError(Exception):
+    """Base class of all errors that graphq raises on purpose."""
+
+
+class GraphError(GraphqError, ValueError):
+    """The graph breaks a rule: a bad shape, dtype, attribute, name, order or a missing output."""
+
+
+class ParseError(GraphqError, ValueError):
+    """A text or file is not a graph; the message names the place."""
+
+
+class VerifyError(GraphqError):
+    """A pass left the graph inconsistent: a defect of the pass, not of the user's graph."""
+
+
+class InputError(GraphqError, ValueError):
+    """Arrays given to a graph or compiled model do not fit its inputs."""
+
+
+class CompileError(GraphqError):
+    """The graph is valid but cannot be compiled as asked (`strict`, `isa`, `threads`)."""
+
+
+class KernelError(GraphqError, RuntimeError):
+    """A kernel cannot run here: an instruction set, a self-test or the threading layer refuses."""

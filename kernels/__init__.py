@@ -1,0 +1,1 @@
+"""Kernels: one anchor family a file."""

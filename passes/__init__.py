@@ -1,0 +1,1 @@
+"""Passes: one a file; pipeline.py has their order."""
