@@ -1,0 +1,385 @@
+"""Lane-wise expressions: what a kernel computes per output element, stated once and evaluated twice.
+
+An `Expr` is a typed DAG of basic operations, each one IEEE f32 or wrapping s32 operation; `evaluate` is its meaning in
+NumPy, `vector.epilogue` its machine code. Both do the same operations in the same order, so results are bit-identical
+(NaNs aside: that a value is NaN is fixed, its payload is not). Equal expressions are one object, so `==` is `is`.
+
+Storage types: f32 s32 s8 u8 bf16 f16 (`load`, `Store`). Compute types: f32 s32 bool.
+"""
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from graphq.errors import KernelError
+
+Number: TypeAlias = float | int | bool
+Operand: TypeAlias = "Expr | float | int"
+
+STORAGE: dict[str, np.dtype] = {
+    "f32": np.dtype(np.float32), "s32": np.dtype(np.int32), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
+    "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16),
+}
+COMPUTE: dict[str, str] = {"f32": "f32", "bf16": "f32", "f16": "f32", "s32": "s32", "s8": "s32", "u8": "s32"}
+KINDS = ("vector", "row", "scalar")
+_NUMPY = {"f32": np.float32, "s32": np.int32, "bool": np.bool_}
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True, weakref_slot=True)
+class Expr:
+    """A node: `op` is "acc", "load", "const", a basic operation or a definition; made only by the functions below.
+
+    `value` of a load is (slot, storage dtype, kind), of a const its number.
+    """
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: str
+    value: Any = None
+
+    def __repr__(self) -> str:
+        return f"<{self.op}: {self.dtype}>"
+
+    def __add__(self, other: Operand) -> Expr:
+        return op("add", self, other)
+
+    def __radd__(self, other: Operand) -> Expr:
+        return op("add", other, self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return op("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return op("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return op("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return op("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return op("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return op("div", other, self)
+
+    def __neg__(self) -> Expr:
+        return op("neg", self)
+
+    def __lt__(self, other: Operand) -> Expr:
+        return op("lt", self, other)
+
+    def __le__(self, other: Operand) -> Expr:
+        return op("le", self, other)
+
+    def __gt__(self, other: Operand) -> Expr:
+        return op("gt", self, other)
+
+    def __ge__(self, other: Operand) -> Expr:
+        return op("ge", self, other)
+
+
+@dataclass(frozen=True)
+class Basic:
+    """A basic operation: its result type per argument types ("f32 f32 -> f32, ...") and its meaning in NumPy."""
+
+    types: str
+    numpy: Callable[..., Any]
+
+    @cached_property
+    def results(self) -> dict[tuple[str, ...], str]:
+        """The result type per tuple of argument types."""
+        rules = (rule.split("->") for rule in self.types.split(","))
+        return {tuple(args.split()): result.strip() for args, result in rules}
+
+
+_FLOAT, _FLOAT2 = "f32 -> f32", "f32 f32 -> f32"
+_SAME2 = "f32 f32 -> f32, s32 s32 -> s32"
+_INT2 = "s32 s32 -> s32"
+_LOGIC = "s32 s32 -> s32, bool bool -> bool"
+_COMPARE = "f32 f32 -> bool, s32 s32 -> bool"
+
+
+def _logical_shift(x: Any, n: Any) -> Any:
+    return np.right_shift(np.asarray(x).view(np.uint32), np.asarray(n).view(np.uint32)).view(np.int32)
+
+
+# s32 wraps. max and min are x86's: the second operand when one is NaN or both are zeros. Comparisons are ordered (false
+# on NaN) except ne. to_s32 truncates and round_s32 rounds to even; both only of numbers within s32's range.
+# Shift counts are constants, 0 to 31.
+BASIC: dict[str, Basic] = {
+    "add": Basic(_SAME2, np.add),
+    "sub": Basic(_SAME2, np.subtract),
+    "mul": Basic(_SAME2, np.multiply),
+    "div": Basic(_FLOAT2, np.divide),
+    "neg": Basic(_FLOAT, np.negative),
+    "abs": Basic(_FLOAT, np.abs),
+    "sqrt": Basic(_FLOAT, np.sqrt),
+    "rint": Basic(_FLOAT, np.rint),
+    "floor": Basic(_FLOAT, np.floor),
+    "max": Basic(_SAME2, lambda a, b: np.where(a > b, a, b)),
+    "min": Basic(_SAME2, lambda a, b: np.where(a < b, a, b)),
+    "lt": Basic(_COMPARE, np.less),
+    "le": Basic(_COMPARE, np.less_equal),
+    "gt": Basic(_COMPARE, np.greater),
+    "ge": Basic(_COMPARE, np.greater_equal),
+    "eq": Basic(_COMPARE, np.equal),
+    "ne": Basic(_COMPARE, np.not_equal),
+    "select": Basic("bool f32 f32 -> f32, bool s32 s32 -> s32", np.where),
+    "and": Basic(_LOGIC, np.bitwise_and),
+    "or": Basic(_LOGIC, np.bitwise_or),
+    "xor": Basic(_LOGIC, np.bitwise_xor),
+    "shl": Basic(_INT2, np.left_shift),
+    "sar": Basic(_INT2, np.right_shift),
+    "shr": Basic(_INT2, _logical_shift),
+    "as_f32": Basic("s32 -> f32", lambda x: np.asarray(x).view(np.float32)),
+    "as_s32": Basic("f32 -> s32", lambda x: np.asarray(x).view(np.int32)),
+    "to_f32": Basic("s32 -> f32", lambda x: np.asarray(x).astype(np.float32)),
+    "to_s32": Basic("f32 -> s32", lambda x: np.asarray(x).astype(np.int32)),
+    "round_s32": Basic("f32 -> s32", lambda x: np.rint(x).astype(np.int32)),
+}
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A function made of basic operations, kept as one node until it is evaluated or compiled."""
+
+    types: tuple[str, ...]
+    result: str
+    body: Callable[..., Expr]
+
+
+DEFINITIONS: dict[str, Definition] = {}
+_KNOWN: weakref.WeakValueDictionary[tuple, Expr] = weakref.WeakValueDictionary()
+_LOCK = threading.Lock()
+
+
+def _make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
+    """Find or make the one node of this content."""
+    key = (name, args, dtype, str(value))  # str tells -0.0 from 0.0, and NaN is equal to itself
+    with _LOCK:
+        found = _KNOWN.get(key)
+        if found is None:
+            found = _KNOWN[key] = Expr(name, args, dtype, value)
+        return found
+
+
+def acc() -> Expr:
+    """Give the s32 accumulator of the kernel's anchor (matmul, convolution, pool)."""
+    return _make("acc", (), "s32")
+
+
+def load(slot: int, dtype: str, kind: str) -> Expr:
+    """Give operand `slot` of storage type `dtype`: s8 and u8 arrive as s32, bf16 and f16 as f32, exactly.
+
+    `kind` is "vector" (an element per output), "row" (one per row) or "scalar" (one for all).
+    """
+    if slot < 0 or dtype not in STORAGE or kind not in KINDS:
+        raise KernelError(f"load({slot}, {dtype!r}, {kind!r}): slots count from 0, dtypes are {', '.join(STORAGE)}, "
+                          f"kinds {', '.join(KINDS)}")
+    return _make("load", (), COMPUTE[dtype], (slot, dtype, kind))
+
+
+def const(value: Number, dtype: str = "f32") -> Expr:
+    """Give a number, rounded to f32 when `dtype` is "f32"."""
+    if dtype == "f32":
+        with np.errstate(over="ignore"):
+            return _make("const", (), dtype, float(np.float32(value)))
+    if dtype == "s32" and int(value) == value and -2**31 <= value < 2**31:
+        return _make("const", (), dtype, int(value))
+    if dtype == "bool":
+        return _make("const", (), dtype, bool(value))
+    raise KernelError(f"const({value!r}, {dtype!r}): not a number of this type")
+
+
+def op(name: str, *args: Operand) -> Expr:
+    """Apply a basic operation or definition; Python numbers become constants of the type that fits the others.
+
+    Raises KernelError for an unknown name, a wrong number of arguments or wrong types.
+    """
+    if name in BASIC:
+        rules = BASIC[name].results
+    elif name in DEFINITIONS:
+        rules = {DEFINITIONS[name].types: DEFINITIONS[name].result}
+    else:
+        raise KernelError(f"unknown operation {name!r}; there are {', '.join((*BASIC, *DEFINITIONS))}")
+    given = [a.dtype if isinstance(a, Expr) else None for a in args]
+    for types in rules:
+        if len(types) == len(args) and all(g is None or g == t for g, t in zip(given, types, strict=True)):
+            break
+    else:
+        raise KernelError(f"{name}({', '.join(g or 'number' for g in given)}): takes {list(rules)}")
+    nodes = tuple(a if isinstance(a, Expr) else const(a, t) for a, t in zip(args, types, strict=True))
+    if name in ("shl", "sar", "shr") and (nodes[1].op != "const" or not 0 <= nodes[1].value < 32):
+        raise KernelError(f"{name}: the count is a constant from 0 to 31")
+    return _make(name, nodes, rules[types])
+
+
+def define(types: str) -> Callable[[Callable[..., Expr]], Callable[..., Expr]]:
+    """Make a function of expressions a `Definition` of its name, `types` as in "f32 f32 -> f32"."""
+    args, result = types.split("->")
+
+    def register(body: Callable[..., Expr]) -> Callable[..., Expr]:
+        name = body.__name__
+        if name in BASIC or name in DEFINITIONS:
+            raise KernelError(f"a second operation named {name!r}")
+        DEFINITIONS[name] = Definition(tuple(args.split()), result.strip(), body)
+
+        def apply(*operands: Operand) -> Expr:
+            return op(name, *operands)
+
+        apply.__name__, apply.__doc__ = name, body.__doc__
+        return apply
+
+    return register
+
+
+def maximum(a: Operand, b: Operand) -> Expr:
+    """Apply `a > b ? a : b`."""
+    return op("max", a, b)
+
+
+def minimum(a: Operand, b: Operand) -> Expr:
+    """Apply `a < b ? a : b`."""
+    return op("min", a, b)
+
+
+def select(condition: Expr, a: Operand, b: Operand) -> Expr:
+    """Apply `condition ? a : b`."""
+    return op("select", condition, a, b)
+
+
+@dataclass(frozen=True)
+class Store:
+    """An expression and the storage type of the output it is written to.
+
+    s8 and u8 take the low byte of an s32, which the expression has brought into range; bf16 and f16 round to even.
+    """
+
+    expr: Expr
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if COMPUTE.get(self.dtype) != self.expr.dtype:
+            raise KernelError(f"a {self.expr.dtype} expression cannot be stored as {self.dtype}")
+        loads = self.loads
+        if len({x[0] for x in loads}) != len(loads):
+            raise KernelError(f"a slot is loaded in two ways: {loads}")
+
+    @property
+    def loads(self) -> tuple[tuple[int, str, str], ...]:
+        """The operands (slot, dtype, kind) that are read, by slot."""
+        return tuple(sorted(x.value for x in walk(self.expr) if x.op == "load"))
+
+    @property
+    def slots(self) -> int:
+        """Number of operand slots; the output is the slot of this number."""
+        return max((x[0] + 1 for x in self.loads), default=0)
+
+    @property
+    def uses_acc(self) -> bool:
+        """Whether the anchor's accumulator is read."""
+        return any(x.op == "acc" for x in walk(self.expr))
+
+
+def walk(expr: Expr) -> Iterator[Expr]:
+    """Every node once, arguments before users; no recursion, as chains may be long."""
+    seen: set[Expr] = set()
+    todo: list[tuple[Expr, bool]] = [(expr, False)]
+    while todo:
+        node, ready = todo.pop()
+        if ready:
+            yield node
+        elif node not in seen:
+            seen.add(node)
+            todo.append((node, True))
+            todo.extend((a, False) for a in reversed(node.args))
+
+
+@lru_cache(maxsize=256)
+def lower(expr: Expr) -> Expr:
+    """Rewrite `expr` to leaves and basic operations only."""
+    done: dict[Expr, Expr] = {}
+    for node in walk(expr):
+        args = tuple(done[a] for a in node.args)
+        if node.op in DEFINITIONS:
+            done[node] = lower(DEFINITIONS[node.op].body(*args))
+        else:
+            done[node] = _make(node.op, args, node.dtype, node.value)
+    return done[expr]
+
+
+def _widen(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Convert a storage type to its compute type, exactly."""
+    if dtype == "bf16":
+        return (x.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return x.astype(_NUMPY[COMPUTE[dtype]])
+
+
+def _narrow(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Convert a compute type to a storage type, as a Store does."""
+    if dtype != "bf16":
+        return x.astype(STORAGE[dtype])
+    bits = x.view(np.uint32)  # add half of the dropped part, less one bit if the kept part is even: ties to even
+    kept = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(x), 0x7FC0, kept).astype(np.uint16).view(STORAGE["bf16"])
+
+
+def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarray:
+    """Compute in NumPy: the meaning of a kernel. `acc` (s32, or None) and `operands` by slot broadcast to the output.
+
+    Gives the compute type of an Expr and the storage type of a Store. Raises KernelError when an operand has another
+    dtype than its load.
+    """
+    done: dict[Expr, Any] = {}
+    with np.errstate(all="ignore"):
+        for node in walk(lower(what.expr if isinstance(what, Store) else what)):
+            if node.op == "acc":
+                done[node] = np.asarray(acc, np.int32)
+            elif node.op == "const":
+                done[node] = _NUMPY[node.dtype](node.value)
+            elif node.op == "load":
+                slot, dtype, _ = node.value
+                x = np.asarray(operands[slot])
+                if x.dtype != STORAGE[dtype]:
+                    raise KernelError(f"operand {slot} is {x.dtype}, the expression loads {dtype}")
+                done[node] = _widen(x, dtype)
+            else:
+                done[node] = BASIC[node.op].numpy(*(done[a] for a in node.args))
+        result = np.asarray(done[node])
+        return _narrow(result, what.dtype) if isinstance(what, Store) else result
+
+
+def to_source(store: Store) -> str:
+    """Give Python text that builds `store` again as STORE: readable, stable, and equal only for equal stores."""
+    names: dict[Expr, str] = {}
+    lines: list[str] = []
+    for node in walk(store.expr):
+        if node.op == "acc":
+            names[node] = "acc()"
+        elif node.op == "load":
+            names[node] = "load({}, {!r}, {!r})".format(*node.value)
+        elif node.op == "const":
+            names[node] = f"const({_number(node.value)}, {node.dtype!r})"
+        else:
+            names[node] = f"x{len(lines)}"
+            args = ", ".join(names[a] for a in node.args)
+            lines.append(f"{names[node]} = op({node.op!r}, {args})")
+    lines.append(f"STORE = Store({names[store.expr]}, {store.dtype!r})")
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: Number) -> str:
+    """Give the shortest text that reads back as this f32, integer or boolean."""
+    if not isinstance(value, float):
+        return repr(value)
+    text = str(np.float32(value))
+    return text if np.isfinite(value) else f'float("{text}")'
