@@ -1,0 +1,144 @@
+"""Binary and ternary elementwise ops with broadcasting, and prelu.
+
+`auto_broadcast` is oneDNN's: "numpy" broadcasts as NumPy does, "none" asks for equal shapes.
+"""
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from graphq.dtypes import boolean
+from graphq.errors import GraphError
+from graphq.ir import TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array, in_f32, quiet, widened
+from graphq.ops.infer import (
+    FLOATS,
+    Shape,
+    binary_rule,
+    broadcast,
+    channel_axis,
+    combine,
+    expect_dtype,
+    expect_same_dtype,
+    show,
+)
+
+AutoBroadcast: TypeAlias = Literal["none", "numpy"]
+
+infer_arithmetic = binary_rule(mixed=True)
+infer_sum = binary_rule(mixed=True, integer=True)
+infer_same = binary_rule()
+infer_compare = binary_rule(integer=True, result=boolean)
+
+
+@register_op(infer=infer_sum, commutative=True, elementwise=True)
+@in_f32
+def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
+    """`src_0 + src_1` (oneDNN Add). s32 wraps."""
+    return src_0 + src_1
+
+
+@register_op(infer=infer_sum, elementwise=True)
+@in_f32
+def subtract(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
+    """`src_0 - src_1` (oneDNN Subtract). s32 wraps."""
+    return src_0 - src_1
+
+
+@register_op(infer=infer_arithmetic, commutative=True, elementwise=True)
+@in_f32
+def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
+    """`src_0 * src_1` (oneDNN Multiply)."""
+    return src_0 * src_1
+
+
+@register_op(infer=infer_arithmetic, elementwise=True)
+@in_f32
+def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
+    """`src_0 / src_1` (oneDNN Divide). By zero: an infinity, or NaN for 0 / 0."""
+    return src_0 / src_1
+
+
+@register_op(infer=infer_same, commutative=True, elementwise=True)
+@in_f32
+def maximum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
+    """`max(src_0, src_1)` (oneDNN Maximum), IEEE 754-2019 `maximum`: NaN when either is NaN, and -0 < +0."""
+    # np.maximum leaves the sign of max(-0, +0) to the CPU; -0 + +0 is +0 and -0 + -0 is -0.
+    return np.where((src_0 == 0) & (src_1 == 0), src_0 + src_1, np.maximum(src_0, src_1))
+
+
+@register_op(infer=infer_same, commutative=True, elementwise=True)
+@in_f32
+def minimum(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
+    """`min(src_0, src_1)` (oneDNN Minimum), IEEE 754-2019 `minimum`: NaN when either is NaN, and -0 < +0."""
+    # min(a, b) = -max(-a, -b), the sign of zero as in maximum
+    return np.where((src_0 == 0) & (src_1 == 0), -(-src_0 + -src_1), np.minimum(src_0, src_1))
+
+
+@register_op(infer=infer_same, elementwise=True)
+@in_f32
+def squared_difference(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
+    """`(src_0 - src_1)**2` (oneDNN SquaredDifference)."""
+    return (src_0 - src_1) * (src_0 - src_1)
+
+
+@register_op(infer=infer_compare, elementwise=True)
+@quiet
+def greater_equal(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
+    """`src_0 >= src_1` as boolean (oneDNN GreaterEqual). False when either is NaN."""
+    return np.asarray(widened(src_0) >= widened(src_1))
+
+
+def infer_select(cond: TensorType, src_0: TensorType, src_1: TensorType, *, auto_broadcast: str) -> TensorType:
+    """Boolean condition, two sources of one float dtype, the broadcast of all three shapes."""
+    expect_dtype("cond", cond, (boolean,))
+    expect_dtype("src_0", src_0, FLOATS)
+    expect_dtype("src_1", src_1, FLOATS)
+    expect_same_dtype(src_0=src_0, src_1=src_1)
+    return TensorType(src_0.dtype, combine(auto_broadcast, cond.shape, src_0.shape, src_1.shape))
+
+
+@register_op(infer=infer_select, elementwise=True)
+def select(cond: Array, src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
+    """`src_0` where `cond` is true, else `src_1` (oneDNN Select)."""
+    return np.where(cond, src_0, src_1)
+
+
+def infer_prelu(src: TensorType, slope: TensorType, *, data_format: str, per_channel_broadcast: bool) -> TensorType:
+    """One float dtype; a 1-D slope runs along the channel or the last axis, any other broadcasts to `src`."""
+    expect_dtype("src", src, FLOATS)
+    expect_same_dtype(src=src, slope=slope)
+    _check_slope(src.shape, slope.shape, data_format, per_channel_broadcast)
+    return src
+
+
+def _check_slope(src: Shape, slope: Shape, data_format: str, per_channel: bool) -> None:
+    if src is None or slope is None:
+        return
+    if per_channel and len(slope) == 1:
+        axis = channel_axis(data_format, src)
+        if slope[0] not in (1, None) and src[axis] not in (slope[0], None):
+            raise GraphError(f"a slope per channel must have 1 or {src[axis]} elements (axis {axis} of {show(src)} in "
+                             f"{data_format}), got {show(slope)}")
+        return
+    out = broadcast(src, slope)
+    grown = out is None or len(out) != len(src) or any(a == 1 and b not in (1, None)
+                                                      for a, b in zip(src, out, strict=True))
+    if grown:
+        raise GraphError(f"slope must broadcast to src {show(src)}, got {show(slope)}")
+
+
+@register_op(infer=infer_prelu, elementwise=True)
+@in_f32
+def prelu(src: Array, slope: Array, *, data_format: Literal["NCX", "NXC"] = "NXC",
+          per_channel_broadcast: bool = True) -> Array:
+    """`src` where `src >= 0`, else `slope * src` (oneDNN PReLU). NaN stays.
+
+    A 1-D slope runs along the channel axis of `data_format`, or along the last axis when `per_channel_broadcast` is
+    false; a slope of higher rank broadcasts to `src` as in NumPy.
+    """
+    if per_channel_broadcast and slope.ndim == 1 and data_format == "NCX":
+        slope = slope.reshape(-1, *[1] * (src.ndim - 2))
+    return np.where(src < 0, slope * src, src)

@@ -1,0 +1,140 @@
+"""Unary elementwise functions on f32, bf16 and f16: arithmetic in f32, transcendental functions in f64."""
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from graphq.dtypes import DType, bf16, f16, f32
+from graphq.errors import GraphError
+from graphq.ir import TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array, erfc, in_f32, in_f64, quiet
+from graphq.ops.infer import finite_f32, infer_unary, output_dtype
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f32
+def abs_(src: Array) -> Array:
+    """`|src|` (oneDNN Abs)."""
+    return np.abs(src)
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f32
+def square(src: Array) -> Array:
+    """`src**2` (oneDNN Square)."""
+    return src * src
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f32
+def sqrt(src: Array) -> Array:
+    """Square root (oneDNN Sqrt). NaN below zero."""
+    return np.sqrt(src)
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f32
+def reciprocal(src: Array) -> Array:
+    """`1 / src` (oneDNN Reciprocal)."""
+    return np.float32(1) / src
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f32
+def round_(src: Array) -> Array:
+    """The nearest integer, ties to even (oneDNN Round)."""
+    return np.rint(src)
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f64
+def exp(src: Array) -> Array:
+    """`e**src` (oneDNN Exp)."""
+    return np.exp(src)
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f64
+def log(src: Array) -> Array:
+    """Natural logarithm (oneDNN Log). -inf at zero, NaN below."""
+    return np.log(src)
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f64
+def tanh(src: Array) -> Array:
+    """Hyperbolic tangent (oneDNN Tanh)."""
+    return np.tanh(src)
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f64
+def sigmoid(src: Array) -> Array:
+    """`1 / (1 + exp(-src))` (oneDNN Sigmoid)."""
+    return 1 / (1 + np.exp(-src))
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f64
+def gelu(src: Array, *, mode: Literal["gelu_erf", "gelu_tanh"] = "gelu_erf") -> Array:
+    """Gaussian error linear unit (oneDNN GELU). NaN at -inf, as the formulas say.
+
+    gelu_erf: `src/2 * (1 + erf(src / sqrt(2)))`; gelu_tanh: `src/2 * (1 + tanh(sqrt(2/pi) * (src + 0.044715 src**3)))`.
+    """
+    if mode == "gelu_erf":
+        return 0.5 * src * erfc(-src * np.sqrt(0.5))  # 1 + erf(x) = erfc(-x), without its cancellation
+    inner = np.sqrt(2 / np.pi) * (src + 0.044715 * src**3)
+    return src / (1 + np.exp(-2 * inner))  # (1 + tanh(z)) / 2 = 1 / (1 + exp(-2 z)), without its cancellation
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f64
+def mish(src: Array) -> Array:
+    """`src * tanh(log(1 + exp(src)))` (oneDNN Mish). NaN at -inf, as the formula says."""
+    return src * np.tanh(np.logaddexp(0, src))
+
+
+def infer_softplus(src: TensorType, *, beta: float) -> TensorType:
+    """A unary float op; beta is finite and not zero."""
+    if np.float32(finite_f32("beta", beta)) == 0:
+        raise GraphError(f"beta must not be zero as an f32, got {beta}")
+    return infer_unary(src)
+
+
+@register_op(infer=infer_softplus, elementwise=True)
+@in_f64
+def softplus(src: Array, *, beta: float = 1.0) -> Array:
+    """`log(1 + exp(beta * src)) / beta` (oneDNN SoftPlus)."""
+    b = np.float64(np.float32(beta))
+    return np.logaddexp(0, b * src) / b
+
+
+def infer_pow(src: TensorType, *, beta: float) -> TensorType:
+    """A unary float op with a finite exponent."""
+    finite_f32("beta", beta)
+    return infer_unary(src)
+
+
+@register_op(infer=infer_pow, elementwise=True)
+@in_f64
+def pow_(src: Array, *, beta: float) -> Array:
+    """`src**beta` (oneDNN Pow). NaN below zero when beta is not an integer."""
+    return np.power(src, np.float64(np.float32(beta)))
+
+
+# What a cast gives, by source dtype; oneDNN's table of TypeCast.
+CASTS: dict[DType, tuple[DType, ...]] = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
+
+
+def infer_type_cast(src: TensorType, *, dtype: DType) -> TensorType:
+    """f32 to bf16 or f16 and back."""
+    return TensorType(output_dtype(infer_unary(src).dtype, dtype, CASTS), src.shape)
+
+
+@register_op(infer=infer_type_cast, elementwise=True)
+@quiet
+def type_cast(src: Array, *, dtype: DType) -> Array:
+    """`src` as `dtype`, rounded to nearest even; beyond the range an infinity (oneDNN TypeCast)."""
+    return src.astype(dtype.numpy)

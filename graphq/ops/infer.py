@@ -1,0 +1,144 @@
+"""Type rules that several ops share: dtypes, broadcasting, axes, f32 attributes.
+
+An unknown dimension (None) or rank (a shape of None) passes every check that needs it and stays unknown unless the
+other operands tell it. A rule that is broken raises GraphError with the rule and the values.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphq.dtypes import DType, bf16, f16, f32, s32
+from graphq.errors import GraphError
+from graphq.ir import Dim, TensorType
+
+Shape: TypeAlias = tuple[Dim, ...] | None
+
+FLOATS = (f32, bf16, f16)
+
+
+def show(shape: Shape) -> str:
+    """A shape as error messages print it: `[4,?]`."""
+    return "[*]" if shape is None else f"[{','.join('?' if d is None else str(d) for d in shape)}]"
+
+
+def listing(items: Iterable[object], word: str = "or") -> str:
+    """`a, b or c`."""
+    *most, last = map(str, items)
+    return f"{', '.join(most)} {word} {last}" if most else last
+
+
+def expect_dtype(operand: str, type: TensorType, allowed: tuple[DType, ...]) -> None:
+    """Raise GraphError unless the operand's dtype is one of `allowed`."""
+    if type.dtype not in allowed:
+        raise GraphError(f"'{operand}' must be {listing(allowed)}, got {type.dtype}")
+
+
+def expect_same_dtype(**operands: TensorType | None) -> None:
+    """Raise GraphError unless all operands that are present have one dtype."""
+    present = {name: t.dtype for name, t in operands.items() if t is not None}
+    if len(set(present.values())) > 1:
+        got = ", ".join(f"'{name}' {dtype}" for name, dtype in present.items())
+        raise GraphError(f"operands must have the same dtype, got {got}")
+
+
+def output_dtype(src: DType, dtype: DType | None, table: dict[DType, tuple[DType, ...]]) -> DType:
+    """The output's dtype: `dtype`, or that of the source when it is None; raises GraphError when not in `table`."""
+    if dtype is None:
+        return src
+    if dtype not in table[src]:
+        raise GraphError(f"dtype must be {listing(table[src])} for a source of {src}, got {dtype}")
+    return dtype
+
+
+def normal_axis(axis: int, shape: tuple[Dim, ...], name: str = "axis") -> int:
+    """`axis` counted from the front; raises GraphError outside [-r, r-1]."""
+    rank = len(shape)
+    if not -rank <= axis < rank:
+        raise GraphError(f"{name} must be in [-r, r-1] with r = {rank} for shape {show(shape)}, got {axis}")
+    return axis % rank
+
+
+def channel_axis(data_format: str, shape: tuple[Dim, ...]) -> int:
+    """The channel's axis: 1 in NCX, the last in NXC; raises GraphError when the shape has no such axis."""
+    if len(shape) < (2 if data_format == "NCX" else 1):
+        raise GraphError(f"data_format {data_format} needs a channel axis, got shape {show(shape)}")
+    return 1 if data_format == "NCX" else len(shape) - 1
+
+
+def finite_f32(name: str, value: float) -> float:
+    """`value`; raises GraphError when it is not finite as an f32."""
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.float32(value)):
+            raise GraphError(f"{name} must be a finite f32, got {value}")
+    return value
+
+
+def _broadcast_dim(a: Dim, b: Dim) -> Dim:
+    if a == 1 or a == b:
+        return b
+    if b == 1:
+        return a
+    if a is None or b is None:  # the unknown one is 1 or the other: the result is the other, unless that is unknown
+        return b if a is None else a
+    raise ValueError
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """NumPy's broadcast of the shapes; raises GraphError when two known dimensions are neither equal nor 1."""
+    known = [s for s in shapes if s is not None]
+    rank = max((len(s) for s in known), default=0)
+    out: list[Dim] = [1] * rank
+    for s in known:
+        for k in range(1, len(s) + 1):
+            try:
+                out[-k] = _broadcast_dim(out[-k], s[-k])
+            except ValueError:
+                raise GraphError(f"shapes {listing(map(show, known), 'and')} do not broadcast: "
+                                 f"{out[-k]} against {s[-k]} at axis {-k}") from None
+    return tuple(out) if len(known) == len(shapes) else None
+
+
+def equal_shapes(*shapes: Shape) -> Shape:
+    """The one shape that all shapes are (auto_broadcast "none"); raises GraphError when they differ."""
+    known = [s for s in shapes if s is not None]
+    if not known:
+        return None
+    ranks = {len(s) for s in known}
+    dims = [{d for d in places if d is not None} for places in zip(*known, strict=False)]
+    if len(ranks) > 1 or any(len(d) > 1 for d in dims):
+        raise GraphError(f"auto_broadcast 'none' needs equal shapes, got {listing(map(show, known), 'and')}")
+    return tuple(d.pop() if d else None for d in dims)
+
+
+def combine(auto_broadcast: str, *shapes: Shape) -> Shape:
+    """The shape of an elementwise result under oneDNN's attribute auto_broadcast."""
+    return broadcast(*shapes) if auto_broadcast == "numpy" else equal_shapes(*shapes)
+
+
+def infer_unary(src: TensorType, **attrs: Any) -> TensorType:
+    """f32, bf16 or f16 in, the same out."""
+    expect_dtype("src", src, FLOATS)
+    return src
+
+
+def binary_rule(*, mixed: bool = False, integer: bool = False,
+                result: DType | None = None) -> Callable[..., TensorType]:
+    """The `infer` of a binary op: both operands f32, bf16 or f16, and the broadcast of their shapes.
+
+    `mixed` allows f32 with bf16 or f16, which gives f32; `integer` allows s32; `result` fixes the output's dtype.
+    """
+    allowed = (*FLOATS, s32) if integer else FLOATS
+
+    def infer_binary(src_0: TensorType, src_1: TensorType, *, auto_broadcast: str) -> TensorType:
+        expect_dtype("src_0", src_0, allowed)
+        expect_dtype("src_1", src_1, allowed)
+        dtypes = {src_0.dtype, src_1.dtype}
+        if not (mixed and f32 in dtypes and s32 not in dtypes):
+            expect_same_dtype(src_0=src_0, src_1=src_1)
+        out = result or (src_0.dtype if len(dtypes) == 1 else f32)
+        return TensorType(out, combine(auto_broadcast, src_0.shape, src_1.shape))
+
+    return infer_binary

@@ -1,0 +1,114 @@
+"""quantize and dequantize.
+
+`qtype` per_tensor takes one scale and zero point and ignores `axis`, per_channel one of each along `axis`. Scales are
+f32: the references round the given values to it. Absent zero points are zeros.
+"""
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from graphq.dtypes import DType, f8_e4m3, f8_e5m2, f32, s8, s32, u8
+from graphq.errors import GraphError
+from graphq.ir import TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array, quiet
+from graphq.ops.infer import Shape, expect_dtype, listing, normal_axis, show
+
+QType: TypeAlias = Literal["per_tensor", "per_channel"]
+
+QUANTIZED = (s8, u8, f8_e4m3, f8_e5m2)
+
+
+def check_parameters(shape: Shape, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
+                     zps: tuple[int, ...] | None) -> None:
+    """Raise GraphError unless scales and zero points fit the tensor's shape and its quantised dtype."""
+    _check_counts(shape, qtype, axis, len(scales), None if zps is None else len(zps))
+    with np.errstate(all="ignore"):
+        rounded = np.asarray(scales, np.float32)
+    for given, scale in zip(scales, rounded.tolist(), strict=True):
+        if not 0 < scale < np.inf:
+            raise GraphError(f"scales must be finite and positive as f32, got {given}")
+    if zps is not None:
+        _check_zero_points(dtype, zps)
+
+
+def _check_counts(shape: Shape, qtype: str, axis: int, scales: int, zps: int | None) -> None:
+    if zps is not None and zps != scales:
+        raise GraphError(f"zps must be as many as scales, got {zps} and {scales}")
+    if qtype == "per_tensor":
+        if scales != 1:
+            raise GraphError(f"qtype per_tensor takes 1 scale, got {scales}")
+        return
+    if shape is None:
+        return
+    channels = shape[normal_axis(axis, shape)]
+    if channels not in (scales, None):
+        raise GraphError(f"qtype per_channel takes {channels} scales at axis {axis} of shape {show(shape)}, "
+                         f"got {scales}")
+
+
+def _check_zero_points(dtype: DType, zps: tuple[int, ...]) -> None:
+    if dtype.kind == "float":
+        raise GraphError(f"zps must be absent for {dtype}, got {list(zps[:8])}")
+    low, high = (0, 0) if dtype == s32 else (dtype.min, dtype.max)
+    for zp in zps:
+        if not low <= zp <= high:
+            raise GraphError(f"a zero point of {dtype} must be in [{low}, {high}], got {zp}")
+
+
+def _along(values: tuple[float, ...], dtype: type, qtype: str, axis: int, ndim: int) -> Array:
+    """The parameters as an array that broadcasts with a tensor of rank `ndim`."""
+    array: Array = np.asarray(values, dtype)
+    if qtype == "per_tensor":
+        return array.reshape(())
+    return array.reshape([-1 if k == axis % ndim else 1 for k in range(ndim)])
+
+
+def infer_dequantize(src: TensorType, *, qtype: str, axis: int, scales: tuple[float, ...],
+                     zps: tuple[int, ...] | None) -> TensorType:
+    """A quantised dtype (or s32, a quantised bias) in, f32 out."""
+    expect_dtype("src", src, (*QUANTIZED, s32))
+    check_parameters(src.shape, src.dtype, qtype, axis, scales, zps)
+    return TensorType(f32, src.shape)
+
+
+@register_op(infer=infer_dequantize, elementwise=True)
+@quiet
+def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales: list[float],
+               zps: list[int] | None = None) -> Array:
+    """`(src - zps) * scales` as f32, the difference exact in s32 (oneDNN Dequantize; s32 as in ONNX, zero point 0)."""
+    scale = _along(tuple(scales), np.float32, qtype, axis, src.ndim)
+    if src.dtype not in (np.int8, np.uint8):
+        return np.asarray(src.astype(np.float32) * scale)
+    zp = _along(tuple(zps or [0] * len(scales)), np.int32, qtype, axis, src.ndim)
+    return np.asarray((src.astype(np.int32) - zp).astype(np.float32) * scale)
+
+
+def infer_quantize(src: TensorType, *, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
+                   zps: tuple[int, ...] | None) -> TensorType:
+    """f32 in, s8, u8 or f8 out."""
+    expect_dtype("src", src, (f32,))
+    if dtype not in QUANTIZED:
+        raise GraphError(f"dtype must be {listing(QUANTIZED)}, got {dtype}")
+    check_parameters(src.shape, dtype, qtype, axis, scales, zps)
+    return TensorType(dtype, src.shape)
+
+
+@register_op(infer=infer_quantize, elementwise=True)
+@quiet
+def quantize(src: Array, *, dtype: DType, qtype: QType = "per_tensor", axis: int = 1, scales: list[float],
+             zps: list[int] | None = None) -> Array:
+    """`saturate(rint(src / scales) + zps)` as s8 or u8, ties to even; NaN gives the zero point (oneDNN Quantize).
+
+    f8: `src / scales` rounded to nearest even; beyond the range, infinities included, the greatest finite value;
+    NaN stays (ONNX Cast, saturate=1).
+    """
+    q = src / _along(tuple(scales), np.float32, qtype, axis, src.ndim)
+    low, high = np.float32(dtype.min), np.float32(dtype.max)
+    if dtype.kind == "float":
+        return np.asarray(np.clip(q, low, high).astype(dtype.numpy))
+    zp = _along(tuple(zps or [0] * len(scales)), np.float32, qtype, axis, src.ndim)
+    q = np.where(np.isnan(q), zp, np.rint(q) + zp)
+    return np.asarray(np.clip(q, low, high).astype(dtype.numpy))

@@ -1,0 +1,81 @@
+"""Unary elementwise ops made of comparisons: relu and its kin, clamp, the hard ones. NaN stays NaN in all of them."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from graphq.errors import GraphError
+from graphq.ir import TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array, in_f32, in_f64, limited
+from graphq.ops.infer import finite_f32, infer_unary
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f32
+def relu(src: Array) -> Array:
+    """`max(src, 0)` (oneDNN ReLU). NaN and -0 stay."""
+    return np.where(src < 0, np.float32(0), src)
+
+
+def infer_clamp(src: TensorType, *, min: float, max: float) -> TensorType:
+    """A unary float op; min <= max, infinities allowed."""
+    if math.isnan(min) or math.isnan(max) or min > max:
+        raise GraphError(f"min must not exceed max, and neither may be NaN, got min {min}, max {max}")
+    return infer_unary(src)
+
+
+@register_op(infer=infer_clamp, elementwise=True)
+@in_f32
+def clamp(src: Array, *, min: float, max: float) -> Array:
+    """`src` limited to [min, max] (oneDNN Clamp). NaN stays, and -0 where it is not below min."""
+    return limited(src, min, max)
+
+
+def infer_alpha(src: TensorType, *, alpha: float) -> TensorType:
+    """A unary float op with a finite alpha."""
+    finite_f32("alpha", alpha)
+    return infer_unary(src)
+
+
+@register_op(infer=infer_alpha, elementwise=True)
+@in_f32
+def leaky_relu(src: Array, *, alpha: float) -> Array:
+    """`src` where `src >= 0`, else `alpha * src` (oneDNN LeakyReLU). NaN stays."""
+    return np.where(src < 0, np.float32(alpha) * src, src)
+
+
+def infer_elu(src: TensorType, *, alpha: float) -> TensorType:
+    """A unary float op with a finite alpha >= 0."""
+    if finite_f32("alpha", alpha) < 0:
+        raise GraphError(f"alpha must not be negative, got {alpha}")
+    return infer_unary(src)
+
+
+@register_op(infer=infer_elu, elementwise=True)
+@in_f64
+def elu(src: Array, *, alpha: float) -> Array:
+    """`src` where `src >= 0`, else `alpha * (exp(src) - 1)` (oneDNN Elu). NaN stays."""
+    return np.where(src < 0, np.float64(np.float32(alpha)) * np.expm1(src), src)
+
+
+def infer_hard_sigmoid(src: TensorType, *, alpha: float, beta: float) -> TensorType:
+    """A unary float op with finite alpha and beta."""
+    finite_f32("alpha", alpha)
+    finite_f32("beta", beta)
+    return infer_unary(src)
+
+
+@register_op(infer=infer_hard_sigmoid, elementwise=True)
+@in_f32
+def hard_sigmoid(src: Array, *, alpha: float, beta: float) -> Array:
+    """`max(0, min(1, alpha * src + beta))` (oneDNN HardSigmoid). NaN stays."""
+    return limited(np.float32(alpha) * src + np.float32(beta), 0, 1)
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f32
+def hard_swish(src: Array) -> Array:
+    """`src * min(max(src + 3, 0), 6) / 6` (oneDNN HardSwish). NaN at -inf, as the formula says."""
+    return src * limited(src + np.float32(3), 0, 6) / np.float32(6)
