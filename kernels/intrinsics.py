@@ -1,7 +1,8 @@
 """Instructions and memory access for kernels, one function each; with vector.py the only file that knows llvmlite.
 
 The first part helps to emit LLVM IR (`builder` first), the second part is the intrinsics that block functions call.
-Addresses are integers (`uintp`), offsets and sizes are bytes unless the text says otherwise.
+Addresses are integers, `intp` where arithmetic follows (Numba makes uintp + intp a float); offsets and sizes are bytes
+unless the text says otherwise.
 """
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ def stack(_typing: Any, nbytes: Any) -> Any:
             room.align = 64
         return builder.ptrtoint(room, I64)
 
-    return types.uintp(nbytes), codegen
+    return types.intp(nbytes), codegen
 
 
 @intrinsic
