@@ -1,0 +1,337 @@
+"""LLVM code for expressions: `epilogue` turns a Store into the vector loop over a block of outputs.
+
+Numbers are those of `expression.evaluate`. An argument block is read here by one rule (see `Operand`), whatever the
+kernel: words 16 + 3*s are operand s, the slot after the last operand is the output.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import graphq.kernels.math  # noqa: F401  generated modules name its definitions
+from graphq.kernels.expression import STORAGE, Expr, Store, lower, walk
+from graphq.kernels.intrinsics import (
+    F16,
+    F32,
+    I1,
+    I8,
+    I16,
+    I32,
+    I64,
+    c64,
+    counted,
+    declare,
+    invariant_load,
+    pointer,
+    splat,
+)
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+HEADER_WORDS = 16
+SLOT_WORDS = 3
+
+COMPUTE_IR = {"f32": F32, "s32": I32, "bool": I1}
+STORAGE_IR = {"f32": F32, "s32": I32, "s8": I8, "u8": I8, "bf16": I16, "f16": I16}
+
+
+def vec(kind: ir.Type, lanes: int) -> ir.Type:
+    """Give the type of `lanes` elements; the element type itself for one."""
+    return kind if lanes == 1 else ir.VectorType(kind, lanes)
+
+
+def constant(kind: ir.Type, value: Any, lanes: int) -> ir.Constant:
+    """Give `value` in every lane."""
+    return ir.Constant(kind, value) if lanes == 1 else ir.Constant(vec(kind, lanes), [value] * lanes)
+
+
+def _suffix(lanes: int) -> str:
+    return "" if lanes == 1 else f"v{lanes}"
+
+
+def _float(method: str, b: ir.IRBuilder, lanes: int, *args: ir.Value) -> ir.Value:
+    """Call the builder's method of this name with an f before it for f32: add, fadd."""
+    scalar = args[0].type.element if lanes > 1 else args[0].type
+    return getattr(b, f"f{method}" if scalar == F32 else method)(*args)
+
+
+def _unary(name: str, b: ir.IRBuilder, lanes: int, x: ir.Value) -> ir.Value:
+    return b.call(declare(b, f"llvm.{name}.{_suffix(lanes)}f32", x.type, [x.type]), [x])
+
+
+def _compare(sign: str, b: ir.IRBuilder, lanes: int, x: ir.Value, y: ir.Value) -> ir.Value:
+    scalar = x.type.element if lanes > 1 else x.type
+    if scalar != F32:
+        return b.icmp_signed(sign, x, y)
+    return b.fcmp_unordered(sign, x, y) if sign == "!=" else b.fcmp_ordered(sign, x, y)
+
+
+def _pick(sign: str, b: ir.IRBuilder, lanes: int, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Give `x sign y ? x : y`, which is one vmaxps or vminps."""
+    return b.select(_compare(sign, b, lanes, x, y), x, y)
+
+
+def _round(b: ir.IRBuilder, lanes: int, x: ir.Value) -> ir.Value:
+    suffix, result = _suffix(lanes), vec(I32, lanes)
+    return b.call(declare(b, f"llvm.lrint.{suffix}i32.{suffix}f32", result, [x.type]), [x])
+
+
+EMIT: dict[str, Callable[..., ir.Value]] = {
+    **{name: partial(_float, name) for name in ("add", "sub", "mul")},
+    **{name: partial(_unary, llvm) for name, llvm in
+       {"abs": "fabs", "sqrt": "sqrt", "rint": "rint", "floor": "floor"}.items()},
+    **{name: partial(_compare, sign) for name, sign in
+       {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items()},
+    "div": lambda b, lanes, x, y: b.fdiv(x, y),
+    "neg": lambda b, lanes, x: b.fneg(x),
+    "max": partial(_pick, ">"),
+    "min": partial(_pick, "<"),
+    "select": lambda b, lanes, c, x, y: b.select(c, x, y),
+    "and": lambda b, lanes, x, y: b.and_(x, y),
+    "or": lambda b, lanes, x, y: b.or_(x, y),
+    "xor": lambda b, lanes, x, y: b.xor(x, y),
+    "shl": lambda b, lanes, x, y: b.shl(x, y),
+    "sar": lambda b, lanes, x, y: b.ashr(x, y),
+    "shr": lambda b, lanes, x, y: b.lshr(x, y),
+    "as_f32": lambda b, lanes, x: b.bitcast(x, vec(F32, lanes)),
+    "as_s32": lambda b, lanes, x: b.bitcast(x, vec(I32, lanes)),
+    "to_f32": lambda b, lanes, x: b.sitofp(x, vec(F32, lanes)),
+    "to_s32": lambda b, lanes, x: b.fptosi(x, vec(I32, lanes)),
+    "round_s32": _round,
+}
+
+Leaf = Callable[[Expr], ir.Value]
+
+
+def emit_nodes(builder: ir.IRBuilder, nodes: Iterable[Expr], values: dict[Expr, ir.Value], lanes: int,
+               leaf: Leaf) -> None:
+    """Add the value of each of `nodes` (lowered, arguments first) to `values`; `leaf` gives those of acc and loads."""
+    for node in nodes:
+        if node.op in ("acc", "load"):
+            values[node] = leaf(node)
+        elif node.op == "const":
+            values[node] = constant(COMPUTE_IR[node.dtype], node.value, lanes)
+        else:
+            values[node] = EMIT[node.op](builder, lanes, *(values[a] for a in node.args))
+
+
+def emit(builder: ir.IRBuilder, expr: Expr, lanes: int, leaf: Leaf) -> ir.Value:
+    """Emit `expr` for `lanes` outputs at once (1: scalar code); `leaf` gives the values of acc and loads."""
+    values: dict[Expr, ir.Value] = {}
+    lowered = lower(expr)
+    emit_nodes(builder, walk(lowered), values, lanes, leaf)
+    return values[lowered]
+
+
+def widen(builder: ir.IRBuilder, x: ir.Value, dtype: str, lanes: int) -> ir.Value:
+    """Convert a loaded storage type to its compute type, exactly."""
+    match dtype:
+        case "u8":
+            return builder.zext(x, vec(I32, lanes))
+        case "s8":
+            return builder.sext(x, vec(I32, lanes))
+        case "bf16":
+            bits = builder.shl(builder.zext(x, vec(I32, lanes)), constant(I32, 16, lanes))
+            return builder.bitcast(bits, vec(F32, lanes))
+        case "f16":
+            return builder.fpext(builder.bitcast(x, vec(F16, lanes)), vec(F32, lanes))
+    return x
+
+
+def narrow(builder: ir.IRBuilder, x: ir.Value, dtype: str, lanes: int) -> ir.Value:
+    """Convert a compute type to a storage type: low bits of integers, floats to nearest even."""
+    match dtype:
+        case "u8" | "s8":
+            return builder.trunc(x, vec(I8, lanes))
+        case "f16":
+            return builder.bitcast(builder.fptrunc(x, vec(F16, lanes)), vec(I16, lanes))
+        case "bf16":  # as expression._narrow; vcvtneps2bf16 would flush subnormals
+            bits, c = builder.bitcast(x, vec(I32, lanes)), partial(constant, I32, lanes=lanes)
+            odd = builder.and_(builder.lshr(bits, c(16)), c(1))
+            kept = builder.lshr(builder.add(builder.add(bits, c(0x7FFF)), odd), c(16))
+            kept = builder.select(builder.fcmp_unordered("uno", x, x), c(0x7FC0), kept)
+            return builder.trunc(kept, vec(I16, lanes))
+    return x
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One slot of the argument block: three words, pointer, table of byte offsets by batch index (or 0), row stride.
+
+    Element (batch, i, j) of a vector operand lies at pointer + table[batch] + i * stride + j * itemsize, of a row
+    operand without the last term, a scalar at pointer. `address` is that of the first element of a block of outputs.
+    """
+
+    address: ir.Value
+    stride: ir.Value
+    itemsize: int
+
+    @staticmethod
+    def read(builder: ir.IRBuilder, args: ir.Value, slot: int, dtype: str, kind: str, batch: ir.Value, i0: ir.Value,
+             j0: ir.Value) -> Operand:
+        """Emit the reading of slot `slot` for the block of outputs that starts at (batch, i0, j0)."""
+        first = HEADER_WORDS + SLOT_WORDS * slot
+        address, table, stride = (invariant_load(builder, builder.add(args, c64(8 * (first + n))), I64, 8)
+                                  for n in range(SLOT_WORDS))
+        itemsize = STORAGE[dtype].itemsize
+        if kind == "scalar":
+            return Operand(address, stride, itemsize)
+        zero = builder.ptrtoint(cgutils.global_constant(builder, "graphq.zero", c64(0)), I64)
+        entry = builder.select(builder.icmp_unsigned("==", table, c64(0)), zero,
+                               builder.add(table, builder.mul(batch, c64(8))))
+        address = builder.add(address, invariant_load(builder, entry, I64, 8))
+        address = builder.add(address, builder.mul(i0, stride))
+        if kind == "vector":
+            address = builder.add(address, builder.mul(j0, c64(itemsize)))
+        return Operand(address, stride, itemsize)
+
+    def row(self, builder: ir.IRBuilder, r: ir.Value) -> ir.Value:
+        """Emit the address of row `r` of the block."""
+        return builder.add(self.address, builder.mul(r, self.stride))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """`lanes` neighbouring columns from column `j` of a block on; with a mask, only where it is set."""
+
+    builder: ir.IRBuilder
+    lanes: int
+    j: ir.Value
+    mask: ir.Value | None = None
+
+    def _place(self, row: ir.Value, kind: ir.Type, itemsize: int) -> ir.Value:
+        address = self.builder.add(row, self.builder.mul(self.j, c64(itemsize)))
+        return pointer(self.builder, address, vec(kind, self.lanes))
+
+    def load(self, row: ir.Value, kind: ir.Type, itemsize: int) -> ir.Value:
+        """Load from the row at address `row`; 0 where the mask is not set."""
+        place = self._place(row, kind, itemsize)
+        if self.mask is None:
+            return self.builder.load(place, align=1)
+        result = vec(kind, self.lanes)
+        name = f"llvm.masked.load.v{self.lanes}{kind.intrinsic_name}.p0"
+        load = declare(self.builder, name, result, [place.type, I32, self.mask.type, result])
+        return self.builder.call(load, [place, ir.Constant(I32, 1), self.mask, ir.Constant(result, None)])
+
+    def store(self, x: ir.Value, row: ir.Value, kind: ir.Type, itemsize: int) -> None:
+        """Store to the row at address `row`."""
+        place = self._place(row, kind, itemsize)
+        if self.mask is None:
+            self.builder.store(x, place, align=1)
+            return
+        name = f"llvm.masked.store.v{self.lanes}{kind.intrinsic_name}.p0"
+        store = declare(self.builder, name, ir.VoidType(), [x.type, place.type, I32, self.mask.type])
+        self.builder.call(store, [x, place, ir.Constant(I32, 1), self.mask])
+
+
+def tail_mask(builder: ir.IRBuilder, lanes: int, left: ir.Value) -> ir.Value:
+    """Emit the mask of the first `left` lanes."""
+    index = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
+    return builder.icmp_signed("<", index, splat(builder, builder.trunc(left, I32), lanes))
+
+
+def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
+    """Say for each node how often it changes: with every vector of outputs, every row, or never ("scalar")."""
+    order = ("scalar", "row", "vector")
+    rates: dict[Expr, str] = {}
+    for node in nodes:
+        if node.op == "acc":
+            rates[node] = "vector"
+        elif node.op == "load":
+            rates[node] = node.value[2]
+        else:
+            rates[node] = max((rates[a] for a in node.args), key=order.index, default="scalar")
+    return rates
+
+
+class _Block:
+    """The emission of one epilogue over a block of rows x cols outputs."""
+
+    def __init__(self, builder: ir.IRBuilder, store: Store, lanes: int) -> None:
+        self.builder, self.store, self.lanes = builder, store, lanes
+        self.expr = lower(store.expr)
+        self.nodes = list(walk(self.expr))
+        self.rates = _rates(self.nodes)
+
+    def at(self, rate: str) -> list[Expr]:
+        return [n for n in self.nodes if self.rates[n] == rate]
+
+    def emit(self, unroll: int, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value, rows: ir.Value,
+             cols: ir.Value, acc: ir.Value, ldacc: ir.Value) -> None:
+        """Emit the loops: scalars before them, row values before each row's, then vectors, `unroll` at a time."""
+        b, lanes, store = self.builder, self.lanes, self.store
+        read = partial(Operand.read, b, args, batch=batch, i0=i0, j0=j0)
+        self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
+        out = read(store.slots, store.dtype, "vector")
+        fixed: dict[Expr, ir.Value] = {}
+        emit_nodes(b, self.at("scalar"), fixed, lanes, partial(self.broadcast, None))
+        with counted(b, c64(0), rows) as r:
+            per_row = dict(fixed)
+            emit_nodes(b, self.at("row"), per_row, lanes, partial(self.broadcast, r))
+            self.rows = {slot: operand.row(b, r) for slot, operand in self.operands.items()}
+            self.acc_row = b.add(acc, b.mul(r, ldacc))
+            self.out_row = out.row(b, r)
+            done = c64(0)
+            for width in dict.fromkeys((unroll, 1)):
+                stop = b.sub(cols, b.urem(b.sub(cols, done), c64(width * lanes)))
+                with counted(b, done, stop, width * lanes) as j:
+                    self.outputs([Columns(b, lanes, b.add(j, c64(u * lanes))) for u in range(width)], per_row)
+                done = stop
+            if lanes > 1:
+                with b.if_then(b.icmp_signed("<", done, cols)):
+                    self.outputs([Columns(b, lanes, done, tail_mask(b, lanes, b.sub(cols, done)))], per_row)
+
+    def broadcast(self, r: ir.Value | None, node: Expr) -> ir.Value:
+        """Load a scalar (`r` is None) or row operand into all lanes."""
+        slot, dtype, _ = node.value
+        operand, kind = self.operands[slot], STORAGE_IR[dtype]
+        if r is None:
+            x = invariant_load(self.builder, operand.address, kind, 1)
+        else:
+            x = self.builder.load(pointer(self.builder, operand.row(self.builder, r), kind), align=1)
+        return splat(self.builder, widen(self.builder, x, dtype, 1), self.lanes)
+
+    def outputs(self, groups: list[Columns], per_row: Mapping[Expr, ir.Value]) -> None:
+        """Compute and store groups of columns; all are computed before one is stored."""
+        results = []
+        for columns in groups:
+            values = dict(per_row)
+            emit_nodes(self.builder, self.at("vector"), values, self.lanes, partial(self.leaf, columns))
+            results.append(narrow(self.builder, values[self.expr], self.store.dtype, self.lanes))
+        kind, itemsize = STORAGE_IR[self.store.dtype], STORAGE[self.store.dtype].itemsize
+        for columns, x in zip(groups, results, strict=True):
+            columns.store(x, self.out_row, kind, itemsize)
+
+    def leaf(self, columns: Columns, node: Expr) -> ir.Value:
+        """Load the accumulators or a vector operand."""
+        if node.op == "acc":
+            return columns.load(self.acc_row, I32, 4)
+        slot, dtype, _ = node.value
+        x = columns.load(self.rows[slot], STORAGE_IR[dtype], self.operands[slot].itemsize)
+        return widen(self.builder, x, dtype, self.lanes)
+
+
+@cache
+def epilogue(store: Store, lanes: int, unroll: int = 4) -> Callable[..., None]:
+    """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc): it writes rows x cols outputs from (i0, j0) on.
+
+    `args` is the address of the argument block; the accumulator of output (r, c) of the block is the s32 at
+    acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16), `unroll` of them a turn of the loop; the last one of
+    a row is masked. Nothing outside the operands and outputs is read or written.
+    """
+    intp, uintp = types.intp, types.uintp
+    signature = types.void(uintp, intp, intp, intp, intp, intp, uintp, intp)
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        _Block(builder, store, lanes).emit(unroll, *values)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def write(_typing: Any, args: Any, batch: Any, i0: Any, j0: Any, rows: Any, cols: Any, acc: Any, ldacc: Any) -> Any:
+        return signature, codegen
+
+    return write
