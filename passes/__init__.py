@@ -1,1 +1,13 @@
 """Passes: one a file; pipeline.py has their order."""
+from graphq.passes.canonicalise import canonicalise
+from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
+from graphq.passes.duplicate_dequantize import duplicate_dequantize
+from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants
+from graphq.passes.fuse_eltwise import FuseEltwise
+from graphq.passes.fuse_matmul import FuseMatmul
+from graphq.passes.pipeline import PIPELINE, run_passes
+from graphq.rewrite import ANY, Match, Pass, Refusal, Rewrite
+
+__all__ = ["ANY", "PIPELINE", "FuseEltwise", "FuseMatmul", "Match", "Pass", "Refusal", "Rewrite", "canonicalise",
+           "duplicate_dequantize", "eliminate_common_subexpressions", "eliminate_dead_code", "fold_constants",
+           "fold_dequantized_constants", "run_passes"]

@@ -1,0 +1,192 @@
+"""Op and `register_op`: a Python signature is an op's schema, its body the NumPy reference, `infer` its type rule.
+
+Positional parameters are tensors (a default of None makes one optional, `*xs` takes any number), keyword-only
+parameters are attributes under oneDNN's names and with its defaults.
+"""
+from __future__ import annotations
+
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from graphq.dtypes import DType, as_dtype
+from graphq.errors import GraphError
+
+if TYPE_CHECKING:
+    from graphq.ir import TensorType
+
+REQUIRED = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor parameter of an op."""
+
+    name: str
+    optional: bool = False
+    variadic: bool = False
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """An attribute of an op: its annotation and its default (`REQUIRED` when it has none)."""
+
+    name: str
+    annotation: Any
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        """Whether the user must give it."""
+        return self.default is REQUIRED
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation. `reference(*arrays, **attrs)` is its meaning; `infer(*types, **attrs)` its output type or types.
+
+    `kind` is oneDNN's spelling, `elementwise` says that an output element depends on the operands' elements at the
+    same (broadcast) place alone, `commutative` that its first two operands may change places.
+    """
+
+    name: str
+    kind: str
+    operands: tuple[Operand, ...]
+    attributes: Mapping[str, Attribute]
+    reference: Callable[..., Any]
+    infer: Callable[..., TensorType | tuple[TensorType, ...]]
+    commutative: bool = False
+    elementwise: bool = False
+    doc: str = ""
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def check_operands(self, count: int, missing: Callable[[int], bool]) -> None:
+        """Raise GraphError unless `count` operands, some of them `missing`, fit the signature."""
+        most = math.inf if any(p.variadic for p in self.operands) else len(self.operands)
+        required = [p.name for p in self.operands if not p.optional and not p.variadic]
+        if count > most or count < len(required):
+            raise GraphError(f"takes operands ({', '.join(p.name for p in self.operands)}), got {count} of them")
+        for k, p in enumerate(self.operands):
+            if not (p.optional or p.variadic) and missing(k):
+                raise GraphError(f"operand '{p.name}' is required, got None")
+
+    def complete(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
+        """All attributes in normal form: checked against their annotations, defaults filled in."""
+        for name in attrs:
+            if name not in self.attributes:
+                have = ", ".join(self.attributes) or "no attributes"
+                raise GraphError(f"has no attribute '{name}'; it has {have}")
+        out = {}
+        for name, a in self.attributes.items():
+            if name in attrs:
+                out[name] = normalise(a.annotation, attrs[name], name)
+            elif a.required:
+                raise GraphError(f"attribute '{name}' is required")
+            else:
+                out[name] = a.default
+        return out
+
+
+OPS: dict[str, Op] = {}
+
+# oneDNN's kinds whose snake case is not our name; everything else is derived.
+_KINDS = {"relu": "ReLU", "gelu": "GELU", "matmul": "MatMul", "prelu": "PReLU", "leaky_relu": "LeakyReLU",
+          "rms_norm": "RMSNorm", "softplus": "SoftPlus", "log_softmax": "LogSoftmax"}
+
+
+def onednn_kind(name: str) -> str:
+    """oneDNN's spelling of an op's name: "bias_add" -> "BiasAdd"."""
+    return _KINDS.get(name) or "".join(part.capitalize() for part in name.split("_"))
+
+
+def register_op(
+    *, infer: Callable[..., Any], commutative: bool = False, elementwise: bool = False
+) -> Callable[[Callable[..., Any]], Op]:
+    """Declare the decorated function as an op; raises GraphError when its name is taken."""
+
+    def declare(f: Callable[..., Any]) -> Op:
+        name = f.__name__.rstrip("_")
+        if name in OPS:
+            raise GraphError(f"op '{name}' is registered already, by {OPS[name].reference.__module__}")
+        hints = typing.get_type_hints(f)
+        operands, attributes = [], {}
+        for p in inspect.signature(f).parameters.values():
+            if p.kind is p.KEYWORD_ONLY:
+                default = p.default if p.default is REQUIRED else normalise(hints[p.name], p.default, p.name)
+                attributes[p.name] = Attribute(p.name, hints[p.name], default)
+            else:
+                operands.append(Operand(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
+        OPS[name] = Op(name, onednn_kind(name), tuple(operands), attributes, f, infer, commutative, elementwise,
+                       inspect.getdoc(f) or "")
+        return OPS[name]
+
+    return declare
+
+
+def lookup(name: str) -> Op:
+    """The op of that name; raises GraphError that lists near names."""
+    if name in OPS:
+        return OPS[name]
+    import difflib
+
+    near = difflib.get_close_matches(name, OPS, 3)
+    raise GraphError(f"unknown op '{name}'" + (f"; did you mean {', '.join(near)}?" if near else ""))
+
+
+def normalise(annotation: Any, value: Any, name: str) -> Any:
+    """`value` in the normal form of `annotation` (lists become tuples); raises GraphError when it does not fit."""
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        return normalise(next(a for a in args if a is not type(None)), value, name)
+    if origin is Literal:
+        if value not in args:
+            raise GraphError(f"attribute '{name}' must be one of {', '.join(map(repr, args))}, got {value!r}")
+        return value
+    if origin in (list, tuple):
+        if isinstance(value, str) or not _iterable(value):
+            raise GraphError(f"attribute '{name}' must be a list, got {value!r}")
+        return tuple(normalise(args[0], v, name) for v in value)
+    return _scalar(annotation, value, name)
+
+
+def _scalar(annotation: Any, value: Any, name: str) -> Any:
+    if annotation is bool and isinstance(value, bool | np.bool_):
+        return bool(value)
+    if annotation is int and isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    if annotation is float and isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        return float(value)
+    if annotation is DType:
+        return as_dtype(value)
+    if annotation is np.ndarray and isinstance(value, np.ndarray):
+        return value
+    if isinstance(annotation, type) and annotation not in (bool, int, float) and isinstance(value, annotation):
+        return value
+    wanted = getattr(annotation, "__name__", str(annotation))
+    raise GraphError(f"attribute '{name}' must be of type {wanted}, got {value!r}")
+
+
+def _iterable(value: Any) -> bool:
+    try:
+        iter(value)
+    except TypeError:
+        return False
+    return True
+
+
+def walk_ops() -> Iterator[Op]:
+    """All registered ops in the order of their registration."""
+    yield from OPS.values()

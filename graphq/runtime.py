@@ -1,0 +1,297 @@
+"""The Plan: a flat table of steps over one arena, and running it.
+
+A buffer is where a value lives: an input's array, an output's, a constant's, or a piece of the arena whose offset is
+planned by lifetime. A native step is (block function, argument words, number of blocks); a word that stands for an
+address is a `Ref`, resolved when an `_Instance` (one arena and one table of words) is made or, for inputs and
+outputs, at each call. Neighbouring native steps run in one call; a Python step runs a NumPy reference in between.
+"""
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numba
+import numpy as np
+
+from graphq.errors import InputError, KernelError
+from graphq.ir import TensorType
+from graphq.kernels import shell
+
+ALIGN = 64
+
+
+class Ref(NamedTuple):
+    """An argument word: the address of a buffer plus bytes."""
+
+    buffer: int
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """`place` is "input" or "output" (`index` says which), "constant" (`data`) or "arena"."""
+
+    place: Literal["input", "output", "constant", "arena"]
+    nbytes: int
+    type: TensorType | None = None
+    index: int = 0
+    data: np.ndarray | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class NativeStep:
+    """Run `function(words, i)` for i in range(blocks), in parallel when there is enough work."""
+
+    kernel: str
+    function: int
+    words: tuple[int | Ref, ...]
+    blocks: int
+    parallel: bool
+
+
+@dataclass(frozen=True)
+class PythonStep:
+    """Run a NumPy reference on the arrays of `inputs` (None: absent) and copy its results to `outputs`."""
+
+    kernel: str
+    call: Callable[..., Any]
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+
+
+Step: TypeAlias = NativeStep | PythonStep
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Buffers, steps in order, and the buffer that each graph output is returned from."""
+
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    output_types: tuple[TensorType, ...]
+    threads: int
+    level: str = ""
+
+
+def plan_arena(buffers: Sequence[Buffer], steps: Sequence[Step]) -> tuple[dict[int, int], int]:
+    """Offsets of the arena's buffers, and its size in bytes; buffers with disjoint lifetimes may share space.
+
+    Greedy by size: the largest first, each at the lowest offset that is free over its lifetime.
+    """
+    life: dict[int, tuple[int, int]] = {}
+    for k, step in enumerate(steps):
+        for b in _touched(step):
+            if buffers[b].place == "arena":
+                life[b] = (life.get(b, (k, k))[0], k)
+    placed: list[tuple[int, int, int]] = []  # buffer, begin, end
+    offsets: dict[int, int] = {}
+    for b in sorted(life, key=lambda b: (-buffers[b].nbytes, b)):
+        first, last = life[b]
+        clashes = sorted((begin, end) for o, begin, end in placed if life[o][0] <= last and first <= life[o][1])
+        at, size = 0, -(-buffers[b].nbytes // ALIGN) * ALIGN
+        for begin, end in clashes:
+            if at + size <= begin:
+                break
+            at = max(at, end)
+        offsets[b] = at
+        placed.append((b, at, at + size))
+    return offsets, max((end for _, _, end in placed), default=0)
+
+
+def _touched(step: Step) -> list[int]:
+    if isinstance(step, NativeStep):
+        return [w.buffer for w in step.words if isinstance(w, Ref)]
+    return [*(b for b in step.inputs if b is not None), *step.outputs]
+
+
+class _Segment(NamedTuple):
+    """Neighbouring native steps as the tables that `run_plan` takes."""
+
+    functions: np.ndarray
+    args: np.ndarray
+    blocks: np.ndarray
+    parallel: np.ndarray
+
+
+class _Patch(NamedTuple):
+    """words[word] = address of the call's array + offset."""
+
+    word: int
+    array: int
+    offset: int
+
+
+class _Instance:
+    """What one caller at a time needs to run a plan: an arena, and argument words that point into it."""
+
+    def __init__(self, plan: Plan, offsets: Mapping[int, int], size: int) -> None:
+        self.room = np.empty(size + ALIGN, np.uint8)
+        start = -self.room.ctypes.data % ALIGN
+        self.arena = self.room[start:start + size]
+        base = self.room.ctypes.data + start
+        native = [s for s in plan.steps if isinstance(s, NativeStep)]
+        self.words = np.zeros(max(1, sum(len(s.words) for s in native)), np.int64)
+        self.patches: list[_Patch] = []
+        inputs = sum(b.place == "input" for b in plan.buffers)
+        starts, at = [], 0
+        for step in native:
+            starts.append(at)
+            for word in step.words:
+                self.words[at] = self._word(plan, word, at, base, offsets, inputs)
+                at += 1
+        self.views = {b: self._view(plan.buffers[b], offsets.get(b)) for b in range(len(plan.buffers))
+                      if plan.buffers[b].place in ("arena", "constant") and plan.buffers[b].type is not None}
+        self.segments = self._cut(plan, [self.words.ctypes.data + 8 * s for s in starts])
+
+    def _word(self, plan: Plan, word: int | Ref, at: int, base: int, offsets: Mapping[int, int], inputs: int) -> int:
+        if not isinstance(word, Ref):
+            return word
+        buffer = plan.buffers[word.buffer]
+        if buffer.place == "arena":
+            return base + offsets[word.buffer] + word.offset
+        if buffer.place == "constant":
+            assert buffer.data is not None
+            return buffer.data.ctypes.data + word.offset
+        self.patches.append(_Patch(at, buffer.index + (inputs if buffer.place == "output" else 0), word.offset))
+        return 0
+
+    def _view(self, buffer: Buffer, offset: int | None) -> np.ndarray | None:
+        if buffer.data is not None or offset is None or buffer.type is None:
+            return buffer.data
+        raw = self.arena[offset:offset + buffer.type.nbytes]
+        return raw.view(buffer.type.dtype.numpy).reshape(buffer.type.dims)
+
+    def _cut(self, plan: Plan, addresses: list[int]) -> list[_Segment | PythonStep]:
+        out: list[_Segment | PythonStep] = []
+        group: list[tuple[NativeStep, int]] = []
+        native = iter(addresses)
+        for step in [*plan.steps, None]:
+            if isinstance(step, NativeStep):
+                group.append((step, next(native)))
+                continue
+            if group:
+                out.append(_Segment(*(np.array(column, kind) for column, kind in (
+                    ([s.function for s, _ in group], np.int64), ([a for _, a in group], np.int64),
+                    ([s.blocks for s, _ in group], np.int64), ([s.parallel for s, _ in group], np.bool_)))))
+                group = []
+            if step is not None:
+                out.append(step)
+        return out
+
+
+class Runner:
+    """Runs a plan; any number of threads may call at a time, each with an instance of its own from a pool."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.offsets, self.arena_bytes = plan_arena(plan.buffers, plan.steps)
+        self.pool: list[_Instance] = []
+        self.run_plan = shell.run_plan() if any(isinstance(s, NativeStep) for s in plan.steps) else None
+        self.parallel = any(isinstance(s, NativeStep) and s.parallel for s in plan.steps)
+        self.output_specs = [(t.dims, t.dtype.numpy) for t in plan.output_types]
+
+    def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Run on checked, contiguous arrays; the outputs (new ones, or those given, filled)."""
+        outs = list(outputs) if outputs is not None else [np.empty(*spec) for spec in self.output_specs]
+        try:
+            instance = self.pool.pop()
+        except IndexError:
+            instance = _Instance(self.plan, self.offsets, self.arena_bytes)
+        arrays = [*inputs, *outs]
+        addresses = [x.__array_interface__["data"][0] for x in arrays]
+        words = instance.words
+        for word, array, offset in instance.patches:
+            words[word] = addresses[array] + offset
+        if self.parallel:
+            with _threads(self.plan.threads):
+                self._run(instance, inputs, outs)
+        else:
+            self._run(instance, inputs, outs)
+        self.pool.append(instance)
+        return outs
+
+    def _run(self, instance: _Instance, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        for part in instance.segments:
+            if isinstance(part, _Segment):
+                self.run_plan(*part)  # type: ignore[misc]
+            else:
+                self._python(part, instance, inputs, outputs)
+
+    def _python(self, step: PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
+                outputs: Sequence[np.ndarray]) -> None:
+        def array(b: int) -> np.ndarray:
+            buffer = self.plan.buffers[b]
+            if buffer.place == "input":
+                return inputs[buffer.index]
+            return outputs[buffer.index] if buffer.place == "output" else instance.views[b]
+
+        out = step.call(*(None if b is None else array(b) for b in step.inputs))
+        for b, x in zip(step.outputs, out if isinstance(out, tuple) else (out,), strict=True):
+            target = array(b)
+            target[...] = np.asarray(x).reshape(target.shape)
+
+
+class _Threads:
+    """The parallel region of one call: Numba's thread number for the calling thread, set and restored.
+
+    Only the workqueue layer, which aborts when two threads enter, needs the lock (numba#8563). After OpenMP ran,
+    a forked child would die at its first parallel region: it gets an exception instead.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.started: int | None = None
+
+    def enter(self, threads: int) -> tuple[int, bool]:
+        pid = os.getpid()
+        if self.started is None:
+            self.started = pid
+        elif self.started != pid and _layer() != "tbb":
+            raise KernelError("this process was forked after a parallel kernel ran, and the threads did not survive; "
+                              "start it with multiprocessing's 'spawn', or compile with threads=1 before forking")
+        locked = _layer() in ("workqueue", None)
+        if locked:
+            self.lock.acquire()
+        before = numba.get_num_threads()
+        numba.set_num_threads(threads)
+        return before, locked
+
+    def leave(self, before: int, locked: bool) -> None:
+        numba.set_num_threads(before)
+        if locked:
+            self.lock.release()
+
+
+_state = _Threads()
+
+
+class _threads:  # noqa: N801  (used as a with-block; a class, since contextlib costs 1 us a call)
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __enter__(self) -> None:
+        self.before, self.locked = _state.enter(self.count)
+
+    def __exit__(self, *_: object) -> None:
+        _state.leave(self.before, self.locked)
+
+
+def _layer() -> str | None:
+    """Numba's threading layer, None before the first parallel region."""
+    try:
+        return numba.threading_layer()
+    except ValueError:
+        return None
+
+
+def resolve_threads(threads: int | None) -> int:
+    """The thread number asked for, or all cores that this process may use; raises InputError on a bad one."""
+    most = numba.config.NUMBA_NUM_THREADS
+    if threads is None:
+        return min(most, len(os.sched_getaffinity(0)))
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise InputError(f"threads must be a positive int or None, got {threads!r}")
+    return min(threads, most)

@@ -1,0 +1,232 @@
+"""From graph operations to lane-wise expressions: the rules, and the operands that the expressions load."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.kernels import math
+from graphq.kernels.expression import KINDS, STORAGE, Expr, const, load, maximum, op, select
+from graphq.kernels.expression import minimum as least
+
+
+class Unsupported(Exception):  # noqa: N818  (a refusal with its reason, not a defect)
+    """The kernels cannot compute this as one; the message is the reason that reports show."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where an operand slot's data is: input `index` of the partition, an array of parameters, or a step's result.
+
+    `shape` is the shape under which it broadcasts to the output.
+    """
+
+    place: Literal["input", "parameter", "column sums", "row sums"]
+    dtype: str
+    shape: tuple[int, ...]
+    index: int = 0
+    data: np.ndarray | None = None
+
+
+@dataclass
+class Epilogue:
+    """Collects the operand slots while the rules turn nodes into expressions, for an output of shape `out`."""
+
+    out: tuple[int, ...]
+    sources: list[Source] = field(default_factory=list)
+    _slots: dict[Any, Expr] = field(default_factory=dict)
+
+    def parameter(self, values: Iterable[float] | np.ndarray, dtype: Literal["f32", "s32"], axis: int | None) -> Expr:
+        """Numbers of the operation itself: one for all, or one for each place along output dimension `axis`."""
+        data = np.ascontiguousarray(values, STORAGE[dtype])
+        shape = () if data.size == 1 or axis is None else tuple(data.size if k == axis else 1 for k in range(len(self.out)))
+        data = data[:1] if shape == () else data
+        return self.slot(Source("parameter", dtype, shape, data=data), ("parameter", dtype, shape, data.tobytes()))
+
+    def input(self, index: int, value: Value, shape: tuple[int, ...] | None = None) -> Expr:
+        """Input `index` of the partition, as its compute type."""
+        shape = value.type.dims if shape is None else shape
+        dtype = "u8" if value.dtype == "boolean" else value.dtype.name
+        if dtype not in STORAGE:
+            raise Unsupported(f"kernels do not load {value.dtype}")
+        x = self.slot(Source("input", dtype, shape, index), ("input", index, shape))
+        return op("ne", x, 0) if value.dtype == "boolean" else x
+
+    def slot(self, source: Source, key: Any) -> Expr:
+        """The expression that loads `source`, the same for the same key."""
+        if key not in self._slots:
+            self.fits(source.shape)
+            self._slots[key] = load(len(self.sources), source.dtype, self._kind(source.shape))
+            self.sources.append(source)
+        return self._slots[key]
+
+    def fits(self, shape: tuple[int, ...]) -> None:
+        """Refuse a shape that would enlarge the output."""
+        padded = (1,) * (len(self.out) - len(shape)) + shape
+        if len(padded) > len(self.out) or any(a not in (1, b) for a, b in zip(padded, self.out, strict=True)):
+            raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result's {list(self.out)}")
+
+    def axis(self, node: Node) -> int | None:
+        """The dimension of the output along which a quantize's or dequantize's parameters vary; None per tensor."""
+        rank = len(node.output.type.dims)
+        return node.attrs["axis"] % rank + len(self.out) - rank if node.attrs["qtype"] == "per_channel" else None
+
+    def _kind(self, shape: tuple[int, ...]) -> str:
+        """How an operand varies: along the last dimension of the output that is not 1, over others only, or not."""
+        vector, row, scalar = KINDS
+        if all(d == 1 for d in shape):
+            return scalar
+        last = max((k for k, d in enumerate(self.out) if d != 1), default=0) - len(self.out)
+        return vector if len(shape) >= -last and shape[last] != 1 else row
+
+
+Rule = Callable[[Epilogue, Node, list[Any]], Expr]
+RULES: dict[str, Rule] = {}
+
+
+def _rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            RULES[name] = rule
+        return rule
+
+    return register
+
+
+def _unary(name: str, f: Callable[[Expr], Expr]) -> None:
+    RULES[name] = lambda e, node, args: f(args[0])
+
+
+def _binary(name: str, f: Callable[[Expr, Expr], Expr]) -> None:
+    RULES[name] = lambda e, node, args: f(args[0], args[1])
+
+
+_unary("relu", lambda x: maximum(0, x))  # 0 > x ? 0 : x, so NaN and -0 stay
+_unary("abs", lambda x: op("abs", x))
+_unary("square", lambda x: x * x)
+_unary("sqrt", lambda x: op("sqrt", x))
+_unary("reciprocal", lambda x: const(1.0) / x)
+_unary("round", lambda x: op("rint", x))
+_unary("exp", math.exp)
+_unary("log", math.log)
+_unary("tanh", math.tanh)
+_unary("sigmoid", math.sigmoid)
+_binary("add", lambda a, b: a + b)
+_binary("subtract", lambda a, b: a - b)
+_binary("multiply", lambda a, b: a * b)
+_binary("divide", lambda a, b: a / b)
+_binary("squared_difference", lambda a, b: (a - b) * (a - b))
+_binary("greater_equal", lambda a, b: a >= b)
+
+
+@_rule("maximum")
+def _maximum(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return _extreme(maximum, "and", *args)
+
+
+@_rule("minimum")
+def _minimum(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return _extreme(least, "or", *args)
+
+
+def _extreme(choose: Callable[[Expr, Expr], Expr], bits: str, a: Expr, b: Expr) -> Expr:
+    """IEEE 754-2019 maximum and minimum: NaN when either is NaN, and -0 < +0 (by the bits of equal operands)."""
+    same = op("as_f32", op(bits, op("as_s32", a), op("as_s32", b)))
+    chosen = select(op("eq", a, b), same, choose(a, b))
+    return select(op("eq", a, a), chosen, a)  # choose(a, b) is b when b is NaN
+
+
+@_rule("gelu")
+def _gelu(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return (math.gelu_erf if node.attrs["mode"] == "gelu_erf" else math.gelu_tanh)(args[0])
+
+
+@_rule("clamp")
+def _clamp(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    lo, hi = (e.parameter([node.attrs[k]], "f32", None) for k in ("min", "max"))
+    return least(hi, maximum(lo, args[0]))  # the second operand on NaN: NaN stays
+
+
+@_rule("leaky_relu")
+def _leaky_relu(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return select(args[0] < 0, e.parameter([node.attrs["alpha"]], "f32", None) * args[0], args[0])
+
+
+@_rule("select")
+def _select(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return select(args[0], args[1], args[2])
+
+
+@_rule("bias_add")
+def _bias_add(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return args[0] + args[1]
+
+
+@_rule("type_cast")
+def _type_cast(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return args[0]  # widening is exact; a Store does the narrowing
+
+
+@_rule("dequantize")
+def _dequantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    """(x - zp) * scale"""
+    x, a, axis = args[0], node.attrs, e.axis(node)
+    if any(a["zps"] or ()):
+        x = x - e.parameter(a["zps"], "s32", axis)
+    return op("to_f32", x) * e.parameter(a["scales"], "f32", axis)
+
+
+@_rule("quantize")
+def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    """saturate(rint(y * (1/s)) + zp), 1/s rounded once from f64"""
+    a, axis = node.attrs, e.axis(node)
+    inverse = (1 / np.asarray(a["scales"], np.float32).astype(np.float64)).astype(np.float32)
+    if not np.isfinite(inverse).all():
+        raise Unsupported("1/scale of a quantize is not a finite f32")
+    if a["dtype"].name not in ("s8", "u8"):
+        raise Unsupported(f"kernels do not quantize to {a['dtype']}")
+    zps = e.parameter(a["zps"] or [0], "f32", axis)
+    return math.quantize(args[0], e.parameter(inverse, "f32", axis), zps, a["dtype"].name)
+
+
+Anchor = tuple[Node, Callable[[list[Any]], Expr]]
+
+
+def translate(e: Epilogue, body: Graph, anchor: Anchor | None = None, skip: Iterable[Node] = ()) -> Expr:
+    """The expression of the body's result.
+
+    `anchor` is a node and the expression of its result from those of its operands; the nodes in `skip` compute what
+    only the anchor reads, and count as None. Raises Unsupported when an operation, a type or a shape does not allow it.
+    """
+    result = body.outputs[0]
+    known: dict[Value, Any] = {v: None for n in skip for v in n.outputs}
+    for node in body.nodes:
+        if node.output in known:
+            continue
+        is_anchor = anchor is not None and node is anchor[0]
+        rule = RULES.get(node.op.name)
+        if rule is None and not is_anchor:
+            raise Unsupported(f"no lane-wise rule for {node.op.name}")
+        if node.output.dtype.name in ("bf16", "f16") and node.output is not result:
+            raise Unsupported(f"{node.op.name} rounds to {node.output.dtype} in mid-chain")
+        e.fits(node.output.type.dims)
+        args = [_argument(e, body, node, k, known) for k in range(len(node.inputs))]
+        known[node.output] = anchor[1](args) if is_anchor and anchor else rule(e, node, args)  # type: ignore[misc]
+    if result.type.dims != e.out:
+        raise Unsupported(f"the result {result.type} has not the shape {list(e.out)}")
+    if result.dtype.name not in STORAGE:
+        raise Unsupported(f"kernels do not store {result.dtype}")
+    return known[result]
+
+
+def _argument(e: Epilogue, body: Graph, node: Node, k: int, known: dict[Value, Any]) -> Any:
+    value = node.inputs[k]
+    if value is None or value in known:
+        return None if value is None else known[value]
+    shape = value.type.dims
+    if node.op.name == "bias_add" and k == 1 and node.attrs["data_format"] == "NCX":
+        shape = (*shape, *[1] * (len(node.output.type.dims) - 2))
+    return e.input(body.inputs.index(value), value, shape)

@@ -1,0 +1,187 @@
+"""From a partition's body to what a kernel computes, and to the NumPy formula that states the same numbers.
+
+An integer matmul's formula (design: "What the numbers are"), with x, w the quantised operands:
+
+    acc = sum_k (x[i,k] - zx) * (w[k,j] - zw[j])          exact, s32
+    y   = f32(acc) * m[j] + b[j]                          m = f32(sx * sw[j]), rounded once from f64
+    out = epilogue(y), e.g. saturate(rint(relu(y) * (1/s)) + zp)
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from graphq.ir import Graph, Node
+from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
+from graphq.kernels.expression import Expr, Store, acc, evaluate, op
+
+Arrays = Sequence[np.ndarray | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """`store` per output element, its operand `sources` by slot, and the matmul that gives the accumulator (or None)."""
+
+    out: tuple[int, ...]
+    store: Store
+    sources: tuple[Source, ...]
+    matmul: IntegerMatmul | None = None
+
+    def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The partition's result in NumPy, bit for bit what every kernel gives, for the arrays of its inputs."""
+        total = None if self.matmul is None else self.matmul.accumulate(inputs)
+        operands = [_operand(s, inputs) for s in self.sources]
+        return np.ascontiguousarray(np.broadcast_to(evaluate(self.store, total, operands), self.out))
+
+
+def _operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    data = source.data if source.place == "parameter" else inputs[source.index]
+    assert data is not None
+    return (data.view(np.uint8) if data.dtype == np.bool_ else data).reshape(source.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerMatmul:
+    """The operands of an integer matmul: input numbers of the partition, zero points, layout, types and shapes."""
+
+    a: int
+    b: int
+    a_dtype: Literal["u8", "s8"]
+    b_dtype: Literal["u8", "s8"]
+    a_shape: tuple[int, ...]
+    b_shape: tuple[int, ...]
+    transpose_a: bool
+    transpose_b: bool
+    a_zp: int
+    b_zp: np.ndarray  # one, or one a column; s32
+
+    @property
+    def k(self) -> int:
+        """The length of the sums."""
+        return self.b_shape[-1] if self.transpose_b else self.b_shape[-2]
+
+    @property
+    def n(self) -> int:
+        """Columns of the result."""
+        return self.b_shape[-2] if self.transpose_b else self.b_shape[-1]
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """sum_k (a - a_zp) * (b - b_zp) in s32. Exact in f64: products are below 2**17, and sums below 2**31."""
+        a, b = (x.astype(np.float64) for x in (inputs[self.a], inputs[self.b]))
+        if self.transpose_a:
+            a = a.swapaxes(-1, -2)
+        if self.transpose_b:
+            b = b.swapaxes(-1, -2)
+        return np.asarray((a - self.a_zp) @ (b - self.b_zp)).astype(np.int32)
+
+
+def lower_eltwise(body: Graph) -> Lowered:
+    """Lower a body of elementwise operations; raises Unsupported."""
+    out = _result(body)
+    e = Epilogue(out)
+    expr = translate(e, body)
+    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources))
+
+
+def lower_matmul(body: Graph, constants: Arrays, *, compensate: bool = False) -> Lowered:
+    """Lower a body of dequantize, dequantize, matmul and an epilogue; raises Unsupported.
+
+    `constants` has the arrays of constant inputs. `compensate`: the accumulator is the raw sum of the shifted operands
+    that kernels give, and the expression begins with the correction for shifts and zero points.
+    """
+    out = _result(body)
+    node = next(n for n in body.nodes if n.op.name == "matmul")
+    product, scale = _operands(body, node, constants)
+    e = Epilogue(out)
+    total = _compensated(e, product, constants) if compensate else acc()
+
+    def dense(args: list[Any]) -> Expr:
+        y = op("to_f32", total) * e.parameter(scale, "f32", len(out) - 1)
+        return y if len(args) < 3 or args[2] is None else y + args[2]
+
+    expr = translate(e, body, (node, dense), [v.node for v in node.inputs[:2] if v is not None and v.node is not None])
+    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), product)
+
+
+def _result(body: Graph) -> tuple[int, ...]:
+    (result,) = body.outputs
+    for v in body.inputs:
+        if not v.type.known:
+            raise Unsupported(f"the shape of an operand, {v.type}, is known at the first call only")
+    return result.type.dims
+
+
+def _operands(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerMatmul, np.ndarray]:
+    """The integer operands of the matmul, and the scale per column, rounded once from f64."""
+    index = {v: k for k, v in enumerate(body.inputs)}
+    left, right = (v.node for v in node.inputs[:2])  # type: ignore[union-attr]
+    assert left is not None and right is not None
+    a, b = (next(n.operands) for n in (left, right))
+    for name, x in (("source", a), ("weights", b)):
+        if x.dtype.name not in ("u8", "s8"):
+            raise Unsupported(f"the {name} are {x.dtype}, integer kernels take u8 and s8")
+    if len(b.type.dims) < 2 or len(a.type.dims) < (2 if len(b.type.dims) > 2 else 1):
+        raise Unsupported(f"one-dimensional operands {a.type} and {b.type}")
+    if left.attrs["qtype"] != "per_tensor":
+        raise Unsupported("the source is quantised per channel: its scale would stand inside the sum")
+    columns = len(b.type.dims) - (2 if node.attrs["transpose_b"] else 1)
+    if right.attrs["qtype"] == "per_channel" and right.attrs["axis"] % len(b.type.dims) != columns:
+        raise Unsupported(f"the weights are quantised along axis {right.attrs['axis']}, which is not that of the columns")
+    a_zp, b_zp = ((n.attrs["zps"] or (0,)) for n in (left, right))
+    product = IntegerMatmul(index[a], index[b], a.dtype.name, b.dtype.name, a.type.dims, b.type.dims,  # type: ignore[arg-type]
+                            node.attrs["transpose_a"] and len(a.type.dims) > 1, node.attrs["transpose_b"], a_zp[0],
+                            np.asarray(b_zp, np.int32))
+    _refuse_overflow(product, constants[product.b])
+    scales = [np.asarray(n.attrs["scales"], np.float32).astype(np.float64) for n in (left, right)]
+    return product, (scales[0] * scales[1]).astype(np.float32)
+
+
+def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
+    """Refuse sums that could leave s32: bounded by k for any weights, by the weights themselves when constant."""
+    lo, hi = {"u8": (0, 255), "s8": (-128, 127)}[p.a_dtype]
+    most_a = max(abs(lo - p.a_zp), abs(hi - p.a_zp))
+    lo, hi = {"u8": (0, 255), "s8": (-128, 127)}[p.b_dtype]
+    most_b = max(int(np.abs(x - p.b_zp.astype(np.int64)).max(initial=0)) for x in (lo, hi))
+    bound = p.k * most_a * most_b
+    if bound >= 2**31 and weights is not None:
+        w = weights.astype(np.int64)
+        w = w.swapaxes(-1, -2) if p.transpose_b else w
+        bound = most_a * int(np.abs(w - p.b_zp).sum(axis=-2).max(initial=0))
+    if bound >= 2**31:
+        raise Unsupported(f"sums over k = {p.k} can reach {bound}, beyond s32")
+
+
+def _compensated(e: Epilogue, p: IntegerMatmul, constants: Arrays) -> Expr:
+    """acc from the raw sum R = sum a'*w' of the operands as kernels take them: a' is u8 (s8 + 128), w' is s8 (u8 - 128).
+
+    With za, zw shifted likewise: acc = R - za * colsum(w') - zw * rowsum(a') + k * za * zw, all modulo 2**32.
+    """
+    za = p.a_zp + (128 if p.a_dtype == "s8" else 0)
+    zw = p.b_zp.astype(np.int64) - (128 if p.b_dtype == "u8" else 0)
+    total, last = acc(), len(e.out) - 1
+    weights = constants[p.b]
+    constant = _wrap(p.k * za * zw)
+    if za and weights is not None and weights.ndim == 2:
+        constant = _wrap(constant.astype(np.int64) - za * column_sums(p, weights))
+    elif za:
+        shape = (*p.b_shape[:-2], 1, p.n)
+        sums = e.slot(Source("column sums", "s32", shape if len(shape) <= len(e.out) else shape[-len(e.out):]), "column sums")
+        total = total - sums * e.parameter([za], "s32", None)
+    if zw.any():
+        rows = e.slot(Source("row sums", "s32", (*e.out[:-1], 1)), "row sums")
+        total = total - rows * e.parameter(_wrap(zw), "s32", last)
+    return total + e.parameter(constant, "s32", last) if constant.any() else total
+
+
+def _wrap(x: np.ndarray) -> np.ndarray:
+    """Modulo 2**32, as s32."""
+    return np.atleast_1d(x).astype(np.int64).astype(np.uint32).view(np.int32)
+
+
+def column_sums(p: IntegerMatmul, weights: np.ndarray) -> np.ndarray:
+    """sum_k w' of 2-D weights, w' = w as s8 (u8 - 128)."""
+    w = weights.astype(np.int64) - (128 if p.b_dtype == "u8" else 0)
+    return np.asarray(w.sum(axis=1 if p.transpose_b else 0))

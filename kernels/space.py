@@ -1,0 +1,75 @@
+"""Iteration spaces: any broadcast elementwise computation as (batch, m rows, n columns).
+
+Neighbouring dimensions merge when every operand walks through both with one stride, so that most work becomes long
+rows; what does not merge becomes batch elements, whose operand offsets come from a table.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Walk:
+    """How one operand is walked: its byte offset per batch element (None: 0 for all) and per row."""
+
+    table: np.ndarray | None
+    row: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """`batch` x `m` x `n` outputs and a walk for each operand; rows of the output are contiguous."""
+
+    batch: int
+    m: int
+    n: int
+    walks: tuple[Walk, ...]
+
+
+def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """Byte strides of a dense array of `shape` along the dimensions of `out`, 0 where it is broadcast."""
+    dense, step = [], itemsize
+    for d in reversed(shape):
+        dense.append(0 if d == 1 else step)
+        step *= d
+    dense += [0] * (len(out) - len(shape))
+    return tuple(reversed(dense))
+
+
+def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep_columns: bool = False) -> Space:
+    """The space of an output of shape `out` for operands of the given byte strides along it.
+
+    `keep_columns`: the last dimension stays the columns (an anchor's n) and the one before it begins the rows.
+    """
+    dims = [(d, tuple(s[k] for s in strides)) for k, d in enumerate(out)]
+    while len(dims) < 2:
+        dims.insert(0, (1, (0,) * len(strides)))
+    kept, dims = (dims[-1:], dims[:-1]) if keep_columns else ([], dims)
+    dims = [x for x in dims if x[0] != 1] or dims[-1:]
+    columns = kept or [_merge_last(dims)]
+    rows = _merge_last(dims) if dims else (1, (0,) * len(strides))
+    batch = prod(d for d, _ in dims)
+    tables = (_table([(d, s[k]) for d, s in dims]) for k in range(len(strides)))
+    return Space(batch, rows[0], columns[0][0], tuple(Walk(t, rows[1][k]) for k, t in enumerate(tables)))
+
+
+def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int, ...]]:
+    """Take the last dimension, and all before it that merge with it, off `dims`; as one."""
+    size, step = dims.pop()
+    while dims and all(outer == inner * size for outer, inner in zip(dims[-1][1], step, strict=True)):
+        size *= dims.pop()[0]
+    return size, step
+
+
+def _table(dims: list[tuple[int, int]]) -> np.ndarray | None:
+    """Byte offsets of all batch elements in order; None when all are 0."""
+    if not any(step for _, step in dims):
+        return None
+    offsets = np.zeros(1, np.int64)
+    for size, step in dims:
+        offsets = (offsets[:, None] + np.arange(size, dtype=np.int64) * step).ravel()
+    return offsets

@@ -1,0 +1,175 @@
+"""Bring graphs to one form, so that the patterns of later passes meet fewer of them. Numbers do not change."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.rewrite import ANY, Rewrite
+
+
+class DropNoopReshape(Rewrite):
+    """static_reshape(x) of x's own shape -> x"""
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.static_reshape(x, attrs=ANY)
+
+    def check(self, x, match):
+        """The shape must not change."""
+        return None if match.root.output.type == x.type and x.type.known else "the shape changes"
+
+    def replace(self, g, x):
+        """See the class."""
+        return x
+
+
+class MergeReshapes(Rewrite):
+    """static_reshape(static_reshape(x)) -> static_reshape(x)"""
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.static_reshape(g.static_reshape(x, attrs=ANY), attrs=ANY)
+
+    def check(self, match):
+        """The final shape must be known."""
+        return None if match.root.output.type.known else "the final shape is not known"
+
+    def replace(self, g, x, match):
+        """See the class."""
+        return g.static_reshape(x, shape=match.root.output.shape)
+
+
+class MergeTransposes(Rewrite):
+    """static_transpose(static_transpose(x, p), q) -> static_transpose(x, p[q])"""
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.static_transpose(g.static_transpose(x))
+
+    def replace(self, g, x, match):
+        """See the class."""
+        outer, inner = (_order(n) for n in match.nodes)
+        return g.static_transpose(x, order=[inner[d] for d in outer])
+
+
+class DropNoopTranspose(Rewrite):
+    """static_transpose(x, order=[0, 1, ...]) -> x"""
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.static_transpose(x)
+
+    def check(self, match):
+        """The order must be the identity."""
+        order = _order(match.root)
+        return None if order == sorted(order) else f"order {order} moves dimensions"
+
+    def replace(self, g, x):
+        """See the class."""
+        return x
+
+
+class TransposeBeforeDequantize(Rewrite):
+    """static_transpose(dequantize(x)) -> dequantize(static_transpose(x)), so that 8-bit data moves and weights fold."""
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.static_transpose(g.dequantize(x, attrs=ANY))
+
+    def replace(self, g, x, match):
+        """The channel axis moves with its dimension."""
+        order, attrs = _order(match.root), match.node("dequantize").attrs
+        axis = attrs["axis"]
+        if attrs["qtype"] == "per_channel":
+            axis = order.index(axis % len(order))
+        return g.dequantize(g.static_transpose(x, order=order), **{**attrs, "axis": axis})
+
+
+class PositiveAxis(Rewrite):
+    """quantize(x, axis=-1) -> quantize(x, axis=r-1), likewise dequantize and softmax"""
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.any_of("quantize", "dequantize", "softmax")(x, attrs=ANY)
+
+    def check(self, x, match):
+        """The rank must be known and the axis negative."""
+        if x.shape is None:
+            return "the rank is not known"
+        return None if match.root.attrs["axis"] < 0 else "the axis is not negative"
+
+    def replace(self, g, x, match):
+        """See the class."""
+        return _again(g, match.root, axis=match.root.attrs["axis"] + len(x.shape))
+
+
+class UniformChannelsArePerTensor(Rewrite):
+    """quantize(x, per_channel, scales=[s, s, ...]) -> quantize(x, scales=[s]), likewise dequantize"""
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.any_of("quantize", "dequantize")(x, attrs=ANY, qtype="per_channel")
+
+    def check(self, match):
+        """All channels must have the same parameters."""
+        scales, zps = match.root.attrs["scales"], match.root.attrs["zps"] or (0,)
+        return None if len(set(scales)) == 1 == len(set(zps)) else "the channels differ"
+
+    def replace(self, g, match):
+        """See the class."""
+        a = match.root.attrs
+        return _again(g, match.root, qtype="per_tensor", axis=1, scales=a["scales"][:1],
+                      zps=None if a["zps"] is None else a["zps"][:1])
+
+
+class DropMultiplyByOne(Rewrite):
+    """x * 1 -> x, x / 1 -> x  (exact; x + 0 stays, since -0 + 0 is +0)"""
+
+    def pattern(self, g, x, one):
+        """See the class."""
+        return g.any_of(g.multiply(x, one, attrs=ANY), g.divide(x, one, attrs=ANY))
+
+    def check(self, x, one, match):
+        """The operand must be a constant of ones that broadcasts into x."""
+        if one.data is None or not np.all(one.data == 1):
+            return "the other operand is not a constant of ones"
+        return None if match.root.output.type == x.type else "the result's type differs"
+
+    def replace(self, g, x):
+        """See the class."""
+        return x
+
+
+class DropRepeatedRelu(Rewrite):
+    """relu(relu(x)) -> relu(x)"""
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.relu(g.relu(x))
+
+    def replace(self, g, x):
+        """See the class."""
+        return g.relu(x)
+
+
+REWRITES = (DropNoopReshape(), MergeReshapes(), MergeTransposes(), DropNoopTranspose(), TransposeBeforeDequantize(),
+            PositiveAxis(), UniformChannelsArePerTensor(), DropMultiplyByOne(), DropRepeatedRelu())
+
+
+def canonicalise(graph: Graph) -> int:
+    """Apply all of REWRITES until none matches; their number."""
+    total = 0
+    while count := sum(rewrite(graph) for rewrite in REWRITES):
+        total += count
+    return total
+
+
+def _order(node: Node) -> list[int]:
+    """The order of a static_transpose, all positive."""
+    order = node.attrs["order"]
+    return [d % len(order) for d in order]
+
+
+def _again(g: Graph, node: Node, **changed: object) -> Value:
+    """The same operation with some attributes changed."""
+    return g.add(node.op, node.inputs, {**node.attrs, **changed})[0]

@@ -1,0 +1,47 @@
+"""Remove what is computed twice or not used."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from graphq.ir import Graph, Node
+
+
+def eliminate_common_subexpressions(graph: Graph) -> int:
+    """Two nodes of the same op, operands and attributes -> one."""
+    seen: dict[Any, Node] = {}
+    count = 0
+    for node in list(graph.nodes):
+        first = seen.setdefault(_key(node), node)
+        if first is node:
+            continue
+        for old, new in zip(node.outputs, first.outputs, strict=True):
+            graph.replace_uses(old, new)
+        count += 1
+    if count:
+        graph.prune()
+    return count
+
+
+def eliminate_dead_code(graph: Graph) -> int:
+    """Nodes without a use -> nothing."""
+    return graph.prune()
+
+
+def _key(node: Node) -> tuple[Any, ...]:
+    operands: list[Any] = [id(v) for v in node.inputs]
+    if node.op.commutative:
+        operands[:2] = sorted(operands[:2])
+    return (node.op.name, tuple(operands), tuple((k, _hashable(v)) for k, v in node.attrs.items()))
+
+
+def _hashable(value: Any) -> Any:
+    """Equal exactly when the attributes mean the same; -0.0 and 0.0 differ, as do 1 and True."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.name, value.shape, value.tobytes()
+    if isinstance(value, Graph):
+        return id(value)
+    if isinstance(value, tuple):
+        return tuple(_hashable(v) for v in value)
+    return type(value).__name__, repr(value)

@@ -1,0 +1,40 @@
+"""Compute what depends on constants alone."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.ir import Graph, Node
+
+MAX_ELEMENTS = 1 << 26
+"""Results larger than this stay operations."""
+
+
+def fold_constants(graph: Graph) -> int:
+    """op(constants) -> constant; but dequantize stays, for int8 weights fuse and f32 ones do not.
+
+    So a Quantize -> Dequantize pair is never folded away, only a constant's quantize is.
+    """
+    return _fold(graph, lambda node: node.op.name not in ("dequantize", "constant"))
+
+
+def fold_dequantized_constants(graph: Graph) -> int:
+    """dequantize(constant) -> constant, for those that nothing fused; runs after the fusions."""
+    return _fold(graph, lambda node: node.op.name != "constant")
+
+
+def _fold(graph: Graph, wanted) -> int:  # type: ignore[no-untyped-def]
+    count = 0
+    for node in list(graph.nodes):
+        if wanted(node) and _foldable(node):
+            out = node.op.reference(*(None if v is None else v.data for v in node.inputs), **node.attrs)
+            with graph.before(node):
+                graph.replace_uses(node.output, graph.constant(np.asarray(out, node.output.dtype.numpy)))
+            count += 1
+    if count:
+        graph.prune()
+    return count
+
+
+def _foldable(node: Node) -> bool:
+    constant = any(True for _ in node.operands) and all(v.data is not None for v in node.operands)
+    return constant and len(node.outputs) == 1 and node.output.type.size <= MAX_ELEMENTS

@@ -1,0 +1,35 @@
+"""Fold dequantize -> matmul -> epilogue -> quantize chains into integer partitions."""
+from __future__ import annotations
+
+from graphq.kernels.epilogue import RULES, Unsupported
+from graphq.kernels.lower import lower_matmul
+from graphq.partition import Fusion, extract
+from graphq.rewrite import ANY
+
+MAX_EPILOGUE = 24
+"""Operations after the matmul: up to 20 unary and binary ones as in oneDNN's patterns, casts and quantize besides."""
+
+
+class FuseMatmul(Fusion):
+    """quantize?(f?(matmul(dequantize(x), dequantize(w), bias?))) -> partition
+
+    f is any chain of lane-wise operations, whose other operands may be dequantized too. The result is f32 where no
+    quantize ends the chain.
+    """
+
+    anchor = "matmul"
+
+    def pattern(self, g, x, w, bias):
+        """See the class."""
+        x, w = g.dequantize(x, attrs=ANY), g.dequantize(w, attrs=ANY)
+        y = g.any_of(g.matmul(x, w, attrs=ANY), g.matmul(x, w, bias, attrs=ANY))
+        return g.repeat(RULES, y, max=MAX_EPILOGUE)
+
+    def check(self, g, match):
+        """A kernel must be able to compute it."""
+        body, operands, _ = extract(g, self.members(match))
+        try:
+            lower_matmul(body, [v.data for v in operands])
+        except Unsupported as e:
+            return str(e)
+        return None

@@ -1,0 +1,56 @@
+"""PIPELINE: the passes in their order, top to bottom."""
+from __future__ import annotations
+
+import os
+import sys
+
+from graphq.ir import Graph
+from graphq.passes.canonicalise import canonicalise
+from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
+from graphq.passes.duplicate_dequantize import duplicate_dequantize
+from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants
+from graphq.passes.fuse_eltwise import FuseEltwise
+from graphq.passes.fuse_matmul import FuseMatmul
+from graphq.rewrite import Pass, Refusal, Rewrite
+from graphq.text import to_text
+from graphq.verify import verify
+
+PIPELINE: tuple[Pass, ...] = (
+    eliminate_dead_code,
+    canonicalise,
+    fold_constants,
+    eliminate_common_subexpressions,
+    duplicate_dequantize,
+    FuseMatmul(),
+    fold_dequantized_constants,
+    eliminate_common_subexpressions,
+    FuseEltwise(),
+    eliminate_dead_code,
+)
+
+
+def run_passes(graph: Graph, passes: tuple[Pass, ...] | list[Pass] = PIPELINE) -> list[Refusal]:
+    """Run the passes on `graph` in order; the near misses of the rewrites among them.
+
+    GRAPHQ_DEBUG=passes prints the graph to stderr after each pass that changed it. Under pytest, or with
+    GRAPHQ_DEBUG=verify, the graph is verified after each pass.
+    """
+    debug = os.environ.get("GRAPHQ_DEBUG", "").split(",")
+    check = "verify" in debug or "PYTEST_CURRENT_TEST" in os.environ
+    refusals: list[Refusal] = []
+    for step in passes:
+        if isinstance(step, Rewrite):
+            count, missed = step.apply(graph)
+            refusals += missed
+        else:
+            count = step(graph)
+        if count and "passes" in debug:
+            print(f"# {pass_name(step)}: {count}\n{to_text(graph, elide=16)}\n", file=sys.stderr)
+        if check:
+            verify(graph)
+    return refusals
+
+
+def pass_name(step: Pass) -> str:
+    """The name of a pass in reports."""
+    return step.name if isinstance(step, Rewrite) else getattr(step, "__name__", type(step).__name__)
