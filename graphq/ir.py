@@ -1,6 +1,6 @@
 """The graph: values (logical tensors), nodes, and the only four ways to change them.
 
-A graph is a list of nodes in topological order. `add`, `replace_uses`, `set_outputs` and `prune` are its mutators;
+A graph is a list of nodes in topological order. `add_node`, `replace_uses`, `set_outputs` and `prune` are its mutators;
 every pass is made of them. Builder methods (`g.matmul(...)`) are `add` under the name of an op.
 """
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Graph:
             array = array.astype(np.float32)
         array = np.array(array, order="C", copy=True)
         array.flags.writeable = False
-        return self.add(lookup("constant"), (), {"value": array}, name=name)[0]
+        return self.add_node(lookup("constant"), (), {"value": array}, name=name)[0]
 
     def output(self, value: Value, *, name: str | None = None) -> Value:
         """Return `value` from the graph, under `name` (its own name or "outN" when not given)."""
@@ -199,7 +199,7 @@ class Graph:
         op = OPS[name]
 
         def build(*operands: Operand, name: str | None = None, **attrs: Any) -> Any:
-            outs = self.add(op, operands, attrs, name=name)
+            outs = self.add_node(op, operands, attrs, name=name)
             return outs[0] if len(outs) == 1 else outs
 
         build.__name__, build.__doc__ = op.name, op.doc
@@ -210,7 +210,7 @@ class Graph:
 
     # -- the four mutators ------------------------------------------------------------------------------------
 
-    def add(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], *,
+    def add_node(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], *,
             name: str | None = None) -> tuple[Value, ...]:
         """Add a node after all others (or at the insertion point of `before`); its outputs.
 
@@ -315,7 +315,7 @@ class Graph:
             t = types.get(v.name, v.type)
             new[v] = out.input(v.name, dtype=t.dtype, shape=t.shape, property=v.property)
         for node in self.nodes:
-            outs = out.add(node.op, [None if v is None else new[v] for v in node.inputs], node.attrs)
+            outs = out.add_node(node.op, [None if v is None else new[v] for v in node.inputs], node.attrs)
             for a, b in zip(node.outputs, outs, strict=True):
                 new[a] = b
                 if a.name is not None:

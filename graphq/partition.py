@@ -34,8 +34,8 @@ def fuse(graph: Graph, nodes: Iterable[Node], anchor: str) -> Value:
 
     Raises GraphError when the nodes have several results or are not convex (a path leaves and enters again).
     """
-    body, operands, result = extract(graph, nodes)
-    return graph.add(OPS["partition"], operands, {"body": body, "anchor": anchor})[0] if result else operands[0]
+    body, operands, _ = extract(graph, nodes)
+    return graph.add_node(OPS["partition"], operands, {"body": body, "anchor": anchor})[0]
 
 
 def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Value]:
@@ -54,7 +54,7 @@ def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Va
     new = {v: body.input(f"i{k}", dtype=v.dtype, shape=v.shape, property="constant" if v.data is not None else v.property)
            for k, v in enumerate(operands)}
     for node in members:
-        outs = body.add(node.op, [None if v is None else new[v] for v in node.inputs], node.attrs)
+        outs = body.add_node(node.op, [None if v is None else new[v] for v in node.inputs], node.attrs)
         new.update(zip(node.outputs, outs, strict=True))
     body.output(new[results[0]], name="out0")
     return body, operands, results[0]
@@ -89,23 +89,21 @@ def is_convex(graph: Graph, members: list[Node]) -> bool:
 
 
 class Fusion(Rewrite):
-    """A rewrite that folds what it matched into a partition of kind `anchor`.
-
-    `absorbs` names the single-use ops that come along from the operands of matched nodes.
-    """
+    """A rewrite that folds what it matched into a partition of kind `anchor`."""
 
     anchor: ClassVar[str]
-    absorbs: ClassVar[frozenset[str]] = frozenset({"dequantize", "type_cast"})
+
+    def absorbs(self, node: Node) -> bool:
+        """Whether a single-use producer of a matched node's operand comes along."""
+        return False
 
     def members(self, match: Match) -> list[Node]:
         """The matched nodes and what they absorb."""
         members = dict.fromkeys(match.nodes)
         for node in match.nodes:
             for v in node.operands:
-                above = v.node
-                if above is not None and above.op.name in self.absorbs and len(v.uses) == 1 \
-                        and next(above.operands).data is None:
-                    members[above] = None
+                if v.node is not None and len(v.uses) == 1 and self.absorbs(v.node):
+                    members[v.node] = None
         return list(members)
 
     def replace(self, g: Graph, match: Match) -> Value:  # type: ignore[override]

@@ -14,7 +14,7 @@
             return g.matmul(a, b, bias)
 
 The parameters of `pattern` after `g` are its variables; `check` and `replace` take the variables that they name, and
-`match` for all that matched. An attribute that a pattern leaves out means its default (a required one: any value);
+`match` for all that matched (and `g`, the graph). An attribute that a pattern leaves out means its default (a required one: any value);
 `key=ANY` or `attrs=ANY` accepts any. Both operand orders of a commutative op are tried.
 """
 from __future__ import annotations
@@ -60,11 +60,15 @@ class AnyOf:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Matches up to `max` nodes of `ops` that lead from `inner` to the value, branches that meet again included."""
+    """Matches up to `max` nodes of `ops` that lead from `inner` to the value, branches that meet again included.
+
+    Without `inner`: all nodes of `ops` above the value that nothing else uses. `where` may refuse a node.
+    """
 
     ops: frozenset[str]
-    inner: PatternLike
+    inner: PatternLike | None
     max: int
+    where: Callable[[Node], str | None] | None = None
 
 
 PatternLike: TypeAlias = "Var | OpPattern | AnyOf | Repeat"
@@ -99,9 +103,13 @@ class PatternBuilder:
         """`op(x, *others)`, or `x` alone."""
         return AnyOf((self._op(frozenset([op]))(x, *others, **attrs), x))
 
-    def repeat(self, ops: Iterable[str], x: PatternLike, *, max: int) -> Repeat:
-        """Up to `max` nodes of `ops` from `x` on, whatever their other operands and attributes are."""
-        return Repeat(frozenset(lookup(o).name for o in ops), x, max)
+    def repeat(self, ops: Iterable[str], x: PatternLike | None = None, *, max: int,
+               where: Callable[[Node], str | None] | None = None) -> Repeat:
+        """Up to `max` nodes of `ops` from `x` on, whatever their other operands and attributes are.
+
+        Without `x`, the chain may begin anywhere. `where(node)` may give a reason to leave a node out.
+        """
+        return Repeat(frozenset(lookup(o).name for o in ops), x, max, where)
 
 
 @dataclass(frozen=True)
@@ -221,8 +229,12 @@ class Matcher:
             yield from self._operands(patterns[1:], values[1:], first)
 
     def _repeat(self, p: Repeat, value: Value, m: Match) -> Iterator[Match]:
+        region = self._region(p, value, m)
+        if p.inner is None:
+            # Each node of the region comes after all of its users, so any beginning of the list is a region too.
+            yield Match(m.root, (*m.nodes, *region[:p.max]), m.values)
+            return
         yield from self._value(p.inner, value, m)
-        region = self._region(p, value)
         for start in _border(region):
             for inner in self._value(p.inner, start, m):
                 path = _between(start, region)
@@ -234,21 +246,27 @@ class Matcher:
                     continue
                 yield found
 
-    def _region(self, p: Repeat, value: Value) -> list[Node]:
+    def _region(self, p: Repeat, value: Value, m: Match) -> list[Node]:
         """The nodes of `p.ops` above `value` whose every use lies in the region, last first."""
         region: dict[Node, None] = {}
-        work = [value.node] if value.node is not None and value.node.op.name in p.ops else []
+        work = [value.node] if self._joins(p, value.node, m) else []
         while work:
             node = work.pop()
             if node in region:
                 continue
-            region[node] = None
-            for v in node.operands:
-                above = v.node
-                if above is not None and above.op.name in p.ops and len(above.outputs) == 1:
-                    if all(u.node in region for u in v.uses):
-                        work.append(above)
-        return list(region)
+            region[node] = None  # type: ignore[index]
+            for v in node.operands:  # type: ignore[union-attr]
+                if all(u.node in region for u in v.uses) and self._joins(p, v.node, m):
+                    work.append(v.node)
+        return list(region)  # type: ignore[arg-type]
+
+    def _joins(self, p: Repeat, node: Node | None, m: Match) -> bool:
+        if node is None or node.op.name not in p.ops or len(node.outputs) != 1:
+            return False
+        reason = p.where(node) if p.where is not None else None
+        if reason is not None:
+            self._fail(Match(m.root, (*m.nodes, node), m.values), f"{self.graph.describe(node)}: {reason}")
+        return reason is None
 
 
 def _border(region: list[Node]) -> list[Value]:
@@ -322,7 +340,7 @@ class Rewrite:
         """Rewrite at `node` (None), or say why not."""
         depth, reason = -1, ""
         for m in matcher.matches(graph, node):
-            refused = _call(self.check, m, {})
+            refused = _call(self.check, m, {"g": graph})
             if refused is not None:
                 depth, reason = max((depth, reason), (len(m.nodes), refused), key=lambda r: r[0])
                 continue

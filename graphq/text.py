@@ -255,7 +255,7 @@ class _Parser:
     def define(self, g: Graph, env: dict[str, Value], op: Any, operands: list[Value | None], attrs: dict[str, Any],
                results: list[str], types: list[TensorType], pos: int) -> None:
         try:
-            outs = g.add(op, operands, attrs)
+            outs = g.add_node(op, operands, attrs)
         except GraphError as e:
             self.fail(str(e), pos)
         if len(outs) != len(results):

@@ -186,10 +186,23 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     inverse = (1 / np.asarray(a["scales"], np.float32).astype(np.float64)).astype(np.float32)
     if not np.isfinite(inverse).all():
         raise Unsupported("1/scale of a quantize is not a finite f32")
-    if a["dtype"].name not in ("s8", "u8"):
-        raise Unsupported(f"kernels do not quantize to {a['dtype']}")
     zps = e.parameter(a["zps"] or [0], "f32", axis)
     return math.quantize(args[0], e.parameter(inverse, "f32", axis), zps, a["dtype"].name)
+
+
+LOADS = frozenset({*STORAGE, "boolean"})
+
+
+def refuses(node: Node) -> str | None:
+    """A reason why no lane-wise rule computes this node, or None."""
+    if node.op.name not in RULES:
+        return f"no lane-wise rule for {node.op.name}"
+    for v in node.operands:
+        if v.dtype.name not in LOADS:
+            return f"kernels do not load {v.dtype}"
+    if node.op.name == "quantize" and node.attrs["dtype"].name not in ("s8", "u8"):
+        return f"kernels do not quantize to {node.attrs['dtype']}"
+    return None
 
 
 Anchor = tuple[Node, Callable[[list[Any]], Expr]]
@@ -207,14 +220,14 @@ def translate(e: Epilogue, body: Graph, anchor: Anchor | None = None, skip: Iter
         if node.output in known:
             continue
         is_anchor = anchor is not None and node is anchor[0]
-        rule = RULES.get(node.op.name)
-        if rule is None and not is_anchor:
-            raise Unsupported(f"no lane-wise rule for {node.op.name}")
+        reason = None if is_anchor else refuses(node)
+        if reason is not None:
+            raise Unsupported(reason)
         if node.output.dtype.name in ("bf16", "f16") and node.output is not result:
             raise Unsupported(f"{node.op.name} rounds to {node.output.dtype} in mid-chain")
         e.fits(node.output.type.dims)
         args = [_argument(e, body, node, k, known) for k in range(len(node.inputs))]
-        known[node.output] = anchor[1](args) if is_anchor and anchor else rule(e, node, args)  # type: ignore[misc]
+        known[node.output] = anchor[1](args) if anchor and is_anchor else RULES[node.op.name](e, node, args)
     if result.type.dims != e.out:
         raise Unsupported(f"the result {result.type} has not the shape {list(e.out)}")
     if result.dtype.name not in STORAGE:

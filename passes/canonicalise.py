@@ -172,4 +172,4 @@ def _order(node: Node) -> list[int]:
 
 def _again(g: Graph, node: Node, **changed: object) -> Value:
     """The same operation with some attributes changed."""
-    return g.add(node.op, node.inputs, {**node.attrs, **changed})[0]
+    return g.add_node(node.op, node.inputs, {**node.attrs, **changed})[0]

@@ -12,7 +12,7 @@ def duplicate_dequantize(graph: Graph) -> int:
             continue
         for use in [u for u in node.output.uses if u.node is not None][1:]:
             with graph.before(use.node):
-                copy = graph.add(node.op, node.inputs, node.attrs)[0]
+                copy = graph.add_node(node.op, node.inputs, node.attrs)[0]
             graph.replace_uses(node.output, copy, [use])
             count += 1
     return count

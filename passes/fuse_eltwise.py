@@ -1,10 +1,11 @@
 """Fold chains of elementwise operations into one partition each, a single loop over memory."""
 from __future__ import annotations
 
-from graphq.kernels.epilogue import RULES, Unsupported
+from graphq.ir import Graph
+from graphq.kernels.epilogue import RULES, Unsupported, refuses
 from graphq.kernels.lower import lower_eltwise
 from graphq.partition import Fusion, extract
-from graphq.rewrite import ANY
+from graphq.rewrite import Match
 
 MAX_CHAIN = 48
 """Operations in one kernel; longer chains are cut, since their temporaries no longer fit into registers."""
@@ -15,11 +16,11 @@ class FuseEltwise(Fusion):
 
     anchor = "eltwise"
 
-    def pattern(self, g, x):
-        """The first operation, and up to MAX_CHAIN more that depend on it."""
-        return g.repeat(RULES, x, max=MAX_CHAIN)
+    def pattern(self, g):
+        """See the class."""
+        return g.repeat(RULES, max=MAX_CHAIN, where=refuses)
 
-    def check(self, g, match):
+    def check(self, g: Graph, match: Match) -> str | None:  # type: ignore[override]
         """A kernel must be able to compute it."""
         body, _, _ = extract(g, self.members(match))
         try:

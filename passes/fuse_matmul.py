@@ -1,10 +1,11 @@
 """Fold dequantize -> matmul -> epilogue -> quantize chains into integer partitions."""
 from __future__ import annotations
 
-from graphq.kernels.epilogue import RULES, Unsupported
+from graphq.ir import Graph, Node
+from graphq.kernels.epilogue import RULES, Unsupported, refuses
 from graphq.kernels.lower import lower_matmul
 from graphq.partition import Fusion, extract
-from graphq.rewrite import ANY
+from graphq.rewrite import ANY, Match
 
 MAX_EPILOGUE = 24
 """Operations after the matmul: up to 20 unary and binary ones as in oneDNN's patterns, casts and quantize besides."""
@@ -23,9 +24,13 @@ class FuseMatmul(Fusion):
         """See the class."""
         x, w = g.dequantize(x, attrs=ANY), g.dequantize(w, attrs=ANY)
         y = g.any_of(g.matmul(x, w, attrs=ANY), g.matmul(x, w, bias, attrs=ANY))
-        return g.repeat(RULES, y, max=MAX_EPILOGUE)
+        return g.repeat(RULES, y, max=MAX_EPILOGUE, where=refuses)
 
-    def check(self, g, match):
+    def absorbs(self, node: Node) -> bool:
+        """A post-op's second operand may be dequantized on the way in; a constant's dequantize folds instead."""
+        return node.op.name == "dequantize" and refuses(node) is None and next(node.operands).data is None
+
+    def check(self, g: Graph, match: Match) -> str | None:  # type: ignore[override]
         """A kernel must be able to compute it."""
         body, operands, _ = extract(g, self.members(match))
         try:
