@@ -121,7 +121,7 @@ def infer_pow(src: TensorType, *, beta: float) -> TensorType:
 @in_f64
 def pow_(src: Array, *, beta: float) -> Array:
     """`src**beta` (oneDNN Pow). NaN below zero when beta is not an integer."""
-    return np.power(src, np.float64(np.float32(beta)))
+    return np.float_power(src, np.float32(beta))  # np.power turns beta 0.5 into sqrt, other than C's pow at -0 and -inf
 
 
 # What a cast gives, by source dtype; oneDNN's table of TypeCast.

@@ -68,4 +68,4 @@ def infer_static_transpose(src: TensorType, *, order: tuple[int, ...]) -> Tensor
 @register_op(infer=infer_static_transpose)
 def static_transpose(src: Array, *, order: list[int]) -> Array:
     """Axis k of the result is axis `order[k]` of `src`, negative ones from the end (oneDNN StaticTranspose)."""
-    return np.transpose(src, order)
+    return np.asarray(np.transpose(src, order))

@@ -1,0 +1,69 @@
+"""Fixtures: `infer` types from text, `run` an op's reference and hold its result against the inferred type."""
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.dtypes import as_dtype
+from graphq.ir import TensorType
+from graphq.op import lookup
+
+
+def parse(text):
+    """"f32[4,?]" -> TensorType; "f32[*]" has unknown rank, None stays."""
+    if text is None:
+        return None
+    dtype, dims = re.fullmatch(r"(\w+)\[(.*)\]", text).groups()
+    if dims == "*":
+        return TensorType(as_dtype(dtype), None)
+    return TensorType(as_dtype(dtype), tuple(None if d == "?" else int(d) for d in dims.split(",") if d))
+
+
+@pytest.fixture
+def infer():
+    """infer("add", "f32[4]", "f32[4]") -> "f32[4]"; several outputs give a tuple."""
+
+    def infer(name, *types, **attrs):
+        g = gq.Graph()
+        parsed = [parse(t) for t in types]
+        values = [None if t is None else g.input(f"x{k}", dtype=t.dtype, shape=t.shape) for k, t in enumerate(parsed)]
+        out = getattr(g, name)(*values, **attrs)
+        return tuple(str(v.type) for v in out) if isinstance(out, tuple) else str(out.type)
+
+    return infer
+
+
+def agrees(type, array):
+    fits = type.shape is None or (len(type.shape) == array.ndim
+                                  and all(d in (None, n) for d, n in zip(type.shape, array.shape, strict=True)))
+    return isinstance(array, np.ndarray) and type.dtype.numpy == array.dtype and fits
+
+
+@pytest.fixture
+def run():
+    """The reference of an op on arrays; it must have the type inferred from known, unknown and rankless shapes."""
+
+    def run(name, *arrays, **attrs):
+        op = lookup(name)
+        attrs = op.complete(attrs)
+        out = op.reference(*arrays, **attrs)
+        outs = out if isinstance(out, tuple) else (out,)
+        for shape_of in (lambda s: s, lambda s: (None,) * len(s), lambda s: None):
+            types = op.infer(*(None if a is None else TensorType(as_dtype(a.dtype), shape_of(a.shape)) for a in arrays),
+                             **attrs)
+            for t, y in zip(types if isinstance(types, tuple) else (types,), outs, strict=True):
+                assert agrees(t, y), f"{name} inferred {t} for {y.dtype}{y.shape}"
+        known = op.infer(*(None if a is None else TensorType(as_dtype(a.dtype), a.shape) for a in arrays), **attrs)
+        assert all(t.known for t in (known if isinstance(known, tuple) else (known,)))
+        return out
+
+    return run
+
+
+def pytest_generate_tests(metafunc):
+    """A parameter named `float_dtype` runs over f32, bf16 and f16."""
+    if "float_dtype" in metafunc.fixturenames:
+        metafunc.parametrize("float_dtype", ["f32", "bf16", "f16"])

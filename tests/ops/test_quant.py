@@ -1,0 +1,159 @@
+import ml_dtypes
+import numpy as np
+import pytest
+
+from graphq.dtypes import DTYPES
+from graphq.errors import GraphError
+
+INF, NAN = np.inf, np.nan
+
+
+def f32(*values):
+    return np.array(values, np.float32)
+
+
+def onnx_run(op_type, opset, arrays, dtypes_out, **attrs):
+    """One node in ONNX's reference evaluator."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import helper
+    from onnx.reference import ReferenceEvaluator
+
+    names = [f"x{k}" for k in range(len(arrays))]
+    node = helper.make_node(op_type, names, ["y"], **attrs)
+    inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+              for n, a in zip(names, arrays, strict=True)]
+    output = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(dtypes_out)), None)
+    model = helper.make_model(helper.make_graph([node], "g", inputs, [output]),
+                              opset_imports=[onnx.helper.make_opsetid("", opset)])
+    return ReferenceEvaluator(model).run(None, dict(zip(names, arrays, strict=True)))[0]
+
+
+# -- values -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype, zp, x, want", [
+    ("u8", 0, [0.5, 1.5, 2.5, -0.5, 254.5, 255.5, 1e30, INF, -INF, NAN], [0, 2, 2, 0, 254, 255, 255, 255, 0, 0]),
+    ("u8", 3, [0.5, 1.5, 2.5, -0.5, -3.6, NAN], [3, 5, 5, 3, 0, 3]),
+    ("u8", 255, [-255, -254.5, -256, 0, 1, NAN], [0, 1, 0, 255, 255, 255]),
+    ("s8", 0, [0.5, 1.5, -2.5, 127.5, 128, -128.5, -129], [0, 2, -2, 127, 127, -128, -128]),
+    ("s8", 0, [INF, -INF, NAN], [127, -128, 0]),
+    ("s8", -7, [0, -0.0, NAN, 1e9, -1e9], [-7, -7, -7, 127, -128]),
+])
+def test_quantize_by_hand(run, dtype, zp, x, want):
+    got = run("quantize", f32(*x), dtype=dtype, scales=[1.0], zps=[zp])
+    assert got.dtype == DTYPES[dtype].numpy
+    assert got.tolist() == want
+
+
+def test_quantize_divides_in_f32(run):
+    # 0.35 / 0.1 is 3.5 in f32 (ties to even: 4), 3.4999... from the decimal values
+    assert run("quantize", f32(0.35, 0.25, 0.45), dtype="u8", scales=[0.1]).tolist() == [
+        int(np.rint(np.float32(v) / np.float32(0.1))) for v in (0.35, 0.25, 0.45)]
+
+
+@pytest.mark.parametrize("dtype, x, want", [
+    ("f8_e4m3", [1, 17, 448, 449, 1e9, INF, -INF, 1e-9, NAN], [1, 16, 448, 448, 448, 448, -448, 0, NAN]),
+    ("f8_e5m2", [1, 9, 57344, 6e4, 1e9, INF, -INF, 1e-9, NAN], [1, 8, 57344, 57344, 57344, 57344, -57344, 0, NAN]),
+])
+def test_quantize_to_f8_saturates(run, dtype, x, want):
+    got = run("quantize", f32(*x), dtype=dtype, scales=[1.0])
+    np.testing.assert_array_equal(got.astype(np.float32), f32(*want))
+
+
+@pytest.mark.parametrize("dtype, zp", [("u8", 0), ("u8", 131), ("s8", 0), ("s8", -11), ("f8_e4m3", None),
+                                       ("f8_e5m2", None)])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+def test_quantize_and_dequantize_as_onnx(run, dtype, zp, axis):
+    rng = np.random.default_rng(7)
+    x = (rng.standard_normal((3, 5, 4)) * 40).astype(np.float32)
+    n = 1 if axis is None else x.shape[axis]
+    scales = rng.uniform(0.05, 0.9, n).astype(np.float32)
+    zeros = np.full(n, zp or 0).astype(DTYPES[dtype].numpy)
+    onnx_scales, onnx_zeros = (scales[0], zeros[0]) if axis is None else (scales, zeros)
+    arrays = [np.asarray(a) for a in (onnx_scales, onnx_zeros)]
+    attrs = {"scales": scales.tolist(), "zps": None if zp is None else [zp] * n,
+             "qtype": "per_tensor" if axis is None else "per_channel", "axis": 1 if axis is None else axis}
+    onnx_axis = {} if axis is None else {"axis": axis}
+
+    q = run("quantize", x, dtype=dtype, **attrs)
+    np.testing.assert_array_equal(q, onnx_run("QuantizeLinear", 21, [x, *arrays], q.dtype, **onnx_axis))
+    y = run("dequantize", q, **attrs)
+    np.testing.assert_array_equal(y, onnx_run("DequantizeLinear", 21, [q, *arrays], np.float32, **onnx_axis))
+
+
+@pytest.mark.parametrize("dtype, zp", [("u8", 0), ("u8", 255), ("s8", 127), ("s8", -128)])
+def test_dequantize_subtracts_exactly(run, dtype, zp):
+    info = np.iinfo(DTYPES[dtype].numpy)
+    x = np.arange(info.min, info.max + 1).astype(DTYPES[dtype].numpy)
+    want = np.array([(v - zp) for v in range(info.min, info.max + 1)], np.float32) * np.float32(0.1)
+    np.testing.assert_array_equal(run("dequantize", x, scales=[0.1], zps=[zp]), want)
+
+
+def test_dequantize_s32(run):
+    x = np.array([2**31 - 1, -2**31, 16777217, 0], np.int32)
+    np.testing.assert_array_equal(run("dequantize", x, scales=[0.5]), f32(2.0**30, -(2.0**30), 8388608, 0))
+
+
+def test_dequantize_f8_and_overflow_are_quiet(run):
+    x = f32(448, -2, 0).astype(ml_dtypes.float8_e4m3fn)
+    np.testing.assert_array_equal(run("dequantize", x, scales=[1e38]), f32(INF, np.float32(-2) * np.float32(1e38), 0))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0)])
+def test_empty_and_rank_zero(run, shape):
+    q = run("quantize", np.zeros(shape, np.float32), dtype="s8", scales=[0.1], zps=[4])
+    assert (q == 4).all()
+    assert (run("dequantize", q, scales=[0.1], zps=[4]) == 0).all()
+
+
+def test_per_channel_over_an_empty_axis(run):
+    x = np.zeros((2, 0), np.float32)
+    assert run("quantize", x, dtype="u8", qtype="per_channel", scales=[], zps=[]).shape == (2, 0)
+
+
+# -- rules --------------------------------------------------------------------------------------------------------
+
+CHANNEL = {"qtype": "per_channel"}
+
+
+@pytest.mark.parametrize("type, attrs, match", [
+    ("u8[2,3]", {"scales": []}, "per_tensor takes 1 scale, got 0"),
+    ("u8[2,3]", {"scales": [1, 2]}, "per_tensor takes 1 scale, got 2"),
+    ("u8[*]", {"scales": [1, 2]}, "per_tensor takes 1 scale, got 2"),
+    ("u8[2,3]", {**CHANNEL, "scales": [1, 2]}, r"takes 3 scales at axis 1 of shape \[2,3\], got 2"),
+    ("u8[2,3]", {**CHANNEL, "axis": -2, "scales": [1, 2, 3]}, r"takes 2 scales at axis -2 of shape \[2,3\], got 3"),
+    ("u8[2,3]", {**CHANNEL, "axis": 2, "scales": [1]}, r"axis must be in \[-r, r-1\] with r = 2 for shape .*, got 2"),
+    ("u8[2,3]", {**CHANNEL, "axis": -3, "scales": [1]}, r"axis must be in \[-r, r-1\] with r = 2 .*, got -3"),
+    ("u8[]", {**CHANNEL, "axis": 0, "scales": [1]}, r"with r = 0 for shape \[\], got 0"),
+    ("u8[2,3]", {"scales": [1], "zps": []}, "zps must be as many as scales, got 0 and 1"),
+    ("u8[2,3]", {**CHANNEL, "scales": [1, 1, 1], "zps": [1, 2]}, "zps must be as many as scales, got 2 and 3"),
+    ("u8[2]", {"scales": [1], "zps": [256]}, r"zero point of u8 must be in \[0, 255\], got 256"),
+    ("u8[2]", {"scales": [1], "zps": [-1]}, r"zero point of u8 must be in \[0, 255\], got -1"),
+    ("s8[2]", {"scales": [1], "zps": [128]}, r"zero point of s8 must be in \[-128, 127\], got 128"),
+    ("s8[2]", {"scales": [1], "zps": [-129]}, r"zero point of s8 must be in \[-128, 127\], got -129"),
+    ("s32[2]", {"scales": [1], "zps": [1]}, r"zero point of s32 must be in \[0, 0\], got 1"),
+    ("f8_e4m3[2]", {"scales": [1], "zps": [0]}, r"zps must be absent for f8_e4m3, got \[0\]"),
+    ("f8_e5m2[2]", {"scales": [1], "zps": [3]}, r"zps must be absent for f8_e5m2, got \[3\]"),
+    *(("u8[2]", {"scales": [s]}, f"scales must be finite and positive as f32, got {s}")
+      for s in (0.0, -1.0, NAN, INF, 1e-60, 1e60)),
+])
+def test_parameter_rules(infer, type, attrs, match):
+    with pytest.raises(GraphError, match="dequantize.*" + match.replace("+", r"\+")):
+        infer("dequantize", type, **attrs)
+    dtype, shape = type.split("[")
+    if dtype != "s32":
+        with pytest.raises(GraphError, match="quantize.*" + match.replace("+", r"\+")):
+            infer("quantize", "f32[" + shape, dtype=dtype, **attrs)
+
+
+def test_per_tensor_ignores_the_axis(infer):
+    assert infer("dequantize", "u8[2]", axis=7, scales=[1]) == "f32[2]"
+
+
+@pytest.mark.parametrize("type", ["u8[?,?]", "u8[2,?]", "u8[*]", "u8[?,3]"])
+def test_unknown_dimensions_pass(infer, type):
+    assert infer("dequantize", type, **CHANNEL, scales=[1, 2, 3]) == type.replace("u8", "f32")
+
+
+def test_unknown_rank_is_kept(infer):
+    assert infer("quantize", "f32[*]", dtype="s8", **CHANNEL, axis=9, scales=[1, 2, 3]) == "s8[*]"

@@ -1,0 +1,168 @@
+"""The ops' signatures and dtypes against oneDNN's tables, written out here by hand."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.dtypes import DTYPES
+from graphq.errors import GraphError
+from graphq.op import OPS
+
+REQ = object()
+BROADCAST = {"auto_broadcast": "numpy"}
+QUANT = {"qtype": "per_tensor", "axis": 1, "scales": REQ, "zps": None}
+
+# op -> oneDNN's kind, operands, attributes with their defaults
+SCHEMA = {
+    "abs": ("Abs", "src", {}), "exp": ("Exp", "src", {}), "log": ("Log", "src", {}), "mish": ("Mish", "src", {}),
+    "reciprocal": ("Reciprocal", "src", {}), "relu": ("ReLU", "src", {}), "round": ("Round", "src", {}),
+    "sigmoid": ("Sigmoid", "src", {}), "sqrt": ("Sqrt", "src", {}), "square": ("Square", "src", {}),
+    "tanh": ("Tanh", "src", {}), "hard_swish": ("HardSwish", "src", {}),
+    "gelu": ("GELU", "src", {"mode": "gelu_erf"}),
+    "elu": ("Elu", "src", {"alpha": REQ}),
+    "leaky_relu": ("LeakyReLU", "src", {"alpha": REQ}),
+    "hard_sigmoid": ("HardSigmoid", "src", {"alpha": REQ, "beta": REQ}),
+    "softplus": ("SoftPlus", "src", {"beta": 1.0}),
+    "pow": ("Pow", "src", {"beta": REQ}),
+    "clamp": ("Clamp", "src", {"min": REQ, "max": REQ}),
+    "type_cast": ("TypeCast", "src", {"dtype": REQ}),
+    **{name: (kind, "src_0 src_1", BROADCAST) for name, kind in {
+        "add": "Add", "subtract": "Subtract", "multiply": "Multiply", "divide": "Divide", "maximum": "Maximum",
+        "minimum": "Minimum", "squared_difference": "SquaredDifference", "greater_equal": "GreaterEqual"}.items()},
+    "select": ("Select", "cond src_0 src_1", BROADCAST),
+    "prelu": ("PReLU", "src slope", {"data_format": "NXC", "per_channel_broadcast": True}),
+    "bias_add": ("BiasAdd", "src bias", {"data_format": "NXC"}),
+    "matmul": ("MatMul", "src weights bias?", {"transpose_a": False, "transpose_b": False,
+                                               "accumulation_mode": "strict", "dtype": None}),
+    "quantize": ("Quantize", "src", {**QUANT, "dtype": REQ}),
+    "dequantize": ("Dequantize", "src", QUANT),
+    "static_reshape": ("StaticReshape", "src", {"shape": REQ, "special_zero": False}),
+    "static_transpose": ("StaticTranspose", "src", {"order": REQ}),
+    "constant": ("Constant", "", {"value": REQ}),
+}
+
+COMMUTATIVE = {"add", "multiply", "maximum", "minimum"}
+NOT_ELEMENTWISE = {"matmul", "softmax", "static_reshape", "static_transpose", "constant"}
+
+
+@pytest.mark.parametrize("name", SCHEMA)
+def test_signature(name):
+    kind, operands, attributes = SCHEMA[name]
+    op = OPS[name]
+    assert op.kind == kind
+    assert [p.name + "?" * p.optional for p in op.operands] == operands.split()
+    assert {a.name: REQ if a.required else a.default for a in op.attributes.values()} == attributes
+    assert op.commutative == (name in COMMUTATIVE)
+    assert op.elementwise == (name not in NOT_ELEMENTWISE)
+    assert "oneDNN" in op.doc
+
+
+def test_softmax_signature():
+    op = OPS["softmax"]
+    assert [p.name for p in op.operands] == ["src"]
+    assert {a.name: a.default for a in op.attributes.values()} == {
+        "axis": 1, "mode": "none", "dtype": None, "keep_stats": False}
+    assert not op.elementwise
+
+
+FLOATS = [("f32",), ("bf16",), ("f16",)]
+FLOAT_PAIRS = [t * 2 for t in FLOATS]
+MIXED = [("f32", "bf16"), ("f32", "f16"), ("bf16", "f32"), ("f16", "f32")]
+SHAPES = {"select": ([2, 3],) * 3, "prelu": ([2, 3], [3]), "bias_add": ([2, 3], [3]), "matmul": ([2, 3], [3, 4], [4])}
+ATTRS = {"elu": {"alpha": 1}, "leaky_relu": {"alpha": 1}, "hard_sigmoid": {"alpha": 1, "beta": 1}, "pow": {"beta": 2},
+         "clamp": {"min": 0, "max": 1}, "static_reshape": {"shape": [3, 2]}, "static_transpose": {"order": [1, 0]},
+         "dequantize": {"scales": [1]}, "quantize": {"scales": [1], "dtype": "u8"}}
+
+# op -> {source dtypes: output dtype}
+DTYPE_TABLE = {
+    **{name: {t: t[0] for t in FLOATS} for name, (_, operands, _) in SCHEMA.items()
+       if operands == "src" and name not in ("quantize", "dequantize", "type_cast", "static_reshape",
+                                             "static_transpose")},
+    **{name: {**{t: t[0] for t in FLOAT_PAIRS}, **dict.fromkeys(MIXED, "f32")} for name in ("multiply", "divide")},
+    **{name: {**{t: t[0] for t in FLOAT_PAIRS}, **dict.fromkeys(MIXED, "f32"), ("s32", "s32"): "s32"}
+       for name in ("add", "subtract")},
+    **{name: {t: t[0] for t in FLOAT_PAIRS}
+       for name in ("maximum", "minimum", "squared_difference", "prelu", "bias_add", "matmul")},
+    "greater_equal": dict.fromkeys([*FLOAT_PAIRS, ("s32", "s32")], "boolean"),
+    "select": {("boolean", *t): t[0] for t in FLOAT_PAIRS},
+    "quantize": {("f32",): "u8"},
+    "dequantize": {(t,): "f32" for t in ("s8", "u8", "f8_e4m3", "f8_e5m2", "s32")},
+    "static_reshape": {(t,): t for t in DTYPES},
+    "static_transpose": {(t,): t for t in DTYPES},
+    "softmax": {t: t[0] for t in FLOATS},
+}
+
+
+def _combinations(count):
+    first = [(a, b) for a in DTYPES for b in DTYPES] if count > 1 else [(a,) for a in DTYPES]
+    return first if count < 3 else [(a, b, b) for a, b in first] + [("boolean", "f32", "f16")]
+
+
+@pytest.mark.parametrize("name", DTYPE_TABLE)
+def test_dtypes(name, infer):
+    table = DTYPE_TABLE[name]
+    count = len(next(iter(table)))
+    shapes = SHAPES.get(name, ([2, 3],) * count)
+    for dtypes in _combinations(count):
+        types = [f"{t}[{','.join(map(str, s))}]" for t, s in zip(dtypes, shapes, strict=False)]
+        if dtypes in table:
+            assert infer(name, *types, **ATTRS.get(name, {})).startswith(table[dtypes] + "[")
+        else:
+            with pytest.raises(GraphError, match="must be|same dtype"):
+                infer(name, *types, **ATTRS.get(name, {}))
+
+
+CHOSEN = {  # ops with an attribute dtype -> {source: outputs}
+    "type_cast": {"f32": {"bf16", "f16"}, "bf16": {"f32"}, "f16": {"f32"}},
+    "softmax": {"f32": {"f32", "bf16", "f16"}, "bf16": {"f32", "bf16"}, "f16": {"f32", "f16"}},
+    "matmul": {"f32": {"f32"}, "bf16": {"f32", "bf16"}, "f16": {"f32", "f16"}},
+    "quantize": {"f32": {"s8", "u8", "f8_e4m3", "f8_e5m2"}},
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("out", DTYPES)
+def test_chosen_output_dtype(name, out, infer):
+    attrs = {"scales": [1.0]} if name == "quantize" else {}
+    for src, outs in CHOSEN[name].items():
+        types = [f"{src}[2,2]"] * (2 if name == "matmul" else 1)
+        if out in outs:
+            assert infer(name, *types, dtype=out, **attrs) == f"{out}[2,2]"
+        else:
+            with pytest.raises(GraphError, match=rf"dtype must be .*, got {out}"):
+                infer(name, *types, dtype=out, **attrs)
+
+
+@pytest.mark.parametrize("name", [n for n in SCHEMA if REQ in SCHEMA[n][2].values()])
+def test_required_attributes(name):
+    with pytest.raises(GraphError, match=r"attribute '\w+' is required"):
+        OPS[name].complete({})
+
+
+@pytest.mark.parametrize("name, attrs, match", [
+    ("gelu", {"mode": "gelu_fast"}, "'mode' must be one of 'gelu_erf', 'gelu_tanh', got 'gelu_fast'"),
+    ("softmax", {"mode": "log"}, "'mode' must be one of 'none', 'inf_as_zero'"),
+    ("quantize", {"qtype": "per_row", "scales": [1], "dtype": "u8"}, "'qtype' must be one of"),
+    ("quantize", {"scales": 1.0, "dtype": "u8"}, "'scales' must be a list, got 1.0"),
+    ("quantize", {"scales": [1.0], "zps": [0.5], "dtype": "u8"}, "'zps' must be of type int, got 0.5"),
+    ("static_reshape", {"shape": 4}, "'shape' must be a list"),
+    ("relu", {"alpha": 1}, "has no attribute 'alpha'"),
+])
+def test_bad_attributes(name, attrs, match, infer):
+    with pytest.raises(GraphError, match=match):
+        infer(name, "f32[2,2]", **attrs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
+def test_constant(dtype, shape):
+    g = gq.Graph()
+    array = np.ones(shape, DTYPES[dtype].numpy)
+    c = g.constant(array, name="c")
+    assert (c.dtype, c.shape) == (dtype, shape)
+    got = c.node.op.reference(**c.node.attrs)
+    assert got.dtype == array.dtype and (got == array).all()
+
+
+def test_constant_of_an_unknown_dtype():
+    with pytest.raises(GraphError, match="unknown dtype"):
+        gq.Graph().constant(np.ones(3, np.complex64))
