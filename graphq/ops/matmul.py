@@ -55,15 +55,20 @@ def _product(a: Shape, b: Shape) -> Shape:
 
 
 def _check_bias(bias: TensorType, weights: Shape, out: Shape) -> None:
-    """A bias has shape [n], n the columns of the weights."""
-    if bias.shape is not None and len(bias.shape) != 1:
-        raise GraphError(f"'bias' must be one-dimensional, got {bias}")
+    """A bias has shape [n], or [1,..,1,n] of at most the output's rank; n are the columns of the weights."""
+    shape = bias.shape
+    if shape is not None and (not shape or any(d not in (1, None) for d in shape[:-1])):
+        raise GraphError(f"'bias' must be [n] or [1,..,1,n], got {bias}")
     if weights is None:
         return
     if len(weights) == 1:
         raise GraphError(f"'bias' needs weights with columns, got weights {show(weights)}")
-    if bias.shape is not None and None not in (bias.shape[0], weights[-1]) and bias.shape[0] != weights[-1]:
-        raise GraphError(f"'bias' must be [{weights[-1]}] for an output of {show(out)}, got {bias}")
+    if shape is None:
+        return
+    n, elements = weights[-1], shape[-1]
+    too_long = out is not None and len(shape) > len(out)
+    if too_long or n is not None and elements is not None and n != elements:
+        raise GraphError(f"'bias' must be {show((n,))} for an output of {show(out)}, got {bias}")
 
 
 @register_op(infer=infer_matmul)
@@ -72,11 +77,11 @@ def matmul(src: Array, weights: Array, bias: Array | None = None, *, transpose_a
            transpose_b: bool = False,
            accumulation_mode: Literal["strict", "relaxed", "any", "f32", "s32", "f16"] = "strict",
            dtype: DType | None = None) -> Array:
-    """`src @ weights`, plus `bias` [n] along the last dimension (oneDNN MatMul; ranks as in numpy.matmul).
+    """`src @ weights`, plus `bias` [n] or [1,..,1,n] along the last dimension (oneDNN MatMul).
 
-    Transposing exchanges the last two dimensions; a 1-D operand ignores it. Products are summed in f64 and rounded to
-    f32 once, whatever `accumulation_mode` allows; the bias is added in f32; then comes the rounding to `dtype`
-    (None: that of `src`).
+    Ranks are as in numpy.matmul. Transposing exchanges the last two dimensions; a 1-D operand ignores it. Products are
+    summed in f64 and rounded to f32 once, whatever `accumulation_mode` allows; the bias is added in f32; then comes the
+    rounding to `dtype` (None: that of `src`).
     """
     out_dtype = src.dtype if dtype is None else dtype.numpy
     a, b = src.astype(np.float64), weights.astype(np.float64)

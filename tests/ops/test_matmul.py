@@ -52,7 +52,9 @@ def test_integers_are_exact(run):
 
 def test_bias_is_bias_add(run):
     x, w, b = normal(2, 4, 5), normal(5, 3), normal(3)
-    np.testing.assert_array_equal(run("matmul", x, w, b), run("bias_add", run("matmul", x, w), b))
+    want = run("bias_add", run("matmul", x, w), b)
+    np.testing.assert_array_equal(run("matmul", x, w, b), want)
+    np.testing.assert_array_equal(run("matmul", x, w, b.reshape(1, 3)), want)
 
 
 def test_half_precision_is_rounded_once(run, float_dtype):
@@ -112,8 +114,10 @@ def test_types(infer, a, b, attrs, want):
     ("f32[5]", "f32[]", None, {}, "'weights' must have at least one dimension"),
     ("f32[4,5]", "f32[5,3]", "f32[4]", {}, r"'bias' must be \[3\] for an output of \[4,3\], got f32\[4\]"),
     ("f32[4,5]", "f32[5,3]", "f32[1]", {}, r"'bias' must be \[3\]"),
-    ("f32[4,5]", "f32[5,3]", "f32[1,3]", {}, r"'bias' must be one-dimensional, got f32\[1,3\]"),
-    ("f32[4,5]", "f32[5,3]", "f32[]", {}, "'bias' must be one-dimensional"),
+    ("f32[4,5]", "f32[5,3]", "f32[4,3]", {}, r"'bias' must be \[n\] or \[1,..,1,n\], got f32\[4,3\]"),
+    ("f32[4,5]", "f32[5,3]", "f32[1,1,3]", {}, r"'bias' must be \[3\] for an output of \[4,3\], got f32\[1,1,3\]"),
+    ("f32[5]", "f32[5,3]", "f32[1,3]", {}, r"'bias' must be \[3\] for an output of \[3\]"),
+    ("f32[4,5]", "f32[5,3]", "f32[]", {}, r"'bias' must be \[n\] or"),
     ("f32[4,5]", "f32[5]", "f32[1]", {}, "'bias' needs weights with columns"),
     ("f32[*]", "f32[5,3]", "f32[4]", {}, r"'bias' must be \[3\]"),
     ("f32[4,5]", "f16[5,3]", None, {}, "same dtype, got 'src' f32, 'weights' f16"),
