@@ -68,6 +68,12 @@ class IntegerMatmul:
         """Columns of the result."""
         return self.b_shape[-2] if self.transpose_b else self.b_shape[-1]
 
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Dimensions of the source before k: batch and m."""
+        shape = self.a_shape
+        return (*shape[:-2], shape[-1]) if self.transpose_a else shape[:-1]
+
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """sum_k (a - a_zp) * (b - b_zp) in s32. Exact in f64: products are below 2**17, and sums below 2**31."""
         a, b = (x.astype(np.float64) for x in (inputs[self.a], inputs[self.b]))
@@ -167,11 +173,11 @@ def _compensated(e: Epilogue, p: IntegerMatmul, constants: Arrays) -> Expr:
     if za and weights is not None and weights.ndim == 2:
         constant = _wrap(constant.astype(np.int64) - za * column_sums(p, weights))
     elif za:
-        shape = (*p.b_shape[:-2], 1, p.n)
-        sums = e.slot(Source("column sums", "s32", shape if len(shape) <= len(e.out) else shape[-len(e.out):]), "column sums")
+        shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]  # 2-D weights of a 1-D source: (n,)
+        sums = e.slot(Source("column sums", "s32", shape), "column sums")
         total = total - sums * e.parameter([za], "s32", None)
     if zw.any():
-        rows = e.slot(Source("row sums", "s32", (*e.out[:-1], 1)), "row sums")
+        rows = e.slot(Source("row sums", "s32", (*p.rows, 1)), "row sums")
         total = total - rows * e.parameter(_wrap(zw), "s32", last)
     return total + e.parameter(constant, "s32", last) if constant.any() else total
 

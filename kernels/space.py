@@ -40,21 +40,23 @@ def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -
     return tuple(reversed(dense))
 
 
-def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep_columns: bool = False) -> Space:
+def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 0) -> Space:
     """The space of an output of shape `out` for operands of the given byte strides along it.
 
-    `keep_columns`: the last dimension stays the columns (an anchor's n) and the one before it begins the rows.
+    `keep`: this many of the last dimensions (2 at most) stay apart, an anchor's columns and rows, though dimensions
+    before them may still join the rows. Dimensions of size 1 vanish, except kept ones.
     """
+    none = (0,) * len(strides)
     dims = [(d, tuple(s[k] for s in strides)) for k, d in enumerate(out)]
-    while len(dims) < 2:
-        dims.insert(0, (1, (0,) * len(strides)))
-    kept, dims = (dims[-1:], dims[:-1]) if keep_columns else ([], dims)
-    dims = [x for x in dims if x[0] != 1] or dims[-1:]
-    columns = kept or [_merge_last(dims)]
-    rows = _merge_last(dims) if dims else (1, (0,) * len(strides))
-    batch = prod(d for d, _ in dims)
-    tables = (_table([(d, s[k]) for d, s in dims]) for k in range(len(strides)))
-    return Space(batch, rows[0], columns[0][0], tuple(Walk(t, rows[1][k]) for k, t in enumerate(tables)))
+    dims = [(1, none)] * (2 - len(dims)) + dims
+    free = [x for x in dims[:len(dims) - keep] if x[0] != 1]
+    kept = dims[len(dims) - keep:]
+    columns = kept[-1] if keep else _merge_last(free or [(1, none)])
+    free += kept[:-1]
+    rows = _merge_last(free or [(1, none)])
+    tables = (_table([(d, s[k]) for d, s in free]) for k in range(len(strides)))
+    return Space(prod(d for d, _ in free), rows[0], columns[0],
+                 tuple(Walk(t, rows[1][k]) for k, t in enumerate(tables)))
 
 
 def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int, ...]]:

@@ -1,0 +1,51 @@
+"""What fused, what did not and why: the report behind `CompiledGraph.explain()`."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphq.ir import Graph, Node
+from graphq.kernels.isa import Level
+from graphq.rewrite import Refusal
+from graphq.runtime import NativeStep, Plan, PythonStep
+
+
+def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level: Level, threads: int) -> str:
+    """The report as text: partitions with their operations, steps with their kernels, and reasons."""
+    partitions = [n for n in graph.nodes if n.op.name == "partition"]
+    others = [n for n in graph.nodes if n.op.name not in ("partition", "constant")]
+    integer = [n for n in partitions if n.attrs["anchor"] == "matmul"]
+    lines = [f"graph {graph.name}: {len(partitions)} partitions ({len(integer)} integer), {len(others)} operations "
+             f"outside; ISA level {level.name}, {threads} threads"]
+    lines += [f"  {_partition(graph, n)}" for n in partitions]
+    if others:
+        lines.append("not in a partition:")
+        lines += [f"  {graph.describe(n)}" for n in others]
+    lines += _reasons(refusals)
+    lines += _steps(plan)
+    return "\n".join(lines)
+
+
+def _partition(graph: Graph, node: Node) -> str:
+    """`%y = matmul partition: dequantize, matmul, relu, quantize : u8[4,16]`"""
+    ops = ", ".join(n.op.name for n in node.attrs["body"].nodes)
+    return f"{graph.label(node.output)} = {node.attrs['anchor']} partition ({ops}) : {node.output.type}"
+
+
+def _reasons(refusals: Sequence[Refusal]) -> list[str]:
+    """Near misses, the deepest first; operations that a later pass fused all the same are still worth the reason."""
+    seen = dict.fromkeys((f"  {r.node}\n    {r.rewrite}: {r.reason}" for r in sorted(refusals, key=lambda r: -r.depth)
+                          if r.reason))
+    return ["near misses:", *seen] if seen else []
+
+
+def _steps(plan: Plan | None) -> list[str]:
+    if plan is None:
+        return ["the plan is made at the first call, when all shapes are known"]
+    lines = [f"plan: {len(plan.steps)} steps"]
+    for k, step in enumerate(plan.steps):
+        if isinstance(step, NativeStep):
+            how = f"{step.blocks} blocks, {'parallel' if step.parallel else 'serial'}"
+            lines.append(f"  {k}: {step.kernel}  ({how})")
+        elif isinstance(step, PythonStep):
+            lines.append(f"  {k}: NumPy reference of {step.kernel}")
+    return lines
