@@ -102,7 +102,7 @@ OPS: dict[str, Op] = {}
 
 # oneDNN's kinds whose snake case is not our name; everything else is derived.
 _KINDS = {"relu": "ReLU", "gelu": "GELU", "matmul": "MatMul", "prelu": "PReLU", "leaky_relu": "LeakyReLU",
-          "rms_norm": "RMSNorm", "softplus": "SoftPlus", "log_softmax": "LogSoftmax"}
+          "rms_norm": "RMSNorm", "softplus": "SoftPlus", "log_softmax": "LogSoftmax", "softmax": "SoftMax"}
 
 
 def onednn_kind(name: str) -> str:
