@@ -102,3 +102,33 @@ def call_block(_typing: Any, function: Any, args: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.uintp, types.uintp, types.intp), codegen
+
+
+def _reader(kind: ir.Type, signed: bool, text: str) -> Any:
+    def read(_typing: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            x = builder.load(pointer(builder, values[0], kind), align=1)
+            return x if kind == I64 else builder.sext(x, I64) if signed else builder.zext(x, I64)
+
+        return types.intp(types.intp), codegen
+
+    read.__doc__ = f"Load the {text} at `address`, as a 64-bit integer."
+    return intrinsic(read)
+
+
+def _writer(kind: ir.Type, text: str) -> Any:
+    def write(_typing: Any, address: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            x = values[1] if kind == I64 else builder.trunc(values[1], kind)
+            builder.store(x, pointer(builder, values[0], kind), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.intp, types.intp), codegen
+
+    write.__doc__ = f"Store the low bits of `value` as the {text} at `address`."
+    return intrinsic(write)
+
+
+load_u8, load_s8 = _reader(I8, False, "u8"), _reader(I8, True, "s8")
+load_s32, load_s64 = _reader(I32, True, "s32"), _reader(I64, True, "s64")
+store_u8, store_s32, store_s64 = _writer(I8, "byte"), _writer(I32, "s32"), _writer(I64, "s64")

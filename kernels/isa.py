@@ -1,0 +1,151 @@
+"""ISA levels: which exist, which this machine has, which one a compilation uses.
+
+A level is what its feature bits say (a CPU's name lies), and every level includes the ones before it. `emulate` adds a
+level for tests, whatever the machine has: its kernels then run with their decisive instructions replaced by plain IR.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from graphq.errors import KernelError
+
+
+@dataclass(frozen=True)
+class Level:
+    """An instruction set level: f32/s32 `lanes` of its vectors, the CPU `features` it needs (LLVM's names)."""
+
+    name: str
+    lanes: int
+    features: tuple[str, ...] = ()
+    emulated: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Position in LEVELS: a level runs the kernels of its own and of lower ranks."""
+        return [level.name for level in LEVELS].index(self.name)
+
+    def includes(self, name: str) -> bool:
+        """Whether kernels of level `name` run at this level."""
+        return level_named(name).rank <= self.rank
+
+
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
+LEVELS = (
+    Level("scalar", 1),
+    Level("avx2", 8, ("avx2",)),
+    Level("avx512", 16, _AVX512),
+    Level("avx512_vnni", 16, (*_AVX512, "avx512vnni")),
+    Level("amx", 16, (*_AVX512, "avx512vnni", "amx-tile", "amx-int8")),
+)
+_lock = threading.RLock()
+_emulated: list[str] = []
+_checked: dict[Level, bool] = {}
+
+
+def level_named(name: str) -> Level:
+    """Find a level by name; raises KernelError naming all levels."""
+    for level in LEVELS:
+        if level.name == name:
+            return level
+    raise KernelError(f"unknown ISA level {name!r}; the levels are {', '.join(x.name for x in LEVELS)}")
+
+
+@cache
+def _native() -> tuple[Level, ...]:
+    """Give the levels whose instructions this machine has, lowest first."""
+    found = []
+    features = llvm.get_host_cpu_features()
+    for level in LEVELS:
+        if not all(features.get(name, False) for name in level.features):
+            break
+        if level.name == "amx" and not _request_amx():
+            break
+        found.append(level)
+    return tuple(found)
+
+
+def _request_amx() -> bool:
+    """Ask Linux for the tile registers: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA), for all threads of the process."""
+    try:
+        return ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def available() -> tuple[Level, ...]:
+    """Give the levels that can be used now, lowest first: the machine's own, and emulated ones."""
+    native = _native()
+    return tuple(replace(level, emulated=True) if level.name in _emulated else level
+                 for level in LEVELS if level in native or level.name in _emulated)
+
+
+def is_emulated(name: str) -> bool:
+    """Whether kernels of level `name` are to emulate their instructions: the level is emulated or not the machine's."""
+    return name in _emulated or level_named(name) not in _native()
+
+
+def best(cache: bool = True) -> Level:
+    """Give the highest level the machine has that passes its self-test."""
+    for level in reversed(_native()):
+        if works(level, cache):
+            return level
+    raise KernelError("not even the scalar level passes its self-test")
+
+
+def resolve(isa: str | None = None, cache: bool = True) -> Level:
+    """Give the level to compile for: `isa`, else $GRAPHQ_ISA, else the best.
+
+    `cache=False` keeps the self-test from reading or writing the kernel cache. Raises KernelError for an unknown name,
+    a level this machine lacks, and one that fails its self-test.
+    """
+    name = isa or os.environ.get("GRAPHQ_ISA") or None
+    if name is None:
+        return best(cache)
+    level_named(name)
+    here = {level.name: level for level in available()}
+    if name not in here:
+        raise KernelError(f"this machine has no ISA level {name!r}; it has {', '.join(here)}")
+    if not works(here[name], cache):
+        raise KernelError(f"ISA level {name!r} fails its self-test on this machine")
+    return here[name]
+
+
+def works(level: Level, cache: bool = True) -> bool:
+    """Try once per process whether the level's kernels compute a small matmul right; warn when they do not.
+
+    It notices what feature bits cannot: an LLVM intrinsic whose operands moved, a virtual machine that hides state.
+    """
+    with _lock:
+        if level not in _checked:
+            from graphq.kernels.matmul import self_test  # matmul.py needs this module
+
+            try:
+                problem = self_test(level, cache)
+            except Exception as error:  # whatever code generation raises: the level is unusable, not the process
+                problem = f"{type(error).__name__}: {error}"
+            _checked[level] = problem is None
+            if problem:
+                warnings.warn(f"ISA level {level.name} is not used: {problem}", RuntimeWarning, stacklevel=3)
+        return _checked[level]
+
+
+@contextmanager
+def emulate(name: str) -> Iterator[Level]:
+    """Make level `name` available with its decisive instructions emulated, whatever the machine has; for tests."""
+    level = replace(level_named(name), emulated=True)
+    with _lock:
+        _emulated.append(name)
+    try:
+        yield level
+    finally:
+        with _lock:
+            _emulated.remove(name)

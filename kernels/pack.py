@@ -1,0 +1,151 @@
+"""Packed weights: the one layout that the integer matmul kernels of all ISA levels read, and what makes it.
+
+Weights w (k, n) of s8, or u8 less 128, lie packed as
+
+    column sums   s32 [panels * 16]             over k, 0 for columns past n
+    panels        s8  [panels][groups][16][4]   rows 4 g .. 4 g + 3 of columns 16 p .. 16 p + 15, padded with 0
+    slack         15 lines of 64 bytes          an AMX tile reads 16 groups, also of a panel's last few
+
+with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector of vpdpbusd and a row of an AMX tile.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from graphq.kernels.intrinsics import I8, I16, c64, load_s32, load_u8, splat, store_s32, store_u8, word
+from graphq.kernels.registry import Step, plan_rows
+from graphq.kernels.rows import byte_sums, offset
+from graphq.kernels.x86 import S32X16, Loop, at, filled, load, shuffle, store, vector
+from numba import njit, types
+from numba.extending import intrinsic
+
+from graphq.errors import KernelError
+
+PANEL, LINE = 16, 64
+SLACK = 15 * LINE
+
+
+def panel_count(n: int) -> int:
+    """Number of panels of 16 columns."""
+    return -(-n // PANEL)
+
+
+def group_count(k: int) -> int:
+    """Number of groups of 4 rows."""
+    return -(-k // 4)
+
+
+def packed_bytes(k: int, n: int) -> int:
+    """Bytes of a packed (k, n) matrix; a multiple of 64, to be placed at a multiple of 64."""
+    return panel_count(n) * LINE * (1 + group_count(k)) + SLACK
+
+
+def aligned_empty(nbytes: int) -> np.ndarray:
+    """Allot `nbytes` of u8, starting at a multiple of 64."""
+    room = np.empty(nbytes + LINE, np.uint8)
+    start = -room.ctypes.data % LINE
+    return room[start:start + nbytes]
+
+
+def pack(w: np.ndarray) -> np.ndarray:
+    """Pack weights (..., k, n) of s8 or u8 and any strides in NumPy; u8 (..., packed_bytes(k, n)).
+
+    Raises KernelError for other dtypes or fewer than two dimensions.
+    """
+    if w.dtype not in (np.int8, np.uint8) or w.ndim < 2:
+        raise KernelError(f"weights to pack are s8 or u8 matrices, got {w.dtype}{list(w.shape)}")
+    if w.dtype == np.uint8:
+        w = (w ^ np.uint8(0x80)).view(np.int8)
+    *outer, k, n = w.shape
+    batch, panels, groups = int(np.prod(outer)), panel_count(n), group_count(k)
+    out = aligned_empty(batch * packed_bytes(k, n)).reshape(batch, packed_bytes(k, n))
+    padded = np.zeros((batch, groups * 4, panels * PANEL), np.int8)
+    padded[:, :k, :n] = w.reshape(batch, k, n)
+    body = padded.reshape(batch, groups, 4, panels, PANEL).transpose(0, 3, 1, 4, 2)
+    end = panels * LINE * (1 + groups)
+    out[:, :panels * LINE] = padded.sum(1, dtype=np.int32).view(np.uint8)
+    out[:, panels * LINE:end] = np.ascontiguousarray(body).reshape(batch, -1).view(np.uint8)
+    out[:, end:] = 0
+    return out.reshape(*outer, packed_bytes(k, n))
+
+
+def column_sums(packed: np.ndarray, n: int) -> np.ndarray:
+    """Give the s32 sums (..., n) over k of packed weights: a view of their first bytes."""
+    return packed[..., :4 * n].view(np.int32)
+
+
+@intrinsic
+def _pack_rows(_typing: Any, source: Any, stride: Any, groups: Any, target: Any, flip: Any) -> Any:
+    """Pack `groups` times four rows of 16 neighbouring bytes, xor `flip`."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        source, stride, groups, target, flip = args
+        mix = [x for i in range(16) for x in (i, i + 16)]
+        flips = splat(b, b.trunc(flip, I8), 64)
+        with Loop(b, groups) as loop:
+            first = at(b, source, b.mul(loop.k, b.mul(stride, c64(4))))
+            rows = [load(b, at(b, first, b.mul(stride, c64(i))), vector(I8, 16)) for i in range(4)]
+            pairs = [b.bitcast(shuffle(b, rows[i], rows[i + 1], mix), vector(I16, 16)) for i in (0, 2)]
+            line = b.bitcast(shuffle(b, pairs[0], pairs[1], mix), vector(I8, 64))
+            store(b, b.xor(line, flips), at(b, target, b.mul(loop.k, c64(LINE))))
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 5), codegen
+
+
+@intrinsic
+def _sum_groups(_typing: Any, source: Any, groups: Any, target: Any) -> Any:
+    """Store the 16 column sums of a packed panel."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        source, groups, target = args
+        with Loop(b, groups, [filled(S32X16, 0)]) as loop:
+            line = load(b, at(b, source, b.mul(loop.k, c64(LINE))), S32X16)
+            loop.update([b.add(loop.values[0], byte_sums(b, line, signed=True))])
+        store(b, loop.values[0], target)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 3), codegen
+
+
+@njit(error_model="numpy")
+def pack_block(args: int, index: int) -> None:
+    """Pack panels of one batch element. Words as in `plan_pack`."""
+    k, n, each, flip = word(args, 7), word(args, 8), word(args, 9), word(args, 10)
+    panels, groups = (n + 15) // 16, (k + 3) // 4
+    blocks = (panels + each - 1) // each
+    batch, first = index // blocks, index % blocks * each
+    source, along_k, along_n = word(args, 0) + offset(word(args, 1), batch), word(args, 2), word(args, 3)
+    base = word(args, 4) + batch * word(args, 5)
+    flips = flip | flip << 8 | flip << 16 | flip << 24
+    for p in range(first, min(first + each, panels)):
+        columns, start = min(16, n - 16 * p), source + 16 * p * along_n
+        target = base + 64 * (panels + p * groups)
+        done = 0
+        if along_n == 1 and columns == 16:
+            done = k // 4
+            _pack_rows(start, along_k, done, target, flip)
+        elif along_k == 1 and columns == 16:
+            done = k // 4
+            for c in range(16):
+                for g in range(done):
+                    store_s32(target + 64 * g + 4 * c, load_s32(start + c * along_n + 4 * g) ^ flips)
+        for i in range(done * 4, groups * 4):
+            for c in range(16):
+                value = load_u8(start + i * along_k + c * along_n) ^ flip if i < k and c < columns else 0
+                store_u8(target + i // 4 * 64 + 4 * c + i % 4, value)
+        _sum_groups(target, groups, base + 64 * p)
+
+
+def plan_pack(w_dtype: str, k: int, n: int, *, batch: int = 1, threads: int = 1, cache: bool = True) -> Step:
+    """Plan packing weights at run time. The caller fills in words 0 to 5:
+
+        0 w   1 table of w or 0   2 bytes between rows   3 bytes between columns   4 packed   5 bytes a batch element
+
+    (u8 or s8 of any strides, 64-byte aligned `packed` of `packed_bytes(k, n)` each); then 6 batch, 7 k, 8 n, 9 panels a
+    block, 10 what bytes are xored with.
+    """
+    flip = 0x80 if w_dtype == "u8" else 0
+    return plan_rows("graphq.kernels.pack", "pack_block", panel_count(n), batch, threads, cache,
+                     lambda each: (0, 0, n, 1, 0, packed_bytes(k, n), batch, k, n, each, flip))

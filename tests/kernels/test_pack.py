@@ -1,0 +1,98 @@
+"""Packed weights, row sums and transposing copies against NumPy."""
+import numpy as np
+import pytest
+
+from graphq.errors import KernelError
+from graphq.kernels import pack, rows
+
+SHAPES = [(1, 1), (4, 16), (3, 17), (64, 32), (70, 37), (129, 48), (0, 5), (5, 0)]
+
+
+def unpack(packed, k, n):
+    """Weights (k, n) as s8 from the documented layout, and everything beside them."""
+    panels, groups = -(-n // 16), -(-k // 4)
+    sums = packed[:64 * panels].view(np.int32)
+    body = packed[64 * panels:64 * panels * (1 + groups)].view(np.int8).reshape(panels, groups, 16, 4)
+    padded = body.transpose(1, 3, 0, 2).reshape(groups * 4, panels * 16)
+    return padded, sums
+
+
+def weights(dtype, shape, seed=0):
+    info = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(info.min, info.max + 1, shape, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize(("k", "n"), SHAPES)
+def test_pack_follows_the_layout(dtype, k, n):
+    w = weights(dtype, (k, n))
+    packed = pack.pack(w)
+    assert packed.nbytes == pack.packed_bytes(k, n) and packed.ctypes.data % 64 == 0
+    padded, sums = unpack(packed, k, n)
+    shifted = w.astype(np.int32) - (128 if dtype == np.uint8 else 0)
+    assert (padded[:k, :n] == shifted).all()
+    assert not padded[k:].any() and not padded[:, n:].any()
+    assert (sums[:n] == shifted.sum(0)).all() and not sums[n:].any()
+    assert (pack.column_sums(packed, n) == shifted.sum(0)).all()
+
+
+def strided(w, layout):
+    if layout == "rows":
+        return w
+    if layout == "columns":
+        return np.ascontiguousarray(w.swapaxes(-1, -2)).swapaxes(-1, -2)
+    room = np.zeros((*w.shape[:-2], 2 * w.shape[-2], 3 * w.shape[-1]), w.dtype)
+    view = room[..., ::2, ::3]
+    view[...] = w
+    return view
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "spread"])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize(("k", "n"), SHAPES)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_pack_kernel_equals_numpy(layout, dtype, k, n, threads):
+    w = strided(weights(dtype, (3, k, n)), layout)
+    expected = pack.pack(w)
+    size = pack.packed_bytes(k, n)
+    out = pack.aligned_empty(3 * size)
+    out[:] = 0x55
+    table = np.array([2, 0, 1], np.int64)
+    offsets = table * w.strides[0]
+    step = pack.plan_pack("u8" if dtype == np.uint8 else "s8", k, n, batch=3, threads=threads)
+    step.run(step.arguments({0: w.ctypes.data, 1: offsets.ctypes.data, 2: w.strides[1], 3: w.strides[2],
+                             4: out.ctypes.data}))
+    used = size - pack.SLACK
+    assert (out.reshape(3, size)[:, :used] == expected[table, :used]).all()
+    assert (out.reshape(3, size)[:, used:] == 0x55).all()  # the slack is never written
+
+
+def test_pack_refuses_other_arrays():
+    for bad in (np.zeros((2, 2), np.int32), np.zeros(4, np.int8)):
+        with pytest.raises(KernelError, match="s8 or u8 matrices"):
+            pack.pack(bad)
+
+
+@pytest.mark.parametrize("a_dtype", ["u8", "s8"])
+@pytest.mark.parametrize(("m", "k"), [(1, 1), (5, 63), (7, 64), (33, 200), (4, 0), (0, 9)])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_row_sums(a_dtype, m, k, threads):
+    a = weights(np.uint8 if a_dtype == "u8" else np.int8, (2, m, k + 3))[:, :, :k]
+    out = np.full((2, m), -1, np.int32)
+    step = rows.plan_row_sums(a_dtype, m, k, batch=2, threads=threads)
+    offsets = np.array([0, a.strides[0]], np.int64)
+    step.run(step.arguments({0: a.ctypes.data, 1: offsets.ctypes.data, 2: a.strides[1], 3: out.ctypes.data}))
+    assert (out == a.astype(np.int32).sum(2) + (128 * k if a_dtype == "s8" else 0)).all()
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "spread"])
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (16, 16), (35, 50), (64, 33), (0, 3), (3, 0)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_copy(layout, m, n, threads):
+    a = strided(weights(np.uint8, (2, m, n)), layout)
+    out = np.zeros((2, m, n), np.uint8)
+    step = rows.plan_copy(m, n, batch=2, threads=threads)
+    offsets = np.array([0, a.strides[0]], np.int64)
+    step.run(step.arguments({0: a.ctypes.data, 1: offsets.ctypes.data, 2: a.strides[1], 3: a.strides[2],
+                             4: out.ctypes.data}))
+    assert (out == a).all()
