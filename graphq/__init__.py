@@ -1,5 +1,21 @@
 """graphq: a oneDNN-Graph-style operator graph compiler in Python."""
-from graphq import ops  # noqa: F401  (registers the operations)
+from graphq import dtypes, errors, ops, passes, testing
 from graphq.dtypes import DType
+from graphq.errors import (
+    CompileError,
+    GraphError,
+    GraphqError,
+    InputError,
+    KernelError,
+    ParseError,
+    VerifyError,
+)
 from graphq.interpret import reference
-from graphq.ir import Graph
+from graphq.ir import Graph, Node, TensorType, Value
+from graphq.text import parse, to_text
+
+__version__ = "0.1.0"
+
+__all__ = ["CompileError", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError",
+           "Node", "ParseError", "TensorType", "Value", "VerifyError", "dtypes", "errors", "ops", "parse",
+           "passes", "reference", "testing", "to_text"]

@@ -9,6 +9,7 @@ import numpy as np
 
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.kernels.isa import Level
+from graphq.kernels.registry import Step as KernelStep
 from graphq.kernels.lower import Lowered, lower_eltwise, lower_matmul
 from graphq.partition_steps import eltwise_steps, matmul_steps
 from graphq.runtime import Buffer, NativeStep, Plan, PythonStep, Ref, Step
@@ -41,10 +42,11 @@ class PlanBuilder:
         """A buffer in the arena."""
         return self.add(Buffer("arena", nbytes))
 
-    def native(self, kernel: str, function: int, words: list[int | Ref], blocks: int, parallel: bool) -> None:
-        """Add a native step, unless it has nothing to do."""
-        if blocks > 0:
-            self.steps.append(NativeStep(kernel, function, tuple(words), blocks, parallel and self.threads > 1))
+    def native(self, step: KernelStep, words: list[int | Ref]) -> None:
+        """Add a kernel's step, unless it has nothing to do; one block, or no second thread, runs serially."""
+        if step.blocks > 0:
+            parallel = step.blocks > 1 and self.threads > 1
+            self.steps.append(NativeStep(step.name, step.address, tuple(words), step.blocks, parallel, step.keep))
 
     def result(self, value: Value) -> int:
         """The buffer that a node writes `value` to: an output's own array where that can be."""

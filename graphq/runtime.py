@@ -50,6 +50,7 @@ class NativeStep:
     words: tuple[int | Ref, ...]
     blocks: int
     parallel: bool
+    keep: object = field(default=None, repr=False, compare=False)  # what `function` is the address of
 
 
 @dataclass(frozen=True)
