@@ -1,0 +1,143 @@
+"""Handwritten digits in int8: train, quantise, build a graph, compile it, and compare it with what it came from.
+
+    python examples/digits_int8.py [--seconds 1.0] [--threads N] [--isa LEVEL]
+
+The data are scikit-learn's digits (1797 pictures of 8x8 pixels, inside that package). `--seconds` bounds the time spent
+measuring each of the three ways to classify.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from sklearn.neural_network import MLPClassifier
+
+import graphq as gq
+import graphq.kernels.cache
+from graphq.text import parse, to_text
+
+SHADES = " ░▒▓█"
+
+
+def activation_ranges(net: MLPClassifier, x: np.ndarray) -> list[tuple[float, float]]:
+    """Smallest and largest value that enters each layer, over the pictures `x`."""
+    ranges = []
+    for w, b in zip(net.coefs_, net.intercepts_, strict=True):
+        ranges.append((float(x.min()), float(x.max())))
+        x = np.maximum(x @ w + b, 0)
+    return ranges
+
+
+def u8_parameters(low: float, high: float) -> dict:
+    """Scale and zero point that map [low, high], which must hold zero, to 0..255."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = (high - low) / 255
+    return {"scales": [scale], "zps": [round(-low / scale)]}
+
+
+def build(net: MLPClassifier, ranges: list[tuple[float, float]]) -> gq.Graph:
+    """The network as a graph: every layer dequantizes u8 activations and s8 weights, and multiplies in f32.
+
+    That is what the graph means; that it can run on integers is for the compiler to find out.
+    """
+    g = gq.Graph("digits")
+    x = g.input("x", shape=(None, 64), dtype="f32")
+    for k, (w, b, (low, high)) in enumerate(zip(net.coefs_, net.intercepts_, ranges, strict=True)):
+        if k > 0:
+            x = g.relu(x)
+        u8 = u8_parameters(low, high)
+        x = g.dequantize(g.quantize(x, dtype="u8", **u8), **u8)
+        scales = np.abs(w).max(axis=0) / 127  # one for each output: per channel
+        weights = g.constant(np.rint(w / scales).astype(np.int8), name=f"weights{k}")
+        weights = g.dequantize(weights, qtype="per_channel", axis=1, scales=scales.tolist())
+        x = g.bias_add(g.matmul(x, weights), g.constant(b.astype(np.float32), name=f"bias{k}"))
+    g.output(x, name="logits")
+    return g
+
+
+def per_second(classify: Callable[[np.ndarray], np.ndarray], x: np.ndarray, seconds: float) -> float:
+    """Pictures per second: their number over the median time of repeated calls on all of `x`, after a first one."""
+    classify(x)
+    times: list[float] = []
+    while sum(times) < seconds or len(times) < 3:
+        start = time.perf_counter()
+        classify(x)
+        times.append(time.perf_counter() - start)
+    return len(x) / statistics.median(times)
+
+
+def first_result(text: str, x: np.ndarray, folder: str) -> tuple[float, int]:
+    """In a new process: seconds from a graph's text to its first result, and the number of functions compiled."""
+    os.environ["GRAPHQ_CACHE_DIR"] = folder
+    start = time.perf_counter()
+    gq.compile(parse(text))(x=x)
+    return time.perf_counter() - start, graphq.kernels.cache.statistics().compiled
+
+
+def print_start_times(graph: gq.Graph, x: np.ndarray) -> None:
+    """Time to the first result with an empty kernel cache, and again with what that left in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        for state in ("cold", "warm"):
+            with ProcessPoolExecutor(1, get_context("spawn")) as process:
+                seconds, compiled = process.submit(first_result, to_text(graph), x, folder).result()
+            print(f"first result, {state} kernel cache: {seconds:.3f} s ({compiled} functions compiled)")
+
+
+def print_digits(pixels: np.ndarray, labels: np.ndarray, f32: np.ndarray, int8: np.ndarray) -> None:
+    """Pictures side by side in shades of grey, with both predictions and the label under each."""
+    for row in pixels.reshape(-1, 8, 8).swapaxes(0, 1):
+        print("  ".join("".join(2 * SHADES[int(v) * 4 // 16] for v in line) for line in row))
+    for name, values in (("label", labels), ("f32", f32), ("int8", int8)):
+        print("  ".join(f"{name:>7s} {v:<8d}" for v in values))
+
+
+def main() -> None:
+    """Run everything and print it."""
+    args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    args.add_argument("--seconds", type=float, default=1.0)
+    args.add_argument("--threads", type=int)
+    args.add_argument("--isa")
+    options = args.parse_args()
+
+    pixels, labels = load_digits(return_X_y=True)
+    train, test, train_labels, test_labels = train_test_split(pixels.astype(np.float32), labels, test_size=0.25,
+                                                              random_state=0, stratify=labels)
+    mean = train.mean(axis=0)
+    x_train, x_test = (train - mean) / 16, (test - mean) / 16
+    net = MLPClassifier(hidden_layer_sizes=(128, 64), random_state=0).fit(x_train, train_labels)
+
+    graph = build(net, activation_ranges(net, x_train))
+    model = gq.compile(graph, threads=options.threads, isa=options.isa)
+
+    def int8(x: np.ndarray) -> np.ndarray:
+        return model(x=x).argmax(axis=1)
+
+    def reference(x: np.ndarray) -> np.ndarray:
+        return gq.reference(graph, x=x).argmax(axis=1)
+
+    f32, quantised = net.predict(x_test), int8(x_test)
+    print(model.explain(), end="\n\n")
+    for name, classify in (("scikit-learn f32", net.predict), ("graphq int8", int8), ("graphq.reference", reference)):
+        accuracy = 100 * np.mean(classify(x_test) == test_labels)
+        speed = per_second(classify, x_test, options.seconds)
+        print(f"{name:17s} accuracy {accuracy:6.2f} %   {speed:11,.0f} images/s  (batch of {len(x_test)})")
+    print()
+    print_start_times(graph, x_test)
+    print()
+
+    # Digits on which the predictions or the label differ come first: they tell more than the others.
+    shown = np.argsort((f32 == quantised) & (f32 == test_labels), kind="stable")[:6]
+    print_digits(test[shown], test_labels[shown], f32[shown], quantised[shown])
+
+
+if __name__ == "__main__":
+    main()
