@@ -10,6 +10,11 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
 import graphq.kernels.math  # noqa: F401  generated modules name its definitions
 from graphq.kernels.expression import STORAGE, Expr, Store, lower, walk
 from graphq.kernels.intrinsics import (
@@ -27,10 +32,6 @@ from graphq.kernels.intrinsics import (
     pointer,
     splat,
 )
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 HEADER_WORDS = 16
 SLOT_WORDS = 3
