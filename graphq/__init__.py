@@ -1,5 +1,6 @@
 """graphq: a oneDNN-Graph-style operator graph compiler in Python."""
 from graphq import dtypes, errors, ops, passes, testing
+from graphq.compile import CompiledGraph, compile
 from graphq.dtypes import DType
 from graphq.errors import (
     CompileError,
@@ -16,6 +17,6 @@ from graphq.text import parse, to_text
 
 __version__ = "0.1.0"
 
-__all__ = ["CompileError", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError",
-           "Node", "ParseError", "TensorType", "Value", "VerifyError", "dtypes", "errors", "ops", "parse",
+__all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError",
+           "Node", "ParseError", "TensorType", "Value", "VerifyError", "compile", "dtypes", "errors", "ops", "parse",
            "passes", "reference", "testing", "to_text"]

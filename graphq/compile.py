@@ -140,7 +140,7 @@ class CompiledGraph:
         if self.strict and slow:
             raise CompileError(f"strict: {len(slow)} operations would run as NumPy references: {'; '.join(slow[:5])}\n"
                                + explain(graph, plan, self.refusals, self.level, self.threads))
-        return Runner(plan), graph
+        return Runner(plan, self.cache), graph
 
     def _check_out(self, plan: Plan, out: np.ndarray | Mapping[str, np.ndarray],
                    inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -186,11 +186,11 @@ class _Instance:
 class Runner:
     """Runs a plan; any number of threads may call at a time, each with an instance of its own from a pool."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, cache: bool = True) -> None:
         self.plan = plan
         self.offsets, self.arena_bytes = plan_arena(plan.buffers, plan.steps)
         self.pool: list[_Instance] = []
-        self.run_plan = shell.run_plan() if any(isinstance(s, NativeStep) for s in plan.steps) else None
+        self.run_plan = shell.run_plan(cache) if any(isinstance(s, NativeStep) for s in plan.steps) else None
         self.parallel = any(isinstance(s, NativeStep) and s.parallel for s in plan.steps)
         self.output_specs = [(t.dims, t.dtype.numpy) for t in plan.output_types]
 
