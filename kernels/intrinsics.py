@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+from numba import extending, types
+
+intrinsic: Any = extending.intrinsic  # untyped: Numba's stubs count the typing argument as one of the call's
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()

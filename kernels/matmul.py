@@ -19,6 +19,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+
 from graphq.kernels import cache as modules
 from graphq.kernels.expression import Store, acc, to_source
 from graphq.kernels.isa import Level, is_emulated
@@ -103,20 +104,28 @@ def _tiles(rows: int, panels: int, m: int, n: int) -> float:
     return -(-m // rows) * panel_count(n) / panels
 
 
+def _stream(rows: int, panels: int, m: int) -> float:
+    """Estimate cycles to bring in the weights of four k: 20 bytes a cycle when they are used once, 40 when reused.
+
+    The first is measured on Zen 4 (1 x 1024 x 1024). It is the same for all kernels, so AMX wins nothing on one row.
+    """
+    return panels * 64 / (20 if m <= rows else 40)
+
+
 def estimate_vector(kernel: Kernel, m: int, n: int, k: int, *, parts: int, macs: int) -> float:
-    """Estimate cycles: four k are bound by products, loads, the latency of 4 or weights from L2 (20 bytes a cycle).
+    """Estimate cycles: four k are bound by products, by loads, by the latency of 4 or by the weights.
 
     Fitted on Zen 4: 24 cycles for four k of 6 x 64, 13 for 1 x 64; 30 for a tile's start and 3 for a vector of output.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-    group = max(rows * panels * parts * macs, (rows + panels) * parts, 4, panels * 64 / 20)
+    group = max(rows * panels * parts * macs, (rows + panels) * parts, 4, _stream(rows, panels, m))
     return _tiles(rows, panels, m, n) * (-(-k // 4) * group + 30 + 3 * rows * panels)
 
 
 def estimate_amx(kernel: Kernel, m: int, n: int, k: int) -> float:
     """Estimate cycles: 16 for 16 x 16 x 64 products, 8 to load a tile; tails of k are copied. From Intel's tables."""
     rows, panels = kernel.tile[0] // 16, kernel.tile[1] // PANEL
-    step = max(16 * rows * panels, 8 * (rows + panels), panels * 1024 / 40)
+    step = max(16 * rows * panels, 8 * (rows + panels), 16 * _stream(kernel.tile[0], panels, m))
     copied = 4 * kernel.tile[0] if k % 64 else 0
     return _tiles(kernel.tile[0], panels, m, n) * (-(-k // 64) * step + 100 + copied + 64 * rows * panels) + 300
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from numba import types
+from numba.extending import intrinsic
+
 from graphq.kernels.intrinsics import I8, I64, c64
 from graphq.kernels.matmul_vector import FRAME, frame
 from graphq.kernels.x86 import S32X16, Loop, Tiles, at, filled, load, load_bytes, smaller, store, vector
-from numba import types
-from numba.extending import intrinsic
 
 # Scratch memory after the accumulators: configuration, emulated tile registers, the last k of 32 rows, first sums.
 STATE = 4096

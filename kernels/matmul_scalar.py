@@ -4,8 +4,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from graphq.kernels.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32
 from numba import njit
+
+from graphq.kernels.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32
 
 
 def scalar_tile(shift: int) -> Any:

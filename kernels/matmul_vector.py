@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, splat
-from graphq.kernels.x86 import S32X16, Loop, at, dot_u8s8, filled, load, madd16, shuffle, smaller, store, vector
 from numba import types
 from numba.extending import intrinsic
+
+from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, splat
+from graphq.kernels.x86 import S32X16, Loop, at, dot_u8s8, filled, load, madd16, shuffle, smaller, store, vector
 
 FRAME = types.void(types.uintp)  # the signature of every tile, see `frame`
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8

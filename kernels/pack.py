@@ -13,14 +13,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from graphq.kernels.intrinsics import I8, I16, c64, load_s32, load_u8, splat, store_s32, store_u8, word
+from numba import njit, types
+
+from graphq.errors import KernelError
+from graphq.kernels.intrinsics import I8, I16, c64, intrinsic, load_s32, load_u8, splat, store_s32, store_u8, word
 from graphq.kernels.registry import Step, plan_rows
 from graphq.kernels.rows import byte_sums, offset
 from graphq.kernels.x86 import S32X16, Loop, at, filled, load, shuffle, store, vector
-from numba import njit, types
-from numba.extending import intrinsic
-
-from graphq.errors import KernelError
 
 PANEL, LINE = 16, 64
 SLACK = 15 * LINE

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from graphq.kernels import cache as modules
-from graphq.kernels.isa import Level
 
 from graphq.errors import KernelError
+from graphq.kernels import cache as modules
+from graphq.kernels.isa import Level
 
 
 @dataclass(frozen=True)

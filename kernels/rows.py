@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphq.kernels.intrinsics import I8, I32, I64, c64, load_s64, load_u8, splat, store_s32, store_u8, word
+from numba import njit, types
+
+from graphq.kernels.intrinsics import I8, I32, I64, c64, intrinsic, load_s64, load_u8, splat, store_s32, store_u8, word
 from graphq.kernels.registry import Step, plan_rows
 from graphq.kernels.x86 import S32X16, Loop, at, filled, load, shuffle, store, vector
-from numba import njit, types
-from numba.extending import intrinsic
 
 
 def byte_sums(b: Any, x: Any, signed: bool) -> Any:

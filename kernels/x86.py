@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from graphq.kernels.intrinsics import I8, I32, I64, c64, declare, pointer, splat
 from llvmlite import ir
+
+from graphq.kernels.intrinsics import I8, I32, I64, c64, declare, pointer, splat
 
 S32X16 = ir.VectorType(I32, 16)
 

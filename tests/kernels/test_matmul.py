@@ -1,0 +1,182 @@
+"""Every matmul kernel, native where the machine has it and emulated, against NumPy."""
+import ctypes
+import mmap
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+
+from graphq.kernels import isa, matmul, pack
+from graphq.kernels import math as gm
+from graphq.kernels.expression import Store, acc, evaluate, load, maximum, op
+from graphq.kernels.registry import KERNELS
+
+RAW = Store(acc(), "s32")
+NATIVE = [level.name for level in isa.available()]
+MATMULS = [k for k in KERNELS.values() if k.op == "matmul"]
+# Emulated kernels compile slowly: one tile shape of each level and dtype is emulated where the level exists.
+RUNS = [pytest.param(k, False, id=k.name) for k in MATMULS if k.level in NATIVE]
+RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in MATMULS if k.level != "scalar" and (
+    k.level not in NATIVE or k.tile == next(x.tile for x in MATMULS if x.level == k.level))]
+SHAPES = [(1, 1, 1), (1, 64, 16), (2, 3, 5), (5, 70, 37), (7, 4, 64), (17, 64, 33), (33, 129, 80), (40, 63, 130)]
+
+
+def level_of(kernel, emulated):
+    return isa.emulate(kernel.level) if emulated else nullcontext(isa.level_named(kernel.level))
+
+
+def guarded(data):
+    """A copy of an array that ends where unreadable memory begins."""
+    data = np.ascontiguousarray(data)
+    pages = max(1, -(-data.nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+    room = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(base + pages), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    out = np.frombuffer(room, data.dtype, data.size, pages - data.nbytes).reshape(data.shape)
+    out[...] = data
+    return out
+
+
+def operands(a_dtype, m, k, n, extreme=False, batch=()):
+    rng = np.random.default_rng(m + 10 * k + 100 * n)
+    lo, hi = (0, 255) if a_dtype == "u8" else (-128, 127)
+    dtype = np.uint8 if a_dtype == "u8" else np.int8
+    if extreme:
+        return (rng.choice(np.array([lo, hi], dtype), (*batch, m, k)),
+                rng.choice(np.array([-128, 127], np.int8), (*batch, k, n)))
+    return (rng.integers(lo, hi + 1, (*batch, m, k), dtype=dtype),
+            rng.integers(-128, 128, (*batch, k, n), dtype=np.int8))
+
+
+def raw_sum(a, w):
+    """The accumulator that kernels promise: activations shifted to u8."""
+    shift = 128 if a.dtype == np.int8 else 0
+    return (a.astype(np.int64) + shift).astype(np.float64) @ w.astype(np.float64)
+
+
+def run(kernel, level, a, w, *, threads=1, lda=None):
+    """Run the kernel on a (m, k) with rows `lda` bytes apart and w (k, n); the raw accumulator."""
+    (m, k), n = a.shape, w.shape[1]
+    packed, out = guarded(pack.pack(w)), guarded(np.full((m, n), -1, np.int32))
+    source = guarded(a)
+    step = matmul.plan_matmul(RAW, "u8" if a.dtype == np.uint8 else "s8", m, n, k, level, kernel=kernel,
+                              threads=threads)
+    step.run(step.arguments({matmul.A: source.ctypes.data, matmul.W: packed.ctypes.data},
+                            [(out.ctypes.data, 0, 4 * n)]))
+    return np.array(out)
+
+
+@pytest.mark.parametrize(("kernel", "emulated"), RUNS)
+def test_sums_are_exact(kernel, emulated):
+    with level_of(kernel, emulated) as level:
+        for m, k, n in SHAPES:
+            a, w = operands(kernel.dtypes[0], m, k, n)
+            assert (run(kernel, level, a, w) == raw_sum(a, w)).all(), (m, k, n)
+        for m, k, n in ((6, 300, 20), (35, 256, 40)):
+            a, w = operands(kernel.dtypes[0], m, k, n, extreme=True)
+            assert (run(kernel, level, a, w, threads=2) == raw_sum(a, w)).all(), (m, k, n)
+        a, w = operands(kernel.dtypes[0], 9, 0, 21)
+        assert not run(kernel, level, a, w).any()
+        for m, n in ((0, 5), (5, 0)):
+            a, w = operands(kernel.dtypes[0], m, 8, n)
+            assert run(kernel, level, a, w).shape == (m, n)
+
+
+@pytest.mark.parametrize(("kernel", "emulated"), RUNS)
+def test_sums_wrap(kernel, emulated):
+    k = 66_052  # all products at their largest: beyond 2**31
+    high = 255 if kernel.dtypes[0] == "u8" else 127
+    a = np.full((1, k), high, np.uint8 if high == 255 else np.int8)
+    w = np.full((k, 3), -128, np.int8)
+    with level_of(kernel, emulated) as level:
+        exact = -(255 * 128) * k
+        assert exact < -2**31
+        assert (run(kernel, level, a, w) == np.array(exact % 2**32).astype(np.uint32).view(np.int32)).all()
+
+
+@pytest.mark.parametrize(("kernel", "emulated"), RUNS)
+def test_batches_strides_and_epilogue(kernel, emulated):
+    m, k, n = 11, 75, 53
+    a, w = operands(kernel.dtypes[0], m, k, n, batch=(3,))
+    wide = np.zeros((3, m, k + 9), a.dtype)
+    wide[..., :k] = a
+    packed, out = pack.pack(w), np.zeros((3, m, n), np.uint8)
+    rng = np.random.default_rng(5)
+    comp = rng.integers(-9999, 9999, n, dtype=np.int32)
+    scale, bias = rng.uniform(1e-4, 1e-3, n).astype(np.float32), rng.standard_normal((3, 1, n)).astype(np.float32)
+    rows, inv, zp = rng.integers(-99, 99, (m, 1), dtype=np.int32), np.float32([7]), np.float32([3])
+    y = op("to_f32", acc() + load(0, "s32", "vector") + load(3, "s32", "row")) * load(1, "f32", "vector")
+    y = maximum(0, y + load(2, "f32", "vector"))
+    store = Store(gm.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), "u8"), "u8")
+    with level_of(kernel, emulated) as level:
+        step = matmul.plan_matmul(store, kernel.dtypes[0], m, n, k, level, kernel=kernel, batch=3, threads=2)
+        order = np.array([2, 0, 1], np.int64)
+        tables = [order * wide.strides[0], order * packed.strides[0], order * bias.strides[0],
+                  order * out.strides[0]]
+        address = [t.ctypes.data for t in tables]
+        slots = [(comp.ctypes.data, 0, 0), (scale.ctypes.data, 0, 0), (bias.ctypes.data, address[2], 0),
+                 (rows.ctypes.data, 0, 4), (inv.ctypes.data, 0, 0), (zp.ctypes.data, 0, 0),
+                 (out.ctypes.data, address[3], n)]
+        step.run(step.arguments({matmul.A: wide.ctypes.data, matmul.A_TABLE: address[0], matmul.LDA: wide.strides[1],
+                                 matmul.W: packed.ctypes.data, matmul.W_TABLE: address[1]}, slots))
+    total = raw_sum(a, w).astype(np.int32)
+    assert (out == evaluate(store, total, [comp, scale, bias, rows, inv, zp])).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 16])
+@pytest.mark.parametrize(("m", "n"), [(1, 16), (1, 500), (500, 16), (64, 4096), (13, 77)])
+def test_blocks_cover_the_output_once(threads, m, n):
+    level = isa.resolve("scalar")
+    step = matmul.plan_matmul(RAW, "u8", m, n, 4, level, threads=threads)
+    rows, panels = step.header[9], step.header[10]
+    assert rows % step.header[11] == 0 and panels % step.header[12] == 0
+    assert step.blocks == -(-m // rows) * -(-pack.panel_count(n) // panels)
+    assert step.blocks <= 16 * threads
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_split_uses_all_threads(threads):
+    for tiles, groups in ((64, 1), (1, 64), (8, 8), (171, 16)):
+        rows, columns = matmul.split(tiles, groups, 1, threads, 10**6)
+        assert -(-tiles // rows) * -(-groups // columns) >= threads
+
+
+@pytest.mark.parametrize(("row_tiles", "panels"), [(2, 2), (2, 1), (1, 4), (1, 3)])
+@pytest.mark.parametrize(("a_dtype", "instruction"), [("u8", "tdpbusd"), ("s8", "tdpbssd")])
+def test_amx_compiles_to_its_instructions(row_tiles, panels, a_dtype, instruction):
+    """On any x86 machine: LLVM makes code for a CPU with AMX, though this one may lack it."""
+    import llvmlite.binding as llvm
+    from llvmlite import ir
+
+    from graphq.kernels.matmul_amx import amx_setup, amx_tile
+
+    try:
+        target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
+    except RuntimeError:
+        pytest.skip("this LLVM has no x86 target")
+    machine = target.create_target_machine(cpu="sapphirerapids", opt=3)
+    text = ""
+    for made, words in ((amx_tile(row_tiles, panels, a_dtype, False), 1), (amx_setup(row_tiles, False), 2)):
+        module = ir.Module()
+        module.triple = "x86_64-unknown-linux-gnu"
+        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * words)
+        function = ir.Function(module, kind, "f")
+        builder = ir.IRBuilder(function.append_basic_block())
+        _, codegen = made._defn(None, *[None] * words)
+
+        class Context:
+            @staticmethod
+            def get_dummy_value():
+                return None
+
+        codegen(Context, builder, None, function.args)
+        builder.ret_void()
+        parsed = llvm.parse_assembly(str(module))
+        parsed.verify()
+        text += machine.emit_assembly(parsed)
+    count = row_tiles * panels * 2 + (panels * 2 if row_tiles == 2 else 0)  # loop and tail, and again for 16 rows
+    assert text.count(instruction) == count
+    for name in ("ldtilecfg", "tilerelease", "tileloadd", "tilestored"):
+        assert name in text
+    assert ("tilezero" in text) == (a_dtype == "u8")

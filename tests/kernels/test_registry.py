@@ -1,0 +1,65 @@
+"""Kernel records and their selection."""
+import numpy as np
+import pytest
+
+from graphq.errors import KernelError
+from graphq.kernels import isa, matmul, registry
+from graphq.kernels.registry import KERNELS, Step, register_kernel, select
+
+U8 = ("u8", "s8")
+
+
+def test_names_are_derived():
+    assert matmul.plan_matmul and "matmul_u8s8_6x64_avx512_vnni" in KERNELS
+    for name, kernel in KERNELS.items():
+        assert name == kernel.name
+        assert kernel.level in {level.name for level in isa.LEVELS}
+
+
+def test_second_registration_is_refused(monkeypatch):
+    monkeypatch.setattr(registry, "KERNELS", dict(KERNELS))
+    with pytest.raises(KernelError, match="a second kernel named matmul_u8s8_6x64_avx512_vnni"):
+        register_kernel("matmul", (U8,), ((6, 64),), "avx512_vnni", matmul.estimate_amx)(matmul.build_vnni)
+    register_kernel("matmul", (U8,), ((7, 64),), "avx512_vnni", matmul.estimate_amx)(matmul.build_vnni)
+    assert "matmul_u8s8_7x64_avx512_vnni" in registry.KERNELS
+
+
+@pytest.mark.parametrize("level", isa.LEVELS, ids=lambda x: x.name)
+@pytest.mark.parametrize("dtypes", matmul.DTYPES)
+def test_every_level_has_a_kernel_for_every_size(level, dtypes):
+    for m, n, k in ((1, 1, 1), (1, 1024, 1024), (2, 64, 64), (1024, 1024, 1024), (0, 0, 0), (10**6, 3, 27)):
+        kernel = select("matmul", dtypes, m, n, k, level)
+        assert kernel.dtypes == dtypes and level.includes(kernel.level)
+
+
+def test_small_m_takes_small_tiles():
+    vnni = isa.level_named("avx512_vnni")
+    tiles = [select("matmul", U8, m, 1024, 1024, vnni).tile[0] for m in (1, 2, 4, 6, 8, 32, 384)]
+    assert tiles == [1, 2, 4, 6, 4, 4, 6]
+
+
+def test_amx_takes_large_work_and_leaves_single_rows():
+    amx = isa.level_named("amx")
+    assert select("matmul", U8, 1024, 1024, 1024, amx).level == "amx"
+    assert select("matmul", U8, 32, 768, 768, amx).tile == (32, 32)
+    assert select("matmul", U8, 16, 768, 768, amx).tile == (16, 64)
+    assert select("matmul", U8, 1, 1024, 1024, amx).level == "avx512_vnni"
+
+
+def test_selection_logs_what_it_considered():
+    log: list[str] = []
+    chosen = select("matmul", U8, 64, 64, 64, isa.level_named("avx2"), log)
+    assert [line.split(":")[0] for line in log] == [k.name for k in KERNELS.values() if k.dtypes == U8
+                                                    and k.op == "matmul" and k.level in ("scalar", "avx2")]
+    assert [line for line in log if "chosen" in line] == [line for line in log if line.startswith(chosen.name)]
+
+
+def test_no_kernel_is_an_error():
+    with pytest.raises(KernelError, match="no kernel for matmul on f32 f32 at ISA level scalar"):
+        select("matmul", ("f32", "f32"), 1, 1, 1, isa.level_named("scalar"))
+
+
+def test_step_arguments():
+    step = Step("x", 0, (1, 2, 3), 1)
+    args = step.arguments({1: 9}, [(7, 8, 9), (4, 5, 6)])
+    assert args.dtype == np.int64 and args.tolist() == [1, 9, 3, *[0] * 13, 7, 8, 9, 4, 5, 6]
