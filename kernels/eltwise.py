@@ -19,7 +19,7 @@ from graphq.kernels.expression import Store, acc, const, load, op
 from graphq.kernels.intrinsics import word
 from graphq.kernels.vector import epilogue
 
-{store}WRITE = epilogue(STORE, {lanes}, {unroll})
+{store}WRITE = epilogue(STORE, {lanes}, 1)
 
 
 @block
@@ -35,9 +35,7 @@ def BLOCK(args, index):
 
 def source(store: Store, lanes: int) -> str:
     """Generate the kernel's module, whose block function is BLOCK."""
-    # Long expressions fill the pipeline alone, and their code is large.
-    unroll = 1 if len(list(walk(lower(store.expr)))) > 40 or lanes == 1 else 2
-    return _SOURCE.format(lanes=lanes, unroll=unroll, store=to_source(store))
+    return _SOURCE.format(lanes=lanes, store=to_source(store))
 
 
 def plan_eltwise(store: Store, batch: int, m: int, n: int, level: Level, *, threads: int = 1,
