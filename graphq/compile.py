@@ -10,13 +10,16 @@ import numpy as np
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.explain import explain
 from graphq.interpret import check_array, check_inputs, pack_outputs, require_outputs
-from graphq.ir import Graph, TensorType, Value
+from graphq.ir import Graph, TensorType
 from graphq.kernels import isa as isa_levels
 from graphq.kernels.isa import Level
 from graphq.passes.pipeline import PIPELINE, run_passes
-from graphq.plan import build_plan
+from graphq.plan import build_plan, evaluate_formulas
 from graphq.rewrite import Pass, Refusal
 from graphq.runtime import Plan, PythonStep, Runner, resolve_threads
+
+MAX_PLANS = 64
+"""Plans that a model with open shapes keeps, one for each set of shapes; the oldest goes first."""
 
 
 def compile(graph: Graph, *, isa: str | None = None, threads: int | None = None, strict: bool = False,
@@ -95,8 +98,6 @@ class CompiledGraph:
 
         Equal bit for bit to calling the model, on every CPU and thread count.
         """
-        from graphq.plan import evaluate_formulas
-
         checked = check_inputs(self.source, {**(inputs or {}), **arrays})
         graph = self._at_shapes(checked)[1] if self._runner is None else self.graph
         return pack_outputs(graph, evaluate_formulas(graph, checked))
@@ -127,7 +128,10 @@ class CompiledGraph:
             for name in self.constant_inputs:
                 self._constants.setdefault(name, arrays[name].copy())
             if key not in self._runners:
-                types = {n: TensorType(v.dtype, arrays[n].shape) for n, v in zip(self.names, self.source.inputs, strict=True)}
+                while len(self._runners) >= MAX_PLANS:
+                    self._runners.pop(next(iter(self._runners)))
+                types = {n: TensorType(v.dtype, arrays[n].shape)
+                         for n, v in zip(self.names, self.source.inputs, strict=True)}
                 self._runners[key] = self._build(self.source.specialise(types, self._constants))
                 self.graph = self._runners[key][1]
             return self._runners[key]
@@ -136,7 +140,7 @@ class CompiledGraph:
         graph = source.copy()
         self.refusals = run_passes(graph, self.passes)
         plan = build_plan(graph, self.level, self.threads, self.cache)
-        slow = [s.kernel for s in plan.steps if isinstance(s, PythonStep)]
+        slow = [s.kernel for s in plan.steps if isinstance(s, PythonStep) and s.reference]
         if self.strict and slow:
             raise CompileError(f"strict: {len(slow)} operations would run as NumPy references: {'; '.join(slow[:5])}\n"
                                + explain(graph, plan, self.refusals, self.level, self.threads))
@@ -163,6 +167,3 @@ class CompiledGraph:
             if any(np.may_share_memory(x, y) for y in (*inputs, *arrays[:k])):
                 raise InputError(f"out '{names[k]}' shares memory with an input or another output")
         return arrays
-
-
-__all__ = ["CompiledGraph", "Value", "compile"]

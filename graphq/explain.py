@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from graphq.ir import Graph, Node
 from graphq.kernels.isa import Level
 from graphq.rewrite import Refusal
-from graphq.runtime import NativeStep, Plan, PythonStep
+from graphq.runtime import VIEWS, NativeStep, Plan, PythonStep
 
 
 def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level: Level, threads: int) -> str:
     """The report as text: partitions with their operations, steps with their kernels, and reasons."""
     partitions = [n for n in graph.nodes if n.op.name == "partition"]
-    others = [n for n in graph.nodes if n.op.name not in ("partition", "constant")]
+    others = [n for n in graph.nodes if n.op.name not in ("partition", "constant", *VIEWS)]
     integer = [n for n in partitions if n.attrs["anchor"] == "matmul"]
     lines = [f"graph {graph.name}: {len(partitions)} partitions ({len(integer)} integer), {len(others)} operations "
              f"outside; ISA level {level.name}, {threads} threads"]
@@ -33,8 +33,8 @@ def _partition(graph: Graph, node: Node) -> str:
 
 def _reasons(refusals: Sequence[Refusal]) -> list[str]:
     """Near misses, the deepest first; operations that a later pass fused all the same are still worth the reason."""
-    seen = dict.fromkeys((f"  {r.node}\n    {r.rewrite}: {r.reason}" for r in sorted(refusals, key=lambda r: -r.depth)
-                          if r.reason))
+    seen = dict.fromkeys(f"  {r.node}\n    {r.rewrite}: {r.reason}" for r in sorted(refusals, key=lambda r: -r.depth)
+                          if r.reason)
     return ["near misses:", *seen] if seen else []
 
 
@@ -47,5 +47,5 @@ def _steps(plan: Plan | None) -> list[str]:
             how = f"{step.blocks} blocks, {'parallel' if step.parallel else 'serial'}"
             lines.append(f"  {k}: {step.kernel}  ({how})")
         elif isinstance(step, PythonStep):
-            lines.append(f"  {k}: NumPy reference of {step.kernel}")
+            lines.append(f"  {k}: {'NumPy reference of ' * step.reference}{step.kernel}")
     return lines

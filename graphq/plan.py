@@ -9,13 +9,10 @@ import numpy as np
 
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.kernels.isa import Level
-from graphq.kernels.registry import Step as KernelStep
 from graphq.kernels.lower import Lowered, lower_eltwise, lower_matmul
+from graphq.kernels.registry import Step as KernelStep
 from graphq.partition_steps import eltwise_steps, matmul_steps
-from graphq.runtime import Buffer, NativeStep, Plan, PythonStep, Ref, Step
-
-# Operations whose result is their operand's memory under another shape.
-VIEWS = frozenset({"static_reshape"})
+from graphq.runtime import VIEWS, Buffer, NativeStep, Plan, PythonStep, Ref, Step
 
 
 class PlanBuilder:
@@ -70,7 +67,7 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
 def _node(b: PlanBuilder, node: Node) -> None:
     if node.op.name == "constant":
         b.of[node.output] = b.constant(node.attrs["value"], node.output.type)
-    elif node.op.name in VIEWS and not node.output.is_output:
+    elif node.op.name in VIEWS:
         source = b.of[next(node.operands)]
         b.of[node.output] = source
     elif node.op.name == "partition":
@@ -92,10 +89,13 @@ def _reference(node: Node, shapes: tuple[tuple[int, ...] | None, ...], *arrays: 
 def _copies(b: PlanBuilder) -> None:
     """Outputs that no step writes: inputs, constants, views, and a value returned twice."""
     for k, value in enumerate(b.graph.outputs):
+        if value.type.size == 0:
+            continue
         source = b.of[value]
         if b.buffers[source].place != "output" or b.buffers[source].index != k:
             target = b.add(Buffer("output", value.type.nbytes, value.type, k))
-            b.steps.append(PythonStep(f"copy to output '{b.graph.output_names[k]}'", np.asarray, (source,), (target,)))
+            b.steps.append(PythonStep(f"copy to output '{b.graph.output_names[k]}'", np.asarray, (source,), (target,),
+                                      reference=False))
 
 
 def lower_partition(node: Node, *, compensate: bool = False) -> Lowered:

@@ -22,6 +22,9 @@ from graphq.kernels import shell
 
 ALIGN = 64
 
+VIEWS = frozenset({"static_reshape"})
+"""Operations whose result is their operand's memory under another shape: they take no step."""
+
 
 class Ref(NamedTuple):
     """An argument word: the address of a buffer plus bytes."""
@@ -55,12 +58,16 @@ class NativeStep:
 
 @dataclass(frozen=True)
 class PythonStep:
-    """Run a NumPy reference on the arrays of `inputs` (None: absent) and copy its results to `outputs`."""
+    """Run Python on the arrays of `inputs` (None: absent) and copy its results to `outputs`.
+
+    `kernel` says what it is; `reference` marks an operation that runs as its NumPy reference, for lack of a kernel.
+    """
 
     kernel: str
     call: Callable[..., Any]
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
+    reference: bool = True
 
 
 Step: TypeAlias = NativeStep | PythonStep
@@ -289,10 +296,23 @@ def _layer() -> str | None:
 
 
 def resolve_threads(threads: int | None) -> int:
-    """The thread number asked for, or all cores that this process may use; raises InputError on a bad one."""
+    """The thread number asked for, at most Numba's; by default all cores that this process may use.
+
+    Raises InputError unless it is a positive int or None.
+    """
     most = numba.config.NUMBA_NUM_THREADS
     if threads is None:
-        return min(most, len(os.sched_getaffinity(0)))
+        return max(1, min(most, len(os.sched_getaffinity(0)), _quota()))
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
         raise InputError(f"threads must be a positive int or None, got {threads!r}")
     return min(threads, most)
+
+
+def _quota(path: str = "/sys/fs/cgroup/cpu.max") -> int:
+    """Cores that the control group's quota allows, rounded up; a large number without one."""
+    try:
+        with open(path) as f:
+            quota, period = f.read().split()[:2]
+        return -(-int(quota) // int(period))
+    except (OSError, ValueError):  # no such file, or "max"
+        return 1 << 20

@@ -42,8 +42,9 @@ class Epilogue:
     def parameter(self, values: Iterable[float] | np.ndarray, dtype: Literal["f32", "s32"], axis: int | None) -> Expr:
         """Numbers of the operation itself: one for all, or one for each place along output dimension `axis`."""
         data = np.ascontiguousarray(values, STORAGE[dtype])
-        shape = () if data.size == 1 or axis is None else tuple(data.size if k == axis else 1 for k in range(len(self.out)))
-        data = data[:1] if shape == () else data
+        shape = tuple(data.size if k == axis else 1 for k in range(len(self.out)))
+        if data.size == 1 or axis is None:
+            shape, data = (), data[:1]
         return self.slot(Source("parameter", dtype, shape, data=data), ("parameter", dtype, shape, data.tobytes()))
 
     def input(self, index: int, value: Value, shape: tuple[int, ...] | None = None) -> Expr:
@@ -67,7 +68,7 @@ class Epilogue:
         """Refuse a shape that would enlarge the output."""
         padded = (1,) * (len(self.out) - len(shape)) + shape
         if len(padded) > len(self.out) or any(a not in (1, b) for a, b in zip(padded, self.out, strict=True)):
-            raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result's {list(self.out)}")
+            raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into {list(self.out)}, the result's")
 
     def axis(self, node: Node) -> int | None:
         """The dimension of the output along which a quantize's or dequantize's parameters vary; None per tensor."""

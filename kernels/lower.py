@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ Arrays = Sequence[np.ndarray | None]
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """`store` per output element, its operand `sources` by slot, and the matmul that gives the accumulator (or None)."""
+    """`store` per output element, the `sources` of its operands by slot, the matmul that accumulates (or None)."""
 
     out: tuple[int, ...]
     store: Store
@@ -49,8 +49,8 @@ class IntegerMatmul:
 
     a: int
     b: int
-    a_dtype: Literal["u8", "s8"]
-    b_dtype: Literal["u8", "s8"]
+    a_dtype: str
+    b_dtype: str
     a_shape: tuple[int, ...]
     b_shape: tuple[int, ...]
     transpose_a: bool
@@ -135,11 +135,11 @@ def _operands(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerMatmul
         raise Unsupported("the source is quantised per channel: its scale would stand inside the sum")
     columns = len(b.type.dims) - (2 if node.attrs["transpose_b"] else 1)
     if right.attrs["qtype"] == "per_channel" and right.attrs["axis"] % len(b.type.dims) != columns:
-        raise Unsupported(f"the weights are quantised along axis {right.attrs['axis']}, which is not that of the columns")
+        raise Unsupported(f"the weights are quantised along axis {right.attrs['axis']}, which is not the columns'")
     a_zp, b_zp = ((n.attrs["zps"] or (0,)) for n in (left, right))
-    product = IntegerMatmul(index[a], index[b], a.dtype.name, b.dtype.name, a.type.dims, b.type.dims,  # type: ignore[arg-type]
-                            node.attrs["transpose_a"] and len(a.type.dims) > 1, node.attrs["transpose_b"], a_zp[0],
-                            np.asarray(b_zp, np.int32))
+    product = IntegerMatmul(
+        index[a], index[b], a.dtype.name, b.dtype.name, a.type.dims, b.type.dims,
+        node.attrs["transpose_a"] and len(a.type.dims) > 1, node.attrs["transpose_b"], a_zp[0], np.asarray(b_zp, np.int32))
     _refuse_overflow(product, constants[product.b])
     scales = [np.asarray(n.attrs["scales"], np.float32).astype(np.float64) for n in (left, right)]
     return product, (scales[0] * scales[1]).astype(np.float32)
@@ -161,7 +161,9 @@ def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
 
 
 def _compensated(e: Epilogue, p: IntegerMatmul, constants: Arrays) -> Expr:
-    """acc from the raw sum R = sum a'*w' of the operands as kernels take them: a' is u8 (s8 + 128), w' is s8 (u8 - 128).
+    """acc from the raw sum R = sum a'*w' of the operands as kernels take them.
+
+    a' is u8 (s8 + 128), w' is s8 (u8 - 128).
 
     With za, zw shifted likewise: acc = R - za * colsum(w') - zw * rowsum(a') + k * za * zw, all modulo 2**32.
     """
