@@ -1,0 +1,143 @@
+"""Expressions: building and refusing, the NumPy meaning, and the text form."""
+import numpy as np
+import pytest
+
+from graphq.errors import KernelError
+from graphq.kernels import expression as ex
+from graphq.kernels import math
+from graphq.kernels.expression import STORAGE, Store, acc, const, evaluate, load, op, to_source
+
+X, Y = load(0, "f32", "vector"), load(1, "f32", "row")
+
+
+def test_equal_expressions_are_one_object():
+    assert (X + 1.0) * Y is (X + 1.0) * Y
+    assert X + Y is not Y + X
+    assert const(0.0) is not const(-0.0)
+    assert const(float("nan")) is const(float("nan"))
+    assert const(0.1) is const(float(np.float32(0.1)))
+    assert Store(X, "f32") == Store(X, "f32") != Store(X, "f16")
+    assert len({Store(X, "f32"), Store(X + 0.0, "f32"), Store(X, "f32")}) == 2
+
+
+@pytest.mark.parametrize(("build", "message"), [
+    (lambda: op("fma", X, X, X), "unknown operation 'fma'"),
+    (lambda: op("add", X), r"add\(f32\): takes"),
+    (lambda: X + acc(), r"add\(f32, s32\): takes"),
+    (lambda: op("select", X, X, X), r"select\(f32, f32, f32\)"),
+    (lambda: op("shl", acc(), acc()), "the count is a constant"),
+    (lambda: op("shl", acc(), 32), "the count is a constant"),
+    (lambda: acc() + 0.5, r"const\(0.5, 's32'\)"),
+    (lambda: acc() + 2**31, "not a number of this type"),
+    (lambda: load(-1, "f32", "vector"), r"load\(-1"),
+    (lambda: load(0, "f64", "vector"), "dtypes are f32"),
+    (lambda: load(0, "f32", "column"), "kinds vector, row, scalar"),
+    (lambda: Store(X, "u8"), "a f32 expression cannot be stored as u8"),
+    (lambda: Store(X < Y, "u8"), "a bool expression cannot be stored as u8"),
+    (lambda: Store(X + load(0, "f32", "row"), "f32"), "a slot is loaded in two ways"),
+    (lambda: evaluate(X, None, [np.zeros(3)]), "operand 0 is float64, the expression loads f32"),
+    (lambda: ex.define("f32 -> f32")(math.exp), "a second operation named 'exp'"),
+])
+def test_bad_expressions_are_refused(build, message):
+    with pytest.raises(KernelError, match=message):
+        build()
+
+
+def test_a_store_knows_its_operands():
+    store = Store(op("to_f32", acc()) * load(2, "f32", "vector") + Y, "bf16")
+    assert store.loads == ((1, "f32", "row"), (2, "f32", "vector"))
+    assert (store.slots, store.uses_acc) == (3, True)
+    assert (Store(const(1.0), "f32").slots, Store(X, "f32").uses_acc) == (0, False)
+
+
+def test_arithmetic_is_f32_one_operation_at_a_time():
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 50)).astype(np.float32)
+    got = evaluate((X * Y + 0.1) / 3.0 - X, None, [x, y])
+    expected = ((x * y + np.float32(0.1)) / np.float32(3)) - x
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_integers_wrap():
+    x = np.array([2**31 - 1, -(2**31), 70_000], np.int32)
+    a = load(0, "s32", "vector")
+    np.testing.assert_array_equal(evaluate(a + 1, None, [x]), np.array([-(2**31), -(2**31) + 1, 70_001], np.int32))
+    np.testing.assert_array_equal(evaluate(a * a, None, [x]), (x.astype(np.int64)**2).astype(np.int32))
+    np.testing.assert_array_equal(evaluate(op("shr", a, 28), None, [x]), [7, 8, 0])
+    np.testing.assert_array_equal(evaluate(op("sar", a, 28), None, [x]), [7, -8, 0])
+    assert evaluate(const(2**31 - 1, "s32") + 1, None, []) == -(2**31)  # scalars too, without a warning
+
+
+def test_max_and_min_take_the_second_operand_on_nan_and_zeros():
+    x, y = np.array([np.nan, 1, -0.0, 0.0], np.float32), np.array([1, np.nan, 0.0, -0.0], np.float32)
+    for f in (ex.maximum, ex.minimum):
+        got = evaluate(f(X, Y), None, [x, y])
+        np.testing.assert_array_equal(got.view(np.int32), y.view(np.int32))
+
+
+@pytest.mark.parametrize("dtype", STORAGE)
+def test_every_storage_type_loads_exactly_and_stores_back(dtype):
+    if STORAGE[dtype].itemsize < 4:
+        x = np.arange(1 << 8 * STORAGE[dtype].itemsize, dtype=np.uint32).astype(f"u{STORAGE[dtype].itemsize}")
+    else:
+        x = np.array([0, 1, 0x7F7FFFFF, 0x80000000, 0x80000001, 0xFF800000], np.uint32)
+    x = x.view(STORAGE[dtype])
+    loaded = evaluate(load(0, dtype, "vector"), None, [x])
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        np.testing.assert_array_equal(loaded.astype(np.float64), x.astype(np.float64))
+    stored = evaluate(Store(load(0, dtype, "vector"), dtype), None, [x])
+    assert stored.dtype == STORAGE[dtype]
+    with np.errstate(invalid="ignore"):
+        number = x == x
+        np.testing.assert_array_equal(stored[number].view(np.uint8), x[number].view(np.uint8))
+        assert np.isnan(stored[~number].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_narrow_floats_round_to_nearest_even(dtype):
+    rng = np.random.default_rng(1)
+    x = rng.integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([x, np.array([1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-11, 1 + 3 * 2**-11, 65519.9, 65520, 3.4e38,
+                                     2**-25, 2**-24 * 1.5, np.inf, -np.inf], np.float32)])
+    got = evaluate(Store(X, dtype), None, [x])
+    with np.errstate(all="ignore"):
+        expected = x.astype(STORAGE[dtype])
+    number = x == x
+    np.testing.assert_array_equal(got[number].view(np.uint16), expected[number].view(np.uint16))
+    assert np.isnan(got[~number].astype(np.float32)).all()
+
+
+def test_operands_broadcast():
+    a = np.arange(6, dtype=np.int32).reshape(2, 3)
+    rows, scalar = np.array([[10], [20]], np.int8), np.array(0.5, np.float32)
+    expr = op("to_f32", acc() + load(0, "s8", "row")) * load(1, "f32", "scalar")
+    np.testing.assert_array_equal(evaluate(expr, a, [rows, scalar]), (a + rows) * np.float32(0.5))
+
+
+def test_source_builds_the_same_store():
+    y = math.gelu_erf(op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector"))
+    y = ex.select(y < float("inf"), y * 1e-45, const(-0.0)) + 0.1
+    store = Store(math.quantize(y, load(2, "f32", "scalar"), 3.0, "u8"), "u8")
+    text = to_source(store)
+    names = {k: getattr(ex, k) for k in ("Store", "acc", "const", "load", "op")}
+    exec(text, names)
+    assert names["STORE"] == store
+    assert to_source(names["STORE"]) == text
+    assert text.splitlines()[:3] == ["x0 = op('add', acc(), load(0, 's32', 'vector'))", "x1 = op('to_f32', x0)",
+                                     "x2 = op('mul', x1, load(1, 'f32', 'vector'))"]
+
+
+def test_long_chains_need_no_recursion():
+    y = X
+    for _ in range(3000):
+        y = y + 1.0
+    assert evaluate(y, None, [np.zeros(1, np.float32)]) == 3000
+    assert to_source(Store(y, "f32")).count("\n") == 3001
+
+
+def test_shared_parts_are_evaluated_once():
+    y = X
+    for _ in range(200):  # 2**200 paths
+        y = y + y
+    assert evaluate(y * 2.0**-100 * 2.0**-100, None, [np.ones(1, np.float32)]) == np.inf

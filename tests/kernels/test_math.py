@@ -1,0 +1,80 @@
+"""Functions of f32: accuracy against f64, edges, and quantisation."""
+import numpy as np
+import pytest
+from scipy import special
+
+from graphq.kernels import math
+from graphq.kernels.expression import Store, evaluate, load
+
+X = load(0, "f32", "vector")
+EXACT = {"exp": np.exp, "log": np.log, "tanh": np.tanh, "sigmoid": special.expit, "erf": special.erf}
+INF, NAN = float("inf"), float("nan")
+
+
+def all_over_f32(step):
+    """Every step-th f32 by its bits, and the neighbourhood of interesting numbers."""
+    bits = np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32)
+    near = np.array([0, -0.0, 1, -1, 2.0**-126, 2.0**-149, INF, 88.72284, -87.33655, -103.97208, 0.625, 0.927734375,
+                     9.01, 2**-0.5, 2**0.5], np.float32).view(np.uint32)
+    near = (near[:, None].astype(np.int64) + np.arange(-300, 301)).astype(np.uint32).ravel()
+    return np.concatenate([bits, near]).view(np.float32)
+
+
+def ulps(got, exact):
+    """Distance from the exact value in units of the last place of f32 there."""
+    exponent = np.frexp(exact)[1]
+    return np.abs(got.astype(np.float64) - exact) / np.ldexp(1.0, np.maximum(exponent - 24, -149))
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_at_most_2_ulp_over_all_of_f32(name):
+    x = all_over_f32(4093)
+    with np.errstate(all="ignore"):
+        exact = EXACT[name](x.astype(np.float64))
+        rounded = exact.astype(np.float32)
+    got = evaluate(getattr(math, name)(X), None, [x])
+    finite = np.isfinite(rounded)
+    np.testing.assert_array_equal(got[~finite], rounded[~finite])  # inf and NaN where they should be
+    assert ulps(got[finite], exact[finite]).max() <= 2
+
+
+@pytest.mark.parametrize(("name", "x", "expected"), [
+    ("exp", [0, -0.0, INF, -INF, 89, -105, NAN], [1, 1, INF, 0, INF, 0, NAN]),
+    ("log", [1, 0, -0.0, INF, -1, -INF, NAN], [0, -INF, -INF, INF, NAN, NAN, NAN]),
+    ("tanh", [0, -0.0, INF, -INF, 10, NAN], [0, -0.0, 1, -1, 1, NAN]),
+    ("sigmoid", [0, -0.0, INF, -INF, 20, NAN], [0.5, 0.5, 1, 0, 1, NAN]),
+    ("erf", [0, -0.0, INF, -INF, 5, NAN], [0, -0.0, 1, -1, 1, NAN]),
+    ("gelu_erf", [0, -0.0, INF, 20, -20, NAN], [0, -0.0, INF, 20, -0.0, NAN]),
+    ("gelu_tanh", [0, -0.0, INF, 20, -20, NAN], [0, -0.0, INF, 20, -0.0, NAN]),
+])
+def test_edges(name, x, expected):
+    got = evaluate(getattr(math, name)(X), None, [np.array(x, np.float32)])
+    np.testing.assert_array_equal(got, np.array(expected, np.float32))
+    numbers = ~np.isnan(got)
+    np.testing.assert_array_equal(np.signbit(got[numbers]), np.signbit(np.array(expected)[numbers]))
+
+
+@pytest.mark.parametrize(("name", "exact"), [
+    ("gelu_erf", lambda x: 0.5 * x * special.erfc(-x / np.sqrt(2))),
+    ("gelu_tanh", lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))),
+])
+def test_gelu(name, exact):
+    x = np.linspace(-12, 12, 200_001).astype(np.float32)
+    got = evaluate(getattr(math, name)(X), None, [x])
+    np.testing.assert_allclose(got, exact(x.astype(np.float64)), rtol=4e-7, atol=4e-7)
+
+
+@pytest.mark.parametrize("dtype", ["u8", "s8"])
+@pytest.mark.parametrize("at", [0.0, 0.5, 1.0])
+def test_quantize_is_its_formula(dtype, at):
+    lo, hi = {"u8": (0, 255), "s8": (-128, 127)}[dtype]
+    zp, inv = np.float32(lo + np.floor(at * (hi - lo))), np.float32(1 / np.float32(0.37))
+    rng = np.random.default_rng(2)
+    x = np.concatenate([rng.uniform(-200, 200, 5000), np.arange(-300, 300) / 2 * 0.37,
+                        [NAN, INF, -INF, 3e38, -3e38, 2**31, -(2**31), 1e-45, -0.0]]).astype(np.float32)
+    with np.errstate(over="ignore"):
+        expected = np.clip(np.rint(x * inv) + zp, lo, hi)
+    expected[np.isnan(x)] = zp
+    quantized = Store(math.quantize(X, load(1, "f32", "scalar"), load(2, "f32", "scalar"), dtype), dtype)
+    got = evaluate(quantized, None, [x, inv, zp])
+    np.testing.assert_array_equal(got, expected.astype(got.dtype))

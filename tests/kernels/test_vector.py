@@ -1,0 +1,217 @@
+"""Vector code against `evaluate`: the same bits for every operation, lane count, operand and tail."""
+import ctypes
+import mmap
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from graphq.kernels import cache, isa, math
+from graphq.kernels.expression import BASIC, STORAGE, Store, acc, const, evaluate, load, maximum, op, select, to_source
+
+LANES = (1, 8, 16)
+_MODULE = """
+from graphq.kernels.cache import block
+from graphq.kernels.expression import Store, acc, const, load, op
+from graphq.kernels.intrinsics import word
+from graphq.kernels.vector import epilogue
+
+{stores}
+
+@block
+def BLOCK(args, index):
+    batch, i0, j0, rows, cols, acc, ldacc = (word(args, 0), word(args, 1), word(args, 2), word(args, 3), word(args, 4),
+                                             word(args, 5), word(args, 6))
+{calls}
+"""
+
+
+def compiled(stores, lanes, unroll=1):
+    """One block function whose call `index` runs stores[index]."""
+    text = "".join(f"{to_source(s)}WRITE{k} = epilogue(STORE, {lanes}, {unroll})\n" for k, s in enumerate(stores))
+    calls = "\n".join(f"    if index == {k}:\n        WRITE{k}(args, batch, i0, j0, rows, cols, acc, ldacc)"
+                      for k in range(len(stores)))
+    module = cache.load("test", _MODULE.format(stores=text, calls=calls), cache=False)
+    return module.BLOCK
+
+
+def guarded(x):
+    """A copy of `x` that ends where readable memory ends: one byte more is a crash."""
+    x = np.ascontiguousarray(x)
+    size = -(-x.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    room = mmap.mmap(-1, size + mmap.PAGESIZE)
+    raw = np.frombuffer(room, np.uint8)
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(raw.ctypes.data + size), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    copy = raw[size - x.nbytes:size].view(x.dtype).reshape(x.shape)
+    copy[...] = x
+    return copy
+
+
+def run(block, store, index, total, operands, shape, guard=lambda x: x):
+    """Run store `index` on whole arrays of `shape`; operands are 2-D, with one column (row, scalar) or all."""
+    rows, cols = shape
+    total = None if total is None else guard(total)
+    arrays = [guard(np.ascontiguousarray(x)) for x in operands]
+    out = guard(np.full(shape, 77, STORAGE[store.dtype]))
+    words = np.zeros(16 + 3 * (store.slots + 1), np.int64)
+    words[3:5] = rows, cols
+    if total is not None:
+        words[5:7] = total.ctypes.data, total.strides[0]
+    for k, x in enumerate([*arrays[:store.slots], out]):
+        words[16 + 3 * k], words[18 + 3 * k] = x.ctypes.data, 0 if x.shape[0] == 1 else x.strides[0]
+    block.ctypes(words.ctypes.data, index)
+    return out
+
+
+def assert_same(got, expected, label=""):
+    """Equal bits, except that all NaNs are one."""
+    expected = np.broadcast_to(expected, got.shape)
+    assert got.dtype == expected.dtype
+    with np.errstate(invalid="ignore"):
+        nan = got != got
+        np.testing.assert_array_equal(nan, expected != expected, err_msg=label)
+    as_bytes = [np.ascontiguousarray(np.where(nan, np.zeros(1, got.dtype), x)).view(np.uint8) for x in (got, expected)]
+    np.testing.assert_array_equal(*as_bytes, err_msg=label)
+
+
+FLOATS = np.array([0, -0.0, 1, -1, 0.5, 1.5, 2.5, -2.5, 3e-45, -1e-45, 1.1e-38, 1.17549435e-38, 3.4e38, -3.4e38,
+                   2.0**23, 2.0**23 + 1, 1e10, -7.25, np.inf, -np.inf, np.nan, 0.1, 88, -88], np.float32)
+INTS = np.array([0, 1, -1, 2, 127, -128, 255, 65_535, 2**24 + 1, 2**31 - 1, -(2**31), -(2**31) + 1, 123_456_789],
+                np.int32)
+
+
+def cases():
+    """(operation, argument types) as a store, and operands: all pairs of edge numbers."""
+    rng = np.random.default_rng(3)
+    pools = {"f32": np.concatenate([FLOATS, rng.standard_normal(9).astype(np.float32)]), "s32": INTS}
+    for name, basic in BASIC.items():
+        for types, result in basic.results.items():
+            a, b = (load(k, t if t != "bool" else "s32", "vector") for k, t in enumerate((*types[-2:], "f32")[:2]))
+            x = pools[a.dtype]
+            if name in ("to_s32", "round_s32"):
+                x = x[np.abs(x) < 2**31]
+            pair = np.meshgrid(x, pools[b.dtype])
+            if name == "select":
+                y = select(a < b, a, b)
+            elif name in ("shl", "sar", "shr"):
+                y = op(name, a, 0) + op(name, a, 1) + op(name, a, 31) + op(name, b, 13)
+            elif types == ("bool", "bool"):
+                y = op(name, a < b, op("ne", b, 1))
+            else:
+                y = op(name, *(a, b)[:len(types)])
+            if result == "bool":
+                y = select(y, const(1, "s32"), const(0, "s32"))
+            yield f"{name} {types}", Store(y, y.dtype), [p.reshape(1, -1) for p in pair]
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_every_basic_operation(lanes):
+    labels, stores, operands = zip(*cases(), strict=True)
+    block = compiled(stores, lanes)
+    for k, (label, store, arrays) in enumerate(zip(labels, stores, operands, strict=True)):
+        got = run(block, store, k, None, arrays, arrays[0].shape)
+        assert_same(got, evaluate(store, None, arrays), label)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_every_function(lanes):
+    x = np.arange(0, 2**32, 65_521, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([x, FLOATS, np.linspace(-10, 10, 3001, dtype=np.float32)])[None]
+    names = ("exp", "log", "tanh", "sigmoid", "erf", "gelu_erf", "gelu_tanh")
+    stores = [Store(getattr(math, name)(load(0, "f32", "vector")), "f32") for name in names]
+    block = compiled(stores, lanes)
+    for k, store in enumerate(stores):
+        assert_same(run(block, store, k, None, [x], x.shape), evaluate(store, None, [x]), names[k])
+
+
+def requantise(dtype):
+    """A whole epilogue: compensation, scale, bias, relu, a row factor, quantisation."""
+    y = op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector") + load(2, "f32", "vector")
+    y = maximum(y, -20.0) * load(3, "f32", "row")
+    return Store(math.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), dtype), dtype)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_tails_touch_nothing_outside(lanes):
+    rng, rows = np.random.default_rng(4), 3
+    stores = [requantise("u8"), requantise("s8"), Store(load(0, "s8", "vector"), "s32"),
+              Store(load(0, "bf16", "vector") + load(1, "f16", "vector"), "f16")]
+    block = compiled(stores, lanes, unroll=2)
+    for cols in (*range(71), 257):
+        total = rng.integers(-30_000, 30_000, (rows, cols), dtype=np.int32)
+        m, b = rng.random((1, cols), np.float32) * 0.01, rng.standard_normal((1, cols), np.float32)
+        b[:, 5:6], b[:, 9:10] = np.nan, np.inf
+        operands = [rng.integers(-300, 300, (1, cols), dtype=np.int32), m, b, rng.random((rows, 1), np.float32) + 0.5,
+                    np.array([[1.7]], np.float32), np.array([[5]], np.float32)]
+        small = [[rng.integers(-128, 128, (rows, cols), dtype=np.int8)],
+                 [b.astype(STORAGE["bf16"]), m.astype(np.float16)]]
+        for k, arrays in enumerate([operands, operands, *small]):
+            got = run(block, stores[k], k, total, arrays, (rows, cols), guarded)
+            assert_same(got, evaluate(stores[k], total, arrays), f"store {k}, {cols} columns")
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("kind", ["vector", "row", "scalar"])
+def test_operands_of_every_type_and_kind(lanes, kind):
+    rng, rows, cols = np.random.default_rng(5), 4, 21
+    shape = {"vector": (rows, cols), "row": (rows, 1), "scalar": (1, 1)}[kind]
+    stores = [Store(x, x.dtype) for x in (load(0, dtype, kind) for dtype in STORAGE)]
+    block = compiled(stores, lanes)
+    for k, (dtype, store) in enumerate(zip(STORAGE, stores, strict=True)):
+        raw = rng.integers(0, 256, (*shape, STORAGE[dtype].itemsize), dtype=np.uint8)
+        x = raw.view(STORAGE[dtype]).reshape(shape)
+        got = run(block, store, k, None, [x], (rows, cols), guarded)
+        assert_same(got, evaluate(store, None, [x]), f"{dtype} {kind}")
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_results_of_every_type(lanes):
+    rng = np.random.default_rng(6)
+    x = rng.integers(0, 2**32, (2, 501), dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x[0, :FLOATS.size] = FLOATS
+    stores = [Store(load(0, "s32" if t in ("s8", "u8", "s32") else "f32", "vector"), t) for t in STORAGE]
+    block = compiled(stores, lanes)
+    for k, store in enumerate(stores):
+        arrays = [x.view(STORAGE[store.loads[0][1]])]
+        assert_same(run(block, store, k, None, arrays, x.shape), evaluate(store, None, arrays), store.dtype)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_blocks_are_found_by_batch_row_and_column(lanes):
+    rng = np.random.default_rng(7)
+    store = Store(load(0, "f32", "vector") + op("to_f32", load(1, "s8", "row")), "f32")
+    x, r = rng.standard_normal((3, 9, 40)).astype(np.float32), rng.integers(-9, 9, (3, 9), dtype=np.int8)
+    out = np.zeros((3, 9, 40), np.float32)
+    tables = [np.arange(3, dtype=np.int64) * a.strides[0] for a in (x, r, out)]
+    block = compiled([store], lanes)
+    for batch in range(3):
+        for i0, i1 in pairwise((0, 4, 9)):
+            for j0, j1 in pairwise((0, 17, 18, 40)):
+                words = [batch, i0, j0, i1 - i0, j1 - j0, *[0] * 11]
+                for a, table in zip((x, r, out), tables, strict=True):
+                    words += [a.ctypes.data, table.ctypes.data, a.strides[1]]
+                words = np.array(words, np.int64)
+                block.ctypes(words.ctypes.data, 0)
+    np.testing.assert_array_equal(out, x + r[..., None].astype(np.float32))
+
+
+def test_the_output_may_be_an_operand():
+    x = np.arange(100, dtype=np.float32).reshape(2, 50)
+    store = Store(load(0, "f32", "vector") * 2.0, "f32")
+    block = compiled([store], 16)
+    words = np.array([0, 0, 0, 2, 50, *[0] * 11, *[x.ctypes.data, 0, x.strides[0]] * 2], np.int64)
+    block.ctypes(words.ctypes.data, 0)
+    np.testing.assert_array_equal(x, np.arange(100).reshape(2, 50) * 2)
+
+
+@pytest.mark.skipif("avx512" not in [level.name for level in isa.available()], reason="needs AVX-512")
+def test_requantising_is_straight_vector_code():
+    y = op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector") + load(2, "f32", "vector")
+    store = Store(math.quantize(maximum(y, 0.0), load(3, "f32", "scalar"), load(4, "f32", "scalar"), "u8"), "u8")
+    text = compiled([store], 16)._library.get_asm_str()
+    kernel = text[:text.index("cfunc.")]
+    for instruction in ("vcvtdq2ps", "vmaxps", "vminps", "vcvtps2dq", "vpmovdb"):
+        lines = [line for line in kernel.splitlines() if f"\t{instruction}\t" in line]
+        assert any("%zmm" in line for line in lines), instruction
+    assert "call" not in kernel
