@@ -168,7 +168,11 @@ def test_operands_of_every_type_and_kind(lanes, kind):
 @pytest.mark.parametrize("lanes", LANES)
 def test_results_of_every_type(lanes):
     rng = np.random.default_rng(6)
-    x = rng.integers(0, 2**32, (2, 501), dtype=np.uint64).astype(np.uint32).view(np.float32)
+    bits = rng.integers(0, 2**32, (6, 501), dtype=np.uint64).astype(np.uint32)
+    # about ties of bf16 and f16
+    bits[1:4] = bits[1:4] & ~np.uint32(0xFFFF) | np.array([[0x8001], [0x7FFF], [0x8000]], np.uint32)
+    bits[4:] = bits[4:] & ~np.uint32(0x1FFF) & 0xC7FFFFFF | np.array([[0xFFF], [0x1000]], np.uint32)
+    x = bits.view(np.float32)
     x[0, :FLOATS.size] = FLOATS
     stores = [Store(load(0, "s32" if t in ("s8", "u8", "s32") else "f32", "vector"), t) for t in STORAGE]
     block = compiled(stores, lanes)
