@@ -117,8 +117,9 @@ def measure(name: str, threads: int, isa: str | None, seconds: float) -> dict[st
     o = Operands.of(m, k, n)
     ours, theirs = graphq_call(o, threads, isa), onnxruntime_call(o, threads)
     times = alternate([ours] if theirs is None else [ours, theirs], seconds)
-    row = {"case": name, "m": m, "k": k, "n": n, "threads": threads, "median_ms": statistics.median(times[0]),
-           "minimum_ms": min(times[0]), "tops": 2e-9 * m * k * n / min(times[0])}
+    row: dict[str, Any] = {"case": name, "m": m, "k": k, "n": n, "threads": threads,
+                           "median_ms": statistics.median(times[0]), "minimum_ms": min(times[0]),
+                           "tops": 2e-9 * m * k * n / min(times[0])}
     if theirs is not None:
         row |= {"ort_median_ms": statistics.median(times[1]), "ort_minimum_ms": min(times[1]),
                 "largest_difference": int(np.abs(ours().astype(int) - theirs()).max())}

@@ -23,7 +23,6 @@ from sklearn.neural_network import MLPClassifier
 
 import graphq as gq
 import graphq.kernels.cache
-from graphq.text import parse, to_text
 
 SHADES = " ░▒▓█"
 
@@ -79,7 +78,7 @@ def first_result(text: str, x: np.ndarray, folder: str) -> tuple[float, int]:
     """In a new process: seconds from a graph's text to its first result, and the number of functions compiled."""
     os.environ["GRAPHQ_CACHE_DIR"] = folder
     start = time.perf_counter()
-    gq.compile(parse(text))(x=x)
+    gq.compile(gq.parse(text))(x=x)
     return time.perf_counter() - start, graphq.kernels.cache.statistics().compiled
 
 
@@ -88,7 +87,7 @@ def print_start_times(graph: gq.Graph, x: np.ndarray) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for state in ("cold", "warm"):
             with ProcessPoolExecutor(1, get_context("spawn")) as process:
-                seconds, compiled = process.submit(first_result, to_text(graph), x, folder).result()
+                seconds, compiled = process.submit(first_result, gq.to_text(graph), x, folder).result()
             print(f"first result, {state} kernel cache: {seconds:.3f} s ({compiled} functions compiled)")
 
 
@@ -134,8 +133,8 @@ def main() -> None:
     print_start_times(graph, x_test)
     print()
 
-    # Digits on which the predictions or the label differ come first: they tell more than the others.
-    shown = np.argsort((f32 == quantised) & (f32 == test_labels), kind="stable")[:6]
+    # Three digits on which predictions and label differ, if there are any, and three on which they agree.
+    shown = np.argsort((f32 == quantised) & (f32 == test_labels), kind="stable")[[0, 1, 2, -3, -2, -1]]
     print_digits(test[shown], test_labels[shown], f32[shown], quantised[shown])
 
 

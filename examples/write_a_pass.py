@@ -22,7 +22,6 @@ import numpy as np
 import graphq as gq
 from graphq.passes import ANY, PIPELINE, Rewrite
 from graphq.testing import check_pass
-from graphq.text import parse, to_text
 
 
 class FoldScaleIntoDequantize(Rewrite):
@@ -109,7 +108,7 @@ def test_scale_that_becomes_subnormal_is_refused():
 def refused(text: str) -> str:
     """Assert that the pass leaves the graph alone; the reason that it gives."""
     check_pass(FoldScaleIntoDequantize(), before=text, after=None)
-    _, refusals = FoldScaleIntoDequantize().apply(parse(text))
+    _, refusals = FoldScaleIntoDequantize().apply(gq.parse(text))
     return refusals[0].reason
 
 
@@ -155,13 +154,13 @@ def test_returned_dequantize_is_refused():
 
 def main() -> None:
     """Run the pass alone, see it refuse, and run it in front of the pipeline."""
-    graph = parse(SCORES)
-    print("The graph:", to_text(graph), sep="\n")
+    graph = gq.parse(SCORES)
+    print("The graph:", gq.to_text(graph), sep="\n")
 
     alone = graph.copy()
-    print(f"\nThe pass alone applied {FoldScaleIntoDequantize()(alone)} time:", to_text(alone), sep="\n")
+    print(f"\nThe pass alone applied {FoldScaleIntoDequantize()(alone)} time:", gq.to_text(alone), sep="\n")
 
-    count, refusals = FoldScaleIntoDequantize().apply(parse(SCORES.replace("0.125", "0.3")))
+    count, refusals = FoldScaleIntoDequantize().apply(gq.parse(SCORES.replace("0.125", "0.3")))
     print(f"\nWith a factor of 0.3 it applied {count} times and says why:")
     for refusal in refusals:
         print(f"  {refusal.node}\n    {refusal.reason}")

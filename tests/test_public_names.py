@@ -1,0 +1,63 @@
+"""The public names: what `import graphq` promises, and that nothing else slips in unnoticed."""
+import inspect
+
+import pytest
+
+import graphq as gq
+
+NAMES = {
+    "CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError", "Node",
+    "ParseError", "TensorType", "Value", "VerifyError", "compile", "dtypes", "errors", "ops", "parse", "passes",
+    "reference", "testing", "to_text",
+}
+OPS = {"add", "bias_add", "clamp", "dequantize", "divide", "gelu", "matmul", "maximum", "minimum", "multiply",
+       "quantize", "relu", "sigmoid", "softmax", "static_reshape", "static_transpose", "subtract", "tanh", "type_cast"}
+
+
+def test_all_is_the_list_of_public_names():
+    assert set(gq.__all__) == NAMES
+    assert all(hasattr(gq, name) for name in NAMES)
+    assert len(gq.__all__) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_public_names_are_documented(name):
+    assert inspect.getdoc(getattr(gq, name))
+
+
+def test_compile_has_the_parameters_of_the_design():
+    parameters = inspect.signature(gq.compile).parameters
+    assert list(parameters) == ["graph", "isa", "threads", "strict", "passes", "cache"]
+    assert all(p.kind is p.KEYWORD_ONLY for name, p in parameters.items() if name != "graph")
+    assert [p.default for p in list(parameters.values())[1:]] == [None, None, False, None, True]
+
+
+def test_compiled_graph_has_its_public_members():
+    for name in ("__call__", "explain", "formula"):
+        assert inspect.getdoc(getattr(gq.CompiledGraph, name)), name
+
+
+def test_builder_has_a_documented_method_for_each_op():
+    g = gq.Graph()
+    assert set(dir(g)) >= OPS | {"input", "constant", "output", "inputs", "outputs", "nodes"}
+    for name in OPS:
+        assert inspect.getdoc(getattr(g, name)), name
+
+
+def test_passes_and_testing_have_what_a_pass_author_needs():
+    for name in ("ANY", "PIPELINE", "Match", "Pass", "Refusal", "Rewrite", "run_passes"):
+        assert hasattr(gq.passes, name), name
+    assert isinstance(gq.passes.PIPELINE, tuple) and all(callable(p) for p in gq.passes.PIPELINE)
+    assert callable(gq.testing.check_pass)
+
+
+def test_errors_have_one_base():
+    for name in NAMES:
+        if name.endswith("Error"):
+            assert issubclass(getattr(gq, name), gq.GraphqError), name
+
+
+def test_version_is_that_of_the_distribution():
+    from importlib.metadata import version
+
+    assert gq.__version__ == version("graphq")
