@@ -50,20 +50,22 @@ def plan_eltwise(store: Store, batch: int, m: int, n: int, level: Level, *, thre
 
 
 def _parts(store: Store, elements: int, lanes: int, threads: int) -> int:
-    """Choose a number of blocks by the work there is: about two cycles an operation on a vector of 512 bits."""
-    cycles = elements * 2 * len(list(walk(lower(store.expr)))) // min(lanes, 8)
+    """Choose a number of blocks by the work there is: a cycle per operation on a vector (measured: 0.65 to 0.85), 4 to
+    move it.
+    """
+    cycles = elements * (len(list(walk(lower(store.expr)))) + 4) // lanes
     return 1 if threads == 1 else max(1, min(BLOCKS_PER_THREAD * threads, cycles // BLOCK_CYCLES))
 
 
 def split(batch: int, m: int, n: int, parts: int) -> tuple[int, int, int]:
-    """Cut the space into at least `parts` blocks where it can: batch elements, then rows, then columns by 64.
+    """Cut the space into `parts` blocks or somewhat more: batch elements, then rows, then columns by 64.
 
     Gives batch elements, rows and columns per block, each at least 1.
     """
     if batch >= parts or not batch * m * n:
-        return max(1, -(-batch // parts)), max(1, m), max(1, n)
+        return max(1, batch // parts), max(1, m), max(1, n)
     parts = -(-parts // batch)
     if m >= parts:
-        return 1, -(-m // parts), n
+        return 1, m // parts, n
     parts = -(-parts // m)
     return 1, 1, -(-n // (parts * 64)) * 64
