@@ -37,7 +37,7 @@ def compile(graph: Graph, *, isa: str | None = None, threads: int | None = None,
     if not isinstance(graph, Graph):
         raise GraphError(f"compile takes a Graph, got {graph!r}")
     require_outputs(graph)
-    return CompiledGraph(graph, isa_levels.resolve(isa), resolve_threads(threads), strict,
+    return CompiledGraph(graph, isa_levels.resolve(isa, cache=cache), resolve_threads(threads), strict,
                          PIPELINE if passes is None else tuple(passes), cache)
 
 

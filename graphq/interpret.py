@@ -65,13 +65,14 @@ def check_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, np.ndarray
 
 def check_array(name: str, type: TensorType, array: Any) -> np.ndarray:
     """`array` as a C-contiguous array of exactly `type`; raises InputError when it is not one."""
-    x = np.asarray(array)
+    try:
+        x = np.asarray(array)
+    except ValueError as e:  # a ragged list
+        raise InputError(f"input '{name}' must be {type}: {e}") from None
     if x.dtype != type.dtype.numpy:
         raise InputError(f"input '{name}' must be {type}, got dtype {x.dtype} (no implicit conversion: use astype)")
     fits = type.shape is None or (x.ndim == len(type.shape)
                                   and all(d is None or d == n for d, n in zip(type.shape, x.shape, strict=True)))
     if not fits:
         raise InputError(f"input '{name}' must be {type}, got shape {list(x.shape)}")
-    if not x.dtype.isnative:
-        x = x.astype(type.dtype.numpy)
     return np.require(x, requirements=["C", "A"]) if x.ndim else np.array(x)

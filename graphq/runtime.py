@@ -234,7 +234,9 @@ class Runner:
             buffer = self.plan.buffers[b]
             if buffer.place == "input":
                 return inputs[buffer.index]
-            return outputs[buffer.index] if buffer.place == "output" else instance.views[b]
+            view = outputs[buffer.index] if buffer.place == "output" else instance.views[b]
+            assert view is not None
+            return view
 
         out = step.call(*(None if b is None else array(b) for b in step.inputs))
         for b, x in zip(step.outputs, out if isinstance(out, tuple) else (out,), strict=True):
@@ -300,7 +302,7 @@ def resolve_threads(threads: int | None) -> int:
 
     Raises InputError unless it is a positive int or None.
     """
-    most = numba.config.NUMBA_NUM_THREADS
+    most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
     if threads is None:
         return max(1, min(most, len(os.sched_getaffinity(0)), _quota()))
     if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:

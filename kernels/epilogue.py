@@ -68,7 +68,7 @@ class Epilogue:
         """Refuse a shape that would enlarge the output."""
         padded = (1,) * (len(self.out) - len(shape)) + shape
         if len(padded) > len(self.out) or any(a not in (1, b) for a, b in zip(padded, self.out, strict=True)):
-            raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into {list(self.out)}, the result's")
+            raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(self.out)}")
 
     def axis(self, node: Node) -> int | None:
         """The dimension of the output along which a quantize's or dequantize's parameters vary; None per tensor."""

@@ -139,7 +139,8 @@ def _operands(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerMatmul
     a_zp, b_zp = ((n.attrs["zps"] or (0,)) for n in (left, right))
     product = IntegerMatmul(
         index[a], index[b], a.dtype.name, b.dtype.name, a.type.dims, b.type.dims,
-        node.attrs["transpose_a"] and len(a.type.dims) > 1, node.attrs["transpose_b"], a_zp[0], np.asarray(b_zp, np.int32))
+        node.attrs["transpose_a"] and len(a.type.dims) > 1, node.attrs["transpose_b"], a_zp[0],
+        np.asarray(b_zp, np.int32))
     _refuse_overflow(product, constants[product.b])
     scales = [np.asarray(n.attrs["scales"], np.float32).astype(np.float64) for n in (left, right)]
     return product, (scales[0] * scales[1]).astype(np.float32)

@@ -1,0 +1,236 @@
+"""Calling a compiled graph: arguments, out=, threads at the same time, the arena, forks."""
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.errors import InputError
+from graphq.ir import TensorType
+from graphq.runtime import Buffer, PythonStep, plan_arena, resolve_threads
+from graphq.testing import random_inputs
+
+
+@pytest.fixture(scope="module")
+def model():
+    g = gq.Graph("two")
+    x = g.dequantize(g.input("x", shape=(64, 32), dtype="u8"), scales=[0.1], zps=[9])
+    w = g.dequantize(g.constant(np.random.default_rng(0).integers(-127, 128, (32, 48)).astype(np.int8)), scales=[0.1])
+    z = g.input("z", shape=(48,), dtype="f32")
+    g.output(g.quantize(g.add(g.matmul(x, w), z), dtype="u8", scales=[2.0], zps=[100]), name="q")
+    g.output(g.softmax(z, axis=0), name="s")
+    return gq.compile(g, threads=2)
+
+
+@pytest.fixture
+def inputs(model):
+    return random_inputs(model.source)
+
+
+def test_outputs_come_as_a_dict_in_order(model, inputs):
+    out = model(**inputs)
+    assert list(out) == ["q", "s"] and out["q"].dtype == np.uint8
+    assert np.array_equal(out["q"], model(inputs)["q"])
+
+
+@pytest.mark.parametrize("change, message", [
+    (dict(x=None), r"missing \['x'\]"),
+    (dict(y=np.zeros(3)), r"unexpected \['y'\]"),
+    (dict(x=np.zeros((64, 31), np.uint8)), r"'x' must be u8\[64,32\], got shape \[64, 31\]"),
+    (dict(x=np.zeros((1, 64, 32), np.uint8)), r"'x' must be u8\[64,32\], got shape"),
+    (dict(x=np.zeros((64, 32), np.int8)), r"'x' must be u8\[64,32\], got dtype int8"),
+    (dict(z=np.zeros(48)), r"'z' must be f32\[48\], got dtype float64"),
+    (dict(z=np.zeros(48, ">f4")), r"'z' must be f32\[48\], got dtype >f4"),
+    (dict(z="text"), r"'z' must be f32\[48\], got dtype"),
+    (dict(z=[[1], [2, 3]]), "'z'"),
+])
+def test_bad_arguments_are_named_before_anything_runs(model, inputs, change, message):
+    given = {k: v for k, v in {**inputs, **change}.items() if v is not None}
+    for run in (model, lambda given: gq.reference(model.source, given)):
+        with pytest.raises(InputError, match=message):
+            run(given)
+
+
+def test_strided_reversed_unaligned_and_readonly_arrays_are_accepted(model, inputs):
+    wanted = model(inputs)
+    wide = np.zeros((64, 64), np.uint8)
+    wide[:, ::2] = inputs["x"]
+    odd = np.zeros(48 * 4 + 1, np.uint8)[1:].view(np.float32)
+    odd[:] = inputs["z"]
+    readonly = inputs["x"].copy()
+    readonly.flags.writeable = False
+    for change in (dict(x=wide[:, ::2]), dict(x=np.asfortranarray(inputs["x"])), dict(x=inputs["x"][::-1][::-1]),
+                   dict(z=odd), dict(x=readonly)):
+        out = model({**inputs, **change})
+        assert all(np.array_equal(out[k], wanted[k]) for k in wanted)
+
+
+def test_out_takes_the_results(model, inputs):
+    wanted = model(inputs)
+    out = {"q": np.zeros((64, 48), np.uint8), "s": np.zeros(48, np.float32)}
+    got = model(inputs, out=out)
+    assert got["q"] is out["q"] and all(np.array_equal(out[k], wanted[k]) for k in wanted)
+
+
+@pytest.mark.parametrize("out, message", [
+    (np.zeros(3), "must be a mapping of the outputs"),
+    ({"q": np.zeros((64, 48), np.uint8)}, "must hold the outputs"),
+    ({"q": np.zeros((64, 48), np.uint8), "s": [0.0] * 48}, "'s' must be an array"),
+    ({"q": np.zeros((64, 48), np.int8), "s": np.zeros(48, np.float32)}, r"'q' must be u8\[64,48\]"),
+    ({"q": np.zeros((48, 64), np.uint8), "s": np.zeros(48, np.float32)}, r"'q' must be u8\[64,48\]"),
+    ({"q": np.zeros((64, 96), np.uint8)[:, ::2], "s": np.zeros(48, np.float32)}, "'q' must be C-contiguous"),
+])
+def test_a_bad_out_is_refused(model, inputs, out, message):
+    with pytest.raises(InputError, match=message):
+        model(inputs, out=out)
+
+
+def test_out_may_not_overlap_an_input(model, inputs):
+    with pytest.raises(InputError, match="'s' shares memory"):
+        model(inputs, out={"q": np.zeros((64, 48), np.uint8), "s": inputs["z"]})
+    readonly = np.zeros(48, np.float32)
+    readonly.flags.writeable = False
+    with pytest.raises(InputError, match="'s' must be C-contiguous, aligned and writeable"):
+        model(inputs, out={"q": np.zeros((64, 48), np.uint8), "s": readonly})
+
+
+def test_an_input_named_out_goes_into_the_mapping():
+    g = gq.Graph()
+    g.output(g.relu(g.input("out", shape=(2,), dtype="f32")), name="y")
+    assert gq.compile(g)({"out": np.array([-1, 1], np.float32)}).tolist() == [0, 1]
+
+
+def test_many_threads_call_one_model(model):
+    cases = [random_inputs(model.source, seed) for seed in range(8)]
+    wanted = [model(c)["q"] for c in cases]
+    wrong = []
+
+    def work(k):
+        for _ in range(50):
+            if not np.array_equal(model(cases[k])["q"], wanted[k]):
+                wrong.append(k)
+
+    workers = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for t in workers:
+        t.start()
+    for t in workers:
+        t.join()
+    assert wrong == []
+
+
+def test_the_callers_thread_number_is_restored(model, inputs):
+    import numba
+
+    before = numba.get_num_threads()
+    numba.set_num_threads(1)
+    try:
+        model(inputs)
+        assert numba.get_num_threads() == 1
+    finally:
+        numba.set_num_threads(before)
+
+
+def run_python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+
+
+FORK = """
+import os, sys, warnings
+import numpy as np, graphq as gq
+warnings.simplefilter("ignore")
+g = gq.Graph()
+g.output(g.gelu(g.input("x", shape=(300_000,), dtype="f32")))
+x = np.ones(300_000, np.float32)
+model, serial = gq.compile(g, threads=2), gq.compile(g, threads=1)
+if model.threads < 2: print("one core"); sys.exit(0)
+model(x=x)
+pid = os.fork()
+if pid == 0:
+    serial(x=x)
+    try:
+        model(x=x)
+        os._exit(1)
+    except gq.KernelError as e:
+        os._exit(0 if "forked" in str(e) else 2)
+print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_forked_child_gets_an_error_not_a_crash():
+    done = run_python(FORK)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in ("child 0", "one core")
+
+
+WORKQUEUE = """
+import os
+os.environ["NUMBA_THREADING_LAYER"] = "workqueue"
+import threading, numba, numpy as np, graphq as gq
+g = gq.Graph()
+g.output(g.gelu(g.input("x", shape=(300_000,), dtype="f32")))
+x = np.ones(300_000, np.float32)
+model = gq.compile(g, threads=2)
+wanted = model(x=x)
+workers = [threading.Thread(target=lambda: [model(x=x) for _ in range(20)]) for _ in range(4)]
+[t.start() for t in workers]; [t.join() for t in workers]
+print(np.array_equal(model(x=x), wanted))
+"""
+
+
+def test_the_workqueue_layer_survives_concurrent_callers():
+    done = run_python(WORKQUEUE)
+    assert done.returncode == 0 and done.stdout.strip() == "True", done.stderr
+
+
+def test_thread_numbers(monkeypatch):
+    assert resolve_threads(1) == 1
+    assert resolve_threads(10_000) == __import__("numba").config.NUMBA_NUM_THREADS
+    monkeypatch.setattr("graphq.runtime._quota", lambda: 1)
+    assert resolve_threads(None) == 1
+
+
+def test_quota_of_the_control_group(tmp_path):
+    from graphq.runtime import _quota
+
+    for text, cores in (("150000 100000", 2), ("100000 100000", 1), ("50000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(text)
+        assert _quota(str(tmp_path / "cpu.max")) == cores
+    (tmp_path / "cpu.max").write_text("max 100000")
+    assert _quota(str(tmp_path / "cpu.max")) > 1000
+    assert _quota(str(tmp_path / "absent")) > 1000
+
+
+def step(inputs, outputs):
+    return PythonStep("test", lambda *a: a, tuple(inputs), tuple(outputs))
+
+
+def test_arena_shares_space_between_disjoint_lifetimes():
+    t = TensorType(gq.dtypes.u8, (100,))
+    buffers = [Buffer("input", 100, t), *(Buffer("arena", n, t) for n in (100, 100, 100, 200))]
+    steps = [step([0], [1]), step([1], [2]), step([2], [3]), step([3], [4]), step([4], [])]
+    offsets, size = plan_arena(buffers, steps)
+    assert set(offsets) == {1, 2, 3, 4} and all(o % 64 == 0 for o in offsets.values())
+    assert size == 256 + 128
+    for a, b in ((1, 2), (2, 3), (3, 4)):  # alive at the same step
+        ends = [(offsets[k], offsets[k] + buffers[k].nbytes) for k in (a, b)]
+        assert ends[0][1] <= ends[1][0] or ends[1][1] <= ends[0][0]
+
+
+def test_arena_lifetimes_at_random():
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        count = int(rng.integers(2, 12))
+        buffers = [Buffer("arena", int(rng.integers(0, 1000))) for _ in range(count)]
+        steps = [step(rng.choice(count, 2), rng.choice(count, 1)) for _ in range(15)]
+        offsets, size = plan_arena(buffers, steps)
+        life = {}
+        for k, s in enumerate(steps):
+            for b in (*s.inputs, *s.outputs):
+                life.setdefault(int(b), []).append(k)
+        for a in life:
+            assert offsets[a] + buffers[a].nbytes <= size
+            for b in life:
+                if a < b and min(life[a]) <= max(life[b]) and min(life[b]) <= max(life[a]):
+                    assert (offsets[a] + buffers[a].nbytes <= offsets[b] or offsets[b] + buffers[b].nbytes <= offsets[a])
