@@ -1,0 +1,178 @@
+"""The kernel cache: where it lives, what a second process does, and what damage it survives."""
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from graphq.kernels import cache
+
+SOURCE = '''"""A kernel that writes its index."""
+from graphq.kernels.cache import block, function
+from graphq.kernels.expression import Store, const
+from graphq.kernels.vector import epilogue
+
+WRITE = epilogue(Store(const({value}, "s32"), "s32"), 1)
+
+
+@block
+def BLOCK(args, index):
+    WRITE(args, 0, 0, index, 1, 1, 0, 0)
+
+
+@function("intp(intp)")
+def twice(x):
+    return 2 * x
+'''
+
+_CHILD = """
+import json, sys
+import numpy as np
+from graphq.kernels import cache
+module = cache.load("test", sys.stdin.read())
+out = np.zeros(3, np.int32)
+module.BLOCK.ctypes(np.array([0] * 16 + [out.ctypes.data, 0, 0]).ctypes.data, 1)
+got = cache.statistics()
+print(json.dumps({"out": out.tolist(), "twice": module.twice(21), "compiled": got.compiled, "loaded": got.loaded,
+                  "path": str(cache.info().path), "bytes": cache.info().bytes}))
+"""
+
+
+def start(folder, value=7, **environment):
+    """Begin a process that loads and runs the kernel."""
+    names = {k: v for k, v in os.environ.items() if k not in ("GRAPHQ_CACHE_DIR", "XDG_CACHE_HOME")}
+    names |= {} if folder is None else {"GRAPHQ_CACHE_DIR": str(folder)}
+    names |= environment
+    child = subprocess.Popen([sys.executable, "-c", _CHILD], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, env={k: v for k, v in names.items() if v is not None})
+    child.stdin.write(SOURCE.format(value=value))
+    child.stdin.close()
+    return child
+
+
+def finish(child):
+    out, errors = child.stdout.read(), child.stderr.read()
+    child.stdout.close()
+    child.stderr.close()
+    assert child.wait() == 0, errors
+    found = json.loads(out)
+    assert (found["out"], found["twice"]) == ([0, 7, 0], 42)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A new cache folder for this process and its children."""
+    monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(tmp_path / "kernels"))
+    return tmp_path / "kernels"
+
+
+def test_a_second_process_compiles_nothing(folder):
+    first, second = finish(start(folder)), finish(start(folder))
+    assert (first["compiled"], first["loaded"]) == (2, 0)
+    assert (second["compiled"], second["loaded"]) == (0, 2)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (module,) = folder.glob("test_*.py")
+    assert module.read_text() == SOURCE.format(value=7)
+    assert sorted(p.suffix for p in (folder / "__pycache__").iterdir()) == [".nbc", ".nbc", ".nbi", ".nbi"]
+
+
+def test_damaged_files_are_made_anew(folder, monkeypatch):
+    def load():
+        """As a new process would: how many functions were compiled."""
+        monkeypatch.setattr(cache, "_modules", {})
+        before = cache.statistics().compiled
+        assert cache.load("test", SOURCE.format(value=4)).twice(21) == 42
+        return cache.statistics().compiled - before
+
+    assert (load(), load()) == (2, 0)
+    (module,) = folder.glob("test_*.py")
+    for path in [module, *sorted((folder / "__pycache__").glob("*twice*"))]:
+        for damaged in (path.read_bytes()[:40], b""):
+            path.write_bytes(damaged)
+            load()
+            assert load() == 0, path
+            assert module.read_text() == SOURCE.format(value=4)
+
+
+def test_processes_may_race(folder):
+    children = [start(folder) for _ in range(2)]
+    assert {finish(c)["path"] for c in children} == {str(folder)}
+    assert finish(start(folder))["compiled"] == 0
+
+
+def test_numba_settings_do_not_move_the_compiled_code(folder, tmp_path):
+    finish(start(folder, NUMBA_CACHE_DIR=str(tmp_path / "numba")))
+    assert not (tmp_path / "numba").exists()
+    assert list((folder / "__pycache__").glob("*.nbc"))
+
+
+def test_where_the_folder_is(tmp_path):
+    home, base = tmp_path / "home", tmp_path / "xdg"
+    home.mkdir()
+    assert finish(start(None, HOME=str(home)))["path"] == str(home / ".cache" / "graphq")
+    assert finish(start(None, HOME=str(home), XDG_CACHE_HOME=str(base)))["path"] == str(base / "graphq")
+
+
+def test_unusable_folders_give_way_to_a_temporary_one(tmp_path):
+    shared, blocked = tmp_path / "shared", tmp_path / "file"
+    shared.mkdir()
+    shared.chmod(0o777)
+    blocked.write_text("")
+    for wanted in (shared, blocked / "graphq"):
+        found = finish(start(wanted))
+        assert found["path"] != str(wanted) and not Path(found["path"]).exists()  # removed at exit
+        assert found["compiled"] == 2
+    assert not list(shared.iterdir())
+
+
+def test_without_a_home(monkeypatch):
+    for name in ("GRAPHQ_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cache.pwd, "getpwuid", {}.__getitem__)  # a user without an entry, as in some containers
+    path = cache.folder()
+    assert path.is_dir() and path.name.startswith("graphq-")
+
+
+def test_a_module_is_made_once_even_by_many_threads(folder):
+    made = []
+    source = SOURCE.format(value=1)
+    threads = [threading.Thread(target=lambda: made.append(cache.load("test", source))) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(made) == 8 and len(set(map(id, made))) == 1
+    assert cache.load("test", source) is made[0]
+    assert sys.modules[made[0].__name__] is made[0]
+
+
+def test_without_the_cache_nothing_is_written(folder):
+    before = cache.statistics().compiled
+    module = cache.load("test", SOURCE.format(value=2), cache=False)
+    assert module.twice(4) == 8 and module.BLOCK.address
+    assert cache.statistics().compiled == before + 2
+    assert not folder.exists()
+
+
+def test_info_and_clear_know_only_our_files(folder):
+    assert cache.info() == cache.Info(folder, 0, 0)
+    cache.load("test", SOURCE.format(value=3))
+    (folder / "notes.py").write_text("mine")
+    (folder / "test_short.py").write_text("mine")
+    found = cache.info()
+    assert (found.path, found.modules) == (folder, 1) and found.bytes > 1000
+    assert cache.clear() == 1
+    assert sorted(p.name for p in folder.rglob("*") if p.is_file()) == ["notes.py", "test_short.py"]
+    assert cache.info() == cache.Info(folder, 0, 0)
+
+
+def test_a_defect_in_a_module_is_its_own_error(folder):
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            cache.load("test", "1 / 0\n")
+    with pytest.raises(ValueError, match="lower-case identifier"):
+        cache.load("../test", "")
