@@ -1,63 +1,35 @@
 """The graph: values (logical tensors), nodes, and the only four ways to change them.
 
 A graph is a list of nodes in topological order. `add_node`, `replace_uses`, `set_outputs` and `prune` are its mutators;
-every pass is made of them. Builder methods (`g.matmul(...)`) are `add` under the name of an op.
+every pass is made of them. Builder methods (`g.matmul(...)`) are `add_node` under the name of an op.
 """
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from operator import attrgetter
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
 from graphq.dtypes import DType, DTypeLike, as_dtype
 from graphq.errors import GraphError, GraphqError
+from graphq.names import quote
 from graphq.op import OPS, Op, lookup
+from graphq.tensor_type import Dim, TensorType, check_dims, check_size, frozen
 
-Dim: TypeAlias = int | None
+__all__ = ["Dim", "Graph", "Node", "Operand", "Property", "TensorType", "Use", "Value"]
+
 Property: TypeAlias = Literal["undef", "variable", "constant", "host_scalar"]
 
-
-@dataclass(frozen=True)
-class TensorType:
-    """A dtype and a shape. A dimension of None is unknown, a shape of None has unknown rank."""
-
-    dtype: DType
-    shape: tuple[Dim, ...] | None
-
-    def __str__(self) -> str:
-        dims = "*" if self.shape is None else ",".join("?" if d is None else str(d) for d in self.shape)
-        return f"{self.dtype.name}[{dims}]"
-
-    @property
-    def known(self) -> bool:
-        """Whether rank and all dimensions are known."""
-        return self.shape is not None and None not in self.shape
-
-    @property
-    def dims(self) -> tuple[int, ...]:
-        """The shape, all dimensions known; raises GraphError when one is not."""
-        if self.shape is None or None in self.shape:
-            raise GraphError(f"shape of {self} is not known yet")
-        return self.shape  # type: ignore[return-value]
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        out = 1
-        for d in self.dims:
-            out *= d
-        return out
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a dense array of this type."""
-        return self.size * self.dtype.itemsize
+_GAP = 1 << 60
+_PLACE = attrgetter("place")
 
 
-class Use(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Use:
     """One place where a value is used: operand `index` of `node`, or graph output `index` when `node` is None."""
 
     node: Node | None
@@ -74,7 +46,8 @@ class Value:
 
     def __init__(self, graph: Graph, type: TensorType, node: Node | None, index: int, name: str | None = None,
                  property: Property = "undef") -> None:
-        self.graph, self.type, self.node, self.index, self.name, self.property = graph, type, node, index, name, property
+        self.graph, self.type, self.node, self.index = graph, type, node, index
+        self.name, self.property = name, property
         self.uses: list[Use] = []
 
     @property
@@ -94,8 +67,8 @@ class Value:
 
     @property
     def users(self) -> list[Node]:
-        """The nodes that use this value, each once, in graph order of first use."""
-        return list(dict.fromkeys(u.node for u in self.uses if u.node is not None))
+        """The nodes that use this value, each once, in graph order."""
+        return sorted({u.node for u in self.uses if u.node is not None}, key=_PLACE)
 
     @property
     def is_output(self) -> bool:
@@ -107,13 +80,17 @@ class Value:
 
 
 class Node:
-    """An operation applied: `op`, operands (None for an absent optional one), all attributes, outputs."""
+    """An operation applied: `op`, operands (None for an absent optional one), all attributes, outputs.
 
-    __slots__ = ("attrs", "graph", "inputs", "op", "outputs")
+    `place` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out.
+    """
+
+    __slots__ = ("attrs", "graph", "inputs", "op", "outputs", "place", "removed")
 
     def __init__(self, graph: Graph, op: Op, inputs: tuple[Value | None, ...], attrs: Mapping[str, Any]) -> None:
         self.graph, self.op, self.inputs, self.attrs = graph, op, inputs, attrs
         self.outputs: tuple[Value, ...] = ()
+        self.place, self.removed = 0, False
 
     @property
     def output(self) -> Value:
@@ -140,6 +117,8 @@ class Graph:
     """
 
     def __init__(self, name: str = "graph") -> None:
+        if not isinstance(name, str):
+            raise GraphError(f"a graph's name must be a string, got {name!r}")
         self.name = name
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
@@ -147,6 +126,7 @@ class Graph:
         self.nodes: list[Node] = []
         self._names: set[str] = set()
         self._before: Node | None = None
+        self._numbers: dict[Value, int] | None = None
 
     # -- building ---------------------------------------------------------------------------------------------
 
@@ -157,46 +137,42 @@ class Graph:
         Raises GraphError on a name that is taken, an unknown dtype or a negative dimension.
         """
         where = f"input '{name}'"
-        if not isinstance(name, str) or not name:
-            raise GraphError(f"an input's name must be a non-empty string, got {name!r}")
-        if property not in ("undef", "variable", "constant", "host_scalar"):
+        if not isinstance(property, str) or property not in get_args(Property):
             raise GraphError(f"{where}: property must be undef, variable, constant or host_scalar, got {property!r}")
         try:
             kind = as_dtype(dtype)
         except GraphError as e:
             raise GraphError(f"{where}: {e}") from None
-        value = Value(self, TensorType(kind, _dims(shape, where)), None, 0, self._claim(name, where), property)
+        type = TensorType(kind, check_dims(shape, where))
+        value = Value(self, type, None, 0, self._claim(name, where), property)
         self.inputs.append(value)
         return value
 
     def constant(self, value: np.ndarray | float | Sequence[Any], *, name: str | None = None) -> Value:
-        """Add a constant; the array is copied and never changes. A float or a list becomes f32."""
-        array = np.asarray(value)
-        if not isinstance(value, np.ndarray | np.generic) and array.dtype in (np.float64, np.int64):
-            array = array.astype(np.float32)
-        array = np.array(array, order="C", copy=True)
-        array.flags.writeable = False
-        return self.add_node(lookup("constant"), (), {"value": array}, name=name)[0]
+        """Add a constant; the array is copied and never changes. A number or a list of numbers becomes f32."""
+        return self.add_node(lookup("constant"), (), {"value": frozen(value, "constant")}, name=name)[0]
 
     def output(self, value: Value, *, name: str | None = None) -> Value:
-        """Return `value` from the graph, under `name` (its own name or "outN" when not given)."""
+        """Return `value` from the graph, under `name` (its own name or a free "outN" when not given)."""
         self._own(value, "output")
         if name is None:
-            name = value.name or f"out{len(self.outputs)}"
+            name = value.name or next(n for k in range(len(self.outputs), 2 * len(self.outputs) + 1)
+                                      if (n := f"out{k}") not in self.output_names)
         if name in self.output_names:
             raise GraphError(f"output '{name}': the graph has an output of that name already")
-        if value.node is not None and not value.is_output and name not in self._names:
-            self._rename(value, name)
         self.set_outputs([*self.outputs, value], [*self.output_names, name])
+        if value.node is not None and value.name is None and name not in self._names:
+            self._rename(value, name)
         return value
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The builder method of op `name`: tensors positional, attributes by keyword, `name=` for the result."""
         if name.startswith("_"):
             raise AttributeError(name)
-        if name not in OPS:
-            raise _UnknownOp(_message(lookup, name))
-        op = OPS[name]
+        try:
+            op = lookup(name)
+        except GraphError as e:
+            raise _UnknownOp(str(e)) from None
 
         def build(*operands: Operand, name: str | None = None, **attrs: Any) -> Any:
             outs = self.add_node(op, operands, attrs, name=name)
@@ -211,82 +187,110 @@ class Graph:
     # -- the four mutators ------------------------------------------------------------------------------------
 
     def add_node(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], *,
-            name: str | None = None) -> tuple[Value, ...]:
+                 name: str | None = None) -> tuple[Value, ...]:
         """Add a node after all others (or at the insertion point of `before`); its outputs.
 
-        Arrays and numbers among the operands become constants. Raises GraphError, naming op, rule and values.
+        Arrays and numbers among the operands become constants. Raises GraphError, naming op, rule and values, and
+        leaves the graph as it was.
         """
         where = op.name if name is None else f"{op.name} '{name}'"
-        values = tuple(self._operand(x, where) for x in operands)
-        while values and values[-1] is None:
-            values = values[:-1]
+        given = [self._operand(x, where) for x in operands]
+        while given and given[-1] is None:
+            given.pop()
+        types = [_type_of(x) for x in given]
         try:
-            op.check_operands(len(values), lambda k: k >= len(values) or values[k] is None)
+            op.check_operands(len(given), lambda k: k >= len(given) or given[k] is None)
             complete = op.complete(attrs)
-            types = op.infer(*(v.type if v is not None else None for v in values), **complete)
+            inferred = op.infer(*types, **complete)
+            outs = (inferred,) if isinstance(inferred, TensorType) else inferred
+            for t in outs:
+                check_size(t.shape or (), "result")
         except GraphqError as e:
-            args = ", ".join("none" if v is None else f"{self.label(v)}: {v.type}" for v in values)
+            args = ", ".join(self._show(x, t) for x, t in zip(given, types, strict=True))
             raise type(e)(f"{where}({args}): {e}") from None
-        node = Node(self, op, values, complete)
-        outs = (types,) if isinstance(types, TensorType) else types
-        node.outputs = tuple(Value(self, t, node, k) for k, t in enumerate(outs))
         if name is not None:
-            node.outputs[0].name = self._claim(name, where)
+            name = self._claim(name, where)
+        values = tuple(self.add_node(lookup("constant"), (), {"value": x})[0] if isinstance(x, np.ndarray) else x
+                       for x in given)
+        node = Node(self, op, values, complete)
+        node.outputs = tuple(Value(self, t, node, k) for k, t in enumerate(outs))
+        if node.outputs:
+            node.outputs[0].name = name
+        self._insert(node)
         for k, v in enumerate(values):
             if v is not None:
                 v.uses.append(Use(node, k))
-        at = len(self.nodes) if self._before is None else self.nodes.index(self._before)
-        self.nodes.insert(at, node)
         return node.outputs
 
     def replace_uses(self, old: Value, new: Value, uses: Iterable[Use] | None = None) -> None:
         """Let the users of `old` (all, graph outputs included, or those of `uses`) use `new`.
 
-        Raises GraphError on a change of type.
+        Raises GraphError on a change of type, and when a user stands before `new` or computes it.
         """
+        self._own(old, "replace_uses")
+        self._own(new, "replace_uses")
         if old is new:
             return
-        uses = list(old.uses if uses is None else uses)
-        self._own(new, "replace_uses")
         if old.type != new.type:
-            raise GraphError(f"replace_uses: {self.label(old)}: {old.type} may not become {self.label(new)}: {new.type}")
-        for use in uses:
-            old.uses.remove(use)
+            raise GraphError(f"replace_uses: {self.label(old)}: {old.type} may not become "
+                             f"{self.label(new)}: {new.type}")
+        chosen = list(old.uses if uses is None else dict.fromkeys(uses))
+        for use in chosen:
+            if use not in old.uses:
+                raise GraphError(f"replace_uses: {use} is not a use of {self.label(old)}")
+            if use.node is not None and new.node is not None and use.node.place <= new.node.place:
+                raise GraphError(f"replace_uses: {self.describe(use.node)} does not come after {self.label(new)}, "
+                                 "which it would use: a cycle, or nodes out of order (see Graph.before)")
+        for use in chosen:
             if use.node is None:
                 self.outputs[use.index] = new
             else:
                 use.node.inputs = (*use.node.inputs[:use.index], new, *use.node.inputs[use.index + 1:])
-        new.uses.extend(uses)
+        gone = set(chosen)
+        old.uses = [u for u in old.uses if u not in gone]
+        new.uses.extend(chosen)
         if not old.uses and old.name is not None and new.name is None and new.node is not None:
             new.name, old.name = old.name, None
+            self._numbers = None
 
     def set_outputs(self, values: Sequence[Value], names: Sequence[str]) -> None:
         """Return `values` under `names`, in place of the outputs so far."""
+        values, names = list(values), list(names)
+        for name in names:
+            _check_name(name, "set_outputs")
         if len(set(names)) != len(names) or len(names) != len(values):
-            raise GraphError(f"set_outputs: {len(values)} values need as many different names, got {list(names)}")
+            raise GraphError(f"set_outputs: {len(values)} values need as many different names, got {names}")
+        for v in values:
+            self._own(v, "set_outputs")
         for v in self.outputs:
             v.uses = [u for u in v.uses if u.node is not None]
-        self.outputs, self.output_names = list(values), list(names)
+        self.outputs, self.output_names = values, names
         for k, v in enumerate(values):
             v.uses.append(Use(None, k))
 
     def prune(self, start: Iterable[Node] | None = None) -> int:
         """Remove every node whose outputs have no use (from `start` upwards only, when given); their number."""
         work = list(self.nodes if start is None else start)
-        dead: set[Node] = set()
+        dead: list[Node] = []
         while work:
             node = work.pop()
-            if node in dead or any(out.uses for out in node.outputs):
+            if node.removed or any(out.uses for out in node.outputs):
                 continue
-            dead.add(node)
+            node.removed = True
+            dead.append(node)
             self._names.difference_update(o.name for o in node.outputs if o.name is not None)
             for k, v in enumerate(node.inputs):
                 if v is not None:
                     v.uses.remove(Use(node, k))
                     if v.node is not None:
                         work.append(v.node)
+        if len(dead) > 32:
+            self.nodes = [n for n in self.nodes if not n.removed]
+        else:
+            for node in dead:
+                del self.nodes[self._index(node)]
         if dead:
-            self.nodes = [n for n in self.nodes if n not in dead]
+            self._numbers = None
         return len(dead)
 
     # -- help for passes --------------------------------------------------------------------------------------
@@ -305,18 +309,30 @@ class Graph:
         return self.specialise({})
 
     def specialise(self, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray] | None = None) -> Graph:
-        """A copy in which the named inputs have the given types, or are constants; all other types are re-inferred."""
-        out, new = Graph(self.name), {}
+        """A copy in which the named inputs have the given types, or are constants; all other types are re-inferred.
+
+        The bodies of partitions follow their operands. Raises GraphError for a name that is no input, a constant of
+        another dtype than the input, or types that do not fit the operations.
+        """
+        constants = constants or {}
+        unknown = [n for n in (*types, *constants) if n not in [v.name for v in self.inputs]]
+        if unknown:
+            raise GraphError(f"specialise: graph '{self.name}' has no input {unknown[0]!r}")
+        out = Graph(self.name)
+        new: dict[Value, Value] = {}
         for v in self.inputs:
             assert v.name is not None
-            if constants and v.name in constants:
-                new[v] = out.constant(constants[v.name])
+            if v.name in constants:
+                new[v] = out.constant(constants[v.name], name=v.name)
+                if new[v].dtype != v.dtype:
+                    raise GraphError(f"specialise: input '{v.name}' is {v.type}, its constant {new[v].type}")
                 continue
             t = types.get(v.name, v.type)
             new[v] = out.input(v.name, dtype=t.dtype, shape=t.shape, property=v.property)
         for node in self.nodes:
-            outs = out.add_node(node.op, [None if v is None else new[v] for v in node.inputs], node.attrs)
-            for a, b in zip(node.outputs, outs, strict=True):
+            operands = [None if v is None else new[v] for v in node.inputs]
+            attrs = {k: _body_for(a, operands) if isinstance(a, Graph) else a for k, a in node.attrs.items()}
+            for a, b in zip(node.outputs, out.add_node(node.op, operands, attrs), strict=True):
                 new[a] = b
                 if a.name is not None:
                     out._rename(b, a.name)
@@ -324,18 +340,13 @@ class Graph:
         return out
 
     def label(self, value: Value) -> str:
-        """The value's name in text: an input's name, `%name`, or `%N` by its place in the graph."""
-        if value.node is None:
-            return str(value.name)
+        """The value's name in text: an input's name, `%name`, or `%N` for the N-th unnamed one."""
         if value.name is not None:
-            return f"%{value.name}"
-        k = 0
-        for node in self.nodes:
-            for out in node.outputs:
-                if out is value:
-                    return f"%{k}"
-                k += out.name is None
-        return "%?"
+            return quote(value.name) if value.node is None else f"%{quote(value.name)}"
+        if self._numbers is None:
+            unnamed = (o for n in self.nodes for o in n.outputs if o.name is None)
+            self._numbers = {o: k for k, o in enumerate(unnamed)}
+        return f"%{self._numbers.get(value, '?')}"
 
     def describe(self, node: Node) -> str:
         """One line for errors and reports: `%3 = relu(%2) : f32[4]`."""
@@ -344,69 +355,89 @@ class Graph:
         return f"{', '.join(self.label(o) for o in node.outputs)} = {node.op.name}({args}) : {types}"
 
     def __str__(self) -> str:
-        from graphq.text import to_text
+        from graphq.text import SHORT, to_text
 
-        return to_text(self, elide=16)
+        return to_text(self, elide=SHORT)
 
     def __repr__(self) -> str:
         return f"<graph {self.name}: {len(self.inputs)} inputs, {len(self.nodes)} nodes, {len(self.outputs)} outputs>"
 
-    def _operand(self, x: Operand, where: str) -> Value | None:
-        if x is None:
-            return None
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _operand(self, x: Operand, where: str) -> Value | np.ndarray | None:
         if isinstance(x, Value):
             self._own(x, where)
+            if self._before is not None and x.node is not None and x.node.place >= self._before.place:
+                raise GraphError(f"{where}: {self.label(x)} is defined after the place of the new node, "
+                                 f"before {self.describe(self._before)}")
             return x
-        if isinstance(x, np.ndarray | np.generic | float | int) and not isinstance(x, bool):
-            return self.constant(x)
+        if x is None or isinstance(x, np.ndarray | np.generic | float | int) and not isinstance(x, bool):
+            return None if x is None else frozen(x, where)
         raise GraphError(f"{where}: an operand must be a value of this graph, an array or a number, got {x!r}")
+
+    def _show(self, x: Value | np.ndarray | None, type: TensorType | None) -> str:
+        return "none" if x is None else f"{self.label(x)}: {type}" if isinstance(x, Value) else str(type)
 
     def _own(self, value: Value, where: str) -> None:
         if not isinstance(value, Value):
             raise GraphError(f"{where}: expected a value of graph '{self.name}', got {value!r}")
         if value.graph is not self:
-            raise GraphError(f"{where}: {value.graph.label(value)} belongs to graph '{value.graph.name}', "
+            raise GraphError(f"{where}: {value.graph.label(value)} belongs to another graph, '{value.graph.name}', "
                              f"not to '{self.name}'")
+        if value.node is not None and value.node.removed:
+            raise GraphError(f"{where}: the result of {value.node.op.name}, {value.type}, was removed from the graph")
+
+    def _insert(self, node: Node) -> None:
+        """Put the node into the list at the insertion point, its place between those of its neighbours."""
+        self._numbers = None
+        if self._before is None:
+            node.place = self.nodes[-1].place + _GAP if self.nodes else 0
+            self.nodes.append(node)
+            return
+        at = self._index(self._before)
+        low = self.nodes[at - 1].place if at else self._before.place - 2 * _GAP
+        node.place = (low + self._before.place) // 2
+        self.nodes.insert(at, node)
+        if node.place == low:
+            for k, n in enumerate(self.nodes):
+                n.place = k * _GAP
+
+    def _index(self, node: Node) -> int:
+        at = bisect_left(self.nodes, node.place, key=_PLACE)
+        if at == len(self.nodes) or self.nodes[at] is not node:
+            raise GraphError(f"{self.describe(node)} is not, or no longer, a node of graph '{self.name}'")
+        return at
 
     def _claim(self, name: str, where: str) -> str:
-        if not isinstance(name, str) or not name:
-            raise GraphError(f"{where}: a name must be a non-empty string, got {name!r}")
-        if name.isdecimal():
-            raise GraphError(f"{where}: the name '{name}' is a number, which unnamed values have")
+        _check_name(name, where)
         if name in self._names:
             raise GraphError(f"{where}: the name '{name}' is taken in graph '{self.name}'")
         self._names.add(name)
         return name
 
     def _rename(self, value: Value, name: str) -> None:
+        name = self._claim(name, "rename")
         if value.name is not None:
             self._names.discard(value.name)
-            value.name = None
-        value.name = self._claim(name, "output")
+        value.name, self._numbers = name, None
 
 
 class _UnknownOp(GraphError, AttributeError):
     """An unknown builder method: a graph error that `hasattr` understands."""
 
 
-def _message(f: Callable[[str], Any], name: str) -> str:
-    try:
-        f(name)
-    except GraphError as e:
-        return str(e)
-    return ""
+def _check_name(name: str, where: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise GraphError(f"{where}: a name must be a non-empty string, got {name!r}")
 
 
-def _dims(shape: Sequence[Dim] | None, where: str) -> tuple[Dim, ...] | None:
-    if shape is None:
-        return None
-    dims = tuple(shape) if not isinstance(shape, int) else (shape,)
-    for d in dims:
-        if d is not None and (not isinstance(d, int | np.integer) or isinstance(d, bool) or d < 0):
-            raise GraphError(f"{where}: a dimension must be a non-negative int or None, got {d!r} in {list(dims)}")
-    size = 1
-    for d in dims:
-        size *= 1 if d is None else max(int(d), 1)
-    if size > 2**48:
-        raise GraphError(f"{where}: shape {list(dims)} has more than 2**48 elements")
-    return tuple(None if d is None else int(d) for d in dims)
+def _type_of(x: Value | np.ndarray | None) -> TensorType | None:
+    if isinstance(x, np.ndarray):
+        return TensorType(as_dtype(x.dtype), x.shape)
+    return None if x is None else x.type
+
+
+def _body_for(body: Graph, operands: Sequence[Value | None]) -> Graph:
+    """The body, specialised when the operands have other types than its inputs."""
+    types = {str(v.name): x.type for v, x in zip(body.inputs, operands, strict=True) if x is not None}
+    return body if all(v.type == types.get(str(v.name)) for v in body.inputs) else body.specialise(types)

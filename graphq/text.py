@@ -24,6 +24,9 @@ from graphq.errors import GraphError, ParseError
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.op import lookup
 
+SHORT = 6
+"""Elements of lists and arrays that texts for people show."""
+
 _PLAIN = re.compile(r"(?!(?:inf|nan|none|return|graph|as)\b)[A-Za-z_][\w.]*")
 
 

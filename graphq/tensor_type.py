@@ -1,0 +1,93 @@
+"""TensorType: a dtype and a shape whose dimensions may be unknown."""
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphq.dtypes import DType, as_dtype
+from graphq.errors import GraphError
+
+Dim: TypeAlias = int | None
+
+MAX_ELEMENTS = 2**48
+"""Larger tensors are refused: they are mistakes, and sizes in bytes stay far from the limits of 64 bits."""
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """A dtype and a shape. A dimension of None is unknown, a shape of None has unknown rank."""
+
+    dtype: DType
+    shape: tuple[Dim, ...] | None
+
+    def __str__(self) -> str:
+        dims = "*" if self.shape is None else ",".join("?" if d is None else str(d) for d in self.shape)
+        return f"{self.dtype.name}[{dims}]"
+
+    @property
+    def known(self) -> bool:
+        """Whether rank and all dimensions are known."""
+        return self.shape is not None and None not in self.shape
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The shape, all dimensions known; raises GraphError when one is not."""
+        if self.shape is None or None in self.shape:
+            raise GraphError(f"shape of {self} is not known yet")
+        return self.shape  # type: ignore[return-value]  # mypy does not see that no dimension is None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.dims)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a dense array of this type."""
+        return self.size * self.dtype.itemsize
+
+
+def check_dims(shape: Sequence[Dim] | int | None, where: str) -> tuple[Dim, ...] | None:
+    """The shape in normal form; raises GraphError on a negative, fractional or absurdly large dimension."""
+    if shape is None:
+        return None
+    try:
+        dims = (shape,) if isinstance(shape, int) else tuple(shape)
+    except TypeError:
+        raise GraphError(f"{where}: a shape must be a list of dimensions, got {shape!r}") from None
+    for d in dims:
+        if d is not None and (not isinstance(d, int | np.integer) or isinstance(d, bool) or d < 0):
+            raise GraphError(f"{where}: a dimension must be a non-negative int or None, got {d!r} in {list(dims)}")
+    check_size(dims, where)
+    return tuple(None if d is None else int(d) for d in dims)
+
+
+def check_size(dims: Sequence[Dim], where: str) -> None:
+    """Raise GraphError on more than MAX_ELEMENTS elements; dimensions of 0 count as 1, for strides' sake."""
+    if math.prod(int(d) for d in dims if d) > MAX_ELEMENTS:
+        raise GraphError(f"{where}: shape {list(dims)} has more than 2**48 elements")
+
+
+def frozen(value: Any, where: str) -> np.ndarray:
+    """A read-only copy of an array; Python's and NumPy's f64 and s64 numbers, and lists of numbers, become f32."""
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, OverflowError) as e:
+        raise GraphError(f"{where}: {type(value).__name__} is no array: {e}") from None
+    if not isinstance(value, np.ndarray) and array.dtype in (np.float64, np.int64):
+        with np.errstate(over="ignore"):
+            narrow = array.astype(np.float32)
+        if not np.array_equal(np.isfinite(array), np.isfinite(narrow)):
+            raise GraphError(f"{where}: {value!r} does not fit into f32")
+        array = narrow
+    try:
+        as_dtype(array.dtype)
+    except GraphError as e:
+        raise GraphError(f"{where}: {e}") from None
+    array = np.array(array, order="C", copy=True)
+    array.flags.writeable = False
+    return array
