@@ -224,16 +224,21 @@ def translate(e: Epilogue, body: Graph, anchor: Anchor | None = None, skip: Iter
         reason = None if is_anchor else refuses(node)
         if reason is not None:
             raise Unsupported(reason)
-        if node.output.dtype.name in ("bf16", "f16") and node.output is not result:
-            raise Unsupported(f"{node.op.name} rounds to {node.output.dtype} in mid-chain")
         e.fits(node.output.type.dims)
         args = [_argument(e, body, node, k, known) for k in range(len(node.inputs))]
-        known[node.output] = anchor[1](args) if anchor and is_anchor else RULES[node.op.name](e, node, args)
+        y = anchor[1](args) if anchor and is_anchor else RULES[node.op.name](e, node, args)
+        known[node.output] = y if node.output is result else _rounded(y, node.output)
     if result.type.dims != e.out:
         raise Unsupported(f"the result {result.type} has not the shape {list(e.out)}")
     if result.dtype.name not in STORAGE:
         raise Unsupported(f"kernels do not store {result.dtype}")
     return known[result]
+
+
+def _rounded(y: Expr, value: Value) -> Expr:
+    """An intermediate result in the precision of its type; that of the final result is the Store's."""
+    rounding = {"bf16": math.round_bf16, "f16": lambda x: op("round_f16", x)}.get(value.dtype.name)
+    return y if rounding is None else rounding(y)
 
 
 def _argument(e: Epilogue, body: Graph, node: Node, k: int, known: dict[Value, Any]) -> Any:

@@ -144,6 +144,7 @@ BASIC: dict[str, Basic] = {
     "as_s32": Basic("f32 -> s32", lambda x: np.asarray(x).view(np.int32)),
     "to_f32": Basic("s32 -> f32", lambda x: np.asarray(x).astype(np.float32)),
     "to_s32": Basic("f32 -> s32", lambda x: np.asarray(x).astype(np.int32)),
+    "round_f16": Basic(_FLOAT, lambda x: np.asarray(x).astype(np.float16).astype(np.float32)),
     "round_s32": Basic("f32 -> s32", lambda x: np.rint(x).astype(np.int32)),
 }
 

@@ -144,3 +144,13 @@ def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
     q = y * inv_scale
     clipped = minimum(maximum(q, lo - zp), hi - zp)
     return select(op("eq", q, q), op("round_s32", clipped), 0) + op("round_s32", zp)
+
+
+@define("f32 -> f32")
+def round_bf16(x: Expr) -> Expr:
+    """Round to the nearest bf16, ties to even; NaN stays NaN."""
+    # Add half of the dropped part, less one bit when the kept part is even, and cut; a NaN's payload could overflow.
+    bits = op("as_s32", x)
+    odd = op("and", op("shr", bits, 16), 1)
+    kept = op("as_f32", op("and", bits + 0x7FFF + odd, -0x10000))
+    return select(op("eq", x, x), kept, x)

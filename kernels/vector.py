@@ -102,6 +102,7 @@ EMIT: dict[str, Callable[..., ir.Value]] = {
     "as_s32": lambda b, lanes, x: b.bitcast(x, vec(I32, lanes)),
     "to_f32": lambda b, lanes, x: b.sitofp(x, vec(F32, lanes)),
     "to_s32": lambda b, lanes, x: b.fptosi(x, vec(I32, lanes)),
+    "round_f16": lambda b, lanes, x: b.fpext(b.fptrunc(x, vec(F16, lanes)), vec(F32, lanes)),
     "round_s32": _round,
 }
 

@@ -176,6 +176,19 @@ def test_elementwise_chains_broadcast(level, shapes):
     np.testing.assert_allclose(y, gq.reference(g, inputs), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_narrow_floats_round_after_each_operation(level, dtype):
+    g = gq.Graph()
+    x, z = g.input("x", shape=(37, 19), dtype=dtype), g.input("z", shape=(19,), dtype=dtype)
+    y = g.type_cast(g.multiply(g.add(g.multiply(x, z), x), g.relu(z)), dtype="f32")
+    g.output(g.type_cast(g.add(y, y), dtype=dtype))
+    inputs = random_inputs(g)
+    model = gq.compile(g, isa=level, strict=True)
+    assert [n.op.name for n in model.graph.nodes] == ["partition"]
+    assert np.array_equal(model(inputs), model.formula(inputs))
+    assert np.array_equal(model(inputs), gq.reference(g, inputs))
+
+
 def test_a_deep_chain_fuses_whole():
     g = dense(8, 16, 24, out="f32", residual=False)
     y = g.outputs[0]
