@@ -35,6 +35,8 @@ CASES = {  # m, k, n
 X_SCALE, X_ZP, Y_SCALE, Y_ZP = 0.02, 120, 0.05, 0
 ROUNDS = 8
 """Turns that each side gets; the first call of a turn, with the other side's data in the caches, is not counted."""
+PAUSE = 0.05
+"""Seconds between turns. Idle worker threads of both sides spin for a while: not in the other's turn."""
 
 Call = Callable[[], np.ndarray]
 
@@ -100,6 +102,7 @@ def alternate(calls: list[Call], seconds: float) -> list[list[float]]:
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(ROUNDS):
         for call, out in zip(calls, times, strict=True):
+            time.sleep(PAUSE)
             call()
             spent = 0.0
             while spent < seconds / (2 * ROUNDS):
