@@ -154,3 +154,26 @@ def round_bf16(x: Expr) -> Expr:
     odd = op("and", op("shr", bits, 16), 1)
     kept = op("as_f32", op("and", bits + 0x7FFF + odd, -0x10000))
     return select(op("eq", x, x), kept, x)
+
+
+@define("s32 -> f32")
+def f16_value(bits: Expr) -> Expr:
+    """Give the number whose f16 bits these are (0 to 0xFFFF), for CPUs that cannot convert."""
+    # The 15 bits of size, moved to f32's place, are the number times 2**-112, for subnormals too; the product is exact.
+    moved = op("shl", op("and", bits, 0x7FFF), 13)
+    special = moved >= 0x0F800000  # inf and NaN
+    size = select(special, op("as_f32", op("or", moved, 0x7F800000)), op("as_f32", moved) * 2.0**112)
+    return op("as_f32", op("or", op("as_s32", size), op("shl", op("and", bits, 0x8000), 16)))
+
+
+@define("f32 -> s32")
+def f16_bits(x: Expr) -> Expr:
+    """Give the bits of the nearest f16, ties to even, for CPUs that cannot convert."""
+    bits = op("as_s32", x)
+    size = op("and", bits, 0x7FFFFFFF)
+    odd = op("and", op("shr", size, 13), 1)
+    normal = op("sar", size - 0x38000000 + 0xFFF + odd, 13)  # as round_bf16, the exponent's offset reduced by 112
+    small = op("as_s32", op("as_f32", size) + 0.5) - 0x3F000000  # the sum rounds to units of 2**-24, f16's least
+    kept = minimum(select(size < 0x38800000, small, normal), 0x7C00)
+    kept = select(op("eq", x, x), kept, 0x7E00)
+    return op("or", kept, op("and", op("shr", bits, 16), 0x8000))

@@ -15,8 +15,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-import graphq.kernels.math  # noqa: F401  generated modules name its definitions
-from graphq.kernels.expression import STORAGE, Expr, Store, lower, walk
+from graphq.kernels import math  # generated modules name its definitions, too
+from graphq.kernels.expression import STORAGE, Expr, Store, acc, load, lower, walk
 from graphq.kernels.intrinsics import (
     F16,
     F32,
@@ -102,7 +102,7 @@ EMIT: dict[str, Callable[..., ir.Value]] = {
     "as_s32": lambda b, lanes, x: b.bitcast(x, vec(I32, lanes)),
     "to_f32": lambda b, lanes, x: b.sitofp(x, vec(F32, lanes)),
     "to_s32": lambda b, lanes, x: b.fptosi(x, vec(I32, lanes)),
-    "round_f16": lambda b, lanes, x: b.fpext(b.fptrunc(x, vec(F16, lanes)), vec(F32, lanes)),
+    "round_f16": lambda b, lanes, x: widen(b, narrow(b, x, "f16", lanes), "f16", lanes),
     "round_s32": _round,
 }
 
@@ -139,6 +139,8 @@ def widen(builder: ir.IRBuilder, x: ir.Value, dtype: str, lanes: int) -> ir.Valu
         case "bf16":
             bits = builder.shl(builder.zext(x, vec(I32, lanes)), constant(I32, 16, lanes))
             return builder.bitcast(bits, vec(F32, lanes))
+        case "f16" if lanes == 1:  # any CPU: LLVM would call a function that need not exist
+            return emit(builder, math.f16_value(acc()), 1, lambda _: builder.zext(x, I32))
         case "f16":
             return builder.fpext(builder.bitcast(x, vec(F16, lanes)), vec(F32, lanes))
     return x
@@ -149,6 +151,8 @@ def narrow(builder: ir.IRBuilder, x: ir.Value, dtype: str, lanes: int) -> ir.Val
     match dtype:
         case "u8" | "s8":
             return builder.trunc(x, vec(I8, lanes))
+        case "f16" if lanes == 1:
+            return builder.trunc(emit(builder, math.f16_bits(load(0, "f32", "vector")), 1, lambda _: x), I16)
         case "f16":
             return builder.bitcast(builder.fptrunc(x, vec(F16, lanes)), vec(I16, lanes))
         case "bf16":  # as expression._narrow; vcvtneps2bf16 would flush subnormals

@@ -78,3 +78,20 @@ def test_quantize_is_its_formula(dtype, at):
     quantized = Store(math.quantize(X, load(1, "f32", "scalar"), load(2, "f32", "scalar"), dtype), dtype)
     got = evaluate(quantized, None, [x, inv, zp])
     np.testing.assert_array_equal(got, expected.astype(got.dtype))
+
+
+def test_f16_by_integers_is_f16():
+    half = np.arange(65_536, dtype=np.uint16).view(np.float16)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        number = half == half
+    got = evaluate(math.f16_value(load(0, "s32", "vector")), None, [half.view(np.uint16).astype(np.int32)])
+    np.testing.assert_array_equal(got[number].view(np.int32), half[number].astype(np.float32).view(np.int32))
+    assert np.isnan(got[~number]).all()
+
+    x = np.concatenate([all_over_f32(4093), (np.arange(-3, 4) + np.arange(0, 2**32, 0x1000)[:, None]).astype(np.uint32)
+                        .ravel().view(np.float32)])  # every tie and its neighbours
+    bits = evaluate(math.f16_bits(X), None, [x]).astype(np.uint16)
+    with np.errstate(all="ignore"):
+        expected, number = x.astype(np.float16), x == x
+    np.testing.assert_array_equal(bits[number], expected[number].view(np.uint16))
+    assert np.isnan(bits[~number].view(np.float16)).all()
