@@ -82,14 +82,17 @@ class Value:
 class Node:
     """An operation applied: `op`, operands (None for an absent optional one), all attributes, outputs.
 
-    `place` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out.
+    `place` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out. `meta` holds
+    facts that carry no meaning here, such as the "id" and "name" of an operation that was loaded from a file; copies
+    of the graph share it.
     """
 
-    __slots__ = ("attrs", "graph", "inputs", "op", "outputs", "place", "removed")
+    __slots__ = ("attrs", "graph", "inputs", "meta", "op", "outputs", "place", "removed")
 
     def __init__(self, graph: Graph, op: Op, inputs: tuple[Value | None, ...], attrs: Mapping[str, Any]) -> None:
         self.graph, self.op, self.inputs, self.attrs = graph, op, inputs, attrs
         self.outputs: tuple[Value, ...] = ()
+        self.meta: Mapping[str, Any] = {}
         self.place, self.removed = 0, False
 
     @property
@@ -113,7 +116,8 @@ Operand: TypeAlias = "Value | np.ndarray | float | None"
 class Graph:
     """A graph of operations, built by its methods (one for each op) or loaded from a file.
 
-    `inputs` and `outputs` are values; `output_names` are the names under which results are returned.
+    `inputs` and `outputs` are values; `output_names` are the names under which results are returned. `meta` holds
+    facts of the file that the graph was loaded from.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -124,6 +128,7 @@ class Graph:
         self.outputs: list[Value] = []
         self.output_names: list[str] = []
         self.nodes: list[Node] = []
+        self.meta: Mapping[str, Any] = {}
         self._names: set[str] = set()
         self._before: Node | None = None
         self._numbers: dict[Value, int] | None = None
@@ -336,7 +341,9 @@ class Graph:
                 new[a] = b
                 if a.name is not None:
                     out._rename(b, a.name)
+            out.nodes[-1].meta = node.meta
         out.set_outputs([new[v] for v in self.outputs], self.output_names)
+        out.meta = self.meta
         return out
 
     def label(self, value: Value) -> str:
