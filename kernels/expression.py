@@ -113,8 +113,8 @@ def _logical_shift(x: Any, n: Any) -> Any:
 
 
 # s32 wraps. max and min are x86's: the second operand when one is NaN or both are zeros. Comparisons are ordered (false
-# on NaN) except ne. to_s32 truncates and round_s32 rounds to even; both only of numbers within s32's range.
-# Shift counts are constants, 0 to 31.
+# on NaN) except ne. to_s32 truncates and round_s32 rounds to even, of numbers within s32's range; of others round_s32
+# gives any number, and to_s32 must not be asked. Shift counts are constants, 0 to 31.
 BASIC: dict[str, Basic] = {
     "add": Basic(_SAME2, np.add),
     "sub": Basic(_SAME2, np.subtract),
