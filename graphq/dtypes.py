@@ -39,14 +39,19 @@ class DType:
     @property
     def min(self) -> float:
         """The least finite value."""
-        info = ml_dtypes.finfo(self.numpy) if self.kind == "float" else ml_dtypes.iinfo(self.numpy)
-        return float(info.min) if self.kind == "float" else int(info.min)
+        return self._limit("min")
 
     @property
     def max(self) -> float:
         """The greatest finite value."""
-        info = ml_dtypes.finfo(self.numpy) if self.kind == "float" else ml_dtypes.iinfo(self.numpy)
-        return float(info.max) if self.kind == "float" else int(info.max)
+        return self._limit("max")
+
+    def _limit(self, which: str) -> float:
+        if self.kind == "bool":
+            return 0 if which == "min" else 1
+        if self.kind == "float":
+            return float(getattr(ml_dtypes.finfo(self.numpy), which))
+        return int(getattr(ml_dtypes.iinfo(self.numpy), which))
 
 
 f32 = DType("f32", np.dtype(np.float32), 32, "float")
@@ -75,5 +80,6 @@ def as_dtype(x: DTypeLike) -> DType:
         return DTYPES[x]
     try:
         return _BY_NUMPY[np.dtype(x)]
-    except (KeyError, TypeError):
-        raise GraphError(f"unknown dtype {x!r}; graphq has {', '.join(DTYPES)}") from None
+    except (KeyError, TypeError, ValueError, SyntaxError):
+        name = str(x) if isinstance(x, np.dtype) else repr(x)
+        raise GraphError(f"unknown dtype {name}; graphq has {', '.join(DTYPES)}") from None

@@ -7,31 +7,49 @@ from typing import Any
 import numpy as np
 
 from graphq.errors import GraphError, InputError
-from graphq.ir import Graph, TensorType, Value
+from graphq.ir import Graph, Node, TensorType, Value
 
 
 def reference(graph: Graph, inputs: Mapping[str, Any] | None = None, /, **arrays: Any) -> Any:
     """Run `graph` op by op in NumPy as the specifications say.
 
-    Inputs by name, as keywords or as one mapping. Returns the output array, or a dict of them when the graph has
-    several. Raises InputError when arrays do not fit the inputs, GraphError when the graph has no outputs.
+    Inputs by name, as keywords or as one mapping. Returns the output as a new array, or a dict of them when the graph
+    has several. Raises InputError when arrays do not fit the inputs, GraphError when the graph has no outputs or the
+    shapes of the arrays do not fit its operations; both before anything runs.
     """
     require_outputs(graph)
-    given = check_inputs(graph, {**(inputs or {}), **arrays})
-    results = evaluate(graph, given)
-    return pack_outputs(graph, results)
+    given = check_inputs(graph, merge_inputs(inputs, arrays))
+    if not all(v.type.known for v in graph.inputs):
+        graph = graph.specialise({str(v.name): TensorType(v.dtype, given[str(v.name)].shape) for v in graph.inputs})
+    return pack_outputs(graph, [np.array(y, order="C") for y in evaluate(graph, given)])
 
 
 def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The outputs of `graph` for checked input arrays."""
+    """The outputs of `graph` for checked input arrays; they may be inputs, constants or views of them."""
     env: dict[Value, np.ndarray] = {v: inputs[str(v.name)] for v in graph.inputs}
+    left = {v: len(v.uses) for v in graph.inputs}
     for node in graph.nodes:
         args = [None if v is None else env[v] for v in node.inputs]
-        out = node.op.reference(*args, **node.attrs)
-        outs = out if isinstance(out, tuple) else (out,)
-        for value, array in zip(node.outputs, outs, strict=True):
-            env[value] = np.asarray(array, dtype=value.dtype.numpy)
+        for value, array in zip(node.outputs, _run(graph, node, args), strict=True):
+            env[value], left[value] = array, len(value.uses)
+        for v in node.operands:  # what nothing needs any more is freed
+            left[v] -= 1
+            if left[v] == 0:
+                del env[v]
     return [env[v] for v in graph.outputs]
+
+
+def _run(graph: Graph, node: Node, args: list[np.ndarray | None]) -> list[np.ndarray]:
+    """The results of one node's reference, which must have the inferred types (NumPy's f64 becomes f32)."""
+    out = node.op.reference(*args, **node.attrs)
+    outs = out if isinstance(out, tuple) else (out,)
+    if len(outs) != len(node.outputs):
+        raise GraphError(f"{graph.describe(node)}: the reference returns {len(outs)} arrays")
+    arrays = [np.asarray(y, dtype=v.dtype.numpy) for v, y in zip(node.outputs, outs, strict=True)]
+    for v, y in zip(node.outputs, arrays, strict=True):
+        if not _fits(v.type, y):
+            raise GraphError(f"{graph.describe(node)}: the reference returns shape {list(y.shape)}")
+    return arrays
 
 
 def pack_outputs(graph: Graph, results: list[np.ndarray]) -> Any:
@@ -45,11 +63,23 @@ def require_outputs(graph: Graph) -> None:
         raise GraphError(f"graph '{graph.name}' has no outputs; call g.output(value, name=...)")
 
 
+def merge_inputs(inputs: Mapping[str, Any] | None, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays by name from one mapping and keywords; raises InputError when a name is in both."""
+    if inputs is None:
+        return dict(arrays)
+    if not isinstance(inputs, Mapping):
+        raise InputError(f"inputs must be a mapping of names to arrays, got {type(inputs).__name__}; "
+                         "or give them by name: x=array")
+    twice = [k for k in arrays if k in inputs]
+    if twice:
+        raise InputError(f"input '{twice[0]}' is given twice")
+    return {**inputs, **arrays}
+
+
 def check_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The given arrays by input name, C-contiguous (others are copied), checked for names, dtypes and shapes.
 
-    Raises InputError that names the input, the rule and the values. Symbolic dimensions accept any size, as long as
-    all types of the graph can be inferred from it.
+    Raises InputError that names the input, the rule and the values. Symbolic dimensions accept any size.
     """
     names = [str(v.name) for v in graph.inputs]
     unexpected = [k for k in given if k not in names]
@@ -67,12 +97,15 @@ def check_array(name: str, type: TensorType, array: Any) -> np.ndarray:
     """`array` as a C-contiguous array of exactly `type`; raises InputError when it is not one."""
     try:
         x = np.asarray(array)
-    except ValueError as e:  # a ragged list
+    except (TypeError, ValueError) as e:
         raise InputError(f"input '{name}' must be {type}: {e}") from None
     if x.dtype != type.dtype.numpy:
         raise InputError(f"input '{name}' must be {type}, got dtype {x.dtype} (no implicit conversion: use astype)")
-    fits = type.shape is None or (x.ndim == len(type.shape)
-                                  and all(d is None or d == n for d, n in zip(type.shape, x.shape, strict=True)))
-    if not fits:
+    if not _fits(type, x):
         raise InputError(f"input '{name}' must be {type}, got shape {list(x.shape)}")
     return np.require(x, requirements=["C", "A"]) if x.ndim else np.array(x)
+
+
+def _fits(type: TensorType, x: np.ndarray) -> bool:
+    return type.shape is None or (x.ndim == len(type.shape)
+                                  and all(d is None or d == n for d, n in zip(type.shape, x.shape, strict=True)))

@@ -20,7 +20,7 @@ from graphq.names import quote
 from graphq.op import OPS, Op, lookup
 from graphq.tensor_type import Dim, TensorType, check_dims, check_size, frozen
 
-__all__ = ["Dim", "Graph", "Node", "Operand", "Property", "TensorType", "Use", "Value"]
+__all__ = ["Dim", "Graph", "Node", "Op", "Operand", "Property", "TensorType", "Use", "Value"]
 
 Property: TypeAlias = Literal["undef", "variable", "constant", "host_scalar"]
 
@@ -167,7 +167,7 @@ class Graph:
             raise GraphError(f"output '{name}': the graph has an output of that name already")
         self.set_outputs([*self.outputs, value], [*self.output_names, name])
         if value.node is not None and value.name is None and name not in self._names:
-            self._rename(value, name)
+            self.rename(value, name)
         return value
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -340,11 +340,21 @@ class Graph:
             for a, b in zip(node.outputs, out.add_node(node.op, operands, attrs), strict=True):
                 new[a] = b
                 if a.name is not None:
-                    out._rename(b, a.name)
+                    out.rename(b, a.name)
             out.nodes[-1].meta = node.meta
         out.set_outputs([new[v] for v in self.outputs], self.output_names)
         out.meta = self.meta
         return out
+
+    def rename(self, value: Value, name: str) -> None:
+        """Give a value a name that nothing else in the graph has."""
+        self._own(value, "rename")
+        if name == value.name:
+            return
+        self._claim(name, "rename")
+        if value.name is not None:
+            self._names.discard(value.name)
+        value.name, self._numbers = name, None
 
     def label(self, value: Value) -> str:
         """The value's name in text: an input's name, `%name`, or `%N` for the N-th unnamed one."""
@@ -421,12 +431,6 @@ class Graph:
             raise GraphError(f"{where}: the name '{name}' is taken in graph '{self.name}'")
         self._names.add(name)
         return name
-
-    def _rename(self, value: Value, name: str) -> None:
-        name = self._claim(name, "rename")
-        if value.name is not None:
-            self._names.discard(value.name)
-        value.name, self._numbers = name, None
 
 
 class _UnknownOp(GraphError, AttributeError):

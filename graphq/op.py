@@ -9,7 +9,7 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -121,6 +121,7 @@ def register_op(
             raise GraphError(f"op '{name}' is registered already, by {OPS[name].reference.__module__}")
         hints = typing.get_type_hints(f)
         operands, attributes = [], {}
+        _check_signature(name, f)
         for p in inspect.signature(f).parameters.values():
             if p.kind is p.KEYWORD_ONLY:
                 default = p.default if p.default is REQUIRED else normalise(hints[p.name], p.default, p.name)
@@ -132,6 +133,15 @@ def register_op(
         return OPS[name]
 
     return declare
+
+
+def _check_signature(op: str, f: Callable[..., Any]) -> None:
+    for p in inspect.signature(f).parameters.values():
+        if p.kind is p.VAR_KEYWORD or p.kind is p.KEYWORD_ONLY and p.name in ("name", "attrs"):
+            raise GraphError(f"op '{op}': an attribute cannot be called '{p.name}', nor be **variable")
+        if p.kind is not p.KEYWORD_ONLY and p.default not in (None, REQUIRED):
+            raise GraphError(f"op '{op}': '{p.name}' is a tensor, whose default can only be None; "
+                             "attributes are keyword-only")
 
 
 def lookup(name: str) -> Op:
@@ -152,11 +162,11 @@ def normalise(annotation: Any, value: Any, name: str) -> Any:
             return None
         return normalise(next(a for a in args if a is not type(None)), value, name)
     if origin is Literal:
-        if value not in args:
+        if not isinstance(value, str | int) or value not in args:
             raise GraphError(f"attribute '{name}' must be one of {', '.join(map(repr, args))}, got {value!r}")
         return value
     if origin in (list, tuple):
-        if isinstance(value, str) or not _iterable(value):
+        if isinstance(value, str | bytes | Mapping | Set) or not _iterable(value):
             raise GraphError(f"attribute '{name}' must be a list, got {value!r}")
         return tuple(normalise(args[0], v, name) for v in value)
     return _scalar(annotation, value, name)
@@ -167,10 +177,17 @@ def _scalar(annotation: Any, value: Any, name: str) -> Any:
         return bool(value)
     if annotation is int and isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value)
-    if annotation is float and isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
-        return float(value)
+    if annotation is float and isinstance(value, int | float | np.integer | np.floating) \
+            and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            raise GraphError(f"attribute '{name}' must be of type float, got {value!r}") from None
     if annotation is DType:
-        return as_dtype(value)
+        try:
+            return as_dtype(value)
+        except GraphError as e:
+            raise GraphError(f"attribute '{name}': {e}") from None
     if annotation is np.ndarray and isinstance(value, np.ndarray):
         return value
     if isinstance(annotation, type) and annotation not in (bool, int, float) and isinstance(value, annotation):

@@ -19,6 +19,8 @@ def infer_partition(*types: TensorType, body: Graph, anchor: str) -> tuple[Tenso
     wanted = [v.type for v in body.inputs]
     if list(types) != wanted:
         raise GraphError(f"operands are ({', '.join(map(str, types))}), the body takes ({', '.join(map(str, wanted))})")
+    if not body.outputs:
+        raise GraphError(f"the body '{body.name}' has no outputs")
     return tuple(v.type for v in body.outputs)
 
 
@@ -41,28 +43,50 @@ def fuse(graph: Graph, nodes: Iterable[Node], anchor: str) -> Value:
 def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Value]:
     """A body graph of `nodes`, the values of `graph` for its inputs, and the value of `graph` that it computes.
 
-    Constants that the nodes use stay outside, as operands.
+    Constants that the nodes use stay outside, as operands. Values keep their names in the body.
     """
     members = _in_order(graph, nodes)
     inside = set(members)
-    results = [o for n in members for o in n.outputs if any(u.node not in inside for u in o.uses)]
-    if len(results) != 1:
-        raise GraphError(f"a partition needs one result, these nodes have {[graph.label(v) for v in results]}")
+    result = _result(graph, members, inside)
     if not is_convex(graph, members):
         raise GraphError(f"not convex: a path leaves {graph.describe(members[0])} ... and enters again")
-    body, operands = Graph("body"), list(dict.fromkeys(v for n in members for v in n.operands if v.node not in inside))
-    new = {v: body.input(f"i{k}", dtype=v.dtype, shape=v.shape, property="constant" if v.data is not None else v.property)
-           for k, v in enumerate(operands)}
+    operands = list(dict.fromkeys(v for n in members for v in n.operands if v.node not in inside))
+    body, names = Graph("body"), _input_names(members, operands)
+    new = {v: body.input(name, dtype=v.dtype, shape=v.shape,
+                         property="constant" if v.data is not None else v.property)
+           for v, name in zip(operands, names, strict=True)}
     for node in members:
-        outs = body.add_node(node.op, [None if v is None else new[v] for v in node.inputs], node.attrs)
+        values = [None if v is None else new[v] for v in node.inputs]
+        outs = body.add_node(node.op, values, node.attrs, name=node.outputs[0].name)
         new.update(zip(node.outputs, outs, strict=True))
-    body.output(new[results[0]], name="out0")
-    return body, operands, results[0]
+    body.set_outputs([new[result]], ["out0"])
+    return body, operands, result
 
 
 def _in_order(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
     wanted = set(nodes)
-    return [n for n in graph.nodes if n in wanted]
+    for node in wanted:
+        if node.graph is not graph or node.removed:
+            raise GraphError(f"a partition of graph '{graph.name}' cannot have {node.op.name}, which is no node of it")
+    return sorted(wanted, key=lambda n: n.place)
+
+
+def _result(graph: Graph, members: list[Node], inside: set[Node]) -> Value:
+    """The one value that is used outside; when nothing is used at all, that of the last node."""
+    results = [o for n in members for o in n.outputs if any(u.node not in inside for u in o.uses)]
+    if not results and members:
+        results = list(members[-1].outputs)
+    if len(results) != 1:
+        have = ", ".join(map(graph.label, results)) or "none"
+        raise GraphError(f"a partition needs one result, these {len(members)} nodes have {have}")
+    return results[0]
+
+
+def _input_names(members: list[Node], operands: list[Value]) -> list[str]:
+    """The operands' own names, and "i0", "i1" ... that nothing else is called for those without."""
+    taken = {o.name for n in members for o in n.outputs} | {v.name for v in operands}
+    free = (n for k in range(len(operands) + len(taken)) if (n := f"i{k}") not in taken)
+    return [v.name or next(free) for v in operands]
 
 
 def dependencies(nodes: Iterable[Node]) -> nx.DiGraph:
@@ -75,17 +99,18 @@ def dependencies(nodes: Iterable[Node]) -> nx.DiGraph:
 
 
 def is_convex(graph: Graph, members: list[Node]) -> bool:
-    """Whether no path between two members runs through another node.
+    """Whether no path between two members, which are in graph order, runs through another node.
 
     Only nodes between the first and the last member can lie on such a path. Contracted to one vertex, the members
     must leave the rest acyclic.
     """
-    at = [k for k, n in enumerate(graph.nodes) if n in set(members)]
-    window = dependencies(graph.nodes[at[0]:at[-1] + 1])
     inside = set(members)
-    contracted = nx.relabel_nodes(window, {n: "partition" for n in inside})
+    window = [n for n in graph.nodes if members[0].place <= n.place <= members[-1].place]
+    if len(window) == len(inside):
+        return True
+    contracted = nx.relabel_nodes(dependencies(window), dict.fromkeys(inside, "partition"))
     contracted.remove_edges_from([("partition", "partition")])
-    return nx.is_directed_acyclic_graph(contracted)
+    return bool(nx.is_directed_acyclic_graph(contracted))
 
 
 class Fusion(Rewrite):
@@ -106,6 +131,6 @@ class Fusion(Rewrite):
                     members[v.node] = None
         return list(members)
 
-    def replace(self, g: Graph, match: Match) -> Value:  # type: ignore[override]
+    def replace(self, g: Graph, match: Match) -> Value:
         """The partition's result."""
         return fuse(g, self.members(match), self.anchor)
