@@ -86,21 +86,31 @@ class TransposeBeforeDequantize(Rewrite):
 
 
 class PositiveAxis(Rewrite):
-    """quantize(x, axis=-1) -> quantize(x, axis=r-1), likewise dequantize and softmax"""
+    """softmax(x, axis=-1) -> softmax(x, axis=r-1), likewise per-channel quantize and dequantize
+
+    Per-tensor ones ignore their axis: it becomes 1, the default.
+    """
 
     def pattern(self, g, x):
         """See the class."""
         return g.any_of("quantize", "dequantize", "softmax")(x, attrs=ANY)
 
-    def check(self, x, match):
-        """The rank must be known and the axis negative."""
-        if x.shape is None:
+    def check(self, match):
+        """The axis must not be in its normal form yet; for that, the rank must be known."""
+        axis = self._normal(match.root)
+        if axis is None:
             return "the rank is not known"
-        return None if match.root.attrs["axis"] < 0 else "the axis is not negative"
+        return None if axis != match.root.attrs["axis"] else "the axis is in normal form"
 
-    def replace(self, g, x, match):
+    def replace(self, g, match):
         """See the class."""
-        return _again(g, match.root, axis=match.root.attrs["axis"] + len(x.shape))
+        return _again(g, match.root, axis=self._normal(match.root))
+
+    def _normal(self, node: Node) -> int | None:
+        if node.attrs.get("qtype") == "per_tensor":
+            return 1
+        shape = node.output.shape
+        return None if shape is None else node.attrs["axis"] % len(shape)
 
 
 class UniformChannelsArePerTensor(Rewrite):
@@ -133,6 +143,8 @@ class DropMultiplyByOne(Rewrite):
         """The operand must be a constant of ones that broadcasts into x."""
         if one.data is None or not np.all(one.data == 1):
             return "the other operand is not a constant of ones"
+        if x.shape is None and one.shape != ():
+            return f"the rank of the result is not known: {x.type} with {one.type}"
         return None if match.root.output.type == x.type else "the result's type differs"
 
     def replace(self, g, x):

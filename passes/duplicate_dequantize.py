@@ -5,14 +5,15 @@ from graphq.ir import Graph
 
 
 def duplicate_dequantize(graph: Graph) -> int:
-    """dequantize with n users -> n dequantizes; the number added."""
+    """dequantize with n users -> n dequantizes; the number added. A returned one keeps one for the return alone."""
     count = 0
     for node in list(graph.nodes):
         if node.op.name != "dequantize":
             continue
-        for use in [u for u in node.output.uses if u.node is not None][1:]:
-            with graph.before(use.node):
+        out = node.output
+        for user in out.users if out.is_output else out.users[1:]:
+            with graph.before(user):
                 copy = graph.add_node(node.op, node.inputs, node.attrs)[0]
-            graph.replace_uses(node.output, copy, [use])
+            graph.replace_uses(out, copy, [u for u in out.uses if u.node is user])
             count += 1
     return count

@@ -1,6 +1,8 @@
 """Compute what depends on constants alone."""
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from graphq.ir import Graph, Node
@@ -22,7 +24,7 @@ def fold_dequantized_constants(graph: Graph) -> int:
     return _fold(graph, lambda node: node.op.name != "constant")
 
 
-def _fold(graph: Graph, wanted) -> int:  # type: ignore[no-untyped-def]
+def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:
     count = 0
     for node in list(graph.nodes):
         if wanted(node) and _foldable(node):

@@ -20,7 +20,7 @@ class FuseEltwise(Fusion):
         """See the class."""
         return g.repeat(RULES, max=MAX_CHAIN, where=refuses)
 
-    def check(self, g: Graph, match: Match) -> str | None:  # type: ignore[override]
+    def check(self, g: Graph, match: Match) -> str | None:
         """A kernel must be able to compute it."""
         body, _, _ = extract(g, self.members(match))
         try:

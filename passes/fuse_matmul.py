@@ -30,7 +30,7 @@ class FuseMatmul(Fusion):
         """A post-op's second operand may be dequantized on the way in; a constant's dequantize folds instead."""
         return node.op.name == "dequantize" and refuses(node) is None and next(node.operands).data is None
 
-    def check(self, g: Graph, match: Match) -> str | None:  # type: ignore[override]
+    def check(self, g: Graph, match: Match) -> str | None:
         """A kernel must be able to compute it."""
         body, operands, _ = extract(g, self.members(match))
         try:

@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
+from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph
 from graphq.passes.canonicalise import canonicalise
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
@@ -12,7 +14,7 @@ from graphq.passes.fold_constants import fold_constants, fold_dequantized_consta
 from graphq.passes.fuse_eltwise import FuseEltwise
 from graphq.passes.fuse_matmul import FuseMatmul
 from graphq.rewrite import Pass, Refusal, Rewrite
-from graphq.text import to_text
+from graphq.text import SHORT, to_text
 from graphq.verify import verify
 
 PIPELINE: tuple[Pass, ...] = (
@@ -29,26 +31,38 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
-def run_passes(graph: Graph, passes: tuple[Pass, ...] | list[Pass] = PIPELINE) -> list[Refusal]:
+def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]:
     """Run the passes on `graph` in order; the near misses of the rewrites among them.
 
     GRAPHQ_DEBUG=passes prints the graph to stderr after each pass that changed it. Under pytest, or with
-    GRAPHQ_DEBUG=verify, the graph is verified after each pass.
+    GRAPHQ_DEBUG=verify, the graph is verified after each pass. Raises GraphError for what is not a pass, VerifyError,
+    naming the pass, for one that leaves the graph inconsistent.
     """
     debug = os.environ.get("GRAPHQ_DEBUG", "").split(",")
     check = "verify" in debug or "PYTEST_CURRENT_TEST" in os.environ
     refusals: list[Refusal] = []
     for step in passes:
+        if isinstance(step, type) or not callable(step):
+            raise GraphError(f"a pass is a function or an instance of a Rewrite, got {step!r}")
         if isinstance(step, Rewrite):
             count, missed = step.apply(graph)
             refusals += missed
         else:
             count = step(graph)
+        if not isinstance(count, int):
+            raise GraphError(f"pass {pass_name(step)} must return the number of its changes, got {count!r}")
         if count and "passes" in debug:
-            print(f"# {pass_name(step)}: {count}\n{to_text(graph, elide=16)}\n", file=sys.stderr)
+            print(f"# {pass_name(step)}: {count}\n{to_text(graph, elide=SHORT)}\n", file=sys.stderr)
         if check:
-            verify(graph)
+            _verify_after(step, graph)
     return refusals
+
+
+def _verify_after(step: Pass, graph: Graph) -> None:
+    try:
+        verify(graph)
+    except VerifyError as e:
+        raise VerifyError(f"after pass {pass_name(step)}: {e}") from None
 
 
 def pass_name(step: Pass) -> str:
