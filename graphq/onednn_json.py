@@ -59,11 +59,11 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
 # -- from the document to the graph ---------------------------------------------------------------------------
 
 
-def to_graph(file: GraphFile, where: str, adjust: Adjust | None = None) -> Graph:
-    """The graph of a document; `adjust` may change each op when its operands are known."""
+def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Adjust | None = None) -> Graph:
+    """The graph of a document, which errors call `where`; `adjust` may change each op when its operands are known."""
     ordered, known = in_order(file, where), tensors(file, where)
     inputs, outputs = interface(file, where)
-    graph = Graph(Path(where).stem or "graph")
+    graph = Graph(name or Path(where).stem or "graph")
     values: dict[int, Value] = {}
     for t in (known[k] for k in inputs):
         values[t.id] = graph.input(f"t{t.id}", dtype=t.dtype, shape=t.shape,

@@ -35,15 +35,20 @@ _HEADER = {"engine_kind": ("any", "cpu", "gpu"), "fpmath_mode": ("strict", "bf16
 
 def read_graph_file(path: str | os.PathLike[str]) -> GraphFile:
     """The document in the file `path`; raises ParseError that names file, op and field."""
+    text = read_text(path)
+    return parse_graph_file(text, os.fspath(path))
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The UTF-8 text of a regular file of at most MAX_BYTES; raises ParseError for any other."""
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise GraphError(f"a path must be a str or a path object, got {shown(path)}")
     name = os.fspath(path)
     assert isinstance(name, str)
     try:
-        text = _read_bytes(name).decode("utf-8")
+        return _read_bytes(name).decode("utf-8")
     except UnicodeDecodeError as e:
         fail(name, f"not UTF-8 at byte {e.start}")
-    return parse_graph_file(text, name)
 
 
 def _read_bytes(path: str) -> bytes:
