@@ -16,7 +16,8 @@ from graphq.kernels.isa import Level
 from graphq.passes.pipeline import PIPELINE, run_passes
 from graphq.plan import build_plan, evaluate_formulas
 from graphq.rewrite import Pass, Refusal
-from graphq.runtime import Plan, PythonStep, Runner, resolve_threads
+from graphq.runtime import Plan, PythonStep, Runner
+from graphq.threads import resolve_threads
 
 MAX_PLANS = 64
 """Plans that a model with open shapes keeps, one for each set of shapes; the oldest goes first."""

@@ -7,18 +7,15 @@ outputs, at each call. Neighbouring native steps run in one call; a Python step 
 """
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import numba
 import numpy as np
 
-from graphq.errors import InputError, KernelError
 from graphq.ir import TensorType
 from graphq.kernels import shell
+from graphq.threads import launch, parallel_region
 
 ALIGN = 64
 
@@ -197,8 +194,10 @@ class Runner:
         self.plan = plan
         self.offsets, self.arena_bytes = plan_arena(plan.buffers, plan.steps)
         self.pool: list[_Instance] = []
-        self.run_plan = shell.run_plan(cache) if any(isinstance(s, NativeStep) for s in plan.steps) else None
         self.parallel = any(isinstance(s, NativeStep) and s.parallel for s in plan.steps)
+        if self.parallel:
+            launch()
+        self.run_plan = shell.run_plan(cache) if any(isinstance(s, NativeStep) for s in plan.steps) else None
         self.output_specs = [(t.dims, t.dtype.numpy) for t in plan.output_types]
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
@@ -214,7 +213,7 @@ class Runner:
         for word, array, offset in instance.patches:
             words[word] = addresses[array] + offset
         if self.parallel:
-            with _threads(self.plan.threads):
+            with parallel_region(self.plan.threads):
                 self._run(instance, inputs, outs)
         else:
             self._run(instance, inputs, outs)
@@ -242,79 +241,3 @@ class Runner:
         for b, x in zip(step.outputs, out if isinstance(out, tuple) else (out,), strict=True):
             target = array(b)
             target[...] = np.asarray(x).reshape(target.shape)
-
-
-class _Threads:
-    """The parallel region of one call: Numba's thread number for the calling thread, set and restored.
-
-    Only the workqueue layer, which aborts when two threads enter, needs the lock (numba#8563). After OpenMP ran,
-    a forked child would die at its first parallel region: it gets an exception instead.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.started: int | None = None
-
-    def enter(self, threads: int) -> tuple[int, bool]:
-        pid = os.getpid()
-        if self.started is None:
-            self.started = pid
-        elif self.started != pid and _layer() != "tbb":
-            raise KernelError("this process was forked after a parallel kernel ran, and the threads did not survive; "
-                              "start it with multiprocessing's 'spawn', or compile with threads=1 before forking")
-        locked = _layer() in ("workqueue", None)
-        if locked:
-            self.lock.acquire()
-        before = numba.get_num_threads()
-        numba.set_num_threads(threads)
-        return before, locked
-
-    def leave(self, before: int, locked: bool) -> None:
-        numba.set_num_threads(before)
-        if locked:
-            self.lock.release()
-
-
-_state = _Threads()
-
-
-class _threads:  # noqa: N801  (used as a with-block; a class, since contextlib costs 1 us a call)
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __enter__(self) -> None:
-        self.before, self.locked = _state.enter(self.count)
-
-    def __exit__(self, *_: object) -> None:
-        _state.leave(self.before, self.locked)
-
-
-def _layer() -> str | None:
-    """Numba's threading layer, None before the first parallel region."""
-    try:
-        return numba.threading_layer()
-    except ValueError:
-        return None
-
-
-def resolve_threads(threads: int | None) -> int:
-    """The thread number asked for, at most Numba's; by default all cores that this process may use.
-
-    Raises InputError unless it is a positive int or None.
-    """
-    most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
-    if threads is None:
-        return max(1, min(most, len(os.sched_getaffinity(0)), _quota()))
-    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-        raise InputError(f"threads must be a positive int or None, got {threads!r}")
-    return min(threads, most)
-
-
-def _quota(path: str = "/sys/fs/cgroup/cpu.max") -> int:
-    """Cores that the control group's quota allows, rounded up; a large number without one."""
-    try:
-        with open(path) as f:
-            quota, period = f.read().split()[:2]
-        return -(-int(quota) // int(period))
-    except (OSError, ValueError):  # no such file, or "max"
-        return 1 << 20

@@ -1,0 +1,41 @@
+"""Thread numbers, and how Numba's threads are started."""
+import os
+import subprocess
+import sys
+
+import numba
+import pytest
+
+from graphq.errors import InputError
+from graphq.threads import _quota, resolve_threads
+
+
+def test_thread_numbers(monkeypatch):
+    assert resolve_threads(1) == 1
+    assert resolve_threads(10_000) == numba.config.NUMBA_NUM_THREADS
+    monkeypatch.setattr("graphq.threads._quota", lambda: 1)
+    assert resolve_threads(None) == 1
+
+
+def test_quota_of_the_control_group(tmp_path):
+    for text, cores in (("150000 100000", 2), ("100000 100000", 1), ("50000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(text)
+        assert _quota(str(tmp_path / "cpu.max")) == cores
+    (tmp_path / "cpu.max").write_text("max 100000")
+    assert _quota(str(tmp_path / "cpu.max")) > 1000
+    assert _quota(str(tmp_path / "absent")) > 1000
+
+
+@pytest.mark.parametrize("threads", [0, -1, 2.0, True, "2"])
+def test_bad_thread_numbers(threads):
+    with pytest.raises(InputError, match="positive int"):
+        resolve_threads(threads)
+
+
+def test_the_environment_is_left_as_it_was():
+    code = "import os; from graphq.threads import launch; launch(); print(os.environ.get('GOMP_SPINCOUNT'))"
+    for given in (None, "7"):
+        env = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+        env.update({} if given is None else {"GOMP_SPINCOUNT": given})
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+        assert done.stdout.strip() == str(given), done.stderr
