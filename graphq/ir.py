@@ -302,7 +302,8 @@ class Graph:
 
     @contextmanager
     def before(self, node: Node) -> Iterator[Graph]:
-        """Within the block, nodes are added in front of `node`."""
+        """Within the block, nodes are added in front of `node`; raises GraphError when the graph does not have it."""
+        self._index(node)
         saved, self._before = self._before, node
         try:
             yield self
@@ -422,7 +423,7 @@ class Graph:
     def _index(self, node: Node) -> int:
         at = bisect_left(self.nodes, node.place, key=_PLACE)
         if at == len(self.nodes) or self.nodes[at] is not node:
-            raise GraphError(f"{self.describe(node)} is not, or no longer, a node of graph '{self.name}'")
+            raise GraphError(f"{node.graph.describe(node)} is not, or no longer, a node of graph '{self.name}'")
         return at
 
     def _claim(self, name: str, where: str) -> str:

@@ -1,0 +1,622 @@
+"""The graph: building, names, uses, the four mutators, copies, labels."""
+import copy
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.dtypes import DTYPES
+from graphq.errors import GraphError
+from graphq.ir import Graph, TensorType, Use
+from graphq.op import OPS, register_op
+from graphq.text import to_text
+from graphq.verify import verify
+
+
+@pytest.fixture
+def g():
+    return Graph("test")
+
+
+@pytest.fixture
+def x(g):
+    return g.input("x", dtype="f32", shape=(2, 3))
+
+
+def ops(graph):
+    return [n.op.name for n in graph.nodes]
+
+
+# -- building -------------------------------------------------------------------------------------------------
+
+
+def test_builder_methods_add_nodes_with_all_attributes(g, x):
+    y = g.softmax(x, axis=-1)
+    assert y.type == TensorType(DTYPES["f32"], (2, 3)) and y.node.op is OPS["softmax"]
+    assert y.node.attrs == {"axis": -1, "mode": "none", "dtype": None, "keep_stats": False}
+    assert y.node.inputs == (x,) and y.node.output is y and (y.index, y.graph) == (0, g)
+    assert x.uses == [Use(y.node, 0)] and x.users == [y.node]
+
+
+def test_several_results_come_as_a_tuple(g, x):
+    y, stats = g.softmax(x, keep_stats=True, name="y")
+    assert (y.name, stats.name, stats.index, stats.shape) == ("y", None, 1, (2, 1))
+    with pytest.raises(ValueError):
+        y.node.output  # noqa: B018
+
+
+def test_builder_methods_are_listed_and_documented(g):
+    assert {"relu", "matmul", "input"} <= set(dir(g))
+    assert "ReLU" in g.relu.__doc__ and g.relu.__name__ == "relu"
+    assert hasattr(g, "relu") and not hasattr(g, "no_such_op") and not hasattr(g, "_private")
+
+
+def test_unknown_op_names_near_ones(g):
+    with pytest.raises(GraphError, match="unknown op 'rellu'; did you mean relu"):
+        g.rellu()
+    with pytest.raises(GraphError, match="unknown op 'zzz'$"):
+        g.zzz()
+
+
+def test_input_shapes(g):
+    assert g.input("a", dtype="u8").shape is None
+    assert g.input("b", dtype=np.float32, shape=[None, np.int64(4)]).shape == (None, 4)
+    assert g.input("c", dtype="s8", shape=5).shape == (5,)
+    assert g.input("d", dtype="s8", shape=()).shape == ()
+    assert g.input("e", dtype="s8", shape=(0, 3), property="constant").property == "constant"
+    assert str(g) == "graph test(a: u8[*], b: f32[?,4], c: s8[5], d: s8[], e: s8[0,3] constant) {\n  return\n}"
+
+
+@pytest.mark.parametrize("kwargs,message", [
+    ({"dtype": "f33"}, "input 'y': unknown dtype 'f33'"),
+    ({"dtype": "f32", "shape": (2, -1)}, "'y': a dimension must be a non-negative int or None, got -1 in .2, -1."),
+    ({"dtype": "f32", "shape": (2.5,)}, "got 2.5"),
+    ({"dtype": "f32", "shape": (True,)}, "got True"),
+    ({"dtype": "f32", "shape": "ab"}, "got 'a'"),
+    ({"dtype": "f32", "shape": 2.5}, "input 'y': a shape must be a list of dimensions, got 2.5"),
+    ({"dtype": "f32", "shape": (2**30, 2**30)}, r"more than 2\*\*48 elements"),
+    ({"dtype": "f32", "shape": (0, 2**50)}, r"more than 2\*\*48 elements"),
+    ({"dtype": "f32", "property": "fixed"}, "property must be undef, variable, constant or host_scalar, got 'fixed'"),
+    ({"dtype": "f32", "property": None}, "property must be"),
+])
+def test_bad_inputs(g, kwargs, message):
+    with pytest.raises(GraphError, match=message):
+        g.input("y", **kwargs)
+    assert g.inputs == []
+    g.input("y", dtype="f32")  # the name is still free
+
+
+@pytest.mark.parametrize("name", ["", None, 3, b"x"])
+def test_bad_names(g, x, name):
+    with pytest.raises(GraphError, match="name must be a non-empty string"):
+        g.input(name, dtype="f32")
+    if name is not None:
+        with pytest.raises(GraphError, match="relu '.*': a name must be a non-empty string"):
+            g.relu(x, name=name)
+        with pytest.raises(GraphError, match="a name must be a non-empty string"):
+            g.output(x, name=name)
+    with pytest.raises(GraphError, match="set_outputs: a name must be a non-empty string"):
+        g.set_outputs([x], [name])
+
+
+def test_graph_names_are_strings():
+    with pytest.raises(GraphError, match="graph's name must be a string, got 3"):
+        Graph(3)
+
+
+def test_names_are_taken_once(g, x):
+    g.relu(x, name="y")
+    for make in (lambda n: g.input(n, dtype="f32"), lambda n: g.relu(x, name=n), lambda n: g.constant(1.0, name=n)):
+        for name in ("x", "y"):
+            with pytest.raises(GraphError, match=f"the name '{name}' is taken in graph 'test'"):
+                make(name)
+    assert ops(g) == ["relu"] and len(x.uses) == 1
+
+
+def test_numbers_may_be_names(g):
+    v = g.relu(g.input("3", dtype="f32", shape=(1,)), name="0")
+    w = g.relu(v)
+    assert (g.label(g.inputs[0]), g.label(v), g.label(w)) == ('"3"', '%"0"', "%0")
+
+
+# -- operands -------------------------------------------------------------------------------------------------
+
+
+def test_arrays_and_numbers_become_constants(g, x):
+    y = g.add(g.multiply(x, 2), np.ones(3, np.float32))
+    assert ops(g) == ["constant", "multiply", "constant", "add"]
+    two = g.nodes[0].output
+    assert two.type == TensorType(DTYPES["f32"], ()) and two.data == 2 and x.data is None and y.data is None
+    assert not two.data.flags.writeable
+    assert g.add(x, np.float64(0.5)).dtype == "f32" == g.add(x, np.int64(3)).dtype
+
+
+def test_constants_are_copied(g):
+    a = np.arange(4, dtype=np.int8)
+    v = g.constant(a[::2], name="c")
+    a[:] = 9
+    assert v.data.tolist() == [0, 2] and v.name == "c" and v.data.flags.c_contiguous
+    a.flags.writeable = False
+    w = g.constant(a)
+    a.flags.writeable = True
+    a[:] = 1
+    assert w.data.tolist() == [9, 9, 9, 9]
+
+
+@pytest.mark.parametrize("value,text", [
+    (1, "f32[]"), (2.5, "f32[]"), ([1, 2], "f32[2]"), ([[True]], "boolean[1,1]"), (np.int8(3), "s8[]"), ([], "f32[0]"),
+    (np.zeros((0, 2), np.uint8), "u8[0,2]"), (np.inf, "f32[]"), ([np.nan, -np.inf], "f32[2]"),
+    (np.float64(1), "f32[]")])
+def test_types_of_constants(g, value, text):
+    assert str(g.constant(value).type) == text
+
+
+@pytest.mark.parametrize("value,message", [
+    (np.zeros(2), "unknown dtype float64"), (np.zeros(2, np.int64), "unknown dtype int64"),
+    (np.zeros(1, ">f4"), "unknown dtype >f4"),
+    ("abc", "unknown dtype"), (None, "unknown dtype object"), ([[1], [1, 2]], "list is no array"), (1j, "complex128"),
+    (1e300, "1e[+]300 does not fit into f32"), ([1.0, -1e39], "does not fit into f32"),
+    (2**70, "unknown dtype object")])
+def test_bad_constants(g, value, message):
+    with pytest.raises(GraphError, match=message):
+        g.constant(value)
+    assert g.nodes == []
+
+
+@pytest.mark.parametrize("bad", [True, "x", [1.0], object()])
+def test_what_is_no_operand(g, x, bad):
+    with pytest.raises(GraphError, match="add: an operand must be a value of this graph, an array or a number, got"):
+        g.add(x, bad)
+
+
+def test_bad_arrays_name_the_op(g, x):
+    with pytest.raises(GraphError, match="add: unknown dtype float64"):
+        g.add(x, np.zeros(3))
+
+
+def test_values_of_other_graphs(g, x):
+    other = Graph("other")
+    for use in (lambda: other.relu(x), lambda: other.output(x), lambda: other.set_outputs([x], ["y"])):
+        with pytest.raises(GraphError, match="x belongs to another graph, 'test', not to 'other'"):
+            use()
+    y, z = other.input("y", dtype="f32", shape=(2, 3)), g.relu(x)
+    for old, new in ((y, x), (z, y)):
+        with pytest.raises(GraphError, match="belongs to another graph"):
+            g.replace_uses(old, new)
+    with pytest.raises(GraphError, match="output: expected a value of graph 'test', got 3"):
+        g.output(3)
+
+
+def test_counts_of_operands(g, x):
+    with pytest.raises(GraphError, match=r"relu\(\): takes operands \(src\), got 0"):
+        g.relu()
+    with pytest.raises(GraphError, match=r"relu\(x: f32\[2,3\], x: f32\[2,3\]\): takes operands \(src\), got 2"):
+        g.relu(x, x)
+    with pytest.raises(GraphError, match="got 0"):
+        g.relu(None)
+    with pytest.raises(GraphError, match=r"matmul\(none, x: f32\[2,3\]\): operand 'src' is required"):
+        g.matmul(None, x)
+
+
+def test_an_absent_optional_operand_leaves_no_trace(g, x):
+    w = g.input("w", dtype="f32", shape=(3, 4))
+    assert g.matmul(x, w, None).node.inputs == (x, w)
+
+
+@pytest.mark.parametrize("build,message", [
+    (lambda g, x: g.softmax(x, axes=1), r"softmax\(x: f32\[2,3\]\): has no attribute 'axes'; it has axis"),
+    (lambda g, x: g.softmax(x, axis=1.5), "attribute 'axis' must be of type int, got 1.5"),
+    (lambda g, x: g.softmax(x, axis=True), "attribute 'axis' must be of type int, got True"),
+    (lambda g, x: g.softmax(x, axis=2), r"axis must be in \[-r, r-1\] with r = 2"),
+    (lambda g, x: g.softmax(x, mode="zero"), "attribute 'mode' must be one of 'none', 'inf_as_zero', got 'zero'"),
+    (lambda g, x: g.softmax(x, mode=np.zeros(2)), "attribute 'mode' must be one of"),
+    (lambda g, x: g.softmax(x, dtype="f99"), "attribute 'dtype': unknown dtype 'f99'"),
+    (lambda g, x: g.softmax(x, keep_stats=1), "attribute 'keep_stats' must be of type bool, got 1"),
+    (lambda g, x: g.relu(x, 1), "takes operands"),
+    (lambda g, x: g.relu(x, alpha=1), "has no attribute 'alpha'; it has no attributes"),
+    (lambda g, x: g.clamp(x, min=0), "attribute 'max' is required"),
+    (lambda g, x: g.clamp(x, min=2, max=1), "min must not exceed max"),
+    (lambda g, x: g.clamp(x, min=0, max=10**400), "attribute 'max' must be of type float"),
+    (lambda g, x: g.quantize(x, dtype="u8", scales=0.1), "attribute 'scales' must be a list, got 0.1"),
+    (lambda g, x: g.quantize(x, dtype="u8", scales="0.1"), "attribute 'scales' must be a list"),
+    (lambda g, x: g.quantize(x, dtype="u8", scales={0.1}), "attribute 'scales' must be a list"),
+    (lambda g, x: g.quantize(x, dtype="u8", scales=[0.1, 0.2]), "qtype per_tensor takes 1 scale, got 2"),
+    (lambda g, x: g.quantize(x, dtype="u8", qtype="per_channel", scales=[0.1, 0.2]), "per_channel takes 3 scales"),
+    (lambda g, x: g.quantize(x, dtype="u8", qtype="per_channel", axis=2, scales=[0.1]), "axis must be in"),
+    (lambda g, x: g.quantize(x, dtype="u8", qtype="per_row", scales=[0.1]), "one of 'per_tensor', .*got 'per_row'"),
+    (lambda g, x: g.quantize(x, dtype="u8", scales=[float("nan")]), "must be finite and positive as f32, got nan"),
+    (lambda g, x: g.quantize(x, dtype="u8", scales=[0]), "scales must be finite and positive as f32, got 0"),
+    (lambda g, x: g.quantize(x, dtype="u8", scales=[-0.1]), "got -0.1"),
+    (lambda g, x: g.quantize(x, dtype="u8", scales=[0.1], zps=[256]), r"must be in \[0, 255\], got 256"),
+    (lambda g, x: g.quantize(x, dtype="s8", scales=[0.1], zps=[128]), r"must be in \[-128, 127\], got 128"),
+    (lambda g, x: g.quantize(x, dtype="u8", scales=[0.1], zps=[1.5]), "attribute 'zps' must be of type int, got 1.5"),
+    (lambda g, x: g.quantize(x, dtype="u8", scales=[0.1], zps=[1, 2]), "zps must be as many as scales, got 2 and 1"),
+    (lambda g, x: g.quantize(x, dtype="f8_e4m3", scales=[0.1], zps=[1]), "zps must be absent for f8_e4m3"),
+    (lambda g, x: g.quantize(x, dtype="f32", scales=[0.1]), "dtype must be s8, u8, f8_e4m3 or f8_e5m2, got f32"),
+    (lambda g, x: g.dequantize(x, scales=[0.1]), "'src' must be s8, u8"),
+    (lambda g, x: g.matmul(x, x), r"matmul\(x: f32\[2,3\], x: f32\[2,3\]\): k must agree, got 3 and 2"),
+    (lambda g, x: g.add(x, np.zeros(2, np.float32)), r"add\(x: f32\[2,3\], f32\[2\]\): shapes .* do not"),
+    (lambda g, x: g.static_reshape(x, shape=[7]), r"cannot reshape \[2,3\] to \[7\]"),
+    (lambda g, x: g.static_transpose(x, order=[0, 0]), "order must be a permutation"),
+    (lambda g, x: g.static_reshape(x, shape=[0, 2**60]), "more than 2|cannot reshape"),
+])
+def test_bad_operations_leave_the_graph_as_it_was(g, x, build, message):
+    with pytest.raises(GraphError, match=message):
+        build(g, x)
+    assert g.nodes == [] and x.uses == []
+    verify(g)
+
+
+def test_errors_name_the_node(g, x):
+    with pytest.raises(GraphError, match=r"^matmul 'scores'\(x: f32\[2,3\], x: f32\[2,3\]\): k must agree"):
+        g.matmul(x, x, name="scores")
+    g.relu(x, name="scores")  # the name is still free
+
+
+def test_results_have_a_limit(g):
+    a, b = g.input("a", dtype="f32", shape=(2**30, 1)), g.input("b", dtype="f32", shape=(2**30,))
+    with pytest.raises(GraphError, match=r"add\(.*result: shape .* more than 2\*\*48 elements"):
+        g.add(a, b)
+
+
+def test_unknown_shapes(g):
+    a, b = g.input("a", dtype="f32"), g.input("b", dtype="f32", shape=(None, 3))
+    assert str(g.relu(a).type) == "f32[*]" and str(g.add(b, b).type) == "f32[?,3]"
+    assert not a.type.known and not b.type.known
+    with pytest.raises(GraphError, match=r"shape of f32\[\?,3\] is not known yet"):
+        b.type.size  # noqa: B018
+    with pytest.raises(GraphError, match="do not broadcast"):
+        g.add(b, np.zeros(4, np.float32))
+
+
+def test_sizes_of_types():
+    t = TensorType(DTYPES["bf16"], (2, 3))
+    assert (t.size, t.nbytes, t.known, t.dims) == (6, 12, True, (2, 3))
+    assert TensorType(DTYPES["f32"], ()).size == 1 and TensorType(DTYPES["f32"], (0, 5)).nbytes == 0
+
+
+# -- outputs --------------------------------------------------------------------------------------------------
+
+
+def test_output_names(g, x):
+    y, z, w = g.relu(x), g.tanh(x, name="z"), g.exp(x)
+    assert g.output(y, name="y") is y and y.name == "y"
+    g.output(z, name="result")
+    g.output(w)
+    g.output(x)
+    g.output(z)
+    assert g.output_names == ["y", "result", "out2", "x", "z"]
+    assert (z.name, w.name, x.name) == ("z", "out2", "x")  # a name that a value has stays
+    assert z.uses == [Use(None, 1), Use(None, 4)] and z.is_output and z.users == []
+    with pytest.raises(GraphError, match="output 'y': the graph has an output of that name already"):
+        g.output(x, name="y")
+    verify(g)
+
+
+def test_default_output_names_avoid_taken_ones(g, x):
+    g.output(x, name="out1")
+    y = g.relu(x)
+    g.output(y)
+    assert g.output_names == ["out1", "out2"]
+
+
+def test_an_output_may_have_the_name_of_an_input(g, x):
+    y = g.relu(x)
+    g.output(y, name="x")
+    assert g.output_names == ["x"] and y.name is None
+    assert gq.reference(g, x=np.zeros((2, 3), np.float32)).shape == (2, 3)
+
+
+def test_set_outputs_replaces(g, x):
+    y, z = g.relu(x), g.tanh(x)
+    g.output(y, name="y")
+    g.set_outputs([z, z], ["a", "b"])
+    assert not y.is_output and z.uses == [Use(None, 0), Use(None, 1)]
+    for values, names in (([z], ["a", "b"]), ([z, y], ["a", "a"]), ([z], [])):
+        with pytest.raises(GraphError, match="values need as many different names"):
+            g.set_outputs(values, names)
+    assert g.outputs == [z, z]
+    g.set_outputs([], [])
+    assert g.outputs == [] and z.uses == []
+    verify(g)
+
+
+# -- replace_uses, prune, before ------------------------------------------------------------------------------
+
+
+def test_replace_uses_of_all(g, x):
+    a, b = g.relu(x), g.tanh(x)
+    c = g.add(a, a)
+    g.set_outputs([a, c], ["a", "c"])
+    g.replace_uses(a, b)
+    assert c.node.inputs == (b, b) and g.outputs == [b, c]
+    assert a.uses == [] and x.uses == [Use(a.node, 0), Use(b.node, 0)]
+    assert set(b.uses) == {Use(c.node, 0), Use(c.node, 1), Use(None, 0)}
+    verify(g)
+
+
+def test_replace_uses_of_some(g, x):
+    a, b = g.relu(x, name="a"), g.tanh(x)
+    c = g.subtract(a, a)
+    g.output(c)
+    g.replace_uses(a, b, [Use(c.node, 1)])
+    assert c.node.inputs == (a, b) and a.uses == [Use(c.node, 0)] and (a.name, b.name) == ("a", None)
+    g.replace_uses(a, a)
+    verify(g)
+
+
+def test_the_name_goes_with_the_last_use(g, x):
+    a, b = g.relu(x, name="a"), g.tanh(x)
+    g.set_outputs([a], ["a"])
+    g.replace_uses(a, b)
+    assert (a.name, b.name) == (None, "a")
+    g.prune()
+    assert g._names == {"x", "a"}
+    g.replace_uses(b, x)  # an input keeps its own
+    assert x.name == "x" and g.output_names == ["a"]
+    verify(g)
+
+
+def test_replace_uses_refuses_another_type(g, x):
+    y = g.relu(x)
+    g.output(y, name="y")
+    for new in (g.static_reshape(x, shape=[3, 2]), g.type_cast(x, dtype="bf16")):
+        with pytest.raises(GraphError, match=rf"replace_uses: %y: f32\[2,3\] may not become %\d: {new.dtype}"):
+            g.replace_uses(y, new)
+    verify(g)
+
+
+def test_replace_uses_refuses_cycles_and_bad_order(g, x):
+    a = g.relu(x)
+    b = g.tanh(a)
+    c = g.exp(b)
+    g.output(c, name="c")
+    with pytest.raises(GraphError, match=r"%1 = tanh\(%0\) : f32\[2,3\] does not come after %1.*a cycle"):
+        g.replace_uses(a, b)
+    with pytest.raises(GraphError, match="does not come after %c"):
+        g.replace_uses(a, c)
+    verify(g)
+
+
+def test_replace_uses_refuses_foreign_uses(g, x):
+    a, b = g.relu(x), g.tanh(x)
+    with pytest.raises(GraphError, match="is not a use of %0"):
+        g.replace_uses(a, b, [Use(b.node, 0)])
+
+
+def test_prune_takes_what_nothing_uses(g, x):
+    a = g.relu(x, name="a")
+    b = g.add(a, a)
+    g.tanh(b)
+    kept = g.exp(x)
+    g.output(kept, name="y")
+    assert g.prune() == 3 and ops(g) == ["exp"] and x.uses == [Use(kept.node, 0)]
+    assert a.node.removed and g.prune() == 0
+    g.relu(x, name="a")  # its name is free again
+    verify(g)
+
+
+def test_prune_from_a_node_upwards(g, x):
+    a = g.relu(x)
+    b = g.tanh(a)
+    other = g.exp(x)
+    used = g.abs(a)
+    g.output(used, name="y")
+    assert g.prune([b.node]) == 1 and ops(g) == ["relu", "exp", "abs"]
+    assert g.prune([a.node]) == 0 and g.prune([other.node]) == 1
+    verify(g)
+
+
+def test_prune_many(g, x):
+    v = x
+    for _ in range(100):
+        v = g.relu(v)
+    assert g.prune() == 100 and g.nodes == [] and x.uses == []
+
+
+def test_removed_values_cannot_be_used(g, x):
+    y = g.relu(x)
+    g.prune()
+    with pytest.raises(GraphError, match=r"tanh: the result of relu, f32\[2,3\], was removed from the graph"):
+        g.tanh(y)
+    with pytest.raises(GraphError, match="is not, or no longer, a node"), g.before(y.node):
+        g.tanh(x)
+    with pytest.raises(GraphError, match="removed"):
+        g.output(y)
+
+
+def test_before_inserts_in_order(g, x):
+    c = g.exp(x)
+    with g.before(c.node) as same:
+        a = same.relu(x)
+        b = g.add(a, 1.0)
+        with g.before(b.node):
+            g.abs(x)
+    g.tanh(c)
+    assert ops(g) == ["relu", "constant", "abs", "add", "exp", "tanh"]
+    verify(g)
+
+
+def test_many_insertions_at_one_place(g, x):
+    last = g.exp(x)
+    with g.before(last.node):
+        v = x
+        for _ in range(200):
+            v = g.relu(v)
+    assert ops(g) == ["relu"] * 200 + ["exp"]
+    verify(g)
+
+
+def test_before_refuses_later_operands(g, x):
+    a = g.relu(x)
+    b = g.tanh(a)
+    for v in (a, b):
+        with pytest.raises(GraphError, match="is defined after the place of the new node"), g.before(a.node):
+            g.exp(v)
+    g.exp(b)
+    assert ops(g) == ["relu", "tanh", "exp"]
+
+
+def test_before_a_node_of_another_graph(g, x):
+    other = Graph("other")
+    y = other.relu(other.input("x", dtype="f32"))
+    with pytest.raises(GraphError, match=r"%0 = relu\(x\) : f32\[\*\] is not, or no longer, a node of graph 'test'"), \
+            g.before(y.node):
+        g.relu(x)
+
+
+def test_users_are_in_graph_order(g, x):
+    a, b = g.relu(x), g.tanh(x)
+    with g.before(a.node):
+        c = g.exp(x)
+    assert x.users == [c.node, a.node, b.node]
+
+
+def test_rename(g, x):
+    y = g.relu(x, name="y")
+    g.rename(y, "z")
+    g.rename(y, "z")
+    g.tanh(x, name="y")
+    with pytest.raises(GraphError, match="rename: the name 'x' is taken"):
+        g.rename(y, "x")
+    assert y.name == "z"
+    verify(g)
+
+
+# -- copies ---------------------------------------------------------------------------------------------------
+
+
+def everything():
+    g = Graph("all")
+    x = g.input("x", dtype="f32", shape=(None, 4))
+    w = g.input("w", dtype="s8", shape=(4, 4), property="constant")
+    c = g.constant(np.arange(4, dtype=np.float32), name="c")
+    y, stats = g.softmax(g.add(g.matmul(x, g.dequantize(w, scales=[0.1])), c, name="sum"), keep_stats=True)
+    g.set_outputs([y, x, c, y, stats], ["y", "same", "c", "again", "stats"])
+    return g
+
+
+def test_copy():
+    g = everything()
+    h = g.copy()
+    assert to_text(h) == to_text(g)
+    assert h.nodes[0].attrs["value"] is g.nodes[0].attrs["value"]
+    before = to_text(g)
+    h.relu(h.inputs[0], name="new")
+    h.set_outputs([h.inputs[0]], ["x"])
+    h.prune()
+    assert to_text(g) == before
+    verify(g)
+    verify(h)
+
+
+def test_specialise():
+    g = everything()
+    w = np.ones((4, 4), np.int8)
+    h = g.specialise({"x": TensorType(DTYPES["f32"], (2, 4))}, {"w": w})
+    assert [v.name for v in h.inputs] == ["x"] and str(h.outputs[0].type) == "f32[2,4]"
+    (constant,) = (v for n in h.nodes for v in n.outputs if v.name == "w")
+    assert constant.data.tolist() == w.tolist()
+    assert h.inputs[0].property == "undef" and g.inputs[1].property == "constant"
+    x = np.ones((2, 4), np.float32)
+    for a, b in zip(gq.reference(g, x=x, w=w).values(), gq.reference(h, x=x).values(), strict=True):
+        assert np.array_equal(a, b)
+    verify(h)
+
+
+def test_specialise_refuses():
+    g = everything()
+    with pytest.raises(GraphError, match="graph 'all' has no input 'z'"):
+        g.specialise({"z": g.inputs[0].type})
+    with pytest.raises(GraphError, match=r"input 'w' is s8\[4,4\], its constant u8\[4,4\]"):
+        g.specialise({}, {"w": np.ones((4, 4), np.uint8)})
+    with pytest.raises(GraphError, match="k must agree, got 5 and 4"):
+        g.specialise({"x": TensorType(DTYPES["f32"], (2, 5))})
+
+
+def test_specialise_takes_bodies_along(g):
+    from graphq.partition import fuse
+
+    x = g.input("a", dtype="f32", shape=(None, 4))
+    y = g.relu(x)
+    g.replace_uses(y, fuse(g, [y.node], "eltwise"))
+    z = fuse(g, [y.node], "eltwise")
+    g.output(z, name="z")
+    g.prune()
+    h = g.specialise({"a": TensorType(DTYPES["f32"], (2, 4))})
+    assert str(h.outputs[0].type) == "f32[2,4]" and str(g.nodes[0].attrs["body"].outputs[0].type) == "f32[?,4]"
+    assert g.copy().nodes[0].attrs["body"] is g.nodes[0].attrs["body"]
+    verify(h)
+
+
+def test_pythons_own_shallow_copy_protocol_is_not_confused_by_builder_methods(g):
+    assert copy.copy(g).name == "test"
+
+
+# -- labels ---------------------------------------------------------------------------------------------------
+
+
+def test_labels_follow_changes(g, x):
+    a, b = g.relu(x), g.relu(x)
+    assert [g.label(v) for v in (x, a, b)] == ["x", "%0", "%1"]
+    assert g.describe(b.node) == "%1 = relu(x) : f32[2,3]" and repr(b.node) == "<node %1 = relu(x) : f32[2,3]>"
+    g.rename(a, "a")
+    assert [g.label(v) for v in (a, b)] == ["%a", "%0"]
+    with g.before(a.node):
+        g.exp(x)
+    assert g.label(b) == "%1" and repr(b) == "<value %1: f32[2,3]>"
+    g.output(b)
+    g.prune()
+    assert g.label(b) == "%out0" and g.label(a) == "%a"
+    w = g.input("w", dtype="f32", shape=(3, 1))
+    assert g.describe(g.matmul(x, w, None).node) == "%0 = matmul(x, w) : f32[2,1]"
+
+
+def test_str_is_short_and_repr_shorter(g, x):
+    g.output(g.add(x, np.arange(12, dtype=np.float32).reshape(4, 1, 3)), name="y")
+    assert "{0.0, 1.0, 2.0, 3.0, 4.0, 5.0, ... 6 more}" in str(g)
+    assert repr(g) == "<graph test: 1 inputs, 2 nodes, 1 outputs>"
+
+
+# -- ops ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registry():
+    before = dict(OPS)
+    yield OPS
+    OPS.clear()
+    OPS.update(before)
+
+
+def test_own_ops(g, x, registry):
+    @register_op(infer=lambda src, *, factor: src)
+    def scaled(src, *, factor: float = 2.0):
+        """Scale."""
+        return src * np.float32(factor)
+
+    g.output(g.scaled(x, factor=3), name="y")
+    assert scaled.kind == "Scaled" and gq.reference(g, x=np.ones((2, 3), np.float32)).tolist() == [[3.0] * 3] * 2
+
+
+def test_registering_a_name_twice(registry):
+    with pytest.raises(GraphError, match="op 'relu' is registered already, by graphq.ops.threshold"):
+        @register_op(infer=None)
+        def relu(src):
+            """Again."""
+
+
+def test_bad_signatures(registry):
+    def named(src, *, name: str = ""):
+        """An attribute that builder methods use themselves."""
+
+    def variable(src, **attrs):
+        """Attributes without names."""
+
+    def positional(src, alpha=1.0):
+        """An attribute in a tensor's place."""
+
+    for f, message in ((named, "cannot be called 'name'"), (variable, "variable"), (positional, "'alpha' is a tensor")):
+        with pytest.raises(GraphError, match=message):
+            register_op(infer=None)(f)
+        assert f.__name__ not in OPS
