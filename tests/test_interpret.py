@@ -1,0 +1,148 @@
+"""The op-by-op reference: inputs checked before anything runs, results that share nothing."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.errors import GraphError, InputError
+from graphq.interpret import evaluate
+from graphq.ir import Graph
+from graphq.op import OPS, register_op
+
+
+@pytest.fixture
+def g():
+    g = Graph("net")
+    x = g.input("x", dtype="f32", shape=(2, 3))
+    w = g.input("w", dtype="u8", shape=(3,))
+    g.output(g.multiply(x, g.dequantize(w, scales=[0.5])), name="y")
+    return g
+
+
+X, W = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([2, 4, 6], np.uint8)
+
+
+def test_arrays_by_keyword_or_mapping(g):
+    want = X * np.array([1, 2, 3], np.float32)
+    for got in (gq.reference(g, x=X, w=W), gq.reference(g, {"x": X, "w": W}), gq.reference(g, {"x": X}, w=W)):
+        assert got.dtype == np.float32 and np.array_equal(got, want)
+
+
+def test_several_outputs_are_a_dict(g):
+    g.output(g.inputs[0])
+    out = gq.reference(g, x=X, w=W)
+    assert list(out) == ["y", "x"] and np.array_equal(out["x"], X)
+
+
+def test_any_memory_layout_is_accepted(g):
+    want = gq.reference(g, x=X, w=W)
+    x = np.asfortranarray(X)
+    x.flags.writeable = False
+    wide = np.zeros(6, np.uint8)
+    wide[::2] = W
+    assert np.array_equal(gq.reference(g, x=x, w=wide[::2]), want)
+    unaligned = np.frombuffer(b"\0" + X.tobytes(), np.uint8)[1:].view(np.float32).reshape(2, 3)
+    assert np.array_equal(gq.reference(g, x=unaligned, w=W), want)
+
+
+def test_results_are_new_arrays(g):
+    x = g.inputs[0]
+    c = g.constant(np.ones(2, np.float32))
+    g.set_outputs([x, x, c, g.static_transpose(x, order=[1, 0])], ["a", "b", "c", "t"])
+    given = X.copy()
+    out = gq.reference(g, x=given, w=W)
+    for y in out.values():
+        assert y.flags.writeable and y.flags.c_contiguous
+        y[:] = -1
+    assert np.array_equal(given, X) and c.data.tolist() == [1, 1] and np.array_equal(out["a"], out["b"])
+    out["a"][:] = 5
+    assert out["b"][0, 0] == -1
+
+
+@pytest.mark.parametrize("given,message", [
+    ({"x": X}, r"graph 'net' takes inputs \['x', 'w'\]; missing \['w'\], unexpected \[\]"),
+    ({"x": X, "w": W, "z": W}, r"missing \[\], unexpected \['z'\]"),
+    ({"x": X, "W": W}, r"missing \['w'\], unexpected \['W'\]"),
+    ({"x": X.astype(np.float64), "w": W}, r"input 'x' must be f32\[2,3\], got dtype float64 \(no implicit conversion"),
+    ({"x": X.astype(">f4"), "w": W}, "input 'x' must be .* got dtype >f4"),
+    ({"x": X, "w": [2, 4, 6]}, r"input 'w' must be u8\[3\], got dtype int64"),
+    ({"x": X[:1], "w": W}, r"input 'x' must be f32\[2,3\], got shape \[1, 3\]"),
+    ({"x": X[0], "w": W}, r"got shape \[3\]"),
+    ({"x": [[1.0], [1.0, 2.0]], "w": W}, r"input 'x' must be f32\[2,3\]: setting an array"),
+    ({"x": None, "w": W}, "got dtype object"),
+])
+def test_bad_arrays(g, given, message):
+    with pytest.raises(InputError, match=message):
+        gq.reference(g, given)
+
+
+def test_bad_calls(g):
+    with pytest.raises(InputError, match="inputs must be a mapping of names to arrays, got ndarray"):
+        gq.reference(g, X)
+    with pytest.raises(InputError, match="input 'x' is given twice"):
+        gq.reference(g, {"x": X, "w": W}, x=X)
+    with pytest.raises(GraphError, match="graph 'empty' has no outputs; call g.output"):
+        gq.reference(Graph("empty"))
+
+
+def test_inputs_may_be_called_like_parameters():
+    g = Graph()
+    a, b = g.input("graph", dtype="f32", shape=()), g.input("inputs", dtype="f32", shape=())
+    g.output(g.subtract(a, b))
+    assert gq.reference(g, graph=np.float32(3), inputs=np.float32(1)) == 2
+
+
+def test_open_shapes_are_checked_before_anything_runs():
+    g = Graph()
+    x, y = g.input("x", dtype="f32", shape=(None, 3)), g.input("y", dtype="f32")
+    g.output(g.add(x, y))
+    assert gq.reference(g, x=X, y=np.float32(1)).shape == (2, 3)
+    with pytest.raises(GraphError, match=r"add\(x: f32\[2,3\], y: f32\[4\]\): shapes .* do not broadcast"):
+        gq.reference(g, x=X, y=np.zeros(4, np.float32))
+    with pytest.raises(InputError, match=r"input 'x' must be f32\[\?,3\], got shape \[2, 2\]"):
+        gq.reference(g, x=X[:, :2], y=X)
+
+
+def test_empty_dimensions():
+    g = Graph()
+    x = g.input("x", dtype="f32", shape=(0, 3))
+    g.output(g.matmul(x, np.ones((3, 2), np.float32)))
+    assert gq.reference(g, x=np.zeros((0, 3), np.float32)).shape == (0, 2)
+
+
+def test_values_are_freed_but_not_too_early():
+    g = Graph()
+    x = g.input("x", dtype="f32", shape=())
+    a = g.add(x, x)
+    b = g.multiply(a, a)
+    unused = g.exp(b)
+    g.set_outputs([g.subtract(b, a), a, x], ["d", "a", "x"])
+    assert unused.uses == []
+    assert [float(y) for y in evaluate(g, {"x": np.array(3, np.float32)})] == [30, 6, 3]
+
+
+@pytest.fixture
+def registry():
+    before = dict(OPS)
+    yield
+    OPS.clear()
+    OPS.update(before)
+
+
+def test_references_that_break_their_promise(registry):
+    @register_op(infer=lambda src: src)
+    def halved(src):
+        """Return half of the elements."""
+        return src[: len(src) // 2]
+
+    @register_op(infer=lambda src: (src, src))
+    def split(src):
+        """Return one array where two are due."""
+        return src
+
+    for name, message in (("halved", r"%y = halved\(x\) : f32\[4\]: the reference returns shape \[2\]"),
+                          ("split", r"%y, %0 = split\(x\).*: the reference returns 1 arrays")):
+        g = Graph()
+        g.add_node(OPS[name], [g.input("x", dtype="f32", shape=(4,))], {}, name="y")
+        g.output(g.nodes[0].outputs[0])
+        with pytest.raises(GraphError, match=message):
+            gq.reference(g, x=np.zeros(4, np.float32))

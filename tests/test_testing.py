@@ -1,0 +1,151 @@
+"""check_pass and friends fail when they should."""
+import numpy as np
+import pytest
+
+from graphq.dtypes import DTYPES
+from graphq.errors import GraphError, VerifyError
+from graphq.ir import Graph, TensorType
+from graphq.rewrite import Rewrite
+from graphq.testing import check_pass, check_round_trip, check_same_numbers, random_array, random_inputs
+from graphq.text import parse
+
+RELU2 = """graph(x: f32[2,8]) {
+  %0 = relu(x)
+  %1 = relu(%0)
+  return %1
+}"""
+RELU1 = RELU2.replace("  %1 = relu(%0)\n", "").replace("%1", "%0")
+
+
+class Once(Rewrite):
+    """relu(relu(x)) -> relu(x)"""
+
+    def pattern(self, g, x):
+        return g.relu(g.relu(x))
+
+    def replace(self, g, x):
+        return g.relu(x)
+
+
+def fails(message, *args, **kwargs):
+    with pytest.raises(AssertionError, match=message):
+        check_pass(*args, **kwargs)
+
+
+def test_a_good_pass():
+    g = check_pass(Once(), before=RELU2, after=RELU1, count=1)
+    assert isinstance(g, Graph) and len(g.nodes) == 1
+    check_pass(Once(), before=RELU2, after=RELU1)
+    check_pass(Once(), before=RELU1)
+    check_pass(Once(), before=RELU1, after=RELU1, count=0)
+
+
+def test_another_text():
+    fails("(?s)the pass gives\n.*relu.x.*\nnot\n.*", Once(), before=RELU2, after=RELU2)
+    fails("the pass gives", Once(), before=RELU2)
+    fails("the pass gives", Once(), before=RELU1, after=RELU1.replace("relu", "tanh"))
+
+
+def test_another_count():
+    fails("the pass reports 1 rewrites, not 2", Once(), before=RELU2, after=RELU1, count=2)
+    fails("the pass reports 0 rewrites, not 1", Once(), before=RELU1, after=RELU1, count=1)
+
+
+def test_a_pass_that_reports_nothing():
+    fails("the pass reports 0 rewrites, the text changed: True", lambda g: Once()(g) * 0, before=RELU2, after=RELU1)
+    fails("the pass reports 3 rewrites, the text changed: False", lambda g: 3, before=RELU1)
+    fails("the pass reports None", lambda g: None if Once()(g) else 0, before=RELU2, after=RELU1)
+
+
+def test_an_inconsistent_graph():
+    def breaks(g):
+        g.nodes[0].output.uses.clear()
+        return 0
+
+    with pytest.raises(VerifyError, match="recorded uses differ"):
+        check_pass(breaks, before=RELU1)
+
+
+def swap(old, new):
+    """A pass that puts one op in another's place, whatever the numbers."""
+
+    class Swap(Rewrite):
+        def pattern(self, g, x):
+            return getattr(g, old)(x)
+
+        def replace(self, g, x):
+            return getattr(g, new)(x)
+
+    return Swap()
+
+
+def test_other_numbers():
+    fails("output 'out0'", swap("relu", "abs"), before=RELU1, after=RELU1.replace("relu", "abs"))
+    tanh = RELU1.replace("relu", "tanh")
+    fails("Not equal|not close|Mismatch", swap("tanh", "sigmoid"), before=tanh, after=tanh.replace("tanh", "sigmoid"))
+    check_pass(swap("tanh", "sigmoid"), before=tanh, after=tanh.replace("tanh", "sigmoid"), atol=2.0)
+
+
+def test_numbers_that_differ_for_special_values_alone():
+    class DropAddZero(Rewrite):
+        """x + 0 -> x: right for all numbers but -0"""
+
+        def pattern(self, g, x, zero):
+            return g.add(x, zero)
+
+        def replace(self, g, x):
+            return x
+
+    def drop(g):
+        return DropAddZero()(g) + g.prune()
+
+    before = "graph(x: f32[64]) {\n %0 = constant(value=f32[]{0.0})\n %1 = add(x, %0)\n return %1 as y\n}"
+    fails("output 'y': zeros differ in sign", drop, before=before, after="graph(x: f32[64]) {return x as y}")
+    check_pass(drop, before=before, after="graph(x: f32[64]) {return x as y}", atol=1e-30)
+
+
+def test_outputs_have_the_same_names_and_types():
+    a, b = parse(RELU1), parse(RELU1.replace("return %0", "return %0 as z"))
+    with pytest.raises(AssertionError, match=r"the outputs are \['out0'\] and \['z'\]"):
+        check_same_numbers(a, b)
+    c = parse("graph(x: f32[2,8]) {\n %0 = type_cast(x, dtype=bf16)\n return %0\n}")
+    with pytest.raises(AssertionError, match="output 'out0': .* differ"):
+        check_same_numbers(a, c)
+
+
+def test_nan_equals_nan():
+    g = parse("graph(x: f32[64]) {\n %0 = sqrt(x)\n return %0\n}")
+    check_same_numbers(g, g.copy())
+
+
+def test_open_shapes_need_sizes():
+    text = RELU2.replace("[2,8]", "[?,8]")
+    with pytest.raises(GraphError, match="is not known yet"):
+        check_pass(Once(), before=text, after=RELU1.replace("[2,8]", "[?,8]"))
+    check_pass(Once(), before=text, after=RELU1.replace("[2,8]", "[?,8]"), sizes={"x": (5, 8)})
+
+
+def test_round_trip_of_a_broken_graph():
+    g = parse(RELU1)
+    g.nodes[0].attrs = {"alpha": 1}
+    check_round_trip(g)  # what the op does not have is not printed
+    g.nodes[0].output.type = TensorType(DTYPES["f32"], (3,))
+    with pytest.raises(Exception, match="the text says"):
+        check_round_trip(g)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_random_arrays(name):
+    t = TensorType(DTYPES[name], (500,))
+    a, b = (random_array(t, np.random.default_rng(s)) for s in (0, 0))
+    assert a.dtype == t.dtype.numpy and a.shape == (500,) and np.array_equal(a, b)
+    if t.dtype.kind == "int" and t.dtype.bits < 32:
+        assert (a.astype(int).min(), a.astype(int).max()) == (t.dtype.min, t.dtype.max) or t.dtype.bits == 8
+    assert len(np.unique(a.astype(np.float64))) > 1
+
+
+def test_random_inputs_are_the_same_for_the_same_seed():
+    g = parse("graph(x: f32[4], y: u8[?]) {return x}")
+    a, b, c = (random_inputs(g, seed, {"y": (3,)}) for seed in (0, 0, 1))
+    assert all(np.array_equal(a[k], b[k]) for k in "xy") and not np.array_equal(a["x"], c["x"])
+    assert a["y"].shape == (3,)
