@@ -162,7 +162,9 @@ def _in_shape(text: str, knob: str) -> InShape:
         shape = tuple(_number(d, knob, text, 2**63) for d in dims.split("x"))
         if len(shape) > MAX_RANK:
             _refuse(knob, f"a shape has at most {MAX_RANK} dimensions", text)
-    elif not tag:
+    if star and not tag:
+        _refuse(knob, "a '*' needs an order of dimensions after it", text)
+    if shape is None and not tag:
         _refuse(knob, "a shape is like 2x3x4, or - for a scalar", text)
     if tag and (sorted(tag) != [chr(97 + k) for k in range(len(tag))] or shape is not None and len(tag) != len(shape)):
         _refuse(knob, "the order in memory must name each dimension once (abc, acb), no blocks", text)
@@ -192,7 +194,7 @@ def _op_kinds(text: str, knob: str) -> dict[int, str]:
 def _dtypes(text: str, knob: str) -> dict[int | None, str]:
     if ":" not in text:
         return {None: _one_of(text, knob, tuple(DTYPES))}
-    return {**_by_id(text, knob, lambda t, _: _one_of(t, knob, tuple(DTYPES)))}
+    return dict(_by_id(text, knob, lambda t, _: _one_of(t, knob, tuple(DTYPES))))
 
 
 def _properties(text: str, knob: str) -> dict[int, str]:

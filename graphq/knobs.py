@@ -50,7 +50,7 @@ def apply_knobs(graph: Graph, knobs: Knobs) -> Graph:
         raise GraphError(f"knobs are for graphs without data, as files have them: {graph.describe(constant)}")
     file = from_graph(graph)
     old = file
-    for rewrite in (_set_kinds, _set_attributes, _set_dtypes, _set_properties, _set_shapes):
+    for rewrite in (_set_kinds, _set_attributes, _set_dtypes, _set_shapes, _set_properties):
         file = rewrite(file, knobs)
     batch = batch_tensors(file) if knobs.mb else {}
     if knobs.mb:

@@ -1,0 +1,212 @@
+"""Bad oneDNN files: each is refused with an error of graphq that names file, op and field."""
+import json
+import math
+import os
+
+import pytest
+
+from graphq import onednn_reader
+from graphq.errors import GraphError, ParseError
+from graphq.onednn_json import load_onednn_json
+
+UNKNOWN = -(2**63)
+
+
+def tensor(id, shape, dtype="f32", *, stride=None, layout="strided", property="undef"):
+    if stride is None:
+        stride = [math.prod(shape[k + 1:]) for k in range(len(shape))]
+    return {"id": id, "dtype": dtype, "shape": shape, "stride": stride, "layout_type": layout,
+            "property_type": property}
+
+
+def op(id, kind, inputs, outputs, **attrs):
+    return {"id": id, "name": f"{kind}_{id}", "kind": kind,
+            "attrs": {k: {"type": t, "value": v} for k, (t, v) in attrs.items()}, "inputs": inputs, "outputs": outputs}
+
+
+def document(*ops, **header):
+    return {"version": "3.13.0", "engine_kind": "cpu", "fpmath_mode": "strict", **header, "graph": list(ops)}
+
+
+def dense():
+    """dequantize -> matmul with a bias -> relu -> quantize, ids and names as PyTorch gives them."""
+    return document(
+        op(139695268706816, "Dequantize", [tensor(0, [4, 8], "u8")], [tensor(10, [4, 8])],
+           qtype=("string", "per_tensor"), axis=("s64", 1), scales=("f32[]", [1]), zps=("s64[]", [3])),
+        op(7, "Dequantize", [tensor(1, [8, 2], "s8", stride=[1, 8], property="constant")],
+           [tensor(11, [8, 2], property="constant")],
+           qtype=("string", "per_channel"), axis=("s64", 1), scales=("f32[]", [0.1, 2]), zps=("s64[]", [0, 0])),
+        op(8, "MatMul", [tensor(10, [4, 8]), tensor(11, [8, 2], property="constant"), tensor(2, [2])],
+           [tensor(12, [4, 2])], transpose_a=("bool", 0), transpose_b=("bool", False)),
+        op(9, "ReLU", [tensor(12, [4, 2])], [tensor(13, [UNKNOWN], stride=[UNKNOWN])]),
+        op(2, "Quantize", [tensor(13, [UNKNOWN], stride=[UNKNOWN])], [tensor(14, [4, 2], "s8")],
+           scales=("f32[]", [0.5])))
+
+
+def write(folder, doc, name="graph.json"):
+    path = folder / name
+    path.write_text(doc if isinstance(doc, str) else json.dumps(doc), encoding="utf-8")
+    return path
+
+
+def load(folder, doc):
+    return load_onednn_json(write(folder, doc))
+
+
+def change(*steps, to=None, drop=False):
+    """A function that changes one place of a document."""
+    def apply(doc):
+        place = doc
+        for s in steps[:-1]:
+            place = place[s]
+        if drop:
+            del place[steps[-1]]
+        else:
+            place[steps[-1]] = to
+        return doc
+    return apply
+
+
+RELU, MATMUL, DEQUANTIZE = ("graph", 3), ("graph", 2), ("graph", 1)
+BAD = {
+    "no version": (change("version", drop=True), "the field 'version' is missing"),
+    "version 4": (change("version", to="4.0.0"), r"version: graphq reads .* got '4.0.0'"),
+    "version word": (change("version", to="new"), "version: must be MAJOR.MINOR.PATCH"),
+    "engine": (change("engine_kind", to="tpu"), "engine_kind: must be one of any, cpu, gpu"),
+    "fpmath": (change("fpmath_mode", to=1), "fpmath_mode: must be one of"),
+    "unknown field": (change("colour", to=1), "unknown field 'colour'"),
+    "graph is no list": (change("graph", to={}), "graph: must be a list"),
+    "op is no object": (change(*RELU, to=5), r"graph\[3\]: must be an object, got 5"),
+    "op without a kind": (change(*RELU, "kind", drop=True), r"graph\[3\]: the field 'kind' is missing"),
+    "negative op id": (change(*RELU, "id", to=-1), r"graph\[3\].id: must be an integer in \[0, "),
+    "huge op id": (change(*RELU, "id", to=2**64), r"graph\[3\].id: must be an integer in \[0, "),
+    "boolean op id": (change(*RELU, "id", to=True), r"graph\[3\].id: must be an integer"),
+    "fractional op id": (change(*RELU, "id", to=1.0), r"graph\[3\].id: must be an integer"),
+    "duplicate op id": (change(*RELU, "id", to=8), "op 8 'ReLU_9' .*: id: taken by op 8 'MatMul_8'"),
+    "unknown kind": (change(*RELU, "kind", to="ReLu"), "op 9 'ReLU_9' .*kind: 'ReLu' is not one of .* ReLU"),
+    "backward kind": (change(*RELU, "kind", to="ReLUBackward"), "is not one of oneDNN's 62 forward"),
+    "kind of ours": (change(*RELU, "kind", to="Partition"), "kind: 'Partition' is not one of"),
+    "unknown dtype": (change(*RELU, "inputs", 0, "dtype", to="f128"), r"op 9 .*inputs\[0\].dtype: must be one of"),
+    "numpy's dtype": (change(*RELU, "inputs", 0, "dtype", to="float32"), r"op 9 .*inputs\[0\].dtype: must be one of"),
+    "unknown layout": (change(*RELU, "inputs", 0, "layout_type", to="x"), "layout_type: must be one of"),
+    "unknown property": (change(*RELU, "inputs", 0, "property_type", to="x"), "property_type: must be one of"),
+    "host scalar of rank 2": (change(*RELU, "inputs", 0, "property_type", to="host_scalar"), r"has shape \[\]"),
+    "attribute type": (change(*MATMUL, "attrs", "transpose_a", "type", to="f64"),
+                       "transpose_a.type: must be one of bool"),
+    "other attribute type": (change(*MATMUL, "attrs", "transpose_a", to={"type": "s64", "value": 1}),
+                             "op 8 .*attrs.transpose_a.type: must be bool, got s64"),
+    "attribute value": (change(*MATMUL, "attrs", "transpose_a", "value", to=2),
+                        "transpose_a.value: must be 0, 1, true"),
+    "attribute not a list": (change(*DEQUANTIZE, "attrs", "scales", "value", to=1), "scales.value: must be a list"),
+    "scale beyond f32": (change(*DEQUANTIZE, "attrs", "scales", "value", 0, to=1e39),
+                         "scales.value: must be a finite f32"),
+    "zero point beyond s64": (change(*DEQUANTIZE, "attrs", "zps", "value", 0, to=2**63),
+                              "zps.value: must be an integer"),
+    "unknown attribute": (change(*RELU, "attrs", "alpha", to={"type": "f32", "value": 1}),
+                          "ReLU has no attribute 'alpha'"),
+    "our attribute": (change(*MATMUL, "attrs", "dtype", to={"type": "string", "value": "f32"}),
+                      "has no attribute 'dtype'"),
+    "missing attribute": (change(*DEQUANTIZE, "attrs", "scales", drop=True), "op 7 .*attribute 'scales' is required"),
+    "wrong word": (change(*DEQUANTIZE, "attrs", "qtype", "value", to="per_row"), "op 7 .*'qtype' must be one of"),
+    "scales too few": (change(*DEQUANTIZE, "attrs", "scales", "value", to=[1]),
+                       "op 7 .*per_channel takes 2|as many as"),
+    "negative dim": (change(*RELU, "inputs", 0, "shape", to=[-1, 2]), r"op 9 .*inputs\[0\].shape: .*not be negative"),
+    "huge dim": (change("graph", 0, "inputs", 0, "shape", to=[2**62, 8]), r"inputs\[0\].shape: .* 2\*\*48 elements"),
+    "huge product": (change("graph", 0, "inputs", 0, "shape", to=[2**25, 2**25]), r"inputs\[0\].shape: .* 2\*\*48"),
+    "dim beyond 64 bits": (change("graph", 0, "inputs", 0, "shape", to=[2**70, 8]), r"shape: must be an integer"),
+    "rank 13": (change("graph", 0, "inputs", 0, "shape", to=[1] * 13), "rank 13 is larger than 12"),
+    "stride of another rank": (change(*RELU, "inputs", 0, "stride", to=[1]),
+                               r"op 9 .*inputs\[0\].stride: must have one"),
+    "negative stride": (change(*RELU, "inputs", 0, "stride", to=[-2, 1]), "stride: must not be negative"),
+    "overlapping stride": (change(*RELU, "inputs", 0, "stride", to=[1, 1]), "stride: puts two elements at one place"),
+    "stride too far": (change(*RELU, "inputs", 0, "stride", to=[2**62, 1]), "stride: reaches further"),
+    "shape against inference": (change("graph", 4, "outputs", 0, to=tensor(14, [4, 3], "s8")),
+                                r"op 2 'Quantize_2' .*outputs\[0\].shape: .* declares s8\[4,3\].*gives s8\[4,2\]"),
+    "dtype against inference": (change("graph", 4, to=op(2, "Abs", [tensor(13, [4, 2])], [tensor(14, [4, 2], "f16")])),
+                                r"op 2 .*outputs\[0\].dtype: the file declares f16, the operation gives f32"),
+    "uses disagree on dtype": (change(*RELU, "inputs", 0, "dtype", to="f16"),
+                               r"op 9 .*inputs\[0\].dtype: tensor 12 is f32"),
+    "uses disagree on shape": (change(*RELU, "inputs", 0, to=tensor(12, [4, 5])),
+                               r"op 9 .*inputs\[0\].shape: tensor 12"),
+    "two producers": (change(*RELU, "outputs", 0, "id", to=10),
+                      r"op 9 .*outputs\[0\].id: tensor 10 is computed by op 139"),
+    "too many outputs": (change(*RELU, "outputs", to=[tensor(13, [4, 2]), tensor(40, [4, 2])]),
+                         "op 9 .*outputs: the file declares 2, the operation has 1"),
+    "too few inputs": (change(*MATMUL, "inputs", to=[tensor(10, [4, 8])]), r"op 8 .*takes operands"),
+    "input port is computed": (change("input_ports", to=[12]), "input_ports: tensor 12 is computed by an op"),
+    "output port is an input": (change("output_ports", to=[0]), "output_ports: tensor 0 is computed by no op"),
+    "port is no id": (change("output_ports", to=["a"]), "output_ports: must be an integer"),
+    "half a character": (change(*RELU, "name", to="\ud800"), r"graph\[3\].name: has half of a surrogate pair"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_documents_are_refused_with_file_op_and_field(case, tmp_path):
+    damage, message = BAD[case]
+    path = write(tmp_path, damage(dense()))
+    with pytest.raises((ParseError, GraphError), match=message) as e:
+        load_onednn_json(path)
+    assert str(e.value).startswith(f"{path}: ") and len(str(e.value)) < 2000
+
+
+def test_a_cycle_is_refused_with_the_ops_named(tmp_path):
+    a = op(1, "ReLU", [tensor(1, [2])], [tensor(2, [2])])
+    b = op(2, "Abs", [tensor(2, [2])], [tensor(1, [2])])
+    with pytest.raises(GraphError, match=r"graph: a cycle: op . '.*' \(.*\) -> op . '.*' \(.*\) -> op"):
+        load(tmp_path, document(a, b))
+    itself = op(1, "ReLU", [tensor(1, [2])], [tensor(1, [2])])
+    with pytest.raises(GraphError, match="a cycle: op 1 'ReLU_1'"):
+        load(tmp_path, document(itself))
+
+
+def test_a_long_chain_in_reverse_order_is_no_cycle_and_takes_no_time(tmp_path):
+    chain = [op(k, "ReLU", [tensor(k, [2])], [tensor(k + 1, [2])]) for k in range(2000)]
+    assert len(load(tmp_path, document(*reversed(chain))).nodes) == 2000
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "not JSON, line 1, column 1"),
+    ("[]", "must be an object"),
+    ("null", "must be an object"),
+    ('{"version": NaN}', "NaN is no JSON number"),
+    ('{"version": -Infinity}', "-Infinity is no JSON number"),
+    ('{"version": "3.0.0", "version": "3.0.0", "graph": []}', "the key 'version' appears twice"),
+    ('{"version": ' + "9" * 5000 + "}", "not JSON"),
+    ("[" * 200_000, "nested too deeply|not JSON"),
+    ('{"a":' * 100_000, "nested too deeply|not JSON"),
+    ("\ufeff{}", "not JSON"),
+])
+def test_text_that_is_no_document(text, message, tmp_path):
+    path = write(tmp_path, text)
+    with pytest.raises(ParseError, match=message) as e:
+        load_onednn_json(path)
+    assert str(e.value).startswith(f"{path}: ") and len(str(e.value)) < 1000
+
+
+def test_truncated_files(tmp_path):
+    text = json.dumps(dense())
+    for size in range(0, len(text) - 1, 37):
+        with pytest.raises(ParseError, match="not JSON"):
+            load(tmp_path, text[:size])
+
+
+def test_paths_that_are_no_files(tmp_path):
+    (tmp_path / "latin.json").write_bytes(b'{"version": "\xe9"}')
+    os.mkfifo(tmp_path / "pipe")
+    for name, message in (("latin.json", "not UTF-8 at byte 13"), (".", "not a regular file"),
+                          ("none.json", "No such file"), ("pipe", "not a regular file"), ("a\0b", "null")):
+        with pytest.raises(ParseError, match=message):
+            load_onednn_json(f"{tmp_path}/{name}")
+    for path in (None, 3, b"bytes", ["a"]):
+        with pytest.raises(GraphError, match="a path must be a str or a path object"):
+            load_onednn_json(path)
+
+
+def test_limits(tmp_path, monkeypatch):
+    path = write(tmp_path, dense())
+    monkeypatch.setattr(onednn_reader, "MAX_OPS", 4)
+    with pytest.raises(ParseError, match="5 ops are more than 4"):
+        load_onednn_json(path)
+    monkeypatch.setattr(onednn_reader, "MAX_BYTES", 100)
+    with pytest.raises(ParseError, match="larger than 100 bytes"):
+        load_onednn_json(path)
