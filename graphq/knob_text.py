@@ -133,7 +133,7 @@ def _parse(knob: str, text: str) -> Any:
     return _KNOBS[knob][1](text, knob)
 
 
-def _by_id(text: str, knob: str, parse: Callable[[str, str], Any]) -> dict[int, Any]:
+def _by_id(text: str, knob: str, parse: Callable[[str, str], Any]) -> dict[Any, Any]:
     """`ID:SETTING+ID:SETTING` as a mapping; settings of "default" are left out."""
     out = {}
     for item in text.split("+"):
@@ -194,7 +194,7 @@ def _op_kinds(text: str, knob: str) -> dict[int, str]:
 def _dtypes(text: str, knob: str) -> dict[int | None, str]:
     if ":" not in text:
         return {None: _one_of(text, knob, tuple(DTYPES))}
-    return dict(_by_id(text, knob, lambda t, _: _one_of(t, knob, tuple(DTYPES))))
+    return _by_id(text, knob, lambda t, _: _one_of(t, knob, tuple(DTYPES)))
 
 
 def _properties(text: str, knob: str) -> dict[int, str]:

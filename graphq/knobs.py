@@ -30,7 +30,8 @@ from graphq.onednn_minibatch import batch_tensors
 from graphq.onednn_reader import attribute_value
 from graphq.tensor_type import check_size
 
-__all__ = ["Case", "InShape", "Knobs", "apply_knobs", "parse_knobs", "parse_line", "read_batch"]
+__all__ = ["Case", "InShape", "Knobs", "apply_knobs", "parse_knobs", "parse_line", "read_batch",
+           "unknown_tensors"]
 
 _FLOATS = ("f32", "bf16", "f16")
 _CONVERTING = ("Quantize", "Dequantize", "DynamicQuantize", "DynamicDequantize", "TypeCast")
@@ -67,6 +68,13 @@ def apply_knobs(graph: Graph, knobs: Knobs) -> Graph:
         raise type(e)(f"{knobs}: {e}") from None
     out.meta = {"onednn": from_graph(out, fill=True)}
     return out
+
+
+def unknown_tensors(graph: Graph, knobs: Knobs) -> list[int]:
+    """The tensor ids in the settings that the graph does not have, and which `apply_knobs` passes over."""
+    ids = {t.id for op in from_graph(graph).ops for t in (*op.inputs, *op.outputs)}
+    named = dict.fromkeys([*knobs.in_shapes, *knobs.dtypes, *knobs.properties])
+    return [k for k in named if k is not None and k not in ids]
 
 
 # -- the settings, one by one ---------------------------------------------------------------------------------
@@ -211,12 +219,13 @@ def _each_tensor(file: GraphFile, knob: str, settings: Mapping[Any, Any],
                  change: Callable[[LogicalTensor, Any], LogicalTensor]) -> GraphFile:
     """The document, the named tensors changed at each of their ports.
 
-    Among several ids, those that the graph does not have are passed over, as in benchdnn, whose own cases name some.
+    Among several ids, those that the graph does not have are passed over as in benchdnn, two of whose own cases name
+    some (see `unknown_tensors`).
     """
     if not settings:
         return file
     ids = dict.fromkeys(t.id for op in file.ops for t in (*op.inputs, *op.outputs))
-    if not any(id in ids for id in settings):
+    if len(settings) == 1 and not settings.keys() <= ids.keys():
         _refuse(knob, f"the graph has no tensor {next(iter(settings))}; it has {shown(list(ids))}")
 
     def changed(t: LogicalTensor) -> LogicalTensor:

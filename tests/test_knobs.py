@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import graphq as gq
 from graphq.errors import GraphError, GraphqError, ParseError
-from graphq.knobs import InShape, Knobs, apply_knobs, parse_knobs, parse_line, read_batch
+from graphq.knobs import InShape, Knobs, apply_knobs, parse_knobs, parse_line, read_batch, unknown_tensors
 from graphq.onednn_json import from_graph, load_onednn_json, save_onednn_json
 from graphq.verify import verify
 
@@ -275,8 +275,9 @@ def test_knobs_that_do_not_fit_are_refused(argument, message):
 
 
 def test_among_several_ids_unknown_ones_are_passed_over():
-    g = apply_knobs(dense(), one("--in-shapes=0:7x8+2:7x3+77:1"))
-    assert g.outputs[0].shape == (7, 3)
+    knobs = one("--in-shapes=0:7x8+2:7x3+77:1")
+    assert apply_knobs(dense(), knobs).outputs[0].shape == (7, 3)
+    assert unknown_tensors(dense(), knobs) == [77]
 
 
 def test_one_integer_type_for_all_is_refused():
