@@ -39,11 +39,11 @@ class Matcher:
 
     def __init__(self, pattern: PatternLike) -> None:
         self.pattern = pattern
-        self.depth, self.reason = -1, _no_reason
+        self.depth, self.reason, self.weak = -1, _no_reason, False
 
     def matches(self, graph: Graph, root: Node) -> Iterator[Match]:
         """All ways to match the pattern with `root` as its last node."""
-        self.depth, self.reason, self.graph = -1, _no_reason, graph
+        self.depth, self.reason, self.weak, self.graph = -1, _no_reason, False, graph
         if len(root.outputs) != 1:
             return
         for m in self._value(self.pattern, root.output, Match(root)):
@@ -55,9 +55,10 @@ class Matcher:
             else:
                 self._fail(m, reason)
 
-    def _fail(self, m: Match, reason: Reason) -> None:
-        if len(m.nodes) > self.depth:
-            self.depth, self.reason = len(m.nodes), reason
+    def _fail(self, m: Match, reason: Reason, *, weak: bool = False) -> None:
+        """Note a reason; the first one of the deepest failures stays, unless it is weak."""
+        if len(m.nodes) > self.depth or len(m.nodes) == self.depth and self.weak and not weak:
+            self.depth, self.reason, self.weak = len(m.nodes), reason, weak
 
     def _escapes(self, m: Match) -> Reason | None:
         """The reason to refuse when an inner value is also used outside of the match."""
@@ -98,6 +99,12 @@ class Matcher:
         if reason is not None:
             self._fail(here, reason)
             return
+        if p.operands is None:
+            yield here
+            return
+        if len(p.operands) != len(node.inputs):  # often another alternative has as many
+            self._fail(here, partial(_other_count, self.graph, node, len(p.operands)), weak=True)
+            return
         orders = [node.inputs]
         if node.op.commutative and node.inputs[0] is not node.inputs[1]:
             orders.append((node.inputs[1], node.inputs[0], *node.inputs[2:]))
@@ -119,8 +126,6 @@ class Matcher:
             got = node.attrs[name]
             if not _equal(got, wanted):
                 return lambda: f"{g.describe(node)}: attribute '{name}' is {got!r}, not {wanted!r}"
-        if len(p.operands) != len(node.inputs):
-            return lambda: f"{g.describe(node)} has {len(node.inputs)} operands, the pattern {len(p.operands)}"
         return None
 
     def _operands(self, patterns: tuple[PatternLike | None, ...], values: tuple[Value | None, ...],
@@ -213,6 +218,10 @@ def _no_reason() -> str:
 def _also_used(graph: Graph, node: Node, user: Node | None) -> str:
     where = "an output of the graph" if user is None else f"used by {graph.describe(user)}"
     return f"{graph.describe(node)} is also {where}"
+
+
+def _other_count(graph: Graph, node: Node, count: int) -> str:
+    return f"{graph.describe(node)} has {len(node.inputs)} operands, the pattern {count}"
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -58,6 +58,7 @@ def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Va
     for node in members:
         values = [None if v is None else new[v] for v in node.inputs]
         outs = body.add_node(node.op, values, node.attrs, name=node.outputs[0].name)
+        body.nodes[-1].meta = node.meta
         new.update(zip(node.outputs, outs, strict=True))
     body.set_outputs([new[result]], ["out0"])
     return body, operands, result

@@ -24,11 +24,12 @@ class Var:
 class OpPattern:
     """Matches the result of a node of one of `ops`, each with the attributes that it must have.
 
-    Where one pattern object stands twice in a pattern, both places must be the same value.
+    `operands` of None leave the node's operands open. Where one pattern object stands twice in a pattern, both places
+    must be the same value.
     """
 
     ops: Mapping[str, Mapping[str, Any]]
-    operands: tuple[PatternLike | None, ...]
+    operands: tuple[PatternLike | None, ...] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,10 @@ PatternLike: TypeAlias = Var | OpPattern | AnyOf | Repeat
 
 
 class PatternBuilder:
-    """The `g` of a pattern: each method is an op; `optional`, `any_of` and `repeat` make chains."""
+    """The `g` of a pattern: each method is an op; `optional`, `any_of` and `repeat` make chains.
+
+    A single `...` among the arguments of an op stands for any operands.
+    """
 
     def __getattr__(self, name: str) -> Callable[..., OpPattern]:
         if name.startswith("_"):
@@ -68,6 +72,8 @@ class PatternBuilder:
         def build(*operands: PatternLike | None, attrs: Any = None, **given: Any) -> OpPattern:
             if attrs not in (None, ANY):
                 raise GraphError(f"pattern: attrs= takes ANY alone, got {attrs!r}; give attributes by keyword")
+            if operands == (...,):
+                return OpPattern({op.name: _wanted(op, given, attrs is ANY) for op in ops}, None)
             for x in operands:
                 _expect_pattern(x)
             while operands and operands[-1] is None:
