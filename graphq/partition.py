@@ -47,9 +47,11 @@ def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Va
     """
     members = _in_order(graph, nodes)
     inside = set(members)
+    detour = _detour(graph, members)
+    if detour:
+        raise GraphError(f"not convex: a path leaves these {len(members)} nodes and enters them again through "
+                         f"{'; '.join(map(graph.describe, detour))}")
     result = _result(graph, members, inside)
-    if not is_convex(graph, members):
-        raise GraphError(f"not convex: a path leaves {graph.describe(members[0])} ... and enters again")
     operands = list(dict.fromkeys(v for n in members for v in n.operands if v.node not in inside))
     body, names = Graph("body"), _input_names(members, operands)
     new = {v: body.input(name, dtype=v.dtype, shape=v.shape,
@@ -100,18 +102,27 @@ def dependencies(nodes: Iterable[Node]) -> nx.DiGraph:
 
 
 def is_convex(graph: Graph, members: list[Node]) -> bool:
-    """Whether no path between two members, which are in graph order, runs through another node.
+    """Whether no path between two members, which are in graph order, runs through another node."""
+    return not _detour(graph, members)
+
+
+def _detour(graph: Graph, members: list[Node]) -> list[Node]:
+    """The outer nodes of a path that leaves the members and enters them again; none when they are convex.
 
     Only nodes between the first and the last member can lie on such a path. Contracted to one vertex, the members
     must leave the rest acyclic.
     """
+    if not members:
+        return []
     inside = set(members)
     window = [n for n in graph.nodes if members[0].place <= n.place <= members[-1].place]
     if len(window) == len(inside):
-        return True
+        return []
     contracted = nx.relabel_nodes(dependencies(window), dict.fromkeys(inside, "partition"))
     contracted.remove_edges_from([("partition", "partition")])
-    return bool(nx.is_directed_acyclic_graph(contracted))
+    if nx.is_directed_acyclic_graph(contracted):
+        return []
+    return [node for node, _ in nx.find_cycle(contracted, "partition") if node != "partition"]
 
 
 class Fusion(Rewrite):
