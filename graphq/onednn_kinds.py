@@ -110,6 +110,10 @@ def grouped(op: Op, operands: list[TensorType], attrs: dict[str, Any]) -> dict[s
 def from_outputs(op: Op, operands: list[TensorType], attrs: dict[str, Any],
                   declared: Sequence[LogicalTensor]) -> dict[str, Any]:
     """The attributes with those that the file states by its outputs."""
+    if op.name == "wildcard":
+        shapes = [t.shape for t in declared]
+        known = None if None in shapes else [[-1 if d is None else d for d in s or ()] for s in shapes]
+        return {**attrs, "dtypes": [t.dtype for t in declared], "shapes": known}
     if op.name in _BY_OUTPUTS and len(declared) > 1:
         attrs = {**attrs, _BY_OUTPUTS[op.name]: True}
     a = op.attributes.get("dtype")

@@ -78,7 +78,16 @@ def odd():
     return document(late, first, cast, output_ports=[5, 2], version="0.6.0")
 
 
-SAMPLES = {f.__name__: f for f in (dense, attention, odd)}
+def open_ends():
+    """A Wildcard whose outputs only the file tells, and an End, which makes an output of a tensor that has a user."""
+    wild = op(0, "Wildcard", [tensor(0, [2])], [tensor(1, [3, UNKNOWN]), tensor(2, [4], "s8")])
+    wild["outputs"][0]["stride"] = [UNKNOWN, 1]
+    return document(wild, op(1, "Abs", [wild["outputs"][0]], [tensor(3, [3, UNKNOWN], stride=[UNKNOWN, 1])]),
+                    op(2, "End", [tensor(3, [3, UNKNOWN], stride=[UNKNOWN, 1])], []),
+                    op(4, "Exp", [tensor(3, [3, UNKNOWN], stride=[UNKNOWN, 1])], [tensor(5, [UNKNOWN], layout="any")]))
+
+
+SAMPLES = {f.__name__: f for f in (dense, attention, odd, open_ends)}
 
 
 def write(folder, doc, name="graph.json"):
@@ -132,6 +141,12 @@ def test_producers_come_first_and_are_believed(tmp_path):
     g = load(tmp_path, odd())
     assert [n.meta["id"] for n in g.nodes] == [1, 3, 2**64 - 1]
     assert g.nodes[0].output.shape == (2, 3)
+
+
+def test_wildcards_have_the_types_that_the_file_declares(tmp_path):
+    g = load(tmp_path, open_ends())
+    assert [str(v.type) for v in g.nodes[0].outputs] == ["f32[3,?]", "s8[4]"]
+    assert g.output_names == ["t2", "t3", "t5"]
 
 
 def test_loaded_graphs_compute(tmp_path):
