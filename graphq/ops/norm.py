@@ -1,4 +1,4 @@
-"""softmax."""
+"""softmax and log_softmax."""
 from __future__ import annotations
 
 from typing import Literal
@@ -9,7 +9,7 @@ from graphq.dtypes import DType, bf16, f16, f32
 from graphq.ir import TensorType
 from graphq.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
-from graphq.ops.infer import FLOATS, expect_dtype, normal_axis, output_dtype
+from graphq.ops.infer import FLOATS, expect_dtype, infer_unary, normal_axis, output_dtype
 
 # oneDNN's table of SoftMax: the output's dtypes by that of the source.
 OUTPUTS: dict[DType, tuple[DType, ...]] = {f32: (f32, bf16, f16), bf16: (f32, bf16), f16: (f32, f16)}
@@ -45,3 +45,19 @@ def softmax(src: Array, *, axis: int = 1, mode: Literal["none", "inf_as_zero"] =
     y = e / np.where(total == 0, 1, total)  # a sum of zero comes only from a row of -inf in mode inf_as_zero
     out = rounded(y, src.dtype if dtype is None else dtype.numpy)
     return (out, rounded(top + np.log(total), np.dtype(np.float32))) if keep_stats else out
+
+
+def infer_log_softmax(src: TensorType, *, axis: int) -> TensorType:
+    """A unary float op with an axis."""
+    if src.shape is not None:
+        normal_axis(axis, src.shape)
+    return infer_unary(src)
+
+
+@register_op(infer=infer_log_softmax)
+@quiet
+def log_softmax(src: Array, *, axis: int = -1) -> Array:
+    """`src - max - log(sum(exp(src - max)))` along `axis`, in f64, rounded to f32 once (oneDNN LogSoftmax)."""
+    x = src.astype(np.float64)
+    x = x - x.max(axis=axis, keepdims=True, initial=-np.inf)
+    return rounded(x - np.log(np.exp(x).sum(axis=axis, keepdims=True)), src.dtype)

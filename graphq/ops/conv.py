@@ -1,0 +1,144 @@
+"""convolution."""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+
+from graphq.errors import GraphError
+from graphq.ir import Dim, TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array, quiet, rounded
+from graphq.ops.infer import FLOATS, Shape, expect_dtype, expect_same_dtype, show
+from graphq.ops.window import (
+    AutoPad,
+    DataFormat,
+    Pads,
+    channels_first,
+    check_channels,
+    check_lists,
+    from_channels_first,
+    in_format,
+    output_sizes,
+    padding,
+    span,
+    to_channels_first,
+)
+
+COLUMNS = 2**22
+"""Elements of the columns that one matrix product of the reference reads: 32 MB of f64."""
+
+
+def weight_axes(weights_format: str, count: int) -> tuple[int, ...]:
+    """The axes of O, I and the `count` spatial ones in weights of that format."""
+    spatial = weights_format.index("X")
+    axes = {"X": range(spatial, spatial + count)}
+    for k, letter in enumerate(weights_format.replace("X", "")):
+        axes[letter] = range(k if spatial else k + count, k + count + 1)
+    return (axes["O"][0], axes["I"][0], *axes["X"])
+
+
+def weight_dims(weights: Shape, weights_format: str, count: int) -> tuple[Dim, ...]:
+    """[O, I, spatial...] of weights; raises GraphError on another rank or an empty kernel."""
+    if weights is None:
+        return (None,) * (count + 2)
+    if len(weights) != count + 2:
+        raise GraphError(f"'weights' must have rank {count + 2} as src, got {show(weights)}")
+    dims = tuple(weights[k] for k in weight_axes(weights_format, count))
+    if 0 in dims[2:]:
+        raise GraphError(f"the kernel must have at least one element along each axis, got weights {show(weights)} "
+                         f"in {weights_format}")
+    return dims
+
+
+def check_operands(src: TensorType, weights: TensorType, bias: TensorType | None, groups: int) -> None:
+    """One float dtype, a one-dimensional bias, at least one group."""
+    expect_dtype("src", src, FLOATS)
+    expect_same_dtype(src=src, weights=weights, bias=bias)
+    if groups < 1:
+        raise GraphError(f"groups must be positive, got {groups}")
+    if bias is not None and bias.shape is not None and len(bias.shape) != 1:
+        raise GraphError(f"'bias' must be one-dimensional, got {bias}")
+
+
+def known_channels(out: Dim, bias: TensorType | None) -> Dim:
+    """The output's channels, which are the bias's elements; raises GraphError when they differ."""
+    if bias is None or bias.shape is None:
+        return out
+    check_channels("the elements of 'bias'", bias.shape[0], out, bias.shape, "the output's channels")
+    return bias.shape[0] if out is None else out
+
+
+def infer_convolution(src: TensorType, weights: TensorType, bias: TensorType | None = None, *,
+                      strides: tuple[int, ...], pads_begin: tuple[int, ...], pads_end: tuple[int, ...],
+                      dilations: tuple[int, ...], auto_pad: str, groups: int, data_format: str,
+                      weights_format: str) -> TensorType:
+    """Weights have I = channels / groups; an axis of the output has (size + pads - span) // stride + 1 elements."""
+    check_operands(src, weights, bias, groups)
+    count = check_lists(src, {"strides": strides, "dilations": dilations},
+                        {"pads_begin": pads_begin, "pads_end": pads_end})
+    n, c, *sizes = channels_first(src.shape, count, data_format)
+    o, i, *taps = weight_dims(weights.shape, weights_format, count)
+    check_channels("channels of 'src'", c, None if i is None else i * groups, src.shape,
+                   f"{groups} groups of the {i} in weights {weights}")
+    if o is not None and o % groups != 0:
+        raise GraphError(f"output channels must be a multiple of groups, got {o} and {groups}")
+    spans = [span(k, d) for k, d in zip(taps, dilations, strict=True)]
+    out = output_sizes(sizes, spans, strides, pads_begin, pads_end, auto_pad)
+    return TensorType(src.dtype, in_format((n, known_channels(o, bias), *out), data_format))
+
+
+@register_op(infer=infer_convolution)
+@quiet
+def convolution(src: Array, weights: Array, bias: Array | None = None, *, strides: list[int], pads_begin: list[int],
+                pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none", groups: int = 1,
+                data_format: DataFormat = "NXC", weights_format: Literal["OIX", "XIO"] = "XIO") -> Array:
+    """Convolution over any number of spatial axes (oneDNN Convolution), without turning the kernel over.
+
+    `auto_pad` other than none makes `pads_begin` and `pads_end` meaningless: same_* pads to an output of
+    ceil(size / stride), the odd element at the end (upper) or the beginning (lower). Products are summed in f64 and
+    rounded to f32 once; the bias is added in f32; then comes the rounding to the dtype of `src`.
+    """
+    x = to_channels_first(src, data_format).astype(np.float32, copy=False)
+    w = weights.transpose(weight_axes(weights_format, src.ndim - 2))
+    pads = [padding(auto_pad, n, (k - 1) * d + 1, s, b, e) for n, k, d, s, b, e
+            in zip(x.shape[2:], w.shape[2:], dilations, strides, pads_begin, pads_end, strict=True)]
+    y = correlate(x, w, tuple(strides), tuple(dilations), pads, groups)
+    return rounded(from_channels_first(with_bias(y, bias), data_format), src.dtype)
+
+
+def with_bias(y: Array, bias: Array | None) -> Array:
+    """`y` [n, c, spatial...] plus one element of `bias` a channel, in f32."""
+    return y if bias is None else y + bias.astype(np.float32).reshape(-1, *[1] * (y.ndim - 2))
+
+
+def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int, ...], pads: Pads,
+              groups: int) -> Array:
+    """The sums of x [n, c, ...] with w [o, c / groups, ...], f32: matrix products over columns of windows."""
+    count, taps = len(strides), w.shape[2:]
+    x = np.pad(x, [(0, 0), (0, 0), *pads])
+    spans = [(k - 1) * d + 1 for k, d in zip(taps, dilations, strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(2, count + 2)))
+    windows = windows[(slice(None), slice(None), *[slice(None, None, s) for s in (*strides, *dilations)])]
+    n, c, *sizes = windows.shape[:count + 2]
+    matrix = w.astype(np.float64).reshape(groups, w.shape[0] // groups, math.prod(w.shape[1:]))
+    y = np.empty((n, w.shape[0], *sizes), np.float32)
+    # From [n, c, sizes, taps] to [c, taps, n, sizes]: a row for each weight, a column for each output.
+    order = (1, *range(count + 2, 2 * count + 2), 0, *range(2, count + 2))
+    for images, rows in _chunks(n, sizes[0], c * math.prod(taps) * math.prod(sizes)):
+        part = windows[images, :, rows].transpose(order).astype(np.float64, order="C")
+        columns = part.reshape(groups, matrix.shape[2], math.prod(part.shape[count + 1:]))
+        sums = (matrix @ columns).reshape(w.shape[0], *part.shape[count + 1:])
+        y[images, :, rows] = np.moveaxis(sums, 0, 1)
+    return y
+
+
+def _chunks(images: int, rows: int, elements: int) -> Iterator[tuple[slice, slice]]:
+    """Slices of images, or of the rows of one image, of about COLUMNS elements when an image has `elements`."""
+    step = max(1, COLUMNS // max(1, elements))
+    part = rows if elements <= COLUMNS else max(1, rows * COLUMNS // elements)
+    for n in range(0, images, step):
+        for r in range(0, rows, max(1, part)):
+            yield slice(n, n + step), slice(r, r + part)

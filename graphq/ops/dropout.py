@@ -1,0 +1,74 @@
+"""dropout, with oneDNN's random numbers."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.dtypes import f32
+from graphq.errors import GraphError
+from graphq.ir import TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array, quiet, rounded
+from graphq.ops.infer import FLOATS, expect_dtype
+
+
+def infer_dropout(src: TensorType, seed: TensorType, offset: TensorType, probability: TensorType) -> TensorType:
+    """Float source; seed and offset are integers of 32 or 64 bits, the probability f32; these three are one number."""
+    expect_dtype("src", src, FLOATS)
+    expect_dtype("probability", probability, (f32,))
+    for name, t in (("seed", seed), ("offset", offset)):
+        if t.dtype.kind != "int" or t.dtype.bits < 32:
+            raise GraphError(f"'{name}' must be an integer of 32 or 64 bits, got {t.dtype}")
+    for name, t in (("seed", seed), ("offset", offset), ("probability", probability)):
+        if t.shape not in (None, (), (1,), (None,)):
+            raise GraphError(f"'{name}' must be one number, [] or [1], got {t}")
+    return src
+
+
+@register_op(infer=infer_dropout)
+@quiet
+def dropout(src: Array, seed: Array, offset: Array, probability: Array) -> Array:
+    """`src / (1 - p)` where a random number in [0, 1) is above p, else 0 (oneDNN Dropout), p the probability.
+
+    The numbers are oneDNN's (3.13, measured): element i in row-major order takes word i % 4 of Philox 4x32-10 at
+    counter (offset, i - i % 4), both of 64 bits, under the key `seed`. At offset 0 it takes word 2 at counter
+    (i', i' + 1, i', i' + 3) with i' = i - i % 4, under the low half of the seed twice.
+    """
+    p = np.float32(probability.reshape(()))
+    words = random_words(src.size, int(seed.reshape(())), int(offset.reshape(())))
+    limit = min(max(np.float64(p) * 2**32, -1.0), 2.0**32)
+    kept = (words > limit).reshape(src.shape) if limit >= 0 else np.ones(src.shape, np.bool_)
+    scale = np.float32(1) / (np.float32(1) - p)
+    return rounded(np.where(kept, src.astype(np.float32) * scale, np.float32(0)), src.dtype)
+
+
+def random_words(count: int, seed: int, offset: int) -> Array:
+    """`count` random numbers of 32 bits, u64."""
+    first = np.arange(-(-count // 4), dtype=np.uint64) * np.uint64(4)
+    low, high = _halves(seed)
+    if offset == 0:
+        # What the legacy generator without an offset gives: one number for four elements.
+        counter = [first, first + np.uint64(1), first, first + np.uint64(3)]
+        return np.repeat(_philox(counter, low, low)[2], 4)[:count]
+    at = [np.broadcast_to(np.uint64(half), first.shape) for half in _halves(offset)]
+    words = _philox([*at, first & _LOW, first >> np.uint64(32)], low, high)
+    return np.stack(words, axis=-1).reshape(-1)[:count]
+
+
+_LOW = np.uint64(0xFFFFFFFF)
+_MULTIPLIERS = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_WEYL = 0x9E3779B9, 0xBB67AE85
+
+
+def _halves(x: int) -> tuple[int, int]:
+    return x & 0xFFFFFFFF, x >> 32 & 0xFFFFFFFF
+
+
+def _philox(counter: list[Array], k0: int, k1: int) -> list[Array]:
+    """Philox 4x32-10 (Salmon et al., SC 2011) on words of 32 bits held in u64."""
+    c0, c1, c2, c3 = counter
+    for _ in range(10):
+        a, b = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1 = (b >> np.uint64(32)) ^ c1 ^ np.uint64(k0), b & _LOW
+        c2, c3 = (a >> np.uint64(32)) ^ c3 ^ np.uint64(k1), a & _LOW
+        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
+    return [c0, c1, c2, c3]

@@ -1,0 +1,147 @@
+"""dynamic_quantize and dynamic_dequantize: scales and zero points are tensors, their values known when they run.
+
+`qtype` per_tensor takes one of each ([] or [1]), per_channel one of each along `axis`; per_group (dequantize only) one
+for each block of `group_shape` elements.
+"""
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from graphq.dtypes import DType, f8_e4m3, f8_e5m2, f32, s4, s8, s32, u4, u8
+from graphq.errors import GraphError
+from graphq.ir import TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array, quiet, rounded
+from graphq.ops.infer import FLOATS, Shape, expect_dtype, listing, normal_axis, show
+
+# oneDNN's tables: the dtypes of zero points by the quantised one. f8 is not in them and takes none.
+ZERO_POINTS: dict[DType, tuple[DType, ...]] = {
+    s8: (s8, u8, s32), u8: (s8, u8, s32), s4: (s4, u4, s32), u4: (s4, u4, s32), f8_e4m3: (), f8_e5m2: ()}
+
+
+def _check_zps(dtype: DType, scales: TensorType, zps: TensorType | None) -> None:
+    if zps is None:
+        return
+    allowed = ZERO_POINTS[dtype]
+    if not allowed:
+        raise GraphError(f"'zps' must be absent for {dtype}, got {zps}")
+    expect_dtype("zps", zps, allowed)
+    a, b = scales.shape, zps.shape
+    same = a is None or b is None or (len(a) == len(b)
+                                      and all(None in (m, n) or m == n for m, n in zip(a, b, strict=True)))
+    if not same:
+        raise GraphError(f"'zps' must have the shape of 'scales', got {zps} and {scales}")
+
+
+def _check_scales(src: TensorType, scales: TensorType, qtype: str, axis: int, group_shape: tuple[int, ...]) -> None:
+    """Raise GraphError unless the shape of the scales fits qtype, axis and group_shape."""
+    got = scales.shape
+    if qtype == "per_group":
+        return _check_groups(src.shape, got, group_shape)
+    if group_shape:
+        raise GraphError(f"group_shape needs qtype per_group, got {list(group_shape)} with {qtype}")
+    if qtype == "per_tensor":
+        if got not in (None, (), (1,), (None,)):
+            raise GraphError(f"qtype per_tensor takes 'scales' [] or [1], got {scales}")
+        return None
+    if got is not None and len(got) != 1:
+        raise GraphError(f"qtype per_channel takes one-dimensional 'scales', got {scales}")
+    if src.shape is None:
+        return None
+    channels = src.shape[normal_axis(axis, src.shape)]
+    if got is not None and channels is not None and got[0] not in (channels, None):
+        raise GraphError(f"qtype per_channel takes {channels} 'scales' at axis {axis} of {src}, got {scales}")
+    return None
+
+
+def _check_groups(src: Shape, scales: Shape, group_shape: tuple[int, ...]) -> None:
+    if not group_shape or any(g < 1 for g in group_shape):
+        raise GraphError(f"qtype per_group needs a group_shape of positive sizes, got {list(group_shape)}")
+    for name, shape in (("src", src), ("scales", scales)):
+        if shape is not None and len(shape) != len(group_shape):
+            raise GraphError(f"group_shape must have one size an axis of '{name}' {show(shape)}, "
+                             f"got {list(group_shape)}")
+    for k, g in enumerate(group_shape):
+        d, n = None if src is None else src[k], None if scales is None else scales[k]
+        if d is not None and (d % g != 0 or n not in (d // g, None)):
+            raise GraphError(f"groups of {list(group_shape)} must divide 'src' {show(src)} into as many as 'scales' "
+                             f"has, got {show(scales)}")
+
+
+def _spread(values: Array, qtype: str, axis: int, shape: tuple[int, ...], group_shape: tuple[int, ...]) -> Array:
+    """Scales or zero points so that they broadcast with a tensor of `shape`, or with its blocks (see `_blocks`)."""
+    if qtype == "per_tensor":
+        return values.reshape(())
+    if qtype == "per_channel":
+        return values.reshape([-1 if k == axis % len(shape) else 1 for k in range(len(shape))])
+    return values.reshape([n for d in values.shape for n in (d, 1)])
+
+
+def _blocks(shape: tuple[int, ...], group_shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape whose every axis is two: the blocks, and the places in a block."""
+    return tuple(n for d, g in zip(shape, group_shape, strict=True) for n in (d // g, g)) if group_shape else shape
+
+
+def infer_dynamic_quantize(src: TensorType, scales: TensorType, zps: TensorType | None = None, *, dtype: DType,
+                           qtype: str, axis: int) -> TensorType:
+    """f32 in, s8, u8 or f8 out."""
+    expect_dtype("src", src, (f32,))
+    expect_dtype("scales", scales, (f32,))
+    allowed = (s8, u8, f8_e4m3, f8_e5m2)
+    if dtype not in allowed:
+        raise GraphError(f"dtype must be {listing(allowed)}, got {dtype}")
+    _check_zps(dtype, scales, zps)
+    _check_scales(src, scales, qtype, axis, ())
+    return TensorType(dtype, src.shape)
+
+
+@register_op(infer=infer_dynamic_quantize)
+@quiet
+def dynamic_quantize(src: Array, scales: Array, zps: Array | None = None, *, dtype: DType,
+                     qtype: Literal["per_tensor", "per_channel"] = "per_tensor", axis: int = 1) -> Array:
+    """`saturate(rint(src / scales) + zps)`, ties to even, as quantize does (oneDNN DynamicQuantize).
+
+    A scale of zero or below divides like any other number; NaN gives the zero point, saturated. f8, which oneDNN does
+    not have here, is as in quantize.
+    """
+    q = src / _spread(scales, qtype, axis, src.shape, ())
+    if dtype.kind == "float":
+        return np.asarray(np.clip(q, np.float32(dtype.min), np.float32(dtype.max)).astype(dtype.numpy))
+    zp = np.zeros(()) if zps is None else _spread(zps.astype(np.float64), qtype, axis, src.shape, ())
+    y = np.where(np.isnan(q), zp, np.rint(q) + zp)
+    return np.asarray(np.clip(y, dtype.min, dtype.max).astype(dtype.numpy))
+
+
+def infer_dynamic_dequantize(src: TensorType, scales: TensorType, zps: TensorType | None = None, *, qtype: str,
+                             axis: int, group_shape: tuple[int, ...], dtype: DType | None) -> TensorType:
+    """A quantised dtype in, a float one out: `dtype`, or that of the scales."""
+    expect_dtype("src", src, tuple(ZERO_POINTS))
+    expect_dtype("scales", scales, FLOATS)
+    if dtype is not None and dtype not in FLOATS:
+        raise GraphError(f"dtype must be {listing(FLOATS)}, got {dtype}")
+    _check_zps(src.dtype, scales, zps)
+    _check_scales(src, scales, qtype, axis, group_shape)
+    return TensorType(scales.dtype if dtype is None else dtype, src.shape)
+
+
+@register_op(infer=infer_dynamic_dequantize)
+@quiet
+def dynamic_dequantize(src: Array, scales: Array, zps: Array | None = None, *,
+                       qtype: Literal["per_tensor", "per_channel", "per_group"] = "per_tensor", axis: int = 1,
+                       group_shape: list[int] = (), dtype: DType | None = None) -> Array:  # type: ignore[assignment]
+    """`(src - zps) * scales` in f32, the difference exact, rounded to `dtype` (oneDNN DynamicDequantize).
+
+    per_group: `group_shape` has the size of a group along each axis, and scales and zps one value a group. `dtype` None
+    is that of the scales.
+    """
+    groups = tuple(group_shape)
+    blocks = _blocks(src.shape, groups)
+    scale = _spread(scales.astype(np.float32), qtype, axis, src.shape, groups)
+    if src.dtype in (f8_e4m3.numpy, f8_e5m2.numpy):
+        x = src.astype(np.float32).reshape(blocks)
+    else:
+        zp = np.zeros((), np.int64) if zps is None else _spread(zps.astype(np.int64), qtype, axis, src.shape, groups)
+        x = (src.astype(np.int64).reshape(blocks) - zp).astype(np.float32)
+    return rounded(x * scale, scales.dtype if dtype is None else dtype.numpy).reshape(src.shape)

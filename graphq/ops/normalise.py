@@ -1,0 +1,203 @@
+"""batch_norm_inference, layer_norm, group_norm and rms_norm: all in f64, rounded to f32 once."""
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import numpy as np
+
+from graphq.dtypes import DType, bf16, f16, f32
+from graphq.errors import GraphError
+from graphq.ir import Dim, TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array, quiet, rounded
+from graphq.ops.infer import FLOATS, Shape, channel_axis, expect_dtype, expect_same_dtype, finite_f32, normal_axis, show
+from graphq.ops.window import DataFormat
+
+# oneDNN's tables: the dtypes of gamma, beta and statistics by that of the source.
+PARAMETERS: dict[DType, tuple[DType, ...]] = {f32: (f32,), bf16: (f32, bf16), f16: (f32,)}
+RMS_PARAMETERS: dict[DType, tuple[DType, ...]] = {**PARAMETERS, f16: (f32, f16)}
+
+Normed: TypeAlias = "TensorType | tuple[TensorType, TensorType, TensorType]"
+
+
+def _check_parameters(src: TensorType, allowed: dict[DType, tuple[DType, ...]],
+                      **parameters: TensorType | None) -> None:
+    expect_dtype("src", src, FLOATS)
+    for name, t in parameters.items():
+        if t is not None:
+            expect_dtype(name, t, allowed[src.dtype])
+    expect_same_dtype(**parameters)
+
+
+def _check_elements(name: str, got: Shape, want: tuple[Dim, ...], why: str) -> None:
+    """Raise GraphError unless a parameter can have the dimensions `want`."""
+    fits = got is None or (len(got) == len(want)
+                           and all(None in (a, b) or a == b for a, b in zip(got, want, strict=True)))
+    if not fits:
+        raise GraphError(f"'{name}' must be {show(want)}, {why}, got {show(got)}")
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if finite_f32("epsilon", epsilon) < 0:
+        raise GraphError(f"epsilon must not be negative, got {epsilon}")
+
+
+def _check_affine(use_affine: bool, gamma: TensorType | None, beta: TensorType | None) -> None:
+    if (gamma is None) != (beta is None) or use_affine and gamma is None:
+        given = ", ".join(n for n, t in (("gamma", gamma), ("beta", beta)) if t is not None) or "none"
+        raise GraphError(f"'gamma' and 'beta' come together, and use_affine needs them, got {given} of them "
+                         f"and use_affine {use_affine}")
+
+
+def infer_batch_norm_inference(src: TensorType, gamma: TensorType, beta: TensorType, mean: TensorType,
+                               variance: TensorType, *, epsilon: float, data_format: str) -> TensorType:
+    """Four parameters of one dtype, each with one element a channel."""
+    parameters = {"gamma": gamma, "beta": beta, "mean": mean, "variance": variance}
+    _check_parameters(src, PARAMETERS, **parameters)
+    _check_epsilon(epsilon)
+    axis = None if src.shape is None else channel_axis(data_format, src.shape)
+    channels = None if src.shape is None or axis is None else src.shape[axis]
+    for name, t in parameters.items():
+        _check_elements(name, t.shape, (channels,), f"the channels of {src} in {data_format}")
+        channels = t.shape[0] if channels is None and t.shape is not None else channels
+    if src.shape is None or axis is None:
+        return src
+    return TensorType(src.dtype, (*src.shape[:axis], channels, *src.shape[axis + 1:]))
+
+
+@register_op(infer=infer_batch_norm_inference)
+@quiet
+def batch_norm_inference(src: Array, gamma: Array, beta: Array, mean: Array, variance: Array, *, epsilon: float,
+                         data_format: DataFormat = "NXC") -> Array:
+    """`gamma * (src - mean) / sqrt(variance + epsilon) + beta` for each channel (oneDNN BatchNormInference)."""
+    tail = src.ndim - 2 if data_format == "NCX" else 0
+    g, b, m, v = (p.astype(np.float64).reshape(-1, *[1] * tail) for p in (gamma, beta, mean, variance))
+    scale = g / np.sqrt(v + np.float32(epsilon).astype(np.float64))
+    return rounded((src.astype(np.float64) - m) * scale + b, src.dtype)
+
+
+def infer_layer_norm(src: TensorType, gamma: TensorType | None = None, beta: TensorType | None = None, *,
+                     keep_stats: bool, begin_norm_axis: int, use_affine: bool, epsilon: float) -> Normed:
+    """gamma and beta cover the axes from begin_norm_axis on, in their shape or flat; statistics cover those before."""
+    _check_parameters(src, PARAMETERS, gamma=gamma, beta=beta)
+    _check_affine(use_affine, gamma, beta)
+    _check_epsilon(epsilon)
+    before = _check_normalised(src, begin_norm_axis, gamma=gamma, beta=beta)
+    if not keep_stats:
+        return src
+    stats = TensorType(f32 if gamma is None else gamma.dtype, before)
+    return src, stats, stats
+
+
+def _check_normalised(src: TensorType, axis: int, **parameters: TensorType | None) -> Shape:
+    """The dimensions before `axis`; raises GraphError unless the parameters have those from it on."""
+    if src.shape is None:
+        return None
+    k = normal_axis(axis, src.shape, "begin_norm_axis")
+    tail = src.shape[k:]
+    flat = None if None in tail else math.prod(d for d in tail if d is not None)
+    for name, t in parameters.items():
+        if t is not None and t.shape is not None:
+            whole = len(t.shape) != 1
+            _check_elements(name, t.shape, tail if whole else (flat,), f"the axes of {src} from {k} on")
+    return src.shape[:k]
+
+
+@register_op(infer=infer_layer_norm)
+@quiet
+def layer_norm(src: Array, gamma: Array | None = None, beta: Array | None = None, *, keep_stats: bool = True,
+               begin_norm_axis: int = -1, use_affine: bool = True,
+               epsilon: float = 1e-5) -> Array | tuple[Array, Array, Array]:
+    """`(src - mean) / sqrt(variance + epsilon)` over the axes from `begin_norm_axis` on (oneDNN LayerNorm).
+
+    With `use_affine`, times `gamma` plus `beta`; without it they are ignored. With `keep_stats` mean and variance, of
+    the axes before, are a second and third output in gamma's dtype (f32 without gamma).
+    """
+    rest = src.shape[begin_norm_axis % src.ndim:]
+    head = src.shape[:src.ndim - len(rest)]
+    y, mean, variance = _standardised(src.reshape(*head, math.prod(rest)), epsilon)
+    if use_affine and gamma is not None and beta is not None:
+        y = y * gamma.astype(np.float64).reshape(-1) + beta.astype(np.float64).reshape(-1)
+    return _with_stats(rounded(y, src.dtype).reshape(src.shape), mean, variance, gamma, keep_stats)
+
+
+def _standardised(x: Array, epsilon: float) -> tuple[Array, Array, Array]:
+    """Mean 0 and variance 1 along the last axis, the mean and the variance, in f64."""
+    x = x.astype(np.float64)
+    count = x.shape[-1]
+    mean = x.sum(axis=-1) / np.float64(count)
+    x -= mean[..., None]
+    variance = np.square(x).sum(axis=-1) / np.float64(count)
+    x /= np.sqrt(variance + np.float32(epsilon).astype(np.float64))[..., None]
+    return x, mean, variance
+
+
+def _with_stats(y: Array, mean: Array, variance: Array, gamma: Array | None,
+                keep_stats: bool) -> Array | tuple[Array, Array, Array]:
+    if not keep_stats:
+        return y
+    dtype = np.dtype(np.float32) if gamma is None else gamma.dtype
+    return y, rounded(mean, dtype), rounded(variance, dtype)
+
+
+def infer_group_norm(src: TensorType, gamma: TensorType | None = None, beta: TensorType | None = None, *, groups: int,
+                     keep_stats: bool, use_affine: bool, epsilon: float, data_format: str) -> Normed:
+    """The channels are a multiple of `groups`; statistics are [n, groups]."""
+    _check_parameters(src, PARAMETERS, gamma=gamma, beta=beta)
+    _check_affine(use_affine, gamma, beta)
+    _check_epsilon(epsilon)
+    n, channels = None, None
+    if src.shape is not None:
+        if len(src.shape) < 2:
+            raise GraphError(f"'src' must have a batch and a channel axis, got {src}")
+        n, channels = src.shape[0], src.shape[channel_axis(data_format, src.shape)]
+    if groups < 1 or channels is not None and (channels % groups != 0 or channels < groups):
+        raise GraphError(f"groups must be positive and divide the channels, got {groups} for {src} in {data_format}")
+    for name, t in (("gamma", gamma), ("beta", beta)):
+        _check_elements(name, None if t is None else t.shape, (channels,), f"the channels of {src} in {data_format}")
+    if not keep_stats:
+        return src
+    stats = TensorType(f32 if gamma is None else gamma.dtype, (n, groups))
+    return src, stats, stats
+
+
+@register_op(infer=infer_group_norm)
+@quiet
+def group_norm(src: Array, gamma: Array | None = None, beta: Array | None = None, *, groups: int,
+               keep_stats: bool = True, use_affine: bool = True, epsilon: float = 1e-5,
+               data_format: DataFormat = "NXC") -> Array | tuple[Array, Array, Array]:
+    """`(src - mean) / sqrt(variance + epsilon)` over each image's groups of channels (oneDNN GroupNorm).
+
+    With `use_affine`, times `gamma` plus `beta`, one of each a channel. Statistics [n, groups] as in layer_norm.
+    """
+    x = src if data_format == "NCX" else np.moveaxis(src, -1, 1)
+    y, mean, variance = _standardised(x.reshape(x.shape[0], groups, math.prod(x.shape[1:]) // groups), epsilon)
+    y = y.reshape(x.shape)
+    if use_affine and gamma is not None and beta is not None:
+        g, b = (p.astype(np.float64).reshape(-1, *[1] * (src.ndim - 2)) for p in (gamma, beta))
+        y = y * g + b
+    y = np.ascontiguousarray(y if data_format == "NCX" else np.moveaxis(y, 1, -1))
+    return _with_stats(rounded(y, src.dtype), mean, variance, gamma, keep_stats)
+
+
+def infer_rms_norm(src: TensorType, gamma: TensorType | None = None, *, epsilon: float,
+                   begin_norm_axis: int) -> TensorType:
+    """gamma covers the axes from begin_norm_axis on, in their shape or flat."""
+    _check_parameters(src, RMS_PARAMETERS, gamma=gamma)
+    _check_epsilon(epsilon)
+    _check_normalised(src, begin_norm_axis, gamma=gamma)
+    return src
+
+
+@register_op(infer=infer_rms_norm)
+@quiet
+def rms_norm(src: Array, gamma: Array | None = None, *, epsilon: float = 1e-5, begin_norm_axis: int = -1) -> Array:
+    """`src / sqrt(mean(src**2) + epsilon)` over the axes from `begin_norm_axis` on, times gamma (oneDNN RMSNorm)."""
+    rest = src.shape[begin_norm_axis % src.ndim:]
+    x = src.astype(np.float64).reshape(*src.shape[:src.ndim - len(rest)], math.prod(rest))
+    square = np.square(x).sum(axis=-1, keepdims=True) / np.float64(x.shape[-1])
+    y = x / np.sqrt(square + np.float32(epsilon).astype(np.float64))
+    if gamma is not None:
+        y = y * gamma.astype(np.float64).reshape(-1)
+    return rounded(y.reshape(src.shape), src.dtype)

@@ -1,0 +1,135 @@
+"""The reductions: reduce_sum, _mean, _l1, _l2, _prod in f64, rounded to f32 once; reduce_max and _min exactly."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.dtypes import s32
+from graphq.errors import GraphError
+from graphq.ir import TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array, quiet, rounded
+from graphq.ops.infer import FLOATS, expect_dtype, normal_axis
+
+WIDE = np.dtype(np.float64)
+
+
+def infer_reduce(src: TensorType, axes_tensor: TensorType | None = None, *, axes: tuple[int, ...],
+                 keep_dims: bool) -> TensorType:
+    """The reduced axes are 1 or left out; no axes at all leave the source as it is.
+
+    Axes in a tensor are known only when it runs: dimensions are unknown, and without keep_dims the rank is.
+    """
+    expect_dtype("src", src, FLOATS)
+    if axes_tensor is not None:
+        return _by_tensor(src, axes_tensor, axes, keep_dims)
+    if not axes:
+        return src
+    if src.shape is None:
+        return src
+    reduced = [normal_axis(a, src.shape, "axes") for a in axes]
+    if len(set(reduced)) < len(reduced):
+        raise GraphError(f"axes must be different ones, got {list(axes)} for {src}")
+    if keep_dims:
+        return TensorType(src.dtype, tuple(1 if k in reduced else d for k, d in enumerate(src.shape)))
+    return TensorType(src.dtype, tuple(d for k, d in enumerate(src.shape) if k not in reduced))
+
+
+def _by_tensor(src: TensorType, axes_tensor: TensorType, axes: tuple[int, ...], keep_dims: bool) -> TensorType:
+    expect_dtype("axes_tensor", axes_tensor, (s32,))
+    if axes:
+        raise GraphError(f"axes must be given once, got the attribute {list(axes)} and an operand {axes_tensor}")
+    if axes_tensor.shape is not None and len(axes_tensor.shape) != 1:
+        raise GraphError(f"'axes_tensor' must be one-dimensional, got {axes_tensor}")
+    if axes_tensor.shape == (0,):
+        return src
+    return TensorType(src.dtype, (None,) * len(src.shape) if keep_dims and src.shape is not None else None)
+
+
+def _chosen(src: Array, axes_tensor: Array | None, axes: list[int]) -> tuple[int, ...]:
+    """The axes to reduce; raises GraphError when those of a tensor do not fit."""
+    if axes_tensor is None:
+        return tuple(axes)
+    chosen = tuple(normal_axis(int(a), src.shape, "axes") for a in axes_tensor)
+    if len(set(chosen)) < len(chosen):
+        raise GraphError(f"axes must be different ones, got {axes_tensor.tolist()} for shape {list(src.shape)}")
+    return chosen
+
+
+@register_op(infer=infer_reduce)
+@quiet
+def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+               keep_dims: bool = False) -> Array:
+    """The sum over `axes` (oneDNN ReduceSum). Of nothing: 0. Without axes: `src`."""
+    chosen = _chosen(src, axes_tensor, axes)
+    return rounded(src.sum(axis=chosen, keepdims=keep_dims, dtype=WIDE), src.dtype) if chosen else src
+
+
+@register_op(infer=infer_reduce)
+@quiet
+def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+                keep_dims: bool = False) -> Array:
+    """The mean over `axes` (oneDNN ReduceMean). Of nothing: NaN. Without axes: `src`."""
+    chosen = _chosen(src, axes_tensor, axes)
+    if not chosen:
+        return src
+    count = np.prod([src.shape[a] for a in chosen], dtype=WIDE)
+    return rounded(src.sum(axis=chosen, keepdims=keep_dims, dtype=WIDE) / count, src.dtype)
+
+
+@register_op(infer=infer_reduce)
+@quiet
+def reduce_l1(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+              keep_dims: bool = False) -> Array:
+    """The sum of absolute values over `axes` (oneDNN ReduceL1). Without axes: `src`."""
+    chosen = _chosen(src, axes_tensor, axes)
+    return rounded(np.abs(src).sum(axis=chosen, keepdims=keep_dims, dtype=WIDE), src.dtype) if chosen else src
+
+
+@register_op(infer=infer_reduce)
+@quiet
+def reduce_l2(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+              keep_dims: bool = False) -> Array:
+    """The root of the sum of squares over `axes` (oneDNN ReduceL2). Without axes: `src`."""
+    chosen = _chosen(src, axes_tensor, axes)
+    if not chosen:
+        return src
+    return rounded(np.sqrt(np.square(src, dtype=WIDE).sum(axis=chosen, keepdims=keep_dims)), src.dtype)
+
+
+@register_op(infer=infer_reduce)
+@quiet
+def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+                keep_dims: bool = False) -> Array:
+    """The product over `axes` (oneDNN ReduceProd). Of nothing: 1. Without axes: `src`."""
+    chosen = _chosen(src, axes_tensor, axes)
+    return rounded(src.prod(axis=chosen, keepdims=keep_dims, dtype=WIDE), src.dtype) if chosen else src
+
+
+@register_op(infer=infer_reduce)
+@quiet
+def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+               keep_dims: bool = False) -> Array:
+    """The greatest element over `axes` (oneDNN ReduceMax), NaN where there is one. Of nothing: -inf.
+
+    Without axes: `src`.
+    """
+    chosen = _chosen(src, axes_tensor, axes)
+    if not chosen:
+        return src
+    x = src.astype(np.float32, copy=False)
+    return rounded(x.max(axis=chosen, keepdims=keep_dims, initial=-np.inf), src.dtype)
+
+
+@register_op(infer=infer_reduce)
+@quiet
+def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+               keep_dims: bool = False) -> Array:
+    """The least element over `axes` (oneDNN ReduceMin), NaN where there is one. Of nothing: inf.
+
+    Without axes: `src`.
+    """
+    chosen = _chosen(src, axes_tensor, axes)
+    if not chosen:
+        return src
+    x = src.astype(np.float32, copy=False)
+    return rounded(x.min(axis=chosen, keepdims=keep_dims, initial=np.inf), src.dtype)

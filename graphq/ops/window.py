@@ -1,0 +1,95 @@
+"""What convolutions and pools share: checks of their attributes, padding, and the sizes of windows and outputs."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from graphq.errors import GraphError
+from graphq.ir import Dim, TensorType
+from graphq.ops.compute import Array
+from graphq.ops.infer import Shape, show
+
+AutoPad: TypeAlias = Literal["none", "same_upper", "same_lower", "valid"]
+DataFormat: TypeAlias = Literal["NCX", "NXC"]
+Pads: TypeAlias = list[tuple[int, int]]
+
+
+def check_lists(src: TensorType, positive: dict[str, tuple[int, ...]], not_negative: dict[str, tuple[int, ...]]) -> int:
+    """The number of spatial axes; raises GraphError unless every list has one value of its range for each of them."""
+    lists = {**positive, **not_negative}
+    count = len(next(iter(lists.values()))) if src.shape is None else len(src.shape) - 2
+    if count < 1:
+        raise GraphError(f"'src' must have a batch, a channel and spatial axes, got {src}")
+    for name, values in lists.items():
+        low = 1 if name in positive else 0
+        if len(values) != count or any(v < low for v in values):
+            raise GraphError(f"{name} must be {count} values >= {low}, one a spatial axis of {src}, got {list(values)}")
+    return count
+
+
+def span(taps: Dim, dilation: int) -> Dim:
+    """Elements of the source from the first to the last of `taps`."""
+    return None if taps is None else (taps - 1) * dilation + 1
+
+
+def padding(auto_pad: str, size: int, span: int, stride: int, begin: int, end: int) -> tuple[int, int]:
+    """Padding at both ends of one axis of a convolution or pool; `same_*` gives an output of ceil(size / stride)."""
+    if auto_pad == "none":
+        return begin, end
+    if auto_pad == "valid":
+        return 0, 0
+    total = max((-(-size // stride) - 1) * stride + span - size, 0)
+    return (total // 2, total - total // 2) if auto_pad == "same_upper" else (total - total // 2, total // 2)
+
+
+def output_size(size: Dim, span: Dim, stride: int, pads: tuple[int, int], auto_pad: str, *, ceil: bool = False) -> Dim:
+    """The output of one axis of a convolution or pool; raises GraphError when the window does not fit."""
+    if size is None:
+        return None
+    if auto_pad in ("same_upper", "same_lower") and size > 0:
+        return -(-size // stride)
+    if span is None:
+        return None
+    begin, end = padding(auto_pad, size, span, stride, *pads)
+    room = size + begin + end - span
+    if room < 0:
+        raise GraphError(f"a window of {span} elements does not fit into {size} padded by {begin} and {end}")
+    return (-(-room // stride) if ceil else room // stride) + 1
+
+
+def output_sizes(sizes: Sequence[Dim], spans: Sequence[Dim], strides: Sequence[int], pads_begin: Sequence[int],
+                 pads_end: Sequence[int], auto_pad: str, *, ceil: bool = False) -> tuple[Dim, ...]:
+    """`output_size` of every spatial axis."""
+    return tuple(output_size(n, w, s, pads, auto_pad, ceil=ceil) for n, w, s, pads
+                 in zip(sizes, spans, strides, zip(pads_begin, pads_end, strict=True), strict=True))
+
+
+def channels_first(shape: Shape, count: int, data_format: str) -> tuple[Dim, ...]:
+    """A shape as [n, c, spatial...]; unknown dimensions when the rank is unknown."""
+    if shape is None:
+        return (None,) * (count + 2)
+    return shape if data_format == "NCX" else (shape[0], shape[-1], *shape[1:-1])
+
+
+def in_format(shape: Sequence[Dim], data_format: str) -> tuple[Dim, ...]:
+    """[n, c, spatial...] in the order of `data_format`."""
+    n, c, *spatial = shape
+    return (n, c, *spatial) if data_format == "NCX" else (n, *spatial, c)
+
+
+def to_channels_first(x: Array, data_format: str) -> Array:
+    """A view of `x` as [n, c, spatial...]."""
+    return x if data_format == "NCX" else np.moveaxis(x, -1, 1)
+
+
+def from_channels_first(x: Array, data_format: str) -> Array:
+    """[n, c, spatial...] in the order of `data_format`, contiguous."""
+    return np.ascontiguousarray(x if data_format == "NCX" else np.moveaxis(x, 1, -1))
+
+
+def check_channels(what: str, got: Dim, want: Dim, where: Shape, why: str) -> None:
+    """Raise GraphError when both numbers of channels are known and differ."""
+    if got is not None and want is not None and got != want:
+        raise GraphError(f"{what} must be {want} ({why}), got {got} in {show(where)}")
