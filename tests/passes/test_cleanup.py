@@ -1,0 +1,190 @@
+"""Common subexpressions, dead code, constants, duplicated dequantizes."""
+import sys
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.ir import Graph
+from graphq.passes import (
+    duplicate_dequantize,
+    eliminate_common_subexpressions,
+    eliminate_dead_code,
+    fold_constants,
+    fold_dequantized_constants,
+)
+from graphq.testing import check_pass
+from graphq.verify import verify
+
+
+def check(rewrite, before, after=None, inputs="x: f32[4], y: f32[4]", **kwargs):
+    before, after = (None if t is None else f"graph({inputs}) {{\n{t}\n}}" for t in (before, after))
+    return check_pass(rewrite, before=before, after=after, **kwargs)
+
+
+# -- common subexpressions ------------------------------------------------------------------------------------
+
+
+def test_equal_nodes_become_one():
+    check(eliminate_common_subexpressions, """%0 = relu(x)
+          %1 = relu(x)
+          %2 = tanh(%0)
+          %3 = tanh(%1)
+          %4 = subtract(%2, %3)
+          return %4, %1""", """%0 = relu(x)
+          %1 = tanh(%0)
+          %2 = subtract(%1, %1)
+          return %2, %0""", count=2)
+
+
+@pytest.mark.parametrize("op", ["add", "multiply", "maximum", "minimum"])
+def test_commutative_operands_in_either_order(op):
+    check(eliminate_common_subexpressions, f"%0 = {op}(x, y)\n %1 = {op}(y, x)\n return %0, %1",
+          f"%0 = {op}(x, y)\n return %0, %0", count=1)
+
+
+def test_equal_constants():
+    check(eliminate_common_subexpressions, """%0 = constant(value=f32[4]{1, 2, nan, 4})
+          %1 = constant(value=f32[4]{1, 2, nan, 4})
+          %2 = add(x, %0)
+          %3 = add(%1, x)
+          return %2, %3""", """%0 = constant(value=f32[4]{1, 2, nan, 4})
+          %1 = add(x, %0)
+          return %1, %1""", count=2)
+
+
+@pytest.mark.parametrize("a,b", [
+    ("subtract(x, y)", "subtract(y, x)"), ("relu(x)", "tanh(x)"), ("relu(x)", "relu(y)"),
+    ("clamp(x, min=0.0, max=1)", "clamp(x, min=-0.0, max=1)"), ("clamp(x, min=0, max=1)", "clamp(x, min=0, max=2)"),
+    ("constant(value=f32[1]{0.0})", "constant(value=f32[1]{-0.0})"),
+    ("constant(value=s8[1]{1})", "constant(value=u8[1]{1})"),
+    ("constant(value=f32[1]{1})", "constant(value=f32[]{1})"),
+    ("constant(value=f32[0]{})", "constant(value=f32[0,1]{})"),
+    ("add(x, y)", 'add(x, y, auto_broadcast="none")'),
+])
+def test_what_differs_stays(a, b):
+    check(eliminate_common_subexpressions, f"%0 = {a}\n %1 = {b}\n return %0, %1")
+
+
+def test_several_results_merge_too():
+    check(eliminate_common_subexpressions, """%0, %1 = softmax(x, axis=0, keep_stats=true)
+          %2, %3 = softmax(x, axis=0, keep_stats=true)
+          return %0, %3""", "%0, %1 = softmax(x, axis=0, keep_stats=true)\n return %0, %1", count=1)
+
+
+def test_returned_under_two_names():
+    check(eliminate_common_subexpressions, "%a = relu(x)\n %b = relu(x)\n return %a, %b",
+          "%a = relu(x)\n return %a, %a as b")
+
+
+def test_constants_of_every_dtype_have_keys():
+    from graphq.dtypes import DTYPES
+
+    g = Graph()
+    for dtype in DTYPES.values():
+        for shape in ((), (0,), (2, 2)):
+            for _ in range(2):
+                g.output(g.constant(np.zeros(shape, dtype.numpy)))
+    assert eliminate_common_subexpressions(g) == len(DTYPES) * 3
+    verify(g)
+
+
+# -- dead code ------------------------------------------------------------------------------------------------
+
+
+def test_dead_code():
+    check(eliminate_dead_code, "%0 = relu(x)\n %1 = tanh(%0)\n %2 = constant(value=f32[]{1})\n %3 = exp(y)\n return %3",
+          "%0 = exp(y)\n return %0", count=3)
+    check(eliminate_dead_code, "%0 = relu(x)\n return %0")
+    check(eliminate_dead_code, "%0, %1 = softmax(x, axis=0, keep_stats=true)\n return %1")
+
+
+# -- constants ------------------------------------------------------------------------------------------------
+
+
+def test_operations_on_constants_fold():
+    check(fold_constants, """%0 = constant(value=f32[4]{1, 2, 3, 4})
+          %1 = constant(value=f32[]{2})
+          %w = multiply(%0, %1)
+          %2 = exp(%w)
+          %3 = relu(%w)
+          %4 = add(x, %3)
+          return %4, %w""", """%w = constant(value=f32[4]{2, 4, 6, 8})
+          %0 = constant(value=f32[4]{2, 4, 6, 8})
+          %1 = add(x, %0)
+          return %1, %w""")
+
+
+def test_quantized_constants_fold_but_are_not_dequantized():
+    check(fold_constants, """%0 = constant(value=f32[2]{0.26, -1})
+          %1 = quantize(%0, dtype=s8, scales=[0.5])
+          %2 = dequantize(%1, scales=[0.5])
+          %3 = relu(%2)
+          return %3""", """%0 = constant(value=s8[2]{1, -2})
+          %1 = dequantize(%0, scales=[0.5])
+          %2 = relu(%1)
+          return %2""", count=1)
+
+
+def test_dequantized_constants_fold_last():
+    check(fold_dequantized_constants, """%0 = constant(value=s8[2]{1, -2})
+          %1 = dequantize(%0, scales=[0.5])
+          %2 = relu(%1)
+          return %2""", "%0 = constant(value=f32[2]{0.5, 0})\n return %0", count=2)
+
+
+def test_what_depends_on_inputs_stays():
+    text = "%0 = constant(value=f32[4]{1, 2, 3, 4})\n %1 = add(x, %0)\n return %1, %0"
+    check(fold_constants, text)
+    check(fold_dequantized_constants, text)
+
+
+def test_several_results_stay():
+    check(fold_constants, "%0 = constant(value=f32[2]{1, 2})\n"
+          "%1, %2 = softmax(%0, axis=0, keep_stats=true)\n return %1, %2")
+
+
+def test_large_results_stay(monkeypatch):
+    monkeypatch.setattr(sys.modules["graphq.passes.fold_constants"], "MAX_ELEMENTS", 3)
+    check(fold_constants, "%0 = constant(value=f32[4]{1, 2, 3, 4})\n %1 = exp(%0)\n return %1")
+
+
+def test_every_dtype_folds():
+    g = Graph()
+    for dtype in ("u8", "s4", "bf16", "f8_e5m2", "boolean"):
+        c = g.constant(np.ones((2, 3), gq.dtypes.as_dtype(dtype).numpy))
+        g.output(g.static_transpose(c, order=[1, 0]))
+    want = gq.reference(g)
+    assert fold_constants(g) == 5 and all(n.op.name == "constant" for n in g.nodes)
+    verify(g)
+    got = gq.reference(g)
+    assert all(got[k].dtype == want[k].dtype and np.array_equal(got[k], want[k]) for k in want)
+
+
+# -- duplicate dequantize -------------------------------------------------------------------------------------
+
+TWO_USERS = """%0 = dequantize(x, scales=[0.5])
+  %1 = relu(%0)
+  %2 = tanh(%0)
+  return %1, %2"""
+
+
+def test_each_user_gets_its_own():
+    g = check(duplicate_dequantize, TWO_USERS, """%0 = dequantize(x, scales=[0.5])
+          %1 = relu(%0)
+          %2 = dequantize(x, scales=[0.5])
+          %3 = tanh(%2)
+          return %1, %3""", inputs="x: u8[4]", count=1)
+    assert duplicate_dequantize(g) == 0 and eliminate_common_subexpressions(g) == 1
+
+
+def test_a_returned_dequantize_is_left_to_the_return():
+    check(duplicate_dequantize, "%d = dequantize(x, scales=[0.5])\n %1 = relu(%d)\n return %1, %d",
+          "%d = dequantize(x, scales=[0.5])\n %1 = dequantize(x, scales=[0.5])\n %2 = relu(%1)\n return %2, %d",
+          inputs="x: u8[4]", count=1)
+
+
+def test_one_user_keeps_it():
+    check(duplicate_dequantize, "%0 = dequantize(x, scales=[0.5])\n %1 = add(%0, %0)\n return %1", inputs="x: u8[4]")
+    check(duplicate_dequantize, "%0 = dequantize(x, scales=[0.5])\n return %0, %0", inputs="x: u8[4]")
+    check(duplicate_dequantize, "%0 = relu(x)\n %1 = exp(%0)\n %2 = tanh(%0)\n return %1, %2")
