@@ -3,8 +3,12 @@
     graphq cache info | clear
     graphq show FILE.txt        parse a graph's text form and print it, checked and in normal form
     graphq passes FILE.txt      print the graph after the passes, and the near misses of their rewrites
+    graphq partitions FILE.json print the partitions of a oneDNN Graph file
+    graphq run FILE.json [KNOB ...]           compile a oneDNN Graph file and compare it with the reference
+    graphq run --batch=CASES.txt [--root=DIR] the same for each line of a file of knobs and --case=FILE.json
 
-A wrong graph or file gives one line on stderr and exit code 2.
+KNOBs are benchdnn's: --in-shapes= --op-attrs= --op-kind= --dt= --mb= --tensor-property= --expected-n-partitions=.
+`run` exits with 1 when a case failed or was refused. A wrong graph or file gives one line on stderr and exit code 2.
 """
 from __future__ import annotations
 
@@ -14,14 +18,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from graphq.errors import GraphqError
+from graphq.errors import GraphqError, ParseError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code: 0, or 2 after one line about a wrong argument, file or graph."""
-    options = _parser().parse_args(arguments)
+    """Run one command; the exit code: 0, 1 when `run` found a difference, or 2 after one line about what is wrong."""
+    parser = _parser()
+    options, options.knobs = parser.parse_known_args(arguments)
+    if options.knobs and options.run is not _run:
+        parser.error(f"unrecognized arguments: {' '.join(options.knobs)}")
+    code = 0
     try:
-        options.run(options)
+        code = options.run(options) or 0
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -29,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.filename}: {error.strerror}")
     except (GraphqError, UnicodeDecodeError) as error:
         return _fail(str(error))
-    return 0
+    return code
 
 
 def _fail(message: str) -> int:
@@ -50,6 +58,16 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("file", type=Path, help="a graph's text form")
         command.add_argument("--elide", type=int, metavar="N", help="cut lists and arrays after N elements")
         command.set_defaults(run=run)
+    command = commands.add_parser("partitions", help="print the partitions of a oneDNN Graph file")
+    command.add_argument("file", type=Path)
+    command.set_defaults(run=_partitions)
+    command = commands.add_parser("run", help="compile oneDNN Graph files and compare them with the reference",
+                                  allow_abbrev=False)
+    command.add_argument("file", type=Path, nargs="?")
+    command.add_argument("--batch", type=Path, help="a file of such runs, a line each")
+    command.add_argument("--root", type=Path, help="where the batch's files are (default: beside it)")
+    command.add_argument("--failures", action="store_true", help="print the runs that did not pass, and the counts")
+    command.set_defaults(run=_run)
     return parser
 
 
@@ -90,6 +108,32 @@ def _passes(options: argparse.Namespace) -> None:
     print(to_text(graph, elide=options.elide))
     for refusal in refusals:
         print(f"# {refusal.rewrite}: {refusal.node}: {refusal.reason}")
+
+
+def _partitions(options: argparse.Namespace) -> None:
+    from graphq.onednn_json import load_onednn_json
+
+    for part in load_onednn_json(options.file).partitions():
+        print(part)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from graphq.knob_text import parse_knobs, read_batch
+    from graphq.onednn_run import run_batch, run_file
+
+    if (options.file is None) == (options.batch is None) or options.batch and options.knobs:
+        raise ParseError("run takes a file with knobs, or --batch=FILE without")
+    if options.batch:
+        runs = run_batch(read_batch(options.batch), options.root or options.batch.parent)
+    else:
+        runs = (run_file(options.file, knobs) for knobs in parse_knobs(options.knobs))
+    counts = dict.fromkeys(("passed", "failed", "refused"), 0)
+    for outcome in runs:
+        counts[outcome.status] += 1
+        if outcome.status != "passed" or not options.failures:
+            print(outcome, flush=True)
+    print(", ".join(f"{n} {status}" for status, n in counts.items()))
+    return 0 if counts["passed"] == sum(counts.values()) else 1
 
 
 if __name__ == "__main__":

@@ -60,13 +60,14 @@ f16 = DType("f16", np.dtype(np.float16), 16, "float")
 f8_e4m3 = DType("f8_e4m3", np.dtype(ml_dtypes.float8_e4m3fn), 8, "float")
 f8_e5m2 = DType("f8_e5m2", np.dtype(ml_dtypes.float8_e5m2), 8, "float")
 s32 = DType("s32", np.dtype(np.int32), 32, "int")
+s64 = DType("s64", np.dtype(np.int64), 64, "int")
 s8 = DType("s8", np.dtype(np.int8), 8, "int")
 u8 = DType("u8", np.dtype(np.uint8), 8, "int")
 s4 = DType("s4", np.dtype(ml_dtypes.int4), 4, "int")
 u4 = DType("u4", np.dtype(ml_dtypes.uint4), 4, "int")
 boolean = DType("boolean", np.dtype(np.bool_), 8, "bool")
 
-DTYPES: dict[str, DType] = {t.name: t for t in (f32, bf16, f16, f8_e4m3, f8_e5m2, s32, s8, u8, s4, u4, boolean)}
+DTYPES: dict[str, DType] = {t.name: t for t in (f32, bf16, f16, f8_e4m3, f8_e5m2, s64, s32, s8, u8, s4, u4, boolean)}
 _BY_NUMPY = {t.numpy: t for t in DTYPES.values()}
 
 DTypeLike: TypeAlias = "DType | str | np.dtype | type"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from graphq.errors import GraphError, GraphqError
 from graphq.names import quote
 from graphq.op import OPS, Op, lookup
 from graphq.tensor_type import Dim, TensorType, check_dims, check_size, frozen
+
+if TYPE_CHECKING:
+    from graphq.partitions import Partition
 
 __all__ = ["Dim", "Graph", "Node", "Op", "Operand", "Property", "TensorType", "Use", "Value"]
 
@@ -356,6 +359,15 @@ class Graph:
         if value.name is not None:
             self._names.discard(value.name)
         value.name, self._numbers = name, None
+
+    def partitions(self) -> list[Partition]:
+        """The partitions as oneDNN Graph would make them, in an order in which they can run.
+
+        Each operation is in exactly one; `partition.compile()` compiles it on its own.
+        """
+        from graphq.partitions import partitions
+
+        return partitions(self)
 
     def label(self, value: Value) -> str:
         """The value's name in text: an input's name, `%name`, or `%N` for the N-th unnamed one."""

@@ -37,8 +37,8 @@ class Match:
 class Matcher:
     """Matches one pattern; `depth` and `reason` are those of the nearest miss of the last call of `matches`."""
 
-    def __init__(self, pattern: PatternLike) -> None:
-        self.pattern = pattern
+    def __init__(self, pattern: PatternLike, *, several_results: bool = False) -> None:
+        self.pattern, self.several_results = pattern, several_results
         self.depth, self.reason, self.weak = -1, _no_reason, False
 
     def matches(self, graph: Graph, root: Node) -> Iterator[Match]:
@@ -66,7 +66,8 @@ class Matcher:
         for node in m.nodes:
             if node is m.root or node.op.name == "constant":
                 continue
-            for user in (u.node for out in node.outputs for u in out.uses):
+            outputs = node.outputs[:1] if self.several_results else node.outputs
+            for user in (u.node for out in outputs for u in out.uses):
                 if user not in members:
                     return partial(_also_used, self.graph, node, user)
         return None

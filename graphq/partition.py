@@ -41,9 +41,19 @@ def fuse(graph: Graph, nodes: Iterable[Node], anchor: str) -> Value:
 
 
 def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Value]:
-    """A body graph of `nodes`, the values of `graph` for its inputs, and the value of `graph` that it computes.
+    """As `carve`, of nodes that have one result; raises GraphError when they have several."""
+    body, operands, results = carve(graph, nodes)
+    if len(results) != 1:
+        have = ", ".join(map(graph.label, results)) or "none"
+        raise GraphError(f"a partition needs one result, these {len(body.nodes)} nodes have {have}")
+    return body, operands, results[0]
 
-    Constants that the nodes use stay outside, as operands. Values keep their names in the body.
+
+def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list[Value]]:
+    """A body graph of `nodes`, the values of `graph` for its inputs, and the values of `graph` that it computes.
+
+    Constants that the nodes use stay outside, as operands. Values keep their names in the body. Raises GraphError
+    when the nodes are not convex.
     """
     members = _in_order(graph, nodes)
     inside = set(members)
@@ -51,7 +61,7 @@ def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Va
     if detour:
         raise GraphError(f"not convex: a path leaves these {len(members)} nodes and enters them again through "
                          f"{'; '.join(map(graph.describe, detour))}")
-    result = _result(graph, members, inside)
+    results = _results(members, inside)
     operands = list(dict.fromkeys(v for n in members for v in n.operands if v.node not in inside))
     body, names = Graph("body"), _input_names(members, operands)
     new = {v: body.input(name, dtype=v.dtype, shape=v.shape,
@@ -62,8 +72,8 @@ def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Va
         outs = body.add_node(node.op, values, node.attrs, name=node.outputs[0].name)
         body.nodes[-1].meta = node.meta
         new.update(zip(node.outputs, outs, strict=True))
-    body.set_outputs([new[result]], ["out0"])
-    return body, operands, result
+    body.set_outputs([new[v] for v in results], [f"out{k}" for k in range(len(results))])
+    return body, operands, results
 
 
 def _in_order(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
@@ -74,15 +84,10 @@ def _in_order(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
     return sorted(wanted, key=lambda n: n.place)
 
 
-def _result(graph: Graph, members: list[Node], inside: set[Node]) -> Value:
-    """The one value that is used outside; when nothing is used at all, that of the last node."""
+def _results(members: list[Node], inside: set[Node]) -> list[Value]:
+    """The values that are used outside; when nothing is used at all, those of the last node."""
     results = [o for n in members for o in n.outputs if any(u.node not in inside for u in o.uses)]
-    if not results and members:
-        results = list(members[-1].outputs)
-    if len(results) != 1:
-        have = ", ".join(map(graph.label, results)) or "none"
-        raise GraphError(f"a partition needs one result, these {len(members)} nodes have {have}")
-    return results[0]
+    return results or [o for n in members[-1:] for o in n.outputs]
 
 
 def _input_names(members: list[Node], operands: list[Value]) -> list[str]:

@@ -61,6 +61,9 @@ class Rewrite:
     replace: Callable[..., Value]
     """The value that takes the place of the root, of the same type; nodes are added in front of the root."""
 
+    several_results: bool = False
+    """Whether further outputs of matched nodes (softmax's statistics, say) may be used outside of the match."""
+
     @property
     def name(self) -> str:
         """The name in reports."""
@@ -93,7 +96,8 @@ class _Application:
         reserved = {"g", "match"} & set(names)
         if reserved:
             raise GraphError(f"{rewrite.name}.pattern: the name '{reserved.pop()}' is not free for a variable")
-        self.matcher = Matcher(rewrite.pattern(PatternBuilder(), *(Var(n) for n in names)))
+        self.matcher = Matcher(rewrite.pattern(PatternBuilder(), *(Var(n) for n in names)),
+                               several_results=rewrite.several_results)
         self.check, self.replace = (self._bound(f, {*names, "g", "match"}) for f in ("check", "replace"))
         self.misses: list[tuple[Node, int, Reason]] = []
 
