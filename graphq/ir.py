@@ -135,6 +135,7 @@ class Graph:
         self._names: set[str] = set()
         self._before: Node | None = None
         self._numbers: dict[Value, int] | None = None
+        self._keep_numbers = False
 
     # -- building ---------------------------------------------------------------------------------------------
 
@@ -259,7 +260,7 @@ class Graph:
         new.uses.extend(chosen)
         if not old.uses and old.name is not None and new.name is None and new.node is not None:
             new.name, old.name = old.name, None
-            self._numbers = None
+            self._changed()
 
     def set_outputs(self, values: Sequence[Value], names: Sequence[str]) -> None:
         """Return `values` under `names`, in place of the outputs so far."""
@@ -298,7 +299,7 @@ class Graph:
             for node in dead:
                 del self.nodes[self._index(node)]
         if dead:
-            self._numbers = None
+            self._changed()
         return len(dead)
 
     # -- help for passes --------------------------------------------------------------------------------------
@@ -358,7 +359,8 @@ class Graph:
         self._claim(name, "rename")
         if value.name is not None:
             self._names.discard(value.name)
-        value.name, self._numbers = name, None
+        value.name = name
+        self._changed()
 
     def partitions(self) -> list[Partition]:
         """The partitions as oneDNN Graph would make them, in an order in which they can run.
@@ -376,7 +378,19 @@ class Graph:
         if self._numbers is None:
             unnamed = (o for n in self.nodes for o in n.outputs if o.name is None)
             self._numbers = {o: k for k, o in enumerate(unnamed)}
+        if self._keep_numbers:
+            self._numbers.setdefault(value, len(self._numbers))
         return f"%{self._numbers.get(value, '?')}"
+
+    @contextmanager
+    def stable_labels(self) -> Iterator[None]:
+        """Within the block, unnamed values keep their numbers while the graph changes; new ones get further numbers."""
+        saved, self._keep_numbers = self._keep_numbers, True
+        try:
+            yield
+        finally:
+            self._keep_numbers = saved
+            self._changed()
 
     def describe(self, node: Node) -> str:
         """One line for errors and reports: `%3 = relu(%2) : f32[4]`."""
@@ -419,7 +433,7 @@ class Graph:
 
     def _insert(self, node: Node) -> None:
         """Put the node into the list at the insertion point, its place between those of its neighbours."""
-        self._numbers = None
+        self._changed()
         if self._before is None:
             node.place = self.nodes[-1].place + _GAP if self.nodes else 0
             self.nodes.append(node)
@@ -431,6 +445,10 @@ class Graph:
         if node.place == low:
             for k, n in enumerate(self.nodes):
                 n.place = k * _GAP
+
+    def _changed(self) -> None:
+        if not self._keep_numbers:
+            self._numbers = None
 
     def _index(self, node: Node) -> int:
         at = bisect_left(self.nodes, node.place, key=_PLACE)

@@ -153,12 +153,9 @@ class Matcher:
             if len(path) <= p.max:
                 yield inner.plus(*path)
             else:
-                self._too_long(p, inner.plus(*path), len(path))
+                self._fail(inner.plus(*path), partial(_too_long, p.max))
         if not found and not closed:
             self._explain_open(p, value, m)
-
-    def _too_long(self, p: Repeat, m: Match, length: int) -> None:
-        self._fail(m, lambda: f"{length} operations in a row, at most {p.max} fuse")
 
     def _explain_open(self, p: Repeat, value: Value, m: Match) -> None:
         """Nothing matched, but operands have other users: is it they that stand between?"""
@@ -219,6 +216,10 @@ def _no_reason() -> str:
 def _also_used(graph: Graph, node: Node, user: Node | None) -> str:
     where = "an output of the graph" if user is None else f"used by {graph.describe(user)}"
     return f"{graph.describe(node)} is also {where}"
+
+
+def _too_long(most: int) -> str:
+    return f"more than {most} operations in a row"
 
 
 def _other_count(graph: Graph, node: Node, count: int) -> str:

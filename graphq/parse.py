@@ -281,7 +281,7 @@ class _Parser:
         items = self.listed("}", lambda: self.element(t.dtype))
         if len(items) != t.size:
             self.fail(f"{t} has {t.size} elements, the text gives {len(items)}", pos)
-        out = np.array(items, np.float64).astype(t.dtype.numpy).reshape(t.dims)
+        out = np.array(items, np.float64 if t.dtype.kind == "float" else np.int64).astype(t.dtype.numpy).reshape(t.dims)
         out.flags.writeable = False
         return out
 

@@ -74,16 +74,17 @@ class Rewrite:
         return self.apply(graph)[0]
 
     def apply(self, graph: Graph) -> tuple[int, list[Refusal]]:
-        """Like calling, and the near misses that remain: one for each reason, at the first node that it stops.
+        """Like calling, and the near misses at nodes that remain: one for each reason, at the first node that it stops.
 
-        Raises GraphError when the rewrites do not come to an end.
+        Unnamed values have the numbers that they had before. Raises GraphError when the rewrites do not come to an end.
         """
         step = _Application(self, graph)
         total, rounds, size = 0, 0, len(graph.nodes)
-        while count := step.round():
-            total, rounds = total + count, rounds + 1
-            if total > 10 * size + 100 or rounds > 2 * size + 100:
-                raise GraphError(f"{self.name} was applied {total} times to {size} nodes: it undoes itself")
+        with graph.stable_labels():
+            while count := step.round():
+                total, rounds = total + count, rounds + 1
+                if total > 10 * size + 100 or rounds > 2 * size + 100:
+                    raise GraphError(f"{self.name} was applied {total} times to {size} nodes: it undoes itself")
         return total, step.refusals()
 
 
@@ -99,7 +100,7 @@ class _Application:
         self.matcher = Matcher(rewrite.pattern(PatternBuilder(), *(Var(n) for n in names)),
                                several_results=rewrite.several_results)
         self.check, self.replace = (self._bound(f, {*names, "g", "match"}) for f in ("check", "replace"))
-        self.misses: list[tuple[Node, int, Reason]] = []
+        self.misses: dict[Node, Refusal] = {}
 
     def _bound(self, method: str, known: set[str]) -> Callable[[Match], Any]:
         """The method as a function of a match: it is given what its parameters name."""
@@ -119,7 +120,7 @@ class _Application:
 
     def round(self) -> int:
         """Visit every node once, the last first; the number of rewrites."""
-        count, self.misses = 0, []
+        count = 0
         for node in reversed(list(self.graph.nodes)):
             if not node.removed:
                 count += self._visit(node)
@@ -138,8 +139,8 @@ class _Application:
             if refused is None or len(m.nodes) > refused[0]:
                 refused = len(m.nodes), lambda reason=reason: reason
         depth, why = refused or (self.matcher.depth, self.matcher.reason)
-        if depth > 0:
-            self.misses.append((node, depth, why))
+        if depth > (self.misses[node].depth if node in self.misses else 0):
+            self.misses[node] = Refusal(self.rewrite.name, self.graph.describe(node), why(), depth)
         return False
 
     def _rewrite(self, node: Node, m: Match) -> None:
@@ -157,12 +158,11 @@ class _Application:
         graph.prune([node])
 
     def refusals(self) -> list[Refusal]:
-        """The misses of the last round, in which nothing changed."""
+        """The misses at nodes that are still there, of each reason the deepest, of these the first in graph order."""
         best: dict[str, Refusal] = {}
-        for node, depth, reason in self.misses:
-            text = reason()
-            if text not in best or best[text].depth <= depth:
-                best[text] = Refusal(self.rewrite.name, self.graph.describe(node), text, depth)
+        for node, miss in self.misses.items():
+            if not node.removed and (miss.reason not in best or best[miss.reason].depth <= miss.depth):
+                best[miss.reason] = miss
         return list(best.values())
 
 

@@ -89,13 +89,13 @@ def random_inputs(graph: Graph, seed: int = 0,
 
 
 def random_array(type: TensorType, rng: np.random.Generator) -> np.ndarray:
-    """Standard normal floats, uniform integers (small ones for s32)."""
+    """Standard normal floats, uniform integers (small ones for s32 and s64)."""
     dtype = type.dtype
     if dtype.kind == "float":
         return rng.standard_normal(type.dims).astype(np.float32).astype(dtype.numpy)
     if dtype.kind == "bool":
         return rng.integers(0, 2, type.dims).astype(np.bool_)
-    lo, hi = (-1000, 1000) if dtype.bits == 32 else (int(dtype.min), int(dtype.max))
+    lo, hi = (-1000, 1000) if dtype.bits >= 32 else (int(dtype.min), int(dtype.max))
     return rng.integers(lo, hi + 1, type.dims).astype(dtype.numpy)
 
 

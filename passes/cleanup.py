@@ -40,7 +40,8 @@ def _key(node: Node) -> tuple[Any, ...]:
 def _hashable(value: Any) -> Any:
     """Equal exactly when the attributes mean the same; -0.0 and 0.0 differ, as do 1 and True."""
     if isinstance(value, np.ndarray):
-        return value.dtype.name, value.shape, sha256(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data).digest()
+        content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return value.dtype.name, value.shape, sha256(content.data).digest()
     if isinstance(value, Graph):
         return id(value)
     if isinstance(value, tuple):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from graphq.errors import GraphError
 from graphq.ir import Graph, Node
 
 MAX_ELEMENTS = 1 << 26
@@ -27,10 +28,10 @@ def fold_dequantized_constants(graph: Graph) -> int:
 def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:
     count = 0
     for node in list(graph.nodes):
-        if wanted(node) and _foldable(node):
-            out = node.op.reference(*(None if v is None else v.data for v in node.inputs), **node.attrs)
+        result = _computed(node) if wanted(node) and _foldable(node) else None
+        if result is not None:
             with graph.before(node):
-                graph.replace_uses(node.output, graph.constant(np.asarray(out, node.output.dtype.numpy)))
+                graph.replace_uses(node.output, graph.constant(result))
             count += 1
     if count:
         graph.prune()
@@ -39,4 +40,13 @@ def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:
 
 def _foldable(node: Node) -> bool:
     constant = any(True for _ in node.operands) and all(v.data is not None for v in node.operands)
-    return constant and len(node.outputs) == 1 and node.output.type.size <= MAX_ELEMENTS
+    return constant and len(node.outputs) == 1 and node.output.type.known and node.output.type.size <= MAX_ELEMENTS
+
+
+def _computed(node: Node) -> np.ndarray | None:
+    """The node's result; None for an op that cannot run."""
+    try:
+        out = node.op.reference(*(None if v is None else v.data for v in node.inputs), **node.attrs)
+    except GraphError:
+        return None
+    return np.asarray(out[0] if isinstance(out, tuple) else out, node.output.dtype.numpy)

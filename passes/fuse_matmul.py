@@ -31,7 +31,10 @@ class FuseMatmul(Fusion):
         return node.op.name == "dequantize" and refuses(node) is None and next(node.operands).data is None
 
     def check(self, g: Graph, match: Match) -> str | None:
-        """A kernel must be able to compute it."""
+        """A kernel must be able to compute it, each sum once."""
+        product, result = match.node("matmul").output.type, match.root.output.type
+        if product.known and result.known and result.size > product.size:
+            return f"the epilogue broadcasts {product} to {result}: sums would be computed more than once"
         body, operands, _ = extract(g, self.members(match))
         try:
             lower_matmul(body, [v.data for v in operands])

@@ -3,7 +3,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from graphq.dtypes import DTYPES, as_dtype, bf16, boolean, f8_e4m3, f32, s4, s8, s32, u4, u8
+from graphq.dtypes import DTYPES, as_dtype, bf16, boolean, f8_e4m3, f32, s4, s8, s32, s64, u4, u8
 from graphq.errors import GraphError
 
 
@@ -20,7 +20,7 @@ def test_equality_is_by_name():
 
 
 @pytest.mark.parametrize("dtype,low,high", [
-    (s8, -128, 127), (u8, 0, 255), (s4, -8, 7), (u4, 0, 15), (s32, -2**31, 2**31 - 1), (boolean, 0, 1),
+    (s8, -128, 127), (u8, 0, 255), (s4, -8, 7), (u4, 0, 15), (s32, -2**31, 2**31 - 1), (s64, -2**63, 2**63 - 1), (boolean, 0, 1),
     (f8_e4m3, -448.0, 448.0), (f32, -3.4028234663852886e38, 3.4028234663852886e38)])
 def test_limits(dtype, low, high):
     assert (dtype.min, dtype.max) == (low, high)
@@ -30,7 +30,7 @@ def test_u4_is_not_numpys_four_byte_integer():
     assert as_dtype("u4") is u4 and as_dtype(ml_dtypes.bfloat16) is bf16
 
 
-@pytest.mark.parametrize("bad", ["f64", "float64", np.float64, np.int64, None, 3, "", "(", {"names": 1}, ">f4", object,
+@pytest.mark.parametrize("bad", ["f64", "float64", np.float64, np.int16, None, 3, "", "(", {"names": 1}, ">f4", object,
                                  np.dtype([("a", "f4")]), [1]])
 def test_unknown_dtype(bad):
     with pytest.raises(GraphError, match="unknown dtype .*; graphq has f32, bf16"):

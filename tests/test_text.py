@@ -59,7 +59,7 @@ CASES = [(op.name, a.name) for op in OPS.values() for a in op.attributes.values(
 def test_every_attribute_makes_the_round_trip(op, attribute, monkeypatch):
     """Each attribute on its own at values that are not its default, whatever the op's own rules say of them."""
     op, a = OPS[op], OPS[op].attributes[attribute]
-    values = other_values(a.annotation, a.default)
+    values = [v for v in other_values(a.annotation, a.default) if repr(v) != repr(a.default)]
     assert values
     monkeypatch.setitem(OPS, op.name, lenient(op))
     for value in values:
@@ -122,13 +122,16 @@ def test_constants_of_every_dtype(name):
                  float("nan")] + [float("inf"), -float("inf")] * (name != "f8_e4m3")
     else:
         items = sorted({dtype.min, dtype.max, 0, 1, dtype.max - 1})
-    array = np.array(items, np.float64).astype(dtype.numpy)
+    array = np.array(items, np.float64 if dtype.kind == "float" else np.int64).astype(dtype.numpy)
     g = Graph()
     g.output(g.constant(array), name="c")
     got = again(g).outputs[0].data
     assert got.dtype == dtype.numpy and not got.flags.writeable
-    wide, wanted = got.astype(np.float64), array.astype(np.float64)
-    assert np.array_equal(wide, wanted, equal_nan=True) and np.array_equal(np.signbit(wide), np.signbit(wanted))
+    wide, wanted = got, array
+    if dtype.kind == "float":
+        wide, wanted = got.astype(np.float64), array.astype(np.float64)
+        assert np.array_equal(np.signbit(wide), np.signbit(wanted))
+    assert np.array_equal(wide, wanted, equal_nan=dtype.kind == "float")
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1, 1), (2, 3)])

@@ -67,3 +67,25 @@ def pytest_generate_tests(metafunc):
     """A parameter named `float_dtype` runs over f32, bf16 and f16."""
     if "float_dtype" in metafunc.fixturenames:
         metafunc.parametrize("float_dtype", ["f32", "bf16", "f16"])
+
+
+@pytest.fixture
+def onnx_node():
+    """onnx_node("Conv", [x, w], opset=22, pads=[...]) -> the outputs of one node in ONNX's reference evaluator."""
+    onnx = pytest.importorskip("onnx")
+    from onnx import helper
+    from onnx.reference import ReferenceEvaluator
+
+    def run(op_type, arrays, *, opset=22, outputs=1, **attrs):
+        given = {f"x{k}": a for k, a in enumerate(arrays) if a is not None}
+        names = ["" if a is None else f"x{k}" for k, a in enumerate(arrays)]
+        results = [f"y{k}" for k in range(outputs)]
+        inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+                  for n, a in given.items()]
+        graph = helper.make_graph([helper.make_node(op_type, names, results, **attrs)], "g", inputs,
+                                  [helper.make_tensor_value_info(r, onnx.TensorProto.FLOAT, None) for r in results])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+        got = ReferenceEvaluator(model).run(None, given)
+        return got[0] if outputs == 1 else got
+
+    return run

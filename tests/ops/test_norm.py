@@ -82,3 +82,26 @@ def test_softmax_types(infer, type, attrs, want):
 def test_softmax_rules(infer, type, attrs, match):
     with pytest.raises(GraphError, match=match):
         infer("softmax", type, **attrs)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_log_softmax_values(run, float_dtype, axis):
+    x = (rng.standard_normal((3, 4, 50)) * 20).astype(DTYPES[float_dtype].numpy)
+    want = special.log_softmax(x.astype(np.float64), axis=axis).astype(np.float32).astype(x.dtype)
+    np.testing.assert_allclose(run("log_softmax", x, axis=axis).astype(np.float32), want.astype(np.float32), rtol=1e-6)
+
+
+def test_log_softmax_special_rows(run):
+    want = np.float32([[NAN] * 3, [-np.log(2), -INF, -np.log(2)], [NAN] * 3, [NAN] * 3, [-np.log(2), -INF, -np.log(2)]])
+    got = run("log_softmax", ROWS)
+    np.testing.assert_allclose(np.where(got < -1e38, -INF, got), want, rtol=1e-7)
+    assert run("log_softmax", np.zeros((2, 0), np.float32)).shape == (2, 0)
+
+
+def test_log_softmax_rules(infer):
+    assert infer("log_softmax", "bf16[?,3]") == "bf16[?,3]"
+    assert infer("log_softmax", "f32[*]", axis=8) == "f32[*]"
+    with pytest.raises(GraphError, match="axis must be in .* got 2"):
+        infer("log_softmax", "f32[2,3]", axis=2)
+    with pytest.raises(GraphError, match="'src' must be f32, bf16 or f16, got s8"):
+        infer("log_softmax", "s8[2,3]")

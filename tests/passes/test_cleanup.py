@@ -14,6 +14,7 @@ from graphq.passes import (
     fold_dequantized_constants,
 )
 from graphq.testing import check_pass
+from graphq.text import parse
 from graphq.verify import verify
 
 
@@ -139,9 +140,25 @@ def test_what_depends_on_inputs_stays():
     check(fold_dequantized_constants, text)
 
 
+def test_partitions_of_constants_fold():
+    check(fold_dequantized_constants, """%0 = constant(value=s8[2]{1, -2})
+          %1 = partition(%0, body=graph body(i: s8[2]) {
+            %0 = dequantize(i, scales=[0.5])
+            return %0
+          }, anchor="eltwise")
+          return %1""", "%0 = constant(value=f32[2]{0.5, -1})\n return %0", count=1)
+
+
 def test_several_results_stay():
     check(fold_constants, "%0 = constant(value=f32[2]{1, 2})\n"
           "%1, %2 = softmax(%0, axis=0, keep_stats=true)\n return %1, %2")
+
+
+def test_what_cannot_run_stays():
+    for attrs in ("dtypes=[f32]", "dtypes=[f32], shapes=[[2]]"):
+        g = parse(f"graph() {{\n %0 = constant(value=f32[1]{{1}})\n %1 = wildcard(%0, {attrs})\n return %1\n}}")
+        assert fold_constants(g) == 0 == fold_dequantized_constants(g)
+        verify(g)
 
 
 def test_large_results_stay(monkeypatch):
