@@ -184,7 +184,8 @@ def _dequantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
 def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     """saturate(rint(y * (1/s)) + zp), 1/s rounded once from f64"""
     a, axis = node.attrs, e.axis(node)
-    inverse = (1 / np.asarray(a["scales"], np.float32).astype(np.float64)).astype(np.float32)
+    with np.errstate(over="ignore"):
+        inverse = (1 / np.asarray(a["scales"], np.float32).astype(np.float64)).astype(np.float32)
     if not np.isfinite(inverse).all():
         raise Unsupported("1/scale of a quantize is not a finite f32")
     zps = e.parameter(a["zps"] or [0], "f32", axis)
