@@ -20,7 +20,8 @@ def test_equality_is_by_name():
 
 
 @pytest.mark.parametrize("dtype,low,high", [
-    (s8, -128, 127), (u8, 0, 255), (s4, -8, 7), (u4, 0, 15), (s32, -2**31, 2**31 - 1), (s64, -2**63, 2**63 - 1), (boolean, 0, 1),
+    (s8, -128, 127), (u8, 0, 255), (s4, -8, 7), (u4, 0, 15), (s32, -2**31, 2**31 - 1),
+    (s64, -2**63, 2**63 - 1), (boolean, 0, 1),
     (f8_e4m3, -448.0, 448.0), (f32, -3.4028234663852886e38, 3.4028234663852886e38)])
 def test_limits(dtype, low, high):
     assert (dtype.min, dtype.max) == (low, high)

@@ -68,9 +68,12 @@ def test_shapes(statements, want):
 
 def test_quantized_chains():
     """Q -> DQ pairs stay in the chain."""
-    assert shape_of("%0 = dequantize(x, scales=[0.5], zps=[3])\n %1 = relu(%0)\n"
-                    "%2 = quantize(%1, dtype=s8, scales=[0.25])\n %3 = dequantize(%2, scales=[0.25])\n %4 = quantize(%3, dtype=u8, scales=[0.125])\n return %4",
-                    "x: u8[4,6]") == [["dequantize", "relu", "quantize", "dequantize", "quantize"]]
+    assert shape_of("""%0 = dequantize(x, scales=[0.5], zps=[3])
+        %1 = relu(%0)
+        %2 = quantize(%1, dtype=s8, scales=[0.25])
+        %3 = dequantize(%2, scales=[0.25])
+        %4 = quantize(%3, dtype=u8, scales=[0.125])
+        return %4""", "x: u8[4,6]") == [["dequantize", "relu", "quantize", "dequantize", "quantize"]]
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
