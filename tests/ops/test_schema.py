@@ -40,19 +40,47 @@ SCHEMA = {
     "constant": ("Constant", "", {"value": REQ}),
 }
 
+WINDOW = {"strides": REQ, "pads_begin": REQ, "pads_end": REQ, "auto_pad": "none", "data_format": "NXC"}
+CONV = {**WINDOW, "dilations": REQ, "groups": 1}
+POOL = {**WINDOW, "kernel": REQ, "rounding_type": "floor"}
+NORM = {"epsilon": 1e-5, "keep_stats": True, "use_affine": True}
+
+MORE = {  # ops that are not elementwise; a * marks any number of operands
+    "convolution": ("Convolution", "src weights bias?", {**CONV, "weights_format": "XIO"}),
+    "conv_transpose": ("ConvTranspose", "src weights bias?", {**CONV, "weights_format": "XOI", "output_padding": None}),
+    "max_pool": ("MaxPool", "src", {**POOL, "dilations": None}),
+    "avg_pool": ("AvgPool", "src", {**POOL, "exclude_pad": REQ}),
+    "batch_norm_inference": ("BatchNormInference", "src gamma beta mean variance",
+                             {"epsilon": REQ, "data_format": "NXC"}),
+    "layer_norm": ("LayerNorm", "src gamma? beta?", {**NORM, "begin_norm_axis": -1}),
+    "group_norm": ("GroupNorm", "src gamma? beta?", {**NORM, "groups": REQ, "data_format": "NXC"}),
+    "rms_norm": ("RMSNorm", "src gamma?", {"epsilon": 1e-5, "begin_norm_axis": -1}),
+    "concat": ("Concat", "srcs*", {"axis": REQ}), "wildcard": ("Wildcard", "srcs*", {"dtypes": (), "shapes": None}),
+    "end": ("End", "src", {}), "reorder": ("Reorder", "src", {}), "gen_index": ("GenIndex", "src", {"axis": REQ}),
+    "dropout": ("Dropout", "src seed offset probability", {}), "log_softmax": ("LogSoftmax", "src", {"axis": -1}),
+    "dynamic_quantize": ("DynamicQuantize", "src scales zps?", {"qtype": "per_tensor", "axis": 1, "dtype": REQ}),
+    "dynamic_dequantize": ("DynamicDequantize", "src scales zps?",
+                           {"qtype": "per_tensor", "axis": 1, "group_shape": (), "dtype": None}),
+    "interpolate": ("Interpolate", "src sizes_tensor?",
+                    {"mode": REQ, "coordinate_transformation_mode": "half_pixel", "sizes": (), "scales": (),
+                     "data_format": "NXC"}),
+    **{f"reduce_{name.lower()}": (f"Reduce{name}", "src axes_tensor?", {"axes": (), "keep_dims": False})
+       for name in ("L1", "L2", "Max", "Mean", "Min", "Prod", "Sum")},
+}
+
 COMMUTATIVE = {"add", "multiply", "maximum", "minimum"}
 NOT_ELEMENTWISE = {"matmul", "softmax", "static_reshape", "static_transpose", "constant"}
 
 
-@pytest.mark.parametrize("name", SCHEMA)
+@pytest.mark.parametrize("name", [*SCHEMA, *MORE])
 def test_signature(name):
-    kind, operands, attributes = SCHEMA[name]
+    kind, operands, attributes = {**SCHEMA, **MORE}[name]
     op = OPS[name]
     assert op.kind == kind
-    assert [p.name + "?" * p.optional for p in op.operands] == operands.split()
+    assert [p.name + "?" * p.optional + "*" * p.variadic for p in op.operands] == operands.split()
     assert {a.name: REQ if a.required else a.default for a in op.attributes.values()} == attributes
     assert op.commutative == (name in COMMUTATIVE)
-    assert op.elementwise == (name not in NOT_ELEMENTWISE)
+    assert op.elementwise == (name not in NOT_ELEMENTWISE and name not in MORE)
     assert "oneDNN" in op.doc
 
 

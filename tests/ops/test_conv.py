@@ -1,0 +1,198 @@
+"""convolution and conv_transpose against ONNX's reference evaluator and SciPy."""
+import numpy as np
+import pytest
+from scipy import signal
+
+from graphq.dtypes import DTYPES
+from graphq.errors import GraphError
+
+rng = np.random.default_rng(31)
+
+
+def normal(*shape, dtype="f32"):
+    return rng.standard_normal(shape).astype(DTYPES[dtype].numpy)
+
+
+def given(count, **attrs):
+    """Attributes for `count` spatial axes, in oneDNN's NCX and OIX unless given."""
+    return {"strides": [1] * count, "pads_begin": [0] * count, "pads_end": [0] * count, "dilations": [1] * count,
+            "data_format": "NCX", "weights_format": "OIX", **attrs}
+
+
+def as_onnx(attrs):
+    out = {"strides": attrs["strides"], "dilations": attrs["dilations"], "group": attrs.get("groups", 1)}
+    if attrs.get("auto_pad", "none") != "none":
+        return {**out, "auto_pad": attrs["auto_pad"].upper()}
+    return {**out, "pads": [*attrs["pads_begin"], *attrs["pads_end"]]}
+
+
+CONVS = [
+    ((2, 4, 9), (6, 4, 3), given(1)),
+    ((1, 3, 7, 8), (5, 3, 3, 2), given(2, strides=[2, 1], pads_begin=[1, 0], pads_end=[2, 1])),
+    ((2, 6, 9, 7), (4, 3, 3, 3), given(2, groups=2, dilations=[2, 1], pads_begin=[1, 1], pads_end=[1, 1])),
+    ((1, 4, 6, 6), (8, 1, 3, 3), given(2, groups=4, strides=[2, 2], pads_begin=[1, 1], pads_end=[1, 1])),
+    ((1, 2, 4, 5, 6), (3, 2, 2, 3, 1), given(3, strides=[1, 2, 3])),
+    ((1, 2, 7, 8), (3, 2, 3, 4), given(2, strides=[2, 3], auto_pad="same_upper")),
+    ((1, 2, 7, 8), (3, 2, 4, 4), given(2, strides=[2, 3], auto_pad="same_lower")),
+    ((1, 2, 7, 8), (3, 2, 3, 4), given(2, pads_begin=[9, 9], auto_pad="valid")),
+]
+
+
+@pytest.mark.parametrize("shape, kernel, attrs", CONVS)
+def test_convolution_as_onnx(run, onnx_node, shape, kernel, attrs):
+    x, w, b = normal(*shape), normal(*kernel), normal(kernel[0])
+    want = onnx_node("Conv", [x, w, b], **as_onnx(attrs))
+    np.testing.assert_allclose(run("convolution", x, w, b, **attrs), want, rtol=1e-5, atol=1e-5)
+    wide = onnx_node("Conv", [x.astype(np.float64), w.astype(np.float64)], **as_onnx(attrs))
+    np.testing.assert_allclose(run("convolution", x, w, **attrs), wide, rtol=2e-7, atol=1e-6)
+
+
+def test_convolution_as_scipy(run):
+    x, w = normal(1, 1, 12, 13), normal(1, 1, 5, 4)
+    want = signal.correlate2d(x[0, 0].astype(np.float64), w[0, 0].astype(np.float64), "valid").astype(np.float32)
+    np.testing.assert_array_equal(run("convolution", x, w, **given(2))[0, 0], want)
+    full = signal.convolve2d(x[0, 0].astype(np.float64), w[0, 0].astype(np.float64), "full").astype(np.float32)
+    got = run("conv_transpose", x, w, **given(2, weights_format="IOX"))
+    np.testing.assert_allclose(got[0, 0], full, rtol=1e-6, atol=1e-6)
+
+
+def test_convolution_in_chunks(run, monkeypatch):
+    x, w, attrs = normal(3, 4, 11, 10), normal(6, 4, 3, 3), given(2, strides=[2, 1], pads_end=[1, 0])
+    whole = run("convolution", x, w, **attrs)
+    for elements in (1, 700, 5000):
+        monkeypatch.setattr("graphq.ops.conv.COLUMNS", elements)
+        np.testing.assert_array_equal(run("convolution", x, w, **attrs), whole)
+
+
+@pytest.mark.parametrize("name, channels, weights", [("convolution", 6, {"OIX": (0, 1), "XIO": (1, 0)}),
+                                                     ("conv_transpose", 4, {"OIX": (0, 1), "XIO": (1, 0),
+                                                                            "IOX": (1, 0), "XOI": (0, 1)})])
+def test_formats_agree(run, name, channels, weights):
+    x = normal(2, channels, 6, 5)
+    o, i = (4, 3) if name == "convolution" else (2, 4)
+    w, b = normal(o, i, 3, 2), normal(4)
+    attrs = given(2, groups=2, strides=[2, 1], pads_begin=[1, 0])
+    want = run(name, x, w, b, **attrs)
+    for form, order in weights.items():
+        turned = w.transpose((*order, 2, 3) if form.endswith("X") else (2, 3, *order))
+        got = run(name, np.moveaxis(x, 1, -1), turned, b, **{**attrs, "weights_format": form, "data_format": "NXC"})
+        np.testing.assert_array_equal(np.moveaxis(got, -1, 1), want)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_half_precision_rounds_at_the_end(run, dtype):
+    x, w, b = normal(1, 8, 5, 5, dtype=dtype), normal(4, 8, 3, 3, dtype=dtype), normal(4, dtype=dtype)
+    for name, shape in (("convolution", "OIX"), ("conv_transpose", "OIX")):
+        x = x if name == "convolution" else x[:, :, :3]
+        wide = [a.astype(np.float32) for a in (x, w, b)]
+        attrs = given(2, weights_format=shape)
+        np.testing.assert_array_equal(run(name, x, w, b, **attrs), run(name, *wide, **attrs).astype(x.dtype))
+
+
+TRANSPOSED = [
+    ((2, 4, 5), (4, 3, 3), given(1)),
+    ((1, 3, 4, 5), (3, 2, 3, 2), given(2, strides=[2, 3], pads_begin=[1, 0], pads_end=[0, 1])),
+    ((1, 3, 4, 5), (3, 2, 3, 3), given(2, strides=[2, 3], dilations=[2, 1], output_padding=[1, 2])),
+    ((1, 2, 3, 2, 4), (2, 3, 2, 3, 1), given(3, strides=[1, 2, 2])),
+    ((1, 3, 4, 5), (3, 2, 3, 3), given(2, strides=[2, 1], auto_pad="valid")),
+    ((1, 3, 4, 5), (3, 2, 3, 4), given(2, strides=[2, 2], auto_pad="same_upper")),
+    ((1, 3, 4, 5), (3, 2, 3, 4), given(2, strides=[2, 2], auto_pad="same_lower")),
+]
+
+
+@pytest.mark.parametrize("shape, kernel, attrs", TRANSPOSED)
+def test_conv_transpose_as_onnx(run, onnx_node, shape, kernel, attrs):
+    attrs = {**attrs, "weights_format": "IOX"}
+    x, w, b = normal(*shape), normal(*kernel), normal(kernel[1])
+    more = {"output_padding": attrs["output_padding"]} if "output_padding" in attrs else {}
+    want = onnx_node("ConvTranspose", [x, w, b], **as_onnx(attrs), **more)
+    np.testing.assert_allclose(run("conv_transpose", x, w, b, **attrs), want, rtol=1e-5, atol=1e-5)
+
+
+def test_conv_transpose_groups_are_independent(run):
+    """ONNX's evaluator gives every group the first group's bias, and takes one output channel a group."""
+    x, w, b, attrs = normal(2, 6, 4, 3), normal(6, 2, 3, 3), normal(6), given(2, weights_format="IOX", strides=[2, 1])
+    parts = [run("conv_transpose", x[:, k:k + 2], w[k:k + 2], b[k:k + 2], **attrs) for k in (0, 2, 4)]
+    np.testing.assert_array_equal(run("conv_transpose", x, w, b, groups=3, **attrs), np.concatenate(parts, axis=1))
+
+
+@pytest.mark.parametrize("auto_pad, first", [("same_upper", 0), ("same_lower", 1)])
+def test_conv_transpose_same_cuts_as_onednn(run, auto_pad, first):
+    """oneDNN 3.13 cuts the odd element at the end for SAME_UPPER, at the beginning for SAME_LOWER."""
+    x, w = normal(1, 1, 4), normal(1, 1, 3)
+    full = run("conv_transpose", x, w, **given(1, strides=[2], weights_format="IOX"))
+    got = run("conv_transpose", x, w, **given(1, strides=[2], weights_format="IOX", auto_pad=auto_pad))
+    np.testing.assert_array_equal(got, full[:, :, first:first + 8])
+    wide = run("conv_transpose", x, w[:, :, :2], **given(1, strides=[3], weights_format="IOX", auto_pad=auto_pad))
+    assert wide.shape == (1, 1, 11)  # windows that do not span the stride: nothing to cut, nothing added
+
+
+@pytest.mark.parametrize("name", ["convolution", "conv_transpose"])
+def test_no_images_and_no_channels(run, name):
+    attrs = given(2)
+    out = (2, 2) if name == "convolution" else (6, 6)
+    w = normal(5, 3, 3, 3)
+    assert run(name, normal(0, 3, 4, 4), w, **attrs).shape == (0, 5, *out)
+    assert (run(name, normal(1, 0, 4, 4), w[:, :0], normal(5) * 0 + 2, **attrs) == 2).all()
+
+
+@pytest.mark.parametrize("types, attrs, want", [
+    (["f32[?,3,8,8]", "f32[4,3,3,3]"], {}, "f32[?,4,6,6]"),
+    (["f32[1,3,?,8]", "f32[?,3,3,?]"], {}, "f32[1,?,?,?]"),
+    (["f32[1,3,?,8]", "f32[*]", "f32[4]"], {}, "f32[1,4,?,?]"),
+    (["f32[*]", "f32[4,3,3,3]"], {}, "f32[?,4,?,?]"),
+    (["bf16[1,8,8,3]", "bf16[3,3,3,?]"], {"data_format": "NXC", "weights_format": "XIO"}, "bf16[1,6,6,?]"),
+    (["f32[1,3,7,?]", "f32[*]"], {"auto_pad": "same_upper", "strides": [2, 2]}, "f32[1,?,4,?]"),
+])
+def test_convolution_types(infer, types, attrs, want):
+    assert infer("convolution", *types, **given(2, **attrs)) == want
+
+
+@pytest.mark.parametrize("types, attrs, want", [
+    (["f32[?,3,8,8]", "f32[4,3,3,3]"], {"strides": [2, 2]}, "f32[?,4,17,17]"),
+    (["f32[1,3,?,8]", "f32[*]"], {"groups": 3}, "f32[1,?,?,?]"),
+    (["f32[*]", "f32[4,3,3,3]"], {"groups": 3}, "f32[?,12,?,?]"),
+    (["f32[2,16,5,5]", "f32[16,1,3,3]", "f32[16]"],
+     {"groups": 16, "weights_format": "IOX", "output_padding": [0] * 12}, "f32[2,16,7,7]"),
+])
+def test_conv_transpose_types(infer, types, attrs, want):
+    assert infer("conv_transpose", *types, **given(2, **attrs)) == want
+
+
+X, W = "f32[1,4,8,8]", "f32[6,4,3,3]"
+BOTH = [
+    ([X, "f16[6,4,3,3]"], {}, "same dtype, got 'src' f32, 'weights' f16"),
+    (["s8[1,4,8,8]", W], {}, "'src' must be f32, bf16 or f16, got s8"),
+    (["f32[1,4]", W], {}, "must have a batch, a channel and spatial axes"),
+    ([X, W], {"strides": [1]}, r"strides must be 2 values >= 1, .* got \[1\]"),
+    ([X, W], {"dilations": [0, 1]}, r"dilations must be 2 values >= 1, .* got \[0, 1\]"),
+    ([X, W], {"pads_end": [0, -1]}, r"pads_end must be 2 values >= 0, .* got \[0, -1\]"),
+    ([X, "f32[6,4,3]"], {}, r"'weights' must have rank 4 as src, got \[6,4,3\]"),
+    ([X, "f32[6,4,0,3]"], {}, r"at least one element along each axis, got weights \[6,4,0,3\]"),
+    ([X, W], {"groups": 0}, "groups must be positive, got 0"),
+    ([X, W, "f32[6,1]"], {}, "'bias' must be one-dimensional"),
+    ([X, W, "f32[5]"], {}, r"elements of 'bias' must be 6 \(the output's channels\), got 5"),
+    ([X, "f32[6,5,3,3]"], {}, r"channels of 'src' must be 5 .*, got 4 in \[1,4,8,8\]"),
+]
+
+
+@pytest.mark.parametrize("name", ["convolution", "conv_transpose"])
+@pytest.mark.parametrize("types, attrs, match", BOTH)
+def test_rules_of_both(infer, name, types, attrs, match):
+    with pytest.raises(GraphError, match=match):
+        infer(name, *types, **given(2, **attrs))
+
+
+@pytest.mark.parametrize("name, types, attrs, match", [
+    ("convolution", [X, "f32[6,4,9,3]"], {}, "a window of 9 elements does not fit into 8 padded by 0 and 0"),
+    ("convolution", [X, "f32[5,2,3,3]"], {"groups": 2}, "multiple of groups, got 5 and 2"),
+    ("convolution", [X, "f32[6,4,3,3]"], {"groups": 2}, "must be 8 .2 groups of the 4 in weights"),
+    ("conv_transpose", ["f32[1,3,8,8]", "f32[6,3,3,3]"], {"groups": 2}, "multiple of groups, got 3"),
+    ("conv_transpose", ["f32[1,4,1,1]", W], {"pads_begin": [3, 0]}, "an output axis would have 0 elements"),
+    ("conv_transpose", ["f32[1,4,0,1]", W], {}, "an output axis would have"),
+    ("conv_transpose", [X, W], {"output_padding": [1]}, r"output_padding must be 2 values >= 0, .*\[1\]"),
+    ("conv_transpose", [X, W], {"output_padding": [0, 0, 1]}, r"output_padding must be 2 values >= 0"),
+])
+def test_rules(infer, name, types, attrs, match):
+    with pytest.raises(GraphError, match=match):
+        infer(name, *types, **given(2, **attrs))

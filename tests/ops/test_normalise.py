@@ -1,0 +1,136 @@
+"""batch_norm_inference, layer_norm, group_norm and rms_norm against ONNX's reference evaluator and formulas in f64."""
+import numpy as np
+import pytest
+
+from graphq.dtypes import DTYPES
+from graphq.errors import GraphError
+
+rng = np.random.default_rng(77)
+
+
+def normal(*shape, dtype="f32"):
+    return rng.standard_normal(shape).astype(DTYPES[dtype].numpy)
+
+
+def close(got, want):
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_batch_norm_as_onnx(run, onnx_node):
+    x, g, b, m, v = normal(2, 3, 4, 5), normal(3), normal(3), normal(3), abs(normal(3))
+    want = onnx_node("BatchNormalization", [x, g, b, m, v], opset=15, epsilon=0.0625)
+    close(run("batch_norm_inference", x, g, b, m, v, epsilon=0.0625, data_format="NCX"), want)
+    last = run("batch_norm_inference", np.moveaxis(x, 1, -1), g, b, m, v, epsilon=0.0625)
+    close(np.moveaxis(last, -1, 1), want)
+
+
+@pytest.mark.parametrize("axis", [-1, 1, 2, -3, 0])
+def test_layer_norm_as_onnx(run, onnx_node, axis):
+    x = normal(4, 3, 5)
+    g, b = normal(*x.shape[axis:]), normal(*x.shape[axis:])
+    want, mean, _ = onnx_node("LayerNormalization", [x, g, b], opset=17, outputs=3, axis=axis, epsilon=0.01)
+    for gamma, beta in ((g, b), (g.reshape(-1), b.reshape(-1))):
+        y, m, v = run("layer_norm", x, gamma, beta, begin_norm_axis=axis, epsilon=0.01)
+        close(y, want)
+        close(m, mean.reshape(m.shape))
+    axes = tuple(range(axis % 3, 3))
+    np.testing.assert_allclose(v, x.astype(np.float64).var(axis=axes), rtol=1e-6)
+
+
+def test_layer_norm_without_affine(run):
+    x = normal(6, 50)
+    want = run("layer_norm", x, np.ones(50, np.float32), np.zeros(50, np.float32), keep_stats=False)
+    np.testing.assert_array_equal(run("layer_norm", x, use_affine=False, keep_stats=False), want)
+    # oneDNN ignores gamma and beta then
+    np.testing.assert_array_equal(
+        run("layer_norm", x, normal(50), normal(50), use_affine=False, keep_stats=False), want)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 6])
+def test_group_norm_as_onnx(run, onnx_node, groups):
+    x, g, b = normal(2, 6, 4, 3), normal(6), normal(6)
+    want = onnx_node("GroupNormalization", [x, g, b], opset=21, num_groups=groups)
+    y, mean, variance = run("group_norm", x, g, b, groups=groups, data_format="NCX")
+    close(y, want)
+    parts = x.reshape(2, groups, -1).astype(np.float64)
+    close(mean, parts.mean(axis=-1))
+    close(variance, parts.var(axis=-1))
+    last = run("group_norm", np.moveaxis(x, 1, -1), g, b, groups=groups, keep_stats=False)
+    np.testing.assert_array_equal(np.moveaxis(last, -1, 1), y)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_rms_norm_by_its_formula(run, axis):
+    x, g = normal(4, 3, 5), normal(*(3, 5)[axis % 3 - 1:])
+    wide, axes = x.astype(np.float64), tuple(range(axis % 3, 3))
+    want = wide / np.sqrt((wide**2).mean(axis=axes, keepdims=True) + 0.5)
+    close(run("rms_norm", x, begin_norm_axis=axis, epsilon=0.5), want)
+    close(run("rms_norm", x, g, begin_norm_axis=axis, epsilon=0.5), want * g)
+    close(run("rms_norm", x, g.reshape(-1), begin_norm_axis=axis, epsilon=0.5), want * g)
+
+
+def test_a_constant_row_and_nothing(run):
+    x = np.full((2, 4), 3, np.float32)
+    y, mean, variance = run("layer_norm", x, use_affine=False)
+    assert (y == 0).all() and (mean == 3).all() and (variance == 0).all()
+    assert (run("rms_norm", x * 0) == 0).all()
+    assert run("layer_norm", x[:, :0], use_affine=False)[0].shape == (2, 0)
+    assert run("rms_norm", x[:0]).shape == (0, 4)
+    assert run("group_norm", np.zeros((0, 4, 2), np.float32), groups=2, use_affine=False)[1].shape == (0, 2)
+
+
+@pytest.mark.parametrize("dtype, parameters", [("bf16", "f32"), ("bf16", "bf16"), ("f16", "f32")])
+def test_half_precision_rounds_once(run, dtype, parameters):
+    x = normal(3, 4, 6, dtype=dtype)
+    p = [abs(normal(6, dtype=parameters)) for _ in range(4)]
+    wide = [a.astype(np.float32) for a in (x, *p)]
+    for name, count, attrs in (("batch_norm_inference", 4, {"epsilon": 1e-3}), ("layer_norm", 2, {}),
+                               ("group_norm", 2, {"groups": 2}), ("rms_norm", 1, {})):
+        got, want = run(name, x, *p[:count], **attrs), run(name, *wide[:count + 1], **attrs)
+        if isinstance(got, tuple):
+            for a, b in zip(got[1:], want[1:], strict=True):
+                assert a.dtype == p[0].dtype
+                np.testing.assert_array_equal(a, b.astype(a.dtype))
+            got, want = got[0], want[0]
+        np.testing.assert_array_equal(got, want.astype(x.dtype))
+
+
+@pytest.mark.parametrize("name, types, attrs, want", [
+    ("batch_norm_inference", ["f32[?,?,8]", "f32[4]", "f32[?]", "f32[*]", "f32[4]"],
+     {"epsilon": 0.1, "data_format": "NCX"}, "f32[?,4,8]"),
+    ("batch_norm_inference", ["bf16[*]", "bf16[4]", "bf16[?]", "bf16[*]", "bf16[4]"], {"epsilon": 0.1}, "bf16[*]"),
+    ("layer_norm", ["bf16[?,3,4]", "bf16[4]", "bf16[*]"], {}, ("bf16[?,3,4]", "bf16[?,3]", "bf16[?,3]")),
+    ("layer_norm", ["bf16[*]"], {"use_affine": False}, ("bf16[*]", "f32[*]", "f32[*]")),
+    ("layer_norm", ["f32[2,?,4]", "f32[12]", "f32[3,?]"], {"begin_norm_axis": 1, "keep_stats": False}, "f32[2,?,4]"),
+    ("group_norm", ["f16[?,6,?]", "f32[6]", "f32[?]"], {"groups": 3, "data_format": "NCX"},
+     ("f16[?,6,?]", "f32[?,3]", "f32[?,3]")),
+    ("group_norm", ["f32[*]"], {"groups": 3, "use_affine": False}, ("f32[*]", "f32[?,3]", "f32[?,3]")),
+    ("rms_norm", ["f16[2,3]", "f16[3]"], {}, "f16[2,3]"), ("rms_norm", ["f32[*]"], {}, "f32[*]"),
+])
+def test_types(infer, name, types, attrs, want):
+    assert infer(name, *types, **attrs) == want
+
+
+@pytest.mark.parametrize("name, types, attrs, match", [
+    ("batch_norm_inference", ["f32[2,3]", "f32[3]", "f32[3]", "f32[2]", "f32[3]"], {"epsilon": 0.1},
+     r"'mean' must be \[3\], the channels of f32\[2,3\] in NXC, got \[2\]"),
+    ("batch_norm_inference", ["f16[2,3]", *["f16[3]"] * 4], {"epsilon": 0.1}, "'gamma' must be f32, got f16"),
+    ("batch_norm_inference", ["bf16[2,3]", "f32[3]", *["bf16[3]"] * 3], {"epsilon": 0.1}, "same dtype"),
+    ("batch_norm_inference", ["f32[2,3]", *["f32[3]"] * 4], {"epsilon": -0.1},
+     "epsilon must not be negative, got -0.1"),
+    ("layer_norm", ["f32[2,3]"], {}, "use_affine needs them, got none of them and use_affine True"),
+    ("layer_norm", ["f32[2,3]", "f32[3]"], {}, "come together, .* got gamma of them"),
+    ("layer_norm", ["f32[2,3]", "f32[3]", "f32[2]"], {}, r"'beta' must be \[3\], the axes of f32\[2,3\] from 1 on"),
+    ("layer_norm", ["f32[2,3]"], {"begin_norm_axis": 2, "use_affine": False}, "begin_norm_axis must be in .* got 2"),
+    ("layer_norm", ["f32[2,3]"], {"epsilon": float("nan"), "use_affine": False}, "epsilon must be a finite f32"),
+    ("group_norm", ["f32[2,6,3]"], {"groups": 4, "use_affine": False, "data_format": "NCX"},
+     "divide the channels, got 4"),
+    ("group_norm", ["f32[2,6,3]"], {"groups": 0, "use_affine": False}, "divide the channels, got 0"),
+    ("group_norm", ["f32[6]"], {"groups": 1, "use_affine": False}, "a batch and a channel axis"),
+    ("group_norm", ["f32[2,6]", "f32[2]", "f32[6]"], {"groups": 2}, r"'gamma' must be \[6\]"),
+    ("rms_norm", ["f32[2,3]", "f32[2,3]"], {}, r"'gamma' must be \[3\]"),
+    ("rms_norm", ["f32[2,3]", "bf16[3]"], {}, "'gamma' must be f32, got bf16"),
+])
+def test_rules(infer, name, types, attrs, match):
+    with pytest.raises(GraphError, match=match):
+        infer(name, *types, **attrs)

@@ -1,0 +1,98 @@
+"""concat, reorder, gen_index, end and wildcard."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.errors import GraphError
+from graphq.op import lookup
+
+rng = np.random.default_rng(2)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_concat_as_onnx(run, onnx_node, axis):
+    shapes = [[2, 3, 4] for _ in range(3)]
+    for k, s in enumerate(shapes):
+        s[axis] = k + 1
+    xs = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    np.testing.assert_array_equal(lookup("concat").reference(*xs, axis=axis), onnx_node("Concat", xs, axis=axis))
+
+
+def test_concat_of_one_and_of_nothing(run, float_dtype):
+    from graphq.dtypes import DTYPES
+
+    x = np.ones((2, 0, 3), DTYPES[float_dtype].numpy)
+    assert run("concat", x, axis=1).shape == (2, 0, 3)
+    assert run("concat", x, axis=1).dtype == x.dtype
+
+
+@pytest.mark.parametrize("types, axis, want", [
+    (["f32[2,3]", "f32[2,4]"], 1, "f32[2,7]"), (["f32[?,3]", "f32[2,?]"], -1, "f32[2,?]"),
+    (["f32[*]", "f32[2,4]"], 1, "f32[2,?]"), (["f16[*]", "f16[*]"], 5, "f16[*]"), (["bf16[?,3]"] * 3, 0, "bf16[?,3]"),
+])
+def test_concat_types(infer, types, axis, want):
+    assert infer("concat", *types, axis=axis) == want
+
+
+@pytest.mark.parametrize("types, axis, match", [
+    ([], 0, "takes at least one source, got none"),
+    (["f32[2,3]", "f16[2,3]"], 0, "the same dtype, got f32 and f16"), (["s8[2,3]"], 0, "'src_0' must be f32"),
+    (["f32[2,3]", "f32[2]"], 0, r"the same rank, got \[2,3\] and \[2\]"),
+    (["f32[2,3]", "f32[4,4]"], 0, r"must agree but for axis 0, got \[2,3\] and \[4,4\]"),
+    (["f32[2,3]", "f32[2,3]"], 2, "axis must be in .* got 2"),
+])
+def test_concat_rules(infer, types, axis, match):
+    with pytest.raises(GraphError, match=match):
+        infer("concat", *types, axis=axis)
+
+
+@pytest.mark.parametrize("axis, want", [(0, [[0, 0, 0], [1, 1, 1]]), (1, [[0, 1, 2]] * 2), (-1, [[0, 1, 2]] * 2)])
+def test_gen_index(run, axis, want):
+    got = run("gen_index", np.full((2, 3), np.nan, np.float32), axis=axis)
+    assert got.tolist() == want and got.flags.writeable
+    assert run("gen_index", np.zeros((0, 3), np.float32), axis=axis).shape == (0, 3)
+
+
+def test_gen_index_rules(infer):
+    assert infer("gen_index", "bf16[?,3]", axis=0) == "s32[?,3]"
+    with pytest.raises(GraphError, match="axis must be in .* got 2"):
+        infer("gen_index", "f32[2,3]", axis=2)
+    with pytest.raises(GraphError, match="'src' must be f32, bf16 or f16, got s32"):
+        infer("gen_index", "s32[2,3]", axis=0)
+
+
+def test_reorder(run, infer):
+    x = rng.standard_normal((2, 3)).astype(np.float32)
+    np.testing.assert_array_equal(run("reorder", x), x)
+    assert infer("reorder", "f16[?,3]") == "f16[?,3]"
+    with pytest.raises(GraphError, match="'src' must be f32"):
+        infer("reorder", "s8[2]")
+
+
+def test_end_has_no_outputs():
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(3,))
+    y = g.output(g.relu(x), name="y")
+    assert g.end(y) == ()
+    assert "  end(" in str(g)
+    assert gq.reference(g, x=np.float32([-1, 0, 2])).tolist() == [0, 0, 2]
+
+
+def test_wildcard_types(infer):
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(3,))
+    assert g.wildcard(x, x, x) == () and g.wildcard() == ()
+    assert infer("wildcard", "f32[2]", dtypes=["s8"]) == "s8[*]"
+    assert infer("wildcard", "f32[2]", dtypes=["s8", "f32"], shapes=[[2, -1], []]) == ("s8[2,?]", "f32[]")
+    with pytest.raises(GraphError, match=r"shapes must be one of dimensions >= -1 for each of 1 dtypes, got \[\]"):
+        infer("wildcard", "f32[2]", dtypes=["s8"], shapes=[])
+    with pytest.raises(GraphError, match=r"got \[\[-2\]\]"):
+        infer("wildcard", "f32[2]", dtypes=["s8"], shapes=[[-2]])
+
+
+def test_wildcard_does_not_run():
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(3,))
+    g.output(g.relu(g.wildcard(x, dtypes=["f32"])), name="y")
+    with pytest.raises(GraphError, match="wildcard stands for an operation that is not known"):
+        gq.reference(g, x=np.zeros(3, np.float32))
