@@ -3,13 +3,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.explain import explain
-from graphq.interpret import check_array, check_inputs, pack_outputs, require_outputs
+from graphq.interpret import check_array, check_inputs, merge_inputs, pack_outputs, require_outputs
 from graphq.ir import Graph, TensorType
 from graphq.kernels import isa as isa_levels
 from graphq.kernels.isa import Level
@@ -18,6 +19,9 @@ from graphq.plan import build_plan, evaluate_formulas
 from graphq.rewrite import Pass, Refusal
 from graphq.runtime import Plan, PythonStep, Runner
 from graphq.threads import resolve_threads
+from graphq.verify import check_order
+
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 MAX_PLANS = 64
 """Plans that a model with open shapes keeps, one for each set of shapes; the oldest goes first."""
@@ -37,16 +41,31 @@ def compile(graph: Graph, *, isa: str | None = None, threads: int | None = None,
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"compile takes a Graph, got {graph!r}")
+    for name, value in (("strict", strict), ("cache", cache)):
+        if not isinstance(value, bool):
+            raise CompileError(f"{name} must be True or False, got {value!r}")
+    if passes is not None and not isinstance(passes, list | tuple):
+        raise GraphError(f"passes must be a list of passes, got {passes!r}")
     require_outputs(graph)
+    check_order(graph)
     return CompiledGraph(graph, isa_levels.resolve(isa, cache=cache), resolve_threads(threads), strict,
                          PIPELINE if passes is None else tuple(passes), cache)
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """What came of a graph whose shapes are all known: after the passes, and ready to run."""
+
+    graph: Graph
+    runner: Runner
+    refusals: list[Refusal]
 
 
 class CompiledGraph:
     """A compiled graph: `model(x=array)` runs it, from any number of threads at a time.
 
     `graph` is the graph after the passes. Where shapes are open, or an input is marked constant, it is that of the
-    first call, and each new set of shapes makes a plan of its own.
+    latest new set of shapes: each makes a plan of its own, and `strict` refuses only then what needs the shapes.
     """
 
     def __init__(self, graph: Graph, level: Level, threads: int, strict: bool, passes: tuple[Pass, ...],
@@ -54,20 +73,25 @@ class CompiledGraph:
         self.source = graph.copy()
         self.level, self.threads, self.strict, self.passes, self.cache = level, threads, strict, passes, cache
         self.names = [str(v.name) for v in graph.inputs]
-        self.constant_inputs = [str(v.name) for v in graph.inputs if v.property == "constant"]
         self._constants: dict[str, np.ndarray] = {}
-        self._runners: dict[tuple[tuple[int, ...], ...], tuple[Runner, Graph]] = {}
+        self._by_shapes: dict[Shapes, _Compiled] = {}
+        self._building: dict[Shapes, threading.Lock] = {}
         self._lock = threading.Lock()
-        self.refusals: list[Refusal] = []
-        self._runner: Runner | None = None
-        self._checks: list[tuple[str, tuple[int, ...], np.dtype]] = []
-        if all(v.type.known for v in self.source.inputs) and not self.constant_inputs:
-            self._runner, self.graph = self._build(self.source)
-            self._checks = [(n, v.type.dims, v.dtype.numpy)
-                            for n, v in zip(self.names, self.source.inputs, strict=True)]
+        self._fixed: _Compiled | None = None
+        if all(v.type.known and v.property != "constant" for v in self.source.inputs):
+            self._fixed = self._build(self.source)
+            self.graph, self.refusals = self._fixed.graph, self._fixed.refusals
         else:
             self.graph = self.source.copy()
             self.refusals = run_passes(self.graph, self.passes)
+        self._checks = [(str(v.name), v.type.shape, v.dtype.numpy) for v in self.source.inputs]
+
+    def __repr__(self) -> str:
+        return f"<compiled graph {self.source.name}: ISA level {self.level.name}, {self.threads} threads>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as the graph and the options: kernels are compiled, or loaded from the cache, where it arrives."""
+        return CompiledGraph, (self.source, self.level, self.threads, self.strict, self.passes, self.cache)
 
     def __call__(self, inputs: Mapping[str, Any] | None = None, /, *,
                  out: np.ndarray | Mapping[str, np.ndarray] | None = None, **arrays: Any) -> Any:
@@ -75,32 +99,34 @@ class CompiledGraph:
 
         Inputs must have the dtype and shape that the graph states; those that are not C-contiguous are copied. `out`
         takes the results instead of new arrays: C-contiguous, writeable, of the outputs' types, sharing no memory with
-        inputs. (An input named "out" goes into the mapping.) Raises InputError, naming the input, the rule and the
-        values, before anything runs.
+        inputs. (An input named "out" goes into the mapping.) Inputs marked constant keep the array of the first call.
+        Raises InputError, naming the input, the rule and the values, before anything runs.
         """
-        given = arrays if inputs is None else {**inputs, **arrays}
-        runner = self._runner
-        if runner is not None:
-            checked = self._fast_check(given)
+        given = arrays if inputs is None else merge_inputs(inputs, arrays)
+        if self._fixed is not None:
+            runner, checked = self._fixed.runner, self._fast_check(given)
         else:
-            checked_by_name = check_inputs(self.source, given)
-            runner = self._specialised(checked_by_name)
-            checked = [checked_by_name[n] for n in self.names if n not in self._constants]
+            by_name = check_inputs(self.source, given)
+            runner = self._at_shapes(by_name).runner
+            checked = [by_name[n] for n in self.names if n not in self._constants]
         outs = runner(checked, None if out is None else self._check_out(runner.plan, out, checked))
         return outs[0] if len(outs) == 1 else dict(zip(self.source.output_names, outs, strict=True))
 
     def explain(self) -> str:
         """What fused into which partitions, which kernels run them, and why anything did not fuse."""
-        runner = self._runner or next((r for r, _ in reversed(list(self._runners.values()))), None)
-        return explain(self.graph, runner.plan if runner else None, self.refusals, self.level, self.threads)
+        made = self._fixed or next(reversed(self._by_shapes.values()), None)
+        return explain(self.graph, made.runner.plan if made else None, self.refusals, self.level, self.threads)
 
     def formula(self, inputs: Mapping[str, Any] | None = None, /, **arrays: Any) -> Any:
         """The same numbers in NumPy: each partition by its written formula, all else by its reference.
 
         Equal bit for bit to calling the model, on every CPU and thread count.
         """
-        checked = check_inputs(self.source, {**(inputs or {}), **arrays})
-        graph = self._at_shapes(checked)[1] if self._runner is None else self.graph
+        checked = check_inputs(self.source, merge_inputs(inputs, arrays))
+        graph = self.graph
+        if self._fixed is None:
+            graph = self._specialised(checked, {})
+            run_passes(graph, self.passes)
         return pack_outputs(graph, evaluate_formulas(graph, checked))
 
     def _fast_check(self, given: Mapping[str, Any]) -> list[np.ndarray]:
@@ -119,33 +145,57 @@ class CompiledGraph:
         checked = check_inputs(self.source, given)
         return [checked[n] for n in self.names]
 
-    def _specialised(self, arrays: Mapping[str, np.ndarray]) -> Runner:
-        return self._at_shapes(arrays)[0]
-
-    def _at_shapes(self, arrays: Mapping[str, np.ndarray]) -> tuple[Runner, Graph]:
-        """The plan for these shapes, and its graph. Inputs marked constant keep the arrays of the first call."""
+    def _at_shapes(self, arrays: Mapping[str, np.ndarray]) -> _Compiled:
+        """The plan for these shapes. Callers with other shapes do not wait while one is made."""
+        constants = self._constant_inputs(arrays)
         key = tuple(arrays[n].shape for n in self.names)
+        made = self._by_shapes.get(key)
+        if made is not None:
+            return made
         with self._lock:
-            for name in self.constant_inputs:
-                self._constants.setdefault(name, arrays[name].copy())
-            if key not in self._runners:
-                while len(self._runners) >= MAX_PLANS:
-                    self._runners.pop(next(iter(self._runners)))
-                types = {n: TensorType(v.dtype, arrays[n].shape)
-                         for n, v in zip(self.names, self.source.inputs, strict=True)}
-                self._runners[key] = self._build(self.source.specialise(types, self._constants))
-                self.graph = self._runners[key][1]
-            return self._runners[key]
+            building = self._building.setdefault(key, threading.Lock())
+        with building:
+            made = self._by_shapes.get(key)
+            if made is None:
+                made = self._build(self._specialised(arrays, constants))
+                with self._lock:
+                    self._keep(key, made, constants)
+        return made
 
-    def _build(self, source: Graph) -> tuple[Runner, Graph]:
+    def _keep(self, key: Shapes, made: _Compiled, constants: Mapping[str, np.ndarray]) -> None:
+        while len(self._by_shapes) >= MAX_PLANS:
+            self._by_shapes.pop(next(iter(self._by_shapes)))
+        self._by_shapes[key] = made
+        self._building.pop(key, None)
+        self._constants.update(constants)
+        self.graph, self.refusals = made.graph, made.refusals
+
+    def _constant_inputs(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The arrays of the inputs marked constant; raises InputError when one differs from that of the first call."""
+        out = {}
+        for v in self.source.inputs:
+            if v.property == "constant":
+                name = str(v.name)
+                first = self._constants.get(name)
+                if first is not None and not np.array_equal(first, arrays[name], equal_nan=v.dtype.kind == "float"):
+                    raise InputError(f"input '{name}' is marked constant: it must stay the array of the first call")
+                out[name] = arrays[name].copy() if first is None else first
+        return out
+
+    def _specialised(self, arrays: Mapping[str, np.ndarray], constants: Mapping[str, np.ndarray]) -> Graph:
+        """The graph as the user gave it, with the types of these arrays, and constants for inputs."""
+        types = {n: TensorType(v.dtype, arrays[n].shape) for n, v in zip(self.names, self.source.inputs, strict=True)}
+        return self.source.specialise(types, constants)
+
+    def _build(self, source: Graph) -> _Compiled:
         graph = source.copy()
-        self.refusals = run_passes(graph, self.passes)
+        refusals = run_passes(graph, self.passes)
         plan = build_plan(graph, self.level, self.threads, self.cache)
         slow = [s.kernel for s in plan.steps if isinstance(s, PythonStep) and s.reference]
         if self.strict and slow:
             raise CompileError(f"strict: {len(slow)} operations would run as NumPy references: {'; '.join(slow[:5])}\n"
-                               + explain(graph, plan, self.refusals, self.level, self.threads))
-        return Runner(plan, self.cache), graph
+                               + explain(graph, plan, refusals, self.level, self.threads))
+        return _Compiled(graph, Runner(plan, self.cache), refusals)
 
     def _check_out(self, plan: Plan, out: np.ndarray | Mapping[str, np.ndarray],
                    inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

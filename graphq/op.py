@@ -71,6 +71,10 @@ class Op:
     def __hash__(self) -> int:
         return hash(self.name)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as its name."""
+        return lookup, (self.name,)
+
     def check_operands(self, count: int, missing: Callable[[int], bool]) -> None:
         """Raise GraphError unless `count` operands, some of them `missing`, fit the signature."""
         most = math.inf if any(p.variadic for p in self.operands) else len(self.operands)

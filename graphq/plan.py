@@ -32,7 +32,7 @@ class PlanBuilder:
         return len(self.buffers) - 1
 
     def constant(self, data: np.ndarray, type: TensorType | None = None) -> int:
-        """A buffer with the data of an array (made contiguous, and aligned to 64 bytes when it is large)."""
+        """A buffer with the data of an array, made contiguous."""
         return self.add(Buffer("constant", data.nbytes, type, data=np.ascontiguousarray(data)))
 
     def temporary(self, nbytes: int) -> int:

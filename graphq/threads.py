@@ -5,6 +5,7 @@ import os
 import threading
 
 import numba
+import numpy as np
 
 from graphq.errors import InputError, KernelError
 
@@ -21,6 +22,7 @@ def launch() -> None:
 
     libgomp reads its settings when it is loaded; the user's own settings stay as they are.
     """
+    _state.started = _state.started or os.getpid()
     if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         numba.get_num_threads()
         return
@@ -43,11 +45,8 @@ class _Threads:
         self.started: int | None = None
 
     def enter(self, threads: int) -> tuple[int, bool]:
-        pid = os.getpid()
-        if self.started is None:
-            self.started = pid
-        elif self.started != pid and _layer() != "tbb":
-            raise KernelError("this process was forked after a parallel kernel ran, and the threads did not survive; "
+        if self.started != os.getpid() and _layer() != "tbb":
+            raise KernelError("this process was forked after graphq had started its threads, and they did not survive; "
                               "start it with multiprocessing's 'spawn', or compile with threads=1 before forking")
         locked = _layer() in ("workqueue", None)
         if locked:
@@ -97,9 +96,9 @@ def resolve_threads(threads: int | None) -> int:
     most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
     if threads is None:
         return max(1, min(most, len(os.sched_getaffinity(0)), _quota()))
-    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+    if not isinstance(threads, int | np.integer) or isinstance(threads, bool) or threads < 1:
         raise InputError(f"threads must be a positive int or None, got {threads!r}")
-    return min(threads, most)
+    return min(int(threads), most)
 
 
 def _quota(path: str = "/sys/fs/cgroup/cpu.max") -> int:

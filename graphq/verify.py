@@ -33,6 +33,20 @@ def verify(graph: Graph) -> None:
             raise VerifyError(f"the name '{name}' is given to {count} values")
 
 
+def check_order(graph: Graph) -> None:
+    """Raise VerifyError, naming the node, unless every operand is an input or computed before: no cycles, no strays."""
+    known: set[Value] = set(graph.inputs)
+    for node in graph.nodes:
+        for k, v in enumerate(node.inputs):
+            if v is not None and v not in known:
+                raise VerifyError(f"{graph.describe(node)}: operand {k} is used before its definition, or removed: "
+                                  "a cycle or bad order")
+        known.update(node.outputs)
+    for name, v in zip(graph.output_names, graph.outputs, strict=True):
+        if v not in known:
+            raise VerifyError(f"output '{name}' is not a value of the graph")
+
+
 def _define(graph: Graph, node: Node, wanted: dict[Value, Counter[Use]]) -> None:
     """Check one node against the values before it, and add its outputs to them."""
     for k, v in enumerate(node.inputs):

@@ -107,7 +107,7 @@ def resolve(isa: str | None = None, cache: bool = True) -> Level:
     `cache=False` keeps the self-test from reading or writing the kernel cache. Raises KernelError for an unknown name,
     a level this machine lacks, and one that fails its self-test.
     """
-    name = isa or os.environ.get("GRAPHQ_ISA") or None
+    name = isa if isa is not None else os.environ.get("GRAPHQ_ISA") or None
     if name is None:
         return best(cache)
     level_named(name)

@@ -24,7 +24,7 @@ from graphq.kernels import cache as modules
 from graphq.kernels.expression import Store, acc, to_source
 from graphq.kernels.isa import Level, is_emulated
 from graphq.kernels.pack import PANEL, pack, panel_count
-from graphq.kernels.registry import KERNELS, Kernel, Step, register_kernel, select
+from graphq.kernels.registry import KERNELS, Kernel, Step, register_kernel, select, threads_for
 
 A, A_TABLE, LDA, W, W_TABLE = range(5)  # words that the caller fills in or changes
 
@@ -226,7 +226,8 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
                   for width in widths)
     setup = getattr(tile, "SETUP", None)
     tiles, groups = max(1, -(-m // rows)), max(1, -(-panel_count(n) // panels))
-    each_tiles, each_groups = split(tiles, groups, batch, threads, max(1, (1 << 20) // max(1, rows * k)))
+    worth = threads_for(threads, kernel.cost(kernel, m, n, k) * batch)
+    each_tiles, each_groups = split(tiles, groups, batch, worth, max(1, (1 << 20) // max(1, rows * k)))
     blocks = batch * -(-tiles // each_tiles) * -(-groups // each_groups) if m and n else 0
     header = (0, 0, k, 0, 0, batch, m, n, k, each_tiles * rows, each_groups * panels, rows, panels,
               tile.TILE.address, tail.TILE.address, setup.address if setup else 0)

@@ -78,12 +78,22 @@ def BLOCK(args, index):
 '''
 
 
+BLOCK_CYCLES = 10_000
+"""A parallel step costs 2.5 us, and far more on a busy machine: a thread's share of less work is not worth it."""
+
+
+def threads_for(threads: int, cycles: float) -> int:
+    """The threads, at most `threads`, that work of so many cycles of one core is worth."""
+    return max(1, min(threads, int(cycles // BLOCK_CYCLES)))
+
+
 def plan_rows(module: str, name: str, rows: int, batch: int, threads: int, cache: bool,
-              header: Callable[[int], tuple[int, ...]], unit: int = 1) -> Step:
+              header: Callable[[int], tuple[int, ...]], *, cycles: float, unit: int = 1) -> Step:
     """Plan jitted function `name` of `module` over blocks of rows of one batch element; `header` takes a block's rows.
 
-    Four blocks a thread, of a multiple of `unit` rows.
+    Four blocks a thread, of a multiple of `unit` rows; `cycles` estimates the work of a row.
     """
+    threads = threads_for(threads, cycles * rows * batch)
     parts = max(1, min(-(-rows // unit), -(-4 * threads // max(1, batch)))) if threads > 1 else 1
     each = max(1, -(-rows // (parts * unit)) * unit)
     made = modules.load(name, _ROWS.format(module=module, name=name), cache=cache)

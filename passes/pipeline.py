@@ -48,7 +48,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]
             count, missed = step.apply(graph)
             refusals += missed
         else:
-            count = step(graph)
+            count = _run(step, graph)
         if not isinstance(count, int):
             raise GraphError(f"pass {pass_name(step)} must return the number of its changes, got {count!r}")
         if count and "passes" in debug:
@@ -56,6 +56,14 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]
         if check:
             _verify_after(step, graph)
     return refusals
+
+
+def _run(step: Pass, graph: Graph) -> int:
+    try:
+        return step(graph)
+    except Exception as e:
+        e.add_note(f"in pass {pass_name(step)}")
+        raise
 
 
 def _verify_after(step: Pass, graph: Graph) -> None:

@@ -1,5 +1,8 @@
 """compile: the numbers at every ISA level and thread count, what is refused, and what is reported."""
+import copy
 import itertools
+import pickle
+import threading
 from contextlib import ExitStack
 
 import numpy as np
@@ -288,7 +291,75 @@ def test_inputs_marked_constant_are_packed_at_the_first_call():
     a = random_inputs(g)
     first = model(a)
     assert np.array_equal(first, model.formula(a)) and "pack" not in model.explain()
-    assert np.array_equal(model(x=a["x"], w=np.zeros((8, 5), np.int8)), first)  # the promise is that it does not change
+    assert np.array_equal(model(x=a["x"], w=a["w"].copy()), first)
+    with pytest.raises(InputError, match="'w' is marked constant"):
+        model(x=a["x"], w=np.zeros((8, 5), np.int8))
+
+
+def test_a_failed_call_and_the_formula_do_not_fix_constant_inputs():
+    g = gq.Graph()
+    x, w = g.input("x", shape=(None, None), dtype="u8"), g.input("w", shape=(4, None), dtype="s8", property="constant")
+    g.output(g.matmul(g.dequantize(x, scales=[1.0]), g.dequantize(w, scales=[1.0])))
+    model, one = gq.compile(g), np.ones((4, 3), np.int8)
+    with pytest.raises(GraphError, match="k must agree"):
+        model(x=np.ones((2, 5), np.uint8), w=9 * one)
+    assert model.formula(x=np.ones((2, 4), np.uint8), w=9 * one)[0, 0] == 36
+    assert model(x=np.ones((2, 4), np.uint8), w=one)[0, 0] == 4
+    with pytest.raises(InputError, match="'w' is marked constant"):
+        model(x=np.ones((2, 4), np.uint8), w=np.ones((4, 7), np.int8))
+
+
+def test_a_new_shape_does_not_block_callers_of_known_ones():
+    g = gq.Graph()
+    g.output(g.relu(g.input("x", shape=(None,), dtype="f32")))
+    started, done = threading.Event(), threading.Event()
+
+    def slow_pass(graph):
+        if graph.inputs[0].shape == (5,):
+            started.set()
+            assert done.wait(60)
+        return 0
+
+    model = gq.compile(g, passes=[slow_pass])
+    model(x=np.zeros(3, np.float32))
+    other = threading.Thread(target=lambda: model(x=np.zeros(5, np.float32)))
+    other.start()
+    assert started.wait(60)
+    assert model(x=np.ones(3, np.float32)).tolist() == [1, 1, 1]  # while the other shape is being planned
+    done.set()
+    other.join()
+
+
+@pytest.mark.parametrize("threads, parallel", [(1, False), (2, True)])
+def test_only_steps_with_enough_work_run_in_parallel(threads, parallel):
+    from graphq.kernels.isa import resolve
+
+    for shape, expected in (((16, 64, 32), False), ((512, 1024, 512), parallel)):
+        model = gq.compile(dense(*shape, constant=False, zw=(-9, 9)), threads=threads, isa=resolve().name)
+        if model.threads == threads:
+            assert any(s.parallel for s in model._fixed.runner.plan.steps) == expected
+
+
+def test_bad_options_are_graphq_errors():
+    g = dense(2, 4, 3)
+    for options, message in ((dict(strict="no"), "strict must be True or False"), (dict(passes=5), "passes must be a list"),
+                             (dict(passes=[5]), "a pass is a function"), (dict(isa=[]), "unknown ISA level")):
+        with pytest.raises(gq.GraphqError, match=message):
+            gq.compile(g, **options)
+
+    def broken(graph):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        gq.compile(g, passes=[broken])
+    assert caught.value.__notes__ == ["in pass broken"]
+
+
+def test_models_pickle_and_copy():
+    model = gq.compile(dense(3, 5, 7), threads=1, isa="scalar")
+    inputs = random_inputs(model.source)
+    for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert np.array_equal(again(inputs), model(inputs)) and repr(again) == repr(model)
 
 
 def test_an_isa_level_must_exist_and_be_here(monkeypatch):

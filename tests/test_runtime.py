@@ -35,6 +35,15 @@ def test_outputs_come_as_a_dict_in_order(model, inputs):
     assert np.array_equal(out["q"], model(inputs)["q"])
 
 
+@pytest.mark.parametrize("arguments", [(np.zeros(3),), ([1],), ("text",), (5,)])
+def test_inputs_come_by_name(model, arguments):
+    for run in (model, model.formula):
+        with pytest.raises(InputError, match="inputs must be a mapping"):
+            run(*arguments)
+        with pytest.raises(InputError, match="'x' is given twice"):
+            run({"x": 1}, x=1)
+
+
 @pytest.mark.parametrize("change, message", [
     (dict(x=None), r"missing \['x'\]"),
     (dict(y=np.zeros(3)), r"unexpected \['y'\]"),
@@ -132,8 +141,8 @@ def test_the_callers_thread_number_is_restored(model, inputs):
         numba.set_num_threads(before)
 
 
-def run_python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+def run_python(code, *arguments):
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300)
 
 
 FORK = """
@@ -145,7 +154,7 @@ g.output(g.gelu(g.input("x", shape=(300_000,), dtype="f32")))
 x = np.ones(300_000, np.float32)
 model, serial = gq.compile(g, threads=2), gq.compile(g, threads=1)
 if model.threads < 2: print("one core"); sys.exit(0)
-model(x=x)
+if len(sys.argv) > 1: model(x=x)
 pid = os.fork()
 if pid == 0:
     serial(x=x)
@@ -159,9 +168,10 @@ print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def test_a_forked_child_gets_an_error_not_a_crash():
-    done = run_python(FORK)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() in ("child 0", "one core")
+    for arguments in ([], ["run first"]):
+        done = run_python(FORK, *arguments)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() in ("child 0", "one core")
 
 
 WORKQUEUE = """

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numba
+import numpy as np
 import pytest
 
 from graphq.errors import InputError
@@ -11,7 +12,7 @@ from graphq.threads import _quota, resolve_threads
 
 
 def test_thread_numbers(monkeypatch):
-    assert resolve_threads(1) == 1
+    assert resolve_threads(1) == resolve_threads(np.int64(1)) == 1
     assert resolve_threads(10_000) == numba.config.NUMBA_NUM_THREADS
     monkeypatch.setattr("graphq.threads._quota", lambda: 1)
     assert resolve_threads(None) == 1
