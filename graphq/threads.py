@@ -9,28 +9,10 @@ import numpy as np
 
 from graphq.errors import InputError, KernelError
 
-SPINS = "1000"
-"""How long OpenMP's idle threads spin at a barrier before they sleep (GOMP_SPINCOUNT).
-
-By default they spin for milliseconds. With another busy process on the machine, a step of 0.02 ms on two threads then
-took 12 ms, with this 0.1 ms; on an idle machine it made no difference (2 cores, medians).
-"""
-
-
 def launch() -> None:
-    """Start Numba's threads, once per process, before any parallel code is loaded.
-
-    libgomp reads its settings when it is loaded; the user's own settings stay as they are.
-    """
+    """Start Numba's threads, once per process, and note which process has them."""
     _state.started = _state.started or os.getpid()
-    if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-        numba.get_num_threads()
-        return
-    os.environ["GOMP_SPINCOUNT"] = SPINS
-    try:
-        numba.get_num_threads()
-    finally:
-        del os.environ["GOMP_SPINCOUNT"]
+    numba.get_num_threads()
 
 
 class _Threads:

@@ -1,8 +1,4 @@
-"""Thread numbers, and how Numba's threads are started."""
-import os
-import subprocess
-import sys
-
+"""Thread numbers."""
 import numba
 import numpy as np
 import pytest
@@ -31,12 +27,3 @@ def test_quota_of_the_control_group(tmp_path):
 def test_bad_thread_numbers(threads):
     with pytest.raises(InputError, match="positive int"):
         resolve_threads(threads)
-
-
-def test_the_environment_is_left_as_it_was():
-    code = "import os; from graphq.threads import launch; launch(); print(os.environ.get('GOMP_SPINCOUNT'))"
-    for given in (None, "7"):
-        env = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-        env.update({} if given is None else {"GOMP_SPINCOUNT": given})
-        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
-        assert done.stdout.strip() == str(given), done.stderr
