@@ -9,6 +9,7 @@ import numpy as np
 
 from graphq.errors import InputError, KernelError
 
+
 def launch() -> None:
     """Start Numba's threads, once per process, and note which process has them."""
     _state.started = _state.started or os.getpid()
