@@ -8,6 +8,7 @@ import numpy as np
 
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, Node, TensorType, Value
+from graphq.verify import check_order
 
 
 def reference(graph: Graph, inputs: Mapping[str, Any] | None = None, /, **arrays: Any) -> Any:
@@ -15,9 +16,12 @@ def reference(graph: Graph, inputs: Mapping[str, Any] | None = None, /, **arrays
 
     Inputs by name, as keywords or as one mapping. Returns the output as a new array, or a dict of them when the graph
     has several. Raises InputError when arrays do not fit the inputs, GraphError when the graph has no outputs or the
-    shapes of the arrays do not fit its operations; both before anything runs.
+    shapes of the arrays do not fit its operations, VerifyError for nodes out of order; all before anything runs.
     """
+    if not isinstance(graph, Graph):
+        raise GraphError(f"reference takes a Graph, got {graph!r}")
     require_outputs(graph)
+    check_order(graph)
     given = check_inputs(graph, merge_inputs(inputs, arrays))
     if not all(v.type.known for v in graph.inputs):
         graph = graph.specialise({str(v.name): TensorType(v.dtype, given[str(v.name)].shape) for v in graph.inputs})
@@ -93,16 +97,17 @@ def check_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, np.ndarray
     return out
 
 
-def check_array(name: str, type: TensorType, array: Any) -> np.ndarray:
-    """`array` as a C-contiguous array of exactly `type`; raises InputError when it is not one."""
+def check_array(name: str, type: TensorType, array: Any, *, word: str = "input") -> np.ndarray:
+    """`array` as a C-contiguous array of exactly `type`; raises InputError, about `word` 'name', when it is not one."""
+    where = f"{word} '{name}' must be {type}"
     try:
         x = np.asarray(array)
-    except (TypeError, ValueError) as e:
-        raise InputError(f"input '{name}' must be {type}: {e}") from None
+    except Exception as e:  # an object's own __array__ may raise anything
+        raise InputError(f"{where}: {e.__class__.__name__}: {e}") from e
     if x.dtype != type.dtype.numpy:
-        raise InputError(f"input '{name}' must be {type}, got dtype {x.dtype} (no implicit conversion: use astype)")
+        raise InputError(f"{where}, got dtype {x.dtype} (no implicit conversion: use astype)")
     if not _fits(type, x):
-        raise InputError(f"input '{name}' must be {type}, got shape {list(x.shape)}")
+        raise InputError(f"{where}, got shape {list(x.shape)}")
     return np.require(x, requirements=["C", "A"]) if x.ndim else np.array(x)
 
 

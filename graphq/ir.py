@@ -202,6 +202,8 @@ class Graph:
         Arrays and numbers among the operands become constants. Raises GraphError, naming op, rule and values, and
         leaves the graph as it was.
         """
+        if not isinstance(op, Op):
+            raise GraphError(f"add_node takes an Op (see graphq.op.lookup), got {op!r}")
         where = op.name if name is None else f"{op.name} '{name}'"
         given = [self._operand(x, where) for x in operands]
         while given and given[-1] is None:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from graphq.dtypes import DType, as_dtype
+from graphq.errors import GraphError
 from graphq.ir import Graph, Node, TensorType
 from graphq.names import quote
 from graphq.parse import parse
@@ -31,6 +32,8 @@ SHORT = 6
 
 def to_text(graph: Graph, *, elide: int | None = None, indent: str = "") -> str:
     """The graph as text; lists and arrays of more than `elide` elements are cut short (never when None)."""
+    if not isinstance(graph, Graph):
+        raise GraphError(f"to_text takes a Graph, got {graph!r}")
     params = ", ".join(f"{graph.label(v)}: {v.type}" + (f" {v.property}" if v.property != "undef" else "")
                        for v in graph.inputs)
     title = "graph" if graph.name == "graph" else f"graph {quote(graph.name)}"

@@ -3,9 +3,10 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.errors import GraphError, InputError
-from graphq.interpret import evaluate
-from graphq.ir import Graph
+from graphq.dtypes import f32
+from graphq.errors import GraphError, InputError, VerifyError
+from graphq.interpret import check_array, evaluate
+from graphq.ir import Graph, TensorType
 from graphq.op import OPS, register_op
 
 
@@ -67,7 +68,7 @@ def test_results_are_new_arrays(g):
     ({"x": X, "w": [2, 4, 6]}, r"input 'w' must be u8\[3\], got dtype int64"),
     ({"x": X[:1], "w": W}, r"input 'x' must be f32\[2,3\], got shape \[1, 3\]"),
     ({"x": X[0], "w": W}, r"got shape \[3\]"),
-    ({"x": [[1.0], [1.0, 2.0]], "w": W}, r"input 'x' must be f32\[2,3\]: setting an array"),
+    ({"x": [[1.0], [1.0, 2.0]], "w": W}, r"input 'x' must be f32\[2,3\]: ValueError: setting an array"),
     ({"x": None, "w": W}, "got dtype object"),
 ])
 def test_bad_arrays(g, given, message):
@@ -146,3 +147,34 @@ def test_references_that_break_their_promise(registry):
         g.output(g.nodes[0].outputs[0])
         with pytest.raises(GraphError, match=message):
             gq.reference(g, x=np.zeros(4, np.float32))
+
+
+def test_what_is_no_graph_is_a_graph_error():
+    with pytest.raises(GraphError, match="reference takes a Graph, got None"):
+        gq.reference(None)
+    with pytest.raises(GraphError, match="to_text takes a Graph, got None"):
+        gq.to_text(None)
+    with pytest.raises(GraphError, match="add_node takes an Op .*, got 'relu'"):
+        Graph().add_node("relu", [], {})
+
+
+class Hostile:
+    def __array__(self, dtype=None, copy=None):
+        raise RuntimeError("the file is gone")
+
+
+def test_an_array_that_cannot_be_read_is_an_input_error(g):
+    with pytest.raises(InputError, match=r"input 'x' must be f32\[2,3\]: RuntimeError: the file is gone"):
+        gq.reference(g, x=Hostile(), w=W)
+
+
+def test_the_word_for_an_array_is_the_callers():
+    with pytest.raises(InputError, match=r"^out 'y' must be f32\[2\], got dtype float64"):
+        check_array("y", TensorType(f32, (2,)), np.zeros(2), word="out")
+
+
+def test_a_cycle_is_refused_before_anything_runs(g):
+    product = g.nodes[-1]
+    g.nodes[0].inputs = (product.output,)
+    with pytest.raises(VerifyError, match=r"= dequantize\(.*: operand 0 is used before its definition.*: a cycle"):
+        gq.reference(g, x=X, w=W)

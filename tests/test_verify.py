@@ -7,7 +7,7 @@ from graphq.errors import VerifyError
 from graphq.ir import Graph, Node, TensorType, Use, Value
 from graphq.op import OPS
 from graphq.partition import fuse
-from graphq.verify import verify
+from graphq.verify import check_order, verify
 
 
 @pytest.fixture
@@ -193,3 +193,15 @@ def test_zero_sized_and_unknown_shapes_verify():
     g.output(g.add(x, np.zeros((0, 3), np.float32)))
     verify(g)
     verify(Graph())
+
+
+def test_check_order_finds_cycles_and_strays(g):
+    check_order(g)
+    a = node(g, "a")
+    inputs, a.inputs = a.inputs, (node(g, "b").output,)
+    with pytest.raises(VerifyError, match="%a = relu.*operand 0 is used before its definition, or removed: a cycle"):
+        check_order(g)
+    a.inputs = inputs
+    g.outputs = [Graph().input("z", dtype="f32")]
+    with pytest.raises(VerifyError, match="output 'c' is not a value of the graph"):
+        check_order(g)
