@@ -118,13 +118,13 @@ def _partitions(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from graphq.knob_text import parse_knobs, read_batch
+    from graphq.knob_text import parse_knobs
     from graphq.onednn_run import run_batch, run_file
 
     if (options.file is None) == (options.batch is None) or options.batch and options.knobs:
         raise ParseError("run takes a file with knobs, or --batch=FILE without")
     if options.batch:
-        runs = run_batch(read_batch(options.batch), options.root or options.batch.parent)
+        runs = run_batch(options.batch, options.root or options.batch.parent)
     else:
         runs = (run_file(options.file, knobs) for knobs in parse_knobs(options.knobs))
     counts = dict.fromkeys(("passed", "failed", "refused"), 0)

@@ -1,12 +1,13 @@
-"""oneDNN's partition API: `graph.partitions()` says which operations go together, each partition compiles on its own."""
+"""oneDNN's partition API: `graph.partitions()` says which operations go together; each compiles on its own."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 
+from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ class Partition:
 
     `ops` are nodes of the graph in order, `op_ids` their ids (of the file it was loaded from, else their places),
     `inputs` and `outputs` the graph's values that enter and leave (the ports), constants left out. `anchor` names the
-    operation or pattern that the others go with. `graph` is the partition as a graph of its own.
+    operation or pattern that the others go with. `graph` is the partition as a graph of its own, whose inputs and
+    outputs have the ports' names (`v<N>` for an unnamed one). `supported` is False for a Wildcard or an End, each a
+    partition of its own.
     """
 
     id: int
@@ -35,9 +38,14 @@ class Partition:
     graph: Graph
 
     def compile(self, **options: Any) -> CompiledGraph:
-        """Compile the partition; `options` are those of `graphq.compile`. Raises GraphError when it is not supported."""
+        """Compile the partition; `options` are those of `graphq.compile`, as are the errors.
+
+        Raises GraphError when the partition is not supported.
+        """
         from graphq.compile import compile
 
+        if not self.supported:
+            raise GraphError(f"{self} cannot be compiled")
         return compile(self.graph, **options)
 
     def __str__(self) -> str:
@@ -49,54 +57,85 @@ class Partition:
 
 
 def partitions(graph: Graph) -> list[Partition]:
-    """The partitions of `graph`, in an order in which they can run; each operation is in exactly one."""
+    """The partitions of `graph`, in an order in which they can run; each operation is in exactly one.
+
+    Each is convex: no path between two of its operations runs through another one. The graph is not changed, and may
+    have open shapes. Raises GraphError for what is no Graph.
+    """
     from graphq.passes.group import group
 
+    if not isinstance(graph, Graph):
+        raise GraphError(f"partitions takes a Graph, got {graph!r}")
     grouped = graph.copy()
     for k, node in enumerate(grouped.nodes):
         node.meta = {"place": k}
     group(grouped)
+    ids, names = _op_ids(graph), _names(graph)
     out: list[Partition] = []
     for node in grouped.nodes:
         if node.op.name == "constant":
             continue
-        body = node.attrs["body"].nodes if node.op.name == "partition" else [node]
-        ops = tuple(graph.nodes[n.meta["place"]] for n in body)
-        anchor = node.attrs["anchor"] if node.op.name == "partition" else node.op.name
-        out.append(_make(graph, len(out), anchor, ops))
+        made = "place" not in node.meta
+        ops = tuple(graph.nodes[n.meta["place"]] for n in (node.attrs["body"].nodes if made else [node]))
+        anchor = node.attrs["anchor"] if made else node.op.name
+        entering, leaving = _ports(ops)
+        out.append(Partition(len(out), anchor, not any(n.op.name in UNSUPPORTED for n in ops), ops,
+                             tuple(ids[n] for n in ops), tuple(v for v in entering if v.data is None), leaving,
+                             _alone(f"partition{len(out)}", ops, entering, leaving, names)))
     return out
 
 
-def _make(graph: Graph, id: int, anchor: str, ops: tuple[Node, ...]) -> Partition:
-    inside, places = set(ops), {n: k for k, n in enumerate(graph.nodes)}
+def _op_ids(graph: Graph) -> dict[Node, int]:
+    """The file's id of each node, its place when there is none, or the next free number when that is taken."""
+    ids = {n: n.meta["id"] for n in graph.nodes if "id" in n.meta}
+    used = set(ids.values())
+    for place, node in enumerate(graph.nodes):
+        if node not in ids:
+            ids[node] = place if place not in used else max(used) + 1
+            used.add(ids[node])
+    return ids
+
+
+def _names(graph: Graph) -> dict[Value, str]:
+    """A name of its own for every value: that which it has, or v<N> for the N-th unnamed one."""
+    values = [*graph.inputs, *(o for n in graph.nodes for o in n.outputs)]
+    taken = {v.name for v in values}
+    out = {}
+    for v in values:
+        name = v.name or f"v{graph.label(v)[1:]}"
+        while v.name is None and name in taken:
+            name = f"_{name}"
+        out[v] = name
+    return out
+
+
+def _ports(ops: Sequence[Node]) -> tuple[list[Value], tuple[Value, ...]]:
+    """The values that enter (constants too), and those that leave or that nothing uses."""
+    inside = set(ops)
     entering = dict.fromkeys(v for n in ops for v in n.operands if v.node not in inside)
-    leaving = tuple(o for n in ops for o in n.outputs if any(u.node not in inside for u in o.uses) or not o.uses)
-    inputs = tuple(v for v in entering if v.data is None)
-    return Partition(id, anchor, not any(n.op.name in UNSUPPORTED for n in ops), ops,
-                     tuple(n.meta.get("id", places[n]) for n in ops), inputs, leaving,
-                     _alone(graph, f"partition{id}", ops, list(entering), leaving))
+    leaving = (o for n in ops for o in n.outputs if any(u.node not in inside for u in o.uses) or not o.uses)
+    return list(entering), tuple(leaving)
 
 
-def _alone(graph: Graph, name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: Sequence[Value]) -> Graph:
-    """A graph of these operations alone; inputs and outputs keep their names, `t<place>` for those without."""
+def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: Sequence[Value],
+           names: Mapping[Value, str]) -> Graph:
+    """A graph of these operations alone, its inputs and outputs under the values' `names`."""
     out = Graph(name)
     new: dict[Value, Value] = {}
     for v in entering:
         if v.data is not None:
             new[v] = out.constant(v.data, name=v.name)
         else:
-            new[v] = out.input(_name(graph, v), dtype=v.dtype, shape=v.shape, property=v.property)
+            new[v] = out.input(names[v], dtype=v.dtype, shape=v.shape, property=v.property)
     for node in ops:
         values = [None if v is None else new[v] for v in node.inputs]
-        outs = out.add_node(node.op, values, node.attrs, name=node.outputs[0].name if node.outputs else None)
+        outs = out.add_node(node.op, values, node.attrs)
         out.nodes[-1].meta = node.meta
-        new.update(zip(node.outputs, outs, strict=True))
-    out.set_outputs([new[v] for v in leaving], [_name(graph, v) for v in leaving])
+        for old, made in zip(node.outputs, outs, strict=True):
+            out.rename(made, names[old])
+            new[old] = made
+    out.set_outputs([new[v] for v in leaving], [names[v] for v in leaving])
     return out
-
-
-def _name(graph: Graph, value: Value) -> str:
-    return value.name or f"v{graph.label(value)[1:]}"
 
 
 def order(parts: Sequence[Partition]) -> nx.DiGraph:

@@ -129,3 +129,96 @@ def test_reader_that_stops_early_is_no_error(file):
     command = f"{sys.executable} -m graphq show {file} | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+# -- oneDNN files -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def onednn(tmp_path):
+    """A oneDNN file of two partitions: a product with a relu, and a softmax."""
+    g = gq.Graph("two")
+    x, w = g.input("t0", dtype="f32", shape=(2, 4)), g.input("t1", dtype="f32", shape=(4, 3))
+    g.output(g.softmax(g.relu(g.matmul(x, w)), axis=-1), name="t9")
+    gq.save_onednn_json(g, tmp_path / "two.json")
+    return tmp_path / "two.json"
+
+
+def test_partitions_prints_a_line_each(onednn, capsys):
+    assert main(["partitions", str(onednn)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "partition 0 matmul: [0:matmul, 1:relu] in (t0, t1) out (%t3)",
+        "partition 1 softmax: [2:softmax] in (%t3) out (%t9)",
+    ]
+
+
+@pytest.mark.parametrize("command", ["partitions", "run"])
+def test_onednn_file_that_is_none(tmp_path, capsys, command):
+    (tmp_path / "bad.json").write_text('{"version": ')
+    code = main([command, str(tmp_path / "bad.json")])
+    out, err = capsys.readouterr()
+    assert "bad.json" in out + err and code == {"partitions": 2, "run": 1}[command]
+    assert main(["partitions", str(tmp_path / "none.json")]) == 2
+    assert "none.json" in error_line(capsys)
+
+
+def test_run_passes(onednn, capsys):
+    assert main(["run", str(onednn), "--expected-n-partitions=2", "--in-shapes=0:2x4,0:5x4"]) == 0
+    first, second, counts = capsys.readouterr().out.splitlines()
+    assert first.startswith("passed  2 partitions") and "--in-shapes=0:5x4" in second
+    assert counts == "2 passed, 0 failed, 0 refused"
+
+
+def test_run_fails_for_the_number_of_partitions(onednn, capsys):
+    assert main(["run", str(onednn)]) == 1
+    line, counts = capsys.readouterr().out.splitlines()
+    assert line.startswith("failed  2 partitions") and "2 partitions, expected 1: matmul, softmax" in line
+    assert counts == "0 passed, 1 failed, 0 refused"
+
+
+def test_run_fails_for_a_difference(onednn, capsys, monkeypatch):
+    from graphq import onednn_run
+
+    true = onednn_run.reference
+    monkeypatch.setattr(onednn_run, "reference", lambda g, x: true(g, x) * np.float32(1.01))
+    assert main(["run", str(onednn), "--expected-n-partitions=0"]) == 1
+    assert "of the largest" in capsys.readouterr().out
+
+
+def test_run_refuses(onednn, capsys):
+    assert main(["run", str(onednn), "--in-shapes=0:2x5"]) == 1
+    line, counts = capsys.readouterr().out.splitlines()
+    assert line.startswith("refused 0 partitions") and "matmul" in line and counts == "0 passed, 0 failed, 1 refused"
+
+
+@pytest.mark.parametrize("arguments, part", [
+    (["FILE", "--frobnicate=1"], "unknown knob"),
+    (["FILE", "--mb=x"], "--mb"),
+    ([], "run takes a file"),
+    (["FILE", "--batch=cases.txt"], "run takes a file"),
+    (["--batch=cases.txt", "--mb=2"], "run takes a file"),
+    (["--batch=no-cases.txt"], "no-cases.txt"),
+])
+def test_run_with_wrong_arguments(onednn, capsys, arguments, part):
+    assert main(["run", *(str(onednn) if a == "FILE" else a for a in arguments)]) == 2
+    assert part in error_line(capsys)
+
+
+def test_run_batch(onednn, capsys):
+    batch = onednn.with_name("cases.txt")
+    batch.write_text("--reset --expected-n-partitions=2 --case=two.json\n--case=none.json\n--mb=oops --case=two.json\n")
+    assert main(["run", f"--batch={batch}"]) == 1
+    *lines, counts = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["passed", "refused", "refused"]
+    assert counts == "1 passed, 0 failed, 2 refused"
+    assert main(["run", f"--batch={batch}", "--failures", "--root", str(onednn.parent)]) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    batch.write_text("--expected-n-partitions=0 --case=two.json --mb=3\n")
+    assert main(["run", f"--batch={batch}"]) == 0
+    assert capsys.readouterr().out.endswith("1 passed, 0 failed, 0 refused\n")
+
+
+def test_partitions_and_run_in_a_process(onednn):
+    assert run("partitions", onednn).stdout.count("partition ") == 2
+    done = run("run", onednn, "--expected-n-partitions=2")
+    assert done.returncode == 0 and done.stdout.endswith("1 passed, 0 failed, 0 refused\n")

@@ -226,7 +226,7 @@ def test_network_runs_in_parts(network):
 
 @pytest.mark.parametrize("marks", [False, True])
 def test_random_graphs(random_graph, marks):
-    for seed in range(80):
+    for seed in range(50):
         graph = random_graph(seed, marks=marks)
         parts = graph.partitions()
         check_cut(graph, parts)

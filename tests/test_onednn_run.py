@@ -1,0 +1,231 @@
+"""Running oneDNN files: what passes, fails or is refused; the inputs; the comparison."""
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq import onednn_run
+from graphq.knob_text import parse_knobs
+from graphq.onednn_json import save_onednn_json
+from graphq.onednn_run import compare, random_inputs, run_batch, run_file
+
+SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[2] / "shared")) / "onednn_graphs"
+
+
+def int8_matmul(scale=0.01, zp=0):
+    g = gq.Graph("int8_matmul")
+    x, w = g.input("t0", dtype="u8", shape=(16, 64)), g.input("t1", dtype="s8", shape=(64, 8), property="constant")
+    y = g.matmul(g.dequantize(x, scales=[0.1], zps=[zp]), g.dequantize(w, scales=[0.1]))
+    g.output(g.quantize(g.relu(y), dtype="u8", scales=[scale]), name="t9")
+    return g
+
+
+def two_softmaxes():
+    g = gq.Graph("two")
+    g.output(g.softmax(g.softmax(g.input("t0", dtype="f32", shape=(2, 4)))), name="t9")
+    return g
+
+
+@pytest.fixture
+def file(tmp_path):
+    def save(graph, name="g.json"):
+        save_onednn_json(graph, tmp_path / name)
+        return tmp_path / name
+
+    return save
+
+
+def run(path, *knobs):
+    (one,) = parse_knobs(knobs)
+    return run_file(path, one)
+
+
+# -- outcomes -------------------------------------------------------------------------------------------------
+
+
+def test_passed(file):
+    outcome = run(file(int8_matmul()), "--mb=3")
+    assert (outcome.status, outcome.partitions, outcome.reason) == ("passed", 1, "")
+    assert [d.output for d in outcome.differences] == ["t9"] and outcome.seconds > 0
+    assert str(outcome).startswith("passed  1 partitions") and "--mb=3 --case=g.json  (t9: " in str(outcome)
+
+
+def test_a_difference_fails(file, monkeypatch):
+    true = onednn_run.reference
+    monkeypatch.setattr(onednn_run, "reference", lambda g, x: true(g, x) + np.float32(0.5))
+    outcome = run(file(two_softmaxes()), "--expected-n-partitions=2")
+    assert outcome.status == "failed" and "of the largest" in outcome.reason and not outcome.differences[0].passed
+    assert outcome.reason in str(outcome)
+
+
+def test_another_number_of_partitions_fails(file):
+    path = file(two_softmaxes())
+    outcome = run(path)
+    assert (outcome.status, outcome.partitions) == ("failed", 2)
+    assert outcome.reason == "2 partitions, expected 1: softmax, softmax"
+    assert [run(path, f"--expected-n-partitions={n}").status for n in (0, 2, 3)] == ["passed", "passed", "failed"]
+
+
+@pytest.mark.parametrize("knob, part", [
+    ("--in-shapes=1:3x3", "64"),
+    ("--in-shapes=7:3", "no tensor 7"),
+    ("--op-kind=0:MaxPool", "MaxPool has no attribute 'scales'"),
+    ("--in-shapes=0:4611686018427387904x64", "tensor 0"),
+    ("--in-shapes=0:33554432x64", "MiB, more than"),
+])
+def test_what_graphq_refuses(file, knob, part):
+    outcome = run(file(int8_matmul()), knob)
+    assert outcome.status == "refused" and part in outcome.reason and "\n" not in outcome.reason
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    (tmp_path / "bad.json").write_text("{")
+    for name in ("bad.json", "none.json", "."):
+        assert run(tmp_path / name).status == "refused"
+
+
+def test_open_shapes_are_refused_until_given(file):
+    g = gq.Graph("open")
+    g.output(g.relu(g.input("t0", dtype="f32", shape=(None, 2))), name="t1")
+    path = file(g)
+    assert "give it by --in-shapes" in run(path).reason
+    assert run(path, "--in-shapes=0:3x2").status == "passed"
+
+
+def test_wildcards_are_refused_and_ends_run(file):
+    g = gq.Graph("marked")
+    y = g.relu(g.input("t0", dtype="f32", shape=(2,)))
+    g.end(y)
+    g.output(y, name="t1")
+    assert run(file(g), "--expected-n-partitions=2").status == "passed"
+    g = gq.Graph("wild")
+    g.output(g.wildcard(g.input("t0", dtype="f32", shape=(2,)), dtypes=["f32"], shapes=[[2]]), name="t1")
+    assert "not known, and cannot run" in run(file(g)).reason
+
+
+def test_a_defect_fails_and_says_so(file, monkeypatch):
+    monkeypatch.setattr(onednn_run, "compile", lambda g: (lambda x: 1 / 0))
+    outcome = run(file(int8_matmul()))
+    assert (outcome.status, outcome.reason) == ("failed", "ZeroDivisionError: division by zero")
+
+
+def test_batch_goes_on(file, tmp_path):
+    file(two_softmaxes(), "two.json")
+    batch = tmp_path / "cases.txt"
+    batch.write_text("""# a comment
+--reset --case=none.json
+--reset --frobnicate=1 --case=two.json
+
+--reset --expected-n-partitions=2,3 --case=two.json
+--reset
+--case=two.json --expected-n-partitions=0 --mb=5
+""")
+    found = list(run_batch(batch, tmp_path))
+    assert [o.status for o in found] == ["refused", "refused", "passed", "failed", "refused", "passed"]
+    assert "cases.txt: line 3: unknown knob" in found[1].reason and "line 6" in found[4].reason
+
+
+# -- inputs ---------------------------------------------------------------------------------------------------
+
+
+def test_inputs_are_the_same_for_a_seed():
+    g = int8_matmul()
+    a, b, c = (random_inputs(g, seed) for seed in (0, 0, 1))
+    assert all(np.array_equal(a[k], b[k]) and not np.array_equal(a[k], c[k]) for k in a)
+    assert a["t0"].max() > 250 and a["t1"].min() < -120
+
+
+def test_narrow_inputs_lie_around_the_zero_point():
+    x = random_inputs(int8_matmul(zp=120), 0, spread=0.05)["t0"]
+    assert 113 <= x.min() < 120 < x.max() <= 127
+
+
+def test_inputs_by_their_meaning():
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(50, 4))
+    p = [g.input(n, dtype="f32", shape=(4,)) for n in ("gamma", "beta", "mean", "variance")]
+    y = g.dynamic_quantize(g.batch_norm_inference(x, *p, epsilon=0.0), g.input("scale", dtype="f32", shape=(1,)),
+                           g.input("zp", dtype="s8", shape=(1,)), dtype="s8")
+    g.output(y)
+    g.output(g.log(g.input("l", dtype="f32", shape=(9,))))
+    values = random_inputs(g, 0)
+    assert all((values[n] > 0).all() for n in ("variance", "scale", "l")) and (values["x"] < 0).any()
+    assert values["zp"].dtype == np.int8
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.01, 0.001])
+def test_outputs_are_not_saturated(scale):
+    graph = int8_matmul(scale)
+    inputs, outputs = onednn_run._compiled(graph, 0)
+    y = outputs["t9"]
+    assert np.mean(y == 255) < 0.4 and np.mean(y == 0) < 0.9 and len(np.unique(y)) > 10
+    assert np.array_equal(y, gq.compile(graph)(inputs))  # constant inputs are those returned
+
+
+# -- comparison -----------------------------------------------------------------------------------------------
+
+
+def check(dtype, got, wanted):
+    g = gq.Graph()
+    value = g.input("x", dtype=dtype, shape=(len(wanted),))
+    a, b = (np.asarray(x, np.float32).astype(value.dtype.numpy) for x in (got, wanted))
+    return compare("x", a, b, value)
+
+
+@pytest.mark.parametrize("dtype, got, wanted, passed", [
+    ("f32", [1, 2, np.nan, np.inf], [1, 2, np.nan, np.inf], True),
+    ("f32", [1, 2], [1.00001, 2], True),
+    ("f32", [1, 2], [1.0001, 2], False),
+    ("f32", [1, np.nan], [1, 2], False),
+    ("f32", [1, np.inf], [1, -np.inf], False),
+    ("f32", [0, 0], [0, np.inf], False),
+    ("bf16", [1, 1.015625], [1, 1], True),
+    ("bf16", [1, 1.0234375], [1, 1], False),
+    ("f16", [1, 1.001953125], [1, 1], True),
+    ("f16", [1, 1.0029296875], [1, 1], False),
+    ("f8_e4m3", [1, 1.125], [1, 1], True),
+    ("f8_e4m3", [1, 1.25], [1, 1], False),
+    ("u8", [3, 4], [3, 5], True),
+    ("u8", [3, 4], [3, 6], False),
+    ("u8", [3, 4], [4, 5], False),
+    ("s8", [1] * 20000, [0] * 3 + [1] * 19997, True),
+    ("s8", [1] * 20000, [0] * 4 + [1] * 19996, False),
+])
+def test_compare(dtype, got, wanted, passed):
+    assert check(dtype, got, wanted).passed == passed
+
+
+# -- a sample of oneDNN's graphs, shrunk ----------------------------------------------------------------------
+
+
+SAMPLE = """
+--case=complex_fusion/bmb/binary-matmul-binary-f32.json
+--in-shapes=3:2x3x8x8+4:2x1x8x8+0:2x1x8x8+1:2x1x1x8 --case=complex_fusion/mha/MHA-bert_large-inf-fp32-bs1.json
+--in-shapes=5:2x3x8x16+4:2x3x16x8+0:2x3x8x16+1:2x1x1x8 --case=complex_fusion/mha/MHA-distill_bert-inf-int8-bs1.json
+--in-shapes=0:1x2x8x16+1:1x2x16x8+5:1x2x8x8+9:1x2x8x16 --case=complex_fusion/mha/codegemma-bf16-f32.json
+--in-shapes=0:2x8+1:8x12+4:8x12+15:12x8 --case=complex_fusion/mlp/gated-mlp-f16-f32.json
+--case=op/f16/dynamicdq_s4.json
+--case=op/f32/lnorm_ks.json --in-shapes=0:2x3x4x5
+--case=op/f32/softmax_w_stats.json --in-shapes=1:2x3x8
+--case=pattern/f32/binary_2d_post_ops_relu_fusion.json
+--case=pattern/f32/reduction_post_ops_l2_fusion.json
+--case=pattern/f32/maxpool_sum_relu_fusion.json
+--case=pattern/f32/convtranspose_post_ops_fusion.json
+--case=pattern/f32/interpolate_post_ops_chain_fusion.json
+--case=pattern/f8/f8_matmul_sum_add_mul_relu.json
+--case=pattern/int8/int8_bf16_matmul_mul_w_smooth_quant_fusion.json
+--case=pattern/int8/int8_bnorm_relu_fusion.json
+--case=pattern/int8/int8_lnorm_gelu_quantize.json
+--case=pattern/int8/int8_matmul_bias_sum_fusion.json
+--case=pattern/int8/int8_convtranspose_post_ops_chain_fusion.json --mb=1
+--case=pattern/int8/int8_softmax_add.json
+"""
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="no folder of oneDNN's graphs (GRAPHQ_SHARED)")
+def test_onednn_graphs(tmp_path):
+    (tmp_path / "cases.txt").write_text(SAMPLE)
+    outcomes = list(run_batch(tmp_path / "cases.txt", SHARED))
+    assert len(outcomes) == 20 and not [str(o) for o in outcomes if o.status != "passed"]
