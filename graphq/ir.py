@@ -8,15 +8,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import numpy as np
 
-from graphq.dtypes import DType, DTypeLike, as_dtype
+from graphq.dtypes import DTypeLike, as_dtype
 from graphq.errors import GraphError, GraphqError
 from graphq.names import quote
+from graphq.node import PLACE, Node, Property, Use, Value
 from graphq.op import OPS, Op, lookup
 from graphq.tensor_type import Dim, TensorType, check_dims, check_size, frozen
 
@@ -25,93 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dim", "Graph", "Node", "Op", "Operand", "Property", "TensorType", "Use", "Value"]
 
-Property: TypeAlias = Literal["undef", "variable", "constant", "host_scalar"]
-
 _GAP = 1 << 60
-_PLACE = attrgetter("place")
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """One place where a value is used: operand `index` of `node`, or graph output `index` when `node` is None."""
-
-    node: Node | None
-    index: int
-
-
-class Value:
-    """A logical tensor: a graph input (`node` is None) or output `index` of `node`.
-
-    `property` is oneDNN's: an input marked "constant" never changes between calls of a compiled model.
-    """
-
-    __slots__ = ("graph", "index", "name", "node", "property", "type", "uses")
-
-    def __init__(self, graph: Graph, type: TensorType, node: Node | None, index: int, name: str | None = None,
-                 property: Property = "undef") -> None:
-        self.graph, self.type, self.node, self.index = graph, type, node, index
-        self.name, self.property = name, property
-        self.uses: list[Use] = []
-
-    @property
-    def shape(self) -> tuple[Dim, ...] | None:
-        """Dimensions; None stands for an unknown one."""
-        return self.type.shape
-
-    @property
-    def dtype(self) -> DType:
-        """Element type."""
-        return self.type.dtype
-
-    @property
-    def data(self) -> np.ndarray | None:
-        """The array of a constant; None for every other value."""
-        return self.node.attrs["value"] if self.node is not None and self.node.op.name == "constant" else None
-
-    @property
-    def users(self) -> list[Node]:
-        """The nodes that use this value, each once, in graph order."""
-        return sorted({u.node for u in self.uses if u.node is not None}, key=_PLACE)
-
-    @property
-    def is_output(self) -> bool:
-        """Whether the graph returns this value."""
-        return any(u.node is None for u in self.uses)
-
-    def __repr__(self) -> str:
-        return f"<value {self.graph.label(self)}: {self.type}>"
-
-
-class Node:
-    """An operation applied: `op`, operands (None for an absent optional one), all attributes, outputs.
-
-    `place` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out. `meta` holds
-    facts that carry no meaning here, such as the "id" and "name" of an operation that was loaded from a file; copies
-    of the graph share it.
-    """
-
-    __slots__ = ("attrs", "graph", "inputs", "meta", "op", "outputs", "place", "removed")
-
-    def __init__(self, graph: Graph, op: Op, inputs: tuple[Value | None, ...], attrs: Mapping[str, Any]) -> None:
-        self.graph, self.op, self.inputs, self.attrs = graph, op, inputs, attrs
-        self.outputs: tuple[Value, ...] = ()
-        self.meta: Mapping[str, Any] = {}
-        self.place, self.removed = 0, False
-
-    @property
-    def output(self) -> Value:
-        """The single output."""
-        (out,) = self.outputs
-        return out
-
-    @property
-    def operands(self) -> Iterator[Value]:
-        """The operands that are present."""
-        return (v for v in self.inputs if v is not None)
-
-    def __repr__(self) -> str:
-        return f"<node {self.graph.describe(self)}>"
-
 
 Operand: TypeAlias = "Value | np.ndarray | float | None"
 
@@ -187,7 +100,8 @@ class Graph:
             outs = self.add_node(op, operands, attrs, name=name)
             return outs[0] if len(outs) == 1 else outs
 
-        build.__name__, build.__doc__ = op.name, op.doc
+        build.__name__, build.__qualname__, build.__doc__ = op.name, f"Graph.{op.name}", op.doc
+        build.__signature__ = op.signature  # type: ignore[attr-defined]
         return build
 
     def __dir__(self) -> Iterable[str]:
@@ -210,6 +124,7 @@ class Graph:
             given.pop()
         types = [_type_of(x) for x in given]
         try:
+            op.check_keywords(attrs)
             op.check_operands(len(given), lambda k: k >= len(given) or given[k] is None)
             complete = op.complete(attrs)
             inferred = op.infer(*types, **complete)
@@ -326,32 +241,15 @@ class Graph:
         The bodies of partitions follow their operands. Raises GraphError for a name that is no input, a constant of
         another dtype than the input, or types that do not fit the operations.
         """
-        constants = constants or {}
-        unknown = [n for n in (*types, *constants) if n not in [v.name for v in self.inputs]]
-        if unknown:
-            raise GraphError(f"specialise: graph '{self.name}' has no input {unknown[0]!r}")
-        out = Graph(self.name)
-        new: dict[Value, Value] = {}
-        for v in self.inputs:
-            assert v.name is not None
-            if v.name in constants:
-                new[v] = out.constant(constants[v.name], name=v.name)
-                if new[v].dtype != v.dtype:
-                    raise GraphError(f"specialise: input '{v.name}' is {v.type}, its constant {new[v].type}")
-                continue
-            t = types.get(v.name, v.type)
-            new[v] = out.input(v.name, dtype=t.dtype, shape=t.shape, property=v.property)
-        for node in self.nodes:
-            operands = [None if v is None else new[v] for v in node.inputs]
-            attrs = {k: _body_for(a, operands) if isinstance(a, Graph) else a for k, a in node.attrs.items()}
-            for a, b in zip(node.outputs, out.add_node(node.op, operands, attrs), strict=True):
-                new[a] = b
-                if a.name is not None:
-                    out.rename(b, a.name)
-            out.nodes[-1].meta = node.meta
-        out.set_outputs([new[v] for v in self.outputs], self.output_names)
-        out.meta = self.meta
-        return out
+        from graphq.copies import specialised
+
+        return specialised(self, types, constants or {})
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Pickled, and copied by `copy`, as a flat list of its nodes: long chains need no deep recursion."""
+        from graphq.copies import flat, rebuilt
+
+        return rebuilt, flat(self)
 
     def rename(self, value: Value, name: str) -> None:
         """Give a value a name that nothing else in the graph has."""
@@ -453,7 +351,7 @@ class Graph:
             self._numbers = None
 
     def _index(self, node: Node) -> int:
-        at = bisect_left(self.nodes, node.place, key=_PLACE)
+        at = bisect_left(self.nodes, node.place, key=PLACE)
         if at == len(self.nodes) or self.nodes[at] is not node:
             raise GraphError(f"{node.graph.describe(node)} is not, or no longer, a node of graph '{self.name}'")
         return at
@@ -479,9 +377,3 @@ def _type_of(x: Value | np.ndarray | None) -> TensorType | None:
     if isinstance(x, np.ndarray):
         return TensorType(as_dtype(x.dtype), x.shape)
     return None if x is None else x.type
-
-
-def _body_for(body: Graph, operands: Sequence[Value | None]) -> Graph:
-    """The body, specialised when the operands have other types than its inputs."""
-    types = {str(v.name): x.type for v, x in zip(body.inputs, operands, strict=True) if x is not None}
-    return body if all(v.type == types.get(str(v.name)) for v in body.inputs) else body.specialise(types)

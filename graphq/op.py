@@ -75,6 +75,25 @@ class Op:
         """Pickled and copied as its name."""
         return lookup, (self.name,)
 
+    @property
+    def signature(self) -> inspect.Signature:
+        """How its builder method is called: operands by place, attributes and `name` by keyword."""
+        P = inspect.Parameter
+        operands = [P(p.name, P.VAR_POSITIONAL if p.variadic else P.POSITIONAL_ONLY,
+                      default=None if p.optional else P.empty) for p in self.operands]
+        attributes = [P(a.name, P.KEYWORD_ONLY, default=a.default, annotation=a.annotation)
+                      for a in self.attributes.values()]
+        return inspect.Signature([*operands, *attributes,
+                                  P("name", P.KEYWORD_ONLY, default=None, annotation=str | None)])
+
+    def check_keywords(self, attrs: Mapping[str, Any]) -> None:
+        """Raise GraphError for an operand that was given by keyword."""
+        for p in self.operands:
+            if p.name in attrs and p.name not in self.attributes:
+                order = ", ".join("*" * q.variadic + q.name for q in self.operands)
+                raise GraphError(f"operand '{p.name}' was given by keyword, but operands are positional: "
+                                 f"{self.name}({order})")
+
     def check_operands(self, count: int, missing: Callable[[int], bool]) -> None:
         """Raise GraphError unless `count` operands, some of them `missing`, fit the signature."""
         most = math.inf if any(p.variadic for p in self.operands) else len(self.operands)

@@ -72,11 +72,18 @@ def check_size(dims: Sequence[Dim], where: str) -> None:
         raise GraphError(f"{where}: shape {list(dims)} has more than 2**48 elements")
 
 
+def _real(value: Any) -> Any:
+    """Integers of Python as f64: those beyond 64 bits would become objects. Raises OverflowError beyond f64."""
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 def frozen(value: Any, where: str) -> np.ndarray:
     """A read-only copy of an array; Python's and NumPy's f64 and s64 numbers, and lists of numbers, become f32."""
     try:
-        array = np.asarray(value)
-    except (TypeError, ValueError, OverflowError) as e:
+        array = np.asarray(_real(value))
+    except OverflowError:
+        raise GraphError(f"{where}: an int of {value.bit_length()} bits does not fit into f32") from None
+    except (TypeError, ValueError) as e:
         raise GraphError(f"{where}: {type(value).__name__} is no array: {e}") from None
     if not isinstance(value, np.ndarray) and array.dtype in (np.float64, np.int64):
         with np.errstate(over="ignore"):
@@ -84,6 +91,10 @@ def frozen(value: Any, where: str) -> np.ndarray:
         if not np.array_equal(np.isfinite(array), np.isfinite(narrow)):
             raise GraphError(f"{where}: {value!r} does not fit into f32")
         array = narrow
+    if array.dtype == object:
+        found = sorted({type(x).__name__ for x in array.ravel()})
+        raise GraphError(f"{where}: elements must be numbers of one type that NumPy has, got Python objects: "
+                         f"{', '.join(found[:4])}")
     try:
         as_dtype(array.dtype)
     except GraphError as e:

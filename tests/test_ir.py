@@ -1,5 +1,8 @@
 """The graph: building, names, uses, the four mutators, copies, labels."""
 import copy
+import inspect
+import pickle
+import pydoc
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType, Use
 from graphq.op import OPS, register_op
+from graphq.partition import fuse
 from graphq.text import to_text
 from graphq.verify import verify
 
@@ -49,6 +53,22 @@ def test_builder_methods_are_listed_and_documented(g):
     assert {"relu", "matmul", "input"} <= set(dir(g))
     assert "ReLU" in g.relu.__doc__ and g.relu.__name__ == "relu"
     assert hasattr(g, "relu") and not hasattr(g, "no_such_op") and not hasattr(g, "_private")
+
+
+def test_builder_methods_have_the_ops_signature(g):
+    assert str(inspect.signature(g.matmul)).startswith(
+        "(src, weights, bias=None, /, *, transpose_a: bool = False, transpose_b: bool = False, ")
+    assert str(inspect.signature(g.concat)) == "(*srcs, axis: int, name: str | None = None)"
+    assert "transpose_a: bool = False" in pydoc.render_doc(g.matmul)
+    for name in OPS:
+        assert str(inspect.signature(getattr(g, name)))
+
+
+def test_operands_by_keyword(g, x):
+    message = r"matmul\(x: .*\): operand 'weights' was given by keyword, but operands are positional: " \
+              r"matmul\(src, weights, bias\)"
+    with pytest.raises(GraphError, match=message):
+        g.matmul(x, weights=x)
 
 
 def test_unknown_op_names_near_ones(g):
@@ -144,7 +164,8 @@ def test_constants_are_copied(g):
 
 
 @pytest.mark.parametrize("value,text", [
-    (1, "f32[]"), (2.5, "f32[]"), ([1, 2], "f32[2]"), ([[True]], "boolean[1,1]"), (np.int8(3), "s8[]"), ([], "f32[0]"),
+    (1, "f32[]"), (2**70, "f32[]"),
+    (2.5, "f32[]"), ([1, 2], "f32[2]"), ([[True]], "boolean[1,1]"), (np.int8(3), "s8[]"), ([], "f32[0]"),
     (np.zeros((0, 2), np.uint8), "u8[0,2]"), (np.inf, "f32[]"), ([np.nan, -np.inf], "f32[2]"),
     (np.float64(1), "f32[]")])
 def test_types_of_constants(g, value, text):
@@ -154,9 +175,12 @@ def test_types_of_constants(g, value, text):
 @pytest.mark.parametrize("value,message", [
     (np.zeros(2), "unknown dtype float64"), (np.zeros(2, np.int16), "unknown dtype int16"),
     (np.zeros(1, ">f4"), "unknown dtype >f4"),
-    ("abc", "unknown dtype"), (None, "unknown dtype object"), ([[1], [1, 2]], "list is no array"), (1j, "complex128"),
+    ("abc", "unknown dtype"), (None, "got Python objects: NoneType"),
+    ([[1], [1, 2]], "list is no array"), (1j, "complex128"),
     (1e300, "1e[+]300 does not fit into f32"), ([1.0, -1e39], "does not fit into f32"),
-    (2**70, "unknown dtype object")])
+    (10**400, "an int of 1329 bits does not fit into f32"), (10**39, "does not fit into f32"),
+    (1 << 20000, "an int of 20001 bits does not fit"), ([10**400], "got Python objects: int"),
+    (np.array([1, "a"], object), "numbers of one type that NumPy has, got Python objects: int, str")], ids=range(14))
 def test_bad_constants(g, value, message):
     with pytest.raises(GraphError, match=message):
         g.constant(value)
@@ -547,6 +571,45 @@ def test_specialise_takes_bodies_along(g):
     assert str(h.outputs[0].type) == "f32[2,4]" and str(g.nodes[0].attrs["body"].outputs[0].type) == "f32[?,4]"
     assert g.copy().nodes[0].attrs["body"] is g.nodes[0].attrs["body"]
     verify(h)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))],
+                         ids=["copy", "deepcopy", "pickle"])
+def test_pickle_and_copies(again):
+    g = Graph("net")
+    x = g.input("x", dtype="u8", shape=(None, 3), property="variable")
+    y = g.matmul(g.dequantize(x, scales=[0.5]), g.constant(np.ones((3, 4), np.int8).astype(np.float32), name="w"))
+    s, t = g.softmax(g.relu(y, name="r"), keep_stats=True)
+    g.nodes[-1].meta = {"id": 3}
+    g.set_outputs([s, t, x], ["s", "t", "raw"])
+    fuse(g, [n for n in g.nodes if n.op.name in ("dequantize", "matmul")], "matmul")
+    h = again(g)
+    verify(h)
+    assert to_text(h) == to_text(g) and h is not g and h.nodes[0] is not g.nodes[0]
+    assert [n.meta for n in h.nodes] == [n.meta for n in g.nodes]
+    w = next(n.attrs["value"] for n in h.nodes if n.op.name == "constant")
+    assert not w.flags.writeable
+    assert all(n.op is OPS[n.op.name] for n in h.nodes)
+    h.relu(h.nodes[-1].outputs[0])
+    assert len(h.nodes) == len(g.nodes) + 1
+
+
+def test_long_chains_pickle():
+    g = Graph()
+    y = g.input("x", dtype="f32", shape=(2,))
+    for _ in range(3000):
+        y = g.relu(y)
+    g.output(y)
+    assert len(copy.deepcopy(pickle.loads(pickle.dumps(g))).nodes) == 3000
+
+
+def test_values_and_nodes_pickle_with_their_graph(g, x):
+    y = g.relu(x)
+    h, v, n, i = copy.deepcopy((g, y, y.node, x))
+    assert v.graph is h and v.node is n and h.inputs == [i] and v is n.output and v is not y
+    g.prune()
+    with pytest.raises(GraphError, match="a removed node, relu, cannot be copied or pickled"):
+        pickle.dumps(y)
 
 
 def test_pythons_own_shallow_copy_protocol_is_not_confused_by_builder_methods(g):

@@ -1,0 +1,88 @@
+"""Copies of graphs: with other types of inputs (`specialised`), and flat, as pickle and `copy` take them."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphq.errors import GraphError
+from graphq.ir import Graph
+from graphq.node import Property, Value
+from graphq.op import Op
+from graphq.tensor_type import TensorType
+
+FlatInput: TypeAlias = tuple[str, TensorType, Property]
+FlatNode: TypeAlias = tuple[Op, list[int | None], dict[str, Any], list[str | None], Mapping[str, Any]]
+
+
+def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> Graph:
+    """See Graph.specialise."""
+    unknown = [n for n in (*types, *constants) if n not in [v.name for v in graph.inputs]]
+    if unknown:
+        raise GraphError(f"specialise: graph '{graph.name}' has no input {unknown[0]!r}")
+    out = Graph(graph.name)
+    new: dict[Value, Value] = {}
+    for v in graph.inputs:
+        assert v.name is not None
+        if v.name in constants:
+            new[v] = out.constant(constants[v.name], name=v.name)
+            if new[v].dtype != v.dtype:
+                raise GraphError(f"specialise: input '{v.name}' is {v.type}, its constant {new[v].type}")
+            continue
+        t = types.get(v.name, v.type)
+        new[v] = out.input(v.name, dtype=t.dtype, shape=t.shape, property=v.property)
+    for node in graph.nodes:
+        operands = [None if v is None else new[v] for v in node.inputs]
+        attrs = {k: _body_for(a, operands) if isinstance(a, Graph) else a for k, a in node.attrs.items()}
+        outs = _add(out, node.op, operands, attrs, [v.name for v in node.outputs], node.meta)
+        new.update(zip(node.outputs, outs, strict=True))
+    out.set_outputs([new[v] for v in graph.outputs], graph.output_names)
+    out.meta = graph.meta
+    return out
+
+
+def flat(graph: Graph) -> tuple[Any, ...]:
+    """The arguments of `rebuilt`: values are numbers, inputs first. Raises VerifyError for nodes out of order."""
+    from graphq.verify import check_order
+
+    check_order(graph)
+    numbers: dict[Value, int] = {}
+    for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs)):
+        numbers[v] = len(numbers)
+    inputs: list[FlatInput] = [(str(v.name), v.type, v.property) for v in graph.inputs]
+    nodes: list[FlatNode] = [(n.op, [None if v is None else numbers[v] for v in n.inputs], dict(n.attrs),
+                              [v.name for v in n.outputs], n.meta) for n in graph.nodes]
+    return graph.name, inputs, nodes, [numbers[v] for v in graph.outputs], graph.output_names, graph.meta
+
+
+def rebuilt(name: str, inputs: list[FlatInput], nodes: list[FlatNode], outputs: list[int], output_names: list[str],
+            meta: Mapping[str, Any]) -> Graph:
+    """The graph of `flat`. Arrays among the attributes are its own and become read-only."""
+    out = Graph(name)
+    values = [out.input(n, dtype=t.dtype, shape=t.shape, property=p) for n, t, p in inputs]
+    for op, operands, attrs, names, facts in nodes:
+        for a in attrs.values():
+            if isinstance(a, np.ndarray):
+                a.flags.writeable = False
+        values += _add(out, op, [None if k is None else values[k] for k in operands], attrs, names, facts)
+    out.set_outputs([values[k] for k in outputs], output_names)
+    out.meta = meta
+    return out
+
+
+def _add(graph: Graph, op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
+         names: Sequence[str | None], meta: Mapping[str, Any]) -> tuple[Value, ...]:
+    """A node with names for its results and facts."""
+    outs = graph.add_node(op, operands, attrs)
+    for value, name in zip(outs, names, strict=True):
+        if name is not None:
+            graph.rename(value, name)
+    graph.nodes[-1].meta = meta
+    return outs
+
+
+def _body_for(body: Graph, operands: Sequence[Value | None]) -> Graph:
+    """The body, specialised when the operands have other types than its inputs."""
+    types = {str(v.name): x.type for v, x in zip(body.inputs, operands, strict=True) if x is not None}
+    return body if all(v.type == types.get(str(v.name)) for v in body.inputs) else body.specialise(types)
