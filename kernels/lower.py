@@ -101,7 +101,7 @@ def lower_matmul(body: Graph, constants: Arrays, *, compensate: bool = False) ->
     out = _result(body)
     node = next(n for n in body.nodes if n.op.name == "matmul")
     product, scale = _operands(body, node, constants)
-    e = Epilogue(out)
+    e = Epilogue(out, anchored=True)
     total = _compensated(e, product, constants) if compensate else acc()
 
     def dense(args: list[Any]) -> Expr:
@@ -132,7 +132,11 @@ def _operands(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerMatmul
     if len(b.type.dims) < 2 or len(a.type.dims) < (2 if len(b.type.dims) > 2 else 1):
         raise Unsupported(f"one-dimensional operands {a.type} and {b.type}")
     if left.attrs["qtype"] != "per_tensor":
-        raise Unsupported("the source is quantised per channel: its scale would stand inside the sum")
+        axis, rank = left.attrs["axis"], len(a.type.dims)
+        summed = max(rank - (2 if node.attrs["transpose_a"] else 1), 0)
+        raise Unsupported(f"the source is quantised per channel along axis {axis}: " + (
+            "its scale would stand inside the sum" if axis % rank == summed
+            else "kernels take one scale and zero point for the source"))
     columns = len(b.type.dims) - (2 if node.attrs["transpose_b"] else 1)
     if right.attrs["qtype"] == "per_channel" and right.attrs["axis"] % len(b.type.dims) != columns:
         raise Unsupported(f"the weights are quantised along axis {right.attrs['axis']}, which is not the columns'")

@@ -184,6 +184,14 @@ def test_elementwise_chains_broadcast(level, shapes):
     np.testing.assert_allclose(y, gq.reference(g, inputs), rtol=1e-6, atol=1e-6)
 
 
+def test_elementwise_quantize_equals_the_reference_at_ties(level):
+    g = gq.Graph()
+    x, z = (g.dequantize(g.input(n, shape=(256, 256), dtype="u8"), scales=[0.05]) for n in "xz")
+    g.output(g.quantize(g.multiply(g.add(x, z), np.float32(0.5)), dtype="u8", scales=[0.1], zps=[1]))
+    x, z = (np.ascontiguousarray(a) for a in np.meshgrid(*[np.arange(256, dtype=np.uint8)] * 2))
+    assert np.array_equal(gq.compile(g, isa=level, strict=True)(x=x, z=z), gq.reference(g, x=x, z=z))
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_narrow_floats_round_after_each_operation(level, dtype):
     g = gq.Graph()
