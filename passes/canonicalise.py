@@ -85,6 +85,57 @@ class TransposeBeforeDequantize(Rewrite):
         return g.dequantize(g.static_transpose(x, order=order), **{**attrs, "axis": axis})
 
 
+class ReshapeBeforeDequantize(Rewrite):
+    """static_reshape(dequantize(x)) -> dequantize(static_reshape(x)), so that a dense layer meets its dequantize"""
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.static_reshape(g.dequantize(x, attrs=ANY), attrs=ANY)
+
+    def check(self, match):
+        """One scale must hold for all elements, whichever dimensions they have."""
+        return _one_scale(match.node("dequantize"))
+
+    def replace(self, g, x, match):
+        """See the class."""
+        return g.dequantize(g.static_reshape(x, **match.root.attrs), **match.node("dequantize").attrs)
+
+
+class QuantizeBeforeReshape(Rewrite):
+    """quantize(static_reshape(y)) -> static_reshape(quantize(y)), so that what computes y meets its quantize
+
+    No pass undoes this: reshapes go up over dequantize and down over quantize.
+    """
+
+    def pattern(self, g, y):
+        """See the class."""
+        return g.quantize(g.static_reshape(y, attrs=ANY), attrs=ANY)
+
+    def check(self, match):
+        """One scale must hold for all elements, whichever dimensions they have."""
+        return _one_scale(match.root)
+
+    def replace(self, g, y, match):
+        """See the class."""
+        return g.static_reshape(g.quantize(y, **match.root.attrs), **match.node("static_reshape").attrs)
+
+
+class QuantizeBeforeTranspose(Rewrite):
+    """quantize(static_transpose(y)) -> static_transpose(quantize(y)), so that 8-bit data moves"""
+
+    def pattern(self, g, y):
+        """See the class."""
+        return g.quantize(g.static_transpose(y), attrs=ANY)
+
+    def replace(self, g, y, match):
+        """The channel axis moves with its dimension."""
+        order, attrs = _order(match.node("static_transpose")), match.root.attrs
+        axis = attrs["axis"]
+        if attrs["qtype"] == "per_channel":
+            axis = order[axis]
+        return g.static_transpose(g.quantize(y, **{**attrs, "axis": axis}), order=order)
+
+
 class PositiveAxis(Rewrite):
     """softmax(x, axis=-1) -> softmax(x, axis=r-1), likewise per-channel quantize and dequantize
 
@@ -164,8 +215,11 @@ class DropRepeatedRelu(Rewrite):
         return g.relu(x)
 
 
-REWRITES = (DropNoopReshape(), MergeReshapes(), MergeTransposes(), DropNoopTranspose(), TransposeBeforeDequantize(),
-            PositiveAxis(), UniformChannelsArePerTensor(), DropMultiplyByOne(), DropRepeatedRelu())
+REWRITES = (
+    DropNoopReshape(), MergeReshapes(), MergeTransposes(), DropNoopTranspose(),
+    TransposeBeforeDequantize(), ReshapeBeforeDequantize(), QuantizeBeforeReshape(), QuantizeBeforeTranspose(),
+    PositiveAxis(), UniformChannelsArePerTensor(), DropMultiplyByOne(), DropRepeatedRelu(),
+)
 
 
 def canonicalise(graph: Graph) -> int:
@@ -174,6 +228,11 @@ def canonicalise(graph: Graph) -> int:
     while count := sum(rewrite(graph) for rewrite in REWRITES):
         total += count
     return total
+
+
+def _one_scale(node: Node) -> str | None:
+    """A reason why `node` has not one scale for all elements, or None."""
+    return None if node.attrs["qtype"] == "per_tensor" else f"{node.op.name} has a scale for each channel"
 
 
 def _order(node: Node) -> list[int]:

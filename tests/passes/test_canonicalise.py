@@ -1,6 +1,8 @@
 """Each rewrite of canonicalise, text in and text out, with its negatives."""
+import numpy as np
 import pytest
 
+import graphq as gq
 from graphq.passes import canonicalise
 from graphq.passes.canonicalise import (
     DropMultiplyByOne,
@@ -10,9 +12,13 @@ from graphq.passes.canonicalise import (
     MergeReshapes,
     MergeTransposes,
     PositiveAxis,
+    QuantizeBeforeReshape,
+    QuantizeBeforeTranspose,
+    ReshapeBeforeDequantize,
     TransposeBeforeDequantize,
     UniformChannelsArePerTensor,
 )
+from graphq.passes.pipeline import run_passes
 from graphq.testing import check_pass
 
 
@@ -96,6 +102,62 @@ def test_the_channel_axis_moves_along(axis, after):
 def test_transpose_before_dequantize_needs_a_single_user(end):
     check(TransposeBeforeDequantize(), inputs="x: u8[2,3]",
           before=f"%0 = dequantize(x, scales=[0.5])\n %1 = static_transpose(%0, order=[1,0])\n {end}")
+
+
+@pytest.mark.parametrize("shape", ["[6]", "[-1,6]", "[0,-1,1], special_zero=true"])
+def test_reshape_before_dequantize(shape):
+    check(ReshapeBeforeDequantize(), f"""%0 = dequantize(x, scales=[0.5], zps=[3])
+          %y = static_reshape(%0, shape={shape})
+          return %y""", f"""%0 = static_reshape(x, shape={shape})
+          %y = dequantize(%0, scales=[0.5], zps=[3])
+          return %y""", inputs="x: u8[2,3]", count=1)
+
+
+def test_quantize_before_reshape():
+    check(QuantizeBeforeReshape(), """%0 = static_reshape(x, shape=[3,8])
+          %y = quantize(%0, dtype=u8, scales=[0.5], zps=[3])
+          return %y""", """%0 = quantize(x, dtype=u8, scales=[0.5], zps=[3])
+          %y = static_reshape(%0, shape=[3,8])
+          return %y""", count=1)
+
+
+def test_reshapes_stay_where_channels_have_scales():
+    check(ReshapeBeforeDequantize(), """%0 = dequantize(x, qtype="per_channel", axis=0, scales=[0.5, 1])
+          %1 = static_reshape(%0, shape=[2,3,1])
+          return %1""", inputs="x: u8[2,3]")
+    check(QuantizeBeforeReshape(), """%0 = static_reshape(x, shape=[2,12])
+          %1 = quantize(%0, dtype=s8, qtype="per_channel", axis=0, scales=[0.5, 1])
+          return %1""")
+
+
+@pytest.mark.parametrize("axis,before", [(0, 1), (1, 2), (2, 0), (-1, 0), (-3, 1)])
+def test_quantize_before_transpose(axis, before):
+    scales = [0.5, 1.0, 2.0, 4.0][:(3, 4, 2)[axis]]
+    check(QuantizeBeforeTranspose(), f"""%0 = static_transpose(x, order=[1,2,0])
+          %1 = quantize(%0, dtype=s8, qtype="per_channel", axis={axis}, scales={scales})
+          return %1""", f"""%0 = quantize(x, dtype=s8, qtype="per_channel", axis={before}, scales={scales})
+          %1 = static_transpose(%0, order=[1,2,0])
+          return %1""", inputs="x: f32[2,3,4]", count=1)
+
+
+@pytest.mark.parametrize("move", ["static_reshape({}, shape=[6,4])", "static_transpose({}, order=[1,0])"])
+def test_moves_between_quantize_and_dequantize_come_to_an_end(move):
+    end = "%2 = quantize(%1, dtype=s8, scales=[0.25])\n return %2"
+    start = f"%0 = dequantize(x, scales=[0.5])\n %1 = {move.format('%0')}"
+    check(canonicalise, f"{start}\n {end}", f"""%0 = {move.format('x')}
+          %1 = dequantize(%0, scales=[0.5])
+          {end}""", inputs="x: u8[4,6]")
+
+
+def test_a_flatten_between_dense_layers_does_not_keep_them_from_fusing():
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", dtype="u8", shape=(2, 3, 4)), scales=[0.5])
+    w = g.dequantize(g.constant(np.ones((12, 6), np.int8)), scales=[0.25])
+    y = g.relu(g.matmul(g.static_reshape(x, shape=[2, 12]), w))
+    g.output(g.quantize(g.static_reshape(y, shape=[2, 2, 3]), dtype="u8", scales=[0.5]))
+    run_passes(g)
+    assert [n.op.name for n in g.nodes if n.op.name != "constant"] == ["static_reshape", "partition", "static_reshape"]
+    assert [n.attrs["anchor"] for n in g.nodes if n.op.name == "partition"] == ["matmul"]
 
 
 # -- quantisation attributes ----------------------------------------------------------------------------------
