@@ -109,6 +109,11 @@ def _binary(name: str, f: Callable[[Expr, Expr], Expr]) -> None:
     RULES[name] = lambda e, node, args: f(args[0], args[1])
 
 
+def _with_numbers(name: str, f: Callable[..., Expr], *attributes: str) -> None:
+    """A unary operation whose attributes are numbers of the expression, so that kernels do not depend on them."""
+    RULES[name] = lambda e, node, args: f(args[0], *(e.parameter([node.attrs[a]], "f32", None) for a in attributes))
+
+
 _unary("relu", lambda x: maximum(0, x))  # 0 > x ? 0 : x, so NaN and -0 stay
 _unary("abs", lambda x: op("abs", x))
 _unary("square", lambda x: x * x)
@@ -119,6 +124,11 @@ _unary("exp", math.exp)
 _unary("log", math.log)
 _unary("tanh", math.tanh)
 _unary("sigmoid", math.sigmoid)
+_unary("mish", math.mish)
+_unary("hard_swish", math.hard_swish)
+_with_numbers("elu", math.elu, "alpha")
+_with_numbers("softplus", math.softplus, "beta")
+_with_numbers("hard_sigmoid", math.hard_sigmoid, "alpha", "beta")
 _binary("add", lambda a, b: a + b)
 _binary("subtract", lambda a, b: a - b)
 _binary("multiply", lambda a, b: a * b)
@@ -153,6 +163,11 @@ def _gelu(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
 def _clamp(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     lo, hi = (e.parameter([node.attrs[k]], "f32", None) for k in ("min", "max"))
     return least(hi, maximum(lo, args[0]))  # the second operand on NaN: NaN stays
+
+
+@_rule("prelu")
+def _prelu(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return select(args[0] < 0, args[1] * args[0], args[0])
 
 
 @_rule("leaky_relu")
@@ -252,11 +267,17 @@ def _rounded(y: Expr, value: Value) -> Expr:
     return y if rounding is None else rounding(y)
 
 
+def _along_channels(node: Node) -> bool:
+    """Whether a one-dimensional second operand runs along dimension 1."""
+    return node.op.name in ("bias_add", "prelu") and node.attrs["data_format"] == "NCX" \
+        and bool(node.attrs.get("per_channel_broadcast", True))
+
+
 def _argument(e: Epilogue, body: Graph, node: Node, k: int, known: dict[Value, Any]) -> Any:
     value = node.inputs[k]
     if value is None or value in known:
         return None if value is None else known[value]
     shape = value.type.dims
-    if node.op.name == "bias_add" and k == 1 and node.attrs["data_format"] == "NCX":
+    if k == 1 and _along_channels(node) and len(shape) == 1:
         shape = (*shape, *[1] * (len(node.output.type.dims) - 2))
     return e.input(body.inputs.index(value), value, shape)

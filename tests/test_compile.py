@@ -141,7 +141,8 @@ def test_nan_in_the_epilogue_gives_the_zero_point(level):
     assert y[0, :4].tolist() == [9, 255, 0, 255] and np.array_equal(y, gq.reference(g, x=x, f=f))
 
 
-UNARY = ["abs", "exp", "gelu", "log", "reciprocal", "relu", "round", "sigmoid", "sqrt", "square", "tanh"]
+UNARY = ["abs", "exp", "gelu", "hard_swish", "log", "mish", "reciprocal", "relu", "round", "sigmoid", "sqrt", "square",
+         "tanh"]
 BINARY = ["add", "divide", "maximum", "minimum", "multiply", "squared_difference", "subtract"]
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-42, 3e38, -3e38, 0.5, 2.5, 88.0, -104.0],
                    np.float32)
@@ -164,6 +165,30 @@ def test_elementwise_operations_equal_their_formula_and_are_near_the_reference(l
     if name in ("relu", "maximum", "minimum"):
         same = ~np.isnan(reference)
         assert np.array_equal(np.signbit(y[same]), np.signbit(reference[same]))
+
+
+@pytest.mark.parametrize("name, attrs", [
+    ("elu", dict(alpha=0.5)), ("softplus", dict(beta=1.0)), ("softplus", dict(beta=-2.0)),
+    ("hard_sigmoid", dict(alpha=0.2, beta=0.5)), ("leaky_relu", dict(alpha=0.1)), ("clamp", dict(min=-1, max=2)),
+    ("gelu", dict(mode="gelu_tanh")),
+])
+def test_elementwise_operations_with_attributes(level, name, attrs):
+    x = np.concatenate([SPECIAL, RNG.standard_normal(300).astype(np.float32) * 4])
+    g = gq.Graph()
+    g.output(getattr(g, name)(g.input("x", shape=x.shape, dtype="f32"), **attrs))
+    model = gq.compile(g, isa=level, strict=True)
+    y, reference = model(x=x), gq.reference(g, x=x)
+    assert np.array_equal(y, model.formula(x=x), equal_nan=True)
+    np.testing.assert_allclose(y, reference, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape, options", [((3,), dict(data_format="NCX")), ((5,), {}), ((3, 1, 1), {}), ((1,), {}),
+                                            ((5,), dict(data_format="NCX", per_channel_broadcast=False))])
+def test_prelu_slopes(level, shape, options):
+    g = gq.Graph()
+    g.output(g.prelu(g.input("x", shape=(2, 3, 4, 5), dtype="f32"), g.input("z", shape=shape, dtype="f32"), **options))
+    inputs = random_inputs(g)
+    assert np.array_equal(gq.compile(g, isa=level, strict=True)(inputs), gq.reference(g, inputs))
 
 
 @pytest.mark.parametrize("shapes", [
@@ -447,3 +472,25 @@ def test_without_the_cache_nothing_is_written(tmp_path, monkeypatch):
     model = gq.compile(g, cache=False)
     assert np.array_equal(model(inputs), model.formula(inputs))
     assert not list(tmp_path.rglob("*.nb*"))
+
+
+def test_labels_of_reports_are_those_of_the_graphs_text():
+    g = gq.Graph()
+    x = g.dequantize(g.dequantize(g.input("x", shape=(4, 8), dtype="u8"), scales=[1]) and g.inputs[0], scales=[0.1])
+    g.relu(x)
+    scaled = g.multiply(x, g.input("s", shape=(), dtype="f32"))
+    y = g.matmul(scaled, g.dequantize(g.input("w", shape=(8, 3), dtype="s8"), scales=[0.1]))
+    g.set_outputs([y], ["y"])
+    line, multiply = g.describe(y.node), f"{g.label(scaled)} = eltwise partition"
+    text = gq.compile(g).explain()
+    outside, misses = text[text.index("not in a partition"):].split("near misses:")
+    assert line in outside and line in misses and multiply in text
+    assert f"NumPy reference of {line}" in misses
+
+
+def test_counts_in_reports():
+    g = gq.Graph()
+    g.output(g.relu(g.input("x", shape=(4,), dtype="f32")))
+    text = gq.compile(g, threads=1).explain()
+    assert "1 partition (0 integer), 0 operations outside" in text and "1 thread\n" in text
+    assert "plan: 1 step\n" in text and "(1 block, serial)" in text
