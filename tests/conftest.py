@@ -2,6 +2,7 @@
 import os
 import shutil
 import tempfile
+from contextlib import ExitStack
 
 import pytest
 
@@ -17,3 +18,18 @@ def pytest_unconfigure():
     else:
         os.environ["GRAPHQ_CACHE_DIR"] = _BEFORE
     shutil.rmtree(_FOLDER, ignore_errors=True)
+
+
+LEVELS = ("scalar", "avx2", "avx512", "avx512_vnni", "amx")
+
+
+@pytest.fixture(scope="module", params=LEVELS)
+def level(request):
+    """Each ISA level in turn: the machine's own, or emulated where it has none."""
+    from graphq.kernels import isa
+
+    assert tuple(x.name for x in isa.LEVELS) == LEVELS
+    with ExitStack() as stack:
+        if request.param not in [x.name for x in isa.available()]:
+            stack.enter_context(isa.emulate(request.param))
+        yield request.param

@@ -1,0 +1,96 @@
+"""compile on elementwise graphs: the numbers of each operation and of chains, at every ISA level."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.testing import random_inputs
+
+RNG = np.random.default_rng(11)
+
+UNARY = ["abs", "exp", "gelu", "hard_swish", "log", "mish", "reciprocal", "relu", "round", "sigmoid", "sqrt", "square",
+         "tanh"]
+BINARY = ["add", "divide", "maximum", "minimum", "multiply", "squared_difference", "subtract"]
+SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-42, 3e38, -3e38, 0.5, 2.5, 88.0, -104.0],
+                   np.float32)
+
+
+@pytest.mark.parametrize("name", UNARY + BINARY)
+def test_elementwise_operations_equal_their_formula_and_are_near_the_reference(level, name):
+    x = np.concatenate([SPECIAL, RNG.standard_normal(30).astype(np.float32)])
+    x, z = (np.ascontiguousarray(a) for a in np.broadcast_arrays(x[:, None], x[None, :]))
+    g = gq.Graph()
+    a, b = (g.input(n, shape=x.shape, dtype="f32") for n in "xz")
+    g.output(getattr(g, name)(a) if name in UNARY else getattr(g, name)(a, b))
+    model = gq.compile(g, isa=level, strict=True)
+    y, reference = model(x=x, z=z), gq.reference(g, x=x, z=z)
+    assert np.array_equal(y, model.formula(x=x, z=z), equal_nan=True)
+    assert np.array_equal(np.isnan(y), np.isnan(reference))
+    # gelu multiplies by a small difference from 1: a few ulp of its absolute size
+    rtol, atol = (2e-6, 2e-7) if name == "gelu" else (5e-7, 1e-44)
+    np.testing.assert_allclose(y, reference, rtol=rtol, atol=atol)
+    if name in ("relu", "maximum", "minimum"):
+        same = ~np.isnan(reference)
+        assert np.array_equal(np.signbit(y[same]), np.signbit(reference[same]))
+
+
+@pytest.mark.parametrize("name, attrs", [
+    ("elu", dict(alpha=0.5)), ("softplus", dict(beta=1.0)), ("softplus", dict(beta=-2.0)),
+    ("hard_sigmoid", dict(alpha=0.2, beta=0.5)), ("leaky_relu", dict(alpha=0.1)), ("clamp", dict(min=-1, max=2)),
+    ("gelu", dict(mode="gelu_tanh")),
+])
+def test_elementwise_operations_with_attributes(level, name, attrs):
+    x = np.concatenate([SPECIAL, RNG.standard_normal(300).astype(np.float32) * 4])
+    g = gq.Graph()
+    g.output(getattr(g, name)(g.input("x", shape=x.shape, dtype="f32"), **attrs))
+    model = gq.compile(g, isa=level, strict=True)
+    y, reference = model(x=x), gq.reference(g, x=x)
+    assert np.array_equal(y, model.formula(x=x), equal_nan=True)
+    np.testing.assert_allclose(y, reference, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape, options", [((3,), dict(data_format="NCX")), ((5,), {}), ((3, 1, 1), {}), ((1,), {}),
+                                            ((5,), dict(data_format="NCX", per_channel_broadcast=False))])
+def test_prelu_slopes(level, shape, options):
+    g = gq.Graph()
+    g.output(g.prelu(g.input("x", shape=(2, 3, 4, 5), dtype="f32"), g.input("z", shape=shape, dtype="f32"), **options))
+    inputs = random_inputs(g)
+    assert np.array_equal(gq.compile(g, isa=level, strict=True)(inputs), gq.reference(g, inputs))
+
+
+@pytest.mark.parametrize("shapes", [
+    ((5, 7), (7,)), ((3, 1, 4), (2, 1)), ((), ()), ((0, 3), (3,)), ((2, 3, 4, 5), (3, 1, 1)), ((1000,), (1,)),
+    ((2, 3, 4, 5), (2, 1, 4, 1)), ((70000,), (70000,)), ((3, 40000), (40000,)),
+])
+def test_elementwise_chains_broadcast(level, shapes):
+    g = gq.Graph()
+    x, z = (g.input(n, shape=s, dtype="f32") for n, s in zip("xz", shapes, strict=True))
+    y = g.multiply(g.clamp(g.leaky_relu(g.add(z, x), alpha=0.1), min=-1, max=2), g.sigmoid(x))
+    g.output(g.select(g.greater_equal(y, z), y, g.tanh(z)))
+    inputs = random_inputs(g)
+    for threads in (1, 2):
+        model = gq.compile(g, isa=level, threads=threads, strict=True)
+        assert len([n for n in model.graph.nodes if n.op.name == "partition"]) == 1
+        y = model(inputs)
+        assert np.array_equal(y, model.formula(inputs))
+    np.testing.assert_allclose(y, gq.reference(g, inputs), rtol=1e-6, atol=1e-6)
+
+
+def test_elementwise_quantize_equals_the_reference_at_ties(level):
+    g = gq.Graph()
+    x, z = (g.dequantize(g.input(n, shape=(256, 256), dtype="u8"), scales=[0.05]) for n in "xz")
+    g.output(g.quantize(g.multiply(g.add(x, z), np.float32(0.5)), dtype="u8", scales=[0.1], zps=[1]))
+    x, z = (np.ascontiguousarray(a) for a in np.meshgrid(*[np.arange(256, dtype=np.uint8)] * 2))
+    assert np.array_equal(gq.compile(g, isa=level, strict=True)(x=x, z=z), gq.reference(g, x=x, z=z))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_narrow_floats_round_after_each_operation(level, dtype):
+    g = gq.Graph()
+    x, z = g.input("x", shape=(37, 19), dtype=dtype), g.input("z", shape=(19,), dtype=dtype)
+    y = g.type_cast(g.multiply(g.add(g.multiply(x, z), x), g.relu(z)), dtype="f32")
+    g.output(g.type_cast(g.add(y, y), dtype=dtype))
+    inputs = random_inputs(g)
+    model = gq.compile(g, isa=level, strict=True)
+    assert [n.op.name for n in model.graph.nodes] == ["partition"]
+    assert np.array_equal(model(inputs), model.formula(inputs))
+    assert np.array_equal(model(inputs), gq.reference(g, inputs))
