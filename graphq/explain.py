@@ -14,8 +14,8 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
     partitions = [n for n in graph.nodes if n.op.name == "partition"]
     others = [n for n in graph.nodes if n.op.name not in ("partition", "constant", *VIEWS)]
     integer = [n for n in partitions if n.attrs["anchor"] == "matmul"]
-    lines = [f"graph {graph.name}: {len(partitions)} partitions ({len(integer)} integer), {len(others)} operations "
-             f"outside; ISA level {level.name}, {threads} threads"]
+    lines = [f"graph {graph.name}: {counted(len(partitions), 'partition')} ({len(integer)} integer), "
+             f"{counted(len(others), 'operation')} outside; ISA level {level.name}, {counted(threads, 'thread')}"]
     lines += [f"  {_partition(graph, n)}" for n in partitions]
     if others:
         lines.append("not in a partition:")
@@ -23,6 +23,11 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
     lines += _reasons(refusals)
     lines += _steps(plan)
     return "\n".join(lines)
+
+
+def counted(n: int, what: str) -> str:
+    """`1 block`, `2 blocks`"""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def _partition(graph: Graph, node: Node) -> str:
@@ -41,10 +46,10 @@ def _reasons(refusals: Sequence[Refusal]) -> list[str]:
 def _steps(plan: Plan | None) -> list[str]:
     if plan is None:
         return ["the plan is made at the first call, when all shapes are known"]
-    lines = [f"plan: {len(plan.steps)} steps"]
+    lines = [f"plan: {counted(len(plan.steps), 'step')}"]
     for k, step in enumerate(plan.steps):
         if isinstance(step, NativeStep):
-            how = f"{step.blocks} blocks, {'parallel' if step.parallel else 'serial'}"
+            how = f"{counted(step.blocks, 'block')}, {'parallel' if step.parallel else 'serial'}"
             lines.append(f"  {k}: {step.kernel}  ({how})")
         elif isinstance(step, PythonStep):
             lines.append(f"  {k}: {'NumPy reference of ' * step.reference}{step.kernel}")

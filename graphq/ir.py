@@ -178,6 +178,8 @@ class Graph:
         if not old.uses and old.name is not None and new.name is None and new.node is not None:
             new.name, old.name = old.name, None
             self._changed()
+        elif not old.uses and self._keep_numbers and self._numbers and old in self._numbers and new.node is not None:
+            self._numbers.setdefault(new, self._numbers[old])
 
     def set_outputs(self, values: Sequence[Value], names: Sequence[str]) -> None:
         """Return `values` under `names`, in place of the outputs so far."""
@@ -291,6 +293,18 @@ class Graph:
         finally:
             self._keep_numbers = saved
             self._changed()
+
+    @property
+    def keeps_labels(self) -> bool:
+        """Whether unnamed values keep their numbers while the graph changes."""
+        return self._keep_numbers
+
+    def keep_labels(self) -> None:
+        """From now on unnamed values keep their numbers, and what replaces one takes its number over."""
+        self._numbers = None
+        for v in (o for n in self.nodes for o in n.outputs):
+            self.label(v)
+        self._keep_numbers = True
 
     def describe(self, node: Node) -> str:
         """One line for errors and reports: `%3 = relu(%2) : f32[4]`."""

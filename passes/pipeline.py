@@ -34,6 +34,7 @@ PIPELINE: tuple[Pass, ...] = (
 def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]:
     """Run the passes on `graph` in order; the near misses of the rewrites among them.
 
+    Unnamed values keep the numbers that they have in the graph's text now, in all reports and debug prints.
     GRAPHQ_DEBUG=passes prints the graph to stderr after each pass that changed it. Under pytest, or with
     GRAPHQ_DEBUG=verify, the graph is verified after each pass. Raises GraphError for what is not a pass, VerifyError,
     naming the pass, for one that leaves the graph inconsistent.
@@ -41,6 +42,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]
     debug = os.environ.get("GRAPHQ_DEBUG", "").split(",")
     check = "verify" in debug or "PYTEST_CURRENT_TEST" in os.environ
     refusals: list[Refusal] = []
+    graph.keep_labels()
     for step in passes:
         if isinstance(step, type) or not callable(step):
             raise GraphError(f"a pass is a function or an instance of a Rewrite, got {step!r}")

@@ -378,7 +378,7 @@ def test_without_the_cache_nothing_is_written(tmp_path, monkeypatch):
 
 def test_labels_of_reports_are_those_of_the_graphs_text():
     g = gq.Graph()
-    x = g.dequantize(g.dequantize(g.input("x", shape=(4, 8), dtype="u8"), scales=[1]) and g.inputs[0], scales=[0.1])
+    x = g.dequantize(g.input("x", shape=(4, 8), dtype="u8"), scales=[0.1])
     g.relu(x)
     scaled = g.multiply(x, g.input("s", shape=(), dtype="f32"))
     y = g.matmul(scaled, g.dequantize(g.input("w", shape=(8, 3), dtype="s8"), scales=[0.1]))
