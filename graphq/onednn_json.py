@@ -32,6 +32,9 @@ from graphq.onednn_topology import in_order, interface, shapes_agree, tensors
 _HEADER = {"version": "3.13.0", "engine_kind": "cpu", "fpmath_mode": "strict"}
 _ID = re.compile(r"t(0|[1-9][0-9]{0,19})")
 
+REQUIRED = frozenset({("StaticReshape", "special_zero")})
+"""Attributes that oneDNN requires and that have a default here: files have them always."""
+
 Adjust = Callable[[FileOp, Sequence[Value]], FileOp]
 
 
@@ -162,7 +165,7 @@ def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] |
         form, a, value = attribute_form(node.op, name), node.op.attributes[name], node.attrs[name]
         if name in before and name in loaded and loaded[name] == value:
             out[name] = before[name]
-        elif form is not None and (a.required or value != a.default):
+        elif form is not None and (a.required or (node.op.kind, name) in REQUIRED or value != a.default):
             out[name] = FileAttribute(form, int(value) if form == "bool" else value)
     return None if old is not None and old.attrs is None and not out else out
 

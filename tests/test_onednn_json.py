@@ -305,6 +305,14 @@ def test_what_the_format_cannot_state_is_refused(make, message, tmp_path):
     assert not (tmp_path / "x.json").exists()
 
 
+def test_attributes_that_onednn_requires_are_written_at_their_default_too(tmp_path):
+    g = gq.Graph()
+    g.output(g.static_reshape(g.input("x", dtype="f32", shape=(2, 3)), shape=[6]))
+    gq.save_onednn_json(g, tmp_path / "g.json")
+    (saved,) = json.loads((tmp_path / "g.json").read_text())["graph"]
+    assert saved["attrs"]["special_zero"] == {"type": "bool", "value": 0}
+
+
 def test_partitions_are_refused(tmp_path):
     g = build()
     gq.passes.run_passes(g)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from graphq import onednn_json
 from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import GraphError
 from graphq.ir import TensorType
@@ -28,8 +29,8 @@ RENAMED = {"axes": "axes_tensor", "sizes": "sizes_tensor", "src_i": "srcs", "var
 OURS = {"dtype", "keep_stats", "dtypes", "shapes"}
 # Where the documentation and oneDNN 3.13 disagree, the library is followed.
 DIFFERS = {("ConvTranspose", "weights_format")}
-# Required by oneDNN, with a default here.
-OPTIONAL = {("StaticReshape", "special_zero")}
+# Required by oneDNN, with a default here: save_onednn_json writes them.
+OPTIONAL = onednn_json.REQUIRED
 
 
 def param(*values):
