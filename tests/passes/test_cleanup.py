@@ -13,6 +13,7 @@ from graphq.passes import (
     fold_constants,
     fold_dequantized_constants,
 )
+from graphq.passes.pipeline import run_passes
 from graphq.testing import check_pass
 from graphq.text import parse
 from graphq.verify import verify
@@ -147,6 +148,22 @@ def test_partitions_of_constants_fold():
             return %0
           }, anchor="eltwise")
           return %1""", "%0 = constant(value=f32[2]{0.5, -1})\n return %0", count=1)
+
+
+def test_an_integer_matmul_of_constants_folds():
+    """It once failed: f32[2,1] may not become f32[1,2,1], the partition's results as one array."""
+    g = parse("""graph(x: f32[2,1]) {
+      %0 = constant(value=u8[2,2]{1, 2, 3, 4})
+      %1 = constant(value=s8[2,1]{1, -2})
+      %2 = dequantize(%0, scales=[0.5])
+      %3 = dequantize(%1, scales=[2])
+      %4 = matmul(%2, %3)
+      %5 = add(x, %4)
+      return %4, %5
+    }""")
+    run_passes(g)
+    assert [n.op.name for n in g.nodes] == ["constant", "partition"]
+    assert g.outputs[0].data.tolist() == [[-3.0], [-5.0]]
 
 
 def test_several_results_stay():
