@@ -118,7 +118,7 @@ def test_every_basic_operation(lanes):
 def test_every_function(lanes):
     x = np.arange(0, 2**32, 65_521, dtype=np.uint64).astype(np.uint32).view(np.float32)
     x = np.concatenate([x, FLOATS, np.linspace(-10, 10, 3001, dtype=np.float32)])[None]
-    names = ("exp", "log", "tanh", "sigmoid", "erf", "gelu_erf", "gelu_tanh")
+    names = ("exp", "log", "tanh", "sigmoid", "erf", "gelu_erf", "gelu_tanh", "hard_swish", "mish")
     stores = [Store(getattr(math, name)(load(0, "f32", "vector")), "f32") for name in names]
     block = compiled(stores, lanes)
     for k, store in enumerate(stores):
