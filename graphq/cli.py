@@ -24,7 +24,8 @@ from graphq.errors import GraphqError, ParseError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 0, 1 when `run` found a difference, or 2 after one line about what is wrong."""
     parser = _parser()
-    options, options.knobs = parser.parse_known_args(arguments)
+    options, rest = parser.parse_known_args(arguments)
+    options.knobs = rest
     if options.knobs and options.run is not _run:
         parser.error(f"unrecognized arguments: {' '.join(options.knobs)}")
     code = 0

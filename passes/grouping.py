@@ -29,7 +29,7 @@ class Group(Fusion):
         """A reason to leave the match, beyond those that hold for every group."""
         return None
 
-    def check(self, g: Graph, match: Match) -> str | None:  # type: ignore[override]
+    def check(self, g: Graph, match: Match) -> str | None:
         """The rule's own reasons; and what leaves the group must not come back."""
         reason = self.refuses(match)
         if reason is not None:
