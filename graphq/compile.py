@@ -210,7 +210,7 @@ class CompiledGraph:
             x = out[name]
             if not isinstance(x, np.ndarray):
                 raise InputError(f"out '{name}' must be an array, got {x!r}")
-            check_array(name, type, x)
+            check_array(name, type, x, word="out")
             if not (x.flags.c_contiguous and x.flags.writeable and x.flags.aligned):
                 raise InputError(f"out '{name}' must be C-contiguous, aligned and writeable")
         arrays = [out[n] for n in names]

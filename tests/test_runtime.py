@@ -87,8 +87,8 @@ def test_out_takes_the_results(model, inputs):
     (np.zeros(3), "must be a mapping of the outputs"),
     ({"q": np.zeros((64, 48), np.uint8)}, "must hold the outputs"),
     ({"q": np.zeros((64, 48), np.uint8), "s": [0.0] * 48}, "'s' must be an array"),
-    ({"q": np.zeros((64, 48), np.int8), "s": np.zeros(48, np.float32)}, r"'q' must be u8\[64,48\]"),
-    ({"q": np.zeros((48, 64), np.uint8), "s": np.zeros(48, np.float32)}, r"'q' must be u8\[64,48\]"),
+    ({"q": np.zeros((64, 48), np.int8), "s": np.zeros(48, np.float32)}, r"out 'q' must be u8\[64,48\]"),
+    ({"q": np.zeros((48, 64), np.uint8), "s": np.zeros(48, np.float32)}, r"out 'q' must be u8\[64,48\]"),
     ({"q": np.zeros((64, 96), np.uint8)[:, ::2], "s": np.zeros(48, np.float32)}, "'q' must be C-contiguous"),
 ])
 def test_a_bad_out_is_refused(model, inputs, out, message):
