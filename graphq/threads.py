@@ -47,7 +47,7 @@ class _Threads:
 _state = _Threads()
 
 
-class parallel_region:  # noqa: N801  (used as a with-block; a class, since contextlib costs 1 us a call)
+class parallel_region:  # a class, since contextlib costs 1 us a call
     """Within the block, parallel steps use `count` threads.
 
     Raises KernelError in a process forked after one ran.

@@ -13,7 +13,7 @@ from graphq.kernels.expression import KINDS, STORAGE, Expr, const, load, maximum
 from graphq.kernels.expression import minimum as least
 
 
-class Unsupported(Exception):  # noqa: N818  (a refusal with its reason, not a defect)
+class Unsupported(Exception):  # a refusal with its reason, not a defect
     """The kernels cannot compute this as one; the message is the reason that reports show."""
 
 
