@@ -1,0 +1,56 @@
+"""One run of one file in the real oneDNN library; benchmarks/onednn_oracle.py starts it in the oracle's environment.
+
+    python onednn_oracle_child.py ORACLE.py GRAPH.json FOLDER fusion|debug [INPUTS.npz]
+
+Leaves inputs.npz and POLICY.npz (the outputs) in FOLDER, by tensor id, as unsigned integers of the same width, since
+NumPy's files do not know bf16 and its kin. "debug" asks oneDNN for one partition an operation.
+"""
+import importlib.util
+import json
+import sys
+
+import numpy as np
+
+spec = importlib.util.spec_from_file_location("oracle", sys.argv[1])
+oracle = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(oracle)
+folder, policy = sys.argv[3:5]
+with open(sys.argv[2], encoding="utf-8") as file:
+    graph = json.load(file)
+tensors = {t["id"]: t for o in graph["graph"] for t in o["inputs"]}
+
+
+class ByPolicy:
+    """The library, its partitioning under the policy that was asked for."""
+
+    def __init__(self, real):
+        self.real = real
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def dnnl_graph_graph_filter(self, graph, fusion):
+        """Partition the graph; 2 is dnnl_graph_partition_policy_debug."""
+        return self.real.dnnl_graph_graph_filter(graph, 2 if policy == "debug" else fusion)
+
+
+def save(name, arrays):
+    """Write arrays by tensor id."""
+    np.savez(f"{folder}/{name}.npz", **{str(k): np.asarray(v).view(f"u{v.dtype.itemsize}") for k, v in arrays.items()})
+
+
+if sys.argv[5:]:
+    inputs = {int(k): v.view(oracle.NP[tensors[int(k)]["dtype"]]) for k, v in np.load(sys.argv[5]).items()}
+else:
+    inputs = oracle.random_inputs(graph)
+save("inputs", inputs)
+for k, v in inputs.items():  # the oracle packs 4-bit numbers in the order of the axes, whatever the strides say
+    if tensors[k]["dtype"] in ("s4", "u4") and v.ndim:
+        order = np.argsort([-s for s in tensors[k]["stride"]], kind="stable")
+        inputs[k] = np.ascontiguousarray(v.transpose(order)).reshape(v.shape)
+library = oracle.OneDNN()
+library.l = ByPolicy(library.l)
+try:
+    save(policy, library.run(graph, inputs)[0])
+except RuntimeError as error:
+    sys.exit(f"refused: {error}")
