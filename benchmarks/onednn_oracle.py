@@ -22,6 +22,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from onednn_difference import Arrays, best_rounding, compare
@@ -52,7 +53,8 @@ def ask(given: argparse.Namespace, path: Path, graph: gq.Graph, policy: str,
         child = Path(__file__).with_name("onednn_oracle_child.py")
         command = [given.python, str(child), given.oracle, str(path), folder, policy]
         if inputs is not None:
-            np.savez(f"{folder}/given.npz", **{k[1:]: v.view(f"u{v.dtype.itemsize}") for k, v in inputs.items()})
+            plain: dict[str, Any] = {k[1:]: v.view(f"u{v.dtype.itemsize}") for k, v in inputs.items()}
+            np.savez(f"{folder}/given.npz", **plain)
             command.append(f"{folder}/given.npz")
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=given.timeout)

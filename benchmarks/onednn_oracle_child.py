@@ -5,15 +5,16 @@
 Leaves inputs.npz and POLICY.npz (the outputs) in FOLDER, by tensor id, as unsigned integers of the same width, since
 NumPy's files do not know bf16 and its kin. "debug" asks oneDNN for one partition an operation.
 """
-import importlib.util
+import importlib
 import json
+import os
 import sys
+from typing import Any
 
 import numpy as np
 
-spec = importlib.util.spec_from_file_location("oracle", sys.argv[1])
-oracle = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(oracle)
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+oracle = importlib.import_module(os.path.basename(sys.argv[1]).removesuffix(".py"))
 folder, policy = sys.argv[3:5]
 with open(sys.argv[2], encoding="utf-8") as file:
     graph = json.load(file)
@@ -36,7 +37,8 @@ class ByPolicy:
 
 def save(name, arrays):
     """Write arrays by tensor id."""
-    np.savez(f"{folder}/{name}.npz", **{str(k): np.asarray(v).view(f"u{v.dtype.itemsize}") for k, v in arrays.items()})
+    plain: dict[str, Any] = {str(k): np.asarray(v).view(f"u{v.dtype.itemsize}") for k, v in arrays.items()}
+    np.savez(f"{folder}/{name}.npz", **plain)
 
 
 if sys.argv[5:]:
