@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from graphq.anchors import ANCHORS
 from graphq.ir import Graph, Node
 from graphq.kernels.isa import Level
 from graphq.rewrite import Refusal
@@ -13,7 +14,7 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
     """The report as text: partitions with their operations, steps with their kernels, and reasons."""
     partitions = [n for n in graph.nodes if n.op.name == "partition"]
     others = [n for n in graph.nodes if n.op.name not in ("partition", "constant", *VIEWS)]
-    integer = [n for n in partitions if n.attrs["anchor"] == "matmul"]
+    integer = [n for n in partitions if ANCHORS[n.attrs["anchor"]].integer]
     lines = [f"graph {graph.name}: {counted(len(partitions), 'partition')} ({len(integer)} integer), "
              f"{counted(len(others), 'operation')} outside; ISA level {level.name}, {counted(threads, 'thread')}"]
     lines += [f"  {_partition(graph, n)}" for n in partitions]

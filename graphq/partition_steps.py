@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +13,8 @@ from graphq.kernels.expression import STORAGE
 from graphq.kernels.lower import IntegerMatmul, Lowered
 from graphq.kernels.registry import HEADER_WORDS, Step
 from graphq.kernels.space import Space, Walk, broadcast_strides, factor
+from graphq.plan_builder import PlanBuilder
 from graphq.runtime import Ref
-
-if TYPE_CHECKING:
-    from graphq.plan import PlanBuilder
 
 Strides = tuple[int, ...]
 
@@ -34,8 +31,8 @@ def eltwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Up to four steps: transpose the source, pack the weights, sum rows, multiply."""
-    p = lowered.matmul
-    assert p is not None
+    p = lowered.anchor
+    assert isinstance(p, IntegerMatmul)
     source, k = _source(b, node, p), p.k
     packed, packed_bytes = _weights(b, node, p)
     places = [(Ref(source), _strides(p.rows, lowered.out, k) + (0,)),

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -173,9 +173,9 @@ def _make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> E
         return found
 
 
-def acc() -> Expr:
-    """Give the s32 accumulator of the kernel's anchor (matmul, convolution, pool)."""
-    return _make("acc", (), "s32")
+def acc(dtype: Literal["s32", "f32"] = "s32") -> Expr:
+    """Give the accumulator of the kernel's anchor (matmul, convolution, pool)."""
+    return _make("acc", (), dtype)
 
 
 def load(slot: int, dtype: str, kind: str) -> Expr:
@@ -335,7 +335,7 @@ def _narrow(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarray:
-    """Compute in NumPy: the meaning of a kernel. `acc` (s32, or None) and `operands` by slot broadcast to the output.
+    """Compute in NumPy: the meaning of a kernel. `acc` (of its type, or None) and `operands` broadcast to the output.
 
     Gives the compute type of an Expr and the storage type of a Store. Raises KernelError when an operand has another
     dtype than its load.
@@ -344,7 +344,7 @@ def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarra
     with np.errstate(all="ignore"):
         for node in walk(lower(what.expr if isinstance(what, Store) else what)):
             if node.op == "acc":
-                done[node] = np.asarray(acc, np.int32)
+                done[node] = np.asarray(acc, _NUMPY[node.dtype])
             elif node.op == "const":
                 done[node] = _NUMPY[node.dtype](node.value)
             elif node.op == "load":
@@ -365,7 +365,7 @@ def to_source(store: Store) -> str:
     lines: list[str] = []
     for node in walk(store.expr):
         if node.op == "acc":
-            names[node] = "acc()"
+            names[node] = f"acc({node.dtype!r})"
         elif node.op == "load":
             names[node] = "load({}, {!r}, {!r})".format(*node.value)
         elif node.op == "const":

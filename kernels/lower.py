@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,18 +21,25 @@ from graphq.kernels.expression import Expr, Store, acc, evaluate, op
 Arrays = Sequence[np.ndarray | None]
 
 
+class Accumulator(Protocol):
+    """What an anchor computes before the epilogue; kernels leave it in scratch memory."""
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The accumulators, s32 or f32, in the shape of the output, for the arrays of the partition's inputs."""
+
+
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """`store` per output element, the `sources` of its operands by slot, the matmul that accumulates (or None)."""
+    """`store` per output element, the `sources` of its operands by slot, what accumulates (None: nothing does)."""
 
     out: tuple[int, ...]
     store: Store
     sources: tuple[Source, ...]
-    matmul: IntegerMatmul | None = None
+    anchor: Accumulator | None = None
 
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The partition's result in NumPy, bit for bit what every kernel gives, for the arrays of its inputs."""
-        total = None if self.matmul is None else self.matmul.accumulate(inputs)
+        total = None if self.anchor is None else self.anchor.accumulate(inputs)
         operands = [_operand(s, inputs) for s in self.sources]
         return np.ascontiguousarray(np.broadcast_to(evaluate(self.store, total, operands), self.out))
 
@@ -84,9 +91,9 @@ class IntegerMatmul:
         return np.asarray((a - self.a_zp) @ (b - self.b_zp)).astype(np.int32)
 
 
-def lower_eltwise(body: Graph) -> Lowered:
-    """Lower a body of elementwise operations; raises Unsupported."""
-    out = _result(body)
+def lower_eltwise(body: Graph, constants: Arrays = (), *, compensate: bool = False) -> Lowered:
+    """Lower a body of elementwise operations; raises Unsupported. Nothing depends on constants or compensation."""
+    out = result_dims(body)
     e = Epilogue(out)
     expr = translate(e, body)
     return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources))
@@ -98,7 +105,7 @@ def lower_matmul(body: Graph, constants: Arrays, *, compensate: bool = False) ->
     `constants` has the arrays of constant inputs. `compensate`: the accumulator is the raw sum of the shifted operands
     that kernels give, and the expression begins with the correction for shifts and zero points.
     """
-    out = _result(body)
+    out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "matmul")
     product, scale = _operands(body, node, constants)
     e = Epilogue(out, anchored=True)
@@ -112,7 +119,8 @@ def lower_matmul(body: Graph, constants: Arrays, *, compensate: bool = False) ->
     return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), product)
 
 
-def _result(body: Graph) -> tuple[int, ...]:
+def result_dims(body: Graph) -> tuple[int, ...]:
+    """The shape of the body's one result; raises Unsupported while an operand's shape is open."""
     (result,) = body.outputs
     for v in body.inputs:
         if not v.type.known:

@@ -315,7 +315,7 @@ class _Block:
     def leaf(self, columns: Columns, node: Expr) -> ir.Value:
         """Load the accumulators or a vector operand."""
         if node.op == "acc":
-            return columns.load(self.acc_row, I32, 4)
+            return columns.load(self.acc_row, COMPUTE_IR[node.dtype], 4)
         slot, dtype, _ = node.value
         x = columns.load(self.rows[slot], STORAGE_IR[dtype], self.operands[slot].itemsize)
         return widen(self.builder, x, dtype, self.lanes)
@@ -325,7 +325,7 @@ class _Block:
 def epilogue(store: Store, lanes: int, unroll: int = 1) -> Callable[..., None]:
     """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc): it writes rows x cols outputs from (i0, j0) on.
 
-    `args` is the address of the argument block; the accumulator of output (r, c) of the block is the s32 at
+    `args` is the address of the argument block; the accumulator of output (r, c) of the block is the s32 or f32 at
     acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16), `unroll` of them a turn of the loop; the last one of
     a row is masked. Nothing outside the operands and outputs is read or written. Unrolling gained nothing where it was
     measured (Zen 4: relu, requantise, exp, tanh, 8 and 16 lanes).

@@ -124,7 +124,7 @@ def test_source_builds_the_same_store():
     exec(text, names)
     assert names["STORE"] == store
     assert to_source(names["STORE"]) == text
-    assert text.splitlines()[:3] == ["x0 = op('add', acc(), load(0, 's32', 'vector'))", "x1 = op('to_f32', x0)",
+    assert text.splitlines()[:3] == ["x0 = op('add', acc('s32'), load(0, 's32', 'vector'))", "x1 = op('to_f32', x0)",
                                      "x2 = op('mul', x1, load(1, 'f32', 'vector'))"]
 
 

@@ -1,0 +1,41 @@
+"""ANCHORS: for each kind of partition what its kernels compute, and the plan steps that run them."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from graphq.errors import CompileError
+from graphq.ir import Node
+from graphq.kernels.lower import Lowered, lower_eltwise, lower_matmul
+from graphq.partition_steps import eltwise_steps, matmul_steps
+from graphq.plan_builder import PlanBuilder
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """`lower(body, constants, compensate=)` says what is computed, `steps(builder, node, lowered)` adds the steps.
+
+    `integer`: whether it multiplies integers, which `explain` counts.
+    """
+
+    lower: Callable[..., Lowered]
+    steps: Callable[[PlanBuilder, Node, Lowered], None]
+    integer: bool = False
+
+
+ANCHORS: dict[str, Anchor] = {
+    "matmul": Anchor(lower_matmul, matmul_steps, integer=True),
+    "eltwise": Anchor(lower_eltwise, eltwise_steps),
+}
+
+
+def lower_partition(node: Node, *, compensate: bool = False) -> Lowered:
+    """What the kernels compute for a partition; `compensate`: from accumulators as kernels leave them.
+
+    Raises CompileError for an anchor that is none of ANCHORS.
+    """
+    kind = node.attrs["anchor"]
+    if kind not in ANCHORS:
+        raise CompileError(f"a partition's anchor must be one of {', '.join(ANCHORS)}, got {kind!r}")
+    constants = [None if v is None else v.data for v in node.inputs]
+    return ANCHORS[kind].lower(node.attrs["body"], constants, compensate=compensate)

@@ -1,0 +1,49 @@
+"""PlanBuilder: collects the buffers and steps of a plan."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.ir import Graph, TensorType, Value
+from graphq.kernels.isa import Level
+from graphq.kernels.registry import Step as KernelStep
+from graphq.runtime import Buffer, NativeStep, Ref, Step
+
+
+class PlanBuilder:
+    """Collects buffers and steps; `level`, `threads` and `cache` are for those who make steps."""
+
+    def __init__(self, graph: Graph, level: Level, threads: int, cache: bool) -> None:
+        self.graph, self.level, self.threads, self.cache = graph, level, threads, cache
+        self.buffers: list[Buffer] = []
+        self.steps: list[Step] = []
+        self.of: dict[Value, int] = {}
+        for k, v in enumerate(graph.inputs):
+            self.of[v] = self.add(Buffer("input", v.type.nbytes, v.type, k))
+
+    def add(self, buffer: Buffer) -> int:
+        """The number of a new buffer."""
+        self.buffers.append(buffer)
+        return len(self.buffers) - 1
+
+    def constant(self, data: np.ndarray, type: TensorType | None = None) -> int:
+        """A buffer with the data of an array, made contiguous."""
+        return self.add(Buffer("constant", data.nbytes, type, data=np.ascontiguousarray(data)))
+
+    def temporary(self, nbytes: int) -> int:
+        """A buffer in the arena."""
+        return self.add(Buffer("arena", nbytes))
+
+    def native(self, step: KernelStep, words: list[int | Ref]) -> None:
+        """Add a kernel's step, unless it has nothing to do; one block, or no second thread, runs serially."""
+        if step.blocks > 0:
+            parallel = step.blocks > 1 and self.threads > 1
+            self.steps.append(NativeStep(step.name, step.address, tuple(words), step.blocks, parallel, step.keep))
+
+    def result(self, value: Value) -> int:
+        """The buffer that a node writes `value` to: an output's own array where that can be."""
+        if value not in self.of:
+            ks = [k for k, v in enumerate(self.graph.outputs) if v is value]
+            place = Buffer("output", value.type.nbytes, value.type, ks[0]) if ks else \
+                Buffer("arena", value.type.nbytes, value.type)
+            self.of[value] = self.add(place)
+        return self.of[value]
