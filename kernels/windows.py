@@ -1,0 +1,124 @@
+"""Windows on channels-last images by tables of byte offsets: no padded copies of images, no im2col.
+
+For output pixel (outer, inner) and tap (ko, ki) the input pixel lies outer_table[outer, ko] + inner_table[inner, ki]
+bytes from the image's start. inner and ki run along the last spatial axis, outer and ko along all before it, merged.
+A tap in the padding has INVALID in one part or both, so that the sum is negative: its channels are read from a row of
+padding. Strides, dilations, pads that differ at both ends and transposed convolutions are all a matter of the tables.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from graphq.errors import KernelError
+
+INVALID = -2**62
+OUTPUTS, KO, KI, OUTER_TABLE, INNER_TABLE, PAD_ROW, OUTER = range(7)
+"""Words of a block; see `Windows.block`."""
+
+_LINE = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Tables of byte offsets, int64: `outer` [outer outputs, KO] and `inner` [ow, KI].
+
+    `outputs` and `kernel` are the sizes along all spatial axes, `image_bytes` what one image takes.
+    """
+
+    outputs: tuple[int, ...]
+    kernel: tuple[int, ...]
+    outer: np.ndarray
+    inner: np.ndarray
+    pixel_bytes: int
+    image_bytes: int
+
+    @property
+    def pixels(self) -> int:
+        """Output pixels of an image."""
+        return len(self.outer) * len(self.inner)
+
+    @property
+    def taps(self) -> int:
+        """Pixels of a window."""
+        return self.outer.shape[1] * self.inner.shape[1]
+
+    def offsets(self) -> np.ndarray:
+        """The byte offset of every tap, int64 [pixels, taps] in row-major order; negative in the padding."""
+        sums = self.outer[:, None, :, None] + self.inner[None, :, None, :]
+        return sums.reshape(self.pixels, self.taps)
+
+    def inside(self) -> np.ndarray:
+        """The taps of every output pixel that lie in the image, s32 [pixels]."""
+        outer, inner = ((table >= 0).sum(axis=1, dtype=np.int32) for table in (self.outer, self.inner))
+        return np.multiply.outer(outer, inner).ravel()
+
+    def gather(self, images: np.ndarray, pad: float) -> np.ndarray:
+        """The windows of `images` [n, spatial..., channels], whose pixels are dense: [n, pixels, taps, channels]."""
+        n, channels = images.shape[0], images.shape[-1]
+        at = self.offsets() // self.pixel_bytes if self.pixel_bytes else np.minimum(self.offsets(), 0)
+        pixels = images.reshape(n, prod(images.shape[1:-1]), channels)
+        padded = np.concatenate([pixels, np.full((n, 1, channels), pad, images.dtype)], axis=1)
+        return padded[:, np.where(at < 0, pixels.shape[1], at)]
+
+    def block(self, pad_row: np.ndarray) -> np.ndarray:
+        """What a kernel reads, as int64 words in a multiple of 64 bytes; `pad_row` are a padding pixel's channels.
+
+            0 ow   1 KO   2 KI   3 bytes from the block's start to the outer table   4 to the inner one
+            5 to the pad row   6 outer outputs   7 reserved
+
+        Then come the tables and the pad row, of which 64 bytes more can be read. Raises KernelError for a pad row that
+        is not as long as a pixel.
+        """
+        if pad_row.nbytes != self.pixel_bytes:
+            raise KernelError(f"a pad row must have a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")
+        row = np.ascontiguousarray(pad_row).reshape(-1).view(np.uint8)
+        parts = [np.zeros(_LINE, np.uint8), self.outer.reshape(-1).view(np.uint8),
+                 self.inner.reshape(-1).view(np.uint8), row]
+        starts = np.cumsum([0, *(-(-part.nbytes // _LINE) * _LINE for part in parts)])
+        block = np.zeros(starts[-1] + _LINE, np.uint8)
+        for start, part in zip(starts, parts, strict=False):
+            block[start:start + part.nbytes] = part
+        words = block.view(np.int64)
+        words[:7] = (len(self.inner), self.outer.shape[1], self.inner.shape[1], *starts[1:4], len(self.outer))
+        return words
+
+
+def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
+            pads: Sequence[tuple[int, int]], outputs: Sequence[int], pixel_bytes: int, *,
+            transposed: bool = False) -> Windows:
+    """The windows of images of `sizes`, one entry a spatial axis in every list.
+
+    `pads` are resolved (auto_pad), what they cut off for a `transposed` convolution; those at the end do not matter, as
+    `outputs` are the sizes of the result. `pixel_bytes` lie between neighbouring input pixels.
+
+    Raises KernelError when the lists differ in length or are empty.
+    """
+    lists = (sizes, kernel, strides, dilations, pads, outputs)
+    if not sizes or len({len(x) for x in lists}) != 1:
+        raise KernelError(f"windows need one entry a spatial axis in each list, got {[list(x) for x in lists]}")
+    steps = [pixel_bytes * prod(sizes[k + 1:]) for k in range(len(sizes))]
+    axes = [_axis(n, taps, stride, dilation, begin, out, step, transposed)
+            for n, taps, stride, dilation, (begin, _), out, step
+            in zip(sizes, kernel, strides, dilations, pads, outputs, steps, strict=True)]
+    outer = np.zeros((1, 1), np.int64)
+    for axis in axes[:-1]:
+        sums = outer[:, None, :, None] + axis[None, :, None, :]
+        outer = np.where(sums < 0, INVALID, sums).reshape(
+            outer.shape[0] * axis.shape[0], outer.shape[1] * axis.shape[1])
+    return Windows(tuple(outputs), tuple(kernel), outer, axes[-1], pixel_bytes, pixel_bytes * prod(sizes))
+
+
+def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs: int, step: int,
+          transposed: bool) -> np.ndarray:
+    """Byte offsets [outputs, taps] along one axis, INVALID outside of the image."""
+    o, k = np.arange(outputs, dtype=np.int64)[:, None], np.arange(taps, dtype=np.int64) * dilation
+    if transposed:  # input i reaches output i * stride + k - begin
+        place, rest = np.divmod(o + begin - k, stride)
+    else:
+        place = o * stride + k - begin
+        rest = np.zeros_like(place)
+    return np.where((rest == 0) & (place >= 0) & (place < size), place * step, INVALID)

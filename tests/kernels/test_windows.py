@@ -1,0 +1,88 @@
+"""Tables of windows against loops over axes and taps."""
+from itertools import product
+
+import numpy as np
+import pytest
+
+from graphq.errors import KernelError
+from graphq.kernels.windows import INNER_TABLE, INVALID, KI, KO, OUTER, OUTER_TABLE, OUTPUTS, PAD_ROW, windows
+
+CASES = [
+    # sizes, kernel, strides, dilations, pads, outputs
+    ((5,), (3,), (1,), (1,), ((1, 1),), (5,)),
+    ((5, 7), (3, 2), (2, 1), (1, 3), ((1, 0), (2, 2)), (2, 8)),
+    ((4, 3, 5), (2, 3, 1), (1, 2, 3), (2, 1, 1), ((0, 0), (1, 2), (0, 3)), (2, 2, 3)),
+    ((2, 2), (1, 1), (1, 1), (1, 1), ((3, 3), (4, 0)), (8, 6)),  # pads larger than the kernel
+    ((3, 3), (3, 3), (2, 2), (1, 1), ((0, 0), (0, 0)), (2, 2)),  # the last windows stick out, as rounding up makes them
+    ((3, 4), (2, 2), (1, 1), (1, 1), ((0, 0), (0, 0)), (0, 3)),
+]
+TRANSPOSED = [
+    ((4,), (3,), (2,), (1,), ((1, 1),), (7,)),
+    ((3, 4), (3, 2), (2, 3), (1, 2), ((0, 1), (1, 0)), (6, 11)),
+    ((2, 2, 2), (2, 1, 3), (1, 2, 2), (1, 1, 1), ((0, 0), (0, 0), (1, 0)), (3, 4, 4)),
+]
+
+
+def place(o, k, size, stride, dilation, begin, transposed):
+    """The input element of an output and a tap, or None in the padding."""
+    i = o * stride + k * dilation - begin
+    if transposed:
+        i = o + begin - k * dilation
+        if i % stride:
+            return None
+        i //= stride
+    return i if 0 <= i < size else None
+
+
+def expected(sizes, kernel, strides, dilations, pads, outputs, images, pad, transposed):
+    """The windows by a loop over outputs and taps."""
+    pixels = list(product(*map(range, outputs)))
+    taps = list(product(*map(range, kernel)))
+    out = np.full((len(images), len(pixels), len(taps), images.shape[-1]), pad, images.dtype)
+    for (p, o), (t, k) in product(enumerate(pixels), enumerate(taps)):
+        at = [place(*x, transposed) for x in zip(o, k, sizes, strides, dilations, (b for b, _ in pads), strict=True)]
+        if None not in at:
+            out[:, p, t] = images[(slice(None), *at)]
+    return out
+
+
+@pytest.mark.parametrize("case,transposed", [(c, False) for c in CASES] + [(c, True) for c in TRANSPOSED])
+@pytest.mark.parametrize("channels,dtype", [(3, np.uint8), (2, np.float32)])
+def test_gather(case, transposed, channels, dtype):
+    images = np.random.default_rng(0).integers(0, 200, (2, *case[0], channels)).astype(dtype)
+    w = windows(*case, channels * images.itemsize, transposed=transposed)
+    want = expected(*case, images, 250, transposed)
+    assert (w.pixels, w.taps, w.image_bytes) == (*want.shape[1:3], images[0].nbytes)
+    assert (w.gather(images, 250) == want).all()
+    assert (w.inside() == (want[0] != 250).all(axis=-1).sum(axis=-1)).all()
+    assert w.outer.dtype == w.inner.dtype == np.int64
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_block(case):
+    pad_row = np.arange(17, dtype=np.uint8)
+    w = windows(*case, 17)
+    block = w.block(pad_row)
+    data = block.view(np.uint8)
+    assert block.dtype == np.int64 and block.nbytes % 64 == 0
+    assert (block[OUTPUTS], block[KO], block[KI], block[OUTER]) == (
+        len(w.inner), w.outer.shape[1], w.inner.shape[1], len(w.outer))
+    for table, start in ((w.outer, block[OUTER_TABLE]), (w.inner, block[INNER_TABLE])):
+        assert start % 64 == 0 and (data[start:start + table.nbytes].view(np.int64) == table.ravel()).all()
+    assert (data[block[PAD_ROW]:][:17] == pad_row).all() and block.nbytes >= block[PAD_ROW] + 64 + 64
+
+
+def test_invalid_sums_are_negative():
+    """Also those of two invalid parts, which are the least s64."""
+    w = windows((1, 1), (1, 1), (1, 1), (1, 1), ((1, 1), (1, 1)), (3, 3), 1000)
+    assert (w.outer.ravel() == [INVALID, 0, INVALID]).all()
+    assert (w.offsets().ravel() >= 0).sum() == 1 and w.offsets().min() == -2**63
+
+
+def test_refusals():
+    with pytest.raises(KernelError, match="one entry a spatial axis"):
+        windows((3, 3), (1,), (1, 1), (1, 1), ((0, 0), (0, 0)), (3, 3), 1)
+    with pytest.raises(KernelError, match="one entry a spatial axis"):
+        windows((), (), (), (), (), (), 1)
+    with pytest.raises(KernelError, match="a pixel's 3 bytes, got 4"):
+        windows((3,), (1,), (1,), (1,), ((0, 0),), (3,), 3).block(np.zeros(4, np.uint8))
