@@ -37,7 +37,8 @@ class PlanBuilder:
         """Add a kernel's step, unless it has nothing to do; one block, or no second thread, runs serially."""
         if step.blocks > 0:
             parallel = step.blocks > 1 and self.threads > 1
-            self.steps.append(NativeStep(step.name, step.address, tuple(words), step.blocks, parallel, step.keep))
+            self.steps.append(NativeStep(step.name, step.address, tuple(words), step.blocks, parallel, step.keep,
+                                         step.macs))
 
     def result(self, value: Value) -> int:
         """The buffer that a node writes `value` to: an output's own array where that can be."""

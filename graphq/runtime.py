@@ -43,14 +43,18 @@ class Buffer:
 
 @dataclass(frozen=True)
 class NativeStep:
-    """Run `function(words, i)` for i in range(blocks), in parallel when there is enough work."""
+    """Run `function(words, i)` for i in range(blocks), in parallel when there is enough work.
+
+    `keep` are the modules (nested in tuples) whose block functions the step runs, `macs` its multiply-accumulates.
+    """
 
     kernel: str
     function: int
     words: tuple[int | Ref, ...]
     blocks: int
     parallel: bool
-    keep: object = field(default=None, repr=False, compare=False)  # what `function` is the address of
+    keep: object = field(default=None, repr=False, compare=False)
+    macs: int = 0
 
 
 @dataclass(frozen=True)

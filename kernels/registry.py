@@ -45,7 +45,8 @@ HEADER_WORDS = 16
 class Step:
     """What a plan needs to run a kernel: the block function's address, the header words, and the number of blocks.
 
-    Words of `header` that are addresses are 0: the caller fills them in. `keep` holds what `address` lives in.
+    Words of `header` that are addresses are 0: the caller fills them in. `keep` holds what `address` lives in: modules
+    with all its block functions. `macs` are the multiply-accumulates that the result asks for.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Step:
     header: tuple[int, ...]
     blocks: int
     keep: object = field(default=None, repr=False, compare=False)
+    macs: int = 0
 
     def arguments(self, words: Mapping[int, int], slots: Sequence[tuple[int, int, int]] = ()) -> np.ndarray:
         """Make the argument block: `words` replace header words, `slots` are (pointer, offset table, row stride)."""
