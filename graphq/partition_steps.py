@@ -49,7 +49,7 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     step = matmul.plan_matmul(lowered.store, p.a_dtype, space.m, space.n, k, b.level, batch=space.batch,
                               threads=b.threads, cache=b.cache)
     (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
-    header = {matmul.A: a, matmul.A_TABLE: _table(b, a_walk), matmul.LDA: a_walk.row,
+    header = {matmul.A: a, matmul.A_TABLE: _table(b, a_walk), matmul.STRIDE: a_walk.row,
               matmul.W: w, matmul.W_TABLE: _table(b, w_walk)}
     _run(b, step, header, [*slots, _output(b.result(node.output), space, lowered)])
 

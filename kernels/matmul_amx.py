@@ -1,27 +1,31 @@
 """Tiles of the integer matmul on AMX: tdpbusd / tdpbssd on tile registers of 16 rows x 64 bytes.
 
 A tile is 32 x 32 outputs (2 x 2 accumulators, 2 tiles of activations, 2 of weights) or 16 x 64 for few rows (1 x 4).
-Activations are read where they lie; the last k % 64 of each row go through a zero-padded copy. Rows at the edge are a
-matter of the tile configuration, which `amx_setup` loads once for all tiles with as many rows.
+Activations are read where they lie; the last k % 64 of each row go through a zero-padded copy, and so do the rows of a
+window that do not lie evenly. Rows at the edge are a matter of the tile configuration, which `amx_setup` loads once for
+all tiles with as many rows.
 
 s8 activations use tdpbssd. sum (a + 128) * w = sum a * w + 128 * sum w, so the accumulators start from the column sums.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from numba import types
 from numba.extending import intrinsic
 
 from graphq.kernels.intrinsics import I8, I64, c64
-from graphq.kernels.matmul_vector import FRAME, frame
+from graphq.kernels.tile_frame import FRAME, Frame, Window
 from graphq.kernels.x86 import S32X16, Loop, Tiles, at, filled, load, load_bytes, smaller, store, vector
 
-# Scratch memory after the accumulators: configuration, emulated tile registers, the last k of 32 rows, first sums.
+# Scratch memory after the accumulators: configuration, emulated tile registers, 64 bytes of k of 32 rows, first sums,
+# addresses of 32 rows.
 STATE = 4096
 COPY = STATE + 64 + 8 * 1024
 FIRST = COPY + 32 * 64
-SCRATCH = FIRST + 4 * 64
+PLACES = FIRST + 4 * 64
+SCRATCH = PLACES + 32 * 8
 
 
 def amx_setup(row_tiles: int, emulated: bool) -> Any:
@@ -31,7 +35,7 @@ def amx_setup(row_tiles: int, emulated: bool) -> Any:
     def setup(_typing: Any, address: Any, rows: Any) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             rows = args[1]
-            state = at(b, frame(b, args[0])[-1], STATE)
+            state = at(b, Frame.read(b, args[0]).acc, STATE)
             tiles = Tiles(b, state, emulated)
             with b.if_else(b.icmp_signed(">", rows, c64(0))) as (configure, release):
                 with configure:
@@ -61,7 +65,7 @@ def _numbers(row_tiles: int) -> tuple[list[list[int]], list[int], list[int]]:
     return [[0, 1, 2, 3]], [4], [5, 6, 7]
 
 
-def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool) -> Any:
+def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading: str = "rows") -> Any:
     """Make the tile intrinsic of 16 * `row_tiles` x 16 * `panels` outputs; `amx_setup` for its rows must have run."""
     sums_of, a_of, w_of = _numbers(row_tiles)
     signed = a_dtype == "s8"
@@ -75,49 +79,90 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool) -> Any:
                     tiles.load(a_of[r], a[r], lda)
                 tiles.dot(sums_of[r][j], a_of[r], weights, signed)
 
-    def accumulate(b: Any, used: int, args: Any) -> None:
-        a, lda, w, k, m, sums, acc = args
-        tiles = Tiles(b, at(b, acc, STATE), emulated)
-        stride = b.shl(b.ashr(at(b, k, 3), c64(2)), c64(6))  # bytes of a panel
+    def copied(b: Any, f: Frame, address: Callable[[Any], Any], length: Any) -> list[Any]:
+        """Copy `length` (at most 64) bytes of every row, zeros after them; the copies' addresses, 64 bytes a row."""
+        copy = at(b, f.acc, COPY)
+        with Loop(b, f.rows) as loop:
+            store(b, load_bytes(b, address(loop.k), length), at(b, copy, b.mul(loop.k, c64(64))))
+        return [at(b, copy, 1024 * r) for r in range(row_tiles)]
+
+    def from_rows(b: Any, f: Frame, tiles: Tiles, used: int, a: Any, lda: Any, panel: list[Any]) -> None:
+        """Multiply f.k bytes of rows `lda` apart."""
+        steps, tail = b.ashr(f.k, c64(6)), b.and_(f.k, c64(63))
+        rows = [at(b, a, b.mul(lda, c64(16 * r))) for r in range(used)]
+        with Loop(b, steps) as loop:
+            multiply(b, tiles, used, [at(b, x, b.mul(loop.k, c64(64))) for x in rows], lda,
+                     [at(b, x, b.mul(loop.k, c64(1024))) for x in panel])
+        with b.if_then(b.icmp_signed(">", tail, c64(0))):
+            source = at(b, a, b.mul(steps, c64(64)))
+            # weights past the panel's end are some other memory of the packed buffer, times these zeros
+            copies = copied(b, f, lambda i: at(b, source, b.mul(i, lda)), tail)
+            multiply(b, tiles, used, copies, c64(64), [at(b, x, b.mul(steps, c64(1024))) for x in panel])
+
+    def from_copies(b: Any, f: Frame, tiles: Tiles, used: int, places: Any, panel: list[Any]) -> None:
+        """Multiply f.k bytes of rows whose addresses are the words at `places`."""
+        with Loop(b, b.ashr(at(b, f.k, 63), c64(6))) as loop:
+            done = b.mul(loop.k, c64(64))
+            length = smaller(b, b.sub(f.k, done), c64(64))
+            row = lambda i: at(b, load(b, at(b, places, b.mul(i, c64(8))), I64, 8), done)  # noqa: E731
+            multiply(b, tiles, used, copied(b, f, row, length), c64(64),
+                     [at(b, x, b.mul(loop.k, c64(1024))) for x in panel])
+
+    def from_window(b: Any, f: Frame, tiles: Tiles, used: int, window: Window, outer: Any, inner: Any,
+                    panel: list[Any]) -> None:
+        """Multiply one tap: tiles are loaded where rows lie evenly, else (image borders, line ends) from copies."""
+        places = at(b, f.acc, PLACES)
+        first = window.address(c64(0), outer, inner)
+        lda = b.sub(window.address(smaller(b, c64(1), b.sub(f.rows, c64(1))), outer, inner), first)
+        with Loop(b, f.rows, [c64(0)]) as loop:
+            place = window.address(loop.k, outer, inner)
+            store(b, place, at(b, places, b.mul(loop.k, c64(8))))
+            uneven = b.xor(place, at(b, first, b.mul(loop.k, lda)))
+            loop.update([b.or_(loop.values[0], uneven)])
+        with b.if_else(b.icmp_signed("==", loop.values[0], c64(0))) as (even, other):
+            with even:
+                from_rows(b, f, tiles, used, first, lda, panel)
+            with other:
+                from_copies(b, f, tiles, used, places, panel)
+
+    def accumulate(b: Any, f: Frame, used: int) -> None:
+        tiles = Tiles(b, at(b, f.acc, STATE), emulated)
+        line = b.shl(b.ashr(at(b, f.k, 3), c64(2)), c64(6))  # bytes of a panel's k
         for j in range(panels):
             if signed:
-                first = at(b, acc, FIRST + 64 * j)
-                store(b, b.shl(load(b, at(b, sums, 64 * j), S32X16), filled(S32X16, 7)), first)
+                first = at(b, f.acc, FIRST + 64 * j)
+                store(b, b.shl(load(b, at(b, f.sums, 64 * j), S32X16), filled(S32X16, 7)), first)
             for r in range(used):
                 if signed:
                     tiles.load(sums_of[r][j], first, c64(0))
                 else:
                     tiles.zero(sums_of[r][j])
-        panel = [at(b, w, b.mul(stride, c64(j))) for j in range(panels)]
-        row = [at(b, a, b.mul(lda, c64(16 * r))) for r in range(used)]
-        steps, tail = b.ashr(k, c64(6)), b.and_(k, c64(63))
-        with Loop(b, steps) as loop:
-            multiply(b, tiles, used, [at(b, x, b.mul(loop.k, c64(64))) for x in row], lda,
-                     [at(b, x, b.mul(loop.k, c64(1024))) for x in panel])
-        with b.if_then(b.icmp_signed(">", tail, c64(0))):
-            source, copy = at(b, a, b.mul(steps, c64(64))), at(b, acc, COPY)
-            with Loop(b, m) as loop:
-                line = load_bytes(b, at(b, source, b.mul(loop.k, lda)), tail)
-                store(b, line, at(b, copy, b.mul(loop.k, c64(64))))
-            # weights past the panel's end are some other memory of the packed buffer, times these zeros
-            multiply(b, tiles, used, [at(b, copy, 1024 * r) for r in range(used)], c64(64),
-                     [at(b, x, b.mul(steps, c64(1024))) for x in panel])
+        if reading == "rows":
+            panel = [at(b, f.w, b.mul(line, c64(j))) for j in range(panels)]
+            from_rows(b, f, tiles, used, f.a, f.stride, panel)
+        else:
+            window = Window(b, f)
+            stride = b.mul(line, b.mul(window.outer, window.inner))
+            with Loop(b, window.outer) as outer, Loop(b, window.inner) as inner:
+                tap = b.add(b.mul(outer.k, window.inner), inner.k)
+                panel = [at(b, f.w, b.mul(tap, line), b.mul(stride, c64(j))) for j in range(panels)]
+                from_window(b, f, tiles, used, window, outer.k, inner.k, panel)
         for r in range(used):
             for j in range(panels):
-                tiles.store(sums_of[r][j], at(b, acc, 16 * r * 64 * panels + 64 * j), c64(64 * panels))
+                tiles.store(sums_of[r][j], at(b, f.acc, 16 * r * 64 * panels + 64 * j), c64(64 * panels))
 
     @intrinsic
     def tile(_typing: Any, address: Any) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            args = frame(b, args[0])
+            f = Frame.read(b, args[0])
             if row_tiles == 1:
-                accumulate(b, 1, args)
+                accumulate(b, f, 1)
                 return context.get_dummy_value()
-            with b.if_else(b.icmp_signed(">", args[4], c64(16))) as (both, one):
+            with b.if_else(b.icmp_signed(">", f.rows, c64(16))) as (both, one):
                 with both:
-                    accumulate(b, 2, args)
+                    accumulate(b, f, 2)
                 with one:
-                    accumulate(b, 1, args)
+                    accumulate(b, f, 1)
             return context.get_dummy_value()
 
         return FRAME, codegen

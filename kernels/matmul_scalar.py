@@ -6,25 +6,42 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from graphq.kernels.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32
+from graphq.kernels.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32, word
+from graphq.kernels.tile_frame import ROWS_AT
 
 
-def scalar_tile(shift: int) -> Any:
-    """Make the tile function of one panel; activations are bytes xor `shift` (128 for s8)."""
+@njit(error_model="numpy")
+def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> None:
+    """Add the products of one row of `k` bytes, `along_k` apart, to its 16 sums."""
+    for j in range(k):
+        x = load_u8(a + j * along_k) ^ shift
+        line = w + j // 4 * 64 + j % 4
+        for c in range(16):
+            store_s32(acc + 4 * c, load_s32(acc + 4 * c) + x * load_s8(line + 4 * c))
+
+
+def scalar_tile(shift: int, reading: str) -> Any:
+    """Make the tile function of one panel; activations are bytes xor `shift` (128 for s8), found as `reading` says."""
+    windows, along_i, along_k = reading == "windows", reading == "rows", reading == "columns"
 
     @njit(error_model="numpy")
     def tile(address: int) -> None:
         frame = np.intp(address)
-        a, lda, w, k = load_s64(frame), load_s64(frame + 8), load_s64(frame + 16), load_s64(frame + 24)
+        a, stride, w, k = load_s64(frame), load_s64(frame + 8), load_s64(frame + 16), load_s64(frame + 24)
         rows, acc = load_s64(frame + 32), load_s64(frame + 48)
         for i in range(rows):
             for c in range(16):
                 store_s32(acc + 64 * i + 4 * c, 0)
-            for j in range(k):
-                x = load_u8(a + i * lda + j) ^ shift
-                line = w + j // 4 * 64 + j % 4
-                for c in range(16):
-                    at = acc + 64 * i + 4 * c
-                    store_s32(at, load_s32(at) + x * load_s8(line + 4 * c))
+            if windows:
+                tap = 0
+                entries = frame + 8 * (ROWS_AT + 2 * i)
+                for outer in range(word(stride, 1)):
+                    for inner in range(word(stride, 2)):
+                        at = load_s64(load_s64(entries) + 8 * outer) + load_s64(load_s64(entries + 8) + 8 * inner)
+                        source = a + at if at >= 0 else stride + word(stride, 5)
+                        _accumulate(source, 1, k, shift, w + tap * ((k + 3) // 4 * 64), acc + 64 * i)
+                        tap += 1
+            else:
+                _accumulate(a + i * (stride if along_i else 1), stride if along_k else 1, k, shift, w, acc + 64 * i)
 
     return tile

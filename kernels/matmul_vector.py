@@ -1,4 +1,4 @@
-"""Tiles of the integer matmul in vector registers: vpdpbusd (VNNI), or vpmaddwd on products widened to 16 bits.
+"""Tiles of a matmul in vector registers: vpdpbusd (VNNI), or vpmaddwd on products widened to 16 bits.
 
 A tile is `rows` x `panels` * 16 outputs, its accumulators stay in registers over all of k. With 6 x 4 on VNNI 24 of the
 32 registers accumulate, and 4 loads of weights and 6 broadcasts of activations feed 24 products: measured 0.465 TOPS on
@@ -10,22 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from numba import types
 from numba.extending import intrinsic
 
-from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, splat
-from graphq.kernels.x86 import S32X16, Loop, at, dot_u8s8, filled, load, madd16, shuffle, smaller, store, vector
+from graphq.kernels.intrinsics import I8, I16, I32, c64, splat
+from graphq.kernels.tile_frame import FRAME, Frame, Window, clamped, read_columns, tail_group
+from graphq.kernels.x86 import Loop, at, dot_u8s8, filled, load, madd16, shuffle, store, vector
 
-FRAME = types.void(types.uintp)  # the signature of every tile, see `frame`
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8
 
 
 @dataclass(frozen=True)
 class Products:
-    """How an instruction multiplies: a panel of 16 columns takes `parts` vectors of weights and accumulators (`kind`).
+    """How an instruction multiplies groups: the 4 bytes of a row, or of a column of weights, that share a lane.
 
-    `activations(b, group)` spreads four activations (s32) over a vector, `weights(b, address)` loads the part at an
-    address, `dot(b, acc, x, w)` accumulates, and `columns(b, parts)` gives the sums of a panel, lowest column first.
+    A panel of 16 columns takes `parts` vectors of weights and of accumulators (of type `kind`). `activations(b, group)`
+    spreads a group (s32) over a vector, `weights(b, address)` loads the part at an address, `dot(b, acc, x, w)`
+    accumulates, and `columns(b, parts)` gives the sums of a panel, lowest column first.
     """
 
     parts: int
@@ -36,17 +36,25 @@ class Products:
     columns: Callable[..., list[Any]]
 
 
-def vnni(emulated: bool) -> Products:
-    """Multiply by vpdpbusd: one part, four products a lane."""
-    return Products(1, S32X16, lambda b, group: splat(b, group, 16), lambda b, address: load(b, address, S32X16),
+def unsigned(b: Any, group: Any, a_dtype: str) -> Any:
+    """Four activations as u8: s8 become s8 + 128."""
+    return b.xor(group, I32(FLIP)) if a_dtype == "s8" else group
+
+
+def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
+    """Multiply by vpdpbusd: `lanes` columns a part, four products a lane."""
+    kind = vector(I32, lanes)
+    return Products(16 // lanes, kind, lambda b, group: splat(b, unsigned(b, group, a_dtype), lanes),
+                    lambda b, address: load(b, address, kind),
                     lambda b, acc, x, w: dot_u8s8(b, acc, x, w, emulated), lambda b, parts: parts)
 
 
-def widened(lanes: int, emulated: bool) -> Products:
+def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
     """Multiply by vpmaddwd: parts of lanes / 2 columns, two neighbouring lanes a column."""
     words = vector(I16, 2 * lanes)
 
     def activations(b: Any, group: Any) -> Any:
+        group = unsigned(b, group, a_dtype)
         return b.zext(b.bitcast(splat(b, group, lanes // 2), vector(I8, 2 * lanes)), words)
 
     def weights(b: Any, address: Any) -> Any:
@@ -61,36 +69,11 @@ def widened(lanes: int, emulated: bool) -> Products:
                     lambda b, acc, x, w: b.add(acc, madd16(b, x, w, emulated)), columns)
 
 
-def frame(b: Any, address: Any) -> list[Any]:
-    """Load what a tile function is called with: a, lda, w, k, rows, sums, acc, a word of 8 bytes each.
-
-    `a` and `w` are addresses of the first row and panel, `lda` bytes between rows, `rows` how many are valid, `sums`
-    the column sums of the first panel, `acc` where the sums go: dense rows of s32, 16 for each panel.
-    """
-    return [load(b, at(b, address, 8 * i), I64, 8) for i in range(7)]
+Groups = Callable[[Any], list[Any]]  # the groups of all rows at a group number; of a tail
 
 
-def row_addresses(b: Any, a: Any, lda: Any, rows: Any, count: int) -> list[Any]:
-    """Give `count` row addresses; those past the last row repeat it, so that a tile at the edge reads valid memory."""
-    last = b.sub(rows, c64(1))
-    return [at(b, a, b.mul(smaller(b, c64(i), last), lda)) for i in range(count)]
-
-
-def tail_group(b: Any, address: Any, tail: Any) -> Any:
-    """Load the last `tail` (1 to 3) activations of a row as a group of four (s32), reading no byte beyond.
-
-    Bytes past the end repeat the last one: their weights are the packed zeros.
-    """
-    last = b.sub(tail, c64(1))
-    group = I32(0)
-    for i in range(3):
-        byte = b.zext(load(b, at(b, address, smaller(b, c64(i), last)), I8), I32)
-        group = b.or_(group, b.shl(byte, I32(8 * i)))
-    return group
-
-
-def vector_tile(rows: int, panels: int, a_dtype: str, products: Products) -> Any:
-    """Make the tile intrinsic of `rows` x 16 * `panels` outputs for activations u8, or s8 (shifted by 128)."""
+def vector_tile(rows: int, panels: int, products: Products, reading: str) -> Any:
+    """Make the tile intrinsic of `rows` x 16 * `panels` outputs; `reading` says how it finds activations (Frame)."""
     parts = products.parts
 
     def multiply(b: Any, groups: list[Any], w: Any, acc: list[Any], stride: Any) -> list[Any]:
@@ -98,29 +81,54 @@ def vector_tile(rows: int, panels: int, a_dtype: str, products: Products) -> Any
                    for j in range(panels) for part in range(parts)]
         out = []
         for i, group in enumerate(groups):
-            x = products.activations(b, b.xor(group, I32(FLIP)) if a_dtype == "s8" else group)
+            x = products.activations(b, group)
             row = acc[i * len(weights):(i + 1) * len(weights)]
             out += [products.dot(b, value, x, weight) for value, weight in zip(row, weights, strict=True)]
         return out
 
+    def run(b: Any, f: Frame, acc: list[Any], w: Any, stride: Any, whole: Groups, tail: Groups) -> list[Any]:
+        """Accumulate over k, whose first line of weights is at `w`; panels are `stride` bytes apart."""
+        groups = b.ashr(f.k, c64(2))
+        with Loop(b, groups, acc) as loop:
+            loop.update(multiply(b, whole(loop.k), at(b, w, b.mul(loop.k, c64(64))), loop.values, stride))
+        left = b.and_(f.k, c64(3))
+        some = b.zext(b.icmp_signed(">", left, c64(0)), left.type)
+        with Loop(b, some, loop.values) as last:  # no turn or one
+            last.update(multiply(b, tail(left), at(b, w, b.mul(groups, c64(64))), last.values, stride))
+        return last.values
+
+    def from_rows(b: Any, f: Frame, acc: list[Any], addresses: list[Any], w: Any, stride: Any) -> list[Any]:
+        done = b.and_(f.k, c64(-4))
+        return run(b, f, acc, w, stride,
+                   lambda g: [load(b, at(b, row, b.mul(g, c64(4))), I32) for row in addresses],
+                   lambda left: [tail_group(b, at(b, row, done), left) for row in addresses])
+
+    def accumulate(b: Any, f: Frame, acc: list[Any]) -> list[Any]:
+        line = b.shl(b.ashr(at(b, f.k, 3), c64(2)), c64(6))  # bytes of a panel's k
+        if reading == "rows":
+            return from_rows(b, f, acc, clamped(b, f, rows), f.w, line)
+        if reading == "columns":
+            done = b.ashr(f.k, c64(2))
+            return run(b, f, acc, f.w, line, lambda g: read_columns(b, f, rows, g, c64(4)),
+                       lambda left: read_columns(b, f, rows, done, left))
+        window = Window(b, f)
+        stride = b.mul(line, b.mul(window.outer, window.inner))
+        with Loop(b, window.outer, acc) as outer, Loop(b, window.inner, outer.values) as inner:
+            tap = b.add(b.mul(outer.k, window.inner), inner.k)
+            values = from_rows(b, f, inner.values, [window.address(c64(i), outer.k, inner.k) for i in range(rows)],
+                               at(b, f.w, b.mul(tap, line)), stride)
+            inner.update(values)
+            outer.update(inner.values)
+        return outer.values
+
     @intrinsic
     def tile(_typing: Any, address: Any) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            a, lda, w, k, m, _, acc = frame(b, args[0])
-            sources = row_addresses(b, a, lda, m, rows)
-            groups, tail = b.ashr(k, c64(2)), b.and_(k, c64(3))
-            stride = b.shl(b.ashr(at(b, k, 3), c64(2)), c64(6))  # bytes of a panel
-            with Loop(b, groups, [filled(products.kind, 0)] * (rows * panels * parts)) as loop:
-                x = [load(b, at(b, source, b.mul(loop.k, c64(4))), I32) for source in sources]
-                loop.update(multiply(b, x, at(b, w, b.mul(loop.k, c64(64))), loop.values, stride))
-            done = b.and_(k, c64(-4))
-            some = b.zext(b.icmp_signed(">", tail, c64(0)), tail.type)
-            with Loop(b, some, loop.values) as last:  # no turn or one
-                x = [tail_group(b, at(b, source, done), tail) for source in sources]
-                last.update(multiply(b, x, at(b, w, b.mul(groups, c64(64))), last.values, stride))
+            f = Frame.read(b, args[0])
+            values = accumulate(b, f, [filled(products.kind, 0)] * (rows * panels * parts))
             for n in range(rows * panels):
-                address = at(b, acc, 64 * n)
-                for value in products.columns(b, last.values[n * parts:(n + 1) * parts]):
+                address = at(b, f.acc, 64 * n)
+                for value in products.columns(b, values[n * parts:(n + 1) * parts]):
                     store(b, value, address, 4 * value.type.count)
                     address = at(b, address, 4 * value.type.count)
             return context.get_dummy_value()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -15,22 +16,26 @@ from graphq.errors import KernelError
 from graphq.kernels import cache as modules
 from graphq.kernels.isa import Level
 
+Reading: TypeAlias = Literal["rows", "columns", "windows"]
+READINGS: tuple[Reading, ...] = ("rows", "columns", "windows")
+
 
 @dataclass(frozen=True)
 class Kernel:
     """A way to compute `op` on `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
 
-    `build(kernel, panels, emulated)` gives the source of its tile module for `panels` (16 columns each) at a time: it
-    defines the block functions TILE and, when the machine needs preparing, SETUP. `cost(kernel, m, n, k)` estimates
-    cycles of one core.
+    `build(kernel, panels, emulated, reading)` gives the source of its tile module for `panels` (16 columns each) at a
+    time: it defines the block functions TILE and, when the machine needs preparing, SETUP. `cost(kernel, m, n, k)`
+    estimates cycles of one core. `readings` are the ways to find activations (see `tile_frame`) that it has.
     """
 
     op: str
     dtypes: tuple[str, ...]
     tile: tuple[int, int]
     level: str
-    build: Callable[[Kernel, int, bool], str]
+    build: Callable[[Kernel, int, bool, Reading], str]
     cost: Callable[[Kernel, int, int, int], float]
+    readings: tuple[Reading, ...] = READINGS
 
     @property
     def name(self) -> str:
@@ -105,18 +110,19 @@ def plan_rows(module: str, name: str, rows: int, batch: int, threads: int, cache
 KERNELS: dict[str, Kernel] = {}
 
 
-Builder = Callable[[Kernel, int, bool], str]
+Builder = Callable[[Kernel, int, bool, Reading], str]
 
 
 def register_kernel(op: str, dtypes: Sequence[tuple[str, ...]], tiles: Sequence[tuple[int, int]], level: str,
-                    cost: Callable[[Kernel, int, int, int], float]) -> Callable[[Builder], Builder]:
+                    cost: Callable[[Kernel, int, int, int], float],
+                    readings: tuple[Reading, ...] = READINGS) -> Callable[[Builder], Builder]:
     """Register the decorated builder as a kernel for each of `dtypes` and `tiles`.
 
     Raises KernelError for a name that exists.
     """
 
     def register(build: Builder) -> Builder:
-        for kernel in (Kernel(op, d, tile, level, build, cost) for d in dtypes for tile in tiles):
+        for kernel in (Kernel(op, d, tile, level, build, cost, readings) for d in dtypes for tile in tiles):
             if kernel.name in KERNELS:
                 raise KernelError(f"a second kernel named {kernel.name}")
             KERNELS[kernel.name] = kernel
@@ -126,12 +132,13 @@ def register_kernel(op: str, dtypes: Sequence[tuple[str, ...]], tiles: Sequence[
 
 
 def select(op: str, dtypes: tuple[str, ...], m: int, n: int, k: int, level: Level,
-           log: list[str] | None = None) -> Kernel:
+           log: list[str] | None = None, *, reading: Reading = "rows") -> Kernel:
     """Choose the cheapest kernel for m x n outputs over k; `log` receives a line for every kernel considered.
 
     Raises KernelError when no kernel fits.
     """
-    fitting = [x for x in KERNELS.values() if (x.op, x.dtypes) == (op, dtypes) and level.includes(x.level)]
+    fitting = [x for x in KERNELS.values() if (x.op, x.dtypes) == (op, dtypes) and level.includes(x.level)
+               and reading in x.readings]
     if not fitting:
         raise KernelError(f"no kernel for {op} on {' '.join(dtypes)} at ISA level {level.name}")
     costs = {kernel: kernel.cost(kernel, m, n, k) for kernel in fitting}

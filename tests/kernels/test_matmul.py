@@ -118,7 +118,7 @@ def test_batches_strides_and_epilogue(kernel, emulated):
         slots = [(comp.ctypes.data, 0, 0), (scale.ctypes.data, 0, 0), (bias.ctypes.data, address[2], 0),
                  (rows.ctypes.data, 0, 4), (inv.ctypes.data, 0, 0), (zp.ctypes.data, 0, 0),
                  (out.ctypes.data, address[3], n)]
-        step.run(step.arguments({matmul.A: wide.ctypes.data, matmul.A_TABLE: address[0], matmul.LDA: wide.strides[1],
+        step.run(step.arguments({matmul.A: wide.ctypes.data, matmul.A_TABLE: address[0], matmul.STRIDE: wide.strides[1],
                                  matmul.W: packed.ctypes.data, matmul.W_TABLE: address[1]}, slots))
     total = raw_sum(a, w).astype(np.int32)
     assert (out == evaluate(store, total, [comp, scale, bias, rows, inv, zp])).all()

@@ -1,0 +1,116 @@
+"""What a tile function is called with, and the three ways in which it finds its activations.
+
+A tile function takes the address of a frame of 8-byte words:
+
+    0 a   1 stride   2 w   3 k   4 rows   5 sums   6 acc   7 ... two words for each row of the tile (windows)
+
+`w` is the address of the first panel, `k` bytes of a row (for windows: of one tap), `rows` how many rows are valid,
+`sums` the column sums of the first panel, `acc` where the sums go: dense rows, 16 of 4 bytes for each panel. Readings:
+
+    rows      row i lies at a + i * stride
+    columns   the operand is transposed: byte (i, k) lies at a + k * stride + i
+    windows   row i is an output pixel of an image at `a`; `stride` is the address of a `Windows` block, and the row's
+              two words are the addresses of its entries in the block's tables, which tap by tap say where to read
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+
+from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, store_s64, word
+from graphq.kernels.x86 import at, load, load_bytes, shuffle, smaller, vector
+
+FRAME = types.void(types.uintp)  # the signature of every tile function
+ROWS_AT = 7
+FRAME_BYTES = 8 * (ROWS_AT + 2 * 32)
+"""Of a frame: the largest tiles have 32 rows."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The frame's words as IR values."""
+
+    address: Any
+    a: Any
+    stride: Any
+    w: Any
+    k: Any
+    rows: Any
+    sums: Any
+    acc: Any
+
+    @staticmethod
+    def read(b: Any, address: Any) -> Frame:
+        """Emit the loads."""
+        return Frame(address, *(load(b, at(b, address, 8 * i), I64, 8) for i in range(ROWS_AT)))
+
+
+def clamped(b: Any, f: Frame, count: int) -> list[Any]:
+    """Give `count` row addresses; those past the last row repeat it, so that a tile at the edge reads valid memory."""
+    last = b.sub(f.rows, c64(1))
+    return [at(b, f.a, b.mul(smaller(b, c64(i), last), f.stride)) for i in range(count)]
+
+
+def tail_group(b: Any, address: Any, count: Any) -> Any:
+    """Load the last `count` (1 to 3) activations of a row as a group of four (s32), reading no byte beyond.
+
+    Bytes past the end repeat the last one: their weights are the packed zeros.
+    """
+    last = b.sub(count, c64(1))
+    group = I32(0)
+    for i in range(3):
+        byte = b.zext(load(b, at(b, address, smaller(b, c64(i), last)), I8), I32)
+        group = b.or_(group, b.shl(byte, I32(8 * i)))
+    return group
+
+
+def read_columns(b: Any, f: Frame, rows: int, group: Any, count: Any) -> list[Any]:
+    """Load group number `group` of `rows` (at most 8) rows of a transposed operand.
+
+    Four neighbouring k of 8 rows are four loads of 8 bytes, interleaved. The first `count` of them exist, the others
+    repeat the last; bytes past the last valid row are not read.
+    """
+    last, first = b.sub(count, c64(1)), b.mul(group, c64(4))
+    lines = [load_bytes(b, at(b, f.a, b.mul(b.add(first, smaller(b, c64(t), last)), f.stride)), f.rows, 8)
+             for t in range(4)]
+    pairs = [b.bitcast(shuffle(b, lines[t], lines[t + 1], [x for i in range(8) for x in (i, i + 8)]), vector(I16, 8))
+             for t in (0, 2)]
+    words = b.bitcast(shuffle(b, pairs[0], pairs[1], [x for i in range(8) for x in (i, i + 8)]), vector(I32, 8))
+    return [b.extract_element(words, I32(i)) for i in range(rows)]
+
+
+class Window:
+    """Reads the addresses of taps: a + outer entry + inner entry, or the pad row where one of them is negative."""
+
+    def __init__(self, b: ir.IRBuilder, f: Frame) -> None:
+        self.b, self.f = b, f
+        self.outer, self.inner = (load(b, at(b, f.stride, 8 * i), I64, 8) for i in (1, 2))
+        self.pad = b.add(f.stride, load(b, at(b, f.stride, 40), I64, 8))
+
+    def address(self, row: Any, outer: Any, inner: Any) -> Any:
+        """Emit the address of the channels that row `row` (an IR value) of the tile reads at tap (outer, inner)."""
+        b, offset = self.b, c64(0)
+        for n, tap in enumerate((outer, inner)):
+            entries = load(b, at(b, self.f.address, 8 * (ROWS_AT + n), b.mul(row, c64(16))), I64, 8)
+            offset = b.add(offset, load(b, at(b, entries, b.mul(tap, c64(8))), I64, 8))
+        inside = b.icmp_signed(">=", offset, c64(0))
+        return b.select(inside, b.add(self.f.a, offset), self.pad)
+
+
+@njit(error_model="numpy")
+def place_windows(frame: int, windows: int, first: int, rows: int, step: int) -> None:
+    """Fill in the words of a tile's `step` rows, which are output pixels `first` and on; `rows` of them are valid."""
+    width, outer_taps, inner_taps = word(windows, 0), word(windows, 1), word(windows, 2)
+    outer, inner = windows + word(windows, 3), windows + word(windows, 4)
+    y, x = first // width, first % width
+    for r in range(step):
+        store_s64(frame + 56 + 16 * r, outer + 8 * y * outer_taps)
+        store_s64(frame + 64 + 16 * r, inner + 8 * x * inner_taps)
+        if r < rows - 1:
+            x += 1
+            if x == width:
+                x = 0
+                y += 1
