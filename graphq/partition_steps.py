@@ -1,32 +1,28 @@
-"""From a lowered partition to plan steps: where the kernels' argument words come from."""
+"""The plan steps of matmuls and elementwise chains, from what was lowered."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels import eltwise, matmul, pack, rows
-from graphq.kernels.epilogue import Source
-from graphq.kernels.expression import STORAGE
 from graphq.kernels.lower import IntegerMatmul, Lowered
-from graphq.kernels.registry import HEADER_WORDS, Step
-from graphq.kernels.space import Space, Walk, broadcast_strides, factor
+from graphq.kernels.space import broadcast_strides, factor
 from graphq.plan_builder import PlanBuilder
 from graphq.runtime import Ref
-
-Strides = tuple[int, ...]
+from graphq.slots import Strides, output, place, run, table
 
 
 def eltwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """One step: the loop over the output."""
-    places = [_place(b, node, s, lowered.out) for s in lowered.sources]
+    places = [place(b, node, s, lowered.out) for s in lowered.sources]
     space = factor(lowered.out, [strides for _, strides in places])
     out = b.result(node.output)
     step = eltwise.plan_eltwise(lowered.store, space.batch, space.m, space.n, b.level, threads=b.threads, cache=b.cache)
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
-    _run(b, step, {}, [*slots, _output(out, space, lowered)])
+    run(b, step, {}, [*slots, output(out, space, lowered)])
 
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -43,52 +39,20 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         elif s.place == "row sums":
             places.append((Ref(_row_sums(b, source, p)), broadcast_strides(s.shape, lowered.out, 4)))
         else:
-            places.append(_place(b, node, s, lowered.out))
+            places.append(place(b, node, s, lowered.out))
     batched = any(places[1][1])
     space = factor(lowered.out, [strides for _, strides in places], keep=2 if batched else 1)
     step = matmul.plan_matmul(lowered.store, p.a_dtype, space.m, space.n, k, b.level, batch=space.batch,
                               threads=b.threads, cache=b.cache)
     (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
-    header = {matmul.A: a, matmul.A_TABLE: _table(b, a_walk), matmul.STRIDE: a_walk.row,
-              matmul.W: w, matmul.W_TABLE: _table(b, w_walk)}
-    _run(b, step, header, [*slots, _output(b.result(node.output), space, lowered)])
+    header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: a_walk.row,
+              matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
+    run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 
 
 def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
     """Byte strides along the rows and batch of `out` of a dense array of `shape` whose elements are `step` bytes."""
     return broadcast_strides(shape[-len(out) + 1:] if len(out) > 1 else (), out[:-1], step)
-
-
-def _place(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) -> tuple[Ref, Strides]:
-    """Where an operand lies, and its byte strides along the output."""
-    if source.place == "parameter":
-        assert source.data is not None
-        buffer = b.constant(source.data)
-    else:
-        value = node.inputs[source.index]
-        assert value is not None
-        buffer = b.of[value]
-    return Ref(buffer), broadcast_strides(source.shape, out, STORAGE[source.dtype].itemsize)
-
-
-def _output(buffer: int, space: Space, lowered: Lowered) -> tuple[Ref, Walk]:
-    """The output's slot: dense rows, dense batch elements."""
-    row = space.n * STORAGE[lowered.store.dtype].itemsize
-    table = np.arange(space.batch, dtype=np.int64) * (row * space.m) if space.batch > 1 else None
-    return Ref(buffer), Walk(table, row)
-
-
-def _table(b: PlanBuilder, walk: Walk) -> int | Ref:
-    return 0 if walk.table is None else Ref(b.constant(walk.table))
-
-
-def _run(b: PlanBuilder, step: Step, header: Mapping[int, int | Ref], slots: Sequence[tuple[Ref, Walk]]) -> None:
-    """Add a kernel's step: its header with `header` filled in, then (pointer, table, row stride) of each slot."""
-    words: list[int | Ref] = [header.get(k, w) for k, w in enumerate(step.header)]
-    words += [0] * (HEADER_WORDS - len(words))
-    for ref, walk in slots:
-        words += [ref, _table(b, walk), walk.row]
-    b.native(step, words)
 
 
 def _source(b: PlanBuilder, node: Node, p: IntegerMatmul) -> int:
@@ -100,8 +64,7 @@ def _source(b: PlanBuilder, node: Node, p: IntegerMatmul) -> int:
     *batch, k, m = p.a_shape
     out = b.temporary(prod(p.a_shape))
     step = rows.plan_copy(m, k, batch=prod(batch), threads=b.threads, cache=b.cache)
-    table = _dense(b, prod(batch), m * k)
-    _run(b, step, {0: Ref(b.of[value]), 1: table, 2: 1, 3: m, 4: Ref(out)}, [])
+    run(b, step, {0: Ref(b.of[value]), 1: _dense(b, prod(batch), m * k), 2: 1, 3: m, 4: Ref(out)}, [])
     return out
 
 
@@ -122,7 +85,7 @@ def _weights(b: PlanBuilder, node: Node, p: IntegerMatmul) -> tuple[int, int]:
     out = b.temporary(size * batch)
     along_k, along_n = (1, k) if p.transpose_b else (n, 1)
     step = pack.plan_pack(p.b_dtype, k, n, batch=batch, threads=b.threads, cache=b.cache)
-    _run(b, step, {0: Ref(b.of[value]), 1: _dense(b, batch, k * n), 2: along_k, 3: along_n, 4: Ref(out)}, [])
+    run(b, step, {0: Ref(b.of[value]), 1: _dense(b, batch, k * n), 2: along_k, 3: along_n, 4: Ref(out)}, [])
     return out, size
 
 
@@ -131,5 +94,5 @@ def _row_sums(b: PlanBuilder, source: int, p: IntegerMatmul) -> int:
     m = prod(p.rows)
     out = b.temporary(4 * m)
     step = rows.plan_row_sums(p.a_dtype, m, p.k, threads=b.threads, cache=b.cache)
-    _run(b, step, {0: Ref(source), 3: Ref(out)}, [])
+    run(b, step, {0: Ref(source), 3: Ref(out)}, [])
     return out
