@@ -1,5 +1,6 @@
 """Passes: one a file; pipeline.py has their order."""
 from graphq.passes.canonicalise import canonicalise
+from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
 from graphq.passes.duplicate_dequantize import duplicate_dequantize
 from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants
@@ -9,5 +10,5 @@ from graphq.passes.pipeline import PIPELINE, run_passes
 from graphq.rewrite import ANY, Match, Pass, Refusal, Rewrite
 
 __all__ = ["ANY", "PIPELINE", "FuseEltwise", "FuseMatmul", "Match", "Pass", "Refusal", "Rewrite", "canonicalise",
-           "duplicate_dequantize", "eliminate_common_subexpressions", "eliminate_dead_code", "fold_constants",
-           "fold_dequantized_constants", "run_passes"]
+           "channels_last", "duplicate_dequantize", "eliminate_common_subexpressions", "eliminate_dead_code",
+           "fold_constants", "fold_dequantized_constants", "run_passes"]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph
 from graphq.passes.canonicalise import canonicalise
+from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
 from graphq.passes.duplicate_dequantize import duplicate_dequantize
 from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants
@@ -21,6 +22,8 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,
     canonicalise,
     fold_constants,
+    channels_last,
+    canonicalise,
     eliminate_common_subexpressions,
     duplicate_dequantize,
     FuseMatmul(),

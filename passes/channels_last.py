@@ -1,0 +1,195 @@
+"""Let convolutions, pools and interpolations compute on channels-last tensors, with the fewest bytes reordered.
+
+Every node computes either in the layout that the graph gives or channels last: ANCHORS with data_format NCX must do the
+latter, what `channels_last_form` does not know the former, all others are free. A value is reordered, once, when
+those that make and use it differ. Which free nodes go where, so that the reordered values are the smallest, is a
+minimum cut (as in Lawler, "Cutsets and partitions of hypergraphs", 1973: values are hyperedges over nodes).
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+
+import networkx as nx
+
+from graphq.ir import Graph, Node, Use, Value
+from graphq.passes.layouts import (
+    ANCHORS,
+    Form,
+    aligned,
+    channels_last_form,
+    has_layouts,
+    is_view,
+    moved,
+    to_first,
+    to_last,
+)
+
+GIVEN, LAST = "given", "last"
+"""The two sides of the cut."""
+
+WEIGHT = 16
+"""What a byte costs, against 1 to 4 for a reorder as such."""
+
+
+def channels_last(graph: Graph) -> int:
+    """convolution(x, NCX) -> transpose(convolution(transpose(x), NXC)), and what lies between follows; nodes changed.
+
+    Inputs and outputs keep their layout. Numbers stay, but for reductions, whose sums in f64 may be taken in another
+    order before they are rounded to f32.
+    """
+    forms = {n: f for n in graph.nodes if (f := channels_last_form(n)) is not None}
+    if not any(n.op.name in ANCHORS for n in forms):
+        return 0
+    return _Placement(graph, forms).rewrite()
+
+
+def _turns(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, str]:
+    """The static_transposes that lead from one layout to the other, and to which.
+
+    Of rank 3, where both are one order: those of a value that comes from channels-first operations lead to LAST.
+    """
+    turns: dict[Node, str] = {}
+    first: set[Value] = set()
+    for node in graph.nodes:
+        if node.op.name == "static_transpose":
+            order = tuple(d % len(node.attrs["order"]) for d in node.attrs["order"])
+            fits = [side for side, wanted in ((LAST, to_last), (GIVEN, to_first))
+                    if len(order) >= 3 and order == wanted(len(order))]
+            if fits:
+                turns[node] = fits[0] if len(fits) == 1 or node.inputs[0] in first else GIVEN
+        from_first = node.op.name in ANCHORS or any(v in first for v in node.operands)
+        if node in forms and from_first or turns.get(node) == GIVEN:
+            first.update(node.outputs)
+    return turns
+
+
+class _Placement:
+    """The layouts chosen for one graph, and the graph rewritten to them.
+
+    A transpose to LAST uses its operand channels last, and its result is in the given layout; one to GIVEN uses its
+    operand in the given layout, and its result is one that is made channels last: so they cost nothing where the other
+    layout is there already.
+    """
+
+    def __init__(self, graph: Graph, forms: Mapping[Node, Form]) -> None:
+        self.graph, self.forms = graph, forms
+        self.turns = _turns(graph, forms)
+        self.last = self._cheapest()
+        self.other: dict[Value, Value] = {}  # a value, and the same channels last
+        self.names: dict[Value, str] = {}
+
+    def _cheapest(self) -> set[Node]:
+        """The nodes of `forms` that compute channels last: one side of a minimum cut, the larger one of equals.
+
+        So what could be on either side stays with the anchors, that they may fuse it.
+        """
+        flow = nx.DiGraph()
+        flow.add_nodes_from((GIVEN, LAST))
+        for k, value in enumerate(self._values()):
+            maker, users = self._maker(value), {self._user(u) for u in value.uses}
+            pins = {maker} | users
+            if len(pins) > 1:
+                # Cut when pins lie on both sides: one of LAST draws `some` there, one of GIVEN `all`.
+                some, all_ = f"some {k}", f"all {k}"
+                flow.add_edge(some, all_, capacity=_cost(value, inner=maker != GIVEN and users != {GIVEN}))
+                flow.add_edges_from((pin, some) for pin in pins if pin != GIVEN)
+                flow.add_edges_from((all_, pin) for pin in pins if pin != LAST)
+        _, (last, _) = nx.minimum_cut(flow, LAST, GIVEN)  # networkx gives the least side of the sink
+        return {n for n in self.forms if n in last or n.op.name in ANCHORS}
+
+    def _values(self) -> Iterator[Value]:
+        """Those that cost something to reorder."""
+        for value in (*self.graph.inputs, *(v for n in self.graph.nodes for v in n.outputs)):
+            if has_layouts(value) and value.data is None:
+                yield value
+
+    def _side(self, node: Node) -> Node | str:
+        return LAST if node.op.name in ANCHORS else node
+
+    def _maker(self, value: Value) -> Node | str:
+        """Where `value` is made: the side, or the node whose side it is."""
+        node = value.node
+        if node is None or node in self.turns:
+            return GIVEN if node is None or self.turns[node] == LAST else LAST
+        return self._side(node) if node in self.forms and self.forms[node].outputs[value.index] else GIVEN
+
+    def _user(self, use: Use) -> Node | str:
+        """Where a value is used, likewise."""
+        node = use.node
+        if node is None or node in self.turns:
+            return GIVEN if node is None else self.turns[node]
+        return self._side(node) if node in self.forms and self.forms[node].operands[use.index] == "moves" else GIVEN
+
+    def rewrite(self) -> int:
+        """Make the chosen nodes again, channels last; their number."""
+        for node in list(self.graph.nodes):
+            if node in self.last:
+                self._remake(node)
+            elif node in self.turns:
+                self._turn(node)
+        self.graph.prune()
+        for value, name in self.names.items():
+            if value.name is None and not (value.node is None or value.node.removed):
+                self.graph.rename(value, name)
+        return len(self.last)
+
+    def _turn(self, node: Node) -> None:
+        """A transpose that is there already makes the other layout, or takes the one that is there."""
+        (source,) = node.operands
+        if self.turns[node] == GIVEN:
+            self.other[node.output] = source
+        elif self.other.setdefault(source, node.output) is not node.output:
+            self.graph.replace_uses(node.output, self.other[source])
+
+    def _remake(self, node: Node) -> None:
+        graph, form = self.graph, self.forms[node]
+        with graph.before(node):
+            operands = [None if v is None else self._operand(node, v, port)
+                        for v, port in zip(node.inputs, form.operands, strict=True)]
+            outs = graph.add_node(node.op, operands, {**node.attrs, **form.attrs})
+            made = outs[0].node
+            assert made is not None
+            made.meta = node.meta
+            for old, new, moves in zip(node.outputs, outs, form.outputs, strict=True):
+                self._replace(old, new, moves)
+
+    def _operand(self, node: Node, value: Value, port: str) -> Value:
+        if port == "stays":
+            return value
+        if port == "aligned":
+            (rank,) = {len(v.type.shape or ()) for v in node.outputs}
+            return aligned(self.graph, value, rank)
+        if value not in self.other:
+            assert value.shape is not None
+            self.other[value] = moved(self.graph, value, to_last(len(value.shape)))
+        return self.other[value]
+
+    def _replace(self, old: Value, new: Value, moves: bool) -> None:
+        """Let the users of `old` in the given layout use `new`, reordered when it `moves`; others are made again."""
+        if moves:
+            assert old.shape is not None
+            self.other[old] = new
+            uses = [u for u in old.uses if not self._is_last(u)]
+            if uses:
+                new = moved(self.graph, new, to_first(len(old.shape)))
+                self.graph.replace_uses(old, new, uses)
+        else:
+            self.graph.replace_uses(old, new)
+        if old.name is not None:
+            self.names[new] = old.name
+
+    def _is_last(self, use: Use) -> bool:
+        side = self._user(use)
+        return side == LAST or side in self.last
+
+
+def _cost(value: Value, inner: bool) -> int:
+    """The bytes that a reorder of `value` moves, unknown dimensions as 1, times WEIGHT; views cost next to nothing.
+
+    Among equals, rather what comes from outside or leaves is reordered than what may fuse with its users.
+    """
+    shape = value.shape or ()
+    if is_view(shape):
+        return 1
+    return WEIGHT * value.dtype.itemsize * prod(1 if d is None else d for d in shape) + (4 if inner else 1)

@@ -1,0 +1,181 @@
+"""How operations compute on channels-last tensors: [n, c, spatial...] stored as [n, spatial..., c].
+
+A value of rank 3 or more has two layouts: as the graph gives it, or with axis 1 moved to the end. Of a node that can
+compute in the latter, `channels_last_form` tells its attributes there, and which operands and results are moved.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from graphq.ir import Dim, Graph, Node, Value
+from graphq.op import OPS
+
+Port: TypeAlias = Literal["stays", "moves", "aligned"]
+"""An operand stays as it is; or is moved; or is moved for nothing, once it has the result's rank (constants, views)."""
+
+ANCHORS = ("convolution", "conv_transpose", "max_pool", "avg_pool", "interpolate")
+"""Operations whose kernels read channels-last tensors alone."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A node on channels-last tensors: the attributes that change, and how its operands and results are laid out."""
+
+    operands: tuple[Port, ...]
+    outputs: tuple[bool, ...]
+    attrs: Mapping[str, Any]
+
+
+def to_last(rank: int) -> tuple[int, ...]:
+    """The order of static_transpose that moves axis 1 to the end."""
+    return (0, *range(2, rank), 1)
+
+
+def to_first(rank: int) -> tuple[int, ...]:
+    """The inverse of `to_last`."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def has_layouts(value: Value) -> bool:
+    """Whether the value has two layouts; one of unknown rank has none."""
+    return value.shape is not None and len(value.shape) >= 3
+
+
+def is_view(shape: Sequence[Dim]) -> bool:
+    """Whether moving axis 1 of a tensor [n, c, spatial...] to the end leaves the elements in their order."""
+    return (shape[1] == 1 or all(d == 1 for d in shape[2:])) and list(shape).count(None) <= 1
+
+
+def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
+    """`value` in the other layout: a constant, a view where only dimensions of 1 move, or a static_transpose."""
+    assert value.shape is not None
+    if value.data is not None:
+        return graph.constant(np.transpose(value.data, order))
+    shape = [value.shape[d] for d in order]
+    first = shape if tuple(order) == to_first(len(order)) else value.shape
+    if is_view(first):
+        return graph.add_node(OPS["static_reshape"], [value], {"shape": [-1 if d is None else d for d in shape]})[0]
+    return graph.add_node(OPS["static_transpose"], [value], {"order": order})[0]
+
+
+def aligned(graph: Graph, value: Value, rank: int) -> Value:
+    """`value`, with leading dimensions of 1 up to `rank`, channels last; a constant, or a view."""
+    shape = (1,) * (rank - len(value.type.dims)) + value.type.dims
+    order = to_last(rank)
+    if value.data is not None:
+        return graph.constant(np.transpose(value.data.reshape(shape), order))
+    return graph.add_node(OPS["static_reshape"], [value], {"shape": [shape[d] for d in order]})[0]
+
+
+def channels_last_form(node: Node) -> Form | None:
+    """How the node computes on channels-last tensors; None when it cannot."""
+    rule = RULES.get(node.op.name)
+    moving = [v for v in (*node.operands, *node.outputs) if has_layouts(v)]
+    return rule(node) if rule is not None and moving and node.inputs[0] is not None else None
+
+
+def _anchor(node: Node) -> Form | None:
+    """Operand 0 and the result move, others stay: weights are in any format."""
+    src = node.inputs[0]
+    if src is None or not has_layouts(src) or node.attrs["data_format"] != "NCX":
+        return None
+    return Form((_source(src), *["stays"] * (len(node.inputs) - 1)),
+                tuple(has_layouts(v) for v in node.outputs), {"data_format": "NXC"})
+
+
+def _source(value: Value) -> Port:
+    return "moves" if value.data is None else "aligned"
+
+
+def _lane_wise(node: Node) -> Form | None:
+    """Operands that broadcast must have the result's rank, or come to it for nothing."""
+    shape = node.outputs[0].shape
+    ports = [None if v is None or shape is None else _broadcast(v, len(shape)) for v in node.inputs]
+    if shape is None or len(shape) < 3 or None in ports:
+        return None
+    return Form(tuple(p for p in ports if p is not None), (True,), {})
+
+
+def _broadcast(value: Value, rank: int) -> Port | None:
+    if value.shape is None:
+        return None
+    if len(value.shape) < rank and all(d == 1 for d in value.shape):
+        return "stays"
+    if len(value.shape) == rank or value.data is not None:
+        return _source(value)
+    padded = (1,) * (rank - len(value.shape)) + value.shape
+    return "aligned" if value.type.known and is_view(padded) else None
+
+
+def _along_axis(node: Node) -> Form | None:
+    """All operands and results move, and with them the attribute `axis`."""
+    ranks = {None if v is None or v.shape is None else len(v.shape) for v in node.inputs}
+    if None in ranks or len(ranks) > 1:
+        return None
+    (rank,) = ranks
+    assert rank is not None
+    return Form(tuple(_source(v) for v in node.operands), (True,) * len(node.outputs),
+                {"axis": to_last(rank).index(node.attrs["axis"] % rank)})
+
+
+def _scaled(node: Node) -> Form | None:
+    """Quantize and its kin: the channels' axis moves; scales and zero points that are operands stay."""
+    src = node.inputs[0]
+    if src is None or src.shape is None or node.attrs["qtype"] == "per_group":
+        return None
+    rank, axis = len(src.shape), node.attrs["axis"]
+    if node.attrs["qtype"] == "per_channel":
+        axis = to_last(rank).index(axis % rank)
+    return Form((_source(src), *["stays"] * (len(node.inputs) - 1)), (True,), {"axis": axis})
+
+
+def _sloped(node: Node) -> Form | None:
+    """Prelu with a slope a channel is as an anchor; any other slope broadcasts."""
+    slope = node.inputs[1]
+    assert slope is not None
+    if node.attrs["per_channel_broadcast"] and slope.shape is not None and len(slope.shape) == 1:
+        return _anchor(node)
+    return _lane_wise(node)
+
+
+def _reduced(node: Node) -> Form | None:
+    """The axes move; the result must be that of the given layout, or that moved as a whole."""
+    src = node.inputs[0]
+    if src is None or src.shape is None or len(node.inputs) > 1:
+        return None
+    rank = len(src.shape)
+    axes = {a % rank for a in node.attrs["axes"]}
+    order = to_last(rank)
+    left = list(range(rank)) if node.attrs["keep_dims"] or not axes else [d for d in range(rank) if d not in axes]
+    result = [left.index(d) for d in order if d in left]
+    follows = len(left) >= 3 and result == list(to_last(len(left)))
+    if not follows and result != sorted(result):
+        return None
+    return Form((_source(src),), (follows,), {"axes": sorted(order.index(a) for a in axes)})
+
+
+def _reshaped(node: Node) -> Form | None:
+    """Spatial dimensions may merge and split: [n, c, h, w] -> [n, c, h * w]."""
+    src, out = node.inputs[0], node.output
+    if src is None or not (src.type.known and out.type.known and has_layouts(src) and has_layouts(out)):
+        return None
+    (n, c, *_), (images, channels, *spatial) = src.type.dims, out.type.dims
+    if (n, c) != (images, channels):
+        return None
+    return Form((_source(src),), (True,), {"shape": [n, *spatial, c], "special_zero": False})
+
+
+RULES: dict[str, Callable[[Node], Form | None]] = {
+    **{name: _lane_wise for name, op in OPS.items() if op.elementwise},
+    "reorder": _lane_wise,
+    **dict.fromkeys((*ANCHORS, "bias_add", "batch_norm_inference", "group_norm"), _anchor),
+    **dict.fromkeys(("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize"), _scaled),
+    **dict.fromkeys(("concat", "softmax", "log_softmax", "gen_index"), _along_axis),
+    **{name: _reduced for name in OPS if name.startswith("reduce_")},
+    "prelu": _sloped,
+    "static_reshape": _reshaped,
+}
