@@ -112,6 +112,22 @@ def _logical_shift(x: Any, n: Any) -> Any:
     return np.right_shift(np.asarray(x).view(np.uint32), np.asarray(n).view(np.uint32)).view(np.int32)
 
 
+def fused(a: Any, b: Any, c: Any) -> np.ndarray:
+    """Give a * b + c of f32, rounded once."""
+    # The product of two f32 is exact in f64. So is the error of the sum (Knuth's TwoSum), which says on which side the
+    # exact sum lies; where it is not 0, even sums move to their odd neighbour there. An odd f64 is no tie of f32: the
+    # last rounding is that of the exact sum, subnormals included (Boldo and Melquiond, round to odd).
+    with np.errstate(all="ignore"):
+        p, c = np.asarray(a, np.float64) * b, np.asarray(c, np.float64)
+        total = np.atleast_1d(p + c)
+        part = total - p
+        error = (p - (total - part)) + (c - part)
+        bits = total.view(np.int64)
+        away = np.where((error > 0) == (total > 0), 1, -1)
+        moves = (error != 0) & np.isfinite(total) & (bits & 1 == 0)
+        return np.where(moves, bits + away, bits).view(np.float64).astype(np.float32).reshape(np.shape(p + c))
+
+
 # s32 wraps. max and min are x86's: the second operand when one is NaN or both are zeros. Comparisons are ordered (false
 # on NaN) except ne. to_s32 truncates and round_s32 rounds to even, of numbers within s32's range; of others round_s32
 # gives any number, and to_s32 must not be asked. Shift counts are constants, 0 to 31.
@@ -121,6 +137,7 @@ BASIC: dict[str, Basic] = {
     "mul": Basic(_SAME2, np.multiply),
     "div": Basic(_FLOAT2, np.divide),
     "neg": Basic(_FLOAT, np.negative),
+    "fma": Basic("f32 f32 f32 -> f32", fused),
     "abs": Basic(_FLOAT, np.abs),
     "sqrt": Basic(_FLOAT, np.sqrt),
     "rint": Basic(_FLOAT, np.rint),

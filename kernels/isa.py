@@ -38,10 +38,10 @@ class Level:
         return level_named(name).rank <= self.rank
 
 
-_AVX512 = ("f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl")
+_AVX512 = ("fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl")
 LEVELS = (
     Level("scalar", 1),
-    Level("avx2", 8, ("avx2", "f16c")),
+    Level("avx2", 8, ("avx2", "fma", "f16c")),
     Level("avx512", 16, _AVX512),
     Level("avx512_vnni", 16, (*_AVX512, "avx512vnni")),
     Level("amx", 16, (*_AVX512, "avx512vnni", "amx-tile", "amx-int8")),

@@ -60,8 +60,8 @@ def _float(method: str, b: ir.IRBuilder, lanes: int, *args: ir.Value) -> ir.Valu
     return getattr(b, f"f{method}" if scalar == F32 else method)(*args)
 
 
-def _unary(name: str, b: ir.IRBuilder, lanes: int, x: ir.Value) -> ir.Value:
-    return b.call(declare(b, f"llvm.{name}.{_suffix(lanes)}f32", x.type, [x.type]), [x])
+def _intrinsic(name: str, b: ir.IRBuilder, lanes: int, *args: ir.Value) -> ir.Value:
+    return b.call(declare(b, f"llvm.{name}.{_suffix(lanes)}f32", args[0].type, [x.type for x in args]), args)
 
 
 def _compare(sign: str, b: ir.IRBuilder, lanes: int, x: ir.Value, y: ir.Value) -> ir.Value:
@@ -83,8 +83,8 @@ def _round(b: ir.IRBuilder, lanes: int, x: ir.Value) -> ir.Value:
 
 EMIT: dict[str, Callable[..., ir.Value]] = {
     **{name: partial(_float, name) for name in ("add", "sub", "mul")},
-    **{name: partial(_unary, llvm) for name, llvm in
-       {"abs": "fabs", "sqrt": "sqrt", "rint": "rint", "floor": "floor"}.items()},
+    **{name: partial(_intrinsic, llvm) for name, llvm in
+       {"abs": "fabs", "sqrt": "sqrt", "rint": "rint", "floor": "floor", "fma": "fma"}.items()},
     **{name: partial(_compare, sign) for name, sign in
        {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items()},
     "div": lambda b, lanes, x, y: b.fdiv(x, y),

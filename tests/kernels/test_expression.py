@@ -1,11 +1,13 @@
 """Expressions: building and refusing, the NumPy meaning, and the text form."""
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 from graphq.errors import KernelError
 from graphq.kernels import expression as ex
 from graphq.kernels import math
-from graphq.kernels.expression import STORAGE, Store, acc, const, evaluate, load, op, to_source
+from graphq.kernels.expression import STORAGE, Store, acc, const, evaluate, fused, load, op, to_source
 
 X, Y = load(0, "f32", "vector"), load(1, "f32", "row")
 
@@ -21,7 +23,7 @@ def test_equal_expressions_are_one_object():
 
 
 @pytest.mark.parametrize(("build", "message"), [
-    (lambda: op("fma", X, X, X), "unknown operation 'fma'"),
+    (lambda: op("cosine", X), "unknown operation 'cosine'"),
     (lambda: op("add", X), r"add\(f32\): takes"),
     (lambda: X + acc(), r"add\(f32, s32\): takes"),
     (lambda: op("select", X, X, X), r"select\(f32, f32, f32\)"),
@@ -57,6 +59,45 @@ def test_arithmetic_is_f32_one_operation_at_a_time():
     expected = ((x * y + np.float32(0.1)) / np.float32(3)) - x
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, expected)
+
+
+def nearest(x):
+    """The f32 nearest to a Fraction, ties to even."""
+    size = abs(x)
+    exponent = -149
+    while size >= Fraction(2) ** (exponent + 24):
+        exponent += 1
+    rounded = round(size / Fraction(2) ** exponent) * Fraction(2) ** exponent  # round() takes ties to even
+    return np.float32(np.inf if rounded >= 2**128 else float(rounded)) * np.float32(-1 if x < 0 else 1)
+
+
+def test_fused_rounds_the_exact_sum_once():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 2**32, (2, 3000), dtype=np.uint64).astype(np.uint32).view(np.float32)
+    c = rng.integers(0, 2**32, 3000, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    with np.errstate(all="ignore"):
+        near = a[:1000] * b[:1000] * np.float32(-1 + 2.0**-23)  # cancels nearly all of the product
+    small = rng.integers(1, 200, 1000).astype(np.float32) * np.float32(2.0**-75)  # subnormal sums, ties among them
+    a, b, c = (np.concatenate(x) for x in ((a, a[:1000], small), (b, b[:1000], small[::-1]),
+                                           (c, near, small * np.float32(2.0**-74))))
+    one = np.float32(1)  # ties of the f64 sum that f32's bits do not show: 1 + 2**-24 + something tiny
+    ties = [(one, one + np.float32(2.0**-23), t) for t in np.float32([2.0**-24, -2.0**-24, 3e-45, -3e-45])]
+    ties += [(np.float32(1 + 2.0**-12), np.float32(1 + 2.0**-12), t) for t in np.float32([1e-40, -1e-40, 0])]
+    triples = [*zip(a, b, c, strict=True), *ties]
+    for x, y, z in triples:
+        if np.isfinite([x, y, z]).all():
+            exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+            got = fused(x, y, z)
+            assert got.dtype == np.float32 and got == nearest(exact), (x, y, z)
+
+
+def test_fused_follows_ieee_at_the_edges():
+    inf, nan = np.float32(np.inf), np.float32(np.nan)
+    assert fused(inf, np.float32(2), np.float32(1)) == inf and np.isnan(fused(inf, np.float32(1), -inf))
+    assert np.isnan(fused(inf, np.float32(0), np.float32(1))) and np.isnan(fused(np.float32(1), np.float32(1), nan))
+    assert np.signbit(fused(np.float32(-1e-30), np.float32(1e-30), np.float32(0)))  # underflows to -0
+    assert not np.signbit(fused(np.float32(1), np.float32(-2), np.float32(2)))  # cancels to +0
+    assert fused(np.ones((2, 1), np.float32), np.ones(3, np.float32), np.float32(1)).shape == (2, 3)
 
 
 def test_integers_wrap():

@@ -34,7 +34,8 @@ def test_native_levels_have_all_lower_ones():
 
 
 def test_feature_bits_decide(monkeypatch):
-    bits = dict.fromkeys(("avx2", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "amx-tile", "amx-int8"), True)
+    bits = dict.fromkeys(("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "amx-tile", "amx-int8"),
+                         True)
     monkeypatch.setattr(isa.llvm, "get_host_cpu_features", lambda: bits)
     names = [level.name for level in isa._native.__wrapped__()]
     assert names == ["scalar", "avx2", "avx512"]  # no VNNI, so no AMX either

@@ -98,6 +98,8 @@ def cases():
                 y = op(name, a, 0) + op(name, a, 1) + op(name, a, 31) + op(name, b, 13)
             elif types == ("bool", "bool"):
                 y = op(name, a < b, op("ne", b, 1))
+            elif name == "fma":
+                y = op(name, a, b, a) + op(name, b, a, a * b * -0.75) - op(name, a, b, -(a * b))
             else:
                 y = op(name, *(a, b)[:len(types)])
             if result == "bool":
