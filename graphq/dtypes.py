@@ -1,4 +1,4 @@
-"""Element types: oneDNN's names over NumPy and ml_dtypes types."""
+"""Element types over NumPy and ml_dtypes types: oneDNN's, under its names, and those that only ONNX has."""
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class DType:
 
     @property
     def itemsize(self) -> int:
-        """Bytes an element takes in memory; s4 and u4 take one, as in ml_dtypes."""
+        """Bytes an element takes in memory; those of 2 and 4 bits take one, as in ml_dtypes."""
         return self.numpy.itemsize
 
     @property
@@ -67,7 +67,23 @@ s4 = DType("s4", np.dtype(ml_dtypes.int4), 4, "int")
 u4 = DType("u4", np.dtype(ml_dtypes.uint4), 4, "int")
 boolean = DType("boolean", np.dtype(np.bool_), 8, "bool")
 
-DTYPES: dict[str, DType] = {t.name: t for t in (f32, bf16, f16, f8_e4m3, f8_e5m2, s64, s32, s8, u8, s4, u4, boolean)}
+f64 = DType("f64", np.dtype(np.float64), 64, "float")
+f8_e4m3fnuz = DType("f8_e4m3fnuz", np.dtype(ml_dtypes.float8_e4m3fnuz), 8, "float")
+f8_e5m2fnuz = DType("f8_e5m2fnuz", np.dtype(ml_dtypes.float8_e5m2fnuz), 8, "float")
+f8_e8m0 = DType("f8_e8m0", np.dtype(ml_dtypes.float8_e8m0fnu), 8, "float")
+f4_e2m1 = DType("f4_e2m1", np.dtype(ml_dtypes.float4_e2m1fn), 4, "float")
+u64 = DType("u64", np.dtype(np.uint64), 64, "int")
+u32 = DType("u32", np.dtype(np.uint32), 32, "int")
+s16 = DType("s16", np.dtype(np.int16), 16, "int")
+u16 = DType("u16", np.dtype(np.uint16), 16, "int")
+s2 = DType("s2", np.dtype(ml_dtypes.int2), 2, "int")
+u2 = DType("u2", np.dtype(ml_dtypes.uint2), 2, "int")
+
+ONEDNN: dict[str, DType] = {t.name: t for t in (f32, bf16, f16, f8_e4m3, f8_e5m2, s64, s32, s8, u8, s4, u4, boolean)}
+"""The dtypes that oneDNN Graph's files hold."""
+
+DTYPES: dict[str, DType] = ONEDNN | {t.name: t for t in (f64, f8_e4m3fnuz, f8_e5m2fnuz, f8_e8m0, f4_e2m1, u64, u32,
+                                                        s16, u16, s2, u2)}
 _BY_NUMPY = {t.numpy: t for t in DTYPES.values()}
 
 DTypeLike: TypeAlias = "DType | str | np.dtype | type"
@@ -80,7 +96,7 @@ def as_dtype(x: DTypeLike) -> DType:
     if isinstance(x, str) and x in DTYPES:
         return DTYPES[x]
     try:
-        return _BY_NUMPY[np.dtype(x)]
+        return _BY_NUMPY[np.dtype("" if x is None else x)]  # np.dtype(None) would be f64
     except (KeyError, TypeError, ValueError, SyntaxError):
         name = str(x) if isinstance(x, np.dtype) else repr(x)
         raise GraphError(f"unknown dtype {name}; graphq has {', '.join(DTYPES)}") from None

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
-from graphq.dtypes import DTYPES
+from graphq.dtypes import ONEDNN
 from graphq.errors import ParseError
 from graphq.onednn_file import shown
 from graphq.onednn_reader import MAX_RANK, PROPERTIES, read_text
@@ -193,8 +193,8 @@ def _op_kinds(text: str, knob: str) -> dict[int, str]:
 
 def _dtypes(text: str, knob: str) -> dict[int | None, str]:
     if ":" not in text:
-        return {None: _one_of(text, knob, tuple(DTYPES))}
-    return _by_id(text, knob, lambda t, _: _one_of(t, knob, tuple(DTYPES)))
+        return {None: _one_of(text, knob, tuple(ONEDNN))}
+    return _by_id(text, knob, lambda t, _: _one_of(t, knob, tuple(ONEDNN)))
 
 
 def _properties(text: str, knob: str) -> dict[int, str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from graphq.dtypes import DTYPES
+from graphq.dtypes import ONEDNN
 from graphq.tensor_type import Dim, TensorType
 
 UNKNOWN = -(2**63)
@@ -35,7 +35,7 @@ class LogicalTensor:
     @property
     def type(self) -> TensorType:
         """Element type and shape."""
-        return TensorType(DTYPES[self.dtype], self.shape)
+        return TensorType(ONEDNN[self.dtype], self.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from graphq.dtypes import ONEDNN
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import Graph, Node, Value
 from graphq.onednn_file import FileAttribute, FileOp, GraphFile, LogicalTensor, dense_stride, to_json
@@ -175,6 +176,8 @@ def _tensor(value: Value, id: int, old: LogicalTensor | None, fill: bool) -> Log
     if old is not None and old.id == id and old.dtype == value.dtype.name and (
             old.shape == value.shape if fill else shapes_agree(old.shape, value.shape, ones=value.node is not None)):
         return old
+    if value.dtype.name not in ONEDNN:
+        raise GraphError(f"save: {value.graph.label(value)}: the format has no dtype {value.dtype}")
     property = value.property if value.data is None else "constant"
     if old is not None and old.id == id and property == "undef":
         property = old.property_type  # type: ignore[assignment]

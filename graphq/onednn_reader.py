@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from graphq.dtypes import DTYPES
+from graphq.dtypes import ONEDNN
 from graphq.errors import GraphError, ParseError
 from graphq.onednn_file import UNKNOWN, FileAttribute, FileOp, GraphFile, LogicalTensor, shown
 from graphq.tensor_type import Dim, check_size
@@ -179,9 +179,9 @@ def _tensor(x: Any, where: str) -> LogicalTensor:
 
 
 def _dtype(x: Any, where: str) -> str:
-    if isinstance(x, str) and x in ("f64", "s64") and x not in DTYPES:
+    if isinstance(x, str) and x in ("f64", "s64") and x not in ONEDNN:
         fail(where, f"graphq has no {x} yet")
-    return _choice(x, where, tuple(DTYPES))
+    return _choice(x, where, tuple(ONEDNN))
 
 
 def _shape(x: Any, where: str) -> tuple[Dim, ...] | None:

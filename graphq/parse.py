@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from graphq.dtypes import DTYPES, DType
+from graphq.dtypes import DTYPES, DType, u64
 from graphq.errors import GraphError, ParseError
 from graphq.ir import Graph, Op, TensorType, Value
 from graphq.op import lookup
@@ -281,7 +281,8 @@ class _Parser:
         items = self.listed("}", lambda: self.element(t.dtype))
         if len(items) != t.size:
             self.fail(f"{t} has {t.size} elements, the text gives {len(items)}", pos)
-        out = np.array(items, np.float64 if t.dtype.kind == "float" else np.int64).astype(t.dtype.numpy).reshape(t.dims)
+        wide = np.float64 if t.dtype.kind == "float" else np.uint64 if t.dtype == u64 else np.int64
+        out = np.array(items, wide).astype(t.dtype.numpy).reshape(t.dims)
         out.flags.writeable = False
         return out
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from graphq.dtypes import as_dtype
+from graphq.dtypes import as_dtype, f8_e8m0
 from graphq.interpret import reference
 from graphq.ir import Graph, TensorType
 from graphq.parse import parse
@@ -92,7 +92,8 @@ def random_array(type: TensorType, rng: np.random.Generator) -> np.ndarray:
     """Standard normal floats, uniform integers (small ones for s32 and s64)."""
     dtype = type.dtype
     if dtype.kind == "float":
-        return rng.standard_normal(type.dims).astype(np.float32).astype(dtype.numpy)
+        x = rng.standard_normal(type.dims).astype(np.float32)
+        return (np.abs(x) if dtype == f8_e8m0 else x).astype(dtype.numpy)  # which has no signs
     if dtype.kind == "bool":
         return rng.integers(0, 2, type.dims).astype(np.bool_)
     lo, hi = (-1000, 1000) if dtype.bits >= 32 else (int(dtype.min), int(dtype.max))

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.dtypes import DType, as_dtype
+from graphq.dtypes import DType, as_dtype, f64
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, TensorType
 from graphq.names import quote
@@ -84,8 +84,8 @@ def _elements(array: np.ndarray, dtype: DType, elide: int | None) -> list[str]:
     flat = array.ravel()[:elide]
     if dtype.kind != "float":
         return [str(int(x)) for x in flat]
-    # The shortest text that gives the same f32: every narrower float is exact in it.
-    return [str(x) for x in flat.astype(np.float32)]
+    # The shortest text that gives the same f64 or f32: every narrower float is exact in f32.
+    return [str(x) for x in (flat if dtype == f64 else flat.astype(np.float32))]
 
 
 def _cut(items: list[str], size: int, elide: int | None) -> str:

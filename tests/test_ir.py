@@ -173,7 +173,7 @@ def test_types_of_constants(g, value, text):
 
 
 @pytest.mark.parametrize("value,message", [
-    (np.zeros(2), "unknown dtype float64"), (np.zeros(2, np.int16), "unknown dtype int16"),
+    (np.zeros(2, "c8"), "unknown dtype complex64"), (np.zeros(2, "V2"), "unknown dtype"),
     (np.zeros(1, ">f4"), "unknown dtype >f4"),
     ("abc", "unknown dtype"), (None, "got Python objects: NoneType"),
     ([[1], [1, 2]], "list is no array"), (1j, "complex128"),
@@ -194,8 +194,8 @@ def test_what_is_no_operand(g, x, bad):
 
 
 def test_bad_arrays_name_the_op(g, x):
-    with pytest.raises(GraphError, match="add: unknown dtype float64"):
-        g.add(x, np.zeros(3))
+    with pytest.raises(GraphError, match="add: unknown dtype complex128"):
+        g.add(x, np.zeros(3, complex))
 
 
 def test_values_of_other_graphs(g, x):

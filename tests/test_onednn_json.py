@@ -393,3 +393,11 @@ def test_damaged_bytes_raise_only_graphq_errors(data, tmp_path):
         at = data.draw(st.integers(0, len(text) - 1))
         text[at:at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
     check_any(bytes(text), tmp_path)
+
+
+def test_dtypes_that_only_onnx_has_are_refused(tmp_path):
+    g = gq.Graph()
+    x = g.input("x", dtype="s16", shape=(2,))
+    g.output(g.static_reshape(x, shape=[2, 1]), name="y")
+    with pytest.raises(GraphError, match="the format has no dtype s16"):
+        save_onednn_json(g, tmp_path / "g.json")
