@@ -19,6 +19,7 @@ from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
 from graphq.kernels.expression import Expr, Store, acc, evaluate, op
 
 Arrays = Sequence[np.ndarray | None]
+RANGES = {"u8": (0, 255), "s8": (-128, 127)}
 
 
 class Accumulator(Protocol):
@@ -131,12 +132,8 @@ def result_dims(body: Graph) -> tuple[int, ...]:
 def _operands(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerMatmul, np.ndarray]:
     """The integer operands of the matmul, and the scale per column, rounded once from f64."""
     index = {v: k for k, v in enumerate(body.inputs)}
-    left, right = (v.node for v in node.inputs[:2])  # type: ignore[union-attr]
-    assert left is not None and right is not None
+    left, right = quantised_operands(node)
     a, b = (next(n.operands) for n in (left, right))
-    for name, x in (("source", a), ("weights", b)):
-        if x.dtype.name not in ("u8", "s8"):
-            raise Unsupported(f"the {name} are {x.dtype}, integer kernels take u8 and s8")
     if len(b.type.dims) < 2 or len(a.type.dims) < (2 if len(b.type.dims) > 2 else 1):
         raise Unsupported(f"one-dimensional operands {a.type} and {b.type}")
     if left.attrs["qtype"] != "per_tensor":
@@ -154,23 +151,44 @@ def _operands(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerMatmul
         node.attrs["transpose_a"] and len(a.type.dims) > 1, node.attrs["transpose_b"], a_zp[0],
         np.asarray(b_zp, np.int32))
     _refuse_overflow(product, constants[product.b])
+    return product, joint_scale(left, right)
+
+
+def joint_scale(left: Node, right: Node) -> np.ndarray:
+    """f32(sx * sw), rounded once from f64."""
     scales = [np.asarray(n.attrs["scales"], np.float32).astype(np.float64) for n in (left, right)]
-    return product, (scales[0] * scales[1]).astype(np.float32)
+    return (scales[0] * scales[1]).astype(np.float32)
+
+
+def quantised_operands(node: Node) -> tuple[Node, Node]:
+    """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they are of u8 or s8."""
+    left, right = (v.node for v in node.inputs[:2])  # type: ignore[union-attr]
+    assert left is not None and right is not None
+    for name, x in (("source", next(left.operands)), ("weights", next(right.operands))):
+        if x.dtype.name not in RANGES:
+            raise Unsupported(f"the {name} are {x.dtype}, integer kernels take u8 and s8")
+    return left, right
 
 
 def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
     """Refuse sums that could leave s32: bounded by k for any weights, by the weights themselves when constant."""
-    lo, hi = {"u8": (0, 255), "s8": (-128, 127)}[p.a_dtype]
-    most_a = max(abs(lo - p.a_zp), abs(hi - p.a_zp))
-    lo, hi = {"u8": (0, 255), "s8": (-128, 127)}[p.b_dtype]
-    most_b = max(int(np.abs(x - p.b_zp.astype(np.int64)).max(initial=0)) for x in (lo, hi))
-    bound = p.k * most_a * most_b
-    if bound >= 2**31 and weights is not None:
-        w = weights.astype(np.int64)
-        w = w.swapaxes(-1, -2) if p.transpose_b else w
-        bound = most_a * int(np.abs(w - p.b_zp).sum(axis=-2).max(initial=0))
+    absolute = None
+    if weights is not None:
+        w = weights.swapaxes(-1, -2) if p.transpose_b else weights
+        absolute = np.abs(w.astype(np.int64) - p.b_zp).sum(axis=-2)
+    refuse_overflow(p.k, p.a_dtype, p.a_zp, p.b_dtype, p.b_zp, absolute)
+
+
+def refuse_overflow(k: int, a_dtype: str, a_zp: int, b_dtype: str, b_zp: np.ndarray,
+                    absolute: np.ndarray | None) -> None:
+    """Raise Unsupported when sums over k could leave s32: by k, or by sum |w - zw| of constant weights (`absolute`)."""
+    most_a = max(abs(x - a_zp) for x in RANGES[a_dtype])
+    most_b = max(int(np.abs(x - b_zp.astype(np.int64)).max(initial=0)) for x in RANGES[b_dtype])
+    bound = k * most_a * most_b
+    if bound >= 2**31 and absolute is not None:
+        bound = most_a * int(absolute.max(initial=0))
     if bound >= 2**31:
-        raise Unsupported(f"sums over k = {p.k} can reach {bound}, beyond s32")
+        raise Unsupported(f"sums over k = {k} can reach {bound}, beyond s32")
 
 
 def _compensated(e: Epilogue, p: IntegerMatmul, constants: Arrays) -> Expr:
@@ -184,20 +202,20 @@ def _compensated(e: Epilogue, p: IntegerMatmul, constants: Arrays) -> Expr:
     zw = p.b_zp.astype(np.int64) - (128 if p.b_dtype == "u8" else 0)
     total, last = acc(), len(e.out) - 1
     weights = constants[p.b]
-    constant = _wrap(p.k * za * zw)
+    constant = wrapped(p.k * za * zw)
     if za and weights is not None and weights.ndim == 2:
-        constant = _wrap(constant.astype(np.int64) - za * column_sums(p, weights))
+        constant = wrapped(constant.astype(np.int64) - za * column_sums(p, weights))
     elif za:
         shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]  # 2-D weights of a 1-D source: (n,)
         sums = e.slot(Source("column sums", "s32", shape), "column sums")
         total = total - sums * e.parameter([za], "s32", None)
     if zw.any():
         rows = e.slot(Source("row sums", "s32", (*p.rows, 1)), "row sums")
-        total = total - rows * e.parameter(_wrap(zw), "s32", last)
+        total = total - rows * e.parameter(wrapped(zw), "s32", last)
     return total + e.parameter(constant, "s32", last) if constant.any() else total
 
 
-def _wrap(x: np.ndarray) -> np.ndarray:
+def wrapped(x: np.ndarray) -> np.ndarray:
     """Modulo 2**32, as s32."""
     return np.atleast_1d(x).astype(np.int64).astype(np.uint32).view(np.int32)
 

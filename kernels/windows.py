@@ -56,10 +56,10 @@ class Windows:
         outer, inner = ((table >= 0).sum(axis=1, dtype=np.int32) for table in (self.outer, self.inner))
         return np.multiply.outer(outer, inner).ravel()
 
-    def gather(self, images: np.ndarray, pad: float) -> np.ndarray:
-        """The windows of `images` [n, spatial..., channels], whose pixels are dense: [n, pixels, taps, channels]."""
-        n, channels = images.shape[0], images.shape[-1]
-        at = self.offsets() // self.pixel_bytes if self.pixel_bytes else np.minimum(self.offsets(), 0)
+    def gather(self, images: np.ndarray, pad: float, outputs: slice = slice(None)) -> np.ndarray:
+        """The windows of `images` [n, spatial..., channels], whose pixels are dense: [n, outputs, taps, channels]."""
+        n, channels, offsets = images.shape[0], images.shape[-1], self.offsets()[outputs]
+        at = offsets // self.pixel_bytes if self.pixel_bytes else np.minimum(offsets, 0)
         pixels = images.reshape(n, prod(images.shape[1:-1]), channels)
         padded = np.concatenate([pixels, np.full((n, 1, channels), pad, images.dtype)], axis=1)
         return padded[:, np.where(at < 0, pixels.shape[1], at)]
@@ -71,10 +71,10 @@ class Windows:
             5 to the pad row   6 outer outputs   7 reserved
 
         Then come the tables and the pad row, of which 64 bytes more can be read. Raises KernelError for a pad row that
-        is not as long as a pixel.
+        is shorter than a pixel.
         """
-        if pad_row.nbytes != self.pixel_bytes:
-            raise KernelError(f"a pad row must have a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")
+        if pad_row.nbytes < self.pixel_bytes:
+            raise KernelError(f"a pad row must have at least a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")
         row = np.ascontiguousarray(pad_row).reshape(-1).view(np.uint8)
         parts = [np.zeros(_LINE, np.uint8), self.outer.reshape(-1).view(np.uint8),
                  self.inner.reshape(-1).view(np.uint8), row]

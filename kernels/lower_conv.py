@@ -1,0 +1,210 @@
+"""Integer convolutions: from a partition's body to what kernels compute, and the NumPy formula of the same numbers.
+
+A convolution of a channels-last image is a matmul whose rows are windows (design: "What the numbers are"):
+
+    acc[p, o] = sum over taps t and channels c of (x[p, t, c] - zx) * (w[t, c, o] - zw[o])     exact, s32
+
+x[p, t] are the channels that output pixel p reads at tap t, zx in the padding. What follows is the matmul's epilogue.
+Transposed convolutions differ in their windows only, groups are matmuls side by side.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphq.ir import Graph, Node
+from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
+from graphq.kernels.expression import Expr, Store, acc, op
+from graphq.kernels.lower import (
+    RANGES,
+    Arrays,
+    Lowered,
+    joint_scale,
+    quantised_operands,
+    refuse_overflow,
+    result_dims,
+    wrapped,
+)
+from graphq.kernels.windows import Windows, windows
+from graphq.ops.conv import weight_axes
+from graphq.ops.conv_transpose import transposed_padding
+from graphq.ops.window import padding
+
+CONVOLUTIONS = ("convolution", "conv_transpose")
+CHUNK = 2**22
+"""Elements of the windows that one matrix product of the formula reads: 32 MB of f64."""
+
+
+@dataclass(frozen=True, eq=False)
+class Filter:
+    """How weights lie: their shape, the axes of O, I and the spatial ones, groups, and whether I counts all groups.
+
+    The weights of a convolution are O = output channels, I = channels of a group; those of a transposed one are
+    O = output channels of a group, I = channels.
+    """
+
+    dims: tuple[int, ...]
+    axes: tuple[int, ...]
+    groups: int
+    transposed: bool
+
+    @property
+    def columns(self) -> int:
+        """Output channels of a group."""
+        return self.dims[self.axes[0]] // (1 if self.transposed else self.groups)
+
+    @property
+    def channels(self) -> int:
+        """Input channels of a group."""
+        return self.dims[self.axes[1]] // (self.groups if self.transposed else 1)
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The kernel's size along every spatial axis."""
+        return tuple(self.dims[k] for k in self.axes[2:])
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether every output channel reads one input channel of its own."""
+        return self.groups > 1 and self.channels == self.columns == 1
+
+    def matrix(self, w: np.ndarray) -> np.ndarray:
+        """A view or copy of weights as [groups, taps, channels, columns]."""
+        w = w.reshape(self.dims).transpose(self.axes)
+        o, i, *taps = w.shape
+        split = (o, self.groups, i // self.groups) if self.transposed else (self.groups, o // self.groups, i)
+        w = w.reshape(*split, int(np.prod(taps)))
+        return w.transpose(1, 3, 2, 0) if self.transposed else w.transpose(0, 3, 2, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerConvolution:
+    """An integer convolution: input numbers of the partition, types, zero points, its windows and its filter.
+
+    `b_zp` is one number, or one an output channel.
+    """
+
+    a: int
+    b: int
+    a_dtype: str
+    b_dtype: str
+    images: int
+    a_zp: int
+    b_zp: np.ndarray
+    windows: Windows
+    filter: Filter
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+
+    def centred(self, w: np.ndarray) -> np.ndarray:
+        """w - zw, s32 [groups, taps, channels, columns]."""
+        zw = self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
+        return self.filter.matrix(w).astype(np.int32) - zw
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The sums in s32 [images, spatial..., output channels]. Exact in f64: products below 2**17, sums below 2**31."""
+        x, w = inputs[self.a], self.centred(inputs[self.b]).astype(np.float64)
+        groups, taps, channels, columns = w.shape
+        x = x.reshape(self.images, -1, groups * channels).astype(np.float64) - self.a_zp
+        out = np.empty((self.images, self.windows.pixels, groups, columns), np.int32)
+        step = max(1, CHUNK // max(1, taps * groups * channels))
+        for image in range(self.images):
+            for first in range(0, self.windows.pixels, step):
+                rows = self.windows.gather(x[image:image + 1], 0, slice(first, first + step))
+                rows = rows.reshape(rows.shape[1], taps, groups, channels).transpose(2, 0, 1, 3)
+                sums = rows.reshape(groups, -1, taps * channels) @ w.reshape(groups, taps * channels, columns)
+                out[image, first:first + step] = sums.transpose(1, 0, 2)
+        return out.reshape(self.images, *self.windows.outputs, groups * columns)
+
+
+def lower_convolution(body: Graph, constants: Arrays, *, compensate: bool = False) -> Lowered:
+    """Lower a body of dequantize, dequantize, (transposed) convolution and an epilogue; raises Unsupported.
+
+    `constants` has the arrays of constant inputs. `compensate`: as in `lower_matmul`.
+    """
+    out = result_dims(body)
+    node = next(n for n in body.nodes if n.op.name in CONVOLUTIONS)
+    c, scale = _operands(body, node, constants)
+    if node.output.type.dims != out:
+        raise Unsupported(f"the epilogue changes the shape of {node.output.type} to {list(out)}")
+    e = Epilogue(out, anchored=True)
+    total = _compensated(e, c, constants[c.b]) if compensate else acc()
+
+    def dense(args: list[Any]) -> Expr:
+        y = op("to_f32", total) * e.parameter(scale, "f32", len(out) - 1)
+        return y if len(args) < 3 or args[2] is None else y + args[2]
+
+    expr = translate(e, body, (node, dense), [v.node for v in node.inputs[:2] if v is not None and v.node is not None])
+    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), c)
+
+
+def _operands(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvolution, np.ndarray]:
+    """The convolution, and the scale per output channel."""
+    left, right = quantised_operands(node)
+    a, b = (next(n.operands) for n in (left, right))
+    if node.attrs["data_format"] != "NXC":
+        raise Unsupported("the convolution is channels-first (NCX), kernels are channels-last (NXC)")
+    if left.attrs["qtype"] != "per_tensor":
+        raise Unsupported(f"the source is quantised per channel along axis {left.attrs['axis']}: its scale would stand "
+                          "inside the sum")
+    filter = _filter(node, b.type.dims)
+    _check_scales(right, filter)
+    (a_zp, *_), b_zp = ((n.attrs["zps"] or (0,)) for n in (left, right))
+    lo, hi = RANGES[a.dtype.name]
+    if not lo <= a_zp <= hi:
+        raise Unsupported(f"the source's zero point {a_zp} is no {a.dtype}: padding could not be stored")
+    index = {v: k for k, v in enumerate(body.inputs)}
+    pads, strides, dilations = _pads(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
+    view = windows(a.type.dims[1:-1], filter.taps, strides, dilations, pads, node.output.type.dims[1:-1],
+                   a.type.dims[-1], transposed=filter.transposed)
+    c = IntegerConvolution(index[a], index[b], a.dtype.name, b.dtype.name, a.type.dims[0], a_zp,
+                           np.asarray(b_zp, np.int32), view, filter, strides, dilations, pads)
+    weights = constants[c.b]
+    if weights is None and (c.b_zp.any() or c.b_dtype == "u8"):
+        raise Unsupported("the weights are u8 or have zero points, and are not constant")
+    absolute = None if weights is None else np.abs(c.centred(weights).astype(np.int64)).sum(axis=(1, 2))
+    refuse_overflow(c.windows.taps * filter.channels, c.a_dtype, c.a_zp, c.b_dtype, c.b_zp, absolute)
+    return c, joint_scale(left, right)
+
+
+def _filter(node: Node, dims: tuple[int, ...]) -> Filter:
+    axes = weight_axes(node.attrs["weights_format"], len(dims) - 2)
+    return Filter(dims, axes, node.attrs["groups"], node.op.name == "conv_transpose")
+
+
+def _check_scales(right: Node, filter: Filter) -> None:
+    """Refuse weights quantised along another axis than that of the output channels."""
+    if right.attrs["qtype"] != "per_channel":
+        return
+    axis = right.attrs["axis"] % len(filter.dims)
+    if axis != filter.axes[0] or (filter.transposed and filter.groups > 1 and not filter.depthwise):
+        raise Unsupported(f"the weights are quantised along axis {axis}, which is not that of all output channels")
+
+
+def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:
+    """The pads of every spatial axis, what is cut off for a transposed convolution, with auto_pad resolved."""
+    attrs = node.attrs
+    lists = (dims[1:-1], filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
+    return tuple(transposed_padding(attrs["auto_pad"], (k - 1) * d + 1, s, begin, end) if filter.transposed
+                 else padding(attrs["auto_pad"], size, (k - 1) * d + 1, s, begin, end)
+                 for size, k, d, s, begin, end in zip(*lists, strict=True))
+
+
+def _compensated(e: Epilogue, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:
+    """acc from the raw sum R = sum a' * w' as kernels leave it, modulo 2**32.
+
+    w' is w - zw. Matmul tiles take a' as u8 (s8 + 128), depthwise kernels as it is: with zx shifted likewise,
+    acc = R - zx * colsum(w').
+    """
+    zx = c.a_zp + (128 if c.a_dtype == "s8" and not c.filter.depthwise else 0)
+    if zx == 0:
+        return acc()
+    if weights is not None:
+        sums = c.centred(weights).astype(np.int64).sum(axis=(1, 2)).ravel()
+        return acc() + e.parameter(wrapped(-zx * sums), "s32", len(e.out) - 1)
+    sums = e.slot(Source("column sums", "s32", (e.out[-1],)), "column sums")
+    return acc() - sums * e.parameter([zx], "s32", None)
