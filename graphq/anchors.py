@@ -4,9 +4,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from graphq.conv_steps import convolution_steps
 from graphq.errors import CompileError
 from graphq.ir import Node
 from graphq.kernels.lower import Lowered, lower_eltwise, lower_matmul
+from graphq.kernels.lower_conv import lower_convolution
 from graphq.partition_steps import eltwise_steps, matmul_steps
 from graphq.plan_builder import PlanBuilder
 
@@ -24,6 +26,7 @@ class Anchor:
 
 
 ANCHORS: dict[str, Anchor] = {
+    "convolution": Anchor(lower_convolution, convolution_steps, integer=True),
     "matmul": Anchor(lower_matmul, matmul_steps, integer=True),
     "eltwise": Anchor(lower_eltwise, eltwise_steps),
 }

@@ -9,14 +9,15 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels import matmul, pack, pad_rows
-from graphq.kernels.epilogue import Unsupported
+from graphq.kernels.expression import STORAGE
 from graphq.kernels.lower import Lowered
-from graphq.kernels.lower_conv import IntegerConvolution
+from graphq.kernels.lower_conv import IntegerConvolution, pixel_strides
 from graphq.kernels.space import Space, Walk
 from graphq.kernels.windows import Windows, windows
-from graphq.partition_steps import Strides, operand_place, run_step, table_word
 from graphq.plan_builder import PlanBuilder
-from graphq.runtime import PythonStep, Ref
+from graphq.runtime import Buffer, PythonStep, Ref
+from graphq.slots import Strides, place, run, table
+from graphq.tensor_type import TensorType
 
 MERGED_BYTES = 16
 """Pixels of fewer bytes are read a line of the kernel at a time."""
@@ -39,9 +40,9 @@ def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         if s.place == "column sums":
             places.append((Ref(weights), (0, size, 0, 4)))
         else:
-            ref, strides = operand_place(b, node, s, lowered.out)
-            places.append((ref, window_strides(strides, lowered.out, groups)))
-    item = lowered.store.itemsize
+            ref, strides = place(b, node, s, lowered.out)
+            places.append((ref, pixel_strides(strides, lowered.out, groups)))
+    item = STORAGE[lowered.store.dtype].itemsize
     dense = (view.pixels * groups * columns * item, columns * item, groups * columns * item, item)
     places.append((Ref(b.result(node.output)), dense))
     places.append((Ref(source), (view.image_bytes, channels, 0, 0)))
@@ -53,24 +54,9 @@ def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
                               threads=b.threads, cache=b.cache, reading=reading, taps=view.taps * parts)
     *slots, (a, a_walk), (w, w_walk) = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     stride: int | Ref = pixel if pixel is not None else Ref(_block(b, c, view, parts, channels))
-    header = {matmul.A: a, matmul.A_TABLE: table_word(b, a_walk), matmul.STRIDE: stride,
-              matmul.W: w, matmul.W_TABLE: table_word(b, w_walk)}
-    run_step(b, step, header, slots)
-
-
-def window_strides(strides: Strides, out: Sequence[int], groups: int) -> Strides:
-    """Byte strides along images, groups, pixels and columns from those along the dimensions [n, spatial..., c].
-
-    Raises Unsupported where an operand varies along some spatial axes only.
-    """
-    step, size = 0, 1
-    for d, s in reversed([*zip(out[1:-1], strides[1:-1], strict=True)]):
-        if d == 1:
-            continue
-        if size > 1 and s != step * size:
-            raise Unsupported("an operand varies along some of the spatial axes only")
-        step, size = (s if size == 1 else step), size * d
-    return strides[0], strides[-1] * (out[-1] // groups), step, strides[-1]
+    header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
+              matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
+    run(b, step, header, slots)
 
 
 def _space(images: int, groups: int, pixels: int, columns: int, strides: Sequence[Strides]) -> Space:
@@ -114,7 +100,7 @@ def _padded(b: PlanBuilder, c: IntegerConvolution, source: int, dims: tuple[int,
     out = b.temporary(lines * (begin + width + end) * pixel)
     step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.a_zp & 0xFF, threads=b.threads,
                                   cache=b.cache)
-    run_step(b, step, {0: Ref(source), 1: Ref(out)}, [])
+    run(b, step, {0: Ref(source), 1: Ref(out)}, [])
     sizes = (*dims[1:-2], begin + width + end)
     view = windows(sizes, (*c.windows.kernel[:-1], 1), c.strides, c.dilations, (*c.pads[:-1], (0, 0)),
                    c.windows.outputs, pixel)
@@ -130,9 +116,9 @@ def _weights(b: PlanBuilder, node: Node, c: IntegerConvolution, merged: int) -> 
         return b.constant(_packed(parts, merged)), len(parts)
     taps, channels = c.windows.taps // merged, c.filter.channels * merged
     size = pack.packed_bytes(taps * -(-channels // 4) * 4, c.filter.columns)
-    out = b.temporary(size * c.filter.groups)
-    b.steps.append(PythonStep("pack weights", lambda w: _packed([c.filter.matrix(w)], merged), (b.of[value],), (out,),
-                              reference=False))
+    out = b.add(Buffer("arena", size * c.filter.groups, TensorType(value.dtype, (c.filter.groups, size))))
+    b.steps.append(PythonStep("pack weights", lambda w: _packed([c.filter.matrix(w)], merged).view(w.dtype),
+                              (b.of[value],), (out,), reference=False))
     return out, 1
 
 

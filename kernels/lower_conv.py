@@ -19,7 +19,6 @@ from graphq.ir import Graph, Node
 from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
 from graphq.kernels.expression import Expr, Store, acc, op
 from graphq.kernels.lower import (
-    RANGES,
     Arrays,
     Lowered,
     joint_scale,
@@ -28,6 +27,7 @@ from graphq.kernels.lower import (
     result_dims,
     wrapped,
 )
+from graphq.kernels.space import broadcast_strides
 from graphq.kernels.windows import Windows, windows
 from graphq.ops.conv import weight_axes
 from graphq.ops.conv_transpose import transposed_padding
@@ -106,10 +106,10 @@ class IntegerConvolution:
         return self.filter.matrix(w).astype(np.int32) - zw
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The sums in s32 [images, spatial..., output channels]. Exact in f64: products below 2**17, sums below 2**31."""
+        """The sums in s32 [images, spatial..., output channels]; exact in f64, as they are below 2**31."""
         x, w = inputs[self.a], self.centred(inputs[self.b]).astype(np.float64)
         groups, taps, channels, columns = w.shape
-        x = x.reshape(self.images, -1, groups * channels).astype(np.float64) - self.a_zp
+        x = x.reshape(self.images, int(np.prod(x.shape[1:-1])), groups * channels).astype(np.float64) - self.a_zp
         out = np.empty((self.images, self.windows.pixels, groups, columns), np.int32)
         step = max(1, CHUNK // max(1, taps * groups * channels))
         for image in range(self.images):
@@ -139,6 +139,8 @@ def lower_convolution(body: Graph, constants: Arrays, *, compensate: bool = Fals
         return y if len(args) < 3 or args[2] is None else y + args[2]
 
     expr = translate(e, body, (node, dense), [v.node for v in node.inputs[:2] if v is not None and v.node is not None])
+    for s in e.sources:
+        pixel_strides(broadcast_strides(s.shape, out, 1), out, c.filter.groups)
     return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), c)
 
 
@@ -154,9 +156,6 @@ def _operands(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvol
     filter = _filter(node, b.type.dims)
     _check_scales(right, filter)
     (a_zp, *_), b_zp = ((n.attrs["zps"] or (0,)) for n in (left, right))
-    lo, hi = RANGES[a.dtype.name]
-    if not lo <= a_zp <= hi:
-        raise Unsupported(f"the source's zero point {a_zp} is no {a.dtype}: padding could not be stored")
     index = {v: k for k, v in enumerate(body.inputs)}
     pads, strides, dilations = _pads(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
     view = windows(a.type.dims[1:-1], filter.taps, strides, dilations, pads, node.output.type.dims[1:-1],
@@ -208,3 +207,18 @@ def _compensated(e: Epilogue, c: IntegerConvolution, weights: np.ndarray | None)
         return acc() + e.parameter(wrapped(-zx * sums), "s32", len(e.out) - 1)
     sums = e.slot(Source("column sums", "s32", (e.out[-1],)), "column sums")
     return acc() - sums * e.parameter([zx], "s32", None)
+
+
+def pixel_strides(strides: Sequence[int], out: Sequence[int], groups: int) -> tuple[int, int, int, int]:
+    """Byte strides along images, groups, pixels and columns from those along the dimensions [n, spatial..., c].
+
+    Raises Unsupported where an operand varies along some spatial axes only.
+    """
+    step, size = 0, 1
+    for d, s in reversed([*zip(out[1:-1], strides[1:-1], strict=True)]):
+        if d == 1:
+            continue
+        if size > 1 and s != step * size:
+            raise Unsupported("an operand varies along some of the spatial axes only")
+        step, size = (s if size == 1 else step), size * d
+    return strides[0], strides[-1] * (out[-1] // groups), step, strides[-1]

@@ -1,9 +1,12 @@
 """Fold dequantize -> matmul -> epilogue -> quantize chains into integer partitions."""
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
 from graphq.ir import Graph, Node
 from graphq.kernels.epilogue import RULES, Unsupported, refuses
-from graphq.kernels.lower import lower_matmul
+from graphq.kernels.lower import Lowered, lower_matmul
 from graphq.partition import Fusion, extract
 from graphq.rewrite import ANY, Match
 
@@ -19,11 +22,14 @@ class FuseMatmul(Fusion):
     """
 
     anchor = "matmul"
+    operations: ClassVar[tuple[str, ...]] = ("matmul",)
+    lower: ClassVar[Callable[..., Lowered]] = staticmethod(lower_matmul)
 
     def pattern(self, g, x, w, bias):
         """See the class."""
         x, w = g.dequantize(x, attrs=ANY), g.dequantize(w, attrs=ANY)
-        y = g.any_of(g.matmul(x, w, attrs=ANY), g.matmul(x, w, bias, attrs=ANY))
+        operands = ((x, w), (x, w, bias))
+        y = g.any_of(*(getattr(g, name)(*xs, attrs=ANY) for name in self.operations for xs in operands))
         return g.repeat(RULES, y, max=MAX_EPILOGUE, where=refuses)
 
     def absorbs(self, node: Node) -> bool:
@@ -32,12 +38,13 @@ class FuseMatmul(Fusion):
 
     def check(self, g: Graph, match: Match) -> str | None:
         """A kernel must be able to compute it, each sum once."""
-        product, result = match.node("matmul").output.type, match.root.output.type
+        anchor = next(n for n in match.nodes if n.op.name in self.operations)
+        product, result = anchor.output.type, match.root.output.type
         if product.known and result.known and result.size > product.size:
             return f"the epilogue broadcasts {product} to {result}: sums would be computed more than once"
         body, operands, _ = extract(g, self.members(match))
         try:
-            lower_matmul(body, [v.data for v in operands])
+            self.lower(body, [v.data for v in operands])
         except Unsupported as e:
             return str(e)
         return None

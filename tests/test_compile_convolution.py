@@ -1,0 +1,165 @@
+"""Compiled integer convolutions: equal to their formula at every level, close to the reference, odd geometry."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.passes.pipeline import PIPELINE
+
+NUMPY = {"u8": np.uint8, "s8": np.int8}
+
+
+def numbers(rng, shape, dtype):
+    lo, hi = (0, 256) if dtype == "u8" else (-128, 128)
+    return rng.integers(lo, hi, shape).astype(NUMPY[dtype])
+
+
+def build(sizes, channels, columns, kernel, *, images=1, strides=1, pads=0, dilations=1, groups=1, x="u8", w="s8",
+          x_zp=120, w_zps=0, constant=True, op="convolution", epilogue=None, out="u8", pads_end=None, **attrs):
+    """A quantised convolution and its inputs; numbers stand for one value a spatial axis."""
+    rng = np.random.default_rng(len(sizes) + channels + 10 * columns)
+    lists = {"strides": strides, "pads_begin": pads, "pads_end": pads if pads_end is None else pads_end,
+             "dilations": dilations}
+    lists = {k: [v] * len(sizes) if isinstance(v, int) else list(v) for k, v in lists.items()}
+    transposed = op == "conv_transpose"
+    dims = (channels, columns // groups) if transposed else (columns, channels // groups)
+    g = gq.Graph("conv")
+    arrays = {"x": numbers(rng, (images, *sizes, channels), x)}
+    source = g.input("x", shape=arrays["x"].shape, dtype=x)
+    weights = numbers(rng, (*dims, *kernel), w)
+    if constant:
+        weights = g.constant(weights, name="w")
+    else:
+        arrays["w"], weights = weights, g.input("w", shape=weights.shape, dtype=w)
+    axis = 1 if transposed else 0
+    many = columns if groups == 1 or not transposed else 1
+    quantised = {"qtype": "per_channel", "axis": axis, "scales": rng.uniform(1e-4, 9e-4, columns).tolist(),
+                 "zps": [w_zps] * columns} if many > 1 else {"scales": [4e-4], "zps": [w_zps]}
+    bias = g.constant(rng.standard_normal(columns).astype(np.float32), name="b")
+    y = getattr(g, op)(g.dequantize(source, scales=[0.02], zps=[x_zp]), g.dequantize(weights, **quantised), bias,
+                       **lists, groups=groups, data_format="NXC", weights_format="IOX" if transposed else "OIX",
+                       **attrs)
+    if epilogue is not None:
+        y = epilogue(g, y, arrays, rng)
+    g.output(g.quantize(y, dtype=out, scales=[0.05], zps=[3]), name="y")
+    return g, arrays
+
+
+def check(g, arrays, isa=None, threads=1, strict=True):
+    """Compiled: the formula's bits, one integer partition, and the reference's numbers but for rare single steps."""
+    model = gq.compile(g, isa=isa, threads=threads, strict=strict)
+    assert "1 partition (1 integer), 0 operations outside" in model.explain()
+    got, expected = model(arrays), gq.reference(g, arrays)
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    assert (got == model.formula(arrays)).all()
+    off = np.abs(got.astype(int) - expected.astype(int))
+    assert off.max(initial=0) <= 1 and np.count_nonzero(off) <= max(1, off.size // 10_000)
+    return got
+
+
+def residual(g, y, arrays, rng):
+    """relu(y + dequantize(r))"""
+    arrays["r"] = numbers(rng, y.shape, "s8")
+    return g.relu(g.add(y, g.dequantize(g.input("r", shape=y.shape, dtype="s8"), scales=[0.03], zps=[-5])))
+
+
+def squeeze_excite(g, y, arrays, rng):
+    """y * s, with one factor an image and channel"""
+    arrays["s"] = numbers(rng, (y.shape[0], *[1] * (len(y.shape) - 2), y.shape[-1]), "u8")
+    return g.multiply(y, g.dequantize(g.input("s", shape=arrays["s"].shape, dtype="u8"), scales=[1 / 255]))
+
+
+GEOMETRIES = {
+    "3x3": dict(sizes=(7, 9), channels=8, columns=16, kernel=(3, 3), pads=1),
+    "odd channels, strides, dilation": dict(sizes=(8, 9), channels=5, columns=19, kernel=(3, 3), images=2,
+                                            strides=(2, 1), pads=(1, 2), dilations=(1, 2), x="s8", x_zp=-7),
+    "stem": dict(sizes=(13, 12), channels=3, columns=17, kernel=(7, 7), strides=2, pads=3),
+    "stem of s8": dict(sizes=(13, 12), channels=3, columns=17, kernel=(7, 7), strides=2, pads=3, x="s8", x_zp=4),
+    "dilated few channels": dict(sizes=(9, 9), channels=3, columns=5, kernel=(3, 3), dilations=2),
+    "1-D, groups": dict(sizes=(11,), channels=12, columns=8, kernel=(3,), groups=4, images=2, pads=1),
+    "3-D": dict(sizes=(4, 5, 6), channels=6, columns=10, kernel=(2, 3, 3), pads=1, groups=2),
+    "1x1": dict(sizes=(6, 7), channels=16, columns=33, kernel=(1, 1), images=2),
+    "1x1 in groups": dict(sizes=(6, 7), channels=34, columns=6, kernel=(1, 1), groups=2, images=2),
+    "1x1 with strides": dict(sizes=(7, 7), channels=17, columns=16, kernel=(1, 1), strides=2),
+    "a pad larger than the kernel": dict(sizes=(5, 4), channels=4, columns=8, kernel=(2, 3), pads=5),
+    "pads at one end": dict(sizes=(6, 6), channels=4, columns=8, kernel=(3, 3), strides=2, pads=0, pads_end=1),
+    "same_upper": dict(sizes=(7, 6), channels=4, columns=8, kernel=(4, 3), strides=2, auto_pad="same_upper"),
+    "one pixel": dict(sizes=(3, 3), channels=20, columns=40, kernel=(3, 3)),
+    "one output channel": dict(sizes=(5, 6), channels=4, columns=1, kernel=(3, 3), pads=1),
+    "many channels": dict(sizes=(5, 5), channels=130, columns=70, kernel=(3, 3), pads=1),
+    "u8 weights about 128": dict(sizes=(6, 6), channels=4, columns=8, kernel=(3, 3), pads=1, w="u8", w_zps=128),
+    "u8 weights": dict(sizes=(6, 6), channels=4, columns=8, kernel=(3, 3), pads=1, w="u8"),
+    "s8 weights with zero points": dict(sizes=(6, 6), channels=3, columns=8, kernel=(3, 3), pads=1, w_zps=9),
+    "transposed": dict(sizes=(5, 6), channels=4, columns=8, kernel=(3, 3), strides=2, pads=1, op="conv_transpose",
+                       output_padding=[1, 1]),
+    "transposed in groups": dict(sizes=(5, 6), channels=6, columns=8, kernel=(3, 2), strides=(2, 1), pads=(1, 0),
+                                 dilations=(2, 1), groups=2, op="conv_transpose"),
+    "no images": dict(sizes=(5, 6), channels=4, columns=8, kernel=(3, 3), images=0),
+}
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_geometry(name, level):
+    g, arrays = build(**GEOMETRIES[name], epilogue=lambda g, y, *_: g.relu(y))
+    check(g, arrays, level, threads=2)
+
+
+@pytest.mark.parametrize("epilogue", [residual, squeeze_excite])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_epilogues(epilogue, groups, level):
+    g, arrays = build((6, 7), 8, 18, (3, 3), images=2, pads=1, groups=groups, epilogue=epilogue, out="s8")
+    check(g, arrays, level, threads=2)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_thread_counts_and_splits(threads):
+    g, arrays = build((29, 31), 32, 80, (3, 3), images=2, pads=1)
+    got = check(g, arrays, threads=threads)
+    assert (got == gq.compile(g, isa="scalar", threads=1)(arrays)).all()
+
+
+@pytest.mark.parametrize("x_zp", [0, 255])
+def test_padding_is_the_zero_point(x_zp):
+    """A source that is the zero point everywhere is 0.0 everywhere, padding included: the result is the bias."""
+    g, arrays = build((5, 5), 4, 8, (3, 3), pads=2, x_zp=x_zp)
+    arrays["x"][...] = x_zp
+    got = check(g, arrays)
+    assert (got == got[0, 0, 0]).all()
+
+
+@pytest.mark.parametrize("x", ["u8", "s8"])
+def test_weights_that_are_inputs(x):
+    g, arrays = build((6, 6), 5, 8, (3, 3), pads=1, constant=False, x=x, x_zp=9)
+    check(g, arrays, strict=False)
+
+
+def test_channels_first_runs_channels_last():
+    g = gq.Graph("ncx")
+    rng = np.random.default_rng(0)
+    x, w = numbers(rng, (1, 4, 6, 5), "u8"), numbers(rng, (8, 4, 3, 3), "s8")
+    y = g.convolution(g.dequantize(g.input("x", shape=x.shape, dtype="u8"), scales=[0.1], zps=[7]),
+                      g.dequantize(g.constant(w), scales=[0.01]), strides=[1, 1], pads_begin=[1, 1], pads_end=[1, 1],
+                      dilations=[1, 1], data_format="NCX", weights_format="OIX")
+    g.output(g.quantize(y, dtype="s8", scales=[0.5]), name="y")
+    model = gq.compile(g)
+    assert "convolution partition" in model.explain()
+    assert np.abs(model(x=x).astype(int) - gq.reference(g, x=x)).max() <= 1
+
+
+def refusals(g):
+    graph = g.copy()
+    from graphq.passes.pipeline import run_passes
+
+    return " ".join(r.reason or "" for r in run_passes(graph, PIPELINE))
+
+
+def test_refusals_have_reasons():
+    g, _ = build((6, 6), 4, 8, (3, 3), constant=False, w_zps=3)
+    assert "the weights are u8 or have zero points, and are not constant" in refusals(g)
+    wide = lambda g, y, arrays, rng: g.add(y, g.input("r", shape=(1, 1, 6, 8), dtype="f32"))  # noqa: E731
+    g, _ = build((6, 6), 4, 8, (3, 3), pads=1, epilogue=wide)
+    assert "varies along some of the spatial axes only" in refusals(g)
+
+
+def test_sums_beyond_s32_are_refused():
+    g, _ = build((1,), 70_000, 1, (1,), constant=False)
+    assert "beyond s32" in refusals(g)
