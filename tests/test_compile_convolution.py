@@ -161,5 +161,5 @@ def test_refusals_have_reasons():
 
 
 def test_sums_beyond_s32_are_refused():
-    g, _ = build((1,), 70_000, 1, (1,), constant=False)
+    g, _ = build((1,), 70_000, 1, (1,), constant=False, x_zp=255)
     assert "beyond s32" in refusals(g)
