@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from graphq.errors import CompileError, GraphError, InputError
+from graphq.evidence import gather
 from graphq.explain import explain
 from graphq.interpret import check_array, check_inputs, merge_inputs, pack_outputs, require_outputs
 from graphq.ir import Graph, TensorType
@@ -17,7 +18,7 @@ from graphq.kernels.isa import Level
 from graphq.passes.pipeline import PIPELINE, run_passes
 from graphq.plan import build_plan, evaluate_formulas
 from graphq.rewrite import Pass, Refusal
-from graphq.runtime import Plan, PythonStep, Runner
+from graphq.runtime import NativeStep, Plan, PythonStep, Runner
 from graphq.threads import resolve_threads
 from graphq.verify import check_order
 
@@ -112,10 +113,17 @@ class CompiledGraph:
         outs = runner(checked, None if out is None else self._check_out(runner.plan, out, checked))
         return outs[0] if len(outs) == 1 else dict(zip(self.source.output_names, outs, strict=True))
 
-    def explain(self) -> str:
-        """What fused into which partitions, which kernels run them, and why anything did not fuse."""
+    def explain(self, *, kernels: bool = False) -> str:
+        """What fused into which partitions, which kernels run them, and why anything did not fuse.
+
+        `kernels`: also what each kernel's machine code does and how fast it is on this machine, beside the machine's
+        peak: the decisive instructions counted, and each step measured by itself, which takes some 0.1 s a step.
+        """
         made = self._fixed or next(reversed(self._by_shapes.values()), None)
-        return explain(self.graph, made.runner.plan if made else None, self.refusals, self.level, self.threads)
+        plan = made.runner.plan if made else None
+        native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
+        evidence = {k: gather(plan, k, self.cache) for k in native} if plan else {}
+        return explain(self.graph, plan, self.refusals, self.level, self.threads, evidence)
 
     def formula(self, inputs: Mapping[str, Any] | None = None, /, **arrays: Any) -> Any:
         """The same numbers in NumPy: each partition by its written formula, all else by its reference.

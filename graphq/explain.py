@@ -1,17 +1,22 @@
 """What fused, what did not and why: the report behind `CompiledGraph.explain()`."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from graphq.anchors import ANCHORS
+from graphq.evidence import Evidence
 from graphq.ir import Graph, Node
 from graphq.kernels.isa import Level
 from graphq.rewrite import Refusal
 from graphq.runtime import VIEWS, NativeStep, Plan, PythonStep
 
 
-def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level: Level, threads: int) -> str:
-    """The report as text: partitions with their operations, steps with their kernels, and reasons."""
+def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level: Level, threads: int,
+            evidence: Mapping[int, Evidence] | None = None) -> str:
+    """The report as text: partitions with their operations, steps with their kernels, and reasons.
+
+    `evidence` of native steps, by their numbers, stands with them.
+    """
     partitions = [n for n in graph.nodes if n.op.name == "partition"]
     others = [n for n in graph.nodes if n.op.name not in ("partition", "constant", *VIEWS)]
     integer = [n for n in partitions if ANCHORS[n.attrs["anchor"]].integer]
@@ -22,7 +27,7 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
         lines.append("not in a partition:")
         lines += [f"  {graph.describe(n)}" for n in others]
     lines += _reasons(refusals)
-    lines += _steps(plan)
+    lines += _steps(plan, evidence or {})
     return "\n".join(lines)
 
 
@@ -44,14 +49,33 @@ def _reasons(refusals: Sequence[Refusal]) -> list[str]:
     return ["near misses:", *seen] if seen else []
 
 
-def _steps(plan: Plan | None) -> list[str]:
+def _steps(plan: Plan | None, evidence: Mapping[int, Evidence]) -> list[str]:
     if plan is None:
         return ["the plan is made at the first call, when all shapes are known"]
-    lines = [f"plan: {counted(len(plan.steps), 'step')}"]
+    lines = [f"plan: {counted(len(plan.steps), 'step')}"
+             + "; native ones measured one by one, on warm caches" * bool(evidence)]
     for k, step in enumerate(plan.steps):
         if isinstance(step, NativeStep):
             how = f"{counted(step.blocks, 'block')}, {'parallel' if step.parallel else 'serial'}"
             lines.append(f"  {k}: {step.kernel}  ({how})")
+            lines += [f"       {x}" for x in (_code(evidence[k]), _speed(evidence[k]))] if k in evidence else []
         elif isinstance(step, PythonStep):
             lines.append(f"  {k}: {'NumPy reference of ' * step.reference}{step.kernel}")
     return lines
+
+
+def _code(e: Evidence) -> str:
+    """`ISA level avx512_vnni, tile 6x64: 48 vpdpbusd zmm, 4 vmulps zmm`"""
+    tile = f", tile {e.tile[0]}x{e.tile[1]}" if e.tile else ""
+    counts = f"instructions not counted: {e.counts}" if isinstance(e.counts, str) else \
+        ", ".join(f"{n} {name}" for name, n in e.counts.items()) or "none of the decisive instructions"
+    return f"ISA level {e.level}{tile}: {counts}"
+
+
+def _speed(e: Evidence) -> str:
+    """`0.412 ms on 2 threads, 873 GOPS: 93% of 936 by vpdpbusd zmm` or `..., 25.1 GB/s: 80% of 31.4 by copying`"""
+    scale, unit = (2e-9, "GOPS") if e.macs else (1e-9, "GB/s")
+    text = f"{1e3 * e.seconds:.3g} ms on {counted(e.threads, 'thread')}, {scale * e.rate:.3g} {unit}"
+    if e.peak is None:
+        return text
+    return f"{text}: {e.rate / e.peak:.0%} of {scale * e.peak:.3g} by {e.decisive or 'copying'}"

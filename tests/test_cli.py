@@ -64,13 +64,24 @@ def test_passes_prints_near_misses(tmp_path, capsys):
     assert "# FuseMatmul: %1 = matmul(%0, w) : f32[4,2]: expected dequantize, found input w" in capsys.readouterr().out
 
 
+def test_explain(file, capsys):
+    assert main(["explain", str(file), "--threads=1", "--isa=scalar"]) == 0
+    out = capsys.readouterr().out
+    assert "ISA level scalar, 1 thread" in out and "plan: 1 step\n" in out and "GB/s" not in out
+    assert main(["explain", str(file), "--kernels", "--threads=1"]) == 0
+    assert "GB/s" in capsys.readouterr().out
+    for wrong in ("--isa=sse9", "--threads=0"):
+        assert main(["explain", str(file), wrong]) == 2
+        error_line(capsys)
+
+
 @pytest.mark.parametrize("text, part", [
     ("graph(x: u8[4]) { %0 = rellu(x) return %0 }", "unknown op 'rellu'"),
     ("graph(x: f32[4]) {", "line 1, column 19"),
     ("graph(x: f32[4]) { %0 = relu(%1) %1 = relu(%0) return %0 }", "%1"),
     ("graph(x: f32[4]) { %0 = softmax(x, axis=7) return %0 }", "axis"),
 ])
-@pytest.mark.parametrize("command", ["show", "passes"])
+@pytest.mark.parametrize("command", ["show", "passes", "explain"])
 def test_wrong_graph_is_one_line_and_exit_code_2(tmp_path, capsys, command, text, part):
     (tmp_path / "g.txt").write_text(text)
     assert main([command, str(tmp_path / "g.txt")]) == 2
@@ -160,6 +171,14 @@ def test_onednn_file_that_is_none(tmp_path, capsys, command):
     assert "bad.json" in out + err and code == {"partitions": 2, "run": 1}[command]
     assert main(["partitions", str(tmp_path / "none.json")]) == 2
     assert "none.json" in error_line(capsys)
+
+
+def test_explain_takes_onednn_files(onednn, capsys):
+    assert main(["explain", str(onednn)]) == 0
+    assert capsys.readouterr().out.startswith("graph ")
+    onednn.write_text("{")
+    assert main(["explain", str(onednn)]) == 2
+    error_line(capsys)
 
 
 def test_run_passes(onednn, capsys):

@@ -1,0 +1,76 @@
+"""Peak loops contain the instruction that they are named by; measurements are numbers above zero."""
+import numpy as np
+import pytest
+
+from graphq.errors import KernelError
+from graphq.kernels import cache, isa, machine_code, peaks
+
+
+def needs(name):
+    """The level that has instruction `name`."""
+    mnemonic, register = name.split()
+    if register == "tmm":
+        return "amx"
+    if mnemonic in ("vpdpbusd", "vpdpwssd"):
+        return "avx512_vnni"
+    return "avx512" if register == "zmm" else "avx2"
+
+
+NAMES = [f"{m} {r}" for m in peaks.PRODUCTS for r in peaks.LANES if (r == "tmm") == m.startswith("tdp")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_loops_contain_their_instruction(name):
+    if isa.is_emulated(needs(name)):
+        pytest.skip(f"no {needs(name)} here")
+    assert peaks.peak(name) > 0
+    counts = machine_code.count([cache.load("peak", peaks.peak_source(name)).BLOCK.address])
+    also = {"vpmaddwd": "vpdpwssd"}.get(name.split()[0], "")  # where the CPU has it, LLVM prefers it
+    assert any(x in counts for x in (name, name.replace("vpmaddwd", also))), counts
+    assert max(peaks.products(x) for x in counts) == peaks.products(name)
+    least = peaks.TILE_CHAINS if "tmm" in name else peaks.CHAINS
+    assert min(n for x, n in counts.items() if peaks.products(x)) >= least
+
+
+def test_products():
+    assert peaks.products("vpdpbusd zmm") == 64 and peaks.products("vpmaddwd ymm") == 16
+    assert peaks.products("tdpbssd tmm") == 16 * 16 * 64
+    assert peaks.products("vfmadd213ps zmm") == peaks.products("vfmadd132ps zmm") == 16
+    assert peaks.products("vaddps zmm") == peaks.products("vmulps xmm") == 0
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("nbytes", [0, 1, 1000, 1 << 20])
+def test_bandwidth(nbytes, threads):
+    assert peaks.bandwidth(nbytes, threads) > 0
+
+
+def test_copies_copy():
+    module = cache.load("copy", peaks._COPY)
+    source = np.random.default_rng(0).integers(0, 256, 1024, dtype=np.uint8)
+    target = np.zeros(1024, np.uint8)
+    args = np.array([source.ctypes.data, target.ctypes.data, 256], np.int64)
+    for index in (0, 2):
+        module.BLOCK.ctypes(args.ctypes.data, index)
+    expected = source.copy()
+    expected[256:512] = expected[768:] = 0
+    assert (target == expected).all()
+
+
+def test_samples_are_for_one_time():
+    calls = []
+
+    def prepare(times):
+        return lambda: calls.append(times)
+
+    out = peaks.samples(prepare)
+    assert calls[:2] == [1, 1] and calls[2:] == [peaks.MOST] * (peaks.ROUNDS + 1)
+    assert len(out) == peaks.ROUNDS and min(out) >= 0
+
+
+def test_an_error_of_a_step_is_passed_on():
+    def prepare(times):
+        raise KernelError("no")
+
+    with pytest.raises(KernelError):
+        peaks.samples(prepare)

@@ -1,0 +1,124 @@
+"""`explain(kernels=True)`: what machine code the steps run, and how fast they are."""
+import re
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq import evidence
+from graphq.errors import KernelError
+from graphq.kernels import isa, machine_code
+from graphq.runtime import NativeStep
+
+RNG = np.random.default_rng(0)
+DECISIVE = {"avx2": ("vpmaddwd ymm", "vpdpwssd ymm"), "avx512": ("vpmaddwd zmm", "vpdpwssd zmm"),
+            "avx512_vnni": ("vpdpbusd zmm",), "amx": ("tdpbusd tmm",)}
+
+
+def network(rows=48, constant=True):
+    """A product, a chain of elementwise operations, and a reduction."""
+    g = gq.Graph("net")
+    x = g.dequantize(g.input("x", shape=(rows, 64), dtype="u8"), scales=[0.02], zps=[120])
+    w = RNG.integers(-127, 128, (64, 96), dtype=np.int8)
+    w = g.dequantize(g.constant(w) if constant else g.input("w", shape=(64, 96), dtype="s8"), scales=[0.01])
+    y = g.relu(g.matmul(x, w))
+    g.output(g.quantize(y, dtype="u8", scales=[0.05], zps=[0]), name="y")
+    f = g.input("f", shape=(rows, 40), dtype="f32")
+    g.output(g.add(g.multiply(f, f), f), name="chain")
+    g.output(g.reduce_l1(f, axes=[1]), name="sum")
+    return g
+
+
+def arrays(rows=48):
+    return {"x": RNG.integers(0, 256, (rows, 64), dtype=np.uint8), "f": RNG.standard_normal((rows, 40), np.float32)}
+
+
+def native(model):
+    plan = model._fixed.runner.plan
+    return [(k, s) for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_every_native_step_has_its_evidence(level, threads):
+    model = gq.compile(network(), isa=level, threads=threads)
+    text = model.explain(kernels=True)
+    steps = native(model)
+    assert len(steps) >= 2 and "native ones measured one by one, on warm caches" in text
+    code = re.findall(r"^       ISA level (\w+)(?:, tile \d+x\d+)?: (.+)$", text, re.M)
+    number, share = r"[\d.e+-]+", r"(: .+% of [\d.e+-]+ by .+)?"
+    speed = re.findall(rf"^       {number} ms on \d threads?, {number} (GOPS|GB/s){share}$", text, re.M)
+    assert len(code) == len(speed) == len(steps)
+    assert [unit for unit, _ in speed].count("GOPS") == sum(s.macs > 0 for _, s in steps) == 1
+    assert all(peak for unit, peak in speed if unit == "GB/s")
+    lines = model.explain().splitlines()
+    kept = [x for x in text.splitlines() if not x.startswith("       ")]
+    assert [x.split(";")[0] for x in kept] == [x.split(";")[0] for x in lines]
+
+
+@pytest.mark.parametrize("name", DECISIVE)
+def test_the_decisive_instruction_of_a_level(name):
+    if isa.is_emulated(name):
+        pytest.skip(f"no {name} here")
+    model = gq.compile(network(), isa=name, threads=1)
+    ((k, step),) = [(k, s) for k, s in native(model) if s.macs]
+    found = evidence.gather(model._fixed.runner.plan, k)
+    assert step.macs == found.macs == 48 * 64 * 96
+    assert found.level == name and found.tile and found.threads == 1
+    assert found.decisive in DECISIVE[name] and found.counts[found.decisive] > 0
+    assert found.peak > 0 and found.seconds > 0 and found.rate == found.macs / found.seconds
+
+
+def test_all_functions_of_a_step_are_counted():
+    model = gq.compile(network(), threads=1)
+    ((_, step),) = [(k, s) for k, s in native(model) if s.macs]
+    addresses = set(evidence.functions(step.keep))
+    assert step.function in addresses and addresses & {w for w in step.words if isinstance(w, int)}
+    assert list(evidence.functions(None)) == []
+
+
+def test_nothing_that_a_caller_sees_changes():
+    model = gq.compile(network(constant=False), threads=1)
+    x = {**arrays(), "w": RNG.integers(-127, 128, (64, 96), dtype=np.int8)}
+    before = model(x)
+    copies = {name: a.copy() for name, a in x.items()}
+    model.explain(kernels=True)
+    after = model(x)
+    assert all(np.array_equal(before[n], after[n]) for n in before)
+    assert all(np.array_equal(copies[n], x[n]) for n in x)
+
+
+def test_open_shapes_have_evidence_after_the_first_call():
+    model = gq.compile(network(rows=None))
+    assert "made at the first call" in model.explain(kernels=True) and "GOPS" not in model.explain(kernels=True)
+    model(arrays(7))
+    assert "GOPS" in model.explain(kernels=True)
+    model(arrays(0))
+    assert "GOPS" not in model.explain(kernels=True)  # no rows: no step
+
+
+def test_no_native_step():
+    g = gq.Graph()
+    g.output(g.input("x", shape=(3,), dtype="f32"), name="y")
+    text = gq.compile(g).explain(kernels=True)
+    assert "copy to output 'y'" in text and "measured" not in text
+
+
+def test_code_that_cannot_be_read_is_said_so(monkeypatch):
+    def refuse(addresses):
+        raise KernelError("machine code of sparc is not understood")
+
+    monkeypatch.setattr(machine_code, "count", refuse)
+    text = gq.compile(network(), threads=1).explain(kernels=True)
+    assert "instructions not counted: machine code of sparc is not understood" in text
+    assert re.search(r"GOPS$", text, re.M)  # no peak then
+
+
+def test_without_a_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(tmp_path))
+    assert "GOPS" in gq.compile(network(rows=13), cache=False).explain(kernels=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_kernels_is_a_keyword():
+    with pytest.raises(TypeError):
+        gq.compile(network()).explain(True)
