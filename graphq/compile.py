@@ -32,10 +32,10 @@ def compile(graph: Graph, *, isa: str | None = None, threads: int | None = None,
             passes: Sequence[Pass] | None = None, cache: bool = True) -> CompiledGraph:
     """Compile `graph`; the graph itself is not changed.
 
-    `isa`: the highest instruction set level to use ("scalar", "avx2", "avx512", "avx512_vnni", "amx"; default
-    $GRAPHQ_ISA, else the best that this machine has). `threads`: at most so many (default: all cores the process may
-    use). `strict`: refuse operations that would run as NumPy references. `passes`: instead of `passes.PIPELINE`.
-    `cache`: keep compiled kernels on disk. Results do not depend on `isa`, `threads` or `cache`.
+    `isa`: the highest instruction set level to use ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx";
+    default $GRAPHQ_ISA, else the best that this machine has). `threads`: at most so many (default: all cores the
+    process may use). `strict`: refuse operations that would run as NumPy references. `passes`: instead of
+    `passes.PIPELINE`. `cache`: keep compiled kernels on disk. Results do not depend on `isa`, `threads` or `cache`.
 
     Raises GraphError when the graph has no outputs, KernelError for a level that this machine lacks, CompileError when
     `strict` refuses.

@@ -1,7 +1,8 @@
 """ISA levels: which exist, which this machine has, which one a compilation uses.
 
-A level is what its feature bits say (a CPU's name lies), and every level includes the ones before it. `emulate` adds a
-level for tests, whatever the machine has: its kernels then run with their decisive instructions replaced by plain IR.
+A level is what its feature bits say (a CPU's name lies). It includes the levels that need no other bits than it does:
+all before it in LEVELS, but for avx_vnni, which CPUs with AVX-512 may lack. `emulate` adds a level for tests, whatever
+the machine has: its kernels then run with their decisive instructions replaced by plain IR.
 """
 from __future__ import annotations
 
@@ -28,24 +29,22 @@ class Level:
     features: tuple[str, ...] = ()
     emulated: bool = False
 
-    @property
-    def rank(self) -> int:
-        """Position in LEVELS: a level runs the kernels of its own and of lower ranks."""
-        return [level.name for level in LEVELS].index(self.name)
-
     def includes(self, name: str) -> bool:
-        """Whether kernels of level `name` run at this level."""
-        return level_named(name).rank <= self.rank
+        """Whether kernels of level `name` run at this level: it has all their features."""
+        return set(level_named(name).features) <= set(self.features)
 
 
-_AVX512 = ("fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl")
+_AVX2 = ("avx2", "fma", "f16c")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
 LEVELS = (
     Level("scalar", 1),
-    Level("avx2", 8, ("avx2", "fma", "f16c")),
+    Level("avx2", 8, _AVX2),
+    Level("avx_vnni", 8, (*_AVX2, "avxvnni")),
     Level("avx512", 16, _AVX512),
     Level("avx512_vnni", 16, (*_AVX512, "avx512vnni")),
     Level("amx", 16, (*_AVX512, "avx512vnni", "amx-tile", "amx-int8")),
 )
+"""From the lowest to the highest: the best level of a machine is the last one that it has."""
 _lock = threading.RLock()
 _emulated: list[str] = []
 _checked: dict[Level, bool] = {}
@@ -62,15 +61,9 @@ def level_named(name: str) -> Level:
 @cache
 def _native() -> tuple[Level, ...]:
     """Give the levels whose instructions this machine has, lowest first."""
-    found = []
     features = llvm.get_host_cpu_features()
-    for level in LEVELS:
-        if not all(features.get(name, False) for name in level.features):
-            break
-        if level.name == "amx" and not _request_amx():
-            break
-        found.append(level)
-    return tuple(found)
+    found = (level for level in LEVELS if all(features.get(name, False) for name in level.features))
+    return tuple(level for level in found if level.name != "amx" or _request_amx())
 
 
 def _request_amx() -> bool:

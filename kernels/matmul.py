@@ -121,14 +121,15 @@ def _stream(rows: int, panels: int, m: int) -> float:
     return panels * 64 / (20 if m <= rows else 40)
 
 
-def estimate_vnni(kernel: Kernel, m: int, n: int, k: int) -> float:
+def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
     """Estimate cycles: four k are bound by products, by loads, by the latency of 4 or by the weights.
 
-    Fitted on Zen 4: 24 cycles for four k of 6 x 64, 13 for 1 x 64; 30 for a tile's start and 3 for a vector of output.
+    A panel is one vector of 64 bytes, or two `parts` of 32 at twice the rate. Fitted on Zen 4: 24 cycles for four k of
+    6 x 64, 13 for 1 x 64; 30 for a tile's start and 3 for a vector of output.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-    group = max(rows * panels, rows + panels, 4, _stream(rows, panels, m))
-    return _tiles(rows, panels, m, n) * (-(-k // 4) * group + 30 + 3 * rows * panels)
+    group = max(rows * panels, rows / parts + panels, 4, _stream(rows, panels, m))
+    return _tiles(rows, panels, m, n) * (-(-k // 4) * group + 30 + 3 * rows * panels * parts)
 
 
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: int) -> float:
@@ -173,6 +174,12 @@ def build_avx2(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str
     return _build_vector(kernel, panels, f"widened({kernel.dtypes[0]!r}, 8, {emulated})", reading)
 
 
+@register_kernel("matmul", DTYPES, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx_vnni", partial(estimate_vnni, parts=2))
+def build_avx_vnni(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
+    """Build vpdpbusd on 8 columns."""
+    return _build_vector(kernel, panels, f"vnni({kernel.dtypes[0]!r}, 8, {emulated})", reading)
+
+
 @register_kernel("matmul", DTYPES, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
                  partial(estimate_widened, parts=2, rate=2))
 def build_avx512(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
@@ -180,7 +187,8 @@ def build_avx512(kernel: Kernel, panels: int, emulated: bool, reading: str) -> s
     return _build_vector(kernel, panels, f"widened({kernel.dtypes[0]!r}, 16, {emulated})", reading)
 
 
-@register_kernel("matmul", DTYPES, ((6, 64), (4, 64), (2, 64), (1, 64)), "avx512_vnni", estimate_vnni)
+@register_kernel("matmul", DTYPES, ((6, 64), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
+                 partial(estimate_vnni, parts=1))
 def build_vnni(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
     """Build vpdpbusd on 16 columns."""
     return _build_vector(kernel, panels, f"vnni({kernel.dtypes[0]!r}, 16, {emulated})", reading)

@@ -97,12 +97,13 @@ class Loop:
 
 
 def dot_u8s8(b: Any, acc: Any, a: Any, w: Any, emulated: bool = False, signed: bool = False) -> Any:
-    """Emit vpdpbusd: acc s32 x 16 plus the sums of four products u8 * s8; a, w are 64 bytes as s32 x 16. Wraps.
+    """Emit vpdpbusd: acc, 16 or 8 lanes of s32, plus the sums of four products u8 * s8; a, w are bytes likewise. Wraps.
 
-    `signed` (emulation only) takes `a` as s8, as tdpbssd does.
+    Of 8 lanes LLVM takes the form that the CPU has, that of AVX-VNNI or of AVX-512. `signed` (emulation only) takes `a`
+    as s8, as tdpbssd does.
     """
     if not emulated:
-        return instruction(b, "avx512.vpdpbusd.512", acc.type, [acc, a, w])
+        return instruction(b, f"avx512.vpdpbusd.{32 * acc.type.count}", acc.type, [acc, a, w])
     up, top = filled(acc.type, 24), b.ashr if signed else b.lshr
     for byte in range(4):
         left = filled(acc.type, 24 - 8 * byte)

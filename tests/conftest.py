@@ -20,7 +20,7 @@ def pytest_unconfigure():
     shutil.rmtree(_FOLDER, ignore_errors=True)
 
 
-LEVELS = ("scalar", "avx2", "avx512", "avx512_vnni", "amx")
+LEVELS = ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx")
 
 
 @pytest.fixture(scope="module", params=LEVELS)

@@ -23,14 +23,19 @@ def machine(monkeypatch, fresh):
 
 def test_levels_are_ordered():
     names = [level.name for level in isa.LEVELS]
-    assert names == ["scalar", "avx2", "avx512", "avx512_vnni", "amx"]
-    assert [level.rank for level in isa.LEVELS] == list(range(5))
-    assert isa.LEVELS[3].includes("avx2") and not isa.LEVELS[1].includes("avx512")
+    assert names == ["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx"]
+    including = {level.name: [name for name in names if level.includes(name)] for level in isa.LEVELS}
+    assert including == {
+        "scalar": ["scalar"], "avx2": ["scalar", "avx2"], "avx_vnni": ["scalar", "avx2", "avx_vnni"],
+        "avx512": ["scalar", "avx2", "avx512"], "avx512_vnni": ["scalar", "avx2", "avx512", "avx512_vnni"],
+        "amx": ["scalar", "avx2", "avx512", "avx512_vnni", "amx"]}
 
 
-def test_native_levels_have_all_lower_ones():
-    native = isa.available()
-    assert native == isa.LEVELS[:len(native)] and native[0].name == "scalar"
+def test_native_levels_have_all_that_they_include():
+    native = [level.name for level in isa.available()]
+    assert native[0] == "scalar"
+    for level in isa.available():
+        assert {x.name for x in isa.LEVELS if level.includes(x.name)} <= set(native)
 
 
 def test_feature_bits_decide(monkeypatch):
@@ -45,6 +50,18 @@ def test_feature_bits_decide(monkeypatch):
         assert ("amx" in [level.name for level in isa._native.__wrapped__()]) == granted
     bits["f16c"] = False
     assert [level.name for level in isa._native.__wrapped__()] == ["scalar"]
+
+
+@pytest.mark.parametrize(("features", "names", "best"), [
+    ((), ["scalar", "avx2", "avx_vnni"], "avx_vnni"),  # Alder Lake
+    (("avx512f", "avx512bw", "avx512dq", "avx512vl"), ["scalar", "avx2", "avx_vnni", "avx512"], "avx512"),
+])
+def test_avx_vnni_needs_no_avx512(fresh, monkeypatch, features, names, best):
+    bits = dict.fromkeys(("avx2", "fma", "f16c", "avxvnni", *features), True)
+    monkeypatch.setattr(isa.llvm, "get_host_cpu_features", lambda: bits)
+    monkeypatch.setattr(isa, "_native", isa._native.__wrapped__)
+    monkeypatch.setattr(matmul, "self_test", lambda level, cache: None)
+    assert [level.name for level in isa.available()] == names and isa.resolve().name == best
 
 
 def test_resolve_takes_argument_then_environment_then_best(machine, monkeypatch):
@@ -109,4 +126,4 @@ def test_emulation_is_for_a_while_and_has_sources_of_its_own(machine):
         assert isa.is_emulated("amx") and isa.is_emulated("avx512_vnni") and not isa.is_emulated("scalar")
     with pytest.raises(KernelError, match="no ISA level 'amx'"):
         isa.resolve("amx")
-    assert native_vnni.build(native_vnni, 4, True) != native_vnni.build(native_vnni, 4, False)
+    assert native_vnni.build(native_vnni, 4, True, "rows") != native_vnni.build(native_vnni, 4, False, "rows")

@@ -142,41 +142,56 @@ def test_split_uses_all_threads(threads):
         assert -(-tiles // rows) * -(-groups // columns) >= threads
 
 
-@pytest.mark.parametrize(("row_tiles", "panels"), [(2, 2), (2, 1), (1, 4), (1, 3)])
-@pytest.mark.parametrize(("a_dtype", "instruction"), [("u8", "tdpbusd"), ("s8", "tdpbssd")])
-def test_amx_compiles_to_its_instructions(row_tiles, panels, a_dtype, instruction):
-    """On any x86 machine: LLVM makes code for a CPU with AMX, though this one may lack it."""
+def assembly(made, cpu, words=1):
+    """What LLVM makes of a tile intrinsic for a CPU that this machine need not be."""
     import llvmlite.binding as llvm
     from llvmlite import ir
-
-    from graphq.kernels.matmul_amx import amx_setup, amx_tile
 
     try:
         target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
     except RuntimeError:
         pytest.skip("this LLVM has no x86 target")
-    machine = target.create_target_machine(cpu="sapphirerapids", opt=3)
-    text = ""
-    for made, words in ((amx_tile(row_tiles, panels, a_dtype, False), 1), (amx_setup(row_tiles, False), 2)):
-        module = ir.Module()
-        module.triple = "x86_64-unknown-linux-gnu"
-        kind = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * words)
-        function = ir.Function(module, kind, "f")
-        builder = ir.IRBuilder(function.append_basic_block())
-        _, codegen = made._defn(None, *[None] * words)
+    module = ir.Module()
+    module.triple = "x86_64-unknown-linux-gnu"
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * words), "f")
+    builder = ir.IRBuilder(function.append_basic_block())
 
-        class Context:
-            @staticmethod
-            def get_dummy_value():
-                return None
+    class Context:
+        @staticmethod
+        def get_dummy_value():
+            return None
 
-        codegen(Context, builder, None, function.args)
-        builder.ret_void()
-        parsed = llvm.parse_assembly(str(module))
-        parsed.verify()
-        text += machine.emit_assembly(parsed)
+    made._defn(None, *[None] * words)[1](Context, builder, None, function.args)
+    builder.ret_void()
+    parsed = llvm.parse_assembly(str(module))
+    parsed.verify()
+    return target.create_target_machine(cpu=cpu, opt=3).emit_assembly(parsed)
+
+
+@pytest.mark.parametrize(("row_tiles", "panels"), [(2, 2), (2, 1), (1, 4), (1, 3)])
+@pytest.mark.parametrize(("a_dtype", "instruction"), [("u8", "tdpbusd"), ("s8", "tdpbssd")])
+def test_amx_compiles_to_its_instructions(row_tiles, panels, a_dtype, instruction):
+    from graphq.kernels.matmul_amx import amx_setup, amx_tile
+
+    text = assembly(amx_tile(row_tiles, panels, a_dtype, False), "sapphirerapids") \
+        + assembly(amx_setup(row_tiles, False), "sapphirerapids", words=2)
     count = row_tiles * panels * 2 + (panels * 2 if row_tiles == 2 else 0)  # loop and tail, and again for 16 rows
     assert text.count(instruction) == count
     for name in ("ldtilecfg", "tilerelease", "tileloadd", "tilestored"):
         assert name in text
     assert ("tilezero" in text) == (a_dtype == "u8")
+
+
+@pytest.mark.parametrize("kernel", [k for k in MATMULS if k.level == "avx_vnni"], ids=lambda k: k.name)
+def test_avx_vnni_compiles_to_its_instruction(kernel):
+    """In the form of AVX-VNNI, on its 16 registers without spills."""
+    from graphq.kernels.matmul_vector import vector_tile, vnni
+
+    rows, panels = kernel.tile[0], kernel.tile[1] // 16
+    text = assembly(vector_tile(rows, panels, vnni(kernel.dtypes[0], 8, False), "rows"), "alderlake")
+    lines = text.splitlines()
+    products = [i for i, line in enumerate(lines) if "vpdpbusd" in line]
+    assert len(products) == 2 * rows * panels * 2  # two vectors a panel; loop and tail
+    assert all("{vex}" in lines[i] and "%ymm" in lines[i] for i in products)
+    loop = lines[products[0]:products[2 * rows * panels - 1]]
+    assert not any("%ymm" in line and "%rsp" in line for line in loop) and "vpmulld" not in text
