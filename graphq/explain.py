@@ -7,6 +7,7 @@ from graphq.anchors import ANCHORS
 from graphq.evidence import Evidence
 from graphq.ir import Graph, Node
 from graphq.kernels.isa import Level
+from graphq.reorder_steps import NATIVE, kilobytes, reorder_text
 from graphq.rewrite import Refusal
 from graphq.runtime import VIEWS, NativeStep, Plan, PythonStep
 
@@ -18,7 +19,7 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
     `evidence` of native steps, by their numbers, stands with them.
     """
     partitions = [n for n in graph.nodes if n.op.name == "partition"]
-    others = [n for n in graph.nodes if n.op.name not in ("partition", "constant", *VIEWS)]
+    others = [n for n in graph.nodes if n.op.name not in ("partition", "constant", *VIEWS, *NATIVE)]
     integer = [n for n in partitions if ANCHORS[n.attrs["anchor"]].integer]
     lines = [f"graph {graph.name}: {counted(len(partitions), 'partition')} ({len(integer)} integer), "
              f"{counted(len(others), 'operation')} outside; ISA level {level.name}, {counted(threads, 'thread')}"]
@@ -26,6 +27,7 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
     if others:
         lines.append("not in a partition:")
         lines += [f"  {graph.describe(n)}" for n in others]
+    lines += _layouts(graph)
     lines += _reasons(refusals)
     lines += _steps(plan, evidence or {})
     return "\n".join(lines)
@@ -40,6 +42,17 @@ def _partition(graph: Graph, node: Node) -> str:
     """`%y = matmul partition: dequantize, matmul, relu, quantize : u8[4,16]`"""
     ops = ", ".join(n.op.name for n in node.attrs["body"].nodes)
     return f"{graph.label(node.output)} = {node.attrs['anchor']} partition ({ops}) : {node.output.type}"
+
+
+def _layouts(graph: Graph) -> list[str]:
+    """What the layouts of tensors cost: the bytes that are only moved."""
+    moves = [n for n in graph.nodes if n.op.name == "static_transpose"]
+    if not moves:
+        return []
+    known = [n.output.type.nbytes for n in moves if n.output.type.known]
+    size = f", {kilobytes(sum(known))}" if len(known) == len(moves) else ""
+    return [f"layouts: {counted(len(moves), 'reorder')}{size}",
+            *(f"  {graph.label(n.output)} = {reorder_text(next(n.operands).type, n.output.type)}" for n in moves)]
 
 
 def _reasons(refusals: Sequence[Refusal]) -> list[str]:

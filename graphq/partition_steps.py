@@ -10,6 +10,7 @@ from graphq.ir import Node
 from graphq.kernels import eltwise, matmul, pack, rows
 from graphq.kernels.lower import IntegerMatmul, Lowered
 from graphq.kernels.space import broadcast_strides, factor
+from graphq.kernels.transpose import plan_transpose
 from graphq.plan_builder import PlanBuilder
 from graphq.runtime import Ref
 from graphq.slots import Strides, output, place, run, table
@@ -61,10 +62,10 @@ def _source(b: PlanBuilder, node: Node, p: IntegerMatmul) -> int:
     assert value is not None
     if not p.transpose_a:
         return b.of[value]
-    *batch, k, m = p.a_shape
+    axes = range(len(p.a_shape))
     out = b.temporary(prod(p.a_shape))
-    step = rows.plan_copy(m, k, batch=prod(batch), threads=b.threads, cache=b.cache)
-    run(b, step, {0: Ref(b.of[value]), 1: _dense(b, prod(batch), m * k), 2: 1, 3: m, 4: Ref(out)}, [])
+    step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), 1, threads=b.threads, cache=b.cache)
+    run(b, step, {0: Ref(b.of[value]), 1: Ref(out)}, [])
     return out
 
 

@@ -11,6 +11,7 @@ from graphq.anchors import ANCHORS, lower_partition
 from graphq.ir import Graph, Node
 from graphq.kernels.isa import Level
 from graphq.plan_builder import PlanBuilder
+from graphq.reorder_steps import NATIVE
 from graphq.runtime import VIEWS, Buffer, Plan, PythonStep
 
 
@@ -31,6 +32,8 @@ def _node(b: PlanBuilder, node: Node) -> None:
         b.of[node.output] = source
     elif node.op.name == "partition":
         ANCHORS[node.attrs["anchor"]].steps(b, node, lower_partition(node, compensate=True))
+    elif node.op.name in NATIVE:
+        NATIVE[node.op.name](b, node)
     else:
         inputs = tuple(None if v is None else b.of[v] for v in node.inputs)
         shapes = tuple(None if v is None else v.type.dims for v in node.inputs)

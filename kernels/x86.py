@@ -192,11 +192,27 @@ class Tiles:
             store(b, groups.values[0], self._row(c, rows.k))
 
 
-def load_bytes(b: Any, address: Any, count: Any, lanes: int = 64) -> Any:
-    """Load the first `count` (0 to `lanes`) bytes at an address, zeros after them; reads nothing beyond them."""
-    typ = vector(I8, lanes)
+def _first(b: Any, count: Any, lanes: int) -> Any:
+    """The mask of the first `count` of `lanes`."""
     index = ir.Constant(vector(I32, lanes), list(range(lanes)))
-    mask = b.icmp_signed("<", index, splat(b, b.trunc(count, I32), lanes))
-    args = [pointer(b, address, typ), ir.Constant(I32, 1), mask, filled(typ, 0)]
-    name = f"llvm.masked.load.v{lanes}i8.p0"
+    return b.icmp_signed("<", index, splat(b, b.trunc(count, I32), lanes))
+
+
+def load_first(b: Any, address: Any, count: Any, typ: Any) -> Any:
+    """Load the first `count` lanes of integers at an address, zeros after them; reads nothing beyond them."""
+    args = [pointer(b, address, typ), ir.Constant(I32, 1), _first(b, count, typ.count), filled(typ, 0)]
+    name = f"llvm.masked.load.v{typ.count}{typ.element.intrinsic_name}.p0"
     return b.call(declare(b, name, typ, [x.type for x in args]), args)
+
+
+def store_first(b: Any, value: Any, address: Any, count: Any) -> None:
+    """Store the first `count` lanes of integers at an address; writes nothing beyond them."""
+    typ = value.type
+    args = [value, pointer(b, address, typ), ir.Constant(I32, 1), _first(b, count, typ.count)]
+    name = f"llvm.masked.store.v{typ.count}{typ.element.intrinsic_name}.p0"
+    b.call(declare(b, name, ir.VoidType(), [x.type for x in args]), args)
+
+
+def load_bytes(b: Any, address: Any, count: Any, lanes: int = 64) -> Any:
+    """Load the first `count` (0 to `lanes`) bytes at an address, zeros after them."""
+    return load_first(b, address, count, vector(I8, lanes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
+from graphq.kernels.transpose import is_view
 from graphq.rewrite import ANY, Rewrite
 
 
@@ -67,6 +68,22 @@ class DropNoopTranspose(Rewrite):
     def replace(self, g, x):
         """See the class."""
         return x
+
+
+class TransposeAsReshape(Rewrite):
+    """static_transpose(x) that moves dimensions of 1 alone -> static_reshape(x), a view"""
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.static_transpose(x)
+
+    def check(self, x, match):
+        """The shape must be known, and the elements keep their order."""
+        return None if x.type.known and is_view(x.shape, _order(match.root)) else "elements move"
+
+    def replace(self, g, x, match):
+        """See the class."""
+        return g.static_reshape(x, shape=match.root.output.shape)
 
 
 class TransposeBeforeDequantize(Rewrite):
@@ -218,7 +235,7 @@ class DropRepeatedRelu(Rewrite):
 REWRITES = (
     DropNoopReshape(), MergeReshapes(), MergeTransposes(), DropNoopTranspose(),
     TransposeBeforeDequantize(), ReshapeBeforeDequantize(), QuantizeBeforeReshape(), QuantizeBeforeTranspose(),
-    PositiveAxis(), UniformChannelsArePerTensor(), DropMultiplyByOne(), DropRepeatedRelu(),
+    TransposeAsReshape(), PositiveAxis(), UniformChannelsArePerTensor(), DropMultiplyByOne(), DropRepeatedRelu(),
 )
 
 

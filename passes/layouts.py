@@ -83,12 +83,16 @@ def _anchor(node: Node) -> Form | None:
     src = node.inputs[0]
     if src is None or not has_layouts(src) or node.attrs["data_format"] != "NCX":
         return None
-    return Form((_source(src), *["stays"] * (len(node.inputs) - 1)),
-                tuple(has_layouts(v) for v in node.outputs), {"data_format": "NXC"})
+    return Form(_first_moves(src, node), tuple(has_layouts(v) for v in node.outputs), {"data_format": "NXC"})
 
 
 def _source(value: Value) -> Port:
     return "moves" if value.data is None else "aligned"
+
+
+def _first_moves(src: Value, node: Node) -> tuple[Port, ...]:
+    others: list[Port] = ["stays"] * (len(node.inputs) - 1)
+    return _source(src), *others
 
 
 def _lane_wise(node: Node) -> Form | None:
@@ -130,7 +134,7 @@ def _scaled(node: Node) -> Form | None:
     rank, axis = len(src.shape), node.attrs["axis"]
     if node.attrs["qtype"] == "per_channel":
         axis = to_last(rank).index(axis % rank)
-    return Form((_source(src), *["stays"] * (len(node.inputs) - 1)), (True,), {"axis": axis})
+    return Form(_first_moves(src, node), (True,), {"axis": axis})
 
 
 def _sloped(node: Node) -> Form | None:

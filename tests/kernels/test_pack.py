@@ -83,16 +83,3 @@ def test_row_sums(a_dtype, m, k, threads):
     offsets = np.array([0, a.strides[0]], np.int64)
     step.run(step.arguments({0: a.ctypes.data, 1: offsets.ctypes.data, 2: a.strides[1], 3: out.ctypes.data}))
     assert (out == a.astype(np.int32).sum(2) + (128 * k if a_dtype == "s8" else 0)).all()
-
-
-@pytest.mark.parametrize("layout", ["rows", "columns", "spread"])
-@pytest.mark.parametrize(("m", "n"), [(1, 1), (16, 16), (35, 50), (64, 33), (0, 3), (3, 0)])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_copy(layout, m, n, threads):
-    a = strided(weights(np.uint8, (2, m, n)), layout)
-    out = np.zeros((2, m, n), np.uint8)
-    step = rows.plan_copy(m, n, batch=2, threads=threads)
-    offsets = np.array([0, a.strides[0]], np.int64)
-    step.run(step.arguments({0: a.ctypes.data, 1: offsets.ctypes.data, 2: a.strides[1], 3: a.strides[2],
-                             4: out.ctypes.data}))
-    assert (out == a).all()

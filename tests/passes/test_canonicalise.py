@@ -15,6 +15,7 @@ from graphq.passes.canonicalise import (
     QuantizeBeforeReshape,
     QuantizeBeforeTranspose,
     ReshapeBeforeDequantize,
+    TransposeAsReshape,
     TransposeBeforeDequantize,
     UniformChannelsArePerTensor,
 )
@@ -72,6 +73,19 @@ def test_merge_transposes():
 @pytest.mark.parametrize("end", ["return %1, %0", "%2 = relu(%0)\n return %1, %2"])
 def test_merge_transposes_needs_a_single_user(end):
     check(MergeTransposes(), f"%0 = static_transpose(x, order=[1,0])\n %1 = static_transpose(%0, order=[1,0])\n {end}")
+
+
+@pytest.mark.parametrize("shape, order, after", [
+    ("[2,8,1,1]", [0, 2, 3, 1], "[2,1,1,8]"), ("[2,1,5,6]", [0, 2, 3, 1], "[2,5,6,1]"), ("[3,0]", [1, 0], "[0,3]")])
+def test_transpose_as_reshape(shape, order, after):
+    check(TransposeAsReshape(), f"%0 = static_transpose(x, order={order})\n return %0",
+          f"%0 = static_reshape(x, shape={after})\n return %0", inputs=f"x: f32{shape}", count=1)
+
+
+def test_transpose_as_reshape_keeps_others():
+    check(TransposeAsReshape(), "%0 = static_transpose(x, order=[1,0])\n return %0")
+    check(TransposeAsReshape(), "%0 = static_transpose(x, order=[1,0])\n return %0", inputs="x: f32[?,1]",
+          sizes={"x": (2, 1)})
 
 
 def test_noop_transpose():

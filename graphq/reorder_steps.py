@@ -1,0 +1,34 @@
+"""NATIVE: operations that have a kernel of their own, outside of partitions, and the plan steps that run it."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from graphq.ir import Node, TensorType
+from graphq.kernels.transpose import plan_transpose
+from graphq.plan_builder import PlanBuilder
+from graphq.runtime import Ref
+from graphq.slots import run
+
+
+def transpose_steps(b: PlanBuilder, node: Node) -> None:
+    """One step."""
+    (source,) = node.operands
+    order = [d % len(node.attrs["order"]) for d in node.attrs["order"]]
+    step = plan_transpose(source.type.dims, order, source.dtype.itemsize, threads=b.threads, cache=b.cache)
+    name = f"{reorder_text(source.type, node.output.type)} by {step.name}"
+    run(b, replace(step, name=name), {0: Ref(b.of[source]), 1: Ref(b.result(node.output))}, [])
+
+
+def reorder_text(source: TensorType, result: TensorType) -> str:
+    """`reorder u8[1,64,56,56] -> [1,56,56,64] (201 KB)`"""
+    size = f" ({kilobytes(result.nbytes)})" if result.known else ""
+    return f"reorder {source} -> {str(result).removeprefix(result.dtype.name)}{size}"
+
+
+def kilobytes(nbytes: int) -> str:
+    """`201 KB`"""
+    return f"{nbytes / 1000:,.0f} KB" if nbytes >= 10_000 else f"{nbytes / 1000:.2g} KB"
+
+
+NATIVE: Mapping[str, Callable[[PlanBuilder, Node], None]] = {"static_transpose": transpose_steps}

@@ -1,0 +1,315 @@
+"""Transposes of any rank: dimensions that stay neighbours merge, and what is left is one of four loops over rows.
+
+* `transposing`: m x n elements of 1, 2, 4 or 8 bytes, by square tiles in vector registers;
+* `interleaving`, `deinterleaving`: n or m of 2 to 4, as images' channels, by shuffles of that many vectors;
+* `copying`: the innermost dimension stays, and longer runs of bytes move.
+
+A tensor is `rows` x `columns` of these for each element of the outer dimensions, which a block's number counts through.
+The code is plain vector IR, the same at every ISA level. Argument words of all:
+
+    0 source   1 target   2 rows   3 columns (bytes of a row to copy)   4 bytes between columns of the source (between
+    its rows to copy)   5 bytes between rows of the target (between its columns to deinterleave)   6 rows a block
+    7 outer dimensions, then for each, the last first: its size, bytes in the source, bytes in the target
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+
+from graphq.kernels.intrinsics import I8, c64, intrinsic, word
+from graphq.kernels.registry import Step, plan_rows
+from graphq.kernels.x86 import at, load, load_first, shuffle, smaller, store, store_first, vector
+
+LANES = {1: 16, 2: 16, 4: 16, 8: 8}
+"""Elements of a vector, and rows and columns of a tile, by the bytes of an element."""
+
+WAYS = 4
+"""Up to so many channels are interleaved."""
+
+
+def transpose_tiles(b: Any, rows: list[Any]) -> list[Any]:
+    """Emit the transposes of the n x n elements in each n lanes of n vectors: log2(n) perfect shuffles of the rows."""
+    n, lanes = len(rows), rows[0].type.count
+    halves = [[x for tile in range(0, lanes, n) for i in range(tile + start, tile + start + n // 2)
+               for x in (i, i + lanes)] for start in (0, n // 2)]
+    for _ in range(n.bit_length() - 1):
+        rows = [shuffle(b, rows[i], rows[i + n // 2], half) for i in range(n // 2) for half in halves]
+    return rows
+
+
+def gathered(b: Any, vectors: Sequence[Any], places: Sequence[tuple[int, int]]) -> Any:
+    """Emit one vector of lanes `places` (vector, lane), by a shuffle for each vector after the first."""
+    n = vectors[0].type.count
+    out = vectors[0]
+    lanes = [lane if k == 0 else 0 for k, lane in places]
+    for v in range(1, len(vectors)):
+        # Lanes of the vectors before are in place once v > 1.
+        lanes = [n + lane if k == v else (i if v > 1 else lanes[i]) for i, (k, lane) in enumerate(places)]
+        out = shuffle(b, out, vectors[v], lanes)
+    return out
+
+
+def _tiles(itemsize: int) -> Any:
+    """Transpose the tiles in 64 bytes of each row of the source."""
+    lanes, line = LANES[itemsize], 64 // itemsize
+    typ = vector(ir.IntType(8 * itemsize), line)
+
+    def transpose(_typing: Any, source: Any, stride: Any, target: Any, step: Any) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            source, stride, target, step = args
+            rows = [load(b, at(b, source, b.mul(stride, c64(i))), typ) for i in range(lanes)]
+            rows = transpose_tiles(b, rows)
+            for i in range(line):
+                row, tile = rows[i % lanes], i // lanes * lanes
+                part = row if line == lanes else shuffle(b, row, row, range(tile, tile + lanes))
+                store(b, part, at(b, target, b.mul(step, c64(i))))
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 4), codegen
+
+    return intrinsic(transpose)
+
+
+def _corner(itemsize: int) -> Any:
+    """Transpose the first `height` columns and `width` rows of a tile of the source; nothing beyond is touched."""
+    lanes = LANES[itemsize]
+    typ = vector(ir.IntType(8 * itemsize), lanes)
+
+    def transpose(_typing: Any, source: Any, stride: Any, target: Any, step: Any, height: Any, width: Any) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            source, stride, target, step, height, width = args
+
+            def inside(i: int, size: Any, count: Any) -> Any:
+                return b.select(b.icmp_signed("<", c64(i), size), count, c64(0))
+
+            rows = [load_first(b, at(b, source, b.mul(stride, c64(i))), inside(i, width, height), typ)
+                    for i in range(lanes)]
+            for i, row in enumerate(transpose_tiles(b, rows)):
+                store_first(b, row, at(b, target, b.mul(step, c64(i))), inside(i, height, width))
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 6), codegen
+
+    return intrinsic(transpose)
+
+
+def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Any:
+    """Interleave `ways` streams, or take them `apart`: a vector of each, or its first `count` lanes."""
+    lanes = LANES[itemsize]
+    typ = vector(ir.IntType(8 * itemsize), lanes)
+    order = [(i % ways, i // ways) for i in range(ways * lanes)]  # of the woven elements: stream, place
+    if apart:
+        order = [divmod(i * ways + k, lanes) for k in range(ways) for i in range(lanes)]
+
+    def weave(_typing: Any, source: Any, target: Any, stride: Any, count: Any) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            source, target, stride, count = args
+            streams = [b.mul(stride, c64(k)) for k in range(ways)]
+            parts = [c64(k * lanes * itemsize) for k in range(ways)]
+            total = b.mul(count, c64(ways))
+            left = [smaller(b, b.sub(total, c64(k * lanes)), c64(lanes)) for k in range(ways)]
+            read, write = (parts, streams) if apart else (streams, parts)
+            reads, writes = (left, [count] * ways) if apart else ([count] * ways, left)
+            rows = [load_first(b, at(b, source, x), n, typ) if partial else load(b, at(b, source, x), typ)
+                    for x, n in zip(read, reads, strict=True)]
+            for k in range(ways):
+                y, x = gathered(b, rows, order[k * lanes:(k + 1) * lanes]), at(b, target, write[k])
+                if partial:
+                    store_first(b, y, x, writes[k])
+                else:
+                    store(b, y, x)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 4), codegen
+
+    return intrinsic(weave)
+
+
+def _line(partial: bool) -> Any:
+    """Copy 64 bytes, or the first `count` of them."""
+    typ = vector(I8, 64)
+
+    def copy(_typing: Any, source: Any, target: Any, count: Any) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            source, target, count = args
+            if partial:
+                store_first(b, load_first(b, source, count, typ), target, count)
+            else:
+                store(b, load(b, source, typ), target)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 3), codegen
+
+    return intrinsic(copy)
+
+
+@njit(error_model="numpy")
+def _place(args: int, index: int) -> tuple[int, int, int, int]:
+    """Find a block's source, target, first row and last row."""
+    rows, each = word(args, 2), word(args, 6)
+    blocks = (rows + each - 1) // each
+    batch, first = index // blocks, index % blocks * each
+    source, target = word(args, 0), word(args, 1)
+    for k in range(word(args, 7)):
+        size = word(args, 8 + 3 * k)
+        source += batch % size * word(args, 9 + 3 * k)
+        target += batch % size * word(args, 10 + 3 * k)
+        batch //= size
+    return source, target, first, min(first + each, rows)
+
+
+def transposing(itemsize: int) -> Callable[[int, int], None]:
+    """Make the block function of transposes: row i of the target is column i of the source."""
+    lanes, line = LANES[itemsize], 64 // itemsize
+    tiles, corner = _tiles(itemsize), _corner(itemsize)
+
+    @njit(error_model="numpy")
+    def block(args: int, index: int) -> None:
+        source, target, first, last = _place(args, index)
+        n, stride, step = word(args, 3), word(args, 4), word(args, 5)
+        whole = last - first >= line and n >= lanes
+        # Squares of a cache line by as many: what is fetched is used up. The last tiles repeat some of the former.
+        for left in range(0, n, line):
+            for top in range(first, last, line):
+                for column in range(left, min(left + line, n), lanes):
+                    if whole:
+                        i, j = min(top, last - line), min(column, n - lanes)
+                        tiles(source + i * itemsize + j * stride, stride, target + i * step + j * itemsize, step)
+                        continue
+                    x, y = source + column * stride, target + column * itemsize
+                    for i in range(top, min(top + line, last), lanes):
+                        corner(x + i * itemsize, stride, y + i * step, step, min(lanes, last - i),
+                               min(lanes, n - column))
+
+    return block
+
+
+def _weaving(itemsize: int, ways: int, apart: bool) -> Callable[[int, int], None]:
+    lanes, both = LANES[itemsize], ways * itemsize
+    full, partial = (_weave(itemsize, ways, apart, p) for p in (False, True))
+    read, write = (both, itemsize) if apart else (itemsize, both)
+    stream = 5 if apart else 4
+
+    @njit(error_model="numpy")
+    def block(args: int, index: int) -> None:
+        source, target, first, last = _place(args, index)
+        stride = word(args, stream)
+        whole = first + (last - first) // lanes * lanes
+        for i in range(first, whole, lanes):
+            full(source + i * read, target + i * write, stride, lanes)
+        if whole < last:
+            partial(source + whole * read, target + whole * write, stride, last - whole)
+
+    return block
+
+
+def interleaving(itemsize: int, ways: int) -> Callable[[int, int], None]:
+    """Make the block function of transposes with `ways` columns, whose target is dense."""
+    return _weaving(itemsize, ways, False)
+
+
+def deinterleaving(itemsize: int, ways: int) -> Callable[[int, int], None]:
+    """Make the block function of transposes to `ways` columns of the target, from the dense rows of the source."""
+    return _weaving(itemsize, ways, True)
+
+
+def copying() -> Callable[[int, int], None]:
+    """Make the block function that copies rows."""
+    line, short = _line(False), _line(True)
+
+    @njit(error_model="numpy")
+    def block(args: int, index: int) -> None:
+        source, target, first, last = _place(args, index)
+        nbytes, stride, step = word(args, 3), word(args, 4), word(args, 5)
+        for i in range(first, last):
+            x, y = source + i * stride, target + i * step
+            for k in range(0, nbytes - 63, 64):
+                line(x + k, y + k, 64)
+            if nbytes >= 64:
+                line(x + nbytes - 64, y + nbytes - 64, 64)
+            else:
+                short(x, y, nbytes)
+
+    return block
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One loop: its size, and the bytes from element to element in source and target."""
+
+    size: int
+    source: int
+    target: int
+
+
+@dataclass(frozen=True)
+class Loops:
+    """A transpose as a block function `maker(*of)` over `rows` x `columns`, for each element of `outer`."""
+
+    maker: str
+    of: tuple[int, ...]
+    rows: int
+    columns: int
+    source: int
+    target: int
+    outer: tuple[Axis, ...]
+
+
+def merged(shape: Sequence[int], order: Sequence[int], itemsize: int) -> list[Axis]:
+    """The axes of the result, those of 1 left out, and neighbours in both tensors as one."""
+    axes: list[Axis] = []
+    target = itemsize
+    for d in reversed(order):
+        source, size = itemsize * prod(shape[d + 1:]), shape[d]
+        if axes and source == axes[0].source * axes[0].size:
+            axes[0] = Axis(size * axes[0].size, axes[0].source, axes[0].target)
+        elif size != 1:
+            axes.insert(0, Axis(size, source, target))
+        target *= size
+    return axes
+
+
+def loops(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Loops:
+    """Choose the loops of a transpose of non-empty tensors."""
+    axes = merged(shape, order, itemsize)
+    if axes and axes[-1].source == itemsize:
+        itemsize *= axes.pop().size
+    if not axes:
+        return Loops("copying", (), 1, itemsize, 0, 0, ())
+    columns = axes.pop()
+    if itemsize not in LANES:
+        return Loops("copying", (), columns.size, itemsize, columns.source, columns.target, tuple(axes))
+    rows = next(a for a in axes if a.source == itemsize)
+    axes.remove(rows)
+    m, n, outer = rows.size, columns.size, tuple(axes)
+    if n <= WAYS and rows.target == n * itemsize and m > n:
+        return Loops("interleaving", (itemsize, n), m, n, columns.source, rows.target, outer)
+    if m <= WAYS and columns.source == m * itemsize:
+        return Loops("deinterleaving", (itemsize, m), n, m, columns.source, rows.target, outer)
+    return Loops("transposing", (itemsize,), m, n, columns.source, rows.target, outer)
+
+
+def is_view(shape: Sequence[int], order: Sequence[int]) -> bool:
+    """Whether the result has the elements of the source in their order."""
+    return 0 in shape or len(merged(shape, order, 1)) <= 1
+
+
+def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, *, threads: int = 1,
+                   cache: bool = True) -> Step:
+    """Plan the transpose of a dense tensor to another one: axis k of the result is axis `order[k]` of the source.
+
+    The caller fills in word 0, the source, and 1, the target; they must not overlap. No blocks for empty tensors.
+    """
+    x = loops([1 if 0 in shape else d for d in shape], order, itemsize)
+    batch = 0 if 0 in shape else prod(a.size for a in x.outer)
+    unit = 1 if x.maker == "copying" else 64
+    words = [w for a in reversed(x.outer) for w in (a.size, a.source, a.target)]
+    cycles = x.columns * 0.1 * (1 if x.maker == "copying" else x.of[0])
+    return plan_rows("graphq.kernels.transpose", x.maker, x.rows, batch, threads, cache,
+                     lambda each: (0, 0, x.rows, x.columns, x.source, x.target, each, len(x.outer), *words),
+                     cycles=cycles, unit=unit, of=x.of)
