@@ -1,0 +1,165 @@
+"""ResNet-50 in int8: built through the graph API, compiled, explained and timed.
+
+    python examples/resnet50_int8.py [--threads 1 2] [--explain] [--peer resnet50_u8.onnx]
+
+The network has the true shapes (He et al. 2016, stride in the 3x3 convolutions; batch 1, 224 x 224, 4.1 G
+multiply-accumulates) and random weights, so its answers mean nothing: it shows how a network is built, that every
+operation lands in an integer partition, and the speed. Activations are u8, weights s8 with one scale an output channel,
+biases f32. Image and weights come channels-first, as in most files: graphq turns the image once, inside.
+
+`--peer` times ONNX Runtime and OpenVINO (as far as installed) on an ONNX file of the same network, in turns with graphq.
+"""
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+import graphq as gq
+
+STAGES = ((64, 256, 3, 1), (128, 512, 4, 2), (256, 1024, 6, 2), (512, 2048, 3, 2))
+"""Inner channels, outer channels, blocks, and the stride of the first block."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A u8 value that stands for scale * (value - zp)."""
+
+    value: gq.Value
+    scale: float
+    zp: int = 0
+
+
+class Network:
+    """Adds quantised layers to a graph."""
+
+    def __init__(self, seed: int) -> None:
+        self.g, self.random = gq.Graph("resnet50"), np.random.default_rng(seed)
+
+    def float(self, x: Tensor) -> gq.Value:
+        """The f32 value of a tensor."""
+        return self.g.dequantize(x.value, scales=[x.scale], zps=[x.zp])
+
+    def quantised(self, y: gq.Value, peak: float) -> Tensor:
+        """A value of 0 and more as u8, saturated at `peak`."""
+        return Tensor(self.g.quantize(y, dtype="u8", scales=[peak / 255], zps=[0]), peak / 255)
+
+    def weights(self, shape: tuple[int, ...], gain: float) -> gq.Value:
+        """Normal weights (He et al. 2015) times `gain`, quantised symmetrically for each output channel (axis 0)."""
+        w = self.random.standard_normal(shape, np.float32) * (gain * np.sqrt(2 / np.prod(shape[1:])))
+        scales = np.abs(w).reshape(shape[0], -1).max(axis=1) / 127
+        w8 = np.rint(w / scales.reshape(-1, *[1] * (w.ndim - 1))).astype(np.int8)
+        return self.g.dequantize(self.g.constant(w8), qtype="per_channel", axis=0, scales=scales.tolist())
+
+    def convolution(self, x: Tensor, channels: int, kernel: int = 1, stride: int = 1, gain: float = 1.0) -> gq.Value:
+        """A convolution with bias, padded to ceil(size / stride); f32."""
+        w = self.weights((channels, x.value.shape[1], kernel, kernel), gain)
+        bias = self.g.constant(self.random.standard_normal(channels, np.float32) * np.float32(0.1))
+        return self.g.convolution(self.float(x), w, bias, strides=[stride] * 2, pads_begin=[kernel // 2] * 2,
+                                  pads_end=[kernel // 2] * 2, dilations=[1, 1], data_format="NCX", weights_format="OIX")
+
+    def block(self, x: Tensor, inner: int, outer: int, stride: int) -> Tensor:
+        """relu(1x1 -> 3x3 -> 1x1 + shortcut)"""
+        y = self.quantised(self.g.relu(self.convolution(x, inner)), 4)
+        y = self.quantised(self.g.relu(self.convolution(y, inner, 3, stride)), 4)
+        shortcut = x
+        if x.value.shape[1] != outer:
+            y2 = self.g.quantize(self.convolution(x, outer, stride=stride, gain=0.7), dtype="u8", scales=[8 / 255], zps=[128])
+            shortcut = Tensor(y2, 8 / 255, 128)
+        y = self.convolution(y, outer, gain=0.5)
+        return self.quantised(self.g.relu(self.g.add(y, self.float(shortcut))), 6)
+
+
+def resnet50(seed: int = 0) -> gq.Graph:
+    """The network: image f32[1,3,224,224] -> scores f32[1,1000]."""
+    net = Network(seed)
+    g = net.g
+    image = g.input("image", shape=(1, 3, 224, 224), dtype="f32")
+    x = Tensor(g.quantize(image, dtype="u8", scales=[0.02], zps=[128]), 0.02, 128)
+    x = net.quantised(g.relu(net.convolution(x, 64, 7, 2)), 4)
+    y = g.max_pool(net.float(x), kernel=[3, 3], strides=[2, 2], pads_begin=[1, 1], pads_end=[1, 1], data_format="NCX")
+    x = net.quantised(y, 4)
+    for inner, outer, blocks, stride in STAGES:
+        for k in range(blocks):
+            x = net.block(x, inner, outer, stride if k == 0 else 1)
+    y = g.avg_pool(net.float(x), kernel=[7, 7], strides=[1, 1], pads_begin=[0, 0], pads_end=[0, 0], exclude_pad=True,
+                   data_format="NCX")
+    x = net.quantised(g.static_reshape(y, shape=[1, 2048], special_zero=False), 4)
+    w = net.weights((1000, 2048), 0.7)
+    y = g.matmul(net.float(x), w, g.constant(np.zeros(1000, np.float32)), transpose_b=True)
+    scores = g.quantize(y, dtype="u8", scales=[8 / 255], zps=[128])
+    g.output(g.dequantize(scores, scales=[8 / 255], zps=[128]), name="scores")
+    return g
+
+
+def peers(path: str, image: np.ndarray, threads: int) -> dict[str, Callable[[], object]]:
+    """The installed runtimes on an ONNX file with one input."""
+    calls: dict[str, Callable[[], object]] = {}
+    try:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        feed = {session.get_inputs()[0].name: image}
+        calls["ONNX Runtime"] = lambda: session.run(None, feed)
+    except ImportError:
+        print("ONNX Runtime is not installed (pip install onnxruntime)")
+    try:
+        import openvino
+
+        request = openvino.Core().compile_model(path, "CPU", {"INFERENCE_NUM_THREADS": threads}).create_infer_request()
+        calls["OpenVINO"] = lambda: request.infer([image])
+    except ImportError:
+        print("OpenVINO is not installed (pip install openvino)")
+    return calls
+
+
+def alternate(calls: dict[str, Callable[[], object]], rounds: int = 8, each: int = 6) -> dict[str, float]:
+    """Median milliseconds of each call; they take turns, the first call of a turn is not counted."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call()
+            for _ in range(each):
+                start = time.perf_counter()
+                call()
+                times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def main() -> None:
+    """Build, compile, check, time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--explain", action="store_true", help="print all partitions and steps")
+    parser.add_argument("--peer", metavar="FILE", help="an ONNX file of the same network for the other runtimes")
+    options = parser.parse_args()
+
+    image = np.random.default_rng(1).standard_normal((1, 3, 224, 224), np.float32)
+    g = resnet50()
+    start = time.perf_counter()
+    model = gq.compile(g)
+    first = model(image=image)
+    print(f"compiled and first result in {time.perf_counter() - start:.2f} s")
+    report = model.explain()
+    print(report if options.explain else report.splitlines()[0])
+    same = np.array_equal(first, model.formula(image=image))
+    print(f"equal to its NumPy formula: {same}; class {first.argmax()}, op-by-op reference "
+          f"{gq.reference(g, image=image).argmax()}")
+    for threads in options.threads:
+        model = gq.compile(g, threads=threads)
+        calls: dict[str, Callable[[], object]] = {"graphq": lambda model=model: model(image=image)}
+        calls |= peers(options.peer, image, threads) if options.peer else {}
+        times = alternate(calls)
+        ours = times["graphq"]
+        print(f"{threads} thread{'s' * (threads > 1)}: " + ", ".join(
+            f"{name} {t:.2f} ms" + (f" ({t / ours:.2f}x)" if name != "graphq" else "") for name, t in times.items()))
+
+
+if __name__ == "__main__":
+    main()
