@@ -13,6 +13,7 @@ from graphq.kernels.expression import STORAGE
 from graphq.kernels.lower import Lowered
 from graphq.kernels.lower_conv import IntegerConvolution, pixel_strides
 from graphq.kernels.space import Space, Walk
+from graphq.kernels.tile_frame import RUN
 from graphq.kernels.windows import Windows, windows
 from graphq.plan_builder import PlanBuilder
 from graphq.runtime import Buffer, PythonStep, Ref
@@ -80,7 +81,8 @@ def _even(view: Windows) -> int | None:
 def _block(b: PlanBuilder, c: IntegerConvolution, view: Windows, parts: int, channels: int) -> int:
     """The constant buffer with the tables, repeated for every part of the weights, and a row of zero points."""
     pad = np.full(max(view.pixel_bytes, channels), c.a_zp, np.int64).astype(np.uint8)
-    return b.constant(replace(view, outer=np.tile(view.outer, (1, parts))).block(pad))
+    repeated = replace(view, outer=np.tile(view.outer, (1, parts)))
+    return b.constant(repeated.block(pad, RUN if b.level.includes("amx") else None))
 
 
 def _reads_lines(c: IntegerConvolution) -> bool:

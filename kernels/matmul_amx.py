@@ -17,15 +17,14 @@ from numba.extending import intrinsic
 
 from graphq.kernels.intrinsics import I8, I64, c64
 from graphq.kernels.tile_frame import FRAME, Frame, Window
+from graphq.kernels.windows import RUNS
 from graphq.kernels.x86 import S32X16, Loop, Tiles, at, filled, load, load_bytes, smaller, store, vector
 
-# Scratch memory after the accumulators: configuration, emulated tile registers, 64 bytes of k of 32 rows, first sums,
-# addresses of 32 rows.
+# Scratch memory after the accumulators: configuration, emulated tile registers, 64 bytes of k of 32 rows, first sums.
 STATE = 4096
 COPY = STATE + 64 + 8 * 1024
 FIRST = COPY + 32 * 64
-PLACES = FIRST + 4 * 64
-SCRATCH = PLACES + 32 * 8
+SCRATCH = FIRST + 4 * 64
 
 
 def amx_setup(row_tiles: int, emulated: bool) -> Any:
@@ -70,60 +69,58 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading:
     sums_of, a_of, w_of = _numbers(row_tiles)
     signed = a_dtype == "s8"
 
-    def multiply(b: Any, tiles: Tiles, used: int, a: list[Any], lda: Any, w: list[Any]) -> None:
+    def multiply(b: Any, tiles: Tiles, used: int, a: list[Any], lda: list[Any], w: list[Any]) -> None:
         for j in range(panels):
             weights = w_of[j % len(w_of)]
             tiles.load(weights, w[j], c64(64))
             for r in range(used):
                 if j == 0:
-                    tiles.load(a_of[r], a[r], lda)
+                    tiles.load(a_of[r], a[r], lda[r])
                 tiles.dot(sums_of[r][j], a_of[r], weights, signed)
 
-    def copied(b: Any, f: Frame, address: Callable[[Any], Any], length: Any) -> list[Any]:
-        """Copy `length` (at most 64) bytes of every row, zeros after them; the copies' addresses, 64 bytes a row."""
-        copy = at(b, f.acc, COPY)
-        with Loop(b, f.rows) as loop:
-            store(b, load_bytes(b, address(loop.k), length), at(b, copy, b.mul(loop.k, c64(64))))
-        return [at(b, copy, 1024 * r) for r in range(row_tiles)]
+    def copied(b: Any, f: Frame, r: int, address: Callable[[Any], Any], length: Any) -> Any:
+        """Copy `length` (at most 64) bytes of 16 rows from row 16 * r on, zeros after them; the copies' address."""
+        copy = at(b, f.acc, COPY + 1024 * r)
+        with Loop(b, smaller(b, b.sub(f.rows, c64(16 * r)), c64(16))) as loop:
+            line = load_bytes(b, address(b.add(loop.k, c64(16 * r))), length)
+            store(b, line, at(b, copy, b.mul(loop.k, c64(64))))
+        return copy
 
-    def from_rows(b: Any, f: Frame, tiles: Tiles, used: int, a: Any, lda: Any, panel: list[Any]) -> None:
-        """Multiply f.k bytes of rows `lda` apart."""
+    def from_rows(b: Any, f: Frame, tiles: Tiles, used: int, panel: list[Any]) -> None:
+        """Multiply f.k bytes of rows f.stride apart."""
         steps, tail = b.ashr(f.k, c64(6)), b.and_(f.k, c64(63))
-        rows = [at(b, a, b.mul(lda, c64(16 * r))) for r in range(used)]
+        rows = [at(b, f.a, b.mul(f.stride, c64(16 * r))) for r in range(used)]
         with Loop(b, steps) as loop:
-            multiply(b, tiles, used, [at(b, x, b.mul(loop.k, c64(64))) for x in rows], lda,
+            multiply(b, tiles, used, [at(b, x, b.mul(loop.k, c64(64))) for x in rows], [f.stride] * used,
                      [at(b, x, b.mul(loop.k, c64(1024))) for x in panel])
         with b.if_then(b.icmp_signed(">", tail, c64(0))):
-            source = at(b, a, b.mul(steps, c64(64)))
+            source = at(b, f.a, b.mul(steps, c64(64)))
             # weights past the panel's end are some other memory of the packed buffer, times these zeros
-            copies = copied(b, f, lambda i: at(b, source, b.mul(i, lda)), tail)
-            multiply(b, tiles, used, copies, c64(64), [at(b, x, b.mul(steps, c64(1024))) for x in panel])
-
-    def from_copies(b: Any, f: Frame, tiles: Tiles, used: int, places: Any, panel: list[Any]) -> None:
-        """Multiply f.k bytes of rows whose addresses are the words at `places`."""
-        with Loop(b, b.ashr(at(b, f.k, 63), c64(6))) as loop:
-            done = b.mul(loop.k, c64(64))
-            length = smaller(b, b.sub(f.k, done), c64(64))
-            row = lambda i: at(b, load(b, at(b, places, b.mul(i, c64(8))), I64, 8), done)  # noqa: E731
-            multiply(b, tiles, used, copied(b, f, row, length), c64(64),
-                     [at(b, x, b.mul(loop.k, c64(1024))) for x in panel])
+            copies = [copied(b, f, r, lambda i: at(b, source, b.mul(i, f.stride)), tail) for r in range(used)]
+            multiply(b, tiles, used, copies, [c64(64)] * used, [at(b, x, b.mul(steps, c64(1024))) for x in panel])
 
     def from_window(b: Any, f: Frame, tiles: Tiles, used: int, window: Window, outer: Any, inner: Any,
                     panel: list[Any]) -> None:
-        """Multiply one tap: tiles are loaded where rows lie evenly, else (image borders, line ends) from copies."""
-        places = at(b, f.acc, PLACES)
-        first = window.address(c64(0), outer, inner)
-        lda = b.sub(window.address(smaller(b, c64(1), b.sub(f.rows, c64(1))), outer, inner), first)
-        with Loop(b, f.rows, [c64(0)]) as loop:
-            place = window.address(loop.k, outer, inner)
-            store(b, place, at(b, places, b.mul(loop.k, c64(8))))
-            uneven = b.xor(place, at(b, first, b.mul(loop.k, lda)))
-            loop.update([b.or_(loop.values[0], uneven)])
-        with b.if_else(b.icmp_signed("==", loop.values[0], c64(0))) as (even, other):
-            with even:
-                from_rows(b, f, tiles, used, first, lda, panel)
-            with other:
-                from_copies(b, f, tiles, used, places, panel)
+        """Multiply one tap: 16 rows that lie evenly are a tile load, others (borders, line ends) go through copies.
+
+        So does a last part of fewer than 64 channels.
+        """
+        tap = b.mul(b.add(b.mul(outer, window.inner), inner), c64(8))
+        taps = b.mul(b.mul(window.outer, window.inner), c64(8))
+        runs = [load(b, at(b, f.runs, tap, b.mul(taps, c64(r))), I64, 8) for r in range(used)]
+        step = load(b, at(b, f.stride, load(b, at(b, f.stride, 8 * RUNS), I64, 8)), I64, 8)
+        with Loop(b, b.ashr(at(b, f.k, 63), c64(6))) as loop:
+            done = b.mul(loop.k, c64(64))
+            length = smaller(b, b.sub(f.k, done), c64(64))
+            whole = b.icmp_signed("==", length, c64(64))
+            a, lda = [], []
+            for r, run in enumerate(runs):
+                even = b.and_(whole, b.icmp_signed(">=", run, c64(0)))
+                with b.if_then(b.not_(even)):
+                    copied(b, f, r, lambda i: at(b, window.address(i, outer, inner), done), length)
+                a.append(b.select(even, at(b, f.a, run, done), at(b, f.acc, COPY + 1024 * r)))
+                lda.append(b.select(even, step, c64(64)))
+            multiply(b, tiles, used, a, lda, [at(b, x, b.mul(loop.k, c64(1024))) for x in panel])
 
     def accumulate(b: Any, f: Frame, used: int) -> None:
         tiles = Tiles(b, at(b, f.acc, STATE), emulated)
@@ -139,7 +136,7 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading:
                     tiles.zero(sums_of[r][j])
         if reading == "rows":
             panel = [at(b, f.w, b.mul(line, c64(j))) for j in range(panels)]
-            from_rows(b, f, tiles, used, f.a, f.stride, panel)
+            from_rows(b, f, tiles, used, panel)
         else:
             window = Window(b, f)
             stride = b.mul(line, b.mul(window.outer, window.inner))

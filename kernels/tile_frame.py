@@ -2,7 +2,7 @@
 
 A tile function takes the address of a frame of 8-byte words:
 
-    0 a   1 stride   2 w   3 k   4 rows   5 sums   6 acc   7 ... two words for each row of the tile (windows)
+    0 a   1 stride   2 w   3 k   4 rows   5 sums   6 acc   7 runs   8 ... two words for each row of the tile (windows)
 
 `w` is the address of the first panel, `k` bytes of a row (for windows: of one tap), `rows` how many rows are valid,
 `sums` the column sums of the first panel, `acc` where the sums go: dense rows, 16 of 4 bytes for each panel. Readings:
@@ -10,7 +10,8 @@ A tile function takes the address of a frame of 8-byte words:
     rows      row i lies at a + i * stride
     columns   the operand is transposed: byte (i, k) lies at a + k * stride + i
     windows   row i is an output pixel of an image at `a`; `stride` is the address of a `Windows` block, and the row's
-              two words are the addresses of its entries in the block's tables, which tap by tap say where to read
+              two words are the addresses of its entries in the block's tables, which tap by tap say where to read;
+              `runs` is the address of the entries of the tile's first run, for tiles that read runs of RUN pixels
 """
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, store_s64, word
 from graphq.kernels.x86 import at, load, load_bytes, shuffle, smaller, vector
 
 FRAME = types.void(types.uintp)  # the signature of every tile function
-ROWS_AT = 7
+ROWS_AT = 8
+RUN = 16
 FRAME_BYTES = 8 * (ROWS_AT + 2 * 32)
 """Of a frame: the largest tiles have 32 rows."""
 
@@ -41,6 +43,7 @@ class Frame:
     rows: Any
     sums: Any
     acc: Any
+    runs: Any
 
     @staticmethod
     def read(b: Any, address: Any) -> Frame:
@@ -106,9 +109,10 @@ def place_windows(frame: int, windows: int, first: int, rows: int, step: int) ->
     width, outer_taps, inner_taps = word(windows, 0), word(windows, 1), word(windows, 2)
     outer, inner = windows + word(windows, 3), windows + word(windows, 4)
     y, x = first // width, first % width
+    store_s64(frame + 8 * (ROWS_AT - 1), windows + word(windows, 7) + 8 + first // RUN * outer_taps * inner_taps * 8)
     for r in range(step):
-        store_s64(frame + 56 + 16 * r, outer + 8 * y * outer_taps)
-        store_s64(frame + 64 + 16 * r, inner + 8 * x * inner_taps)
+        store_s64(frame + 8 * ROWS_AT + 16 * r, outer + 8 * y * outer_taps)
+        store_s64(frame + 8 * ROWS_AT + 8 + 16 * r, inner + 8 * x * inner_taps)
         if r < rows - 1:
             x += 1
             if x == width:

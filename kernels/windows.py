@@ -16,7 +16,7 @@ import numpy as np
 from graphq.errors import KernelError
 
 INVALID = -2**62
-OUTPUTS, KO, KI, OUTER_TABLE, INNER_TABLE, PAD_ROW, OUTER = range(7)
+OUTPUTS, KO, KI, OUTER_TABLE, INNER_TABLE, PAD_ROW, OUTER, RUNS = range(8)
 """Words of a block; see `Windows.block`."""
 
 _LINE = 64
@@ -64,11 +64,27 @@ class Windows:
         padded = np.concatenate([pixels, np.full((n, 1, channels), pad, images.dtype)], axis=1)
         return padded[:, np.where(at < 0, pixels.shape[1], at)]
 
-    def block(self, pad_row: np.ndarray) -> np.ndarray:
+    def runs(self, length: int) -> np.ndarray:
+        """For kernels that read runs of `length` output pixels at once: a step, then [runs, taps], as int64 words.
+
+        An entry is the byte offset of a run's first pixel when all its pixels lie `step` bytes apart, else INVALID.
+        """
+        offsets = self.offsets()
+        steps = np.diff(offsets, axis=0)[(offsets[1:] >= 0) & (offsets[:-1] >= 0)]
+        values, counts = np.unique(steps, return_counts=True)
+        step = values[counts.argmax()] if values.size else self.pixel_bytes
+        out = [step]
+        for first in range(0, self.pixels, length):
+            run = offsets[first:first + length]
+            even = (run == run[0] + step * np.arange(len(run))[:, None]).all(axis=0) & (run[0] >= 0)
+            out += np.where(even, run[0], INVALID).tolist()
+        return np.array(out, np.int64)
+
+    def block(self, pad_row: np.ndarray, run: int | None = None) -> np.ndarray:
         """What a kernel reads, as int64 words in a multiple of 64 bytes; `pad_row` are a padding pixel's channels.
 
             0 ow   1 KO   2 KI   3 bytes from the block's start to the outer table   4 to the inner one
-            5 to the pad row   6 outer outputs   7 reserved
+            5 to the pad row   6 outer outputs   7 to the runs, when their length `run` is given
 
         Then come the tables and the pad row, of which 64 bytes more can be read. Raises KernelError for a pad row that
         is shorter than a pixel.
@@ -76,14 +92,15 @@ class Windows:
         if pad_row.nbytes < self.pixel_bytes:
             raise KernelError(f"a pad row must have at least a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")
         row = np.ascontiguousarray(pad_row).reshape(-1).view(np.uint8)
-        parts = [np.zeros(_LINE, np.uint8), self.outer.reshape(-1).view(np.uint8),
-                 self.inner.reshape(-1).view(np.uint8), row]
+        tables = [self.outer, self.inner] + ([] if run is None else [self.runs(run)])
+        parts = [np.zeros(_LINE, np.uint8), *(x.reshape(-1).view(np.uint8) for x in tables), row]
         starts = np.cumsum([0, *(-(-part.nbytes // _LINE) * _LINE for part in parts)])
         block = np.zeros(starts[-1] + _LINE, np.uint8)
         for start, part in zip(starts, parts, strict=False):
             block[start:start + part.nbytes] = part
         words = block.view(np.int64)
-        words[:7] = (len(self.inner), self.outer.shape[1], self.inner.shape[1], *starts[1:4], len(self.outer))
+        words[:8] = (len(self.inner), self.outer.shape[1], self.inner.shape[1], *starts[1:3], starts[len(parts) - 1],
+                     len(self.outer), 0 if run is None else starts[3])
         return words
 
 

@@ -86,6 +86,8 @@ GEOMETRIES = {
     "one pixel": dict(sizes=(3, 3), channels=20, columns=40, kernel=(3, 3)),
     "one output channel": dict(sizes=(5, 6), channels=4, columns=1, kernel=(3, 3), pads=1),
     "many channels": dict(sizes=(5, 5), channels=130, columns=70, kernel=(3, 3), pads=1),
+    "long lines": dict(sizes=(3, 40), channels=64, columns=20, kernel=(3, 3), pads=1, x="s8", x_zp=-3),
+    "long lines, strides": dict(sizes=(5, 67), channels=80, columns=33, kernel=(3, 3), strides=2, pads=1),
     "u8 weights about 128": dict(sizes=(6, 6), channels=4, columns=8, kernel=(3, 3), pads=1, w="u8", w_zps=128),
     "u8 weights": dict(sizes=(6, 6), channels=4, columns=8, kernel=(3, 3), pads=1, w="u8"),
     "s8 weights with zero points": dict(sizes=(6, 6), channels=3, columns=8, kernel=(3, 3), pads=1, w_zps=9),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels.windows import INNER_TABLE, INVALID, KI, KO, OUTER, OUTER_TABLE, OUTPUTS, PAD_ROW, windows
+from graphq.kernels.windows import INNER_TABLE, INVALID, KI, KO, OUTER, OUTER_TABLE, OUTPUTS, PAD_ROW, RUNS, windows
 
 CASES = [
     # sizes, kernel, strides, dilations, pads, outputs
@@ -70,6 +70,28 @@ def test_block(case):
     for table, start in ((w.outer, block[OUTER_TABLE]), (w.inner, block[INNER_TABLE])):
         assert start % 64 == 0 and (data[start:start + table.nbytes].view(np.int64) == table.ravel()).all()
     assert (data[block[PAD_ROW]:][:17] == pad_row).all() and block.nbytes >= block[PAD_ROW] + 64 + 64
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_runs(case):
+    """Where an entry is valid, the run's pixels lie a step apart from there on; else they do not."""
+    w = windows(*case, 5)
+    offsets, block = w.offsets(), w.block(np.zeros(5, np.uint8), run=4)
+    step, *entries = w.runs(4)
+    entries = np.reshape(entries, (-1, w.taps))
+    table = block[block[RUNS] // 8:]
+    assert table[0] == step and (table[1:1 + entries.size] == entries.ravel()).all()
+    assert len(entries) == -(-w.pixels // 4)
+    for q, t in np.ndindex(entries.shape):
+        run = offsets[4 * q:4 * q + 4, t]
+        even = (run >= 0).all() and (np.diff(run) == step).all()
+        assert entries[q, t] == (run[0] if even else INVALID)
+
+
+def test_runs_of_an_image_are_even_inside():
+    w = windows((6, 40), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), (6, 40), 64)
+    step, *entries = w.runs(8)
+    assert step == 64 and (np.reshape(entries, (6, 5, 3, 3))[1:5, 1:4] >= 0).all()
 
 
 def test_invalid_sums_are_negative():
