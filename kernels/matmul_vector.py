@@ -1,4 +1,4 @@
-"""Tiles of a matmul in vector registers: vpdpbusd (VNNI), or vpmaddwd on products widened to 16 bits.
+"""Tiles of a matmul in vector registers, and the products of integers: vpdpbusd (VNNI), or vpmaddwd on 16 bits.
 
 A tile is `rows` x `panels` * 16 outputs, its accumulators stay in registers over all of k. With 6 x 4 on VNNI 24 of the
 32 registers accumulate, and 4 loads of weights and 6 broadcasts of activations feed 24 products: measured 0.465 TOPS on
@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from llvmlite import ir
 from numba.extending import intrinsic
 
 from graphq.kernels.intrinsics import I8, I16, I32, c64, splat
 from graphq.kernels.tile_frame import FRAME, Frame, Window, clamped, read_columns, tail_group
-from graphq.kernels.x86 import Loop, at, dot_u8s8, filled, load, madd16, shuffle, store, vector
+from graphq.kernels.x86 import Loop, at, dot_u8s8, load, madd16, shuffle, smaller, store, vector
 
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8
 
@@ -26,6 +27,9 @@ class Products:
     A panel of 16 columns takes `parts` vectors of weights and of accumulators (of type `kind`). `activations(b, group)`
     spreads a group (s32) over a vector, `weights(b, address)` loads the part at an address, `dot(b, acc, x, w)`
     accumulates, and `columns(b, parts)` gives the sums of a panel, lowest column first.
+
+    Elements have `itemsize` bytes. With `block`, sums begin anew after so many groups, and the sums of blocks are added
+    in order: floats so lose less.
     """
 
     parts: int
@@ -33,7 +37,9 @@ class Products:
     activations: Callable[..., Any]
     weights: Callable[..., Any]
     dot: Callable[..., Any]
-    columns: Callable[..., list[Any]]
+    columns: Callable[..., list[Any]] = lambda b, parts: parts
+    itemsize: int = 1
+    block: int = 0
 
 
 def unsigned(b: Any, group: Any, a_dtype: str) -> Any:
@@ -46,7 +52,7 @@ def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
     kind = vector(I32, lanes)
     return Products(16 // lanes, kind, lambda b, group: splat(b, unsigned(b, group, a_dtype), lanes),
                     lambda b, address: load(b, address, kind),
-                    lambda b, acc, x, w: dot_u8s8(b, acc, x, w, emulated), lambda b, parts: parts)
+                    lambda b, acc, x, w: dot_u8s8(b, acc, x, w, emulated))
 
 
 def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
@@ -70,11 +76,13 @@ def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 Groups = Callable[[Any], list[Any]]  # the groups of all rows at a group number; of a tail
+Turn = Callable[[Any, list[Any]], list[Any]]  # the sums after a group number from those before
 
 
 def vector_tile(rows: int, panels: int, products: Products, reading: str) -> Any:
     """Make the tile intrinsic of `rows` x 16 * `panels` outputs; `reading` says how it finds activations (Frame)."""
-    parts = products.parts
+    parts, itemsize = products.parts, products.itemsize
+    sums = _Blocks(products, rows * panels) if products.block else _Sums(products, rows * panels)
 
     def multiply(b: Any, groups: list[Any], w: Any, acc: list[Any], stride: Any) -> list[Any]:
         weights = [products.weights(b, at(b, w, b.mul(stride, c64(j)), part * (64 // parts)))
@@ -86,34 +94,35 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str) -> Any
             out += [products.dot(b, value, x, weight) for value, weight in zip(row, weights, strict=True)]
         return out
 
-    def run(b: Any, f: Frame, acc: list[Any], w: Any, stride: Any, whole: Groups, tail: Groups) -> list[Any]:
+    def run(b: Any, f: Frame, state: list[Any], w: Any, stride: Any, whole: Groups, tail: Groups) -> list[Any]:
         """Accumulate over k, whose first line of weights is at `w`; panels are `stride` bytes apart."""
         groups = b.ashr(f.k, c64(2))
-        with Loop(b, groups, acc) as loop:
-            loop.update(multiply(b, whole(loop.k), at(b, w, b.mul(loop.k, c64(64))), loop.values, stride))
+        state = sums.over(b, f, groups, state, lambda g, acc: multiply(
+            b, whole(g), at(b, w, b.mul(g, c64(64))), acc, stride))
+        if itemsize == 4:
+            return state
         left = b.and_(f.k, c64(3))
         some = b.zext(b.icmp_signed(">", left, c64(0)), left.type)
-        with Loop(b, some, loop.values) as last:  # no turn or one
-            last.update(multiply(b, tail(left), at(b, w, b.mul(groups, c64(64))), last.values, stride))
-        return last.values
+        return sums.over(b, f, some, state, lambda _, acc: multiply(  # no turn or one
+            b, tail(left), at(b, w, b.mul(groups, c64(64))), acc, stride))
 
-    def from_rows(b: Any, f: Frame, acc: list[Any], addresses: list[Any], w: Any, stride: Any) -> list[Any]:
+    def from_rows(b: Any, f: Frame, state: list[Any], addresses: list[Any], w: Any, stride: Any) -> list[Any]:
         done = b.and_(f.k, c64(-4))
-        return run(b, f, acc, w, stride,
+        return run(b, f, state, w, stride,
                    lambda g: [load(b, at(b, row, b.mul(g, c64(4))), I32) for row in addresses],
-                   lambda left: [tail_group(b, at(b, row, done), left) for row in addresses])
+                   lambda left: [tail_group(b, at(b, row, done), left, itemsize) for row in addresses])
 
-    def accumulate(b: Any, f: Frame, acc: list[Any]) -> list[Any]:
+    def accumulate(b: Any, f: Frame, state: list[Any]) -> list[Any]:
         line = b.shl(b.ashr(at(b, f.k, 3), c64(2)), c64(6))  # bytes of a panel's k
         if reading == "rows":
-            return from_rows(b, f, acc, clamped(b, f, rows), f.w, line)
+            return from_rows(b, f, state, clamped(b, f, rows), f.w, line)
         if reading == "columns":
             done = b.ashr(f.k, c64(2))
-            return run(b, f, acc, f.w, line, lambda g: read_columns(b, f, rows, g, c64(4)),
-                       lambda left: read_columns(b, f, rows, done, left))
+            return run(b, f, state, f.w, line, lambda g: read_columns(b, f, rows, g, c64(4), itemsize),
+                       lambda left: read_columns(b, f, rows, done, left, itemsize))
         window = Window(b, f)
         stride = b.mul(line, b.mul(window.outer, window.inner))
-        with Loop(b, window.outer, acc) as outer, Loop(b, window.inner, outer.values) as inner:
+        with Loop(b, window.outer, state) as outer, Loop(b, window.inner, outer.values) as inner:
             tap = b.add(b.mul(outer.k, window.inner), inner.k)
             values = from_rows(b, f, inner.values, [window.address(c64(i), outer.k, inner.k) for i in range(rows)],
                                at(b, f.w, b.mul(tap, line)), stride)
@@ -125,14 +134,83 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str) -> Any
     def tile(_typing: Any, address: Any) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             f = Frame.read(b, args[0])
-            values = accumulate(b, f, [filled(products.kind, 0)] * (rows * panels * parts))
-            for n in range(rows * panels):
-                address = at(b, f.acc, 64 * n)
-                for value in products.columns(b, values[n * parts:(n + 1) * parts]):
-                    store(b, value, address, 4 * value.type.count)
-                    address = at(b, address, 4 * value.type.count)
+            sums.finish(b, f, accumulate(b, f, sums.start(b, f)))
             return context.get_dummy_value()
 
         return FRAME, codegen
 
     return tile
+
+
+class _Sums:
+    """The sums of a tile of `vectors` x 16 outputs, in registers over all of k: its state is these registers."""
+
+    def __init__(self, products: Products, vectors: int) -> None:
+        self.products, self.count = products, vectors * products.parts
+        self.zeros = [ir.Constant(products.kind, None)] * self.count
+
+    def start(self, b: Any, f: Frame) -> list[Any]:
+        """Emit the state before the first product."""
+        return list(self.zeros)
+
+    def over(self, b: Any, f: Frame, count: Any, state: list[Any], turn: Turn) -> list[Any]:
+        """Emit `turn` for `count` groups; the state after them."""
+        with Loop(b, count, state) as loop:
+            loop.update(turn(loop.k, loop.values))
+        return loop.values
+
+    def finish(self, b: Any, f: Frame, state: list[Any]) -> None:
+        """Emit the stores of the sums."""
+        parts = self.products.parts
+        for n in range(0, self.count, parts):
+            address = at(b, f.acc, 64 // parts * n)
+            for value in self.products.columns(b, state[n:n + parts]):
+                store(b, value, address, 4 * value.type.count)
+                address = at(b, address, 4 * value.type.count)
+
+
+class _Blocks(_Sums):
+    """Sums in blocks of `block` groups, in k's order through all taps.
+
+    Totals are in memory; besides registers the state has the groups that the block still takes.
+    """
+
+    def start(self, b: Any, f: Frame) -> list[Any]:
+        """Emit zero totals."""
+        super().finish(b, f, self.zeros)
+        return [*self.zeros, c64(self.products.block)]
+
+    def over(self, b: Any, f: Frame, count: Any, state: list[Any], turn: Turn) -> list[Any]:
+        """Emit `turn` for `count` groups; the state after them."""
+        block = self.products.block
+        rest = b.sub(count, state[-1])  # what the present block does not take; the pieces are its part and more blocks
+        more = b.sdiv(b.add(rest, c64(block - 1)), c64(block))
+        pieces = b.add(b.select(b.icmp_signed(">", rest, c64(0)), more, c64(0)), c64(1))
+        with Loop(b, pieces, [c64(0), *state]) as loop:
+            first, *acc, room = loop.values
+            now = smaller(b, b.sub(count, first), room)
+            with Loop(b, now, acc) as inner:
+                inner.update(turn(b.add(first, inner.k), inner.values))
+            loop.update([b.add(first, now), *self.settle(b, f, inner.values, b.sub(room, now))])
+        return loop.values[1:]
+
+    def settle(self, b: Any, f: Frame, acc: list[Any], room: Any) -> list[Any]:
+        """Emit the end of a block, if it has no room left."""
+        full, before = b.icmp_signed("==", room, c64(0)), b.block
+        with b.if_then(full):
+            self.finish(b, f, acc)
+            inside = b.block
+        out = []
+        for value, fresh in zip([*acc, room], [*self.zeros, c64(self.products.block)], strict=True):
+            out.append(b.phi(value.type))
+            out[-1].add_incoming(value, before)
+            out[-1].add_incoming(fresh, inside)
+        return out
+
+    def finish(self, b: Any, f: Frame, state: list[Any]) -> None:
+        """Emit the additions to the totals."""
+        size = 64 // self.products.parts
+        for n in range(self.count):
+            address = at(b, f.acc, size * n)
+            total = load(b, address, self.products.kind, size)
+            store(b, b.fadd(total, state[n]), address, size)

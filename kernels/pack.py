@@ -1,4 +1,4 @@
-"""Packed weights: the one layout that the integer matmul kernels of all ISA levels read, and what makes it.
+"""Packed weights: the one layout that the matmul kernels of all ISA levels read, and what makes it.
 
 Weights w (k, n) of s8, or u8 less 128, lie packed as
 
@@ -7,19 +7,22 @@ Weights w (k, n) of s8, or u8 less 128, lie packed as
     slack         15 lines of 64 bytes          an AMX tile reads 16 groups, also of a panel's last few
 
 with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector of vpdpbusd and a row of an AMX tile.
+Of bf16 and f16 a group of 4 bytes has two rows, of f32 one; their column sums are not used.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numba import njit, types
 
 from graphq.errors import KernelError
-from graphq.kernels.intrinsics import I8, I16, c64, intrinsic, load_s32, load_u8, splat, store_s32, store_u8, word
+from graphq.kernels.expression import STORAGE
+from graphq.kernels.intrinsics import I8, c64, intrinsic, load_s32, load_u8, splat, store_s32, store_u8, word
 from graphq.kernels.registry import Step, plan_rows
 from graphq.kernels.rows import byte_sums, offset
-from graphq.kernels.x86 import S32X16, Loop, at, filled, load, shuffle, store, vector
+from graphq.kernels.x86 import S32X16, Loop, at, filled, interleave, load, store, vector
 
 PANEL, LINE = 16, 64
 SLACK = 15 * LINE
@@ -30,14 +33,14 @@ def panel_count(n: int) -> int:
     return -(-n // PANEL)
 
 
-def group_count(k: int) -> int:
-    """Number of groups of 4 rows."""
-    return -(-k // 4)
+def group_count(k: int, itemsize: int = 1) -> int:
+    """Number of groups of 4 bytes of a column."""
+    return -(-k * itemsize // 4)
 
 
-def packed_bytes(k: int, n: int) -> int:
+def packed_bytes(k: int, n: int, itemsize: int = 1) -> int:
     """Bytes of a packed (k, n) matrix; a multiple of 64, to be placed at a multiple of 64."""
-    return panel_count(n) * LINE * (1 + group_count(k)) + SLACK
+    return panel_count(n) * LINE * (1 + group_count(k, itemsize)) + SLACK
 
 
 def aligned_empty(nbytes: int) -> np.ndarray:
@@ -52,21 +55,24 @@ def pack(w: np.ndarray) -> np.ndarray:
 
     Raises KernelError for other dtypes or fewer than two dimensions.
     """
-    if w.dtype not in (np.int8, np.uint8) or w.ndim < 2:
-        raise KernelError(f"weights to pack are s8 or u8 matrices, got {w.dtype}{list(w.shape)}")
+    dtypes = {STORAGE[x]: x for x in ("s8", "u8", "f32", "bf16", "f16")}
+    if w.dtype not in dtypes or w.ndim < 2:
+        raise KernelError(f"weights to pack are matrices of {', '.join(dtypes.values())}, got {w.dtype}{list(w.shape)}")
     if w.dtype == np.uint8:
         w = (w ^ np.uint8(0x80)).view(np.int8)
     *outer, k, n = w.shape
-    batch, panels, groups = int(np.prod(outer)), panel_count(n), group_count(k)
-    out = aligned_empty(batch * packed_bytes(k, n)).reshape(batch, packed_bytes(k, n))
-    padded = np.zeros((batch, groups * 4, panels * PANEL), np.int8)
+    itemsize = w.dtype.itemsize
+    size, items = packed_bytes(k, n, itemsize), 4 // itemsize
+    batch, panels, groups = int(np.prod(outer)), panel_count(n), group_count(k, itemsize)
+    out = aligned_empty(batch * size).reshape(batch, size)
+    padded = np.zeros((batch, groups * items, panels * PANEL), w.dtype)
     padded[:, :k, :n] = w.reshape(batch, k, n)
-    body = padded.reshape(batch, groups, 4, panels, PANEL).transpose(0, 3, 1, 4, 2)
+    body = padded.reshape(batch, groups, items, panels, PANEL).transpose(0, 3, 1, 4, 2)
     end = panels * LINE * (1 + groups)
-    out[:, :panels * LINE] = padded.sum(1, dtype=np.int32).view(np.uint8)
+    out[:, :panels * LINE] = padded.sum(1, dtype=np.int32).view(np.uint8) if itemsize == 1 else 0
     out[:, panels * LINE:end] = np.ascontiguousarray(body).reshape(batch, -1).view(np.uint8)
     out[:, end:] = 0
-    return out.reshape(*outer, packed_bytes(k, n))
+    return out.reshape(*outer, size)
 
 
 def column_sums(packed: np.ndarray, n: int) -> np.ndarray:
@@ -74,23 +80,26 @@ def column_sums(packed: np.ndarray, n: int) -> np.ndarray:
     return packed[..., :4 * n].view(np.int32)
 
 
-@intrinsic
-def _pack_rows(_typing: Any, source: Any, stride: Any, groups: Any, target: Any, flip: Any) -> Any:
-    """Pack `groups` times four rows of 16 neighbouring bytes, xor `flip`."""
+def _pack_rows(itemsize: int) -> Any:
+    """Make the intrinsic that packs `groups` groups of rows of 16 neighbouring elements, bytes xor `flip`."""
+    items = 4 // itemsize
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        source, stride, groups, target, flip = args
-        mix = [x for i in range(16) for x in (i, i + 16)]
-        flips = splat(b, b.trunc(flip, I8), 64)
-        with Loop(b, groups) as loop:
-            first = at(b, source, b.mul(loop.k, b.mul(stride, c64(4))))
-            rows = [load(b, at(b, first, b.mul(stride, c64(i))), vector(I8, 16)) for i in range(4)]
-            pairs = [b.bitcast(shuffle(b, rows[i], rows[i + 1], mix), vector(I16, 16)) for i in (0, 2)]
-            line = b.bitcast(shuffle(b, pairs[0], pairs[1], mix), vector(I8, 64))
-            store(b, b.xor(line, flips), at(b, target, b.mul(loop.k, c64(LINE))))
-        return context.get_dummy_value()
+    @intrinsic
+    def pack_rows(_typing: Any, source: Any, stride: Any, groups: Any, target: Any, flip: Any) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            source, stride, groups, target, flip = args
+            flips = splat(b, b.trunc(flip, I8), LINE)
+            with Loop(b, groups) as loop:
+                first = at(b, source, b.mul(loop.k, b.mul(stride, c64(items))))
+                rows = [load(b, at(b, first, b.mul(stride, c64(i))), vector(I8, PANEL * itemsize))
+                        for i in range(items)]
+                line = b.bitcast(interleave(b, rows, PANEL), vector(I8, LINE))
+                store(b, b.xor(line, flips), at(b, target, b.mul(loop.k, c64(LINE))))
+            return context.get_dummy_value()
 
-    return types.void(*[types.intp] * 5), codegen
+        return types.void(*[types.intp] * 5), codegen
+
+    return pack_rows
 
 
 @intrinsic
@@ -108,33 +117,41 @@ def _sum_groups(_typing: Any, source: Any, groups: Any, target: Any) -> Any:
     return types.void(*[types.intp] * 3), codegen
 
 
-@njit(error_model="numpy")
-def pack_block(args: int, index: int) -> None:
-    """Pack panels of one batch element. Words as in `plan_pack`."""
-    k, n, each, flip = word(args, 7), word(args, 8), word(args, 9), word(args, 10)
-    panels, groups = (n + 15) // 16, (k + 3) // 4
-    blocks = (panels + each - 1) // each
-    batch, first = index // blocks, index % blocks * each
-    source, along_k, along_n = word(args, 0) + offset(word(args, 1), batch), word(args, 2), word(args, 3)
-    base = word(args, 4) + batch * word(args, 5)
-    flips = flip | flip << 8 | flip << 16 | flip << 24
-    for p in range(first, min(first + each, panels)):
-        columns, start = min(16, n - 16 * p), source + 16 * p * along_n
-        target = base + 64 * (panels + p * groups)
-        done = 0
-        if along_n == 1 and columns == 16:
-            done = k // 4
-            _pack_rows(start, along_k, done, target, flip)
-        elif along_k == 1 and columns == 16:
-            done = k // 4
-            for c in range(16):
-                for g in range(done):
-                    store_s32(target + 64 * g + 4 * c, load_s32(start + c * along_n + 4 * g) ^ flips)
-        for i in range(done * 4, groups * 4):
-            for c in range(16):
-                value = load_u8(start + i * along_k + c * along_n) ^ flip if i < k and c < columns else 0
-                store_u8(target + i // 4 * 64 + 4 * c + i % 4, value)
-        _sum_groups(target, groups, base + 64 * p)
+def packing(itemsize: int) -> Callable[[int, int], None]:
+    """Make the block function that packs panels of one batch element. Words as in `plan_pack`."""
+    items, pack_rows = 4 // itemsize, _pack_rows(itemsize)
+
+    @njit(error_model="numpy")
+    def block(args: int, index: int) -> None:
+        k, n, each, flip = word(args, 7), word(args, 8), word(args, 9), word(args, 10)
+        panels, groups = (n + 15) // 16, (k + items - 1) // items
+        blocks = (panels + each - 1) // each
+        batch, first = index // blocks, index % blocks * each
+        source, along_k, along_n = word(args, 0) + offset(word(args, 1), batch), word(args, 2), word(args, 3)
+        base = word(args, 4) + batch * word(args, 5)
+        flips = flip | flip << 8 | flip << 16 | flip << 24
+        for p in range(first, min(first + each, panels)):
+            columns, start = min(16, n - 16 * p), source + 16 * p * along_n
+            target = base + 64 * (panels + p * groups)
+            done = 0
+            if along_n == itemsize and columns == 16:
+                done = k // items
+                pack_rows(start, along_k, done, target, flip)
+            elif along_k == itemsize and columns == 16:
+                done = k // items
+                for c in range(16):
+                    for g in range(done):
+                        store_s32(target + 64 * g + 4 * c, load_s32(start + c * along_n + 4 * g) ^ flips)
+            for i in range(done * items, groups * items):
+                for c in range(16):
+                    for t in range(itemsize):
+                        inside = i < k and c < columns
+                        value = load_u8(start + i * along_k + c * along_n + t) ^ flip if inside else 0
+                        store_u8(target + i // items * 64 + 4 * c + i % items * itemsize + t, value)
+            if itemsize == 1:
+                _sum_groups(target, groups, base + 64 * p)
+
+    return block
 
 
 def plan_pack(w_dtype: str, k: int, n: int, *, batch: int = 1, threads: int = 1, cache: bool = True) -> Step:
@@ -142,10 +159,11 @@ def plan_pack(w_dtype: str, k: int, n: int, *, batch: int = 1, threads: int = 1,
 
         0 w   1 table of w or 0   2 bytes between rows   3 bytes between columns   4 packed   5 bytes a batch element
 
-    (u8 or s8 of any strides, 64-byte aligned `packed` of `packed_bytes(k, n)` each); then 6 batch, 7 k, 8 n, 9 panels a
-    block, 10 what bytes are xored with.
+    (any strides, 64-byte aligned `packed` of `packed_bytes` each); then 6 batch, 7 k, 8 n, 9 panels a block, 10 what
+    bytes are xored with.
     """
-    flip = 0x80 if w_dtype == "u8" else 0
-    return plan_rows("graphq.kernels.pack", "pack_block", panel_count(n), batch, threads, cache,
-                     lambda each: (0, 0, n, 1, 0, packed_bytes(k, n), batch, k, n, each, flip),
-                     cycles=PANEL * k * 0.5)  # measured: 6 to 12 GB/s
+    flip, itemsize = 0x80 if w_dtype == "u8" else 0, STORAGE[w_dtype].itemsize
+    return plan_rows("graphq.kernels.pack", "packing", panel_count(n), batch, threads, cache,
+                     lambda each: (0, 0, n * itemsize, itemsize, 0, packed_bytes(k, n, itemsize), batch, k, n, each,
+                                   flip), of=(itemsize,),
+                     cycles=PANEL * k * itemsize * 0.5)  # measured: 6 to 12 GB/s

@@ -8,7 +8,7 @@ A tile function takes the address of a frame of 8-byte words:
 `sums` the column sums of the first panel, `acc` where the sums go: dense rows, 16 of 4 bytes for each panel. Readings:
 
     rows      row i lies at a + i * stride
-    columns   the operand is transposed: byte (i, k) lies at a + k * stride + i
+    columns   the operand is transposed: element (i, k) lies at a + k * stride + i * (its bytes)
     windows   row i is an output pixel of an image at `a`; `stride` is the address of a `Windows` block, and the row's
               two words are the addresses of its entries in the block's tables, which tap by tap say where to read;
               `runs` is the address of the entries of the tile's first run, for tiles that read runs of RUN pixels
@@ -22,7 +22,7 @@ from llvmlite import ir
 from numba import njit, types
 
 from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, store_s64, word
-from graphq.kernels.x86 import at, load, load_bytes, shuffle, smaller, vector
+from graphq.kernels.x86 import at, interleave, load, load_bytes, smaller, vector
 
 FRAME = types.void(types.uintp)  # the signature of every tile function
 ROWS_AT = 8
@@ -57,11 +57,13 @@ def clamped(b: Any, f: Frame, count: int) -> list[Any]:
     return [at(b, f.a, b.mul(smaller(b, c64(i), last), f.stride)) for i in range(count)]
 
 
-def tail_group(b: Any, address: Any, count: Any) -> Any:
-    """Load the last `count` (1 to 3) activations of a row as a group of four (s32), reading no byte beyond.
+def tail_group(b: Any, address: Any, count: Any, itemsize: int) -> Any:
+    """Load the last `count` (1 to 3) bytes of a row as a group of four (s32), reading no byte beyond.
 
-    Bytes past the end repeat the last one: their weights are the packed zeros.
+    Elements past the end are 0, or, of one byte, repeat the last one: their weights are the packed zeros.
     """
+    if itemsize == 2:
+        return b.zext(load(b, address, I16), I32)
     last = b.sub(count, c64(1))
     group = I32(0)
     for i in range(3):
@@ -70,18 +72,19 @@ def tail_group(b: Any, address: Any, count: Any) -> Any:
     return group
 
 
-def read_columns(b: Any, f: Frame, rows: int, group: Any, count: Any) -> list[Any]:
-    """Load group number `group` of `rows` (at most 8) rows of a transposed operand.
+def read_columns(b: Any, f: Frame, rows: int, group: Any, count: Any, itemsize: int) -> list[Any]:
+    """Load group number `group` of `rows` (at most 16) rows of a transposed operand.
 
-    Four neighbouring k of 8 rows are four loads of 8 bytes, interleaved. The first `count` of them exist, the others
-    repeat the last; bytes past the last valid row are not read.
+    A k of all rows is a load of neighbouring bytes; those of a group are interleaved. The first `count` bytes of each
+    row's group exist, the others are 0; bytes past the last valid row are not read.
     """
-    last, first = b.sub(count, c64(1)), b.mul(group, c64(4))
-    lines = [load_bytes(b, at(b, f.a, b.mul(b.add(first, smaller(b, c64(t), last)), f.stride)), f.rows, 8)
-             for t in range(4)]
-    pairs = [b.bitcast(shuffle(b, lines[t], lines[t + 1], [x for i in range(8) for x in (i, i + 8)]), vector(I16, 8))
-             for t in (0, 2)]
-    words = b.bitcast(shuffle(b, pairs[0], pairs[1], [x for i in range(8) for x in (i, i + 8)]), vector(I32, 8))
+    lanes = 8 if rows <= 8 else 16
+    items, valid = 4 // itemsize, b.mul(f.rows, c64(itemsize))
+    first = b.mul(group, c64(items))
+    lines = [load_bytes(b, at(b, f.a, b.mul(b.add(first, c64(t)), f.stride)),
+                        b.select(b.icmp_signed("<", c64(t * itemsize), count), valid, c64(0)), lanes * itemsize)
+             for t in range(items)]
+    words = b.bitcast(interleave(b, lines, lanes), vector(I32, lanes))
     return [b.extract_element(words, I32(i)) for i in range(rows)]
 
 

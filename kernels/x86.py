@@ -41,6 +41,17 @@ def shuffle(b: Any, x: Any, y: Any, lanes: Sequence[int]) -> Any:
     return b.shuffle_vector(x, y, ir.Constant(vector(I32, len(lanes)), list(lanes)))
 
 
+def interleave(b: Any, rows: Sequence[Any], lanes: int) -> Any:
+    """Weave 1, 2 or 4 rows of `lanes` elements: of every place the first row's, the second's and so on."""
+    mix = [x for i in range(lanes) for x in (i, i + lanes)]
+    bits = rows[0].type.count // lanes * rows[0].type.element.width
+    while len(rows) > 1:
+        rows = [b.bitcast(x, vector(ir.IntType(bits), lanes)) for x in rows]
+        rows = [shuffle(b, x, y, mix) for x, y in zip(rows[::2], rows[1::2], strict=True)]
+        bits *= 2
+    return rows[0]
+
+
 def at(b: Any, base: Any, *offsets: Any) -> Any:
     """Add byte offsets, values or Python integers, to `base`."""
     for offset in offsets:

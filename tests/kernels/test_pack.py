@@ -4,6 +4,7 @@ import pytest
 
 from graphq.errors import KernelError
 from graphq.kernels import pack, rows
+from graphq.kernels.expression import STORAGE
 
 SHAPES = [(1, 1), (4, 16), (3, 17), (64, 32), (70, 37), (129, 48), (0, 5), (5, 0)]
 
@@ -18,6 +19,8 @@ def unpack(packed, k, n):
 
 
 def weights(dtype, shape, seed=0):
+    if dtype not in (np.int8, np.uint8):
+        return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
     info = np.iinfo(dtype)
     return np.random.default_rng(seed).integers(info.min, info.max + 1, shape, dtype=dtype)
 
@@ -47,29 +50,42 @@ def strided(w, layout):
     return view
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize(("k", "n"), SHAPES)
+def test_pack_of_floats_follows_the_layout(dtype, k, n):
+    w = weights(STORAGE[dtype], (k, n))
+    packed, items = pack.pack(w), 4 // w.itemsize
+    panels, groups = -(-n // 16), -(-k // items)
+    assert packed.nbytes == pack.packed_bytes(k, n, w.itemsize)
+    body = packed[64 * panels:64 * panels * (1 + groups)].view(w.dtype).reshape(panels, groups, 16, items)
+    padded = body.transpose(1, 3, 0, 2).reshape(groups * items, panels * 16)
+    assert (padded[:k, :n] == w).all()
+    assert not padded[k:].any() and not padded[:, n:].any()
+
+
 @pytest.mark.parametrize("layout", ["rows", "columns", "spread"])
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("dtype", ["s8", "u8", "f32", "bf16", "f16"])
 @pytest.mark.parametrize(("k", "n"), SHAPES)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_pack_kernel_equals_numpy(layout, dtype, k, n, threads):
-    w = strided(weights(dtype, (3, k, n)), layout)
+    w = strided(weights(STORAGE[dtype], (3, k, n)), layout)
     expected = pack.pack(w)
-    size = pack.packed_bytes(k, n)
+    size = pack.packed_bytes(k, n, w.itemsize)
     out = pack.aligned_empty(3 * size)
     out[:] = 0x55
     table = np.array([2, 0, 1], np.int64)
     offsets = table * w.strides[0]
-    step = pack.plan_pack("u8" if dtype == np.uint8 else "s8", k, n, batch=3, threads=threads)
+    step = pack.plan_pack(dtype, k, n, batch=3, threads=threads)
     step.run(step.arguments({0: w.ctypes.data, 1: offsets.ctypes.data, 2: w.strides[1], 3: w.strides[2],
                              4: out.ctypes.data}))
-    used = size - pack.SLACK
-    assert (out.reshape(3, size)[:, :used] == expected[table, :used]).all()
+    used, first = size - pack.SLACK, 0 if w.itemsize == 1 else 64 * pack.panel_count(n)
+    assert (out.reshape(3, size)[:, first:used] == expected[table, first:used]).all()
     assert (out.reshape(3, size)[:, used:] == 0x55).all()  # the slack is never written
 
 
 def test_pack_refuses_other_arrays():
     for bad in (np.zeros((2, 2), np.int32), np.zeros(4, np.int8)):
-        with pytest.raises(KernelError, match="s8 or u8 matrices"):
+        with pytest.raises(KernelError, match="matrices of s8, u8, f32, bf16, f16"):
             pack.pack(bad)
 
 

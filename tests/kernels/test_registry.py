@@ -25,7 +25,7 @@ def test_second_registration_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("level", isa.LEVELS, ids=lambda x: x.name)
-@pytest.mark.parametrize("dtypes", matmul.DTYPES)
+@pytest.mark.parametrize("dtypes", (*matmul.DTYPES, *matmul.FLOATS))
 def test_every_level_has_a_kernel_for_every_size(level, dtypes):
     for m, n, k in ((1, 1, 1), (1, 1024, 1024), (2, 64, 64), (1024, 1024, 1024), (0, 0, 0), (10**6, 3, 27)):
         kernel = select("matmul", dtypes, m, n, k, level)
@@ -55,8 +55,8 @@ def test_selection_logs_what_it_considered():
 
 
 def test_no_kernel_is_an_error():
-    with pytest.raises(KernelError, match="no kernel for matmul on f32 f32 at ISA level scalar"):
-        select("matmul", ("f32", "f32"), 1, 1, 1, isa.level_named("scalar"))
+    with pytest.raises(KernelError, match="no kernel for matmul on f32 u8 at ISA level scalar"):
+        select("matmul", ("f32", "u8"), 1, 1, 1, isa.level_named("scalar"))
 
 
 def test_step_arguments():

@@ -1,0 +1,166 @@
+"""Every float matmul kernel, in every way to read activations, against the NumPy sums bit for bit."""
+import ctypes
+import mmap
+from contextlib import nullcontext
+from functools import cache
+
+import numpy as np
+import pytest
+
+from graphq.kernels import isa, matmul, pack
+from graphq.kernels.expression import STORAGE, Store, acc, evaluate, load, maximum
+from graphq.kernels.float_sums import BLOCK, float_sums
+from graphq.kernels.registry import KERNELS, select
+from graphq.kernels.windows import windows
+
+RAW = Store(acc("f32"), "f32")
+NATIVE = [level.name for level in isa.available()]
+FLOATS = [k for k in KERNELS.values() if k.op == "matmul" and k.dtypes in matmul.FLOATS]
+# Only f16 has an instruction to emulate; levels that the machine lacks are tried on one tile shape.
+RUNS = [pytest.param(k, False, id=k.name) for k in FLOATS if k.level in NATIVE]
+RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in FLOATS
+         if k.tile == next(x.tile for x in FLOATS if (x.level, x.dtypes) == (k.level, k.dtypes))
+         and k.level != "scalar" and (k.level not in NATIVE or k.dtypes[0] == "f16")]
+SHAPES = [(1, 1, 1), (1, 64, 16), (2, 3, 5), (5, 70, 37), (9, 64, 33), (13, 129, 80), (17, 2, 130), (3, BLOCK, 17),
+          (2, BLOCK + 1, 20), (9, 2 * BLOCK + 3, 3)]
+SPECIAL = np.array([0, -0.0, 1, -1, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 1e-23, -1e-23, 65504],
+                   np.float32)
+
+
+def level_of(kernel, emulated):
+    return isa.emulate(kernel.level) if emulated else nullcontext(isa.level_named(kernel.level))
+
+
+def guarded(data):
+    """A copy of an array that ends where unreadable memory begins."""
+    data = np.ascontiguousarray(data)
+    pages = max(1, -(-data.nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+    room = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(base + pages), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    out = np.frombuffer(room, np.uint8, data.nbytes, pages - data.nbytes).view(data.dtype).reshape(data.shape)
+    out[...] = data
+    return out
+
+
+def numbers(dtype, shape, seed=0, special=False):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape, np.float32)
+    if special:
+        x = np.where(rng.random(shape) < 0.05, rng.choice(SPECIAL, shape), x)
+    with np.errstate(over="ignore"):
+        return x.astype(STORAGE[dtype])
+
+
+@cache
+def case(dtype, m, k, n, special=False):
+    """Operands and their sums."""
+    a, w = numbers(dtype, (m, k), m, special), numbers(dtype, (k, n), k + n, special)
+    return a, w, float_sums(a, w)
+
+
+def assert_same(got, expected):
+    """Equal bits, except that all NaNs are one."""
+    assert got.dtype == expected.dtype and got.shape == expected.shape
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    bits = [np.where(np.isnan(x), np.float32(0), x).view(np.int32) for x in (got, expected)]
+    np.testing.assert_array_equal(*bits)
+
+
+def run(kernel, level, a, w, *, threads=1, reading="rows"):
+    """Run the kernel on a (m, k) and w (k, n); the sums."""
+    (m, k), n, dtype = a.shape, w.shape[1], kernel.dtypes[0]
+    packed, out = guarded(pack.pack(w)), guarded(np.full((m, n), 7, np.float32))
+    source = guarded(a.T if reading == "columns" else a)
+    step = matmul.plan_matmul(RAW, dtype, m, n, k, level, kernel=kernel, threads=threads, reading=reading)
+    step.run(step.arguments({matmul.A: source.ctypes.data, matmul.W: packed.ctypes.data,
+                             matmul.STRIDE: source.strides[0]}, [(out.ctypes.data, 0, 4 * n)]))
+    return np.array(out)
+
+
+@pytest.mark.parametrize(("kernel", "emulated"), RUNS)
+def test_sums_are_those_of_numpy(kernel, emulated):
+    dtype = kernel.dtypes[0]
+    with level_of(kernel, emulated) as level:
+        for shape in (*SHAPES, (9, 5, 40, True), (14, 37, 65, True)):
+            a, w, expected = case(dtype, *shape)
+            assert_same(run(kernel, level, a, w, threads=2), expected)
+            assert_same(run(kernel, level, a, w, reading="columns"), expected)
+        a, w = numbers(dtype, (9, 0)), numbers(dtype, (0, 21))
+        assert_same(run(kernel, level, a, w), np.zeros((9, 21), np.float32))
+        for m, n in ((0, 5), (5, 0)):
+            assert run(kernel, level, numbers(dtype, (m, 8)), numbers(dtype, (8, n))).shape == (m, n)
+
+
+@pytest.mark.parametrize(("kernel", "emulated"), RUNS)
+def test_padding_is_never_multiplied(kernel, emulated):
+    """Rows, columns and k past the end have no say: an infinite last element stays inf, not inf * 0."""
+    dtype = kernel.dtypes[0]
+    a, w = np.ones((3, 7), np.float32), np.ones((7, 5), np.float32)
+    a[:, -1], w[-1] = np.inf, 2
+    with level_of(kernel, emulated) as level:
+        for reading in ("rows", "columns"):
+            got = run(kernel, level, a.astype(STORAGE[dtype]), w.astype(STORAGE[dtype]), reading=reading)
+            assert (got == np.inf).all()
+
+
+@cache
+def convolution(dtype, channels, n):
+    """An image, the windows on it, packed weights, and the sums; each tap's channels are padded to whole groups."""
+    itemsize = STORAGE[dtype].itemsize
+    image, w = numbers(dtype, (5, 6, channels), 1), numbers(dtype, (9, channels, n), 2)
+    view = windows((5, 6), (3, 3), (2, 1), (1, 1), ((1, 1), (1, 1)), (3, 6), channels * itemsize)
+    k = -(-channels * itemsize // 4) * 4 // itemsize
+    padded, taps = np.zeros((9, k, n), w.dtype), np.zeros((18, 9, k), w.dtype)
+    padded[:, :channels] = w
+    taps[:, :, :channels] = view.gather(image[None], 0)[0]
+    flat = padded.reshape(9 * k, n)
+    return image, view, pack.pack(flat), float_sums(taps.reshape(18, 9 * k), flat)
+
+
+@pytest.mark.parametrize(("kernel", "emulated"), RUNS)
+def test_windows_sum_through_all_taps(kernel, emulated):
+    dtype, n = kernel.dtypes[0], 19
+    with level_of(kernel, emulated) as level:
+        for channels in (3, 33, 200):
+            image, view, packed, expected = convolution(dtype, channels, n)
+            out, block, source = np.zeros((18, n), np.float32), view.block(image[0, 0] * 0), guarded(image)
+            step = matmul.plan_matmul(RAW, dtype, 18, n, channels, level, kernel=kernel, reading="windows", taps=9)
+            step.run(step.arguments({matmul.A: source.ctypes.data, matmul.W: packed.ctypes.data,
+                                     matmul.STRIDE: block.ctypes.data}, [(out.ctypes.data, 0, 4 * n)]))
+            assert_same(out, expected)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_batches_and_epilogue(level, dtype, threads):
+    m, k, n = 11, 75, 53
+    a, w = numbers(dtype, (3, m, k), 1), numbers(dtype, (3, k, n), 2)
+    packed, out = pack.pack(w), np.zeros((3, m, n), STORAGE[dtype])
+    bias, rest = numbers("f32", (n,), 3), numbers(dtype, (3, m, n), 4)
+    store = Store(maximum(0, acc("f32") + load(0, "f32", "vector")) + load(1, dtype, "vector"), dtype)
+    step = matmul.plan_matmul(store, dtype, m, n, k, isa.resolve(level), batch=3, threads=threads)
+    order = np.array([2, 0, 1], np.int64)
+    tables = [order * x.strides[0] for x in (a, packed, rest, out)]
+    at = [t.ctypes.data for t in tables]
+    step.run(step.arguments({matmul.A: a.ctypes.data, matmul.A_TABLE: at[0], matmul.W: packed.ctypes.data,
+                             matmul.W_TABLE: at[1]},
+                            [(bias.ctypes.data, 0, 0), (rest.ctypes.data, at[2], rest.strides[1]),
+                             (out.ctypes.data, at[3], out.strides[1])]))
+    assert (out == evaluate(store, float_sums(a, w), [bias, rest])).all()
+
+
+@pytest.mark.parametrize("k", [256, 1024, 3072])
+def test_sums_are_close_to_f64(k):
+    rng = np.random.default_rng(k)
+    a, w = rng.uniform(0, 1, (16, k)).astype(np.float32), rng.uniform(0, 1, (k, 16)).astype(np.float32)
+    exact = a.astype(np.float64) @ w.astype(np.float64)
+    assert np.abs(float_sums(a, w) / exact - 1).max() < 30 * 2.0**-24
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_levels_from_avx512_on_take_its_kernels(dtype):
+    for level in (x for x in isa.LEVELS if x.includes("avx512")):
+        for m in (1, 8, 64, 1000):
+            assert select("matmul", (dtype, dtype), m, 768, 3072, level).level == "avx512"
