@@ -7,7 +7,7 @@ multiply-accumulates) and random weights, so its answers mean nothing: it shows 
 operation lands in an integer partition, and the speed. Activations are u8, weights s8 with one scale an output channel,
 biases f32. Image and weights come channels-first, as in most files: graphq turns the image once, inside.
 
-`--peer` times ONNX Runtime and OpenVINO (as far as installed) on an ONNX file of the same network, in turns with graphq.
+`--peer` times ONNX Runtime and OpenVINO, as far as installed, on an ONNX file of the same network, in turns with graphq.
 """
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class Network:
 
     def block(self, x: Tensor, inner: int, outer: int, stride: int) -> Tensor:
         """relu(1x1 -> 3x3 -> 1x1 + shortcut)"""
-        y = self.quantised(self.g.relu(self.convolution(x, inner)), 4)
-        y = self.quantised(self.g.relu(self.convolution(y, inner, 3, stride)), 4)
+        z = self.quantised(self.g.relu(self.convolution(x, inner)), 4)
+        z = self.quantised(self.g.relu(self.convolution(z, inner, 3, stride)), 4)
         shortcut = x
         if x.value.shape[1] != outer:
-            y2 = self.g.quantize(self.convolution(x, outer, stride=stride, gain=0.7), dtype="u8", scales=[8 / 255], zps=[128])
-            shortcut = Tensor(y2, 8 / 255, 128)
-        y = self.convolution(y, outer, gain=0.5)
+            y = self.convolution(x, outer, stride=stride, gain=0.7)
+            shortcut = Tensor(self.g.quantize(y, dtype="u8", scales=[8 / 255], zps=[128]), 8 / 255, 128)
+        y = self.convolution(z, outer, gain=0.5)
         return self.quantised(self.g.relu(self.g.add(y, self.float(shortcut))), 6)
 
 
@@ -143,7 +143,7 @@ def main() -> None:
     image = np.random.default_rng(1).standard_normal((1, 3, 224, 224), np.float32)
     g = resnet50()
     start = time.perf_counter()
-    model = gq.compile(g)
+    model = gq.compile(g, strict=True)
     first = model(image=image)
     print(f"compiled and first result in {time.perf_counter() - start:.2f} s")
     report = model.explain()
