@@ -9,8 +9,10 @@ from graphq.errors import CompileError
 from graphq.ir import Node
 from graphq.kernels.lower import Lowered, lower_eltwise, lower_matmul
 from graphq.kernels.lower_conv import lower_convolution
+from graphq.kernels.lower_pool import lower_pool
 from graphq.partition_steps import eltwise_steps, matmul_steps
 from graphq.plan_builder import PlanBuilder
+from graphq.pool_steps import pool_steps
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Anchor:
 ANCHORS: dict[str, Anchor] = {
     "convolution": Anchor(lower_convolution, convolution_steps, integer=True),
     "matmul": Anchor(lower_matmul, matmul_steps, integer=True),
+    "pool": Anchor(lower_pool, pool_steps),
     "eltwise": Anchor(lower_eltwise, eltwise_steps),
 }
 

@@ -126,6 +126,8 @@ def result_dims(body: Graph) -> tuple[int, ...]:
     for v in body.inputs:
         if not v.type.known:
             raise Unsupported(f"the shape of an operand, {v.type}, is known at the first call only")
+    if not result.type.known:
+        raise Unsupported(f"the shape of the result, {result.type}, is known when it runs only")
     return result.type.dims
 
 

@@ -180,7 +180,10 @@ def _check_scales(right: Node, filter: Filter) -> None:
     if right.attrs["qtype"] != "per_channel":
         return
     axis = right.attrs["axis"] % len(filter.dims)
-    if axis != filter.axes[0] or (filter.transposed and filter.groups > 1 and not filter.depthwise):
+    channels = filter.axes[0]
+    if filter.transposed and filter.groups > 1:  # O counts the channels of one group
+        channels = filter.axes[1] if filter.depthwise else -1
+    if axis != channels:
         raise Unsupported(f"the weights are quantised along axis {axis}, which is not that of all output channels")
 
 
@@ -196,10 +199,9 @@ def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int,
 def _compensated(e: Epilogue, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:
     """acc from the raw sum R = sum a' * w' as kernels leave it, modulo 2**32.
 
-    w' is w - zw. Matmul tiles take a' as u8 (s8 + 128), depthwise kernels as it is: with zx shifted likewise,
-    acc = R - zx * colsum(w').
+    a' is u8 (s8 + 128), w' is w - zw. With zx shifted likewise, acc = R - zx * colsum(w').
     """
-    zx = c.a_zp + (128 if c.a_dtype == "s8" and not c.filter.depthwise else 0)
+    zx = c.a_zp + (128 if c.a_dtype == "s8" else 0)
     if zx == 0:
         return acc()
     if weights is not None:

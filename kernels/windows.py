@@ -7,13 +7,16 @@ padding. Strides, dilations, pads that differ at both ends and transposed convol
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
+from numba import njit
 
 from graphq.errors import KernelError
+from graphq.kernels.intrinsics import load_s64, store_s64, word
 
 INVALID = -2**62
 OUTPUTS, KO, KI, OUTER_TABLE, INNER_TABLE, PAD_ROW, OUTER, RUNS = range(8)
@@ -56,13 +59,22 @@ class Windows:
         outer, inner = ((table >= 0).sum(axis=1, dtype=np.int32) for table in (self.outer, self.inner))
         return np.multiply.outer(outer, inner).ravel()
 
-    def gather(self, images: np.ndarray, pad: float, outputs: slice = slice(None)) -> np.ndarray:
-        """The windows of `images` [n, spatial..., channels], whose pixels are dense: [n, outputs, taps, channels]."""
+    def taps_of(self, images: np.ndarray, pad: npt.ArrayLike, outputs: slice = slice(None)) -> Iterator[np.ndarray]:
+        """For one tap after the other the pixels [n, outputs, channels] that windows of `images` have there.
+
+        Pixels of `images` [n, spatial..., channels] are dense; `pad` is a number, or one a channel.
+        """
         n, channels, offsets = images.shape[0], images.shape[-1], self.offsets()[outputs]
         at = offsets // self.pixel_bytes if self.pixel_bytes else np.minimum(offsets, 0)
         pixels = images.reshape(n, prod(images.shape[1:-1]), channels)
-        padded = np.concatenate([pixels, np.full((n, 1, channels), pad, images.dtype)], axis=1)
-        return padded[:, np.where(at < 0, pixels.shape[1], at)]
+        row = np.broadcast_to(np.asarray(pad, images.dtype), (n, 1, channels))
+        padded = np.concatenate([pixels, row], axis=1)
+        for tap in at.T:
+            yield padded[:, np.where(tap < 0, pixels.shape[1], tap)]
+
+    def gather(self, images: np.ndarray, pad: npt.ArrayLike, outputs: slice = slice(None)) -> np.ndarray:
+        """All of `taps_of` at once: [n, outputs, taps, channels]."""
+        return np.stack(list(self.taps_of(images, pad, outputs)), axis=2)
 
     def runs(self, length: int) -> np.ndarray:
         """For kernels that read runs of `length` output pixels at once: a step, then [runs, taps], as int64 words.
@@ -139,3 +151,23 @@ def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs:
         place = o * stride + k - begin
         rest = np.zeros_like(place)
     return np.where((rest == 0) & (place >= 0) & (place < size), place * step, INVALID)
+
+
+@njit(error_model="numpy")
+def tap_addresses(windows: int, image: int, outer: int, inner: int, first: int, count: int, addresses: int) -> None:
+    """Store the addresses of `count` taps from `first` on of output pixel (outer, inner) of the image at `image`."""
+    outer_taps, inner_taps = word(windows, KO), word(windows, KI)
+    outers = windows + word(windows, OUTER_TABLE) + 8 * outer * outer_taps
+    inners = windows + word(windows, INNER_TABLE) + 8 * inner * inner_taps
+    pad = windows + word(windows, PAD_ROW)
+    a, b = (first // inner_taps, first % inner_taps) if first else (0, 0)
+    done = 0
+    while done < count:
+        start = load_s64(outers + 8 * a)
+        some = min(inner_taps - b, count - done)
+        for k in range(some):
+            offset = start + load_s64(inners + 8 * (b + k))
+            store_s64(addresses + 8 * (done + k), image + offset if offset >= 0 else pad)
+        done += some
+        a += 1
+        b = 0

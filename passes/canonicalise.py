@@ -1,9 +1,13 @@
 """Bring graphs to one form, so that the patterns of later passes meet fewer of them. Numbers do not change."""
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
 import numpy as np
 
-from graphq.ir import Graph, Node, Value
+from graphq.ir import Graph, Node, TensorType, Value
 from graphq.kernels.transpose import is_view
 from graphq.rewrite import ANY, Rewrite
 
@@ -109,13 +113,15 @@ class ReshapeBeforeDequantize(Rewrite):
         """See the class."""
         return g.static_reshape(g.dequantize(x, attrs=ANY), attrs=ANY)
 
-    def check(self, match):
-        """One scale must hold for all elements, whichever dimensions they have."""
-        return _one_scale(match.node("dequantize"))
+    def check(self, x, match):
+        """The dimension that has a scale for each element must stay one."""
+        return _channels_stay(match.node("dequantize"), x.type, match.root.output.type)
 
     def replace(self, g, x, match):
         """See the class."""
-        return g.dequantize(g.static_reshape(x, **match.root.attrs), **match.node("dequantize").attrs)
+        attrs = match.node("dequantize").attrs
+        axis = _kept_axis(attrs, x.type, match.root.output.type)
+        return g.dequantize(g.static_reshape(x, **match.root.attrs), **{**attrs, "axis": axis})
 
 
 class QuantizeBeforeReshape(Rewrite):
@@ -128,13 +134,15 @@ class QuantizeBeforeReshape(Rewrite):
         """See the class."""
         return g.quantize(g.static_reshape(y, attrs=ANY), attrs=ANY)
 
-    def check(self, match):
-        """One scale must hold for all elements, whichever dimensions they have."""
-        return _one_scale(match.root)
+    def check(self, y, match):
+        """The dimension that has a scale for each element must stay one."""
+        return _channels_stay(match.root, match.root.output.type, y.type)
 
     def replace(self, g, y, match):
         """See the class."""
-        return g.static_reshape(g.quantize(y, **match.root.attrs), **match.node("static_reshape").attrs)
+        axis = _kept_axis(match.root.attrs, match.root.output.type, y.type)
+        quantised = g.quantize(y, **{**match.root.attrs, "axis": axis})
+        return g.static_reshape(quantised, **match.node("static_reshape").attrs)
 
 
 class QuantizeBeforeTranspose(Rewrite):
@@ -247,9 +255,26 @@ def canonicalise(graph: Graph) -> int:
     return total
 
 
-def _one_scale(node: Node) -> str | None:
-    """A reason why `node` has not one scale for all elements, or None."""
-    return None if node.attrs["qtype"] == "per_tensor" else f"{node.op.name} has a scale for each channel"
+def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) -> int | None:
+    """The dimension of `there` that a quantisation along `axis` of `here` follows, when one is reshaped to the other.
+
+    None when channels would be split or merged; the axis itself when there is one scale for all.
+    """
+    axis: int = attrs["axis"]
+    if attrs["qtype"] == "per_tensor":
+        return axis
+    if not here.known or not there.known:
+        return None
+    axis %= len(here.dims)
+    outside = prod(here.dims[:axis])
+    return next((k for k, d in enumerate(there.dims) if d == here.dims[axis] and prod(there.dims[:k]) == outside), None)
+
+
+def _channels_stay(node: Node, here: TensorType, there: TensorType) -> str | None:
+    """A reason why the quantisation of `node`, along a dimension of `here`, cannot be one of `there`, or None."""
+    if _kept_axis(node.attrs, here, there) is not None:
+        return None
+    return f"{node.op.name} has a scale for each element of dimension {node.attrs['axis']}, which {there} has not"
 
 
 def _order(node: Node) -> list[int]:

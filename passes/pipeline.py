@@ -15,6 +15,7 @@ from graphq.passes.fold_constants import fold_constants, fold_dequantized_consta
 from graphq.passes.fuse_convolution import FuseConvolution
 from graphq.passes.fuse_eltwise import FuseEltwise
 from graphq.passes.fuse_matmul import FuseMatmul
+from graphq.passes.fuse_pool import FusePool
 from graphq.rewrite import Pass, Refusal, Rewrite
 from graphq.text import SHORT, to_text
 from graphq.verify import verify
@@ -29,6 +30,7 @@ PIPELINE: tuple[Pass, ...] = (
     duplicate_dequantize,
     FuseConvolution(),
     FuseMatmul(),
+    FusePool(),
     fold_dequantized_constants,
     eliminate_common_subexpressions,
     FuseEltwise(),

@@ -30,8 +30,8 @@ def build(sizes, channels, columns, kernel, *, images=1, strides=1, pads=0, dila
         weights = g.constant(weights, name="w")
     else:
         arrays["w"], weights = weights, g.input("w", shape=weights.shape, dtype=w)
-    axis = 1 if transposed else 0
-    many = columns if groups == 1 or not transposed else 1
+    axis = 1 if transposed and groups == 1 else 0
+    many = columns if not transposed or groups in (1, columns) else 1
     quantised = {"qtype": "per_channel", "axis": axis, "scales": rng.uniform(1e-4, 9e-4, columns).tolist(),
                  "zps": [w_zps] * columns} if many > 1 else {"scales": [4e-4], "zps": [w_zps]}
     bias = g.constant(rng.standard_normal(columns).astype(np.float32), name="b")
@@ -95,6 +95,12 @@ GEOMETRIES = {
                        output_padding=[1, 1]),
     "transposed in groups": dict(sizes=(5, 6), channels=6, columns=8, kernel=(3, 2), strides=(2, 1), pads=(1, 0),
                                  dilations=(2, 1), groups=2, op="conv_transpose"),
+    "transposed depthwise": dict(sizes=(5, 6), channels=5, columns=5, kernel=(3, 3), strides=2, groups=5,
+                                 op="conv_transpose"),
+    "depthwise": dict(sizes=(7, 9), channels=37, columns=37, kernel=(3, 3), pads=1, groups=37),
+    "depthwise of s8, strides": dict(sizes=(9, 8), channels=17, columns=17, kernel=(3, 3), strides=2, pads=1, groups=17,
+                                     x="s8", x_zp=5),
+    "depthwise, two columns a channel": dict(sizes=(6, 5), channels=3, columns=6, kernel=(3, 3), groups=3, x="s8"),
     "no images": dict(sizes=(5, 6), channels=4, columns=8, kernel=(3, 3), images=0),
 }
 

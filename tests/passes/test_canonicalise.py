@@ -135,9 +135,22 @@ def test_quantize_before_reshape():
           return %y""", count=1)
 
 
-def test_reshapes_stay_where_channels_have_scales():
+def test_channels_that_a_reshape_keeps():
+    check(ReshapeBeforeDequantize(), """%0 = dequantize(x, qtype="per_channel", axis=-1, scales=[0.5, 1, 2])
+          %y = static_reshape(%0, shape=[2,1,3])
+          return %y""", """%0 = static_reshape(x, shape=[2,1,3])
+          %y = dequantize(%0, qtype="per_channel", axis=2, scales=[0.5, 1, 2])
+          return %y""", inputs="x: u8[2,3]", count=1)
+    check(QuantizeBeforeReshape(), """%0 = static_reshape(x, shape=[1,4,2,3])
+          %y = quantize(%0, dtype=s8, qtype="per_channel", axis=1, scales=[0.5, 1, 2, 4])
+          return %y""", """%0 = quantize(x, dtype=s8, qtype="per_channel", axis=0, scales=[0.5, 1, 2, 4])
+          %y = static_reshape(%0, shape=[1,4,2,3])
+          return %y""", count=1)
+
+
+def test_reshapes_stay_where_they_move_channels():
     check(ReshapeBeforeDequantize(), """%0 = dequantize(x, qtype="per_channel", axis=0, scales=[0.5, 1])
-          %1 = static_reshape(%0, shape=[2,3,1])
+          %1 = static_reshape(%0, shape=[3,2])
           return %1""", inputs="x: u8[2,3]")
     check(QuantizeBeforeReshape(), """%0 = static_reshape(x, shape=[2,12])
           %1 = quantize(%0, dtype=s8, qtype="per_channel", axis=0, scales=[0.5, 1])

@@ -1,0 +1,27 @@
+"""The plan step of a pool."""
+from __future__ import annotations
+
+from graphq.ir import Node
+from graphq.kernels import pool
+from graphq.kernels.lower import Lowered
+from graphq.kernels.lower_pool import Pool
+from graphq.kernels.space import factor
+from graphq.plan_builder import PlanBuilder
+from graphq.runtime import Ref
+from graphq.slots import output, place, run
+
+
+def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """One step; the tables of its windows are a constant."""
+    p = lowered.anchor
+    assert isinstance(p, Pool)
+    source = node.inputs[p.source]
+    assert source is not None
+    places = [place(b, node, s, lowered.out) for s in lowered.sources]
+    space = factor(lowered.out, [strides for _, strides in places], keep=1)
+    w = p.windows
+    step = pool.plan_pool(lowered.store, p.how, p.dtype, w.image_bytes, w.pixels, w.taps, space.n, space.batch, space.m,
+                          b.level, threads=b.threads, cache=b.cache)
+    header = {pool.IMAGES: Ref(b.of[source]), pool.WINDOWS: Ref(b.constant(w.block(p.pad)))}
+    slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
+    run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

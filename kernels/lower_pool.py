@@ -1,0 +1,151 @@
+"""From a pool's body to what its kernel computes, and to the NumPy formula of the same numbers.
+
+With q the quantised source, over the taps t of a window of which `count` are averaged:
+
+    max_pool    y = f32(max_t q[t] - zp) * s                       = max_t of the dequantized source, as s > 0
+    avg_pool    y = f32(sum_t q[t] - taps * zp) * s / count        padding is zp; the sum is exact, s32
+    of floats   y = max_t x[t],  y = (sum_t x[t]) / count          f32, tap by tap
+
+A mean over the spatial axes is an avg_pool of one window. A quantize after it divides by its scale as the reference
+does, since ties are common: of the same scale before and after, a fourth of all means of four are.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from graphq.ir import Graph, Node
+from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
+from graphq.kernels.expression import COMPUTE, STORAGE, Expr, Store, acc, evaluate, op
+from graphq.kernels.lower import Arrays, Lowered, result_dims
+from graphq.kernels.pool import COMBINE, How, start
+from graphq.kernels.windows import Windows, windows
+from graphq.ops.window import padding
+
+POOLS: dict[str, How] = {"max_pool": "max", "avg_pool": "sum", "reduce_mean": "sum"}
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """The source of a pool: input `source` of the partition, as `shape` [images, spatial..., channels].
+
+    `pad` are the channels of a padding pixel, `out` is the shape of the accumulators.
+    """
+
+    how: How
+    source: int
+    dtype: str
+    shape: tuple[int, ...]
+    windows: Windows
+    pad: np.ndarray
+    out: tuple[int, ...]
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """Maxima or sums over the taps: s32 of u8 and s8, f32 of floats, tap by tap."""
+        floats = COMPUTE[self.dtype] == "f32"
+        shape = (self.shape[0], self.windows.pixels, self.shape[-1])
+        total: Any = np.full(shape, start(self.how, self.dtype), np.float32 if floats else np.int32)
+        for tap in self.windows.taps_of(inputs[self.source].reshape(self.shape), self.pad):
+            if floats:
+                total = evaluate(COMBINE[self.how], None, [total, tap.astype(np.float32)])
+            else:
+                total = np.maximum(total, tap) if self.how == "max" else total + tap
+        return np.asarray(total).reshape(self.out)
+
+
+def lower_pool(body: Graph, constants: Arrays = (), *, compensate: bool = False) -> Lowered:
+    """Lower a body of dequantize?, a pool and an epilogue; raises Unsupported. Nothing depends on compensation."""
+    out = result_dims(body)
+    node = next(n for n in body.nodes if n.op.name in POOLS)
+    first = next(node.operands).node
+    dequantize = first if first is not None and first.op.name == "dequantize" else None
+    pool, counts = _pool(body, node, dequantize)
+    e = Epilogue(out)
+    expr = translate(e, body, (node, lambda args: _result(e, pool, node, dequantize, counts)),
+                     [] if dequantize is None else [dequantize], own=[0])
+    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), pool)
+
+
+def _pool(body: Graph, node: Node, dequantize: Node | None) -> tuple[Pool, np.ndarray | None]:
+    """The pool, and by how many elements the sum of every output pixel is divided."""
+    how = POOLS[node.op.name]
+    value = next((node if dequantize is None else dequantize).operands)
+    if value not in body.inputs:
+        raise Unsupported(f"the source of {node.op.name} is computed by {value.node.op.name}" if value.node else "")
+    dtype, shape = value.dtype.name, value.type.dims
+    if dtype not in STORAGE or dequantize is not None and dtype not in ("u8", "s8"):
+        raise Unsupported(f"the source is {value.dtype}, pools take u8, s8, f32, bf16 and f16")
+    if dequantize is not None and dequantize.attrs["qtype"] == "per_channel" \
+            and dequantize.attrs["axis"] % len(shape) != len(shape) - 1:
+        raise Unsupported(f"the source is quantised along axis {dequantize.attrs['axis']}, which is not the channels'")
+    if how == "max" and dequantize is not None and min(dequantize.attrs["scales"]) <= 0:
+        raise Unsupported("the maximum of dequantized integers is that of the integers for positive scales only")
+    shape, w, counts = _windows(node, shape, STORAGE[dtype].itemsize)
+    pad = np.broadcast_to(np.asarray(_pad(how, dtype, dequantize), STORAGE[dtype]), shape[-1:])
+    if dequantize is not None:
+        if how == "sum" and w.taps * 255 >= 2**31:
+            raise Unsupported(f"sums of {w.taps} elements can reach {w.taps * 255}, beyond s32")
+        if how == "max" and shape[0] * w.pixels and w.inside().min(initial=1) == 0:
+            raise Unsupported("a window lies in the padding alone: its maximum is -inf, no integer")
+    return Pool(how, body.inputs.index(value), dtype, shape, w, pad, node.output.type.dims), counts
+
+
+def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
+    """What a padding pixel holds: nothing that wins, or zero."""
+    if how == "max":
+        return start(how, dtype)
+    return 0 if dequantize is None else dequantize.attrs["zps"] or 0
+
+
+def _windows(node: Node, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[int, ...], Windows, np.ndarray | None]:
+    """The source as [images, spatial..., channels], its windows, and what means divide by [outputs...]."""
+    pixel = shape[-1] * itemsize
+    if node.op.name == "reduce_mean":
+        axes = sorted(a % len(shape) for a in node.attrs["axes"])
+        if not axes or axes != list(range(axes[0], len(shape) - 1)):
+            raise Unsupported(f"axes {list(axes)} are not those right before the last of {len(shape)}")
+        sizes, one = shape[axes[0]:-1], (1,) * len(axes)
+        w = windows(sizes, sizes, one, one, [(0, 0)] * len(axes), one, pixel)
+        return (prod(shape[:axes[0]]), *shape[axes[0]:]), w, np.full(one, prod(sizes), np.float32)
+    a = node.attrs
+    if a["data_format"] != "NXC":
+        raise Unsupported("kernels take channels last, data_format NXC")
+    sizes, outputs = shape[1:-1], node.output.type.dims[1:-1]
+    dilations = a.get("dilations") or (1,) * len(sizes)
+    pads = [padding(a["auto_pad"], n, (k - 1) * d + 1, s, begin, end) for n, k, d, s, begin, end
+            in zip(sizes, a["kernel"], dilations, a["strides"], a["pads_begin"], a["pads_end"], strict=True)]
+    w = windows(sizes, a["kernel"], a["strides"], dilations, pads, outputs, pixel)
+    if node.op.name == "max_pool":
+        return shape, w, None
+    # Padding counts unless it is excluded, what rounding up adds beyond it never does.
+    low = [0 if a["exclude_pad"] else -begin for begin, _ in pads]
+    high = [n if a["exclude_pad"] else n + end for n, (_, end) in zip(sizes, pads, strict=True)]
+    counts = np.ones((), np.float32)
+    for axis in range(len(sizes)):
+        at = np.arange(outputs[axis])[:, None] * a["strides"][axis] + np.arange(a["kernel"][axis]) - pads[axis][0]
+        here = ((at >= low[axis]) & (at < high[axis])).sum(axis=1)
+        counts = np.multiply.outer(counts, here).astype(np.float32)
+    return shape, w, counts
+
+
+def _result(e: Epilogue, pool: Pool, node: Node, dequantize: Node | None, counts: np.ndarray | None) -> Expr:
+    """The pool's result from its accumulator."""
+    if dequantize is None:
+        total = acc("f32")
+    elif pool.how == "max":
+        total = e.dequantized(acc(), dequantize, node.output)
+    else:
+        axis = e.axis(dequantize)
+        zps = np.asarray(dequantize.attrs["zps"] or [0], np.int32) * pool.windows.taps
+        sums = acc() - e.parameter(zps, "s32", axis) if zps.any() else acc()
+        total = op("to_f32", sums) * e.parameter(dequantize.attrs["scales"], "f32", axis)
+    if counts is None:
+        return total
+    if counts.size and (counts == counts.flat[0]).all():
+        return total / e.parameter(counts.flat[:1], "f32", None)
+    shape = (*counts.shape, 1)
+    return total / e.slot(Source("parameter", "f32", shape, data=np.ascontiguousarray(counts)), "counts")

@@ -1,0 +1,163 @@
+"""Compiled pools against their formulas, bit for bit, and against the reference."""
+import ctypes
+import mmap
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.kernels import isa, pool
+from graphq.kernels.expression import STORAGE, Store, acc
+from graphq.kernels.windows import windows
+
+SCALE, ZP = 0.0173, 7
+
+CASES = {  # sizes, attributes
+    "3x3/2": ((9, 8), dict(strides=[2, 2], kernel=[3, 3], pads_begin=[1, 1], pads_end=[1, 0])),
+    "2x2/2": ((6, 6), dict(strides=[2, 2], kernel=[2, 2], pads_begin=[0, 0], pads_end=[0, 0])),
+    "ceil": ((7, 8), dict(strides=[2, 2], kernel=[2, 2], pads_begin=[0, 1], pads_end=[0, 0], rounding_type="ceil")),
+    "same": ((7, 5), dict(strides=[3, 2], kernel=[3, 4], pads_begin=[0, 0], pads_end=[0, 0], auto_pad="same_upper")),
+    "1d": ((11,), dict(strides=[1], kernel=[5], pads_begin=[2], pads_end=[2])),
+    "3d": ((4, 3, 5), dict(strides=[1, 2, 1], kernel=[2, 3, 2], pads_begin=[1, 1, 0], pads_end=[0, 1, 1])),
+    "many taps": ((15, 14), dict(strides=[1, 1], kernel=[15, 13], pads_begin=[0, 0], pads_end=[0, 0])),
+}
+
+
+def graph(op, case, dtype, channels, batch=2, quantize=True, scale=0.0219, **more):
+    """Relu and quantize follow the pool, unless it is to keep the scale of its source."""
+    sizes, attrs = CASES[case] if isinstance(case, str) else case
+    if op == "avg_pool":
+        attrs = {"exclude_pad": False, **attrs, **more}
+    g = gq.Graph()
+    x = g.input("x", dtype=dtype, shape=(batch, *sizes, channels))
+    y = g.dequantize(x, scales=[SCALE], zps=[ZP]) if dtype in ("u8", "s8") else x
+    y = getattr(g, op)(y, **attrs)
+    if quantize:
+        y = g.quantize(y if scale == SCALE else g.relu(y), dtype="u8", scales=[scale], zps=[ZP])
+    g.output(y, name="y")
+    return g
+
+
+def check(g, level, threads=1, seed=0):
+    """The compiled graph, wholly of kernels, gives its formula's bits; its result, and the reference's."""
+    model = gq.compile(g, isa=level, threads=threads, strict=True)
+    inputs = gq.testing.random_inputs(g, seed)
+    got, want = model(**inputs), model.formula(**inputs)
+    assert got.dtype == want.dtype and got.shape == want.shape
+    assert got.tobytes() == want.tobytes()
+    return got, gq.reference(g, inputs)
+
+
+def close(got, reference):
+    """Within one step, in at most one of 10,000 elements."""
+    off = np.abs(got.astype(int) - reference.astype(int))
+    assert off.max(initial=0) <= 1 and (off > 0).sum() <= off.size / 10_000
+
+
+@pytest.mark.parametrize("op", ["max_pool", "avg_pool"])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype,channels", [("u8", 3), ("s8", 87)])
+def test_integers(level, op, case, dtype, channels):
+    close(*check(graph(op, case, dtype, channels), level, threads=2))
+
+
+@pytest.mark.parametrize("case", ["3x3/2", "ceil", "same", "3d"])
+def test_excluded_padding(level, case):
+    close(*check(graph("avg_pool", case, "s8", 17, exclude_pad=True), level))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype,channels", [("u8", 3), ("s8", 65)])
+def test_maxima_that_keep_their_scale(level, case, dtype, channels):
+    """Source and result have the same scale: of u8 they are the integers' maxima."""
+    got, reference = check(graph("max_pool", case, dtype, channels, scale=SCALE), level)
+    assert (got == reference).all()
+
+
+def test_dilation(level):
+    attrs = dict(strides=[1, 2], kernel=[3, 2], pads_begin=[2, 3], pads_end=[2, 3], dilations=[2, 5])
+    close(*check(graph("max_pool", ((8, 9), attrs), "s8", 5), level))
+
+
+@pytest.mark.parametrize("op", ["max_pool", "avg_pool"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("channels", [3, 70])
+def test_floats(level, op, dtype, channels):
+    got, reference = check(graph(op, "3x3/2", dtype, channels, quantize=False), level)
+    wide = got.astype(np.float64), reference.astype(np.float64)
+    np.testing.assert_allclose(*wide, rtol=0 if op == "max_pool" else {"f32": 1e-6, "bf16": 8e-3, "f16": 1e-3}[dtype],
+                               atol=0 if op == "max_pool" else 1e-6)
+
+
+@pytest.mark.parametrize("op", ["max_pool", "avg_pool"])
+def test_floats_with_nan_and_infinities(level, op):
+    g = graph(op, "3x3/2", "f32", 19, quantize=False)
+    x = np.random.default_rng(0).choice(np.float32([np.nan, np.inf, -np.inf, -0.0, 0.0, 1, -2, 3e38]), (2, 9, 8, 19))
+    with np.errstate(all="ignore"):
+        model = gq.compile(g, isa=level)
+        got, want, reference = model(x=x), model.formula(x=x), gq.reference(g, x=x)
+    np.testing.assert_array_equal(got, want)
+    if op == "max_pool":
+        np.testing.assert_array_equal(got, reference)
+
+
+def test_a_float_window_of_padding_alone(level):
+    attrs = dict(strides=[1, 1], kernel=[1, 1], pads_begin=[1, 0], pads_end=[0, 2])
+    got, reference = check(graph("max_pool", ((2, 2), attrs), "f32", 3, quantize=False), level)
+    assert (got == reference).all() and np.isneginf(got[:, 0]).all()
+    got, reference = check(graph("avg_pool", ((2, 2), attrs), "u8", 3, exclude_pad=True), level)
+    assert (got == reference).all() and (got[:, 0] == ZP).all()  # the mean of nothing is NaN
+
+
+@pytest.mark.parametrize("keep_dims", [True, False])
+def test_means_over_spatial_axes(level, keep_dims):
+    g = gq.Graph()
+    x = g.input("x", dtype="u8", shape=(2, 7, 7, 70))
+    y = g.reduce_mean(g.dequantize(x, scales=[SCALE], zps=[ZP]), axes=[1, 2], keep_dims=keep_dims)
+    g.output(g.quantize(y, dtype="s8", scales=[0.004], zps=[-3]), name="y")
+    close(*check(g, level, threads=2))
+
+
+def test_operands_of_the_epilogue(level):
+    g = gq.Graph()
+    x, z = g.input("x", dtype="s8", shape=(3, 6, 5, 17)), g.input("z", dtype="u8", shape=(3, 1, 5, 17))
+    b, r = g.input("b", dtype="f32", shape=(17,)), g.input("r", dtype="f32", shape=(3, 1, 1, 1))
+    per_channel = dict(qtype="per_channel", axis=-1, scales=np.linspace(0.01, 0.1, 17), zps=[*range(-8, 9)])
+    y = g.avg_pool(g.dequantize(x, **per_channel), strides=[1, 1], kernel=[3, 3], pads_begin=[1, 1], pads_end=[1, 1],
+                   exclude_pad=True)
+    y = g.multiply(g.add(g.add(y, g.dequantize(z, scales=[0.01])), b), r)
+    g.output(g.quantize(y, dtype="s8", scales=[0.05]), name="y")
+    check(g, level, threads=2)
+
+
+@pytest.mark.parametrize("batch,channels", [(0, 5), (2, 0)])
+def test_nothing_to_do(level, batch, channels):
+    got, _ = check(graph("max_pool", "3x3/2", "u8", channels, batch=batch), level)
+    assert got.size == 0
+
+
+@pytest.mark.parametrize("how,dtype,total", [("max", "u8", "u8"), ("max", "f32", "f32"), ("sum", "s8", "s32")])
+@pytest.mark.parametrize("channels", [1, 67])
+def test_nothing_beyond_the_buffers_is_touched(level, how, dtype, total, channels):
+    """Source and result lie at the end of readable memory."""
+    x, out = guarded(np.ones((1, 3, 4, channels), STORAGE[dtype])), guarded(np.zeros((4, channels), STORAGE[total]))
+    store = Store(acc("f32" if total == "f32" else "s32"), total)
+    w = windows((3, 4), (2, 3), (1, 1), (1, 1), ((0, 0), (0, 0)), (2, 2), channels * x.itemsize)
+    block = w.block(np.zeros(channels, x.dtype))
+    chosen = next(one for one in isa.available() if one.name == level)
+    step = pool.plan_pool(store, how, dtype, w.image_bytes, w.pixels, w.taps, channels, 1, 4, chosen)
+    step.run(step.arguments({pool.IMAGES: x.ctypes.data, pool.WINDOWS: block.ctypes.data},
+                            [(out.ctypes.data, 0, channels * out.itemsize)]))
+    assert (out == (1 if how == "max" else 6)).all()
+
+
+def guarded(data):
+    """A copy of an array that ends where unreadable memory begins."""
+    pages = max(1, -(-data.nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+    room = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(base + pages), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    out = np.frombuffer(room, data.dtype, data.size, pages - data.nbytes).reshape(data.shape)
+    out[...] = data
+    return out
