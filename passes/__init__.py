@@ -4,6 +4,7 @@ from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
 from graphq.passes.duplicate_dequantize import duplicate_dequantize
 from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants
+from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse_eltwise import FuseEltwise
 from graphq.passes.fuse_matmul import FuseMatmul
 from graphq.passes.pipeline import PIPELINE, run_passes
@@ -11,4 +12,4 @@ from graphq.rewrite import ANY, Match, Pass, Refusal, Rewrite
 
 __all__ = ["ANY", "PIPELINE", "FuseEltwise", "FuseMatmul", "Match", "Pass", "Refusal", "Rewrite", "canonicalise",
            "channels_last", "duplicate_dequantize", "eliminate_common_subexpressions", "eliminate_dead_code",
-           "fold_constants", "fold_dequantized_constants", "run_passes"]
+           "fold_constants", "fold_dequantized_constants", "fold_scales", "run_passes"]

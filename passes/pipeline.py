@@ -12,6 +12,7 @@ from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
 from graphq.passes.duplicate_dequantize import duplicate_dequantize
 from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants
+from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse_convolution import FuseConvolution
 from graphq.passes.fuse_eltwise import FuseEltwise
 from graphq.passes.fuse_matmul import FuseMatmul
@@ -24,6 +25,7 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,
     canonicalise,
     fold_constants,
+    fold_scales,
     channels_last,
     canonicalise,
     eliminate_common_subexpressions,

@@ -1,0 +1,221 @@
+"""Batch normalisation as a scale and a shift of channels, and both folded into constant weights and biases before them.
+
+Only roundings of f32 fall elsewhere: every weight, scale and bias is rounded once more, by at most half a unit in its
+last place, so that a sum of products moves by at most 2**-24 of the sum of their magnitudes; and what the batch
+normalisation did in f64 and rounded once is a multiplication and an addition in f32.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphq.dtypes import f32
+from graphq.ir import Graph, Node, Value
+from graphq.ops.conv import weight_axes
+from graphq.rewrite import ANY, Match, Rewrite
+
+ANCHORS = ("convolution", "conv_transpose", "matmul")
+
+Folded: TypeAlias = "np.ndarray | Mapping[str, Any]"
+"""A new constant, or new attributes of a constant's dequantize."""
+
+
+class Refused(Exception):
+    """Why something does not fold."""
+
+
+class BatchNormAsScale(Rewrite):
+    """batch_norm_inference(x, gamma, beta, mean, variance) -> x * a + b, a = gamma / sqrt(variance + epsilon)
+
+    b = beta - mean * a; both in f64, rounded to f32 once. The result of an x in bf16 or f16 is cast back.
+    """
+
+    def pattern(self, g, x, gamma, beta, mean, variance):
+        """See the class."""
+        return g.batch_norm_inference(x, gamma, beta, mean, variance, attrs=ANY)
+
+    def check(self, x, match):
+        """The parameters must be constants, a and b finite, and the rank known."""
+        if any(v.data is None for v in match.root.inputs[1:]):
+            return "the parameters are not constants"
+        if x.shape is None:
+            return "the rank is not known"
+        return None if all(np.isfinite(p).all() for p in _affine(match.root)) else "the scale or shift is not finite"
+
+    def replace(self, g, x, match):
+        """See the class."""
+        ones = (1,) * (len(x.shape) - 2) if match.root.attrs["data_format"] == "NCX" else ()
+        a, b = (p.reshape(-1, *ones) for p in _affine(match.root))
+        y = g.add(g.multiply(x, a), b)
+        return y if x.dtype == f32 else g.type_cast(y, dtype=x.dtype)
+
+
+class ScaleIntoWeights(Rewrite):
+    """anchor(x, w, bias) * a -> anchor(x, w * a, bias * a) for constant w and bias, a with one element a channel
+
+    Likewise (anchor(x, w) + bias) * a. w and bias may be dequantized constants: their scales are multiplied, which a
+    must be positive for.
+    """
+
+    def pattern(self, g, x, w, bias, a):
+        """See the class."""
+        anchor = g.any_of(*ANCHORS)
+        y, biased = anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY)
+        y = g.any_of(y, biased, g.add(y, bias, attrs=ANY), g.bias_add(y, bias, attrs=ANY))
+        return g.multiply(y, a, attrs=ANY)
+
+    def check(self, bias, a, match):
+        """All must be constants, and a fit."""
+        try:
+            _scaled_operands(match, bias, a)
+        except Refused as e:
+            return str(e)
+        return None
+
+    def replace(self, g, x, w, bias, a, match):
+        """See the class."""
+        node = _matched(match)
+        weights, *scaled = _scaled_operands(match, bias, a)
+        operands = [x, _made(g, w, weights), *(_made(g, bias, new) for new in scaled)]
+        return g.add_node(node.op, operands, node.attrs)[0]
+
+
+class MergeBiases(Rewrite):
+    """anchor(x, w, bias) + b -> anchor(x, w, bias + b) for constant bias and b with one element a channel"""
+
+    def pattern(self, g, x, w, bias, b):
+        """See the class."""
+        y = g.any_of(*ANCHORS)(x, w, bias, attrs=ANY)
+        return g.any_of(g.add(y, b, attrs=ANY), g.bias_add(y, b, attrs=ANY))
+
+    def check(self, bias, b, match):
+        """All must be constants, and b fit."""
+        try:
+            _merged(match, bias, b)
+        except Refused as e:
+            return str(e)
+        return None
+
+    def replace(self, g, x, w, bias, b, match):
+        """See the class."""
+        node = _matched(match)
+        return g.add_node(node.op, [x, w, _merged(match, bias, b)], node.attrs)[0]
+
+
+REWRITES = (BatchNormAsScale(), ScaleIntoWeights(), MergeBiases())
+
+
+def fold_scales(graph: Graph) -> int:
+    """Apply all of REWRITES, in order; their number."""
+    return sum(rewrite(graph) for rewrite in REWRITES)
+
+
+def _affine(node: Node) -> tuple[np.ndarray, np.ndarray]:
+    """The scale and shift of a batch normalisation with constant parameters."""
+    gamma, beta, mean, variance = (np.asarray(v.data, np.float64) for v in list(node.operands)[1:])
+    with np.errstate(all="ignore"):
+        a = gamma / np.sqrt(variance + np.float32(node.attrs["epsilon"]).astype(np.float64))
+        return a.astype(np.float32), (beta - mean * a).astype(np.float32)
+
+
+def _matched(match: Match) -> Node:
+    return next(n for n in match.nodes if n.op.name in ANCHORS)
+
+
+def _scaled_operands(match: Match, bias: Value | None, a: Value) -> list[Folded]:
+    """The weights, and the bias if there is one, times `a`."""
+    node = _matched(match)
+    factors = _per_channel(node, match.root, a)
+    weights = _scaled_weights(node, factors)
+    if bias is None:
+        return [weights]
+    if bias in node.inputs:
+        return [weights, _scaled(bias, factors, len(bias.type.dims) - 1)]
+    (shift,) = (n for n in match.nodes if n not in (node, match.root))
+    return [weights, _product(_per_channel(node, shift, bias), factors)]
+
+
+def _merged(match: Match, bias: Value, b: Value) -> np.ndarray:
+    """The bias plus `b`."""
+    shift = _per_channel(_matched(match), match.root, b)
+    if bias.data is None:
+        raise Refused("the bias is not a constant")
+    return _finite(bias.data.reshape(-1) + shift)
+
+
+def _per_channel(node: Node, user: Node, operand: Value) -> np.ndarray:
+    """The constant `operand` of `user`, the next after the anchor `node`, as one element for each channel."""
+    y, weights = node.output, node.inputs[1]
+    if operand.data is None or operand.dtype != f32:
+        raise Refused(f"the other operand must be an f32 constant, got {operand.type}")
+    if y.dtype != f32 or y.shape is None or user.output.type != y.type:
+        raise Refused(f"the result must stay f32 of the same shape, got {y.type} and {user.output.type}")
+    if weights is None or weights.shape is None or len(weights.shape) < 2 or len(y.shape) < 2:
+        raise Refused("weights must have a rank of at least 2")
+    rank = len(y.shape)
+    axis = 1 if node.attrs.get("data_format") == "NCX" else rank - 1
+    channels, shape = y.shape[axis], (1,) * (rank - operand.data.ndim) + operand.data.shape
+    if user.op.name == "bias_add":
+        shape = tuple(-1 if k == (1 if user.attrs["data_format"] == "NCX" else rank - 1) else 1 for k in range(rank))
+    if channels is None or any(d != 1 and k != axis for k, d in enumerate(shape)):
+        raise Refused(f"{operand.type} is not one element for each channel of {y.type}")
+    return np.broadcast_to(operand.data.reshape(-1), (channels,))
+
+
+def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
+    """The weights of `node` times one factor for each channel of its result."""
+    weights = node.inputs[1]
+    assert weights is not None
+    rank = len(weights.shape or ())
+    if node.op.name == "matmul":
+        return _scaled(weights, factors, rank - 2 if node.attrs["transpose_b"] else rank - 1)
+    out, into, *_ = weight_axes(node.attrs["weights_format"], rank - 2)
+    groups = node.attrs["groups"] if node.op.name == "conv_transpose" else 1
+    if groups == 1:
+        return _scaled(weights, factors, out)
+    # Weights [I, O / groups]: the channels of a group are made of that group's inputs alone.
+    if weights.data is None:
+        raise Refused("a transposed convolution in groups has no scale for each channel")
+    table = factors.reshape(groups, -1).repeat(weights.data.shape[into] // groups, axis=0)
+    return _product(weights.data, np.moveaxis(table.reshape(*table.shape, *[1] * (rank - 2)), (0, 1), (into, out)))
+
+
+def _scaled(value: Value, factors: np.ndarray, axis: int) -> Folded:
+    """A constant, or a dequantized one, times one factor for each element along `axis`."""
+    if value.data is not None:
+        return _product(value.data, factors.reshape([-1 if k == axis else 1 for k in range(value.data.ndim)]))
+    node = value.node
+    if node is None or node.op.name != "dequantize" or next(node.operands).data is None:
+        raise Refused("weights and bias must be constants")
+    attrs, zps = node.attrs, node.attrs["zps"]
+    if attrs["qtype"] == "per_channel" and attrs["axis"] % len(value.type.dims) != axis:
+        raise Refused("the scales of the weights run along other channels")
+    with np.errstate(all="ignore"):
+        scales = np.array(attrs["scales"], np.float32) * factors
+    if not (np.isfinite(scales) & (scales > 0)).all():
+        raise Refused("scales must stay positive, but not all factors are")
+    if zps is not None and len(zps) == 1:
+        zps = zps * len(scales)
+    return {**attrs, "qtype": "per_channel", "axis": axis, "scales": scales.tolist(), "zps": zps}
+
+
+def _product(data: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    if data.dtype != np.float32:
+        raise Refused(f"constants must be f32, got {data.dtype.name}")
+    with np.errstate(all="ignore"):
+        return _finite(data * factors)
+
+
+def _finite(x: np.ndarray) -> np.ndarray:
+    if not np.isfinite(x).all():
+        raise Refused("the product or sum is not finite")
+    return x
+
+
+def _made(g: Graph, value: Value, folded: Folded) -> Value:
+    if isinstance(folded, np.ndarray):
+        return g.constant(folded)
+    assert value.node is not None
+    return g.add_node(value.node.op, value.node.inputs, folded)[0]
