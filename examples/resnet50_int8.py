@@ -7,7 +7,7 @@ multiply-accumulates) and random weights, so its answers mean nothing: it shows 
 operation lands in an integer partition, and the speed. Activations are u8, weights s8 with one scale an output channel,
 biases f32. Image and weights come channels-first, as in most files: graphq turns the image once, inside.
 
-`--peer` times ONNX Runtime and OpenVINO, as far as installed, on an ONNX file of the same network, in turns with graphq.
+`--peer` times ONNX Runtime and OpenVINO (those that are installed) on an ONNX file of the same network, in turns.
 """
 from __future__ import annotations
 

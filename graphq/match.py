@@ -204,7 +204,7 @@ class Matcher:
         if node is None or node.op.name not in p.ops or len(node.outputs) != 1:
             return False
         reason = p.where(node) if p.where is not None else None
-        if reason is not None:
+        if reason:
             self._fail(m.plus(node), lambda: f"{self.graph.describe(node)}: {reason}")
         return reason is None
 

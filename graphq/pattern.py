@@ -98,7 +98,8 @@ class PatternBuilder:
                where: Callable[[Node], str | None] | None = None) -> Repeat:
         """Up to `max` nodes of `ops` from `x` on, whatever their other operands and attributes are.
 
-        Without `x`, the chain may begin anywhere. `where(node)` may give a reason to leave a node out.
+        Without `x`, the chain may begin anywhere. `where(node)` may give a reason to leave a node out;
+        an empty one is not worth a report.
         """
         _expect_pattern(x)
         return Repeat(frozenset(lookup(o).name for o in ops), x, max, where)

@@ -14,6 +14,18 @@ MAX_EPILOGUE = 24
 """Operations after the matmul: up to 20 unary and binary ones as in oneDNN's patterns, casts and quantize besides."""
 
 
+ANCHORS = frozenset({"matmul", "convolution", "conv_transpose", "max_pool", "avg_pool", "reduce_mean", "concat",
+                     "interpolate"})
+"""Operations whose partitions begin with the dequantize of their operands."""
+
+
+def ends_chain(node: Node) -> str | None:
+    """A reason why an epilogue ends before `node`, or None; empty for a dequantize that the next partition needs."""
+    if node.op.name == "dequantize" and any(user.op.name in ANCHORS for user in node.output.users):
+        return ""
+    return refuses(node)
+
+
 class FuseMatmul(Fusion):
     """quantize?(f?(matmul(dequantize(x), dequantize(w), bias?))) -> partition
 
@@ -30,7 +42,7 @@ class FuseMatmul(Fusion):
         x, w = g.dequantize(x, attrs=ANY), g.dequantize(w, attrs=ANY)
         operands = ((x, w), (x, w, bias))
         y = g.any_of(*(getattr(g, name)(*xs, attrs=ANY) for name in self.operations for xs in operands))
-        return g.repeat(RULES, y, max=MAX_EPILOGUE, where=refuses)
+        return g.repeat(RULES, y, max=MAX_EPILOGUE, where=ends_chain)
 
     def absorbs(self, node: Node) -> bool:
         """A post-op's second operand may be dequantized on the way in; a constant's dequantize folds instead."""

@@ -1,9 +1,9 @@
 """Fold dequantize -> pool -> epilogue -> quantize chains into partitions; pools of floats, too."""
 from __future__ import annotations
 
-from graphq.kernels.epilogue import RULES, refuses
+from graphq.kernels.epilogue import RULES
 from graphq.kernels.lower_pool import POOLS, lower_pool
-from graphq.passes.fuse_matmul import MAX_EPILOGUE, FuseMatmul
+from graphq.passes.fuse_matmul import MAX_EPILOGUE, FuseMatmul, ends_chain
 from graphq.rewrite import ANY
 
 
@@ -20,4 +20,4 @@ class FusePool(FuseMatmul):
 
     def pattern(self, g):  # type: ignore[override]
         """See the class; `absorbs` takes the dequantize along."""
-        return g.repeat(RULES, g.any_of(*POOLS)(..., attrs=ANY), max=MAX_EPILOGUE, where=refuses)
+        return g.repeat(RULES, g.any_of(*POOLS)(..., attrs=ANY), max=MAX_EPILOGUE, where=ends_chain)

@@ -153,6 +153,24 @@ def test_channels_first_runs_channels_last():
     assert np.abs(model(x=x).astype(int) - gq.reference(g, x=x)).max() <= 1
 
 
+def test_a_dequantize_stays_with_the_operation_that_follows():
+    g = gq.Graph("chain")
+    rng = np.random.default_rng(1)
+    x = g.dequantize(g.input("x", shape=(1, 8, 8, 4), dtype="u8"), scales=[0.02], zps=[7])
+    w = g.dequantize(g.constant(numbers(rng, (8, 4, 3, 3), "s8")), scales=[0.01])
+    lists = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0]}
+    y = g.quantize(g.convolution(x, w, **lists, dilations=[1, 1], weights_format="OIX"), dtype="u8", scales=[0.1])
+    y = g.quantize(g.max_pool(g.dequantize(y, scales=[0.1]), **lists, kernel=[2, 2]), dtype="u8", scales=[0.1])
+    w = g.dequantize(g.constant(numbers(rng, (200, 5), "s8")), scales=[0.01])
+    y = g.matmul(g.dequantize(g.static_reshape(y, shape=[1, 200]), scales=[0.1]), w)
+    g.output(g.quantize(y, dtype="s8", scales=[0.3]), name="y")
+    model = gq.compile(g, strict=True)
+    kinds = [n.attrs["anchor"] for n in model.graph.nodes if n.op.name == "partition"]
+    assert kinds == ["convolution", "pool", "matmul"]
+    arrays = {"x": numbers(rng, (1, 8, 8, 4), "u8")}
+    assert (model(arrays) == model.formula(arrays)).all()
+
+
 def refusals(g):
     graph = g.copy()
     from graphq.passes.pipeline import run_passes
