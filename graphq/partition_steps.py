@@ -9,6 +9,7 @@ import numpy as np
 from graphq.ir import Node
 from graphq.kernels import eltwise, matmul, pack, rows
 from graphq.kernels.lower import IntegerMatmul, Lowered
+from graphq.kernels.registry import Reading
 from graphq.kernels.space import broadcast_strides, factor
 from graphq.kernels.transpose import plan_transpose
 from graphq.plan_builder import PlanBuilder
@@ -30,23 +31,27 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Up to four steps: transpose the source, pack the weights, sum rows, multiply."""
     p = lowered.anchor
     assert isinstance(p, IntegerMatmul)
-    source, k = _source(b, node, p), p.k
+    source, reading = _source(b, node, p)
     packed, packed_bytes = _weights(b, node, p)
-    places = [(Ref(source), _strides(p.rows, lowered.out, k) + (0,)),
+    a_strides = _strides(p.rows, lowered.out, p.k)
+    if reading == "columns":
+        a_strides = (*a_strides[:-1], 1)
+    places = [(Ref(source), a_strides + (0,)),
               (Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (0,))]
     for s in lowered.sources:
         if s.place == "column sums":
             places.append((Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (4,)))
         elif s.place == "row sums":
-            places.append((Ref(_row_sums(b, source, p)), broadcast_strides(s.shape, lowered.out, 4)))
+            places.append((Ref(_row_sums(b, source, p, reading)), broadcast_strides(s.shape, lowered.out, 4)))
         else:
             places.append(place(b, node, s, lowered.out))
     batched = any(places[1][1])
     space = factor(lowered.out, [strides for _, strides in places], keep=2 if batched else 1)
-    step = matmul.plan_matmul(lowered.store, p.a_dtype, space.m, space.n, k, b.level, batch=space.batch,
-                              threads=b.threads, cache=b.cache)
+    step = matmul.plan_matmul(lowered.store, p.a_dtype, space.m, space.n, p.k, b.level, batch=space.batch,
+                              threads=b.threads, cache=b.cache, reading=reading)
     (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
-    header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: a_walk.row,
+    stride = p.rows[-1] if reading == "columns" else a_walk.row
+    header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
               matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 
@@ -56,17 +61,22 @@ def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
     return broadcast_strides(shape[-len(out) + 1:] if len(out) > 1 else (), out[:-1], step)
 
 
-def _source(b: PlanBuilder, node: Node, p: IntegerMatmul) -> int:
-    """The buffer of the activations as dense rows of k bytes; a transposed source is copied."""
+def _source(b: PlanBuilder, node: Node, p: IntegerMatmul) -> tuple[int, Reading]:
+    """The buffer of the activations and how to read them: a transposed source by columns, or copied where faster.
+
+    One row is its own transpose.
+    """
     value = node.inputs[p.a]
     assert value is not None
-    if not p.transpose_a:
-        return b.of[value]
+    if not p.transpose_a or p.rows[-1] == 1:
+        return b.of[value], "rows"
+    if matmul.takes_columns(p.a_dtype, p.rows[-1], p.n, p.k, b.level):
+        return b.of[value], "columns"
     axes = range(len(p.a_shape))
     out = b.temporary(prod(p.a_shape))
     step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), 1, threads=b.threads, cache=b.cache)
     run(b, step, {0: Ref(b.of[value]), 1: Ref(out)}, [])
-    return out
+    return out, "rows"
 
 
 def _dense(b: PlanBuilder, batch: int, step: int) -> int | Ref:
@@ -90,10 +100,13 @@ def _weights(b: PlanBuilder, node: Node, p: IntegerMatmul) -> tuple[int, int]:
     return out, size
 
 
-def _row_sums(b: PlanBuilder, source: int, p: IntegerMatmul) -> int:
+def _row_sums(b: PlanBuilder, source: int, p: IntegerMatmul, reading: Reading) -> int:
     """A buffer with the s32 sum over k of every row of the activations."""
-    m = prod(p.rows)
-    out = b.temporary(4 * m)
-    step = rows.plan_row_sums(p.a_dtype, m, p.k, threads=b.threads, cache=b.cache)
-    run(b, step, {0: Ref(source), 3: Ref(out)}, [])
+    m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
+    out = b.temporary(4 * m * batch)
+    if reading == "columns":
+        step = rows.plan_column_sums(p.a_dtype, m, p.k, batch=batch, threads=b.threads, cache=b.cache)
+    else:
+        step = rows.plan_row_sums(p.a_dtype, m * batch, p.k, threads=b.threads, cache=b.cache)
+    run(b, step, {0: Ref(source), 1: 0 if reading == "rows" else _dense(b, batch, m * p.k), 3: Ref(out)}, [])
     return out

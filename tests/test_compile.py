@@ -51,6 +51,8 @@ VARIANTS = {
     "broadcast batches, not constant": dict(batch=(2, 1), w_batch=(3,), zw=(-9, 9), constant=False),
     "transpose a": dict(transpose_a=True, batch=(2,)), "transpose both": dict(transpose_a=True, transpose_b=True,
                                                                               constant=False),
+    "transpose a with row sums": dict(transpose_a=True, batch=(2, 1), w_batch=(3,), zw=(-9, 9), x="s8", zx=3),
+    "transpose a of one row": dict(transpose_a=True, batch=(4,), m=1, zw=(-9, 9)),
     "bias_add": dict(bias="op"), "added bias": dict(bias="add"), "no bias": dict(bias="none", residual=False),
     "gelu": dict(activation="gelu"), "sigmoid": dict(activation="sigmoid"), "tanh": dict(activation="tanh"),
 }
@@ -396,3 +398,14 @@ def test_counts_in_reports():
     text = gq.compile(g, threads=1).explain()
     assert "1 partition (0 integer), 0 operations outside" in text and "1 thread\n" in text
     assert "plan: 1 step\n" in text and "(1 block, serial)" in text
+
+
+def test_transposed_sources_are_copied_where_that_is_faster():
+    def steps(level, n):
+        g = dense(96, 256, n, transpose_a=True, residual=False)
+        with isa.emulate(level):
+            model = gq.compile(g, isa=level, threads=1)
+        return [line for line in model.explain().splitlines() if "transposing" in line]
+
+    assert not steps("avx512_vnni", 64) and steps("avx512_vnni", 4096)
+    assert steps("avx2", 64) and steps("amx", 64)

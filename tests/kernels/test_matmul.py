@@ -10,6 +10,8 @@ from graphq.kernels import isa, matmul, pack
 from graphq.kernels import math as gm
 from graphq.kernels.expression import Store, acc, evaluate, load, maximum, op
 from graphq.kernels.registry import KERNELS
+from graphq.kernels.tile_frame import RUN
+from graphq.kernels.windows import windows
 
 RAW = Store(acc(), "s32")
 NATIVE = [level.name for level in isa.available()]
@@ -55,15 +57,15 @@ def raw_sum(a, w):
     return (a.astype(np.int64) + shift).astype(np.float64) @ w.astype(np.float64)
 
 
-def run(kernel, level, a, w, *, threads=1, lda=None):
-    """Run the kernel on a (m, k) with rows `lda` bytes apart and w (k, n); the raw accumulator."""
+def run(kernel, level, a, w, *, threads=1, reading="rows"):
+    """Run the kernel on a (m, k), laid out as `reading` says, and w (k, n); the raw accumulator."""
     (m, k), n = a.shape, w.shape[1]
     packed, out = guarded(pack.pack(w)), guarded(np.full((m, n), -1, np.int32))
-    source = guarded(a)
+    source = guarded(a.T if reading == "columns" else a)
     step = matmul.plan_matmul(RAW, "u8" if a.dtype == np.uint8 else "s8", m, n, k, level, kernel=kernel,
-                              threads=threads)
-    step.run(step.arguments({matmul.A: source.ctypes.data, matmul.W: packed.ctypes.data},
-                            [(out.ctypes.data, 0, 4 * n)]))
+                              threads=threads, reading=reading)
+    words = {matmul.A: source.ctypes.data, matmul.STRIDE: source.strides[0], matmul.W: packed.ctypes.data}
+    step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
     return np.array(out)
 
 
@@ -81,6 +83,45 @@ def test_sums_are_exact(kernel, emulated):
         for m, n in ((0, 5), (5, 0)):
             a, w = operands(kernel.dtypes[0], m, 8, n)
             assert run(kernel, level, a, w).shape == (m, n)
+
+
+@pytest.mark.parametrize(("kernel", "emulated"), [r for r in RUNS if "columns" in r.values[0].readings])
+def test_transposed_activations(kernel, emulated):
+    with level_of(kernel, emulated) as level:
+        for m, k, n in [*SHAPES, (8, 1, 3), (9, 2, 16), (13, 8, 70), (3, 130, 20)]:
+            a, w = operands(kernel.dtypes[0], m, k, n)
+            assert (run(kernel, level, a, w, reading="columns", threads=2) == raw_sum(a, w)).all(), (m, k, n)
+        a, w = operands(kernel.dtypes[0], 9, 0, 21)
+        assert not run(kernel, level, a, w, reading="columns").any()
+
+
+WINDOWS = [  # sizes, kernel, strides, dilations, pads, outputs; channels
+    (((5, 6), (3, 2), (1, 1), (1, 2), ((1, 1), (1, 1)), (5, 6)), 7),
+    (((9, 9), (3, 3), (2, 2), (1, 1), ((1, 1), (0, 0)), (5, 4)), 64),
+    (((40,), (4,), (1,), (1,), ((3, 0),), (40,)), 70),
+]
+
+
+@pytest.mark.parametrize(("kernel", "emulated"), RUNS)
+@pytest.mark.parametrize(("window", "channels"), WINDOWS)
+def test_windows_of_an_image(kernel, emulated, window, channels):
+    rng = np.random.default_rng(channels)
+    view = windows(*window, channels)
+    image, _ = operands(kernel.dtypes[0], int(np.prod(window[0])), channels, 1)
+    pad, n = 77, 37
+    rows = view.gather(image.reshape(1, *window[0], channels), pad)[0].reshape(view.pixels, -1)
+    w = rng.integers(-128, 128, (view.taps, channels, n), dtype=np.int8)
+    whole = np.zeros((view.taps, -(-channels // 4) * 4, n), np.int8)
+    whole[:, :channels] = w
+    block = guarded(view.block(np.full(channels, pad, image.dtype), RUN))
+    source, packed = guarded(image), guarded(pack.pack(whole.reshape(-1, n)))
+    out = guarded(np.full((view.pixels, n), -1, np.int32))
+    with level_of(kernel, emulated) as level:
+        step = matmul.plan_matmul(RAW, kernel.dtypes[0], view.pixels, n, channels, level, kernel=kernel, threads=2,
+                                  reading="windows", taps=view.taps)
+        words = {matmul.A: source.ctypes.data, matmul.STRIDE: block.ctypes.data, matmul.W: packed.ctypes.data}
+        step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
+    assert (out == raw_sum(rows, w.reshape(-1, n))).all()
 
 
 @pytest.mark.parametrize(("kernel", "emulated"), RUNS)

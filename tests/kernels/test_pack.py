@@ -92,10 +92,12 @@ def test_pack_refuses_other_arrays():
 @pytest.mark.parametrize("a_dtype", ["u8", "s8"])
 @pytest.mark.parametrize(("m", "k"), [(1, 1), (5, 63), (7, 64), (33, 200), (4, 0), (0, 9)])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_row_sums(a_dtype, m, k, threads):
-    a = weights(np.uint8 if a_dtype == "u8" else np.int8, (2, m, k + 3))[:, :, :k]
+@pytest.mark.parametrize("transposed", [False, True])
+def test_row_sums(a_dtype, m, k, threads, transposed):
+    plan, axis = (rows.plan_column_sums, 1) if transposed else (rows.plan_row_sums, 2)
+    a = weights(np.uint8 if a_dtype == "u8" else np.int8, (2, k, m + 3) if transposed else (2, m, k + 3))[:, :, :-3]
     out = np.full((2, m), -1, np.int32)
-    step = rows.plan_row_sums(a_dtype, m, k, batch=2, threads=threads)
+    step = plan(a_dtype, m, k, batch=2, threads=threads)
     offsets = np.array([0, a.strides[0]], np.int64)
     step.run(step.arguments({0: a.ctypes.data, 1: offsets.ctypes.data, 2: a.strides[1], 3: out.ctypes.data}))
-    assert (out == a.astype(np.int32).sum(2) + (128 * k if a_dtype == "s8" else 0)).all()
+    assert (out == a.astype(np.int32).sum(axis) + (128 * k if a_dtype == "s8" else 0)).all()
