@@ -38,13 +38,13 @@ class Matcher:
     """Matches one pattern; `depth` and `reason` are those of the nearest miss of the last call of `matches`."""
 
     def __init__(self, pattern: PatternLike, *, several_results: bool = False) -> None:
-        self.pattern, self.several_results = pattern, several_results
+        self.pattern, self.several_results, self.roots = pattern, several_results, _roots(pattern)
         self.depth, self.reason, self.weak = -1, _no_reason, False
 
     def matches(self, graph: Graph, root: Node) -> Iterator[Match]:
         """All ways to match the pattern with `root` as its last node."""
         self.depth, self.reason, self.weak, self.graph = -1, _no_reason, False, graph
-        if len(root.outputs) != 1:
+        if len(root.outputs) != 1 or self.roots is not None and root.op.name not in self.roots:
             return
         for m in self._value(self.pattern, root.output, Match(root)):
             if root not in m.nodes:
@@ -207,6 +207,19 @@ class Matcher:
         if reason:
             self._fail(m.plus(node), lambda: f"{self.graph.describe(node)}: {reason}")
         return reason is None
+
+
+def _roots(p: PatternLike) -> frozenset[str] | None:
+    """The ops whose result the pattern can match; None for any. Most nodes are none, so most visits end there."""
+    if isinstance(p, Var):
+        return None
+    if isinstance(p, OpPattern):
+        return frozenset(p.ops)
+    inner = p.alternatives if isinstance(p, AnyOf) else () if p.inner is None else (p.inner,)
+    found = [_roots(x) for x in inner]
+    if None in found:
+        return None
+    return frozenset(p.ops if isinstance(p, Repeat) else ()).union(*(ops for ops in found if ops is not None))
 
 
 def _no_reason() -> str:
