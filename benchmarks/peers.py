@@ -1,0 +1,150 @@
+"""The engines that graphq is measured against: ONNX Runtime, oneDNN (through PyTorch), and NumPy's BLAS.
+
+Each function gives a call without arguments, made ready and compiled, or None when the engine is not installed.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+Call = Callable[[], np.ndarray]
+Node = tuple[str, list[str], str, dict[str, Any]]
+"""An ONNX operation: type, inputs, output, attributes."""
+
+ORT, ONEDNN, NUMPY = "ONNX Runtime", "oneDNN", "NumPy"
+NEEDS = {ORT: ("onnx", "onnxruntime"), ONEDNN: ("torch",), NUMPY: ("threadpoolctl",), "matplotlib": ("matplotlib",)}
+
+
+def missing(name: str) -> str | None:
+    """What to install for it; None when it is there."""
+    absent = [x for x in NEEDS[name] if find_spec(x) is None]
+    return f"it needs {' and '.join(absent)} (pip install graphq[bench])" if absent else None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A quantised layer: u8 or s8 activations `x`, s8 weights with a scale for each channel of `axis`, f32 bias.
+
+    The result has the dtype of `x`, or ONNX Runtime would not fuse it, and its lowest number stands for 0.
+    """
+
+    x: np.ndarray
+    w: np.ndarray
+    w_scales: np.ndarray
+    bias: np.ndarray
+    axis: int
+    x_zp: int
+    y_zp: int
+    x_scale: float = 0.02
+    y_scale: float = 0.05
+    more: Mapping[str, np.ndarray] = field(default_factory=dict)  # further inputs of ONNX Runtime's model, by name
+
+    @property
+    def dtype(self) -> str:
+        """graphq's name of the activations' dtype."""
+        return {np.uint8: "u8", np.int8: "s8"}[self.x.dtype.type]
+
+    @classmethod
+    def random(cls, x: tuple[int, ...], w: tuple[int, ...], axis: int, dtype: str = "u8") -> Layer:
+        """The same one for the same shapes and dtype."""
+        r = np.random.default_rng(0)
+        low, kind = (0, np.uint8) if dtype == "u8" else (-128, np.int8)
+        return cls(r.integers(low, low + 256, x, dtype=kind), r.integers(-127, 128, w, dtype=np.int8),
+                   r.uniform(1e-4, 4e-4, w[axis]).astype(np.float32), r.standard_normal(w[axis]).astype(np.float32),
+                   axis, low + 120, low)
+
+
+def onnxruntime_call(o: Layer, nodes: Sequence[Node], threads: int, *, opset: int = 17,
+                     channels_last: bool = False, constants: Mapping[str, Any] | None = None) -> Call | None:
+    """The layer as a QDQ model, which ONNX Runtime fuses; `nodes` lead from xf, wf and bf (f32) to r.
+
+    `constants` are those that `nodes` need. `channels_last`: between transposes, which it cancels with its own. That
+    is faster than images in its own order of axes.
+    """
+    if missing(ORT):
+        return None
+    import onnxruntime
+    from onnx import helper, numpy_helper
+
+    bias_scales = (o.x_scale * o.w_scales).astype(np.float32)  # the bias as s32, as exporters emit it
+    arrays = {"xs": np.float32(o.x_scale), "xz": o.x.dtype.type(o.x_zp), "ys": np.float32(o.y_scale),
+              "yz": o.x.dtype.type(o.y_zp), "w": o.w, "ws": o.w_scales, "wz": np.zeros(o.w_scales.shape, np.int8),
+              "b": np.rint(o.bias / bias_scales).astype(np.int32), "bs": bias_scales,
+              "bz": np.zeros(o.bias.shape, np.int32), **(constants or {})}
+    source, result = ("xt", "yt") if channels_last else ("x", "y")
+    chain: list[Node] = [("DequantizeLinear", [source, "xs", "xz"], "xf", {}),
+                         ("DequantizeLinear", ["w", "ws", "wz"], "wf", {"axis": o.axis}),
+                         ("DequantizeLinear", ["b", "bs", "bz"], "bf", {"axis": 0}),
+                         *nodes, ("QuantizeLinear", ["r", "ys", "yz"], result, {})]
+    if channels_last:
+        chain = [("Transpose", ["x"], "xt", {"perm": [0, 3, 1, 2]}), *chain,
+                 ("Transpose", ["yt"], "y", {"perm": [0, 2, 3, 1]})]
+    feeds = {"x": o.x, **o.more}
+    graph = helper.make_graph(
+        [helper.make_node(kind, inputs, [output], **attrs) for kind, inputs, output, attrs in chain], "layer",
+        [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in feeds.items()],
+        [helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(o.x.dtype), None)],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items()])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, feeds)[0]
+
+
+def onednn_linear(o: Layer, threads: int) -> Call | None:
+    """The layer with a ReLU as oneDNN's own int8 primitive, its weights packed beforehand.
+
+    None for s8: PyTorch packs weights for u8, and oneDNN then runs its reference (0.7 s for 32 x 768 x 768).
+    """
+    if missing(ONEDNN) or o.dtype == "s8":
+        return None
+    torch, x, w, scales, zps, bias = _torch(o, threads)
+    ops = torch.ops.onednn
+    packed = ops.qlinear_prepack(w.t().contiguous(), list(x.shape))
+    args: tuple[Any, ...] = (x, o.x_scale, o.x_zp, packed, scales, zps, bias, o.y_scale, o.y_zp, torch.uint8, "relu",
+                             [], "")
+    return lambda: ops.qlinear_pointwise(*args).numpy()
+
+
+def onednn_convolution(o: Layer, stride: int, pad: int, groups: int, threads: int) -> Call | None:
+    """The same for a convolution of channels-last images; weights are (out, in, height, width)."""
+    if missing(ONEDNN) or o.dtype == "s8":
+        return None
+    torch, x, w, scales, zps, bias = _torch(o, threads)
+    ops, geometry = torch.ops.onednn, ([stride] * 2, [pad] * 2, [1, 1], groups)
+    x = x.permute(0, 3, 1, 2)  # a view: its memory stays channels-last
+    packed = ops.qconv_prepack(w, scales, o.x_scale, o.x_zp, *geometry, list(x.shape))
+
+    def call() -> np.ndarray:
+        y = ops.qconv_pointwise(x, o.x_scale, o.x_zp, packed, scales, zps, bias, *geometry, o.y_scale, o.y_zp,
+                                torch.uint8, "relu", [], "")
+        out: np.ndarray = y.permute(0, 2, 3, 1).numpy()
+        return out
+
+    return call
+
+
+def _torch(o: Layer, threads: int) -> tuple[Any, Any, Any, Any, Any, Any]:
+    """PyTorch with so many threads, and x, w, scales, zero points and bias as its tensors."""
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    scales = torch.from_numpy(o.w_scales)
+    return (torch, torch.from_numpy(o.x), torch.from_numpy(o.w), scales,
+            torch.zeros(scales.shape, dtype=torch.int32), torch.from_numpy(o.bias))
+
+
+def numpy_matmul(x: np.ndarray, w: np.ndarray, threads: int) -> Call | None:
+    """x @ w in f32 by the BLAS that NumPy has."""
+    if missing(NUMPY):
+        return None
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(threads, "blas")
+    return lambda: x @ w

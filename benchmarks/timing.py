@@ -1,0 +1,180 @@
+"""What the benchmarks share: sides that take turns, medians and ratios, the table, JSON, and the command line.
+
+All sides run in this process and take turns, so that a ratio holds although the machine's speed drifts. A ratio above 1
+says that graphq is faster. Results are compared too.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import peers
+from peers import Call
+
+Row = dict[str, Any]
+
+ROUNDS = 8
+"""Turns that each side gets; the first call of a turn, with the other side's data in the caches, is not counted."""
+PAUSE = 0.05
+"""Seconds between turns. Idle worker threads of a side spin for a while: not in another's turn."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case for one thread count: what graphq and its peers call, by name; None where a peer has no equivalent.
+
+    `macs` are the multiply-accumulates of the result, `nbytes` those of operands and results. A peer's result may
+    differ by `tolerance`: steps of an integer, or parts of the largest number.
+    """
+
+    ours: Call
+    peers: Mapping[str, Call | None]
+    macs: int
+    nbytes: int
+    tolerance: float = 1
+
+
+Variants = Mapping[str, Callable[[str, int, str | None], Case]]
+"""From a variant's name to what makes its case, of (case, threads, ISA level)."""
+
+
+def alternate(calls: Sequence[Call], seconds: float) -> list[list[float]]:
+    """Milliseconds of each call; the calls take turns that last `seconds` together."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(ROUNDS):
+        for call, out in zip(calls, times, strict=True):
+            time.sleep(PAUSE)
+            call()
+            spent = 0.0
+            while spent < seconds / (len(calls) * ROUNDS):
+                start = time.perf_counter()
+                call()
+                taken = time.perf_counter() - start
+                out.append(1e3 * taken)
+                spent += taken
+    return times
+
+
+def measure(case: Case, seconds: float) -> Row:
+    """The row of a case: medians and minima in ms, and of each peer the ratios and the largest difference."""
+    theirs = {name: call for name, call in case.peers.items() if call is not None}
+    ours, *others = ({"median_ms": statistics.median(t), "minimum_ms": min(t)}
+                     for t in alternate([case.ours, *theirs.values()], seconds))
+    row: Row = {"macs": case.macs, "bytes": case.nbytes, "tolerance": case.tolerance,
+                "graphq": ours | {"tops": 2e-9 * case.macs / ours["median_ms"]}}
+    result = case.ours()
+    for (name, call), times in zip(theirs.items(), others, strict=True):
+        row[name] = times | {"ratio_of_medians": times["median_ms"] / ours["median_ms"],
+                             "ratio_of_minima": times["minimum_ms"] / ours["minimum_ms"],
+                             "largest_difference": difference(result, call())}
+    return row
+
+
+def difference(x: np.ndarray, y: np.ndarray) -> float:
+    """The largest difference of integers in steps; of others in parts of the largest number."""
+    wide = [a.astype(np.float64) for a in (x, y)]
+    most = float(np.abs(wide[0] - wide[1]).max(initial=0))
+    return most if np.issubdtype(x.dtype, np.integer) else most / max(float(np.abs(wide[1]).max(initial=0)), 1e-30)
+
+
+def heading(names: Sequence[str]) -> str:
+    """The line above a table."""
+    return f"{'case':18s} thr | {'graphq ms (min)':>19s}   TOPS" + "".join(
+        f" | {name + ' ms (min)':>21s} {'ratio (min)':>13s}  diff" for name in names)
+
+
+def line(row: Row, names: Sequence[str]) -> str:
+    """A line of the table; a peer that has no equivalent, or is not installed, is a dash."""
+    ours = row["graphq"]
+    text = f"{row['case']:18s} {row['threads']:3d} | {_pair(ours, '_ms', 4):>19s} {ours['tops']:6.2f}"
+    for name in names:
+        if name not in row:
+            text += f" | {'-':>21s} {'-':>13s} {'-':>5s}"
+            continue
+        text += f" | {_pair(row[name], '_ms', 4):>21s} {_pair(row[name], '', 2):>13s}"
+        text += f" {row[name]['largest_difference']:5.2g}"
+    return text
+
+
+def _pair(numbers: Mapping[str, float], unit: str, digits: int) -> str:
+    names = ("ratio_of_medians", "ratio_of_minima") if not unit else (f"median{unit}", f"minimum{unit}")
+    median, minimum = (f"{numbers[x]:.{digits}f}" for x in names)
+    return f"{median} ({minimum})"
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The n-th root of the product."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def means(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Lines with the geometric mean of each peer's ratios."""
+    out = []
+    for name in names:
+        found = [r[name] for r in rows if name in r]
+        if found:
+            medians, minima = (geometric_mean([x[key] for x in found])
+                               for key in ("ratio_of_medians", "ratio_of_minima"))
+            out.append(f"{name}'s time over graphq's, geometric mean: {medians:.2f} of medians, {minima:.2f} of minima")
+    return out
+
+
+def arguments(text: str | None, cases: Sequence[str], variants: Sequence[str],
+              default: Sequence[str]) -> argparse.Namespace:
+    """The command line, parsed."""
+    made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--variant", nargs="+", choices=variants, default=list(default), metavar="NAME",
+                      help=f"{', '.join(variants)} (default: {', '.join(default)})")
+    made.add_argument("--case", nargs="+", choices=cases, default=list(cases), metavar="NAME",
+                      help=f"{', '.join(cases)} (default: all)")
+    made.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="default: 1 2")
+    made.add_argument("--isa", metavar="LEVEL", help="an ISA level of graphq (default: the best)")
+    made.add_argument("--seconds", type=float, default=1.0, help="for each case and thread count (default 1)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write all rows there")
+    made.add_argument("--roofline", type=Path, metavar="FILE.png",
+                      help="draw graphq's speed under this machine's peaks and memory bandwidth")
+    return made.parse_args()
+
+
+def run(options: argparse.Namespace, variants: Variants) -> int:
+    """Measure, print, write; 1 when results differ from a peer's by more than they may."""
+    if options.roofline is not None and (reason := peers.missing("matplotlib")):
+        print(f"no roofline: {reason}")
+        options.roofline = None
+    rows: list[Row] = []
+    absent: dict[str, str] = {}
+    for variant in options.variant:
+        for threads in options.threads:
+            done: list[Row] = []
+            names: list[str] = []
+            for name in options.case:
+                case = variants[variant](name, threads, options.isa)
+                if not names:
+                    names = list(case.peers)
+                    print(f"{variant}\n{heading(names)}")
+                done.append({"variant": variant, "case": name, "threads": threads} | measure(case, options.seconds))
+                print(line(done[-1], names), flush=True)
+            print(*(f"{threads} thread{'s' * (threads > 1)}: {x}" for x in means(done, names)), "", sep="\n")
+            absent |= {x: reason for x in names if (reason := peers.missing(x))}
+            rows += done
+    for name, reason in absent.items():
+        print(f"{name} was not measured: {reason}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    if options.roofline is not None:
+        from roofline import draw
+
+        draw(rows, options.roofline)
+    wrong = [f"{r['variant']} {r['case']}: {name} differs by {r[name]['largest_difference']:g}" for r in rows
+             for name in peers.NEEDS if name in r and r[name]["largest_difference"] > r["tolerance"]]
+    for text in wrong:
+        print(text)
+    return int(bool(wrong))
