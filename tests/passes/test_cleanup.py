@@ -68,6 +68,19 @@ def test_what_differs_stays(a, b):
     check(eliminate_common_subexpressions, f"%0 = {a}\n %1 = {b}\n return %0, %1")
 
 
+def test_constants_that_differ_in_one_element_stay():
+    """However large they are, and wherever the element is."""
+    g = Graph()
+    x = g.input("x", dtype="s32", shape=(1000,))
+    for k in (0, 1, 500, 999, 999):
+        data = np.zeros(1000, np.int32)
+        data[k] = 1
+        x = g.add(x, g.constant(data))
+    g.output(x, name="y")
+    assert eliminate_common_subexpressions(g) == 1
+    assert [n.op.name for n in g.nodes].count("constant") == 4
+
+
 def test_several_results_merge_too():
     check(eliminate_common_subexpressions, """%0, %1 = softmax(x, axis=0, keep_stats=true)
           %2, %3 = softmax(x, axis=0, keep_stats=true)
