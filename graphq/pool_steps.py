@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from graphq.ir import Node
-from graphq.kernels import pool
+from graphq.kernels import pixels, pool
 from graphq.kernels.lower import Lowered
 from graphq.kernels.lower_pool import Pool
 from graphq.kernels.space import factor
@@ -19,9 +19,8 @@ def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert source is not None
     places = [place(b, node, s, lowered.out) for s in lowered.sources]
     space = factor(lowered.out, [strides for _, strides in places], keep=1)
-    w = p.windows
-    step = pool.plan_pool(lowered.store, p.how, p.dtype, w.image_bytes, w.pixels, w.taps, space.n, space.batch, space.m,
-                          b.level, threads=b.threads, cache=b.cache)
-    header = {pool.IMAGES: Ref(b.of[source]), pool.WINDOWS: Ref(b.constant(w.block(p.pad)))}
+    step = pool.plan_pool(lowered.store, p.how, p.dtype, p.windows, space.n, space.batch, space.m, b.level,
+                          threads=b.threads, cache=b.cache)
+    header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(b.constant(p.windows.block(p.pad)))}
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

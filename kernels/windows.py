@@ -155,19 +155,24 @@ def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs:
 
 @njit(error_model="numpy")
 def tap_addresses(windows: int, image: int, outer: int, inner: int, first: int, count: int, addresses: int) -> None:
-    """Store the addresses of `count` taps from `first` on of output pixel (outer, inner) of the image at `image`."""
+    """Store the addresses of `count` taps from `first` on of output pixel (outer, inner) of the image at `image`.
+
+    The last one is stored twice.
+    """
     outer_taps, inner_taps = word(windows, KO), word(windows, KI)
     outers = windows + word(windows, OUTER_TABLE) + 8 * outer * outer_taps
     inners = windows + word(windows, INNER_TABLE) + 8 * inner * inner_taps
     pad = windows + word(windows, PAD_ROW)
     a, b = (first // inner_taps, first % inner_taps) if first else (0, 0)
-    done = 0
+    done, address = 0, image
     while done < count:
         start = load_s64(outers + 8 * a)
         some = min(inner_taps - b, count - done)
         for k in range(some):
             offset = start + load_s64(inners + 8 * (b + k))
-            store_s64(addresses + 8 * (done + k), image + offset if offset >= 0 else pad)
+            address = image + offset if offset >= 0 else pad
+            store_s64(addresses + 8 * (done + k), address)
         done += some
         a += 1
         b = 0
+    store_s64(addresses + 8 * done, address)

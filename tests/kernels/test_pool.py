@@ -1,12 +1,9 @@
 """Compiled pools against their formulas, bit for bit, and against the reference."""
-import ctypes
-import mmap
-
 import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels import isa, pool
+from graphq.kernels import isa, pixels, pool
 from graphq.kernels.expression import STORAGE, Store, acc
 from graphq.kernels.windows import windows
 
@@ -138,26 +135,14 @@ def test_nothing_to_do(level, batch, channels):
 
 @pytest.mark.parametrize("how,dtype,total", [("max", "u8", "u8"), ("max", "f32", "f32"), ("sum", "s8", "s32")])
 @pytest.mark.parametrize("channels", [1, 67])
-def test_nothing_beyond_the_buffers_is_touched(level, how, dtype, total, channels):
+def test_nothing_beyond_the_buffers_is_touched(level, guarded, how, dtype, total, channels):
     """Source and result lie at the end of readable memory."""
     x, out = guarded(np.ones((1, 3, 4, channels), STORAGE[dtype])), guarded(np.zeros((4, channels), STORAGE[total]))
     store = Store(acc("f32" if total == "f32" else "s32"), total)
     w = windows((3, 4), (2, 3), (1, 1), (1, 1), ((0, 0), (0, 0)), (2, 2), channels * x.itemsize)
     block = w.block(np.zeros(channels, x.dtype))
     chosen = next(one for one in isa.available() if one.name == level)
-    step = pool.plan_pool(store, how, dtype, w.image_bytes, w.pixels, w.taps, channels, 1, 4, chosen)
-    step.run(step.arguments({pool.IMAGES: x.ctypes.data, pool.WINDOWS: block.ctypes.data},
+    step = pool.plan_pool(store, how, dtype, w, channels, 1, 4, chosen)
+    step.run(step.arguments({pixels.IMAGES: x.ctypes.data, pixels.WINDOWS: block.ctypes.data},
                             [(out.ctypes.data, 0, channels * out.itemsize)]))
     assert (out == (1 if how == "max" else 6)).all()
-
-
-def guarded(data):
-    """A copy of an array that ends where unreadable memory begins."""
-    pages = max(1, -(-data.nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
-    room = mmap.mmap(-1, pages + mmap.PAGESIZE)
-    base = ctypes.addressof(ctypes.c_char.from_buffer(room))
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.mprotect(ctypes.c_void_p(base + pages), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
-    out = np.frombuffer(room, data.dtype, data.size, pages - data.nbytes).reshape(data.shape)
-    out[...] = data
-    return out
