@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from graphq.depthwise_steps import depthwise_steps
 from graphq.ir import Node
 from graphq.kernels import matmul, pack, pad_rows
 from graphq.kernels.expression import STORAGE
@@ -28,6 +29,8 @@ def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Pad the lines of images of few channels, pack weights that are not constant, multiply."""
     c = lowered.anchor
     assert isinstance(c, IntegerConvolution)
+    if c.depthwise:
+        return depthwise_steps(b, node, lowered)
     value = node.inputs[c.a]
     assert value is not None
     source, view, merged = b.of[value], c.windows, 1

@@ -153,12 +153,11 @@ def depthwise(dtype: str, lanes: int, pairs: int, few: int, emulated: bool) -> A
     return multiply
 
 
-def plan_depthwise(store: Store, dtype: str, windows: Windows, channels: int, images: int, level: Level, *,
+def plan_depthwise(store: Store, dtype: str, windows: Windows, channels: int, batch: int, m: int, level: Level, *,
                    threads: int = 1, cache: bool = True) -> Step:
-    """Plan the depthwise convolution of `images` images of `dtype`, `windows` of them in batch * m output pixels.
+    """Plan the depthwise convolution of images of `dtype` to batch * m output pixels, for which `fits` holds.
 
-    Batch is `images`, m the pixels of one. See `pixels` for the words to fill in; the weights are those of `pack` for
-    the level's lanes, and `fits` must hold.
+    See `pixels` for the words to fill in; the weights are those of `pack` for the level's lanes.
     """
     lanes, taps = level.lanes, windows.taps
     ko, ki = unrolled(windows.outer.shape[1], windows.inner.shape[1])
@@ -170,5 +169,5 @@ def plan_depthwise(store: Store, dtype: str, windows: Windows, channels: int, im
                      body=_BODY.format(skip=header_bytes(channels)), cache=cache)
     cycles = 30 + -(-channels // size) * (6 + 4 * taps)
     return plan_pixels(f"depthwise_{dtype}_{level.name}", store, tile, windows.image_bytes, windows.pixels, channels,
-                       images, windows.pixels, level, cycles=cycles, whole=True,
-                       macs=images * windows.pixels * channels * taps, threads=threads, cache=cache)
+                       batch, m, level, cycles=cycles, whole=True, macs=batch * m * channels * taps, threads=threads,
+                       cache=cache)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from graphq.ir import Graph, Node
+from graphq.kernels import depthwise
 from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
 from graphq.kernels.expression import Expr, Store, acc, op
 from graphq.kernels.lower import (
@@ -100,6 +101,11 @@ class IntegerConvolution:
     dilations: tuple[int, ...]
     pads: tuple[tuple[int, int], ...]
 
+    @property
+    def depthwise(self) -> bool:
+        """Whether the depthwise kernel computes it, which takes activations and w - zw as they are."""
+        return self.filter.depthwise and depthwise.fits(self.windows.taps, self.filter.groups)
+
     def centred(self, w: np.ndarray) -> np.ndarray:
         """w - zw, s32 [groups, taps, channels, columns]."""
         zw = self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
@@ -163,7 +169,7 @@ def _operands(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvol
     c = IntegerConvolution(index[a], index[b], a.dtype.name, b.dtype.name, a.type.dims[0], a_zp,
                            np.asarray(b_zp, np.int32), view, filter, strides, dilations, pads)
     weights = constants[c.b]
-    if weights is None and (c.b_zp.any() or c.b_dtype == "u8"):
+    if weights is None and (c.b_zp.any() or c.b_dtype == "u8") and not c.depthwise:
         raise Unsupported("the weights are u8 or have zero points, and are not constant")
     absolute = None if weights is None else np.abs(c.centred(weights).astype(np.int64)).sum(axis=(1, 2))
     refuse_overflow(c.windows.taps * filter.channels, c.a_dtype, c.a_zp, c.b_dtype, c.b_zp, absolute)
@@ -199,9 +205,10 @@ def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int,
 def _compensated(e: Epilogue, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:
     """acc from the raw sum R = sum a' * w' as kernels leave it, modulo 2**32.
 
-    a' is u8 (s8 + 128), w' is w - zw. With zx shifted likewise, acc = R - zx * colsum(w').
+    a' is u8 (s8 + 128, but s8 in the depthwise kernel), w' is w - zw. With zx shifted likewise,
+    acc = R - zx * colsum(w').
     """
-    zx = c.a_zp + (128 if c.a_dtype == "s8" else 0)
+    zx = c.a_zp + (128 if c.a_dtype == "s8" and not c.depthwise else 0)
     if zx == 0:
         return acc()
     if weights is not None:

@@ -189,3 +189,16 @@ def test_refusals_have_reasons():
 def test_sums_beyond_s32_are_refused():
     g, _ = build((1,), 70_000, 1, (1,), constant=False, x_zp=255)
     assert "beyond s32" in refusals(g)
+
+
+def test_depthwise_weights_that_are_not_constant(level):
+    """u8 with zero points: packed at run time, with their column sums."""
+    rng = np.random.default_rng(5)
+    g = gq.Graph()
+    x, w = g.input("x", shape=(2, 5, 4, 21), dtype="s8"), g.input("w", shape=(3, 3, 1, 21), dtype="u8")
+    quantised = g.dequantize(w, qtype="per_channel", axis=3, scales=rng.uniform(1e-3, 2e-3, 21).tolist(),
+                             zps=rng.integers(90, 160, 21).tolist())
+    y = g.convolution(g.dequantize(x, scales=[0.02], zps=[-9]), quantised, strides=[1, 1], pads_begin=[1, 1],
+                      pads_end=[1, 1], dilations=[1, 1], groups=21)
+    g.output(g.quantize(y, dtype="s8", scales=[0.05]), name="y")
+    check(g, {"x": numbers(rng, (2, 5, 4, 21), "s8"), "w": numbers(rng, (3, 3, 1, 21), "u8")}, isa=level)

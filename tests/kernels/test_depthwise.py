@@ -26,7 +26,8 @@ def run(guarded, level, x, w, zp, geometry, threads=1):
     block = view.block(np.full(channels, zp, x.dtype))
     source, out = guarded(x), guarded(np.full((n, view.pixels, channels), -1, np.int32))
     packed = guarded(depthwise.pack(w, chosen.lanes))
-    step = depthwise.plan_depthwise(Store(acc(), "s32"), dtype, view, channels, n, chosen, threads=threads)
+    step = depthwise.plan_depthwise(Store(acc(), "s32"), dtype, view, channels, n, view.pixels, chosen,
+                                    threads=threads)
     table = np.arange(n, dtype=np.int64) * out[0].nbytes if n else np.zeros(1, np.int64)
     step.run(step.arguments({pixels.IMAGES: source.ctypes.data, pixels.WINDOWS: block.ctypes.data,
                              pixels.WEIGHTS: packed.ctypes.data}, [(out.ctypes.data, table.ctypes.data, 4 * channels)]))
