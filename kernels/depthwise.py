@@ -3,8 +3,8 @@
     R[i, c] = sum over taps t of x[window(i, t), c] * w[t, c]        exact, s32; padding reads the pad row
     out[i, c] = Store(R[i, c], operands)
 
-Activations are widened to 16 bits, pairs of taps interleaved, and vpmaddwd sums two taps a lane: w is s16 (s8 or u8
-less a zero point), and nothing needs a shift. Weights are packed as the vectors meet them:
+Pairs of taps are interleaved as bytes, widened to 16 bits, and vpmaddwd sums two taps a lane: w is s16 (s8 or u8 less a
+zero point), and nothing needs a shift. Weights are packed as the vectors meet them:
 
     column sums   s32 [channels padded to 16]
     chunks        s16 [chunk][pair of taps][half][lane][2]
@@ -25,6 +25,7 @@ from graphq.kernels.isa import Level, is_emulated
 from graphq.kernels.pack import aligned_empty
 from graphq.kernels.pixels import CHANNELS, load_tile, plan_pixels, unrolled
 from graphq.kernels.registry import Step
+from graphq.kernels.vector import constant, vec
 from graphq.kernels.windows import Windows
 from graphq.kernels.x86 import Loop, at, filled, load, load_bytes, madd16, shuffle, smaller, store, vector
 
@@ -53,11 +54,11 @@ def _starts(channels: int, lanes: int) -> list[int]:
 
 
 def _order(lanes: int) -> np.ndarray:
-    """The channel that lane l of half h of a chunk holds, [half, lane]: vpunpck's order within 128 bits."""
+    """The channel that lane l of half h of a chunk holds, [half, lane]: vpunpcklbw's order within 128 bits."""
     if lanes == 1:
         return np.zeros((1, 1), np.int64)
     lane = np.arange(lanes)
-    return np.stack([lane // 4 * 8 + lane % 4 + 4 * half for half in range(2)])
+    return np.stack([lane // 8 * 16 + lane % 8 + 8 * half for half in range(2)])
 
 
 def header_bytes(channels: int) -> int:
@@ -89,14 +90,14 @@ def pack(w: np.ndarray, lanes: int) -> np.ndarray:
     return out
 
 
-def depthwise(dtype: str, lanes: int, pairs: int, few: int, emulated: bool) -> Any:
+def depthwise(dtype: str, lanes: int, taps: int, few: int, emulated: bool) -> Any:
     """Make the intrinsic (addresses, pairs, weights, channels, target): the sums of one output pixel, dense s32.
 
-    `pairs` is the number of pairs of taps, 0 for any; the channels are `few` where that is not 0, fewer than a chunk.
-    At the end it may write up to a chunk beyond the channels.
+    `taps` is their number, 0 for any; the channels are `few` where that is not 0, fewer than a chunk. At the end it may
+    write up to a chunk beyond the channels.
     """
-    size = chunk_channels(lanes)
-    halves = len(_order(lanes))
+    size, order, pairs = chunk_channels(lanes), _order(lanes), -(-taps // 2)
+    halves = len(order)
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         addresses, count, weights, channels, target = args
@@ -105,24 +106,24 @@ def depthwise(dtype: str, lanes: int, pairs: int, few: int, emulated: bool) -> A
 
         def activations(tap: Any, c: Any) -> Any:
             address = at(b, load(b, at(b, addresses, b.mul(tap, c64(8))), I64, 8), c)
-            if lanes == 1:
-                x = load(b, address, I8)
-                return b.zext(x, I32) if dtype == "u8" else b.sext(x, I32)
-            x = load_bytes(b, address, c64(few), size) if few else load(b, address, vector(I8, size))
-            return b.zext(x, vector(I16, size)) if dtype == "u8" else b.sext(x, vector(I16, size))
+            return load_bytes(b, address, c64(few), size) if few else load(b, address, vec(I8, size))
 
-        def pair(k: Any, c: Any, w: Any, sums: list[Any]) -> list[Any]:
-            x, y = (activations(at(b, b.mul(k, c64(2)), tap), c) for tap in range(2))
+        def widened(x: Any, kind: Any) -> Any:
+            return b.zext(x, kind) if dtype == "u8" else b.sext(x, kind)
+
+        def pair(k: Any, c: Any, w: Any, sums: list[Any], single: bool = False) -> list[Any]:
+            x = activations(b.mul(k, c64(2)), c)
+            y = constant(I8, 0, size) if single else activations(at(b, b.mul(k, c64(2)), 1), c)
             place = at(b, w, b.mul(k, c64(halves * half_bytes)))
             if lanes == 1:
-                parts = [b.sext(load(b, at(b, place, 2 * tap), I16), I32) for tap in range(2)]
-                return [b.add(sums[0], b.add(b.mul(x, parts[0]), b.mul(y, parts[1])))]
+                products = [b.mul(widened(v, I32), b.sext(load(b, at(b, place, 2 * tap), I16), I32))
+                            for tap, v in enumerate((x, y))]
+                return [b.add(sums[0], b.add(*products))]
             out = []
             for half in range(2):
-                first = [lane // 4 * 8 + lane % 4 + 4 * half for lane in range(lanes)]
-                both = shuffle(b, x, y, [n for lane in first for n in (lane, lane + size)])
+                both = shuffle(b, x, y, [int(n) for channel in order[half] for n in (channel, channel + size)])
                 part = load(b, at(b, place, half * half_bytes), vector(I16, size))
-                out.append(b.add(sums[half], madd16(b, both, part, emulated)))
+                out.append(b.add(sums[half], madd16(b, widened(both, vector(I16, size)), part, emulated)))
             return out
 
         chunks = c64(1) if few else b.sdiv(at(b, channels, size - 1), c64(size))
@@ -131,7 +132,7 @@ def depthwise(dtype: str, lanes: int, pairs: int, few: int, emulated: bool) -> A
             w = at(b, weights, b.mul(chunk.k, chunk_bytes))
             sums = [I32(0)] if lanes == 1 else [filled(vector(I32, lanes), 0)] * 2
             for k in range(pairs):
-                sums = pair(c64(k), c, w, sums)
+                sums = pair(c64(k), c, w, sums, single=2 * k + 1 == taps)
             if not pairs:
                 with Loop(b, count, sums) as loop:
                     loop.update(pair(loop.k, c, w, loop.values))
@@ -139,11 +140,10 @@ def depthwise(dtype: str, lanes: int, pairs: int, few: int, emulated: bool) -> A
             into = at(b, target, b.mul(c, c64(4)))
             if lanes == 1:
                 store(b, sums[0], into)
-            else:  # back from vpunpck's order
+            else:  # from the order of the halves back to that of the channels
+                lane_of = np.argsort(order.ravel()).reshape(2, lanes).tolist()
                 for half in range(2):
-                    quads = range(half * lanes // 8, (half + 1) * lanes // 8)
-                    index = [n for q in quads for side in (0, lanes) for n in range(side + 4 * q, side + 4 * q + 4)]
-                    store(b, shuffle(b, sums[0], sums[1], index), at(b, into, half * half_bytes))
+                    store(b, shuffle(b, sums[0], sums[1], lane_of[half]), at(b, into, half * half_bytes))
         return context.get_dummy_value()
 
     @intrinsic
@@ -164,7 +164,7 @@ def plan_depthwise(store: Store, dtype: str, windows: Windows, channels: int, ba
     size = chunk_channels(lanes)
     few = channels if channels < size else 0
     emulated = lanes > 1 and is_emulated("avx512" if lanes == 16 else "avx2")
-    setup = f"multiply = depthwise({dtype!r}, {lanes}, {-(-ko * ki // 2)}, {few}, {emulated})"
+    setup = f"multiply = depthwise({dtype!r}, {lanes}, {ko * ki}, {few}, {emulated})"
     tile = load_tile(f"depthwise_{dtype}", (ko, ki), imports=_IMPORTS, setup=setup, room="ADDRESSES",
                      body=_BODY.format(skip=header_bytes(channels)), cache=cache)
     cycles = 30 + -(-channels // size) * (6 + 4 * taps)
