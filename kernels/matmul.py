@@ -304,7 +304,7 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     blocks = batch * -(-tiles // each_tiles) * -(-groups // each_groups) if m and n else 0
     header = (0, 0, row_bytes, 0, 0, batch, m, n, row_bytes, each_tiles * rows, each_groups * panels, rows, panels,
               tile.TILE.address, tail.TILE.address, setup.address if setup else 0)
-    return Step(kernel.name, block.BLOCK.address, header, blocks, (block, tile, tail), batch * m * n * k)
+    return Step(kernel.name, block.BLOCK.address, header, blocks, (block, tile, tail), batch * m * n * k * taps)
 
 
 COPIED = 0.2

@@ -11,8 +11,8 @@ from graphq.kernels import isa, machine_code
 from graphq.runtime import NativeStep
 
 RNG = np.random.default_rng(0)
-DECISIVE = {"avx2": ("vpmaddwd ymm", "vpdpwssd ymm"), "avx512": ("vpmaddwd zmm", "vpdpwssd zmm"),
-            "avx512_vnni": ("vpdpbusd zmm",), "amx": ("tdpbusd tmm",)}
+DECISIVE = {"avx2": ("vpmaddwd ymm", "vpdpwssd ymm"), "avx_vnni": ("vpdpbusd ymm",),
+            "avx512": ("vpmaddwd zmm", "vpdpwssd zmm"), "avx512_vnni": ("vpdpbusd zmm",), "amx": ("tdpbusd tmm",)}
 
 
 def network(rows=48, constant=True):

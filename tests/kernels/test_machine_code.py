@@ -195,11 +195,20 @@ def assembly(function):
     return {x: n for x, n in sorted(found.items()) if x and x.split()[0] in KNOWN}
 
 
+def kernels_of(level):
+    return [k for k in KERNELS.values() if k.op == "matmul" and k.level == level]
+
+
+def plan(kernel, level, **options):
+    """A step of the kernel, its accumulators stored as they are."""
+    dtype = "s32" if kernel.dtypes[1] == "s8" else "f32"
+    return matmul.plan_matmul(Store(acc(dtype), dtype), kernel.dtypes[0], 64, 70, 70, level, kernel=kernel, **options)
+
+
 def steps(level):
     """A step of some kernels of the level, compiled now: the text of code from the cache is not to be had."""
-    kernels = integer_kernels(level.name)
-    for kernel in kernels[:1] if level.emulated else kernels[::3]:
-        yield matmul.plan_matmul(Store(acc(), "s32"), kernel.dtypes[0], 64, 70, 70, level, kernel=kernel, cache=False)
+    for kernel in kernels_of(level.name)[:1] if level.emulated else kernels_of(level.name)[::3]:
+        yield plan(kernel, level, cache=False)
     product = load(0, "f32", "vector") * load(1, "f32", "scalar")
     yield eltwise.plan_eltwise(Store(product, "f32"), 1, 9, 33, level, cache=False)
 
@@ -214,8 +223,10 @@ def test_counts_are_those_of_the_assembly(level):
                     assert mc.count([function.address]) == assembly(function), (step.name, name)
 
 
-INSTRUCTION = {"avx2": {"vpmaddwd ymm", "vpdpwssd ymm"}, "avx512": {"vpmaddwd zmm", "vpdpwssd zmm"},
-               "avx512_vnni": {"vpdpbusd zmm"}, "amx": {"tdpbusd tmm", "tdpbssd tmm"}}
+FMA = {f"vfmadd{order}ps" for order in (132, 213, 231)}
+INSTRUCTION = {"avx2": {"vpmaddwd ymm", "vpdpwssd ymm"}, "avx_vnni": {"vpdpbusd ymm"},
+               "avx512": {"vpmaddwd zmm", "vpdpwssd zmm"}, "avx512_vnni": {"vpdpbusd zmm"},
+               "amx": {"tdpbusd tmm", "tdpbssd tmm"}}
 
 
 @pytest.mark.parametrize("name", INSTRUCTION)
@@ -223,25 +234,22 @@ def test_native_kernels_have_the_instruction_of_their_level(name):
     """Where the CPU has VNNI, LLVM makes vpdpwssd of vpmaddwd and vpaddd: the same sums."""
     if isa.is_emulated(name):
         pytest.skip(f"no {name} here")
-    for kernel in integer_kernels(name):
+    for kernel in kernels_of(name):
         counts = tile_counts(kernel, isa.level_named(name))
-        assert sum(counts.get(x, 0) for x in INSTRUCTION[name]) >= 2, (kernel.name, counts)
+        register = "ymm" if isa.level_named(name).lanes == 8 else "zmm"
+        wanted = INSTRUCTION[name] if kernel.dtypes[1] == "s8" else {f"{x} {register}" for x in FMA}
+        assert sum(counts.get(x, 0) for x in wanted) >= 2, (kernel.name, counts)
         assert "vpmaddubsw" not in " ".join(counts)  # it saturates
 
 
 def test_emulated_kernels_have_none(level):
     with isa.emulate(level) as emulated:
-        counts = tile_counts(integer_kernels(level)[0], emulated)
+        counts = tile_counts(kernels_of(level)[0], emulated)
     assert not any(x.startswith(("vpdpbusd", "tdp", "tile")) for x in counts)
 
 
-def integer_kernels(level):
-    return [k for k in KERNELS.values() if k.op == "matmul" and k.level == level and k.dtypes[1] == "s8"]
-
-
 def tile_counts(kernel, level):
-    step = matmul.plan_matmul(Store(acc(), "s32"), kernel.dtypes[0], 64, 64, 64, level, kernel=kernel)
-    return mc.count([m.TILE.address for m in step.keep if hasattr(m, "TILE")])
+    return mc.count([m.TILE.address for m in plan(kernel, level).keep if hasattr(m, "TILE")])
 
 
 _LOOP = '''"""A loop."""

@@ -1,12 +1,13 @@
 """Every matmul kernel, native where the machine has it and emulated, against NumPy."""
 import ctypes
 import mmap
+from collections import Counter
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
-from graphq.kernels import isa, matmul, pack
+from graphq.kernels import isa, machine_code, matmul, pack
 from graphq.kernels import math as gm
 from graphq.kernels.expression import Store, acc, evaluate, load, maximum, op
 from graphq.kernels.registry import KERNELS
@@ -183,8 +184,8 @@ def test_split_uses_all_threads(threads):
         assert -(-tiles // rows) * -(-groups // columns) >= threads
 
 
-def assembly(made, cpu, words=1):
-    """What LLVM makes of a tile intrinsic for a CPU that this machine need not be."""
+def compiled(made, cpu, words=1):
+    """What LLVM makes of a tile intrinsic for a CPU that this machine need not be: assembly text and object code."""
     import llvmlite.binding as llvm
     from llvmlite import ir
 
@@ -206,7 +207,14 @@ def assembly(made, cpu, words=1):
     builder.ret_void()
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()
-    return target.create_target_machine(cpu=cpu, opt=3).emit_assembly(parsed)
+    machine = target.create_target_machine(cpu=cpu, opt=3)
+    code = llvm.ObjectFileRef.from_data(machine.emit_object(parsed.clone()))
+    return machine.emit_assembly(parsed), b"".join(s.data() for s in code.sections() if s.is_text())
+
+
+def assembly(made, cpu, words=1):
+    """The text of `compiled`."""
+    return compiled(made, cpu, words)[0]
 
 
 @pytest.mark.parametrize(("row_tiles", "panels"), [(2, 2), (2, 1), (1, 4), (1, 3)])
@@ -214,8 +222,15 @@ def assembly(made, cpu, words=1):
 def test_amx_compiles_to_its_instructions(row_tiles, panels, a_dtype, instruction):
     from graphq.kernels.matmul_amx import amx_setup, amx_tile
 
-    text = assembly(amx_tile(row_tiles, panels, a_dtype, False), "sapphirerapids") \
-        + assembly(amx_setup(row_tiles, False), "sapphirerapids", words=2)
+    text, code = compiled(amx_tile(row_tiles, panels, a_dtype, False), "sapphirerapids")
+    found = Counter()
+    while code:
+        decoded = machine_code.decode(code)
+        found[decoded.name] += 1
+        code = code[decoded.length:]
+    for name in ("tdpbusd", "tdpbssd", "tileloadd", "tilestored"):
+        assert found[f"{name} tmm"] == text.count(f"\t{name}\t"), name
+    text += assembly(amx_setup(row_tiles, False), "sapphirerapids", words=2)
     count = row_tiles * panels * 2 + (panels * 2 if row_tiles == 2 else 0)  # loop and tail, and again for 16 rows
     assert text.count(instruction) == count
     for name in ("ldtilecfg", "tilerelease", "tileloadd", "tilestored"):
