@@ -1,8 +1,13 @@
-"""From a lowered convolution to plan steps: a matmul over windows, or over pixels where windows are single pixels."""
+"""From a lowered convolution to plan steps: matmuls over windows, or over pixels where windows are single pixels.
+
+A transposed convolution with strides is one such step for each phase, the outputs that the same taps reach: of a stride
+of 2 along two axes, the four kinds of pixels of even and odd coordinates.
+"""
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -12,7 +17,7 @@ from graphq.ir import Node
 from graphq.kernels import matmul, pack, pad_rows
 from graphq.kernels.expression import STORAGE
 from graphq.kernels.lower import Lowered
-from graphq.kernels.lower_conv import IntegerConvolution, pixel_strides
+from graphq.kernels.lower_conv import IntegerConvolution
 from graphq.kernels.space import Space, Walk
 from graphq.kernels.tile_frame import RUN
 from graphq.kernels.windows import Windows, windows
@@ -31,45 +36,139 @@ def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert isinstance(c, IntegerConvolution)
     if c.depthwise:
         return depthwise_steps(b, node, lowered)
-    value = node.inputs[c.a]
-    assert value is not None
+    value, weights = node.inputs[c.a], node.inputs[c.b]
+    assert value is not None and weights is not None
     source, view, merged = b.of[value], c.windows, 1
     if _reads_lines(c):
         source, view, merged = _padded(b, c, source, value.type.dims)
-    weights, parts = _weights(b, node, c, merged)
+    for phase in _phases(c, view) if weights.data is not None else [_whole(view)]:
+        _multiply(b, node, lowered, source, phase, merged)
+
+
+@dataclass(frozen=True, eq=False)
+class _Phase:
+    """The outputs at `origin + i * step` along each spatial axis, i < `counts`, which read `taps` by `windows`."""
+
+    windows: Windows
+    taps: np.ndarray
+    origin: tuple[int, ...]
+    step: tuple[int, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Outputs along each spatial axis."""
+        return self.windows.outputs
+
+
+def _whole(view: Windows) -> _Phase:
+    """All outputs and taps."""
+    rank = len(view.outputs)
+    return _Phase(view, np.arange(view.taps), (0,) * rank, (1,) * rank)
+
+
+def _phases(c: IntegerConvolution, view: Windows) -> Iterator[_Phase]:
+    """One phase for each remainder of the output's coordinates by the strides of a transposed convolution."""
+    if not c.filter.transposed:
+        yield _whole(view)
+        return
+    numbers = np.arange(view.taps).reshape(view.kernel)
+    for origin in product(*(range(min(s, n)) for s, n in zip(c.strides, view.outputs, strict=True))):
+        outputs = [np.arange(o, n, s) for o, n, s in zip(origin, view.outputs, c.strides, strict=True)]
+        # output o gets input (o + begin - k * dilation) / stride by tap k, where that is whole
+        taps = [np.flatnonzero((o + begin - np.arange(k) * d) % s == 0) for o, (begin, _), k, d, s
+                in zip(origin, c.pads, view.kernel, c.dilations, c.strides, strict=True)]
+        yield _Phase(view.subset(outputs, taps), numbers[np.ix_(*taps)].ravel(), origin, c.strides)
+
+
+def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: _Phase, merged: int) -> None:
+    """The step that computes a phase."""
+    c, view = lowered.anchor, phase.windows
+    assert isinstance(c, IntegerConvolution)
     groups, columns, channels = c.filter.groups, c.filter.columns, c.filter.channels * merged
+    packed, parts = _weights(b, node, c, phase, merged)
     size = pack.packed_bytes(view.taps * parts * -(-channels // 4) * 4, columns)
-    places: list[tuple[Ref, Strides]] = []
+    pixel = _even(view) if parts == 1 else None
+    still = (0,) * len(phase.counts)
+    item = STORAGE[lowered.store.dtype].itemsize
+    operands = []
     for s in lowered.sources:
         if s.place == "column sums":
-            places.append((Ref(weights), (0, size, 0, 4)))
+            operands.append(_Operand(Ref(packed), 0, size, still, 4))
+        elif s.place == "compensation":
+            data = c.compensation(_phase_weights(c, node, phase, merged))
+            operands.append(_Operand(Ref(b.constant(data)), 0, 4 * columns, still, 4))
         else:
-            ref, strides = place(b, node, s, lowered.out)
-            places.append((ref, pixel_strides(strides, lowered.out, groups)))
-    item = STORAGE[lowered.store.dtype].itemsize
-    dense = (view.pixels * groups * columns * item, columns * item, groups * columns * item, item)
-    places.append((Ref(b.result(node.output)), dense))
-    places.append((Ref(source), (view.image_bytes, channels, 0, 0)))
-    places.append((Ref(weights), (0, size, 0, 0)))
-    space = _space(c.images, groups, view.pixels, columns, [strides for _, strides in places])
-    pixel = _even(view)
-    reading: matmul.Reading = "windows" if pixel is None else "rows"
+            operands.append(_operand(*place(b, node, s, lowered.out), columns, phase))
+    operands.append(_operand(Ref(b.result(node.output)), _dense(lowered.out, item), columns, phase))
+    pixels = still if pixel is None else _dense(phase.counts, pixel)
+    operands += [_Operand(Ref(source), view.image_bytes, channels, pixels, 0), _Operand(Ref(packed), 0, size, still, 0)]
+    space = _space(c.images, groups, phase.counts, columns, operands, merge_images=pixel is not None)
     step = matmul.plan_matmul(lowered.store, c.a_dtype, space.m, space.n, channels, b.level, batch=space.batch,
-                              threads=b.threads, cache=b.cache, reading=reading, taps=view.taps * parts)
-    *slots, (a, a_walk), (w, w_walk) = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
-    stride: int | Ref = pixel if pixel is not None else Ref(_block(b, c, view, parts, channels))
+                              threads=b.threads, cache=b.cache, reading="windows" if pixel is None else "rows",
+                              taps=view.taps * parts)
+    *slots, (a, a_walk), (w, w_walk) = [(o.ref, walk) for o, walk in zip(operands, space.walks, strict=True)]
+    stride = a_walk.row if pixel is not None else Ref(_block(b, c, view, parts, channels, space.m))
     header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
               matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
     run(b, step, header, slots)
 
 
-def _space(images: int, groups: int, pixels: int, columns: int, strides: Sequence[Strides]) -> Space:
-    """The space of batch (image, group) x pixels x columns."""
+@dataclass(frozen=True)
+class _Operand:
+    """Where an operand lies, and its byte strides along images, groups, the spatial axes and the columns of a group."""
+
+    ref: Ref
+    image: int
+    group: int
+    spatial: tuple[int, ...]
+    column: int
+
+    def spatial_offsets(self, counts: Sequence[int]) -> np.ndarray:
+        """The byte offsets along these spatial axes, in row-major order."""
+        offsets = np.zeros(1, np.int64)
+        for stride, count in zip(self.spatial, counts, strict=False):
+            offsets = np.add.outer(offsets, np.arange(count, dtype=np.int64) * stride).ravel()
+        return offsets
+
+
+def _operand(ref: Ref, strides: Strides, columns: int, phase: _Phase) -> _Operand:
+    """An operand of the epilogue, with strides along [n, spatial..., c], from the first output of a phase on."""
+    first = sum(o * s for o, s in zip(phase.origin, strides[1:-1], strict=True))
+    return _Operand(Ref(ref.buffer, ref.offset + first), strides[0], strides[-1] * columns,
+                    tuple(s * n for s, n in zip(strides[1:-1], phase.step, strict=True)), strides[-1])
+
+
+def _dense(dims: Sequence[int], item: int) -> Strides:
+    """Byte strides of a dense array."""
+    return tuple(item * prod(dims[k + 1:]) for k in range(len(dims)))
+
+
+def _space(images: int, groups: int, counts: tuple[int, ...], columns: int, operands: Sequence[_Operand], *,
+           merge_images: bool) -> Space:
+    """The space of batch (image, group, lines) x pixels x columns; lines are pixels where all operands allow it.
+
+    `merge_images`: images may be pixels too.
+    """
+    def even(o: _Operand) -> bool:
+        offsets = o.spatial_offsets(counts)
+        return bool((offsets == np.arange(offsets.size) * _pixel(o, counts)).all())
+
+    merged = all(map(even, operands))
+    lines, pixels = ((), prod(counts)) if merged else (counts[:-1], counts[-1])
+    if merged and merge_images and groups == 1 and all(
+            images == 1 or o.image == pixels * _pixel(o, counts) for o in operands):
+        return Space(1, images * pixels, columns, tuple(Walk(None, _pixel(o, counts)) for o in operands))
     walks = []
-    for image, group, pixel, _ in strides:
-        offsets = np.add.outer(np.arange(images, dtype=np.int64) * image, np.arange(groups, dtype=np.int64) * group)
-        walks.append(Walk(offsets.ravel() if offsets.any() else None, pixel))
-    return Space(images * groups, pixels, columns, tuple(walks))
+    for o in operands:
+        offsets = np.add.outer(np.arange(images, dtype=np.int64) * o.image, np.arange(groups, dtype=np.int64) * o.group)
+        offsets = np.add.outer(offsets, o.spatial_offsets(lines)).ravel()
+        walks.append(Walk(offsets if offsets.any() else None, _pixel(o, counts)))
+    return Space(images * groups * prod(lines), pixels, columns, tuple(walks))
+
+
+def _pixel(o: _Operand, counts: Sequence[int]) -> int:
+    """Bytes from one pixel to the next, along the last axis that has several."""
+    return next((s for s, n in zip(reversed(o.spatial), reversed(counts), strict=True) if n != 1), 0)
 
 
 def _even(view: Windows) -> int | None:
@@ -81,11 +180,11 @@ def _even(view: Windows) -> int | None:
     return step if (offsets == np.arange(offsets.size) * step).all() else None
 
 
-def _block(b: PlanBuilder, c: IntegerConvolution, view: Windows, parts: int, channels: int) -> int:
+def _block(b: PlanBuilder, c: IntegerConvolution, view: Windows, parts: int, channels: int, line: int) -> int:
     """The constant buffer with the tables, repeated for every part of the weights, and a row of zero points."""
     pad = np.full(max(view.pixel_bytes, channels), c.a_zp, np.int64).astype(np.uint8)
     repeated = replace(view, outer=np.tile(view.outer, (1, parts)))
-    return b.constant(repeated.block(pad, RUN if b.level.includes("amx") else None))
+    return b.constant(repeated.block(pad, (RUN, line) if b.level.includes("amx") else None))
 
 
 def _reads_lines(c: IntegerConvolution) -> bool:
@@ -112,19 +211,31 @@ def _padded(b: PlanBuilder, c: IntegerConvolution, source: int, dims: tuple[int,
     return out, view, taps
 
 
-def _weights(b: PlanBuilder, node: Node, c: IntegerConvolution, merged: int) -> tuple[int, int]:
+def _weights(b: PlanBuilder, node: Node, c: IntegerConvolution, phase: _Phase, merged: int) -> tuple[int, int]:
     """The buffer of the packed weights, tap by tap, and the number of s8 parts whose sum they are."""
     value = node.inputs[c.b]
     assert value is not None
     if value.data is not None:
-        parts = _s8_parts(c.centred(value.data))
-        return b.constant(_packed(parts, merged)), len(parts)
-    taps, channels = c.windows.taps // merged, c.filter.channels * merged
-    size = pack.packed_bytes(taps * -(-channels // 4) * 4, c.filter.columns)
+        parts = _s8_parts(_phase_weights(c, node, phase, merged))
+        return b.constant(_packed(parts)), len(parts)
+    size = pack.packed_bytes(phase.windows.taps * -(-c.filter.channels * merged // 4) * 4, c.filter.columns)
     out = b.add(Buffer("arena", size * c.filter.groups, TensorType(value.dtype, (c.filter.groups, size))))
-    b.steps.append(PythonStep("pack weights", lambda w: _packed([c.filter.matrix(w)], merged).view(w.dtype),
+    b.steps.append(PythonStep("pack weights", lambda w: _packed([_lines(c.filter.matrix(w), merged)]).view(w.dtype),
                               (b.of[value],), (out,), reference=False))
     return out, 1
+
+
+def _phase_weights(c: IntegerConvolution, node: Node, phase: _Phase, merged: int) -> np.ndarray:
+    """Constant weights less their zero points, of the taps of a phase."""
+    value = node.inputs[c.b]
+    assert value is not None and value.data is not None
+    return _lines(c.centred(value.data), merged)[:, phase.taps]
+
+
+def _lines(w: np.ndarray, merged: int) -> np.ndarray:
+    """Weights [groups, taps, channels, columns] with each `merged` neighbouring taps as one."""
+    groups, taps, channels, columns = w.shape
+    return w.reshape(groups, taps // merged, channels * merged, columns)
 
 
 def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
@@ -135,11 +246,9 @@ def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
     return parts
 
 
-def _packed(parts: Sequence[np.ndarray], merged: int) -> np.ndarray:
-    """Pack weights [groups, taps, channels, columns]: the taps of all parts after one another, each in whole groups."""
-    groups, taps, channels, columns = parts[0].shape
-    k = -(-channels * merged // 4) * 4
-    whole = np.zeros((groups, len(parts), taps // merged, k, columns), np.int8)
-    for n, part in enumerate(parts):
-        whole[:, n, :, :channels * merged] = part.reshape(groups, taps // merged, channels * merged, columns)
+def _packed(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Pack weights [groups, taps, k, columns]: the taps of all parts after one another, each in whole groups."""
+    groups, taps, k, columns = parts[0].shape
+    whole = np.zeros((groups, len(parts) * taps, -(-k // 4) * 4, columns), np.int8)
+    whole[:, :, :k] = np.concatenate(parts, axis=1)
     return pack.pack(whole.reshape(groups, -1, columns))

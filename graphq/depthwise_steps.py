@@ -22,9 +22,13 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert source is not None
     weights = _weights(b, node, c)
     places: list[tuple[Ref, Strides]] = []
+    still = (0,) * (len(lowered.out) - 1)
     for s in lowered.sources:
         if s.place == "column sums":
-            places.append((Ref(weights), (*[0] * (len(lowered.out) - 1), 4)))
+            places.append((Ref(weights), (*still, 4)))
+        elif s.place == "compensation":
+            data = next(v.data for v in node.inputs[c.b:c.b + 1] if v is not None and v.data is not None)
+            places.append((Ref(b.constant(c.compensation(c.centred(data)))), (*still, 4)))
         else:
             places.append(place(b, node, s, lowered.out))
     space = factor(lowered.out, [strides for _, strides in places], keep=1)

@@ -24,7 +24,7 @@ class Source:
     `shape` is the shape under which it broadcasts to the output.
     """
 
-    place: Literal["input", "parameter", "column sums", "row sums"]
+    place: Literal["input", "parameter", "column sums", "row sums", "compensation"]
     dtype: str
     shape: tuple[int, ...]
     index: int = 0

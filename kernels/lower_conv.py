@@ -28,7 +28,6 @@ from graphq.kernels.lower import (
     result_dims,
     wrapped,
 )
-from graphq.kernels.space import broadcast_strides
 from graphq.kernels.windows import Windows, windows
 from graphq.ops.conv import weight_axes
 from graphq.ops.conv_transpose import transposed_padding
@@ -106,10 +105,19 @@ class IntegerConvolution:
         """Whether the depthwise kernel computes it, which takes activations and w - zw as they are."""
         return self.filter.depthwise and depthwise.fits(self.windows.taps, self.filter.groups)
 
+    @property
+    def shifted_zp(self) -> int:
+        """The zero point of the source as kernels take it: u8, but for the depthwise one, which takes s8 as it is."""
+        return self.a_zp + (128 if self.a_dtype == "s8" and not self.depthwise else 0)
+
     def centred(self, w: np.ndarray) -> np.ndarray:
         """w - zw, s32 [groups, taps, channels, columns]."""
         zw = self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
         return self.filter.matrix(w).astype(np.int32) - zw
+
+    def compensation(self, w: np.ndarray) -> np.ndarray:
+        """-zx * colsum(w), s32 an output channel, of weights [groups, taps, channels, columns]; modulo 2**32."""
+        return wrapped(-self.shifted_zp * w.astype(np.int64).sum(axis=(1, 2)).ravel())
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The sums in s32 [images, spatial..., output channels]; exact in f64, as they are below 2**31."""
@@ -145,8 +153,6 @@ def lower_convolution(body: Graph, constants: Arrays, *, compensate: bool = Fals
         return y if len(args) < 3 or args[2] is None else y + args[2]
 
     expr = translate(e, body, (node, dense), [v.node for v in node.inputs[:2] if v is not None and v.node is not None])
-    for s in e.sources:
-        pixel_strides(broadcast_strides(s.shape, out, 1), out, c.filter.groups)
     return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), c)
 
 
@@ -203,31 +209,15 @@ def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int,
 
 
 def _compensated(e: Epilogue, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:
-    """acc from the raw sum R = sum a' * w' as kernels leave it, modulo 2**32.
+    """acc from the raw sum R = sum a' * w' as kernels leave it, modulo 2**32: R - zx * colsum(w').
 
-    a' is u8 (s8 + 128, but s8 in the depthwise kernel), w' is w - zw. With zx shifted likewise,
-    acc = R - zx * colsum(w').
+    a' is what kernels take (u8, s8 + 128), zx shifted likewise, w' is w - zw. Of constant weights the plan knows the
+    product.
     """
-    zx = c.a_zp + (128 if c.a_dtype == "s8" and not c.depthwise else 0)
-    if zx == 0:
+    if c.shifted_zp == 0:
         return acc()
+    shape = (e.out[-1],)
     if weights is not None:
-        sums = c.centred(weights).astype(np.int64).sum(axis=(1, 2)).ravel()
-        return acc() + e.parameter(wrapped(-zx * sums), "s32", len(e.out) - 1)
-    sums = e.slot(Source("column sums", "s32", (e.out[-1],)), "column sums")
-    return acc() - sums * e.parameter([zx], "s32", None)
-
-
-def pixel_strides(strides: Sequence[int], out: Sequence[int], groups: int) -> tuple[int, int, int, int]:
-    """Byte strides along images, groups, pixels and columns from those along the dimensions [n, spatial..., c].
-
-    Raises Unsupported where an operand varies along some spatial axes only.
-    """
-    step, size = 0, 1
-    for d, s in reversed([*zip(out[1:-1], strides[1:-1], strict=True)]):
-        if d == 1:
-            continue
-        if size > 1 and s != step * size:
-            raise Unsupported("an operand varies along some of the spatial axes only")
-        step, size = (s if size == 1 else step), size * d
-    return strides[0], strides[-1] * (out[-1] // groups), step, strides[-1]
+        return acc() + e.slot(Source("compensation", "s32", shape), "compensation")
+    sums = e.slot(Source("column sums", "s32", shape), "column sums")
+    return acc() - sums * e.parameter([c.shifted_zp], "s32", None)

@@ -107,12 +107,17 @@ class Window:
 
 
 @njit(error_model="numpy")
-def place_windows(frame: int, windows: int, first: int, rows: int, step: int) -> None:
-    """Fill in the words of a tile's `step` rows, which are output pixels `first` and on; `rows` of them are valid."""
+def place_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
+    """Fill in the words of a tile's `step` rows, which are pixels `i` and on of a line; `rows` of them are valid.
+
+    Lines have `m` output pixels, and come after one another in the batch.
+    """
     width, outer_taps, inner_taps = word(windows, 0), word(windows, 1), word(windows, 2)
     outer, inner = windows + word(windows, 3), windows + word(windows, 4)
-    y, x = first // width, first % width
-    store_s64(frame + 8 * (ROWS_AT - 1), windows + word(windows, 7) + 8 + first // RUN * outer_taps * inner_taps * 8)
+    line = batch % (width * word(windows, 6) // m)
+    run = line * ((m + RUN - 1) // RUN) + i // RUN
+    store_s64(frame + 8 * (ROWS_AT - 1), windows + word(windows, 7) + 8 + run * outer_taps * inner_taps * 8)
+    y, x = (line * m + i) // width, (line * m + i) % width
     for r in range(step):
         store_s64(frame + 8 * ROWS_AT + 16 * r, outer + 8 * y * outer_taps)
         store_s64(frame + 8 * ROWS_AT + 8 + 16 * r, inner + 8 * x * inner_taps)

@@ -8,7 +8,8 @@ padding. Strides, dilations, pads that differ at both ends and transposed convol
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -76,27 +77,35 @@ class Windows:
         """All of `taps_of` at once: [n, outputs, taps, channels]."""
         return np.stack(list(self.taps_of(images, pad, outputs)), axis=2)
 
-    def runs(self, length: int) -> np.ndarray:
-        """For kernels that read runs of `length` output pixels at once: a step, then [runs, taps], as int64 words.
+    def subset(self, outputs: Sequence[np.ndarray], taps: Sequence[np.ndarray]) -> Windows:
+        """The windows of some outputs on some taps, both given by their coordinates along each spatial axis."""
+        outer = self.outer.reshape(*self.outputs[:-1], *self.kernel[:-1])[np.ix_(*outputs[:-1], *taps[:-1])]
+        sizes, kernel = tuple(map(len, outputs)), tuple(map(len, taps))
+        return replace(self, outputs=sizes, kernel=kernel, outer=outer.reshape(prod(sizes[:-1]), prod(kernel[:-1])),
+                       inner=self.inner[np.ix_(outputs[-1], taps[-1])])
 
-        An entry is the byte offset of a run's first pixel when all its pixels lie `step` bytes apart, else INVALID.
+    def runs(self, length: int, line: int) -> np.ndarray:
+        """For kernels that read runs of `length` pixels of a line at once: a step, then [runs, taps], as int64 words.
+
+        A line are `line` output pixels; its last run may have fewer. An entry is the byte offset of a run's first pixel
+        when all its pixels lie `step` bytes apart, else INVALID.
         """
         offsets = self.offsets()
         steps = np.diff(offsets, axis=0)[(offsets[1:] >= 0) & (offsets[:-1] >= 0)]
         values, counts = np.unique(steps, return_counts=True)
         step = values[counts.argmax()] if values.size else self.pixel_bytes
         out = [step]
-        for first in range(0, self.pixels, length):
-            run = offsets[first:first + length]
+        for start, first in product(range(0, self.pixels, line or 1), range(0, line, length)):
+            run = offsets[start + first:start + min(first + length, line)]
             even = (run == run[0] + step * np.arange(len(run))[:, None]).all(axis=0) & (run[0] >= 0)
             out += np.where(even, run[0], INVALID).tolist()
         return np.array(out, np.int64)
 
-    def block(self, pad_row: np.ndarray, run: int | None = None) -> np.ndarray:
+    def block(self, pad_row: np.ndarray, run: tuple[int, int] | None = None) -> np.ndarray:
         """What a kernel reads, as int64 words in a multiple of 64 bytes; `pad_row` are a padding pixel's channels.
 
             0 ow   1 KO   2 KI   3 bytes from the block's start to the outer table   4 to the inner one
-            5 to the pad row   6 outer outputs   7 to the runs, when their length `run` is given
+            5 to the pad row   6 outer outputs   7 to the runs, when `run`, their and lines' length, is given
 
         Then come the tables and the pad row, of which 64 bytes more can be read. Raises KernelError for a pad row that
         is shorter than a pixel.
@@ -104,7 +113,7 @@ class Windows:
         if pad_row.nbytes < self.pixel_bytes:
             raise KernelError(f"a pad row must have at least a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")
         row = np.ascontiguousarray(pad_row).reshape(-1).view(np.uint8)
-        tables = [self.outer, self.inner] + ([] if run is None else [self.runs(run)])
+        tables = [self.outer, self.inner] + ([] if run is None else [self.runs(*run)])
         parts = [np.zeros(_LINE, np.uint8), *(x.reshape(-1).view(np.uint8) for x in tables), row]
         starts = np.cumsum([0, *(-(-part.nbytes // _LINE) * _LINE for part in parts)])
         block = np.zeros(starts[-1] + _LINE, np.uint8)

@@ -76,8 +76,8 @@ def test_block(case):
 def test_runs(case):
     """Where an entry is valid, the run's pixels lie a step apart from there on; else they do not."""
     w = windows(*case, 5)
-    offsets, block = w.offsets(), w.block(np.zeros(5, np.uint8), run=4)
-    step, *entries = w.runs(4)
+    offsets, block = w.offsets(), w.block(np.zeros(5, np.uint8), run=(4, w.pixels))
+    step, *entries = w.runs(4, w.pixels)
     entries = np.reshape(entries, (-1, w.taps))
     table = block[block[RUNS] // 8:]
     assert table[0] == step and (table[1:1 + entries.size] == entries.ravel()).all()
@@ -88,9 +88,30 @@ def test_runs(case):
         assert entries[q, t] == (run[0] if even else INVALID)
 
 
+def test_runs_of_lines():
+    w = windows((5, 7), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), (5, 7), 1)
+    step, *entries = w.runs(4, 7)
+    offsets, entries = w.offsets().reshape(5, 7, 9), np.reshape(entries, (5, 2, 9))
+    for y, q, t in np.ndindex(entries.shape):
+        run = offsets[y, 4 * q:4 * q + 4, t]
+        assert entries[y, q, t] == (run[0] if (run >= 0).all() else INVALID)
+
+
+@pytest.mark.parametrize("case", CASES[1:3])
+def test_subset(case):
+    w = windows(*case, 5)
+    rank = len(case[0])
+    outputs, taps = [np.arange(n)[::2] for n in w.outputs], [np.arange(n)[1:] for n in w.kernel]
+    all_of = w.offsets().reshape(*w.outputs, *w.kernel)
+    part = w.subset(outputs, taps)
+    assert (part.outputs, part.kernel) == (tuple(map(len, outputs)), tuple(map(len, taps)))
+    assert (part.offsets() == all_of[np.ix_(*outputs, *taps)].reshape(part.pixels, part.taps)).all()
+    assert rank == len(part.outputs)
+
+
 def test_runs_of_an_image_are_even_inside():
     w = windows((6, 40), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), (6, 40), 64)
-    step, *entries = w.runs(8)
+    step, *entries = w.runs(8, 40)
     assert step == 64 and (np.reshape(entries, (6, 5, 3, 3))[1:5, 1:4] >= 0).all()
 
 
