@@ -18,7 +18,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Pack weights that are not constant, multiply."""
     c = lowered.anchor
     assert isinstance(c, IntegerConvolution)
-    source = node.inputs[c.a]
+    source, value = node.inputs[c.a], node.inputs[c.b]
     assert source is not None
     weights = _weights(b, node, c)
     places: list[tuple[Ref, Strides]] = []
@@ -27,8 +27,8 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         if s.place == "column sums":
             places.append((Ref(weights), (*still, 4)))
         elif s.place == "compensation":
-            data = next(v.data for v in node.inputs[c.b:c.b + 1] if v is not None and v.data is not None)
-            places.append((Ref(b.constant(c.compensation(c.centred(data)))), (*still, 4)))
+            assert value is not None and value.data is not None
+            places.append((Ref(b.constant(c.compensation(c.centred(value.data)))), (*still, 4)))
         else:
             places.append(place(b, node, s, lowered.out))
     space = factor(lowered.out, [strides for _, strides in places], keep=1)
