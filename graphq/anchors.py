@@ -4,10 +4,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from graphq.concat_steps import concat_steps
 from graphq.conv_steps import convolution_steps
 from graphq.errors import CompileError
 from graphq.ir import Node
 from graphq.kernels.lower import Lowered, lower_eltwise, lower_matmul
+from graphq.kernels.lower_concat import lower_concat
 from graphq.kernels.lower_conv import lower_convolution
 from graphq.kernels.lower_pool import lower_pool
 from graphq.partition_steps import eltwise_steps, matmul_steps
@@ -31,6 +33,7 @@ ANCHORS: dict[str, Anchor] = {
     "convolution": Anchor(lower_convolution, convolution_steps, integer=True),
     "matmul": Anchor(lower_matmul, matmul_steps, integer=True),
     "pool": Anchor(lower_pool, pool_steps),
+    "concat": Anchor(lower_concat, concat_steps),
     "eltwise": Anchor(lower_eltwise, eltwise_steps),
 }
 

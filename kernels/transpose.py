@@ -313,3 +313,12 @@ def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, *,
     return plan_rows("graphq.kernels.transpose", x.maker, x.rows, batch, threads, cache,
                      lambda each: (0, 0, x.rows, x.columns, x.source, x.target, each, len(x.outer), *words),
                      cycles=cycles, unit=unit, of=x.of)
+
+
+def plan_row_copy(rows: int, nbytes: int, source: int, target: int, *, threads: int = 1, cache: bool = True) -> Step:
+    """Plan the copy of `rows` rows of `nbytes`, which lie `source` and `target` bytes apart.
+
+    The caller fills in word 0, the source, and 1, the target; they must not overlap.
+    """
+    return plan_rows("graphq.kernels.transpose", "copying", rows, 1 if nbytes else 0, threads, cache,
+                     lambda each: (0, 0, rows, nbytes, source, target, each, 0), cycles=10 + nbytes * 0.1, of=())

@@ -13,6 +13,7 @@ from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dea
 from graphq.passes.duplicate_dequantize import duplicate_dequantize
 from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants
 from graphq.passes.fold_scales import fold_scales
+from graphq.passes.fuse_concat import FuseConcat
 from graphq.passes.fuse_convolution import FuseConvolution
 from graphq.passes.fuse_eltwise import FuseEltwise
 from graphq.passes.fuse_matmul import FuseMatmul
@@ -33,6 +34,7 @@ PIPELINE: tuple[Pass, ...] = (
     FuseConvolution(),
     FuseMatmul(),
     FusePool(),
+    FuseConcat(),
     fold_dequantized_constants,
     eliminate_common_subexpressions,
     FuseEltwise(),

@@ -1,0 +1,69 @@
+"""Concats fold with what dequantizes their sources and what follows them."""
+import pytest
+
+from graphq.passes.fuse_concat import FuseConcat
+from graphq.testing import check_pass, check_same_numbers
+from graphq.text import parse
+
+QUANTISED = """
+  %0 = dequantize(x, scales=[0.02], zps=[120])
+  %1 = dequantize(y, scales=[0.03])
+  %2 = concat(%0, %1, axis=1)
+  %3 = relu(%2)
+  %q = quantize(%3, dtype=u8, scales=[0.1], zps=[3])
+  return %q"""
+INPUTS = "x: u8[2,3], y: s8[2,4]"
+
+
+def text_of(statements, inputs=INPUTS):
+    return f"graph({inputs}) {{{statements}\n}}"
+
+
+def fused(statements, inputs=INPUTS):
+    """The operations of the partitions that the fusion makes, and its refusals; the numbers stay."""
+    g = parse(text_of(statements, inputs))
+    before = g.copy()
+    _, refusals = FuseConcat().apply(g)
+    check_same_numbers(before, g)
+    return [[n.op.name for n in p.attrs["body"].nodes] for p in g.nodes if p.op.name == "partition"], refusals
+
+
+def test_a_quantised_concat():
+    check_pass(FuseConcat(), before=text_of(QUANTISED), count=1, after=text_of("""
+      %q = partition(x, y, body=graph body(x: u8[2,3], y: s8[2,4]) {
+        %0 = dequantize(x, scales=[0.02], zps=[120])
+        %1 = dequantize(y, scales=[0.03])
+        %2 = concat(%0, %1, axis=1)
+        %3 = relu(%2)
+        %q = quantize(%3, dtype=u8, scales=[0.1], zps=[3])
+        return %q as out0
+      }, anchor="concat")
+      return %q"""))
+
+
+def test_a_plain_concat():
+    assert fused("\n %0 = concat(x, y, axis=0)\n return %0", "x: bf16[2,3], y: bf16[1,3]")[0] == [["concat"]]
+
+
+@pytest.mark.parametrize("end,ops", [
+    ("return %q, %2", ["dequantize", "dequantize", "concat"]),
+    ("%s = exp(%1)\n return %q, %s", ["dequantize", "concat", "relu", "quantize"]),
+])
+def test_values_with_other_users_stay_outside(end, ops):
+    assert fused(QUANTISED.replace("return %q", end))[0] == [ops]
+
+
+@pytest.mark.parametrize("statements,inputs,reason", [
+    (QUANTISED.replace("relu(%2)", "add(%2, b)"), INPUTS + ", b: f32[7]", "varies along the axis of the concat"),
+    (QUANTISED.replace("relu(%2)", 'bias_add(%2, b, data_format="NCX")'), INPUTS + ", b: f32[7]", "varies along"),
+    (QUANTISED.replace("relu(%2)", "add(%2, b)"), INPUTS + ", b: f32[1,2,7]", "changes the shape"),
+])
+def test_epilogues_that_end_the_chain(statements, inputs, reason):
+    partitions, refusals = fused(statements, inputs)
+    assert partitions == [["dequantize", "dequantize", "concat"]] and reason in refusals[0].reason
+
+
+def test_unknown_shapes_wait_for_the_first_call():
+    g = parse(text_of(QUANTISED, "x: u8[?,3], y: s8[?,4]"))
+    count, refusals = FuseConcat().apply(g)
+    assert count == 0 and "known at the first call only" in refusals[0].reason
