@@ -133,7 +133,7 @@ class CompiledGraph:
         checked = check_inputs(self.source, merge_inputs(inputs, arrays))
         graph = self.graph
         if self._fixed is None:
-            graph = self._specialised(checked, {})
+            graph = self._specialised(checked, self._constant_inputs(checked))
             run_passes(graph, self.passes)
         return pack_outputs(graph, evaluate_formulas(graph, checked))
 

@@ -65,7 +65,7 @@ def BLOCK(args, index):
         a += load_s64(word(args, 1) + 8 * batch)
     if word(args, 4):
         w += load_s64(word(args, 4) + 8 * batch)
-    panel_bytes = {taps} * ((k + 3) // 4 * 64)
+    panel_bytes = {panel_bytes}
     frame, sums = stack(FRAME_BYTES), stack(SCRATCH)
     store_s64(frame + 8, stride)
     store_s64(frame + 24, k)
@@ -113,6 +113,11 @@ setup = {setup}
 def SETUP(frame, rows):
     setup(frame, rows)
 '''
+
+
+def tile_source(kernel: Kernel, panels: int, imports: str, tile: str) -> str:
+    """Give the text of a tile function's module; `tile` is the expression that makes it."""
+    return _TILE.format(name=kernel.name, panels=panels, imports=imports, tile=tile)
 
 
 def _tiles(rows: int, panels: int, m: int, n: int) -> float:
@@ -165,14 +170,13 @@ def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
 @register_kernel("matmul", DTYPES, ((4, 16),), "scalar", estimate_scalar)
 def build_scalar(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
     """Build the plain loops."""
-    return _TILE.format(name=kernel.name, panels=panels, imports="from graphq.kernels.matmul_scalar import scalar_tile",
-                        tile=f"scalar_tile({128 if kernel.dtypes[0] == 's8' else 0}, {reading!r})")
+    return tile_source(kernel, panels, "from graphq.kernels.matmul_scalar import scalar_tile",
+                       f"scalar_tile({128 if kernel.dtypes[0] == 's8' else 0}, {reading!r})")
 
 
 def _build_vector(kernel: Kernel, panels: int, products: str, reading: str) -> str:
     imports = "from graphq.kernels.matmul_vector import vector_tile, vnni, widened"
-    return _TILE.format(name=kernel.name, panels=panels, imports=imports,
-                        tile=f"vector_tile({kernel.tile[0]}, {panels}, {products}, {reading!r})")
+    return tile_source(kernel, panels, imports, f"vector_tile({kernel.tile[0]}, {panels}, {products}, {reading!r})")
 
 
 @register_kernel("matmul", DTYPES, ((3, 16), (1, 16)), "avx2", partial(estimate_widened, parts=4, rate=4),
@@ -217,8 +221,7 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> fl
 def _build_floats(kernel: Kernel, panels: int, lanes: int, emulated: bool, reading: str) -> str:
     imports = "from graphq.kernels.matmul_float import floats\nfrom graphq.kernels.matmul_vector import vector_tile"
     products = f"floats({kernel.dtypes[0]!r}, {lanes}, {emulated})"
-    return _TILE.format(name=kernel.name, panels=panels, imports=imports,
-                        tile=f"vector_tile({kernel.tile[0]}, {panels}, {products}, {reading!r})")
+    return tile_source(kernel, panels, imports, f"vector_tile({kernel.tile[0]}, {panels}, {products}, {reading!r})")
 
 
 @register_kernel("matmul", FLOATS, ((4, 16),), "scalar", estimate_scalar)
@@ -247,15 +250,16 @@ def build_amx(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
     """Build tdpbusd or tdpbssd on tile registers."""
     rows = kernel.tile[0] // 16
     imports = "from graphq.kernels.matmul_amx import amx_setup, amx_tile"
-    text = _TILE.format(name=kernel.name, panels=panels, imports=imports,
-                        tile=f"amx_tile({rows}, {panels}, {kernel.dtypes[0]!r}, {emulated}, {reading!r})")
+    text = tile_source(kernel, panels, imports,
+                       f"amx_tile({rows}, {panels}, {kernel.dtypes[0]!r}, {emulated}, {reading!r})")
     return text + _SETUP.format(setup=f"amx_setup({rows}, {emulated})")
 
 
-def block_source(store: Store, lanes: int, reading: str, itemsize: int) -> str:
+def block_source(store: Store, lanes: int, reading: str, itemsize: int, w_dtype: str = "s8") -> str:
     """Give the text of the block function's module."""
     taps = "word(stride, 1) * word(stride, 2)" if reading == "windows" else "1"
-    return _BLOCK.format(store=to_source(store), lanes=lanes, reading=reading, taps=taps,
+    panel_bytes = "word(w, 2)" if w_dtype == "s4" else f"{taps} * ((k + 3) // 4 * 64)"
+    return _BLOCK.format(store=to_source(store), lanes=lanes, reading=reading, panel_bytes=panel_bytes,
                          place=_PLACES[reading].format(itemsize=itemsize))
 
 
@@ -279,19 +283,20 @@ def split(tiles: int, groups: int, batch: int, threads: int, most_tiles: int) ->
 
 def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level, *, batch: int = 1, threads: int = 1,
                 cache: bool = True, reading: Reading = "rows", taps: int = 1, kernel: Kernel | None = None,
-                log: list[str] | None = None) -> Step:
+                log: list[str] | None = None, w_dtype: str | None = None) -> Step:
     """Plan an integer matmul (m, k) x packed (k, n), `batch` times, at ISA level `level`.
 
-    `reading` "windows" makes it a convolution of m output pixels over `taps` taps of k channels each. The words A,
-    A_TABLE, STRIDE, W and W_TABLE of the header are for the caller to fill in. `kernel` forces a kernel, else `select`
-    chooses, and says why in `log`. Raises KernelError when there is none.
+    `reading` "windows" makes it a convolution of m output pixels over `taps` taps of k channels each. Weights are as
+    `pack` makes them, those of `w_dtype` "s4" as `pack_4bit` does. The words A, A_TABLE, STRIDE, W and W_TABLE of the
+    header are for the caller to fill in. `kernel` forces a kernel, else `select` chooses, and says why in `log`. Raises
+    KernelError when there is none.
     """
     itemsize = STORAGE[a_dtype].itemsize
     row_bytes = k * itemsize
     depth = -(-row_bytes // 4) * 4 * taps if taps != 1 else row_bytes
-    dtypes = (a_dtype, "s8" if itemsize == 1 else a_dtype)
-    kernel = kernel or select("matmul", dtypes, m, n, depth, level, log, reading=reading)
-    block = modules.load("matmul", block_source(store, level.lanes, reading, itemsize), cache=cache)
+    w_dtype = w_dtype or ("s8" if itemsize == 1 else a_dtype)
+    kernel = kernel or select("matmul", (a_dtype, w_dtype), m, n, depth, level, log, reading=reading)
+    block = modules.load("matmul", block_source(store, level.lanes, reading, itemsize, w_dtype), cache=cache)
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     emulated = is_emulated(kernel.level)
     widths = (panels, panel_count(n) % panels or panels)
@@ -326,7 +331,7 @@ def self_test(level: Level, cache: bool = True) -> str | None:
     rng = np.random.default_rng(0)
     m, k, n = 35, 70, 37
     for a_dtype in ("u8", "s8"):
-        kernel = next(x for x in KERNELS.values() if x.level == level.name and x.dtypes[0] == a_dtype)
+        kernel = next(x for x in KERNELS.values() if x.level == level.name and x.dtypes == (a_dtype, "s8"))
         a = rng.integers(0, 256, (m, k), dtype=np.uint8)
         w = rng.integers(-128, 128, (k, n), dtype=np.int8)
         out, packed = np.zeros((m, n), np.int32), pack(w)

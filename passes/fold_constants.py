@@ -13,11 +13,15 @@ MAX_ELEMENTS = 1 << 26
 
 
 def fold_constants(graph: Graph) -> int:
-    """op(constants) -> constant; but dequantize stays, for int8 weights fuse and f32 ones do not.
+    """op(constants) -> constant; but dequantize stays, for int8 and 4-bit weights fuse and f32 ones do not.
 
     So a Quantize -> Dequantize pair is never folded away, only a constant's quantize is.
     """
-    return _fold(graph, lambda node: node.op.name not in ("dequantize", "constant"))
+    return _fold(graph, lambda node: node.op.name not in ("dequantize", "constant") and not _dequantizes_4bit(node))
+
+
+def _dequantizes_4bit(node: Node) -> bool:
+    return node.op.name == "dynamic_dequantize" and next(node.operands).dtype.name in ("s4", "u4")
 
 
 def fold_dequantized_constants(graph: Graph) -> int:

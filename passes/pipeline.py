@@ -17,6 +17,7 @@ from graphq.passes.fuse_concat import FuseConcat
 from graphq.passes.fuse_convolution import FuseConvolution
 from graphq.passes.fuse_eltwise import FuseEltwise
 from graphq.passes.fuse_matmul import FuseMatmul
+from graphq.passes.fuse_matmul_4bit import FuseMatmul4bit
 from graphq.passes.fuse_pool import FusePool
 from graphq.rewrite import Pass, Refusal, Rewrite
 from graphq.text import SHORT, to_text
@@ -33,6 +34,7 @@ PIPELINE: tuple[Pass, ...] = (
     duplicate_dequantize,
     FuseConvolution(),
     FuseMatmul(),
+    FuseMatmul4bit(),
     FusePool(),
     FuseConcat(),
     fold_dequantized_constants,
