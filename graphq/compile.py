@@ -18,7 +18,9 @@ from graphq.kernels.isa import Level
 from graphq.passes.pipeline import PIPELINE, run_passes
 from graphq.plan import build_plan, evaluate_formulas
 from graphq.rewrite import Pass, Refusal
-from graphq.runtime import NativeStep, Plan, PythonStep, Runner
+from graphq.runtime import NativeStep, PythonStep, Runner
+from graphq.staged import StagedRunner
+from graphq.stages import shapes_known
 from graphq.threads import resolve_threads
 from graphq.verify import check_order
 
@@ -58,7 +60,7 @@ class _Compiled:
     """What came of a graph whose shapes are all known: after the passes, and ready to run."""
 
     graph: Graph
-    runner: Runner
+    runner: Runner | StagedRunner
     refusals: list[Refusal]
 
 
@@ -110,7 +112,7 @@ class CompiledGraph:
             by_name = check_inputs(self.source, given)
             runner = self._at_shapes(by_name).runner
             checked = [by_name[n] for n in self.names if n not in self._constants]
-        outs = runner(checked, None if out is None else self._check_out(runner.plan, out, checked))
+        outs = runner(checked, None if out is None else self._check_out(runner.output_types, out, checked))
         return outs[0] if len(outs) == 1 else dict(zip(self.source.output_names, outs, strict=True))
 
     def explain(self, *, kernels: bool = False) -> str:
@@ -120,6 +122,8 @@ class CompiledGraph:
         peak: the decisive instructions counted, and each step measured by itself, which takes some 0.1 s a step.
         """
         made = self._fixed or next(reversed(self._by_shapes.values()), None)
+        if made and isinstance(made.runner, StagedRunner):
+            return made.runner.explain(lambda part: part.explain(kernels=kernels))
         plan = made.runner.plan if made else None
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
         evidence = {k: gather(plan, k, self.cache) for k in native} if plan else {}
@@ -131,9 +135,15 @@ class CompiledGraph:
         Equal bit for bit to calling the model, on every CPU and thread count.
         """
         checked = check_inputs(self.source, merge_inputs(inputs, arrays))
-        graph = self.graph
-        if self._fixed is None:
-            graph = self._specialised(checked, self._constant_inputs(checked))
+        fixed = self._fixed
+        graph = self.source if fixed else self._specialised(checked, self._constant_inputs(checked))
+        if not shapes_known(graph):
+            runner = fixed.runner if fixed else StagedRunner(graph, self._part)
+            assert isinstance(runner, StagedRunner)
+            return pack_outputs(graph, runner.formula(checked))
+        if fixed:
+            graph = self.graph
+        else:
             run_passes(graph, self.passes)
         return pack_outputs(graph, evaluate_formulas(graph, checked))
 
@@ -195,7 +205,16 @@ class CompiledGraph:
         types = {n: TensorType(v.dtype, arrays[n].shape) for n, v in zip(self.names, self.source.inputs, strict=True)}
         return self.source.specialise(types, constants)
 
+    def _part(self, graph: Graph) -> CompiledGraph:
+        """A part of the graph, compiled with the same options."""
+        return CompiledGraph(graph, self.level, self.threads, self.strict, self.passes, self.cache)
+
     def _build(self, source: Graph) -> _Compiled:
+        if not shapes_known(source):
+            if self.strict:
+                unknown = next(n for n in source.nodes if not all(v.type.known for v in n.outputs))
+                raise CompileError(f"strict: shapes depend on data: {source.describe(unknown)}")
+            return _Compiled(source, StagedRunner(source, self._part), [])
         graph = source.copy()
         refusals = run_passes(graph, self.passes)
         plan = build_plan(graph, self.level, self.threads, self.cache)
@@ -205,7 +224,7 @@ class CompiledGraph:
                                + explain(graph, plan, refusals, self.level, self.threads))
         return _Compiled(graph, Runner(plan, self.cache), refusals)
 
-    def _check_out(self, plan: Plan, out: np.ndarray | Mapping[str, np.ndarray],
+    def _check_out(self, types: Sequence[TensorType], out: np.ndarray | Mapping[str, np.ndarray],
                    inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         names = self.source.output_names
         if not isinstance(out, Mapping):
@@ -214,7 +233,7 @@ class CompiledGraph:
             out = {names[0]: out}
         if set(out) != set(names):
             raise InputError(f"out must hold the outputs {names}, got {list(out)}")
-        for name, type in zip(names, plan.output_types, strict=True):
+        for name, type in zip(names, types, strict=True):
             x = out[name]
             if not isinstance(x, np.ndarray):
                 raise InputError(f"out '{name}' must be an array, got {x!r}")

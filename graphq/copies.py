@@ -6,9 +6,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from graphq.constants import computed
 from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.node import Property, Value
+from graphq.node import Node, Property, Value
 from graphq.op import Op
 from graphq.tensor_type import TensorType
 
@@ -32,14 +33,36 @@ def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mappin
             continue
         t = types.get(v.name, v.type)
         new[v] = out.input(v.name, dtype=t.dtype, shape=t.shape, property=v.property)
+    changed = bool(types or constants)
     for node in graph.nodes:
         operands = [None if v is None else new[v] for v in node.inputs]
-        attrs = {k: _body_for(a, operands) if isinstance(a, Graph) else a for k, a in node.attrs.items()}
-        outs = _add(out, node.op, operands, attrs, [v.name for v in node.outputs], node.meta)
+        outs = changed and _resolved(out, node, operands) or add_copy(out, node, operands)
         new.update(zip(node.outputs, outs, strict=True))
     out.set_outputs([new[v] for v in graph.outputs], graph.output_names)
     out.meta = graph.meta
     return out
+
+
+def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
+    """Values in place of the node's, where its op has simpler operations now, or its operands became constants."""
+    outs = None
+    if node.op.resolve is not None:
+        outs = node.op.resolve(graph, operands, node.attrs)
+    elif any(v.data is None for v in node.operands) and all(v is None or v.data is not None for v in operands):
+        outs = _computed(graph, node, operands)
+    if outs is None:
+        return None
+    for value, old in zip(outs, node.outputs, strict=True):
+        if old.name is not None and value.node is not None and value.name is None and not graph.has_name(old.name):
+            graph.rename(value, old.name)
+    return outs
+
+
+def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
+    """The node's results as constants, where it computes small ones."""
+    types = node.op.infer(*(None if v is None else v.type for v in operands), **node.attrs)
+    results = computed(node.op, operands, node.attrs, (types,) if isinstance(types, TensorType) else types)
+    return None if results is None else tuple(graph.constant(x) for x in results)
 
 
 def flat(graph: Graph) -> tuple[Any, ...]:
@@ -69,6 +92,14 @@ def rebuilt(name: str, inputs: list[FlatInput], nodes: list[FlatNode], outputs: 
     out.set_outputs([values[k] for k in outputs], output_names)
     out.meta = meta
     return out
+
+
+def add_copy(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...]:
+    """A node of another graph in this one, on other operands; the bodies of partitions follow these."""
+    attrs = dict(node.attrs)
+    if node.op.name == "partition":
+        attrs["body"] = _body_for(attrs["body"], operands)
+    return _add(graph, node.op, operands, attrs, [v.name for v in node.outputs], node.meta)
 
 
 def _add(graph: Graph, op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],

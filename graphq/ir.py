@@ -253,6 +253,10 @@ class Graph:
 
         return rebuilt, flat(self)
 
+    def has_name(self, name: str) -> bool:
+        """Whether a value of the graph has that name."""
+        return name in self._names
+
     def rename(self, value: Value, name: str) -> None:
         """Give a value a name that nothing else in the graph has."""
         self._own(value, "rename")
@@ -310,7 +314,7 @@ class Graph:
         """One line for errors and reports: `%3 = relu(%2) : f32[4]`."""
         args = ", ".join("none" if v is None else self.label(v) for v in node.inputs)
         types = ", ".join(str(o.type) for o in node.outputs)
-        return f"{', '.join(self.label(o) for o in node.outputs)} = {node.op.name}({args}) : {types}"
+        return f"{', '.join(self.label(o) for o in node.outputs)} = {node.op.title(node.attrs)}({args}) : {types}"
 
     def __str__(self) -> str:
         from graphq.text import SHORT, to_text

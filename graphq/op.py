@@ -19,7 +19,7 @@ from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
 
 if TYPE_CHECKING:
-    from graphq.ir import TensorType
+    from graphq.ir import TensorType, Value
 
 REQUIRED = inspect.Parameter.empty
 
@@ -51,6 +51,9 @@ class Attribute:
 class Op:
     """An operation. `reference(*arrays, **attrs)` is its meaning; `infer(*types, **attrs)` its output type or types.
 
+    `resolve(graph, operands, attrs)`, where an op has one, gives the values of simpler operations in place of a node
+    once types or constants allow that, or None; `Graph.specialise` asks it.
+
     `kind` is oneDNN's spelling, `elementwise` says that an output element depends on the operands' elements at the
     same (broadcast) place alone, `commutative` that its first two operands may change places.
     """
@@ -64,6 +67,7 @@ class Op:
     commutative: bool = False
     elementwise: bool = False
     doc: str = ""
+    resolve: Callable[..., tuple[Value, ...] | None] | None = None
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -74,6 +78,10 @@ class Op:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled and copied as its name."""
         return lookup, (self.name,)
+
+    def title(self, attrs: Mapping[str, Any]) -> str:
+        """The name in reports; an op that stands for those of another library says for which."""
+        return f"{self.name} {attrs['op_type']}" if "op_type" in self.attributes else self.name
 
     @property
     def signature(self) -> inspect.Signature:
@@ -134,7 +142,8 @@ def onednn_kind(name: str) -> str:
 
 
 def register_op(
-    *, infer: Callable[..., Any], commutative: bool = False, elementwise: bool = False
+    *, infer: Callable[..., Any], commutative: bool = False, elementwise: bool = False,
+    resolve: Callable[..., tuple[Value, ...] | None] | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare the decorated function as an op; raises GraphError when its name is taken."""
 
@@ -152,7 +161,7 @@ def register_op(
             else:
                 operands.append(Operand(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
         OPS[name] = Op(name, onednn_kind(name), tuple(operands), attributes, f, infer, commutative, elementwise,
-                       inspect.getdoc(f) or "")
+                       inspect.getdoc(f) or "", resolve)
         return OPS[name]
 
     return declare

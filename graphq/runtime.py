@@ -202,6 +202,7 @@ class Runner:
         if self.parallel:
             launch()
         self.run_plan = shell.run_plan(cache) if any(isinstance(s, NativeStep) for s in plan.steps) else None
+        self.output_types = plan.output_types
         self.output_specs = [(t.dims, t.dtype.numpy) for t in plan.output_types]
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:

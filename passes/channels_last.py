@@ -158,7 +158,8 @@ class _Placement:
         if port == "stays":
             return value
         if port == "aligned":
-            return aligned(self.graph, value, len(node.output.shape or ()))
+            (rank,) = {len(v.type.shape or ()) for v in node.outputs}
+            return aligned(self.graph, value, rank)
         if value not in self.other:
             assert value.shape is not None
             self.other[value] = moved(self.graph, value, to_last(len(value.shape)))

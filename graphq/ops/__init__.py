@@ -1,16 +1,22 @@
 """Op declarations by family; importing this package registers all of them."""
 from graphq.ops import (
     binary,
+    cast,
     constant,
+    control,
     conv,
     conv_transpose,
     dropout,
     dynamic_quant,
     eltwise,
+    integer,
     interpolate,
+    linear_quant,
     matmul,
+    move,
     norm,
     normalise,
+    onnx_node,
     pool,
     quant,
     reduce,
@@ -19,5 +25,6 @@ from graphq.ops import (
     threshold,
 )
 
-__all__ = ["binary", "constant", "conv", "conv_transpose", "dropout", "dynamic_quant", "eltwise", "interpolate",
-           "matmul", "norm", "normalise", "pool", "quant", "reduce", "shape", "structure", "threshold"]
+__all__ = ["binary", "cast", "constant", "control", "conv", "conv_transpose", "dropout", "dynamic_quant", "eltwise",
+           "integer", "interpolate", "linear_quant", "matmul", "move", "norm", "normalise", "onnx_node", "pool",
+           "quant", "reduce", "shape", "structure", "threshold"]

@@ -67,6 +67,12 @@ def limited(x: Array, low: float, high: float) -> Array:
 
 
 @np.vectorize(otypes=[np.float64])
+def c_erf(x: float) -> float:
+    """The error function in f64, from the C library."""
+    return math.erf(x)
+
+
+@np.vectorize(otypes=[np.float64])
 def erfc(x: float) -> float:
     """The complementary error function in f64, from the C library."""
     return math.erfc(x)

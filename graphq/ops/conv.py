@@ -115,8 +115,10 @@ def with_bias(y: Array, bias: Array | None) -> Array:
 
 
 def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int, ...], pads: Pads,
-              groups: int) -> Array:
-    """The sums of x [n, c, ...] with w [o, c / groups, ...], f32: matrix products over columns of windows."""
+              groups: int, result: type = np.float32) -> Array:
+    """The sums of x [n, c, ...] with w [o, c / groups, ...], rounded to `result` once: matrix products over columns
+    of windows.
+    """
     count, taps = len(strides), w.shape[2:]
     x = np.pad(x, [(0, 0), (0, 0), *pads])
     spans = [(k - 1) * d + 1 for k, d in zip(taps, dilations, strict=True)]
@@ -124,7 +126,7 @@ def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int
     windows = windows[(slice(None), slice(None), *[slice(None, None, s) for s in (*strides, *dilations)])]
     n, c, *sizes = windows.shape[:count + 2]
     matrix = w.astype(np.float64).reshape(groups, w.shape[0] // groups, math.prod(w.shape[1:]))
-    y = np.empty((n, w.shape[0], *sizes), np.float32)
+    y = np.empty((n, w.shape[0], *sizes), result)
     # From [n, c, sizes, taps] to [c, taps, n, sizes]: a row for each weight, a column for each output.
     order = (1, *range(count + 2, 2 * count + 2), 0, *range(2, count + 2))
     for images, rows in _chunks(n, sizes[0], c * math.prod(taps) * math.prod(sizes)):

@@ -9,7 +9,7 @@ from graphq.dtypes import DType, bf16, f16, f32
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.op import register_op
-from graphq.ops.compute import Array, erfc, in_f32, in_f64, quiet
+from graphq.ops.compute import Array, c_erf, erfc, in_f32, in_f64, quiet
 from graphq.ops.infer import finite_f32, infer_unary, output_dtype
 
 
@@ -74,6 +74,13 @@ def tanh(src: Array) -> Array:
 def sigmoid(src: Array) -> Array:
     """`1 / (1 + exp(-src))` (oneDNN Sigmoid)."""
     return 1 / (1 + np.exp(-src))
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f64
+def erf(src: Array) -> Array:
+    """The error function (ONNX Erf)."""
+    return c_erf(src)
 
 
 @register_op(infer=infer_unary, elementwise=True)

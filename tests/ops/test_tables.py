@@ -140,7 +140,7 @@ def test_dtypes(kind):
     assert seen > 0
 
 
-@param("End", "Wildcard", "StaticReshape", "StaticTranspose")
+@param("Concat", "End", "Wildcard", "StaticReshape", "StaticTranspose")
 def test_no_other_dtypes(kind):
     """A source that no row has is refused; s32 of Dequantize, and f8 of the dynamic ops, are ours."""
     op = BY_KIND[kind]

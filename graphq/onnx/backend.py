@@ -1,0 +1,69 @@
+"""The interface of onnx.backend.base, by which the ONNX project's own test runner drives graphq."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto
+from onnx.backend.base import Backend, BackendRep
+from onnx.helper import make_tensor
+from onnx.numpy_helper import from_array, to_array
+
+from graphq.compile import CompiledGraph, compile
+from graphq.dtypes import as_dtype
+from graphq.errors import InputError
+from graphq.onnx.loading import load_onnx
+from graphq.onnx.types import element_of
+
+
+class GraphqRep(BackendRep):  # type: ignore[misc]
+    """A compiled model. `run` takes the inputs in order, or a mapping by name; arrays, or TensorProtos."""
+
+    def __init__(self, model: CompiledGraph) -> None:
+        self.model = model
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[np.ndarray, ...]:
+        """The outputs in order. Raises InputError for inputs that do not fit."""
+        names = self.model.names
+        if not isinstance(inputs, dict):
+            arrays = list(inputs) if isinstance(inputs, Sequence) else [inputs]
+            if len(arrays) != len(names):
+                raise InputError(f"the model takes {len(names)} inputs, {names}, got {len(arrays)}")
+            inputs = dict(zip(names, arrays, strict=True))
+        protos = {as_dtype(to_array(x).dtype) for x in inputs.values() if isinstance(x, TensorProto)}
+        every = bool(inputs) and all(isinstance(x, TensorProto) for x in inputs.values())
+        outs = self.model({k: to_array(x) if isinstance(x, TensorProto) else x for k, x in inputs.items()})
+        outs = outs if isinstance(outs, dict) else {self.model.source.output_names[0]: outs}
+        return tuple(_given_back(name, x, every, as_dtype(x.dtype) in protos) for name, x in outs.items())
+
+
+def _given_back(name: str, x: np.ndarray, every: bool, same: bool) -> Any:
+    """An output as a TensorProto where all inputs were ones, or one of its dtype was: as ONNX's own data sets are."""
+    if every:
+        return from_array(x, name)
+    return make_tensor(name, element_of(as_dtype(x.dtype)), x.shape, x) if same else x
+
+
+class GraphqBackend(Backend):  # type: ignore[misc]
+    """graphq on the CPU. Options are those of `graphq.compile`."""
+
+    @classmethod
+    def prepare(cls, model: ModelProto, device: str = "CPU", **options: Any) -> GraphqRep:
+        """The model, loaded and compiled."""
+        return GraphqRep(compile(load_onnx(model), **options))
+
+    @classmethod
+    def run_model(cls, model: ModelProto, inputs: Any, device: str = "CPU", **options: Any) -> tuple[np.ndarray, ...]:
+        """The outputs for one set of inputs."""
+        return cls.prepare(model, device, **options).run(inputs)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Whether `device` is a CPU."""
+        return device.split(":")[0] == "CPU"
+
+
+prepare = GraphqBackend.prepare
+run_model = GraphqBackend.run_model
+supports_device = GraphqBackend.supports_device

@@ -1,0 +1,85 @@
+"""Softmax and normalisations."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from graphq.dtypes import f32
+from graphq.onnx.import_eltwise import one
+from graphq.onnx.import_shape import dims_of
+from graphq.onnx.importer import Call, Outputs, imports
+from graphq.ops.infer import normal_axis
+
+
+@imports("Softmax", "LogSoftmax")
+def softmax(c: Call) -> Outputs:
+    """Along `axis` since version 13; before, over all dimensions from `axis` on."""
+    g, x = c.graph, c.input(0)
+    if x.dtype != f32:
+        return None  # ONNX rounds every step to the narrow dtype
+    build = g.softmax if c.node.op_type == "Softmax" else g.log_softmax
+    axis = c.attr("axis", -1 if c.version >= 13 else 1)
+    if c.version >= 13:
+        return build(x, axis=axis)
+    dims = dims_of(x)
+    axis = normal_axis(axis, dims)
+    if axis == len(dims) - 1:
+        return build(x, axis=axis)
+    flat = g.static_reshape(x, shape=[math.prod(dims[:axis]), math.prod(dims[axis:])])
+    return g.static_reshape(build(flat, axis=1), shape=dims)
+
+
+@imports("BatchNormalization")
+def batch_normalization(c: Call) -> Outputs:
+    """In inference; the first spatial form (`spatial` 0 of old versions) is left to ONNX."""
+    if c.outputs > 1 or c.attr("training_mode", 0) or not c.attr("spatial", 1) or c.version < 7:
+        return None
+    return c.graph.batch_norm_inference(*(c.input(k) for k in range(5)), epsilon=c.attr("epsilon", 1e-5),
+                                        data_format="NCX")
+
+
+@imports("MeanVarianceNormalization")
+def mean_variance_normalization(c: Call) -> Outputs:
+    """`(x - mean) / (sqrt(mean(x**2) - mean**2) + 1e-9)` over `axes`, as ONNX's function has it."""
+    g, x = c.graph, c.input(0)
+    axes = {"axes": c.attr("axes", [0, 2, 3]), "keep_dims": True}
+    mean = g.reduce_mean(x, **axes)
+    deviation = g.sqrt(g.subtract(g.reduce_mean(g.square(x), **axes), g.square(mean)))
+    return g.divide(g.subtract(x, mean), g.add(deviation, one(x, 1e-9)))
+
+
+@imports("LayerNormalization")
+def layer_normalization(c: Call) -> Outputs:
+    """Over the dimensions from `axis` on, statistics in f32."""
+    if c.outputs > 1 or c.attr("stash_type", 1) != 1:
+        return None
+    gamma = c.input(1)
+    beta = c.optional(2) or c.graph.constant(np.zeros(dims_of(gamma), gamma.dtype.numpy))
+    return c.graph.layer_norm(c.input(0), gamma, beta, keep_stats=False, epsilon=c.attr("epsilon", 1e-5),
+                              begin_norm_axis=c.attr("axis", -1))
+
+
+@imports("InstanceNormalization")
+def instance_normalization(c: Call) -> Outputs:
+    """A group normalisation of one channel a group."""
+    return c.graph.group_norm(*(c.input(k) for k in range(3)), groups=dims_of(c.input(0))[1], keep_stats=False,
+                              epsilon=c.attr("epsilon", 1e-5), data_format="NCX")
+
+
+@imports("GroupNormalization")
+def group_normalization(c: Call) -> Outputs:
+    """Since version 21, whose scales are one a channel."""
+    if c.version < 21 or c.attr("stash_type", 1) != 1:
+        return None
+    return c.graph.group_norm(*(c.input(k) for k in range(3)), groups=c.attr("num_groups"), keep_stats=False,
+                              epsilon=c.attr("epsilon", 1e-5), data_format="NCX")
+
+
+@imports("RMSNormalization")
+def rms_normalization(c: Call) -> Outputs:
+    """Over the dimensions from `axis` on."""
+    if c.attr("stash_type", 1) != 1:
+        return None
+    return c.graph.rms_norm(c.input(0), c.input(1), epsilon=c.attr("epsilon", 1e-5),
+                            begin_norm_axis=c.attr("axis", -1))

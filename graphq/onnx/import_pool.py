@@ -1,0 +1,114 @@
+"""Pools and Resize, channels first."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from graphq.errors import GraphError
+from graphq.ir import Value
+from graphq.onnx.import_conv import spatial, windows
+from graphq.onnx.import_shape import dims_of, known
+from graphq.onnx.importer import Call, Outputs, imports
+from graphq.ops.window import padding
+
+
+def pool(c: Call) -> dict[str, Any]:
+    """The attributes of a pool; raises GraphError where rounding up is not as in oneDNN."""
+    x = c.input(0)
+    count = spatial(x)
+    attrs = {**windows(c, count), "kernel": c.attr("kernel_shape")}
+    ceil = bool(c.attr("ceil_mode", 0))
+    attrs["rounding_type"] = "ceil" if ceil and attrs["auto_pad"] == "none" else "floor"
+    if attrs["rounding_type"] == "ceil":
+        for n, k, s, d, b, e in zip(dims_of(x)[2:], attrs["kernel"], attrs["strides"], attrs["dilations"],
+                                    attrs["pads_begin"], attrs["pads_end"], strict=True):
+            span = (k - 1) * d + 1
+            begin, end = padding("none", n, span, s, b, e)
+            if -(-(n + begin + end - span) // s) * s >= n + begin:
+                raise GraphError("a window would start beyond the source, which ONNX leaves out and oneDNN does not")
+    return attrs
+
+
+@imports("MaxPool")
+def max_pool(c: Call) -> Outputs:
+    """Without the indices."""
+    return c.graph.max_pool(c.input(0), **pool(c)) if c.outputs == 1 else None
+
+
+@imports("AveragePool")
+def avg_pool(c: Call) -> Outputs:
+    """`count_include_pad` 0 leaves the padding out of the mean."""
+    attrs = pool(c)
+    if set(attrs.pop("dilations")) - {1}:
+        return None
+    return c.graph.avg_pool(c.input(0), exclude_pad=not c.attr("count_include_pad", 0), **attrs)
+
+
+@imports("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(c: Call) -> Outputs:
+    """A window of all elements; in a mean of an image whose size is not known, a reduction."""
+    count = spatial(c.input(0))
+    sizes = dims_of(c.input(0))[2:]
+    attrs: dict[str, Any] = {"kernel": sizes, "strides": [1] * count, "pads_begin": [0] * count,
+                             "pads_end": [0] * count, "data_format": "NCX"}
+    if c.node.op_type == "GlobalMaxPool":
+        return c.graph.max_pool(c.input(0), **attrs)
+    return c.graph.avg_pool(c.input(0), exclude_pad=True, **attrs)
+
+
+@imports("Resize", "Upsample")
+def resize(c: Call) -> Outputs:
+    """nearest by whole factors; linear with half_pixel or align_corners to sizes that the scales give exactly."""
+    x = c.input(0)
+    old = dims_of(x)
+    new, scales = _sizes(c, old)
+    if old[:2] != new[:2] or len(old) < 3 or min(new) < 1 or c.attr("antialias", 0) or c.has(1) and _crops(c):
+        return None
+    transformation = c.attr("coordinate_transformation_mode", "half_pixel" if c.version >= 11 else "asymmetric")
+    mode = c.attr("mode", "nearest")
+    if mode == "nearest":
+        whole = all(b % a == 0 and s * a == b for a, b, s in zip(old, new, scales, strict=True))
+        # For a whole factor r, floor(o / r) = floor((o + 1/2) / r), the nearest by half pixels.
+        rule = transformation, c.attr("nearest_mode", "round_prefer_floor" if c.version >= 11 else "floor")
+        return _nearest(c, x, new) if whole and rule in WHOLE else None
+    exact = all(round(a * s) == b and a * s == b for a, b, s in zip(old, new, scales, strict=True))
+    if mode != "linear" or transformation not in ("half_pixel", "align_corners") or not exact:
+        return None
+    return c.graph.interpolate(x, mode="linear", coordinate_transformation_mode=transformation, sizes=new[2:],
+                               data_format="NCX")
+
+
+WHOLE = {("asymmetric", "floor"), *(("half_pixel", m) for m in ("floor", "round_prefer_floor", "round_prefer_ceil"))}
+"""Transformations and roundings that take element floor(o / r) for a whole factor r."""
+WHOLE.discard(("half_pixel", "floor"))
+
+
+def _nearest(c: Call, x: Value, new: tuple[int, ...]) -> Value:
+    return c.graph.interpolate(x, mode="nearest", sizes=new[2:], data_format="NCX")
+
+
+def _sizes(c: Call, old: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The dimensions of the result, and the scales that they come from."""
+    if c.version >= 11 and c.has(3):
+        if c.attr("keep_aspect_ratio_policy", "stretch") != "stretch" or "axes" in c.attrs:
+            raise GraphError("sizes with axes or a policy are left to ONNX")
+        new = tuple(int(n) for n in known(c, 3))
+        return _matching(old, new), tuple(n / d if d else 1.0 for n, d in zip(new, old, strict=True))
+    if "axes" in c.attrs:
+        raise GraphError("axes are left to ONNX")
+    given = c.attr("scales") or known(c, 2 if c.version >= 11 else 1)
+    scales = tuple(float(np.float32(s)) for s in given)
+    return _matching(old, tuple(int(np.floor(np.float32(d) * np.float32(s)))
+                                for d, s in zip(old, scales, strict=False))), scales
+
+
+def _matching(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
+    if len(new) != len(old):
+        raise GraphError(f"one size an axis is needed, got {len(new)} for rank {len(old)}")
+    return new
+
+
+def _crops(c: Call) -> bool:
+    """Whether the input `roi` has a meaning."""
+    return c.version >= 11 and c.attr("coordinate_transformation_mode") == "tf_crop_and_resize"

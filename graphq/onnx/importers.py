@@ -1,0 +1,13 @@
+"""All importers: importing this module fills the table."""
+from graphq.onnx import (  # noqa: F401
+    import_control,
+    import_conv,
+    import_eltwise,
+    import_matmul,
+    import_move,
+    import_norm,
+    import_pool,
+    import_quant,
+    import_reduce,
+    import_shape,
+)

@@ -1,0 +1,65 @@
+"""load_onnx: an ONNX model as a Graph."""
+from __future__ import annotations
+
+from pathlib import Path
+
+from onnx import ModelProto, ValueInfoProto
+
+import graphq.onnx.importers  # noqa: F401  # fills the table
+from graphq.errors import GraphError
+from graphq.ir import Graph, TensorType
+from graphq.onnx.importer import DOMAINS, Scope, import_graph
+from graphq.onnx.reading import Source, read_model
+from graphq.onnx.tensors import array_of, dense
+from graphq.onnx.types import agree, tensor_type
+
+
+def load_onnx(source: Source) -> Graph:
+    """The graph of an ONNX model: a path, the bytes of a file, or a ModelProto.
+
+    Inputs and outputs keep their names and order; an input with an initializer is that constant. Symbolic dimensions
+    are open: compiled models take them from the arrays. External data must lie in the model's folder. Local functions
+    are expanded, and so is an If of a constant condition. A node that graphq has no operation for becomes an
+    `onnx_node`, which runs as ONNX's reference does; `explain()` lists them.
+
+    Raises ParseError for what is not a model or lacks its data, GraphError, naming the node, for a model that breaks a
+    rule of ONNX or has types that graphq does not have (strings, sequences, maps, optionals).
+    """
+    model, folder, where = read_model(source)
+    try:
+        return _graph(model, folder, where)
+    except GraphError as e:
+        raise type(e)(f"{where}: {e}") from None
+    except RecursionError:
+        raise GraphError(f"{where}: nested too deeply") from None
+
+
+def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
+    proto = model.graph
+    graph = Graph(proto.name or Path(where).stem or "graph")
+    scope = Scope({DOMAINS.get(i.domain, i.domain): i.version for i in model.opset_import}, folder=folder)
+    for tensor in proto.initializer:
+        what = f"initializer '{tensor.name}'"
+        scope.values[tensor.name] = graph.constant(array_of(tensor, folder, what), name=tensor.name)
+    for sparse in proto.sparse_initializer:
+        name = sparse.values.name
+        scope.values[name] = graph.constant(dense(sparse, f"initializer '{name}'"), name=name)
+    for v in proto.input:
+        if v.name not in scope.values:
+            t = tensor_type(v.type, f"input '{v.name}'")
+            scope.values[v.name] = graph.input(v.name, dtype=t.dtype, shape=t.shape)
+    outputs = import_graph(graph, proto, scope)
+    for declared, value in zip(proto.output, outputs, strict=True):
+        _check_output(declared, value.type)
+    graph.set_outputs(outputs, [v.name for v in proto.output])
+    graph.prune()
+    return graph
+
+
+def _check_output(declared: ValueInfoProto, got: TensorType) -> None:
+    """Raise GraphError where the model says another type of an output than its nodes give."""
+    if declared.type.WhichOneof("value") is None:
+        return
+    said = tensor_type(declared.type, f"output '{declared.name}'")
+    if not agree(said, got):
+        raise GraphError(f"output '{declared.name}': the model says {said}, its nodes give {got}")

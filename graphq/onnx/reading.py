@@ -1,0 +1,123 @@
+"""From a path, bytes or a ModelProto to a checked model without local functions."""
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from typing import NoReturn, TypeAlias
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from graphq.errors import GraphError, ParseError
+
+Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
+
+MAX_BYTES = 2**31 - 1
+"""protobuf's own limit of a message."""
+
+MAX_NODES = 200_000
+"""Nodes of a model, functions expanded and bodies included."""
+
+
+def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
+    """The model, the folder of its external data (None when it is not from a file), and its name in errors.
+
+    Raises ParseError for what is not a model, GraphError for one that ONNX's checker refuses.
+    """
+    model, folder, where = _parsed(source)
+    _check_count(model, where)
+    _check(model, where)
+    if model.functions:
+        try:
+            model = onnx.inliner.inline_local_functions(model)
+        except Exception as e:  # what pybind makes of C++'s
+            _refuse(where, e)
+    return model, folder, where
+
+
+def _parsed(source: Source) -> tuple[ModelProto, str | None, str]:
+    if isinstance(source, ModelProto):
+        return source, None, source.graph.name or "model"
+    if isinstance(source, bytes | bytearray | memoryview):
+        return _from_bytes(bytes(source), "model"), None, "model"
+    if not isinstance(source, str | os.PathLike) or not isinstance(os.fspath(source), str):
+        raise GraphError(f"load_onnx takes a path, bytes or a ModelProto, got {source!r:.80}")
+    path = os.fspath(source)
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a pipe or device could block or never end
+            raise ParseError(f"{path}: is not a regular file")
+        if os.path.getsize(path) > MAX_BYTES:
+            raise ParseError(f"{path}: larger than {MAX_BYTES} bytes")
+        with open(path, "rb") as file:
+            data = file.read()
+    except (OSError, ValueError) as e:  # ValueError: a null character in the path
+        raise ParseError(f"{path!r}: {getattr(e, 'strerror', None) or e}") from None
+    return _from_bytes(data, path), os.path.dirname(os.path.abspath(path)), path
+
+
+def _from_bytes(data: bytes, where: str) -> ModelProto:
+    model = ModelProto()
+    try:
+        model.ParseFromString(data)
+    except Exception as e:  # protobuf's DecodeError differs between its versions
+        raise ParseError(f"{where}: not an ONNX model: {str(e)[:200]}") from None
+    if not model.HasField("graph"):
+        raise ParseError(f"{where}: not an ONNX model: it has no graph")
+    return model
+
+
+def _check(model: ModelProto, where: str) -> None:
+    """ONNX's own checks, of the structure alone where the data is in other files."""
+    checked = model
+    external = [t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
+    if external:
+        checked = ModelProto()
+        checked.CopyFrom(model)
+        del checked.graph.initializer[:]
+        for t in model.graph.initializer:
+            if t.data_location != TensorProto.EXTERNAL:
+                checked.graph.initializer.add().CopyFrom(t)
+            elif t.name not in [v.name for v in checked.graph.input]:
+                checked.graph.input.add().CopyFrom(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+    try:
+        onnx.checker.check_model(checked)
+    except Exception as e:  # ValidationError, and what pybind makes of C++'s
+        _refuse(where, e)
+
+
+def _check_count(model: ModelProto, where: str) -> None:
+    """Refuse models that grow beyond MAX_NODES, or for ever, when their functions are expanded."""
+    functions = {(f.domain, f.name): f for f in model.functions}
+    known: dict[tuple[str, str], int] = {}
+
+    def count(node: NodeProto, open_: tuple[tuple[str, str], ...]) -> int:
+        total = 1 + sum(count(n, open_) for g in _graphs(node) for n in g.node)
+        key = (node.domain, node.op_type)
+        if key not in functions:
+            return total
+        if key in open_:
+            raise GraphError(f"{where}: function {node.op_type} of domain '{node.domain}' calls itself")
+        if key not in known:
+            known[key] = min(sum(count(n, (*open_, key)) for n in functions[key].node), MAX_NODES + 1)
+        return total + known[key]
+
+    try:
+        total = sum(count(n, ()) for n in model.graph.node)
+    except RecursionError:
+        raise GraphError(f"{where}: nested too deeply") from None
+    if total > MAX_NODES:
+        raise GraphError(f"{where}: more than {MAX_NODES} nodes")
+
+
+def _graphs(node: NodeProto) -> Iterator[GraphProto]:
+    for a in node.attribute:
+        if a.HasField("g"):
+            yield a.g
+        yield from a.graphs
+
+
+def _refuse(where: str, error: Exception) -> NoReturn:
+    raise GraphError(f"{where}: {str(error).strip()[:500]}") from None
+
+

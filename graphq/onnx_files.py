@@ -1,0 +1,31 @@
+"""load_onnx without the package onnx until it is called: `import graphq` does not need it."""
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from graphq.errors import GraphqError
+from graphq.ir import Graph
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto) -> Graph:
+    """The graph of an ONNX model: a path, the bytes of a file, or a ModelProto; see graphq.onnx.loading.
+
+    Inputs and outputs keep their names and order, symbolic dimensions are open. Raises ParseError for what is not a
+    model, GraphError, naming the node, for one that breaks a rule, GraphqError when the package onnx is missing.
+    """
+    return _front_end().load_onnx(source)  # type: ignore[no-any-return]
+
+
+def _front_end() -> ModuleType:
+    try:
+        from graphq import onnx
+    except ModuleNotFoundError as e:
+        if e.name != "onnx":
+            raise
+        raise GraphqError("ONNX models need the package onnx: pip install graphq[onnx]") from None
+    return onnx

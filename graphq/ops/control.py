@@ -1,0 +1,168 @@
+"""ONNX's control flow: if_else, loop, scan. Their bodies are graphs and run op by op, as references.
+
+A body's inputs stand for the operands one by one; `Graph.specialise` leaves bodies as they are, so what they give has
+the shapes that the bodies know.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+
+from graphq.dtypes import boolean, s64
+from graphq.errors import GraphError
+from graphq.interpret import evaluate
+from graphq.ir import Graph, TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array
+from graphq.ops.infer import normal_axis
+
+
+def call(body: Graph, arrays: Sequence[Array]) -> list[Array]:
+    """The results of a body."""
+    feeds = {str(v.name): np.asarray(x, v.dtype.numpy) for v, x in zip(body.inputs, arrays, strict=True)}
+    return [np.array(x) for x in evaluate(body, feeds)]
+
+
+def common_type(a: TensorType, b: TensorType) -> TensorType:
+    """What both types are: dimensions that differ are unknown. Raises GraphError for two dtypes."""
+    if a.dtype != b.dtype:
+        raise GraphError(f"results must have one dtype whichever way they come, got {a} and {b}")
+    if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+        return TensorType(a.dtype, None)
+    return TensorType(a.dtype, tuple(x if x == y else None for x, y in zip(a.shape, b.shape, strict=True)))
+
+
+def check_body(body: Graph, types: Sequence[TensorType], results: int | None = None) -> None:
+    """Raise GraphError unless the operands fit the body's inputs, and it has so many results."""
+    if len(types) != len(body.inputs):
+        raise GraphError(f"the body takes {len(body.inputs)} values, got {len(types)}")
+    for v, t in zip(body.inputs, types, strict=True):
+        if common_type(v.type, t) != v.type:
+            raise GraphError(f"the body takes {v.type} for '{v.name}', got {t}")
+    if results is not None and len(body.outputs) < results:
+        raise GraphError(f"the body must give {results} results at least, got {len(body.outputs)}")
+
+
+def infer_if_else(cond: TensorType, *srcs: TensorType, then_body: Graph, else_body: Graph) -> tuple[TensorType, ...]:
+    """One boolean; what both bodies give."""
+    if cond.dtype != boolean or cond.shape not in ((), (1,), None):
+        raise GraphError(f"'cond' must be one boolean, got {cond}")
+    for body in (then_body, else_body):
+        check_body(body, srcs, len(then_body.outputs))
+    if len(then_body.outputs) != len(else_body.outputs):
+        raise GraphError(f"both bodies must give as many results, got {len(then_body.outputs)} and "
+                         f"{len(else_body.outputs)}")
+    return tuple(common_type(a.type, b.type) for a, b in zip(then_body.outputs, else_body.outputs, strict=True))
+
+
+@register_op(infer=infer_if_else)
+def if_else(cond: Array, *srcs: Array, then_body: Graph, else_body: Graph) -> tuple[Array, ...]:
+    """The results of `then_body` where `cond` is true, else of `else_body`, both of the same operands (ONNX If)."""
+    return tuple(call(then_body if bool(cond.reshape(())) else else_body, srcs))
+
+
+def infer_loop(trips: TensorType, cond: TensorType, *srcs: TensorType, body: Graph,
+               states: int) -> tuple[TensorType, ...]:
+    """The first `states` operands are carried along; what else the body gives is stacked."""
+    for name, t, dtype in (("trips", trips, s64), ("cond", cond, boolean)):
+        if t.dtype != dtype or t.shape not in ((), (1,), None):
+            raise GraphError(f"'{name}' must be one {dtype}, got {t}")
+    if not 0 <= states <= len(srcs):
+        raise GraphError(f"states must be in [0, {len(srcs)}], got {states}")
+    check_body(body, [TensorType(s64, ()), TensorType(boolean, ()), *srcs], states + 1)
+    results = [v.type for v in body.outputs]
+    for t, out in zip(srcs, results[1:], strict=False):
+        if t.dtype != out.dtype:
+            raise GraphError(f"a state keeps its dtype, got {t.dtype} and then {out.dtype}")
+    carried = [common_type(t, out) for t, out in zip(srcs[:states], results[1:], strict=False)]
+    return (*carried, *(_stacked(t) for t in results[1 + states:]))
+
+
+def _stacked(t: TensorType) -> TensorType:
+    return TensorType(t.dtype, None if t.shape is None else (None, *t.shape))
+
+
+@register_op(infer=infer_loop)
+def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> tuple[Array, ...]:
+    """Run `body` while `cond` holds, `trips` times at most (ONNX Loop).
+
+    The body takes (iteration, cond, states, other operands) and gives (cond, states, values); it gives the last states,
+    and the values of all iterations, stacked.
+    """
+    carried, rest = list(srcs[:states]), srcs[states:]
+    going, most = bool(cond.reshape(())), int(trips.reshape(()))
+    kept: list[list[Array]] = [[] for _ in body.outputs[1 + states:]]
+    for k in count():
+        if not going or k >= most:
+            break
+        more, *outs = call(body, [np.asarray(k, np.int64), np.asarray(going), *carried, *rest])
+        going, carried = bool(more.reshape(())), outs[:states]
+        for values, x in zip(kept, outs[states:], strict=True):
+            values.append(x)
+    return (*carried, *(_stack(values, v.type) for values, v in zip(kept, body.outputs[1 + states:], strict=True)))
+
+
+def _stack(values: list[Array], type: TensorType) -> Array:
+    """The values along a new first axis; of no values, dimensions that are not known are 0."""
+    return np.stack(values) if values else np.empty((0, *(d or 0 for d in type.shape or ())), type.dtype.numpy)
+
+
+def infer_scan(*srcs: TensorType, body: Graph, states: int, scanned: int, input_axes: tuple[int, ...],
+               reverse_inputs: tuple[bool, ...], output_axes: tuple[int, ...],
+               reverse_outputs: tuple[bool, ...]) -> tuple[TensorType, ...]:
+    """`states` operands are carried along, the next `scanned` taken apart; other results are put together."""
+    if states < 0 or scanned < 1 or states + scanned > len(srcs):
+        raise GraphError(f"states and scanned operands must be among {len(srcs)}, got {states} and {scanned}")
+    results = [v.type for v in body.outputs]
+    for name, given, want in (("input_axes", input_axes, scanned), ("reverse_inputs", reverse_inputs, scanned),
+                              ("output_axes", output_axes, len(results) - states),
+                              ("reverse_outputs", reverse_outputs, len(results) - states)):
+        if len(given) != want:
+            raise GraphError(f"{name} must be {want} values, got {len(given)}")
+    parts = [_part(t, axis) for t, axis in zip(srcs[states:states + scanned], input_axes, strict=True)]
+    check_body(body, [*srcs[:states], *parts, *srcs[states + scanned:]], states)
+    lengths = {t.shape[normal_axis(a, t.shape)] for t, a in zip(srcs[states:], input_axes, strict=False)
+               if t.shape is not None} - {None}
+    if len(lengths) > 1:
+        raise GraphError(f"scanned operands must have one length, got {sorted(lengths, key=str)}")
+    length = lengths.pop() if lengths else None
+    carried = [common_type(t, out) for t, out in zip(srcs[:states], results, strict=False)]
+    return (*carried, *(_whole(t, axis, length) for t, axis in zip(results[states:], output_axes, strict=True)))
+
+
+def _part(t: TensorType, axis: int) -> TensorType:
+    if t.shape is None:
+        return t
+    k = normal_axis(axis, t.shape)
+    return TensorType(t.dtype, (*t.shape[:k], *t.shape[k + 1:]))
+
+
+def _whole(t: TensorType, axis: int, length: int | None) -> TensorType:
+    if t.shape is None:
+        return t
+    k = normal_axis(axis, (*t.shape, None))
+    return TensorType(t.dtype, (*t.shape[:k], length, *t.shape[k:]))
+
+
+@register_op(infer=infer_scan)
+def scan(*srcs: Array, body: Graph, states: int, scanned: int, input_axes: list[int], reverse_inputs: list[bool],
+         output_axes: list[int], reverse_outputs: list[bool]) -> tuple[Array, ...]:
+    """Run `body` for each slice of the scanned operands along their axes (ONNX Scan, version 9).
+
+    The body takes (states, slices, other operands) and gives (states, values), which are stacked along their axes. An
+    operand or result marked reverse goes from its end to its beginning.
+    """
+    carried, rest = list(srcs[:states]), srcs[states + scanned:]
+    parts = [np.moveaxis(x, axis, 0)[::-1 if back else 1] for x, axis, back
+             in zip(srcs[states:states + scanned], input_axes, reverse_inputs, strict=True)]
+    kept: list[list[Array]] = [[] for _ in body.outputs[states:]]
+    for slices in zip(*parts, strict=True):
+        outs = call(body, [*carried, *slices, *rest])
+        carried = outs[:states]
+        for values, x in zip(kept, outs[states:], strict=True):
+            values.append(x)
+    whole = [_stack(values[::-1] if back else values, v.type) for values, back, v
+             in zip(kept, reverse_outputs, body.outputs[states:], strict=True)]
+    return (*carried, *(np.moveaxis(x, 0, axis) for x, axis in zip(whole, output_axes, strict=True)))

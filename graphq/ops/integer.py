@@ -1,0 +1,121 @@
+"""Integer products with s32 results, and the range of dynamic quantization, as ONNX has them."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.dtypes import f32, s8, s32, u8
+from graphq.errors import GraphError
+from graphq.ir import TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array, quiet
+from graphq.ops.conv import correlate, infer_convolution
+from graphq.ops.infer import Shape, broadcast, expect_dtype
+from graphq.ops.matmul import infer_matmul
+from graphq.ops.window import AutoPad, padding
+
+
+def _as_f32(type: TensorType) -> TensorType:
+    return TensorType(f32, type.shape)
+
+
+def _check(name: str, src: TensorType, zero_point: TensorType | None) -> None:
+    """8-bit, a zero point of the same dtype."""
+    expect_dtype(name, src, (s8, u8))
+    if zero_point is not None and zero_point.dtype != src.dtype:
+        raise GraphError(f"the zero point of '{name}' must be {src.dtype}, got {zero_point}")
+
+
+def _less(x: Array, zero_point: Array | None, axis: int) -> Array:
+    """`x - zero_point` in f64, one zero point for all, or one for each index of `axis`."""
+    if zero_point is None:
+        return x.astype(np.float64)
+    z = zero_point.astype(np.float64)
+    if z.ndim == 1 and z.size > 1:
+        z = z.reshape([-1 if k == axis % x.ndim else 1 for k in range(x.ndim)])
+    return x.astype(np.float64) - z
+
+
+def _wrapped(y: Array) -> Array:
+    """Exact integers of f64 in s32, which wraps."""
+    return np.asarray(y.astype(np.int64).astype(np.int32))
+
+
+def _fits(src: Shape, zero_point: TensorType | None, axis: int, name: str) -> None:
+    if src is None or zero_point is None or zero_point.shape is None or len(src) < 2:
+        return
+    z = zero_point.shape
+    if len(z) == 1 and z != (1,):
+        z = tuple(z[0] if k == axis % len(src) else 1 for k in range(len(src)))
+    whole = broadcast(src, z)
+    if whole is not None and len(whole) != len(src):
+        raise GraphError(f"the zero point of '{name}' must broadcast to it, got {zero_point}")
+
+
+def infer_matmul_integer(a: TensorType, b: TensorType, a_zero_point: TensorType | None = None,
+                         b_zero_point: TensorType | None = None) -> TensorType:
+    """numpy.matmul's shapes; zero points are one, a vector (by rows of a, columns of b), or broadcast."""
+    _check("a", a, a_zero_point)
+    _check("b", b, b_zero_point)
+    _fits(a.shape, a_zero_point, -2, "a")
+    _fits(b.shape, b_zero_point, -1, "b")
+    out = infer_matmul(_as_f32(a), _as_f32(b), transpose_a=False, transpose_b=False, accumulation_mode="strict",
+                       dtype=None)
+    return TensorType(s32, out.shape)
+
+
+@register_op(infer=infer_matmul_integer)
+def matmul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
+    """`(a - a_zero_point) @ (b - b_zero_point)` as s32, which wraps (ONNX MatMulInteger)."""
+    # Sums of products of 9 bits are exact in f64 for k < 2**35.
+    return _wrapped(_less(a, a_zero_point, -2) @ _less(b, b_zero_point, -1))
+
+
+def infer_conv_integer(src: TensorType, weights: TensorType, src_zero_point: TensorType | None = None,
+                       weights_zero_point: TensorType | None = None, *, strides: tuple[int, ...],
+                       pads_begin: tuple[int, ...], pads_end: tuple[int, ...], dilations: tuple[int, ...],
+                       auto_pad: str, groups: int) -> TensorType:
+    """As a convolution, channels first; one zero point, or one for each output channel of the weights."""
+    _check("src", src, src_zero_point)
+    _check("weights", weights, weights_zero_point)
+    if src_zero_point is not None and src_zero_point.shape not in ((), (1,), None):
+        raise GraphError(f"the zero point of 'src' must be one number, got {src_zero_point}")
+    _fits(weights.shape, weights_zero_point, 0, "weights")
+    out = infer_convolution(_as_f32(src), _as_f32(weights), strides=strides, pads_begin=pads_begin, pads_end=pads_end,
+                            dilations=dilations, auto_pad=auto_pad, groups=groups, data_format="NCX",
+                            weights_format="OIX")
+    return TensorType(s32, out.shape)
+
+
+@register_op(infer=infer_conv_integer)
+def conv_integer(src: Array, weights: Array, src_zero_point: Array | None = None,
+                 weights_zero_point: Array | None = None, *, strides: list[int], pads_begin: list[int],
+                 pads_end: list[int], dilations: list[int], auto_pad: AutoPad = "none", groups: int = 1) -> Array:
+    """The convolution [n, c, ...] of `src - src_zero_point` with [o, c / groups, ...] as s32 (ONNX ConvInteger).
+
+    Padding is the zero point.
+    """
+    x, w = _less(src, src_zero_point, 0), _less(weights, weights_zero_point, 0)
+    pads = [padding(auto_pad, n, (k - 1) * d + 1, s, b, e) for n, k, d, s, b, e
+            in zip(x.shape[2:], w.shape[2:], dilations, strides, pads_begin, pads_end, strict=True)]
+    return _wrapped(correlate(x, w, tuple(strides), tuple(dilations), pads, groups, np.float64))
+
+
+def infer_dynamic_range(src: TensorType) -> tuple[TensorType, TensorType]:
+    """f32 in; a scale and a zero point, one of each."""
+    expect_dtype("src", src, (f32,))
+    return TensorType(f32, ()), TensorType(u8, ())
+
+
+@register_op(infer=infer_dynamic_range)
+@quiet
+def dynamic_range(src: Array) -> tuple[Array, Array]:
+    """The scale and zero point by which u8 covers all of `src` and 0 (ONNX DynamicQuantizeLinear).
+
+    With top = max(src, 0) and low = min(src, 0): `scale = (top - low) / 255`, and 1 / 255 where both are 0;
+    `zero_point = rint(clip(-low / scale, 0, 255))`, all in f32.
+    """
+    zero = np.float32(0)
+    top, low = np.maximum(zero, src.max(initial=0)), np.minimum(zero, src.min(initial=0))
+    scale = np.float32(1 if top == low else top - low) / np.float32(255)
+    zp = np.rint(np.clip(zero - low / scale, 0, 255))
+    return np.asarray(scale, np.float32), np.asarray(np.nan_to_num(zp), np.uint8)

@@ -1,0 +1,119 @@
+"""quantize_linear and dequantize_linear: ONNX's operators in full, where quantize and dequantize have no form for them.
+
+Scales and zero points are tensors: one for all elements, one for each index of `axis`, or (`block_size` > 0) one for
+each block of so many elements along `axis`, of which the last may be smaller.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq import dtypes as t
+from graphq.dtypes import DType, as_dtype
+from graphq.errors import GraphError
+from graphq.ir import TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array, quiet
+from graphq.ops.infer import FLOATS, Shape, expect_dtype, listing, normal_axis, show
+
+INTEGERS = (t.s8, t.u8, t.s16, t.u16, t.s4, t.u4, t.s2, t.u2)
+NARROW = (t.f8_e4m3, t.f8_e4m3fnuz, t.f8_e5m2, t.f8_e5m2fnuz, t.f4_e2m1)
+SCALES = (*FLOATS, t.f8_e8m0)
+
+
+def check_granularity(src: Shape, scale: Shape, axis: int, block_size: int) -> None:
+    """Raise GraphError unless the scale's shape fits the source's."""
+    if src is None or scale is None or scale in ((), (1,)) and not block_size:
+        return
+    if block_size < 0:
+        raise GraphError(f"block_size must not be negative, got {block_size}")
+    k = normal_axis(axis, src)
+    want = (src[k],)
+    if block_size:
+        size = src[k]
+        want = (*src[:k], None if size is None else -(-size // block_size), *src[k + 1:])
+    if len(want) != len(scale) or any(a is not None and b is not None and a != b
+                                      for a, b in zip(want, scale, strict=True)):
+        raise GraphError(f"scales must have shape [], [1] or {show(want)} for {show(src)} at axis {axis}"
+                         f"{f' in blocks of {block_size}' if block_size else ''}, got {show(scale)}")
+
+
+def spread(values: Array, shape: tuple[int, ...], axis: int, block_size: int) -> Array:
+    """Scales or zero points so that they broadcast with a tensor of `shape`."""
+    if values.size == 1 and not block_size:
+        return values.reshape(())
+    k = axis % len(shape)
+    if block_size:
+        return np.repeat(values, block_size, axis=k)[(*[slice(None)] * k, slice(shape[k]))]
+    return values.reshape([-1 if d == k else 1 for d in range(len(shape))])
+
+
+def _check_zero_point(dtype: DType, scale: TensorType, zero_point: TensorType | None) -> None:
+    if zero_point is None:
+        return
+    if zero_point.dtype != dtype:
+        raise GraphError(f"'zero_point' must be {dtype}, got {zero_point}")
+    a, b = scale.shape, zero_point.shape
+    if a is not None and b is not None and (len(a) != len(b) or any(x is not None and y is not None and x != y
+                                                                    for x, y in zip(a, b, strict=True))):
+        raise GraphError(f"'zero_point' must have the scale's shape, got {zero_point} and {scale}")
+
+
+def infer_quantize_linear(src: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, dtype: DType,
+                          axis: int, block_size: int, saturate: bool, precision: DType) -> TensorType:
+    """A float or s32 in, a quantised dtype out."""
+    expect_dtype("src", src, (*FLOATS, t.s32))
+    expect_dtype("scale", scale, (*SCALES, t.s32))
+    if dtype not in (*INTEGERS, *NARROW):
+        raise GraphError(f"dtype must be {listing((*INTEGERS, *NARROW))}, got {dtype}")
+    if precision not in (*FLOATS, t.f64):
+        raise GraphError(f"precision must be {listing((*FLOATS, t.f64))}, got {precision}")
+    _check_zero_point(dtype, scale, zero_point)
+    check_granularity(src.shape, scale.shape, axis, block_size)
+    return TensorType(dtype, src.shape)
+
+
+@register_op(infer=infer_quantize_linear)
+@quiet
+def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *, dtype: DType, axis: int = 1,
+                    block_size: int = 0, saturate: bool = True, precision: DType = t.f32) -> Array:
+    """`saturate(rint(src / scale) + zero_point)`, ties to even; the quotient is rounded to `precision` (ONNX
+    QuantizeLinear). NaN gives the zero point.
+
+    Floats take no zero point: the quotient is rounded to nearest even, beyond the range to the greatest finite value,
+    infinities included, or without `saturate` to what the dtype has there (an infinity or NaN).
+    """
+    s = spread(scale.astype(np.float64), src.shape, axis, block_size)
+    # Division in f64 rounds to f32, bf16 and f16 as one division there does: 53 >= 2 * 24 + 2 bits.
+    q = (src.astype(precision.numpy).astype(np.float64) / s).astype(precision.numpy).astype(np.float64)
+    if dtype.kind == "float":
+        top = np.float64(dtype.max)
+        return np.asarray((np.clip(q, -top, top) if saturate or dtype == t.f4_e2m1 else q).astype(dtype.numpy))
+    zp = np.float64(0) if zero_point is None else spread(zero_point.astype(np.float64), src.shape, axis, block_size)
+    y = np.where(np.isnan(q), zp, np.rint(q) + zp)
+    return np.asarray(np.clip(y, dtype.min, dtype.max).astype(np.int32).astype(dtype.numpy))
+
+
+def infer_dequantize_linear(src: TensorType, scale: TensorType, zero_point: TensorType | None = None, *, dtype: DType,
+                            axis: int, block_size: int) -> TensorType:
+    """A quantised dtype or s32 in, a float one out."""
+    expect_dtype("src", src, (*INTEGERS, *NARROW, t.s32))
+    expect_dtype("scale", scale, SCALES)
+    if dtype not in FLOATS:
+        raise GraphError(f"dtype must be {listing(FLOATS)}, got {dtype}")
+    _check_zero_point(src.dtype, scale, zero_point)
+    check_granularity(src.shape, scale.shape, axis, block_size)
+    return TensorType(dtype, src.shape)
+
+
+@register_op(infer=infer_dequantize_linear)
+@quiet
+def dequantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *, dtype: DType = t.f32,
+                      axis: int = 1, block_size: int = 0) -> Array:
+    """`(src - zero_point) * scale` in f32, the difference exact, rounded to `dtype` (ONNX DequantizeLinear)."""
+    s = spread(scale.astype(np.float32), src.shape, axis, block_size)
+    if as_dtype(src.dtype).kind == "float":
+        x = src.astype(np.float32)
+    else:
+        zp = 0 if zero_point is None else spread(zero_point.astype(np.int64), src.shape, axis, block_size)
+        x = (src.astype(np.int64) - zp).astype(np.float32)
+    return np.asarray((x * s).astype(dtype.numpy))

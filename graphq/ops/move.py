@@ -1,0 +1,113 @@
+"""Ops that move elements without arithmetic, beyond oneDNN's: gather, slice, pad, expand. Every dtype."""
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from graphq.dtypes import s32, s64
+from graphq.errors import GraphError
+from graphq.ir import Dim, TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array
+from graphq.ops.infer import broadcast, expect_dtype, normal_axis, show
+
+
+def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
+    """The dimensions of the indices in place of that of the axis."""
+    expect_dtype("indices", indices, (s32, s64))
+    if src.shape is None:
+        return TensorType(src.dtype, None)
+    k = normal_axis(axis, src.shape)
+    if indices.shape is None:
+        return TensorType(src.dtype, None)
+    return TensorType(src.dtype, (*src.shape[:k], *indices.shape, *src.shape[k + 1:]))
+
+
+@register_op(infer=infer_gather)
+def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
+    """`src` at `indices` along `axis`; negative ones count from the end (ONNX Gather).
+
+    Raises GraphError for an index outside.
+    """
+    size = src.shape[axis]
+    if indices.size and not (-size <= indices.min() and indices.max() < size):
+        raise GraphError(f"gather: indices must be in [{-size}, {size - 1}] for axis {axis} of shape "
+                         f"{show(src.shape)}, got [{indices.min()}, {indices.max()}]")
+    return np.asarray(np.take(src, indices, axis=axis))
+
+
+def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...],
+                steps: tuple[int, ...]) -> TensorType:
+    """Along each of the axes, as many elements as Python's slice takes."""
+    if not len(axes) == len(starts) == len(ends) == len(steps) or 0 in steps:
+        raise GraphError(f"axes, starts, ends and steps must be as many, and steps not 0, got {list(axes)}, "
+                         f"{list(starts)}, {list(ends)}, {list(steps)}")
+    if src.shape is None:
+        return src
+    out: list[Dim] = list(src.shape)
+    normal = [normal_axis(a, src.shape, "axes") for a in axes]
+    if len(set(normal)) < len(normal):
+        raise GraphError(f"axes must be different ones, got {list(axes)} for {src}")
+    for k, *limits in zip(normal, starts, ends, steps, strict=True):
+        size = src.shape[k]
+        out[k] = None if size is None else len(range(*_bounds(size, *limits)))
+    return TensorType(src.dtype, tuple(out))
+
+
+def _bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:
+    """ONNX's clamping: numbers from the end are negative, and what lies outside is the end itself."""
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    start, end = (x + size if x < 0 else x for x in (start, end))
+    return min(max(start, max(low, 0)), high), min(max(end, low), high), step
+
+
+@register_op(infer=infer_slice)
+def slice_(src: Array, *, axes: list[int], starts: list[int], ends: list[int], steps: list[int]) -> Array:
+    """The elements from start to before end in steps, along each of `axes` (ONNX Slice)."""
+    for axis, *limits in zip(axes, starts, ends, steps, strict=True):
+        start, end, step = _bounds(src.shape[axis], *limits)
+        src = np.moveaxis(np.moveaxis(src, axis, 0)[slice(start, None if end < 0 else end, step)], 0, axis)
+    return src
+
+
+def infer_pad(src: TensorType, *, pads_begin: tuple[int, ...], pads_end: tuple[int, ...], mode: str,
+              value: float) -> TensorType:
+    """Dimensions grow, or shrink by negative pads."""
+    rank = len(pads_begin) if src.shape is None else len(src.shape)
+    if len(pads_begin) != rank or len(pads_end) != rank:
+        raise GraphError(f"pads_begin and pads_end must have one value an axis of {src}, got {list(pads_begin)} and "
+                         f"{list(pads_end)}")
+    if src.shape is None:
+        return TensorType(src.dtype, (None,) * rank)
+    out = tuple(None if d is None else d + b + e for d, b, e in zip(src.shape, pads_begin, pads_end, strict=True))
+    if any(d is not None and d < 0 for d in out):
+        raise GraphError(f"pads {list(pads_begin)} and {list(pads_end)} take more than {src} has")
+    return TensorType(src.dtype, out)
+
+
+@register_op(infer=infer_pad)
+def pad(src: Array, *, pads_begin: list[int], pads_end: list[int],
+        mode: Literal["constant", "edge", "reflect", "wrap"] = "constant", value: float = 0.0) -> Array:
+    """`src` with elements before and after along each axis; negative numbers take some away (ONNX Pad).
+
+    They are `value`, or what `mode` says as numpy.pad does.
+    """
+    kept = tuple(slice(max(-b, 0), n - max(-e, 0)) for n, b, e in zip(src.shape, pads_begin, pads_end, strict=True))
+    widths = [(max(b, 0), max(e, 0)) for b, e in zip(pads_begin, pads_end, strict=True)]
+    if mode == "constant":
+        return np.pad(src[kept], widths, constant_values=np.asarray(value).astype(src.dtype)[()])
+    return np.pad(src[kept], widths, mode=mode)
+
+
+def infer_expand(src: TensorType, *, shape: tuple[int, ...]) -> TensorType:
+    """The broadcast of the source's shape and `shape`."""
+    if any(d < 0 for d in shape):
+        raise GraphError(f"shape must have dimensions >= 0, got {list(shape)}")
+    return TensorType(src.dtype, broadcast(src.shape, shape))
+
+
+@register_op(infer=infer_expand)
+def expand(src: Array, *, shape: list[int]) -> Array:
+    """`src` repeated along dimensions of 1, as far as it broadcasts with `shape` (ONNX Expand)."""
+    return np.broadcast_to(src, np.broadcast_shapes(src.shape, tuple(shape))).copy()

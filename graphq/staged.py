@@ -1,0 +1,78 @@
+"""StagedRunner: runs a graph some of whose shapes depend on data."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from graphq.interpret import evaluate
+from graphq.ir import Graph
+from graphq.runtime import Plan
+from graphq.stages import stages
+
+if TYPE_CHECKING:
+    from graphq.compile import CompiledGraph
+
+
+class StagedRunner:
+    """The compiled head, the references of the cut, and the tail, which compiles for each new set of shapes.
+
+    `compile` compiles a part of the graph with the options of the whole.
+    """
+
+    def __init__(self, graph: Graph, compile: Callable[[Graph], CompiledGraph]) -> None:
+        self.stages = stages(graph)
+        self.inputs = [str(v.name) for v in graph.inputs]
+        self.output_types = tuple(v.type for v in graph.outputs)
+        parts = self.stages.head, self.stages.tail
+        self.head, self.tail = (compile(part) if part.outputs else None for part in parts)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the head."""
+        fixed = self.head and self.head._fixed
+        return fixed.runner.plan if fixed else None
+
+    def __call__(self, inputs: Sequence[np.ndarray],
+                 outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Run on checked arrays; the outputs (new ones, or those given, filled)."""
+        outs = self._run(dict(zip(self.inputs, inputs, strict=True)), lambda model, feeds: model(feeds))
+        if outputs is None:
+            return outs
+        for given, x in zip(outputs, outs, strict=True):
+            given[...] = x
+        return list(outputs)
+
+    def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The same in NumPy."""
+        return self._run(inputs, lambda model, feeds: model.formula(feeds))
+
+    def explain(self, report: Callable[[CompiledGraph], str]) -> str:
+        """The `report` of the head and of the tail, and the operations between them."""
+        cut = self.stages.cut
+        lines = ["shapes depend on data: the graph runs in stages"]
+        if self.head is not None:
+            lines.append(report(self.head))
+        lines.append("these run as NumPy references, and their results decide the shapes of what follows:")
+        lines += [f"  {cut.describe(n)}" for n in cut.nodes if n.op.name != "constant"]
+        if self.tail is not None:
+            lines.append(report(self.tail))
+        return "\n".join(lines)
+
+    def _run(self, inputs: Mapping[str, np.ndarray],
+             call: Callable[[CompiledGraph, Mapping[str, np.ndarray]], object]) -> list[np.ndarray]:
+        env = {**self.stages.constants, **inputs}
+        if self.head is not None:
+            env |= _results(self.head, call(self.head, {n: env[n] for n in self.head.names}))
+        cut = self.stages.cut
+        results = evaluate(cut, {str(v.name): env[str(v.name)] for v in cut.inputs})
+        env |= dict(zip(cut.output_names, (np.array(x, order="C") for x in results), strict=True))
+        if self.tail is not None:
+            env |= _results(self.tail, call(self.tail, {n: env[n] for n in self.tail.names}))
+        return [env[name] for name in self.stages.outputs]
+
+
+def _results(model: CompiledGraph, out: object) -> dict[str, np.ndarray]:
+    """What a compiled graph returned, by name."""
+    return out if isinstance(out, dict) else {model.source.output_names[0]: out}  # type: ignore[dict-item]

@@ -1,0 +1,115 @@
+"""The ONNX project's node tests; a sample of their modules, or all with GRAPHQ_ONNX_NODES=all.
+
+`GRAPHQ_ONNX_NODES=all pytest tests/onnx/test_nodes.py -s` prints how many pass natively and which are refused.
+"""
+import importlib
+import os
+import pkgutil
+import re
+import warnings
+from collections import Counter
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+import onnx.backend.test.case.node as cases  # noqa: E402
+
+import graphq as gq  # noqa: E402
+from graphq.errors import GraphqError  # noqa: E402
+from graphq.onnx import backend  # noqa: E402
+
+UNSUPPORTED = "element type string is not supported|must be a tensor, got|random numbers are not defined"
+"""The reasons that a test may be refused for: types that graphq does not have, and random numbers."""
+
+REFUSED = {"test_scan_sum": "No registered|Scan|RuntimeError"}
+"""Tests that are refused for another reason: Scan before version 9 has batches."""
+
+_made: dict[str, list] = {}
+
+
+def modules():
+    """The names of all modules."""
+    return sorted(m.name for m in pkgutil.iter_modules(cases.__path__) if not m.name.startswith("_"))
+
+
+def collect(module):
+    """The tests that a module of onnx.backend.test.case.node makes when it is imported first."""
+    if module not in _made:
+        before = len(cases._NodeTestCases)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module(f"{cases.__name__}.{module}")
+        _made[module] = cases._NodeTestCases[before:]
+    return _made[module]
+
+
+def array(x):
+    """A TensorProto or number as an array."""
+    return onnx.numpy_helper.to_array(x) if isinstance(x, onnx.TensorProto) else np.asarray(x)
+
+
+def run(case):
+    """Run a test compiled: the loaded graph. Raises AssertionError for wrong results."""
+    model = gq.compile(gq.load_onnx(case.model), threads=1)
+    rep = backend.GraphqRep(model)
+    for inputs, outputs in case.data_sets:
+        got = rep.run([array(x) for x in inputs])
+        assert len(got) == len(outputs)
+        for g, w in zip(got, map(array, outputs), strict=True):
+            assert g.dtype == w.dtype and g.shape == w.shape, (g.dtype, w.dtype, g.shape, w.shape)
+            if np.issubdtype(g.dtype, np.integer) or g.dtype == bool:
+                np.testing.assert_array_equal(g, w)
+            else:
+                np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=max(case.rtol, 1e-3),
+                                           atol=max(case.atol, 1e-7))
+    return model.source
+
+
+ALL = os.environ.get("GRAPHQ_ONNX_NODES") == "all"
+
+QUANTIZATION = ("convinteger", "dequantizelinear", "dynamicquantizelinear", "matmulinteger", "qlinearconv",
+                "qlinearmatmul", "quantizelinear")
+SAMPLE = ("add", "batch_normalization", "clip", "compress", "concat", "conv", "convtranspose", "flatten", "gather",
+          "gemm", "globalaveragepool", "identity", "if_", "loop", "matmul", "nonzero", "scan", "slice", "split",
+          "squeeze", "string_concat", "unique", "where")
+
+
+@pytest.mark.parametrize("module", QUANTIZATION)
+def test_quantization_is_native_and_exact(module):
+    tests = collect(module)
+    assert tests
+    for case in tests:
+        source = run(case)
+        names = {n.op.name for n in source.nodes}
+        assert case.name.endswith("_expanded") or not names & {"onnx_node"}, (case.name, names)
+
+
+def test_dequantized_numbers_are_equal_bit_for_bit():
+    for case in collect("dequantizelinear"):
+        (inputs, (want,)), = case.data_sets
+        (got,) = backend.prepare(case.model).run([array(x) for x in inputs])
+        assert got.dtype == want.dtype and np.array_equal(got, want), case.name
+
+
+@pytest.mark.parametrize("module", [m for m in modules() if m not in QUANTIZATION] if ALL else SAMPLE)
+def test_module(module, record):
+    for case in collect(module):
+        try:
+            source = run(case)
+        except GraphqError as e:
+            assert re.search(REFUSED.get(case.name, UNSUPPORTED), str(e)), f"{case.name}: {e}"
+            record["refused", case.name] += 1
+            continue
+        foreign = {n.attrs["op_type"] for n in source.nodes if n.op.name == "onnx_node"}
+        record["by ONNX's reference" if foreign else "native"] += 1
+
+
+@pytest.fixture(scope="module")
+def record():
+    counts: Counter = Counter()
+    yield counts
+    passed = {k: n for k, n in counts.items() if isinstance(k, str)}
+    refused = sorted(k[1] for k in counts if k not in passed)
+    print(f"\n{sum(passed.values())} pass {passed}, {len(refused)} refused: {', '.join(refused)}")
