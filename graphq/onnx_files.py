@@ -18,7 +18,7 @@ def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto) -> Graph:
     Inputs and outputs keep their names and order, symbolic dimensions are open. Raises ParseError for what is not a
     model, GraphError, naming the node, for one that breaks a rule, GraphqError when the package onnx is missing.
     """
-    return _front_end().load_onnx(source)  # type: ignore[no-any-return]
+    return _front_end().load_onnx(source)
 
 
 def _front_end() -> ModuleType:

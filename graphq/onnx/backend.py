@@ -17,7 +17,7 @@ from graphq.onnx.loading import load_onnx
 from graphq.onnx.types import element_of
 
 
-class GraphqRep(BackendRep):  # type: ignore[misc]
+class GraphqRep(BackendRep):
     """A compiled model. `run` takes the inputs in order, or a mapping by name; arrays, or TensorProtos."""
 
     def __init__(self, model: CompiledGraph) -> None:
@@ -45,7 +45,7 @@ def _given_back(name: str, x: np.ndarray, every: bool, same: bool) -> Any:
     return make_tensor(name, element_of(as_dtype(x.dtype)), x.shape, x) if same else x
 
 
-class GraphqBackend(Backend):  # type: ignore[misc]
+class GraphqBackend(Backend):
     """graphq on the CPU. Options are those of `graphq.compile`."""
 
     @classmethod

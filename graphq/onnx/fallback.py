@@ -104,7 +104,7 @@ def run(model: bytes, srcs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ..
     """The node's results; raises GraphError when the reference evaluator has none."""
     proto = parsed(model)
     feeds = {slot.name: x for slot, x in zip(proto.graph.input, srcs, strict=True)}
-    types = infer(model, tuple(TensorType(tensor_type(slot.type, slot.name).dtype, np.shape(x))
+    types = infer(model, tuple(TensorType(tensor_type(slot.type, slot.name).dtype, np.asarray(x).shape)
                                for slot, x in zip(proto.graph.input, srcs, strict=True)))
     node = proto.graph.node[0]
     try:

@@ -127,8 +127,7 @@ def qlinear_conv(c: Call) -> Outputs:
     px = _parameters(c, x, c.input(1), c.optional(2), 1)
     pw = _parameters(c, w, c.input(4), c.optional(5), 0)
     if bias is not None:
-        scale = c.graph.multiply(_f32(c, px.scale), _f32(c, pw.scale))
-        bias = dequantized(c, bias, Parameters(_computed(c, scale), None, 0))
+        bias = dequantized(c, bias, Parameters(_product(c, px.scale, pw.scale), None, 0))
     y = c.graph.convolution(dequantized(c, x, px), dequantized(c, w, pw), bias, groups=c.attr("group", 1),
                             weights_format="OIX", **windows(c, spatial(x)))
     return _result(c, y, 6, x.dtype)
@@ -233,12 +232,8 @@ def _output_dtype(c: Call, zp: Value | None) -> DType:
     return given or (t.u8 if zp is None else zp.dtype)
 
 
-def _f32(c: Call, x: Value) -> Value:
-    return x if x.dtype == t.f32 else c.graph.type_cast(x, dtype=t.f32)
-
-
-def _computed(c: Call, x: Value) -> Value:
-    """The product of constants as a constant."""
-    assert x.node is not None
-    data = [v.data for v in x.node.operands]
-    return x if any(d is None for d in data) else c.graph.constant(np.multiply(*data))
+def _product(c: Call, a: Value, b: Value) -> Value:
+    """The product of two scales in f32."""
+    if a.data is not None and b.data is not None:
+        return c.graph.constant(np.multiply(a.data, b.data, dtype=np.float32))
+    return c.graph.multiply(*(x if x.dtype == t.f32 else c.graph.type_cast(x, dtype=t.f32) for x in (a, b)))

@@ -7,7 +7,7 @@ import numpy as np
 
 from graphq.errors import GraphError
 from graphq.ir import Value
-from graphq.onnx.importer import Call, Outputs, imports
+from graphq.onnx.importer import Call, Outputs, Refused, imports
 from graphq.onnx.tensors import dense
 from graphq.ops.infer import normal_axis
 
@@ -60,8 +60,10 @@ def range_(c: Call) -> Outputs:
     if start.dtype.kind not in "iuf" or delta == 0:
         return None
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
-    return None if limited((count,)) is None or start.dtype.itemsize < 4 else c.graph.constant(
-        (start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype))
+    if start.dtype.itemsize < 4:
+        return None
+    limited((count,))
+    return c.graph.constant((start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype))
 
 
 @imports("Reshape")
@@ -117,7 +119,7 @@ def known(c: Call, k: int) -> np.ndarray:
 
 
 def limited(dims: tuple[int, ...]) -> tuple[int, ...]:
-    """The dimensions; raises GraphError for negative ones and for too many elements."""
+    """The dimensions; raises Refused for negative ones and for too many elements."""
     if any(d < 0 for d in dims) or math.prod(dims) > MAX_ELEMENTS:
-        raise GraphError(f"a constant of shape {list(dims)} is refused")
+        raise Refused(f"a constant of shape {list(dims)} is refused")
     return dims

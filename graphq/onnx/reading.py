@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NoReturn, TypeAlias
 
 import onnx
+import onnx.inliner
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from graphq.errors import GraphError, ParseError

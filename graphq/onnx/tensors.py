@@ -78,9 +78,9 @@ def _read(location: str, offset: int | None, length: int | None, folder: str | N
     if folder is None:
         raise ParseError(f"{where}: external data needs a model that is loaded from a path")
     root = os.path.realpath(folder)
-    path = os.path.realpath(os.path.join(root, location))
-    inside = os.path.commonpath([root, path]) == root and path != root if "\0" not in location else False
-    if not location or os.path.isabs(location) or not inside:
+    relative = bool(location) and "\0" not in location and not os.path.isabs(location)
+    path = os.path.realpath(os.path.join(root, location)) if relative else root
+    if path == root or os.path.commonpath([root, path]) != root:
         raise ParseError(f"{where}: external data: {location!r} is not a file in the model's folder")
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):

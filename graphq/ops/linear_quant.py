@@ -10,7 +10,7 @@ import numpy as np
 from graphq import dtypes as t
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
-from graphq.ir import TensorType
+from graphq.ir import Dim, TensorType
 from graphq.op import register_op
 from graphq.ops.compute import Array, quiet
 from graphq.ops.infer import FLOATS, Shape, expect_dtype, listing, normal_axis, show
@@ -27,7 +27,7 @@ def check_granularity(src: Shape, scale: Shape, axis: int, block_size: int) -> N
     if block_size < 0:
         raise GraphError(f"block_size must not be negative, got {block_size}")
     k = normal_axis(axis, src)
-    want = (src[k],)
+    want: tuple[Dim, ...] = (src[k],)
     if block_size:
         size = src[k]
         want = (*src[:k], None if size is None else -(-size // block_size), *src[k + 1:])

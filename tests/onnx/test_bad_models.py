@@ -1,0 +1,130 @@
+"""What load_onnx refuses: broken files, external data, models that break a rule; always a graphq error."""
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+import graphq as gq  # noqa: E402
+from graphq.errors import GraphError, GraphqError, ParseError  # noqa: E402
+
+ADD = "net (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { y = Add(x, w) }"
+
+
+def model(text, opset=17):
+    """A ModelProto from ONNX's text form."""
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}')
+
+
+def external(location, **facts):
+    """A model whose initializer lies in another file."""
+    m = model(ADD)
+    w = m.graph.initializer[0]
+    w.ClearField("float_data")
+    w.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": location, **facts}.items():
+        w.external_data.add(key=key, value=str(value))
+    return m
+
+
+def test_external_data(tmp_path):
+    (tmp_path / "w.bin").write_bytes(b"pad " + np.float32([3, 4]).tobytes())
+    m = external("w.bin", offset=4, length=8)
+    (tmp_path / "m.onnx").write_bytes(m.SerializeToString())
+    g = gq.load_onnx(tmp_path / "m.onnx")
+    assert gq.reference(g, x=np.float32([1, 1])).tolist() == [4, 5]
+    with pytest.raises(ParseError, match="initializer 'w'.*needs a model that is loaded from a path"):
+        gq.load_onnx(m)
+
+
+@pytest.mark.parametrize("location,facts,message", [
+    ("gone.bin", {}, "No such file"), ("../w.bin", {}, "not a file in the model's folder"),
+    ("/etc/hostname", {}, "not a file in the model's folder"), ("", {}, "not a file in the model's folder"),
+    ("sub/../../w.bin", {}, "not a file in the model's folder"), ("link", {}, "not a file in the model's folder"),
+    ("sub", {}, "not a regular file"), ("w.bin", {"offset": -1}, "offset must be a number"),
+    ("w.bin", {"offset": 9}, "the model wants"), ("w.bin", {"length": 10**12}, "the model wants"),
+    ("w.bin", {"length": 4}, "4 bytes do not fit"), ("a\0b", {}, "not a file in the model's folder"),
+], ids=range(12))
+def test_bad_external_data(tmp_path, location, facts, message):
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    (tmp_path / "w.bin").write_bytes(bytes(8))
+    (folder / "w.bin").write_bytes(bytes(8))
+    (folder / "link").symlink_to(tmp_path / "w.bin")
+    (folder / "m.onnx").write_bytes(external(location, **facts).SerializeToString())
+    with pytest.raises(GraphqError, match=message):
+        gq.load_onnx(folder / "m.onnx")
+
+
+@pytest.mark.parametrize("text,message", [
+    ("net (float[2] x) => (float[2] y) { y = Nope(x) }", "Nope"),
+    ("net (float[2] x) => (float[2] y) { y = Relu(z) }", "z"),
+    ("net (float[2] x) => (float[3] y) { y = Relu(x) }", r"output 'y': the model says f32\[3\], .* f32\[2\]"),
+    ("net (float[2] x) => (float[2] y) { y = Add(x) }", "Add"),
+    ("net (float[2, 3] x, float[4, 5] w) => (float[2, 5] y) { y = MatMul(x, w) }", "MatMul 'y'"),
+    ("net (string[2] x) => (string[2] y) { y = Identity(x) }", "input 'x': element type string is not supported"),
+    ("net (seq(float[2]) x) => (int64 y) { y = SequenceLength(x) }", "must be a tensor, got sequence_type"),
+    ("net (float[2] x) => (float[2] y) { y = RandomNormalLike(x) }", "random numbers are not defined"),
+    ("net () => (float[n, m] y) <int64[2] s = {1000000000, 1000000000}> { y = ConstantOfShape(s) }", "is refused"),
+    ("net (float[2] x) => (uint8[2] y) <float s = {0}> { y = QuantizeLinear(x, s) }",
+     "QuantizeLinear 'y': scales must be finite and positive, got 0.0"),
+    ("net (float[2, 3] x) => (uint8[2, 3] y) <float[2] s = {1, 2}> { y = QuantizeLinear(x, s) }",
+     r"QuantizeLinear 'y': scales must have shape \[\], \[1\] or \[3\] for \[2,3\] at axis 1, got \[2\]"),
+    ("net (uint8[2] x) => (float[2] y) <float s = {1}, uint8[2] z = {0, 0}> { y = DequantizeLinear(x, s, z) }",
+     "DequantizeLinear 'y': scale and zero point must have the same shape"),
+], ids=range(12))
+def test_models_that_break_a_rule_name_the_node(text, message):
+    with pytest.raises(GraphError, match=message):
+        gq.load_onnx(model(text))
+
+
+@pytest.mark.parametrize("data", [b"", b"abc", bytes(100), b"\x08\x08", b"\xff" * 50])
+def test_bytes_that_are_no_model(data):
+    with pytest.raises(ParseError, match="not an ONNX model"):
+        gq.load_onnx(data)
+
+
+@pytest.mark.parametrize("source", [None, 3, [b"x"], object()], ids=range(4))
+def test_what_is_no_source(source):
+    with pytest.raises(GraphError, match="load_onnx takes a path, bytes or a ModelProto"):
+        gq.load_onnx(source)
+
+
+def test_paths_that_are_no_model(tmp_path):
+    for path in (tmp_path, tmp_path / "gone.onnx", "a\0b"):
+        with pytest.raises(ParseError):
+            gq.load_onnx(path)
+
+
+OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+
+
+def function(name, *called):
+    """A function that calls others, one after the other."""
+    steps = [helper.make_node(op, ["a" if not k else f"v{k - 1}"], [f"v{k}" if k < len(called) - 1 else "b"],
+                              domain="" if op == "Relu" else "local") for k, op in enumerate(called)]
+    return helper.make_function("local", name, ["a"], ["b"], steps, OPSETS)
+
+
+@pytest.mark.parametrize("functions,name,message", [
+    ([function("f", "g"), function("g", "f")], "f", "calls itself"),
+    ([function("f0", "Relu", "Relu"), *(function(f"f{k}", *[f"f{k - 1}"] * 2) for k in range(1, 40))], "f39",
+     "more than 200000 nodes"),
+], ids=["cycle", "growth"])
+def test_functions_without_end(functions, name, message):
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy")
+    graph = helper.make_graph([helper.make_node(name, ["x"], ["y"], domain="local")], "net", [x], [y])
+    with pytest.raises(GraphError, match=message):
+        gq.load_onnx(helper.make_model(graph, functions=functions, ir_version=8, opset_imports=OPSETS))
+
+
+@pytest.mark.parametrize("dims", [[3], [1 << 40], [1 << 62, 1 << 62], [-2]], ids=range(4))
+def test_initializers_whose_data_does_not_fit(dims):
+    m = model(ADD)
+    w = m.graph.initializer[0]
+    w.CopyFrom(numpy_helper.from_array(np.float32([1, 2]), "w"))
+    del w.dims[:]
+    w.dims.extend(dims)
+    with pytest.raises(GraphError):
+        gq.load_onnx(m)

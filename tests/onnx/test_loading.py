@@ -1,0 +1,147 @@
+"""load_onnx: names, shapes, functions, control flow; runs that are staged; what the fallback is."""
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+
+import graphq as gq  # noqa: E402
+from graphq.errors import GraphqError, InputError  # noqa: E402
+
+
+def model(text, opset=17):
+    """A ModelProto from ONNX's text form."""
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]>\n{text}')
+
+
+def ops(graph):
+    return [n.op.name for n in graph.nodes if n.op.name != "constant"]
+
+
+def test_names_and_order_of_inputs_and_outputs():
+    m = model("""net (float[2] b, float[2] a) => (float[2] y, float[2] a2, float[2] b) {
+        y = Sub(a, b)  a2 = Identity(a) }""")
+    g = gq.load_onnx(m)
+    assert [v.name for v in g.inputs] == ["b", "a"] and g.output_names == ["y", "a2", "b"] and g.name == "net"
+    a, b = np.float32([1, 2]), np.float32([5, 7])
+    for out in (gq.reference(g, a=a, b=b), gq.compile(g)(a=a, b=b)):
+        assert [out[k].tolist() for k in ("y", "a2", "b")] == [[-4, -5], [1, 2], [5, 7]]
+
+
+def test_from_bytes_and_path(tmp_path):
+    m = model("net (float[2] x) => (float[2] y) { y = Relu(x) }")
+    path = tmp_path / "m.onnx"
+    onnx.save(m, path)
+    texts = {str(gq.load_onnx(s)) for s in (m, m.SerializeToString(), str(path), path)}
+    assert len(texts) == 1
+
+
+def test_an_input_with_an_initializer_is_a_constant():
+    m = model("net (float[2] x, float[2] w) => (float[2] y) <float[2] w = {3, 4}> { y = Add(x, w) }")
+    g = gq.load_onnx(m)
+    assert [v.name for v in g.inputs] == ["x"]
+    assert gq.reference(g, x=np.float32([1, 1])).tolist() == [4, 5]
+
+
+def test_symbolic_dimensions_are_open_and_resolve_at_the_first_call():
+    m = model("""net (float[batch, seq, 6] x) => (float[b, s, 2, 3] y) <int64[2] tail = {2, 3}, int64[2] i = {0, 1}> {
+        shape = Shape(x)  lead = Gather(shape, i)  target = Concat <axis = 0> (lead, tail)  r = Relu(x)
+        y = Reshape(r, target) }""")
+    g = gq.load_onnx(m)
+    assert g.inputs[0].shape == (None, None, 6) and "onnx_node" in ops(g)
+    compiled = gq.compile(g)
+    for shape in ((1, 4, 6), (3, 2, 6)):
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        want = np.maximum(x, 0).reshape(*shape[:2], 2, 3)
+        np.testing.assert_array_equal(compiled(x=x), want)
+        np.testing.assert_array_equal(gq.reference(g, x=x), want)
+        assert "onnx_node" not in ops(compiled.graph)
+
+
+DATA_DEPENDENT = """net (float[6] x) => (float[n] y, int64[1, n] i) {
+    r = Relu(x)  i = NonZero(r)  z = Squeeze(i)  picked = Gather(r, z)  y = Exp(picked) }"""
+
+
+@pytest.mark.parametrize("x", [[1, -1, 2, 0, 3, -5], [0, 0, 7, 0, 8, 0], [0] * 6])
+def test_shapes_that_depend_on_data_run_in_stages(x):
+    x = np.float32(x)
+    g = gq.load_onnx(model(DATA_DEPENDENT))
+    compiled = gq.compile(g)
+    for out in (compiled(x=x), compiled.formula(x=x), gq.reference(g, x=x)):
+        np.testing.assert_allclose(out["y"], np.exp(x[x > 0]), rtol=1e-6)
+        np.testing.assert_array_equal(out["i"], np.nonzero(x > 0))
+    text = compiled.explain()
+    assert "shapes depend on data" in text and "onnx_node NonZero" in text
+
+
+def test_strict_refuses_stages():
+    with pytest.raises(GraphqError, match="strict: shapes depend on data: .*NonZero"):
+        gq.compile(gq.load_onnx(model(DATA_DEPENDENT)), strict=True)
+
+
+def test_out_takes_results_of_stages():
+    m = model("net (float[4] x) => (int64[1, n] i) { i = NonZero(x) }")
+    out = np.zeros((1, 2), np.int64)
+    got = gq.compile(gq.load_onnx(m))(x=np.float32([0, 1, 0, 1]), out=out)
+    assert got[0] is out[0] or np.shares_memory(got, out)
+    assert out.tolist() == [[1, 3]]
+
+
+def test_local_functions_are_expanded():
+    m = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "local" : 1]>
+        net (float[2] x) => (float[2] y) { y = local.twice (x) }
+        <domain: "local", opset_import: ["" : 17]> twice (a) => (b) { b = Add(a, a) }""")
+    assert ops(gq.load_onnx(m)) == ["add"]
+
+
+def test_a_branch_of_a_constant_condition_is_put_in_place():
+    text = """net (float[2] x) => (float[2] y) <bool c = {%d}> { y = If (c) <
+        then_branch = a () => (float[2] t) { t = Exp(x) }, else_branch = b () => (float[2] e) { e = Abs(x) }> }"""
+    assert ops(gq.load_onnx(model(text % 1))) == ["exp"] and ops(gq.load_onnx(model(text % 0))) == ["abs"]
+
+
+def test_if_by_data_runs_one_branch_with_what_it_captures():
+    m = model("""net (float[2] x, bool c) => (float[2] y) { k = Abs(x)  y = If (c) <
+        then_branch = a () => (float[2] t) { t = Exp(k) }, else_branch = b () => (float[2] e) { e = Neg(k) }> }""")
+    x = np.float32([-1, 2])
+    compiled = gq.compile(gq.load_onnx(m))
+    np.testing.assert_allclose(compiled(x=x, c=np.array(True)), np.exp([1, 2]), rtol=1e-6)
+    assert compiled(x=x, c=np.array(False)).tolist() == [-1, -2]
+
+
+def test_loop_stacks_values_and_carries_states():
+    m = model("""net (int64 n, bool go, float s) => (float last, float[k] all) {
+        last, all = Loop (n, go, s) <body = b (int64 i, bool c, float a) => (bool d, float next, float v) {
+            d = Identity(c)  next = Add(a, a)  v = Identity(a) }> }""")
+    run = gq.compile(gq.load_onnx(m))
+    out = run(n=np.array(3), go=np.array(True), s=np.array(2, np.float32))
+    assert out["last"] == 16 and out["all"].tolist() == [2, 4, 8]
+    out = run(n=np.array(0), go=np.array(True), s=np.array(2, np.float32))
+    assert out["last"] == 2 and out["all"].shape == (0,)
+
+
+def test_scan_goes_backwards():
+    m = model("""net (float s, float[3, 2] x) => (float last, float[3, 2] y) {
+        last, y = Scan (s, x) <num_scan_inputs = 1, scan_input_directions = [1], body =
+            b (float a, float[2] row) => (float n, float[2] v) { t = ReduceSum <keepdims = 0> (row)  n = Add(a, t)
+                                                                v = Add(row, a) }> }""")
+    x = np.arange(6, dtype=np.float32).reshape(3, 2)
+    out = gq.compile(gq.load_onnx(m))(s=np.array(0, np.float32), x=x)
+    assert out["last"] == 15 and out["y"].tolist() == [[4, 5], [11, 12], [14, 15]]
+
+
+def test_the_fallback_is_named_and_goes_with_text_and_copies():
+    m = model("net (float[2, 3] x) => (float[2, 3] y) { y = Hardmax(x) }")
+    g = gq.load_onnx(m)
+    assert "onnx_node Hardmax" in gq.compile(g).explain()
+    again = gq.parse(gq.to_text(g))
+    x = np.float32([[1, 3, 2], [4, 0, 1]])
+    for h in (g, again, g.copy()):
+        assert gq.reference(h, x=x).tolist() == [[0, 1, 0], [1, 0, 0]]
+    with pytest.raises(GraphqError, match="strict.*Hardmax"):
+        gq.compile(g, strict=True)
+
+
+def test_wrong_arrays_are_refused_before_anything_runs():
+    g = gq.load_onnx(model("net (float[n] x) => (float[n] y) { y = Relu(x) }"))
+    with pytest.raises(InputError, match="input 'x' must be f32"):
+        gq.compile(g)(x=np.zeros((2, 2), np.float32))
