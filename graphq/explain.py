@@ -57,9 +57,12 @@ def _layouts(graph: Graph) -> list[str]:
 
 def _reasons(refusals: Sequence[Refusal]) -> list[str]:
     """Near misses, the deepest first; operations that a later pass fused all the same are still worth the reason."""
-    seen = dict.fromkeys(f"  {r.node}\n    {r.rewrite}: {r.reason}" for r in sorted(refusals, key=lambda r: -r.depth)
-                          if r.reason)
-    return ["near misses:", *seen] if seen else []
+    seen: dict[tuple[str, str], dict[str, None]] = {}
+    for r in sorted(refusals, key=lambda r: -r.depth):
+        if r.reason:
+            seen.setdefault((r.node, r.reason), {})[r.rewrite] = None
+    lines = [f"  {node}\n    {', '.join(names)}: {reason}" for (node, reason), names in seen.items()]
+    return ["near misses:", *lines] if lines else []
 
 
 def _steps(plan: Plan | None, evidence: Mapping[int, Evidence]) -> list[str]:
