@@ -1,9 +1,9 @@
 """Fold matmuls of 8-bit activations and 4-bit weights with their epilogues into partitions."""
 from __future__ import annotations
 
-from graphq.kernels.epilogue import RULES, refuses
+from graphq.kernels.epilogue import RULES
 from graphq.kernels.lower_4bit import lower_matmul_4bit
-from graphq.passes.fuse_matmul import MAX_EPILOGUE, FuseMatmul
+from graphq.passes.fuse_matmul import MAX_EPILOGUE, FuseMatmul, ends_chain
 from graphq.rewrite import ANY
 
 
@@ -22,4 +22,4 @@ class FuseMatmul4bit(FuseMatmul):
         x = g.dequantize(x, attrs=ANY)
         w = g.any_of(g.dynamic_dequantize(w, scales, attrs=ANY), g.dynamic_dequantize(w, scales, zps, attrs=ANY))
         y = g.any_of(g.matmul(x, w, attrs=ANY), g.matmul(x, w, bias, attrs=ANY))
-        return g.repeat(RULES, y, max=MAX_EPILOGUE, where=refuses)
+        return g.repeat(RULES, y, max=MAX_EPILOGUE, where=ends_chain)
