@@ -263,21 +263,22 @@ def block_source(store: Store, lanes: int, reading: str, itemsize: int, w_dtype:
                          place=_PLACES[reading].format(itemsize=itemsize))
 
 
-def split(tiles: int, groups: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
-    """Choose (row tiles, column groups) of a block: the least time on `threads`, then the fewest blocks.
+def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
+    """Choose (row tiles, panels) of a block: the least time of the busiest thread, then the fewest blocks.
 
-    `most_tiles` bounds the rows of a block, so that its activations stay in L2 while its columns are walked.
+    A block's panels are a multiple of `width`, a tile's. `most_tiles` bounds its rows, so that its activations stay in
+    L2 while its columns are walked.
     """
     best: tuple[float, int] = (float("inf"), 0)
-    chosen = (1, 1)
-    fewest = -(-tiles // most_tiles)
+    chosen = (1, width)
+    fewest, groups = -(-tiles // most_tiles), -(-panels // width)
     for rows in sorted({-(-tiles // parts) for parts in range(fewest, min(tiles, fewest + 4 * threads) + 1)}):
         for columns in sorted({-(-groups // parts) for parts in range(1, min(groups, 4 * threads) + 1)}):
             blocks = batch * -(-tiles // rows) * -(-groups // columns)
             rounds = -(-blocks // threads) if threads > 1 else blocks
-            work = rounds * rows * columns if threads > 1 else tiles * groups * batch
+            work = rounds * rows * min(columns * width, panels) if threads > 1 else tiles * panels * batch
             if (work, blocks) < best:
-                best, chosen = (work, blocks), (rows, columns)
+                best, chosen = (work, blocks), (rows, columns * width)
     return chosen
 
 
@@ -303,11 +304,12 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     tile, tail = (modules.load(f"{kernel.name}_{reading}_{width}", kernel.build(kernel, width, emulated, reading),
                                cache=cache) for width in widths)
     setup = getattr(tile, "SETUP", None)
-    tiles, groups = max(1, -(-m // rows)), max(1, -(-panel_count(n) // panels))
+    tiles, all_panels = max(1, -(-m // rows)), max(1, panel_count(n))
     worth = threads_for(threads, kernel.cost(kernel, m, n, depth) * batch)
-    each_tiles, each_groups = split(tiles, groups, batch, worth, max(1, (1 << 20) // max(1, rows * depth)))
-    blocks = batch * -(-tiles // each_tiles) * -(-groups // each_groups) if m and n else 0
-    header = (0, 0, row_bytes, 0, 0, batch, m, n, row_bytes, each_tiles * rows, each_groups * panels, rows, panels,
+    most_tiles = max(1, (1 << 20) // max(1, rows * depth))
+    each_tiles, each_panels = split(tiles, all_panels, panels, batch, worth, most_tiles)
+    blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
+    header = (0, 0, row_bytes, 0, 0, batch, m, n, row_bytes, each_tiles * rows, each_panels, rows, panels,
               tile.TILE.address, tail.TILE.address, setup.address if setup else 0)
     return Step(kernel.name, block.BLOCK.address, header, blocks, (block, tile, tail), batch * m * n * k * taps)
 

@@ -180,8 +180,14 @@ def test_blocks_cover_the_output_once(threads, m, n):
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_split_uses_all_threads(threads):
     for tiles, groups in ((64, 1), (1, 64), (8, 8), (171, 16)):
-        rows, columns = matmul.split(tiles, groups, 1, threads, 10**6)
+        rows, columns = matmul.split(tiles, groups, 1, 1, threads, 10**6)
         assert -(-tiles // rows) * -(-groups // columns) >= threads
+
+
+def test_split_counts_the_panels_of_narrow_last_tiles():
+    """Of 33 tiles x 21 panels in tiles of 4 two threads take 17 x 21 and 16 x 21, not 33 x 12 and 33 x 9."""
+    assert matmul.split(33, 21, 4, 1, 2, 10**6) == (17, 24)
+    assert matmul.split(33, 21, 4, 1, 1, 10**6) == (33, 24)
 
 
 def compiled(made, cpu, words=1):
