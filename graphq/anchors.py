@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from graphq.concat_steps import concat_steps
 from graphq.conv_steps import convolution_steps
 from graphq.errors import CompileError
+from graphq.interpolate_steps import interpolate_steps
 from graphq.ir import Node
 from graphq.kernels.lower import Lowered, lower_eltwise, lower_matmul
 from graphq.kernels.lower_4bit import lower_matmul_4bit
 from graphq.kernels.lower_concat import lower_concat
 from graphq.kernels.lower_conv import lower_convolution
+from graphq.kernels.lower_interpolate import lower_interpolate
 from graphq.kernels.lower_pool import lower_pool
 from graphq.matmul_4bit_steps import matmul_4bit_steps
 from graphq.partition_steps import eltwise_steps, matmul_steps
@@ -36,6 +38,7 @@ ANCHORS: dict[str, Anchor] = {
     "matmul": Anchor(lower_matmul, matmul_steps, integer=True),
     "matmul_4bit": Anchor(lower_matmul_4bit, matmul_4bit_steps, integer=True),
     "pool": Anchor(lower_pool, pool_steps),
+    "interpolate": Anchor(lower_interpolate, interpolate_steps),
     "concat": Anchor(lower_concat, concat_steps),
     "eltwise": Anchor(lower_eltwise, eltwise_steps),
 }

@@ -6,8 +6,9 @@ With q the quantised source, over the taps t of a window of which `count` are av
     avg_pool    y = f32(sum_t q[t] - taps * zp) * s / count        padding is zp; the sum is exact, s32
     of floats   y = max_t x[t],  y = (sum_t x[t]) / count          f32, tap by tap
 
-A mean over the spatial axes is an avg_pool of one window. A quantize after it divides by its scale as the reference
-does, since ties are common: of the same scale before and after, a fourth of all means of four are.
+A mean over any axes but the last is an avg_pool of windows that are as wide as those axes. A quantize after it divides
+by its scale as the reference does, since ties are common: of the same scale before and after, a fourth of all means of
+four are.
 """
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.ir import Graph, Node
+from graphq.ir import Graph, Node, Value
 from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
 from graphq.kernels.expression import COMPUTE, STORAGE, Expr, Store, acc, evaluate, op
 from graphq.kernels.lower import Arrays, Lowered, result_dims
@@ -61,8 +62,7 @@ def lower_pool(body: Graph, constants: Arrays = (), *, compensate: bool = False)
     """Lower a body of dequantize?, a pool and an epilogue; raises Unsupported. Nothing depends on compensation."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in POOLS)
-    first = next(node.operands).node
-    dequantize = first if first is not None and first.op.name == "dequantize" else None
+    dequantize = dequantize_of(node)
     pool, counts = _pool(body, node, dequantize)
     e = Epilogue(out)
     expr = translate(e, body, (node, lambda args: _result(e, pool, node, dequantize, counts)),
@@ -70,18 +70,31 @@ def lower_pool(body: Graph, constants: Arrays = (), *, compensate: bool = False)
     return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), pool)
 
 
+def dequantize_of(node: Node) -> Node | None:
+    """The dequantize that computes the node's first operand, if one does."""
+    first = next(node.operands).node
+    return first if first is not None and first.op.name == "dequantize" else None
+
+
+def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
+    """The input of the body that a kernel over pixels reads for `node`; raises Unsupported when it cannot."""
+    value = next((dequantize or node).operands)
+    if value.node is not None:
+        raise Unsupported(f"the source of {node.op.name} is computed by {value.node.op.name}")
+    if value.dtype.name not in STORAGE or dequantize is not None and value.dtype.name not in ("u8", "s8"):
+        raise Unsupported(f"the source is {value.dtype}, kernels over pixels take u8, s8, f32, bf16 and f16")
+    if dequantize is not None and dequantize.attrs["qtype"] == "per_channel":
+        axis, rank = dequantize.attrs["axis"], len(value.type.dims)
+        if axis % rank != rank - 1:
+            raise Unsupported(f"the source is quantised along axis {axis}, which is not the channels'")
+    return value
+
+
 def _pool(body: Graph, node: Node, dequantize: Node | None) -> tuple[Pool, np.ndarray | None]:
     """The pool, and by how many elements the sum of every output pixel is divided."""
     how = POOLS[node.op.name]
-    value = next((node if dequantize is None else dequantize).operands)
-    if value not in body.inputs:
-        raise Unsupported(f"the source of {node.op.name} is computed by {value.node.op.name}" if value.node else "")
+    value = source_of(body, node, dequantize)
     dtype, shape = value.dtype.name, value.type.dims
-    if dtype not in STORAGE or dequantize is not None and dtype not in ("u8", "s8"):
-        raise Unsupported(f"the source is {value.dtype}, pools take u8, s8, f32, bf16 and f16")
-    if dequantize is not None and dequantize.attrs["qtype"] == "per_channel" \
-            and dequantize.attrs["axis"] % len(shape) != len(shape) - 1:
-        raise Unsupported(f"the source is quantised along axis {dequantize.attrs['axis']}, which is not the channels'")
     if how == "max" and dequantize is not None and min(dequantize.attrs["scales"]) <= 0:
         raise Unsupported("the maximum of dequantized integers is that of the integers for positive scales only")
     shape, w, counts = _windows(node, shape, STORAGE[dtype].itemsize)
@@ -105,12 +118,16 @@ def _windows(node: Node, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[i
     """The source as [images, spatial..., channels], its windows, and what means divide by [outputs...]."""
     pixel = shape[-1] * itemsize
     if node.op.name == "reduce_mean":
-        axes = sorted(a % len(shape) for a in node.attrs["axes"])
-        if not axes or axes != list(range(axes[0], len(shape) - 1)):
-            raise Unsupported(f"axes {list(axes)} are not those right before the last of {len(shape)}")
-        sizes, one = shape[axes[0]:-1], (1,) * len(axes)
-        w = windows(sizes, sizes, one, one, [(0, 0)] * len(axes), one, pixel)
-        return (prod(shape[:axes[0]]), *shape[axes[0]:]), w, np.full(one, prod(sizes), np.float32)
+        axes = {a % len(shape) for a in node.attrs["axes"]}
+        if not axes or len(shape) - 1 in axes:
+            raise Unsupported(f"of {len(shape)} axes {sorted(axes)} are reduced: kernels reduce any but the last")
+        first = min(axes)
+        inner = shape[first:-1]
+        taps = [d if k + first in axes else 1 for k, d in enumerate(inner)]
+        left = [1 if k + first in axes else d for k, d in enumerate(inner)]
+        one = [1] * len(inner)
+        w = windows(inner, taps, one, one, [(0, 0)] * len(inner), left, pixel)
+        return (prod(shape[:first]), *shape[first:]), w, np.full(left, prod(taps), np.float32)
     a = node.attrs
     if a["data_format"] != "NXC":
         raise Unsupported("kernels take channels last, data_format NXC")

@@ -14,6 +14,7 @@ Output row (batch, i) is pixel batch * m + i of all images. The tile function's 
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -21,10 +22,11 @@ from numba import njit
 
 from graphq.kernels import cache as modules
 from graphq.kernels.expression import Store, to_source
-from graphq.kernels.intrinsics import load_s64, store_s64, word
+from graphq.kernels.intrinsics import c64, load_s64, store_s64, word
 from graphq.kernels.isa import Level
 from graphq.kernels.registry import Step, threads_for
 from graphq.kernels.windows import INNER_TABLE, OUTER_TABLE, PAD_ROW, tap_addresses
+from graphq.kernels.x86 import Loop, at
 
 IMAGES, WINDOWS, WEIGHTS = 0, 1, 11  # words that the caller fills in
 FRAME_BYTES = 88
@@ -132,6 +134,19 @@ def tap_placer(ko: int, ki: int) -> Any:
         store_s64(addresses + 8 * ko * ki, address)
 
     return place
+
+
+def over_channels(b: Any, channels: Any, lanes: int, emit: Callable[[int, Any], None]) -> None:
+    """Emit `emit(width, c)` for vectors of `width` channels from c on, that cover all channels and none beyond.
+
+    Wide vectors come first; what they leave narrower ones take.
+    """
+    done: Any = c64(0)
+    for width in (1,) if lanes == 1 else (4 * lanes, lanes, lanes // 4, 1):
+        begin, turns = done, b.sdiv(b.sub(channels, done), c64(width))
+        with Loop(b, turns) as turn:
+            emit(width, at(b, begin, b.mul(turn.k, c64(width))))
+        done = at(b, begin, b.mul(turns, c64(width)))
 
 
 def unrolled(ko: int, ki: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from numba import types
 from graphq.kernels.expression import COMPUTE, STORAGE, Expr, Store, load, op, select
 from graphq.kernels.intrinsics import F32, I8, I16, I32, I64, c64, intrinsic
 from graphq.kernels.isa import Level
-from graphq.kernels.pixels import load_tile, plan_pixels, unrolled
+from graphq.kernels.pixels import load_tile, over_channels, plan_pixels, unrolled
 from graphq.kernels.registry import Step
 from graphq.kernels.vector import STORAGE_IR, constant, emit, narrow, vec, widen
 from graphq.kernels.windows import Windows
@@ -59,12 +59,10 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, taps: int = 0) -> 
     """Make the intrinsic (taps, count, offset, channels, target, going): accumulators of one output pixel.
 
     `taps` holds `count` addresses, of which `channels` elements at `offset` bytes are reduced into f32 or s32, or into
-    `dtype` when `direct`, at `target`; unless `going` is 0 the accumulators there go on. What wide vectors leave
-    narrower ones take, so nothing beyond the channels is read or written. With `taps` not 0 the count is that, and
-    `going` is 0.
+    `dtype` when `direct`, at `target`; unless `going` is 0 the accumulators there go on. With `taps` not 0
+    the count is that, and `going` is 0.
     """
     kind, itemsize = STORAGE_IR[dtype], STORAGE[dtype].itemsize
-    widths = (1,) if lanes == 1 else (4 * lanes, lanes, lanes // 4, 1)
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         places, count, offset, channels, target, going = args
@@ -74,24 +72,21 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, taps: int = 0) -> 
             address = load_vector(b, at(b, places, b.mul(k, c64(8))), I64, 8)
             return step.take(carried, load_vector(b, at(b, address, skip), vec(kind, step.width)))
 
-        done: Any = c64(0)
-        for width in widths:
-            step, begin = _Reduce(b, how, dtype, width, direct), done
-            turns = b.sdiv(b.sub(channels, begin), c64(width))
-            with Loop(b, turns) as turn:
-                c = at(b, begin, b.mul(turn.k, c64(width)))
-                into = at(b, target, b.mul(c, c64(itemsize if direct else 4)))
-                skip = at(b, offset, b.mul(c, c64(itemsize)))
-                before = step.fresh if taps else b.select(first, step.fresh, load_vector(b, into, step.fresh.type))
-                carried = step.begin(before)
-                for k in range(taps):
-                    carried = tap(step, carried, c64(k), skip)
-                if not taps:
-                    with Loop(b, count, carried) as loop:
-                        loop.update(tap(step, loop.values, loop.k, skip))
-                    carried = loop.values
-                store(b, step.end(carried, before), into)
-            done = at(b, begin, b.mul(turns, c64(width)))
+        def vectors(width: int, c: Any) -> None:
+            step = _Reduce(b, how, dtype, width, direct)
+            into = at(b, target, b.mul(c, c64(itemsize if direct else 4)))
+            skip = at(b, offset, b.mul(c, c64(itemsize)))
+            before = step.fresh if taps else b.select(first, step.fresh, load_vector(b, into, step.fresh.type))
+            carried = step.begin(before)
+            for k in range(taps):
+                carried = tap(step, carried, c64(k), skip)
+            if not taps:
+                with Loop(b, count, carried) as loop:
+                    loop.update(tap(step, loop.values, loop.k, skip))
+                carried = loop.values
+            store(b, step.end(carried, before), into)
+
+        over_channels(b, channels, lanes, vectors)
         return context.get_dummy_value()
 
     @intrinsic

@@ -142,12 +142,17 @@ def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
     axes = [_axis(n, taps, stride, dilation, begin, out, step, transposed)
             for n, taps, stride, dilation, (begin, _), out, step
             in zip(sizes, kernel, strides, dilations, pads, outputs, steps, strict=True)]
+    return Windows(tuple(outputs), tuple(kernel), merged(axes[:-1]), axes[-1], pixel_bytes, pixel_bytes * prod(sizes))
+
+
+def merged(axes: Sequence[np.ndarray]) -> np.ndarray:
+    """The tables [outputs, taps] of neighbouring axes as one."""
     outer = np.zeros((1, 1), np.int64)
-    for axis in axes[:-1]:
+    for axis in axes:
         sums = outer[:, None, :, None] + axis[None, :, None, :]
-        outer = np.where(sums < 0, INVALID, sums).reshape(
-            outer.shape[0] * axis.shape[0], outer.shape[1] * axis.shape[1])
-    return Windows(tuple(outputs), tuple(kernel), outer, axes[-1], pixel_bytes, pixel_bytes * prod(sizes))
+        outer = np.where(sums < 0, INVALID, sums).reshape(outer.shape[0] * axis.shape[0],
+                                                          outer.shape[1] * axis.shape[1])
+    return outer
 
 
 def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs: int, step: int,

@@ -16,6 +16,7 @@ from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse_concat import FuseConcat
 from graphq.passes.fuse_convolution import FuseConvolution
 from graphq.passes.fuse_eltwise import FuseEltwise
+from graphq.passes.fuse_interpolate import FuseInterpolate
 from graphq.passes.fuse_matmul import FuseMatmul
 from graphq.passes.fuse_matmul_4bit import FuseMatmul4bit
 from graphq.passes.fuse_pool import FusePool
@@ -36,6 +37,7 @@ PIPELINE: tuple[Pass, ...] = (
     FuseMatmul(),
     FuseMatmul4bit(),
     FusePool(),
+    FuseInterpolate(),
     FuseConcat(),
     fold_dequantized_constants,
     eliminate_common_subexpressions,

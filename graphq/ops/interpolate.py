@@ -81,21 +81,24 @@ def interpolate(src: Array, sizes_tensor: Array | None = None, *,
     else:
         new = list(sizes) or [scaled(d, s) for d, s in zip(old, scales, strict=True)]
     for k, (before, after) in enumerate(zip(old, new, strict=True)):
-        up, down = _position(before, after, coordinate_transformation_mode)
+        low, high, part = elements(before, after, mode, coordinate_transformation_mode)
         if mode == "nearest":
-            nearest = np.clip((2 * up + down) // (2 * down), 0, before - 1)  # floor(up / down + 1/2)
-            x = np.take(x, nearest, axis=k + 2)
+            x = np.take(x, low, axis=k + 2)
             continue
-        place = np.clip(up / down, 0, before - 1)
-        low = place.astype(np.int64)
-        high, part = np.minimum(low + 1, before - 1), (place - low).reshape(-1, *[1] * (len(old) - k - 1))
+        part = part.reshape(-1, *[1] * (len(old) - k - 1))
         x = np.take(x, low, axis=k + 2) * (1 - part) + np.where(part > 0, np.take(x, high, axis=k + 2), 0) * part
     return rounded(from_channels_first(x, data_format), src.dtype)
 
 
-def _position(old: int, new: int, transformation: str) -> tuple[Array, int]:
-    """Where the elements of an axis of `new` lie in one of `old`, as exact fractions: numerators and denominator."""
+def elements(old: int, new: int, mode: str, transformation: str) -> tuple[Array, Array, Array]:
+    """For each element of an axis of `new` two elements of one of `old`, and the second one's part of the mean, f64."""
     o = np.arange(new, dtype=np.int64)
-    if transformation == "half_pixel":
-        return (2 * o + 1) * old - new, 2 * new
-    return o * (old - 1), max(new - 1, 1)
+    up, down = (2 * o + 1) * old - new, 2 * new  # where they lie, as exact fractions
+    if transformation == "align_corners":
+        up, down = o * (old - 1), max(new - 1, 1)
+    if mode == "nearest":
+        nearest = np.clip((2 * up + down) // (2 * down), 0, old - 1)  # floor(up / down + 1/2)
+        return nearest, nearest, np.zeros(new)
+    place = np.clip(up / down, 0, old - 1)
+    low = place.astype(np.int64)
+    return low, np.minimum(low + 1, old - 1), place - low

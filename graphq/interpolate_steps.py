@@ -1,0 +1,33 @@
+"""The plan step of an interpolate."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.ir import Node
+from graphq.kernels import blend, pixels
+from graphq.kernels.expression import STORAGE
+from graphq.kernels.lower import Lowered
+from graphq.kernels.lower_interpolate import Blend
+from graphq.kernels.space import factor
+from graphq.plan_builder import PlanBuilder
+from graphq.pool_steps import pool_steps
+from graphq.runtime import Ref
+from graphq.slots import output, place, run
+
+
+def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """One step; the tables of its windows and its weights are constants."""
+    p = lowered.anchor
+    if not isinstance(p, Blend):
+        return pool_steps(b, node, lowered)
+    source = node.inputs[p.source]
+    assert source is not None
+    places = [place(b, node, s, lowered.out) for s in lowered.sources]
+    space = factor(lowered.out, [strides for _, strides in places], keep=1)
+    step = blend.plan_blend(lowered.store, p.dtype, p.windows, space.n, space.batch, space.m, b.level,
+                            threads=b.threads, cache=b.cache)
+    pad = np.zeros(p.shape[-1], STORAGE[p.dtype])
+    header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(b.constant(p.windows.block(pad))),
+              pixels.WEIGHTS: Ref(b.constant(blend.packed(p.outer, p.inner)))}
+    slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
+    run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

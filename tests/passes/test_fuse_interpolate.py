@@ -1,0 +1,55 @@
+"""Interpolates fold with what dequantizes their source and what follows them."""
+import pytest
+
+from graphq.passes.fuse_interpolate import FuseInterpolate
+from graphq.testing import check_pass, check_same_numbers
+from graphq.text import parse
+
+QUANTISED = """
+  %0 = dequantize(x, scales=[0.02], zps=[120])
+  %1 = interpolate(%0, mode="linear", sizes=[6,8])
+  %2 = relu(%1)
+  %q = quantize(%2, dtype=u8, scales=[0.1], zps=[3])
+  return %q"""
+
+
+def text_of(statements, inputs="x: u8[2,3,4,5]"):
+    return f"graph({inputs}) {{{statements}\n}}"
+
+
+def test_a_quantised_interpolate():
+    check_pass(FuseInterpolate(), before=text_of(QUANTISED), count=1, after=text_of("""
+      %q = partition(x, body=graph body(x: u8[2,3,4,5]) {
+        %0 = dequantize(x, scales=[0.02], zps=[120])
+        %1 = interpolate(%0, mode="linear", sizes=[6,8])
+        %2 = relu(%1)
+        %q = quantize(%2, dtype=u8, scales=[0.1], zps=[3])
+        return %q as out0
+      }, anchor="interpolate")
+      return %q"""))
+
+
+@pytest.mark.parametrize("end,ops", [
+    ("return %q, %1", ["dequantize", "interpolate"]),
+    ("%s = exp(%0)\n return %q, %s", ["interpolate", "relu", "quantize"]),
+])
+def test_values_with_other_users_stay_outside(end, ops):
+    g = parse(text_of(QUANTISED.replace("return %q", end)))
+    before = g.copy()
+    FuseInterpolate()(g)
+    check_same_numbers(before, g)
+    assert [[n.op.name for n in p.attrs["body"].nodes] for p in g.nodes if p.op.name == "partition"] == [ops]
+
+
+@pytest.mark.parametrize("statements,inputs,reason", [
+    (QUANTISED.replace("sizes=[6,8]", 'sizes=[6,8], data_format="NCX"'), "x: u8[2,5,3,4]", "data_format NXC"),
+    (QUANTISED, "x: u8[?,3,4,5]", "known at the first call only"),
+    ('\n %0 = interpolate(x, s, mode="nearest")\n return %0', "x: f32[2,3,4,5], s: s32[2]", "known when it runs only"),
+    (QUANTISED.replace("x, scales=[0.02], zps=[120]", 'x, qtype="per_channel", axis=1, scales=[1,2,3]'),
+     "x: u8[2,3,4,5]", "quantised along axis 1"),
+    ('\n %0 = interpolate(x, mode="linear", sizes=[1,1,1,1,1])\n return %0', "x: f32[1,2,2,2,2,2,3]", "up to 4"),
+])
+def test_refusals(statements, inputs, reason):
+    g = parse(text_of(statements, inputs))
+    count, refusals = FuseInterpolate().apply(g)
+    assert count == 0 and reason in refusals[0].reason
