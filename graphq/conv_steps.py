@@ -172,12 +172,16 @@ def _pixel(o: _Operand, counts: Sequence[int]) -> int:
 
 
 def _even(view: Windows) -> int | None:
-    """The bytes between the pixels that neighbouring outputs read, when windows are single pixels all evenly apart."""
+    """The bytes between the pixels that neighbouring outputs read, when windows are single pixels all evenly apart.
+
+    None where one of them is padding.
+    """
     if view.taps != 1:
         return None
     offsets = view.offsets().ravel()
     step = int(offsets[1] - offsets[0]) if offsets.size > 1 else view.pixel_bytes
-    return step if (offsets == np.arange(offsets.size) * step).all() else None
+    inside = (offsets >= 0).all()
+    return step if inside and (offsets == np.arange(offsets.size) * step).all() else None
 
 
 def _block(b: PlanBuilder, c: IntegerConvolution, view: Windows, parts: int, channels: int, line: int) -> int:

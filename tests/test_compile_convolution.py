@@ -87,6 +87,7 @@ GEOMETRIES = {
     "1x1 in groups": dict(sizes=(6, 7), channels=34, columns=6, kernel=(1, 1), groups=2, images=2),
     "1x1 with strides": dict(sizes=(7, 7), channels=17, columns=16, kernel=(1, 1), strides=2),
     "a pad larger than the kernel": dict(sizes=(5, 4), channels=4, columns=8, kernel=(2, 3), pads=5),
+    "1x1 of a pixel and of padding": dict(sizes=(1, 1), channels=20, columns=8, kernel=(1, 1), pads=0, pads_end=(0, 1)),
     "pads at one end": dict(sizes=(6, 6), channels=4, columns=8, kernel=(3, 3), strides=2, pads=0, pads_end=1),
     "same_upper": dict(sizes=(7, 6), channels=4, columns=8, kernel=(4, 3), strides=2, auto_pad="same_upper"),
     "one pixel": dict(sizes=(3, 3), channels=20, columns=40, kernel=(3, 3)),
