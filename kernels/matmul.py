@@ -126,11 +126,12 @@ def _tiles(rows: int, panels: int, m: int, n: int) -> float:
 
 
 def _stream(rows: int, panels: int, m: int) -> float:
-    """Estimate cycles to bring in the weights of four k: 20 bytes a cycle when they are used once, 40 when reused.
+    """Estimate cycles to bring in the weights of four k: 20 bytes a cycle when they are used once, 30 when reused.
 
-    The first is measured on Zen 4 (1 x 1024 x 1024). It is the same for all kernels, so AMX wins nothing on one row.
+    Measured on Zen 4, 1 x 1024 x 1024 and tiles of 2 x 64. It is the same for all kernels, so AMX wins nothing on one
+    row.
     """
-    return panels * 64 / (20 if m <= rows else 40)
+    return panels * 64 / (20 if m <= rows else 30)
 
 
 def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
