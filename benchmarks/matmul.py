@@ -4,8 +4,9 @@
                                 [--roofline FILE.png]
 
 Variants: u8 (u8 by s8 per channel, f32 bias, ReLU, requantised to u8), s8 (the same of s8, to s8), gelu_add (GELU, and
-a u8 residual added, before it is requantised), f32, bf16 and f16 (x @ w, beside NumPy's in f32). Sides take turns; a
-ratio above 1 says that graphq is faster. Integer results must be at most one step apart: engines round differently.
+a u8 residual added, before it is requantised), f32, bf16 and f16 (x @ w, beside NumPy's in f32), 4bit (u8 by s4 in
+groups of 128, beside graphq's own 8-bit weights). Sides take turns; a ratio above 1 says that graphq is faster.
+Integer results must be at most one step apart: engines round differently.
 """
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import ml_dtypes
 import numpy as np
 import peers
 import timing
-from peers import NUMPY, ONEDNN, ORT, Call, Layer
+from peers import EIGHT, NUMPY, ONEDNN, ORT, Call, Layer
 from timing import Case
 
 import graphq as gq
@@ -31,16 +32,27 @@ CASES = {  # m, k, n
     "mm_odd": (197, 479, 333),
     "mm_gemv": (1, 1024, 1024),
 }
+MORE = {"mm_gemv_4096": (1, 4096, 4096)}
+SIZES = CASES | MORE
+GROUP = 128  # rows of 4-bit weights that share a scale; all where they do not divide k
 R_SCALE, R_ZP = 0.04, 128  # of the residual
 FLOATS = {"f32": (np.float32, 1e-5), "bf16": (ml_dtypes.bfloat16, 2e-2), "f16": (np.float16, 2e-3)}
 """Dtypes, and how far from f32 a result may be."""
 
 
-def graphq_layer(o: Layer, threads: int, isa: str | None, *, gelu: bool = False) -> Call:
-    """The quantised layer compiled by graphq; `gelu`: with GELU and the residual instead of ReLU."""
+def graphq_layer(o: Layer, threads: int, isa: str | None, *, gelu: bool = False, group: int = 0) -> Call:
+    """The quantised layer compiled by graphq; `gelu`: with GELU and the residual instead of ReLU.
+
+    With `group` the weights are s4, so many rows to a scale.
+    """
     g = gq.Graph("case")
     x = g.dequantize(g.input("x", shape=o.x.shape, dtype=o.dtype), scales=[o.x_scale], zps=[o.x_zp])
-    w = g.dequantize(g.constant(o.w, name="w"), qtype="per_channel", axis=1, scales=o.w_scales.tolist())
+    if group:
+        w = g.constant(o.w.astype(ml_dtypes.int4), name="w")
+        w = g.dynamic_dequantize(w, g.constant(np.tile(o.w_scales, (len(o.w) // group, 1))), qtype="per_group",
+                                 group_shape=[group, 1])
+    else:
+        w = g.dequantize(g.constant(o.w, name="w"), qtype="per_channel", axis=1, scales=o.w_scales.tolist())
     y = g.bias_add(g.matmul(x, w), o.bias)
     if gelu:
         r = g.dequantize(g.input("residual", shape=o.more["residual"].shape, dtype="u8"), scales=[R_SCALE], zps=[R_ZP])
@@ -54,7 +66,7 @@ def graphq_layer(o: Layer, threads: int, isa: str | None, *, gelu: bool = False)
 
 def quantised(name: str, threads: int, isa: str | None, *, dtype: str) -> Case:
     """u8 or s8, bias, ReLU, requantised."""
-    m, k, n = CASES[name]
+    m, k, n = SIZES[name]
     o = Layer.random((m, k), (k, n), 1, dtype)
     onnx: list[peers.Node] = [("Gemm", ["xf", "wf", "bf"], "a", {}), ("Relu", ["a"], "r", {})]
     return Case(graphq_layer(o, threads, isa),
@@ -64,7 +76,7 @@ def quantised(name: str, threads: int, isa: str | None, *, dtype: str) -> Case:
 
 def gelu_add(name: str, threads: int, isa: str | None) -> Case:
     """u8, bias, GELU, a u8 residual added, u8. oneDNN's matmul in PyTorch adds before it applies a function."""
-    m, k, n = CASES[name]
+    m, k, n = SIZES[name]
     o = Layer.random((m, k), (k, n), 1)
     o = replace(o, more={"residual": np.random.default_rng(1).integers(0, 256, (m, n), dtype=np.uint8)}, y_zp=10)
     onnx: list[peers.Node] = [
@@ -76,9 +88,19 @@ def gelu_add(name: str, threads: int, isa: str | None) -> Case:
                 m * k * n, m * k + k * n + 8 * n + 2 * m * n)
 
 
+def four_bit(name: str, threads: int, isa: str | None) -> Case:
+    """As u8, of weights that are s4 in groups; the same weights as s8, with a scale a column, are the peer."""
+    m, k, n = SIZES[name]
+    o = Layer.random((m, k), (k, n), 1)
+    o = replace(o, w=o.w >> 4, w_scales=16 * o.w_scales)
+    group = k if k % GROUP else GROUP
+    return Case(graphq_layer(o, threads, isa, group=group), {EIGHT: graphq_layer(o, threads, isa)},
+                m * k * n, m * k + k * n // 2 + 4 * n * (k // group) + 4 * n + m * n)
+
+
 def floating(name: str, threads: int, isa: str | None, *, dtype: str) -> Case:
     """x @ w of a float dtype, in and out."""
-    m, k, n = CASES[name]
+    m, k, n = SIZES[name]
     kind, tolerance = FLOATS[dtype]
     r = np.random.default_rng(0)
     x, w = (r.standard_normal(shape, np.float32).astype(kind) for shape in ((m, k), (k, n)))
@@ -92,7 +114,8 @@ def floating(name: str, threads: int, isa: str | None, *, dtype: str) -> Case:
 
 VARIANTS: timing.Variants = {
     "u8": partial(quantised, dtype="u8"), "s8": partial(quantised, dtype="s8"), "gelu_add": gelu_add,
-    **{dtype: partial(floating, dtype=dtype) for dtype in FLOATS}}
+    **{dtype: partial(floating, dtype=dtype) for dtype in FLOATS}, "4bit": four_bit}
 
 if __name__ == "__main__":
-    sys.exit(timing.run(timing.arguments(__doc__, list(CASES), list(VARIANTS), ["u8", "s8", "gelu_add"]), VARIANTS))
+    sys.exit(timing.run(timing.arguments(__doc__, list(CASES), list(VARIANTS), ["u8", "s8", "gelu_add"],
+                                       list(MORE)), VARIANTS))

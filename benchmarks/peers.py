@@ -1,4 +1,4 @@
-"""The engines that graphq is measured against: ONNX Runtime, oneDNN (through PyTorch), and NumPy's BLAS.
+"""The engines that graphq is measured against: ONNX Runtime, oneDNN (through PyTorch), NumPy's BLAS, and graphq itself.
 
 Each function gives a call without arguments, made ready and compiled, or None when the engine is not installed.
 """
@@ -15,8 +15,9 @@ Call = Callable[[], np.ndarray]
 Node = tuple[str, list[str], str, dict[str, Any]]
 """An ONNX operation: type, inputs, output, attributes."""
 
-ORT, ONEDNN, NUMPY = "ONNX Runtime", "oneDNN", "NumPy"
-NEEDS = {ORT: ("onnx", "onnxruntime"), ONEDNN: ("torch",), NUMPY: ("threadpoolctl",), "matplotlib": ("matplotlib",)}
+ORT, ONEDNN, NUMPY, EIGHT = "ONNX Runtime", "oneDNN", "NumPy", "8-bit weights"
+NEEDS = {ORT: ("onnx", "onnxruntime"), ONEDNN: ("torch",), NUMPY: ("threadpoolctl",), EIGHT: (),
+         "matplotlib": ("matplotlib",)}
 
 
 def missing(name: str) -> str | None:

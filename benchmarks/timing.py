@@ -127,14 +127,14 @@ def means(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     return out
 
 
-def arguments(text: str | None, cases: Sequence[str], variants: Sequence[str],
-              default: Sequence[str]) -> argparse.Namespace:
-    """The command line, parsed."""
+def arguments(text: str | None, cases: Sequence[str], variants: Sequence[str], default: Sequence[str],
+              more: Sequence[str] = ()) -> argparse.Namespace:
+    """The command line, parsed; cases in `more` are measured only when they are asked for."""
     made = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--variant", nargs="+", choices=variants, default=list(default), metavar="NAME",
                       help=f"{', '.join(variants)} (default: {', '.join(default)})")
-    made.add_argument("--case", nargs="+", choices=cases, default=list(cases), metavar="NAME",
-                      help=f"{', '.join(cases)} (default: all)")
+    made.add_argument("--case", nargs="+", choices=[*cases, *more], default=list(cases), metavar="NAME",
+                      help=f"{', '.join([*cases, *more])} (default: all{''.join(f' but {x}' for x in more)})")
     made.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="default: 1 2")
     made.add_argument("--isa", metavar="LEVEL", help="an ISA level of graphq (default: the best)")
     made.add_argument("--seconds", type=float, default=1.0, help="for each case and thread count (default 1)")

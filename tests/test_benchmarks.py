@@ -16,7 +16,7 @@ def run(name, *arguments):
 
 
 @pytest.mark.parametrize(("name", "case", "macs", "variants"), [
-    ("matmul.py", "mm_gemv", 1024 * 1024, ["u8", "s8", "gelu_add", "f32"]),
+    ("matmul.py", "mm_gemv", 1024 * 1024, ["u8", "s8", "gelu_add", "f32", "4bit"]),
     ("conv.py", "conv_1x1_256", 56 * 56 * 256 * 64, ["u8"])])
 def test_rows(tmp_path, name, case, macs, variants):
     done = run(name, "--variant", *variants, "--case", case, "--json", tmp_path / "rows.json")
@@ -25,7 +25,7 @@ def test_rows(tmp_path, name, case, macs, variants):
     assert [(r["variant"], r["case"], r["threads"], r["macs"]) for r in rows] == [(v, case, 1, macs) for v in variants]
     for row in rows:
         assert row["graphq"]["minimum_ms"] > 0 and row["graphq"]["tops"] > 0
-        for peer in {"ONNX Runtime", "oneDNN", "NumPy"} & set(row):
+        for peer in {"ONNX Runtime", "oneDNN", "NumPy", "8-bit weights"} & set(row):
             assert row[peer]["largest_difference"] <= row["tolerance"]
     assert done.stdout.count(f"\n{case} ") == len(variants) and done.stdout.startswith("u8\ncase ")
 
