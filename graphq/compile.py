@@ -153,8 +153,7 @@ class CompiledGraph:
             out = []
             for name, shape, dtype in self._checks:
                 x = given.get(name)
-                if type(x) is np.ndarray and x.shape == shape and x.dtype == dtype and x.flags.c_contiguous \
-                        and x.flags.aligned:
+                if _is_plain(x, shape, dtype):
                     out.append(x)
                     continue
                 break
@@ -235,6 +234,8 @@ class CompiledGraph:
             raise InputError(f"out must hold the outputs {names}, got {list(out)}")
         for name, type in zip(names, types, strict=True):
             x = out[name]
+            if _is_plain(x, type.shape, type.dtype.numpy) and x.flags.writeable:
+                continue
             if not isinstance(x, np.ndarray):
                 raise InputError(f"out '{name}' must be an array, got {x!r}")
             check_array(name, type, x, word="out")
@@ -245,3 +246,8 @@ class CompiledGraph:
             if any(np.may_share_memory(x, y) for y in (*inputs, *arrays[:k])):
                 raise InputError(f"out '{names[k]}' shares memory with an input or another output")
         return arrays
+
+
+def _is_plain(x: Any, shape: Any, dtype: np.dtype) -> bool:
+    """Whether `x` is an array that kernels take as it is, found without the cost of messages."""
+    return type(x) is np.ndarray and x.shape == shape and x.dtype == dtype and x.flags.c_contiguous and x.flags.aligned
