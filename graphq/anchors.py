@@ -9,11 +9,12 @@ from graphq.conv_steps import convolution_steps
 from graphq.errors import CompileError
 from graphq.interpolate_steps import interpolate_steps
 from graphq.ir import Node
-from graphq.kernels.lower import Lowered, lower_eltwise, lower_matmul
+from graphq.kernels.lower import Lowered, lower_eltwise
 from graphq.kernels.lower_4bit import lower_matmul_4bit
 from graphq.kernels.lower_concat import lower_concat
 from graphq.kernels.lower_conv import lower_convolution
 from graphq.kernels.lower_interpolate import lower_interpolate
+from graphq.kernels.lower_matmul import lower_matmul
 from graphq.kernels.lower_pool import lower_pool
 from graphq.matmul_4bit_steps import matmul_4bit_steps
 from graphq.partition_steps import eltwise_steps, matmul_steps
@@ -23,20 +24,16 @@ from graphq.pool_steps import pool_steps
 
 @dataclass(frozen=True)
 class Anchor:
-    """`lower(body, constants, compensate=)` says what is computed, `steps(builder, node, lowered)` adds the steps.
-
-    `integer`: whether it multiplies integers, which `explain` counts.
-    """
+    """`lower(body, constants, compensate=)` says what is computed, `steps(builder, node, lowered)` adds the steps."""
 
     lower: Callable[..., Lowered]
     steps: Callable[[PlanBuilder, Node, Lowered], None]
-    integer: bool = False
 
 
 ANCHORS: dict[str, Anchor] = {
-    "convolution": Anchor(lower_convolution, convolution_steps, integer=True),
-    "matmul": Anchor(lower_matmul, matmul_steps, integer=True),
-    "matmul_4bit": Anchor(lower_matmul_4bit, matmul_4bit_steps, integer=True),
+    "convolution": Anchor(lower_convolution, convolution_steps),
+    "matmul": Anchor(lower_matmul, matmul_steps),
+    "matmul_4bit": Anchor(lower_matmul_4bit, matmul_4bit_steps),
     "pool": Anchor(lower_pool, pool_steps),
     "interpolate": Anchor(lower_interpolate, interpolate_steps),
     "concat": Anchor(lower_concat, concat_steps),

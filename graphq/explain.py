@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from graphq.anchors import ANCHORS
+from graphq.anchors import lower_partition
 from graphq.evidence import Evidence
 from graphq.ir import Graph, Node
 from graphq.kernels.isa import Level
@@ -20,7 +20,7 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
     """
     partitions = [n for n in graph.nodes if n.op.name == "partition"]
     others = [n for n in graph.nodes if n.op.name not in ("partition", "constant", *VIEWS, *NATIVE)]
-    integer = [n for n in partitions if ANCHORS[n.attrs["anchor"]].integer]
+    integer = [x for x in (lower_partition(n).anchor for n in partitions) if x is not None and x.integer]
     lines = [f"graph {graph.name}: {counted(len(partitions), 'partition')} ({len(integer)} integer), "
              f"{counted(len(others), 'operation')} outside; ISA level {level.name}, {counted(threads, 'thread')}"]
     lines += [f"  {_partition(graph, n)}" for n in partitions]

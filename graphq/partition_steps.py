@@ -8,7 +8,9 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels import eltwise, matmul, pack, rows
-from graphq.kernels.lower import IntegerMatmul, Lowered
+from graphq.kernels.expression import STORAGE
+from graphq.kernels.lower import Lowered
+from graphq.kernels.lower_matmul import Matmul
 from graphq.kernels.registry import Reading
 from graphq.kernels.space import broadcast_strides, factor
 from graphq.kernels.transpose import plan_transpose
@@ -28,14 +30,15 @@ def eltwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """Up to four steps: transpose the source, pack the weights, sum rows, multiply."""
+    """Up to four steps: transpose the source (of integers), pack the weights, sum rows, multiply."""
     p = lowered.anchor
-    assert isinstance(p, IntegerMatmul)
+    assert isinstance(p, Matmul)
+    item = STORAGE[p.a_dtype].itemsize
     source, reading = _source(b, node, p)
     packed, packed_bytes = _weights(b, node, p)
-    a_strides = _strides(p.rows, lowered.out, p.k)
+    a_strides = _strides(p.rows, lowered.out, p.k * item)
     if reading == "columns":
-        a_strides = (*a_strides[:-1], 1)
+        a_strides = (*a_strides[:-1], item)
     places = [(Ref(source), a_strides + (0,)),
               (Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (0,))]
     for s in lowered.sources:
@@ -50,7 +53,7 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     step = matmul.plan_matmul(lowered.store, p.a_dtype, space.m, space.n, p.k, b.level, batch=space.batch,
                               threads=b.threads, cache=b.cache, reading=reading)
     (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
-    stride = p.rows[-1] if reading == "columns" else a_walk.row
+    stride = p.rows[-1] * item if reading == "columns" else a_walk.row
     header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
               matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
@@ -61,7 +64,7 @@ def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
     return broadcast_strides(shape[-len(out) + 1:] if len(out) > 1 else (), out[:-1], step)
 
 
-def _source(b: PlanBuilder, node: Node, p: IntegerMatmul) -> tuple[int, Reading]:
+def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, Reading]:
     """The buffer of the activations and how to read them: a transposed source by columns, or copied where faster.
 
     One row is its own transpose.
@@ -84,23 +87,23 @@ def _dense(b: PlanBuilder, batch: int, step: int) -> int | Ref:
     return Ref(b.constant(np.arange(batch, dtype=np.int64) * step)) if batch > 1 else 0
 
 
-def _weights(b: PlanBuilder, node: Node, p: IntegerMatmul) -> tuple[int, int]:
+def _weights(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, int]:
     """The buffer of the packed weights and the bytes of a batch element: constants are packed now, others by a step."""
     value = node.inputs[p.b]
     assert value is not None
-    k, n, batch = p.k, p.n, prod(p.b_shape[:-2])
-    size = pack.packed_bytes(k, n)
+    k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize
+    size = pack.packed_bytes(k, n, item)
     if value.data is not None:
         data = value.data.swapaxes(-1, -2) if p.transpose_b else value.data
         return b.constant(pack.pack(data)), size
     out = b.temporary(size * batch)
-    along_k, along_n = (1, k) if p.transpose_b else (n, 1)
+    along_k, along_n = (item, k * item) if p.transpose_b else (n * item, item)
     step = pack.plan_pack(p.b_dtype, k, n, batch=batch, threads=b.threads, cache=b.cache)
-    run(b, step, {0: Ref(b.of[value]), 1: _dense(b, batch, k * n), 2: along_k, 3: along_n, 4: Ref(out)}, [])
+    run(b, step, {0: Ref(b.of[value]), 1: _dense(b, batch, k * n * item), 2: along_k, 3: along_n, 4: Ref(out)}, [])
     return out, size
 
 
-def _row_sums(b: PlanBuilder, source: int, p: IntegerMatmul, reading: Reading) -> int:
+def _row_sums(b: PlanBuilder, source: int, p: Matmul, reading: Reading) -> int:
     """A buffer with the s32 sum over k of every row of the activations."""
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.epilogue import Epilogue, Unsupported, translate
 from graphq.kernels.expression import Expr, Store, acc
-from graphq.kernels.lower import RANGES, Arrays, Lowered, result_dims, wrapped
+from graphq.kernels.lower import Arrays, Lowered, result_dims
+from graphq.kernels.lower_matmul import RANGES, wrapped
 from graphq.kernels.pack_4bit import pack_4bit
 
 
@@ -30,6 +31,7 @@ class GroupedMatmul:
     `u` (k, n) are the weights as 0 to 15 and `z` (groups, n) their zero points likewise; `scales` are m of the formula.
     """
 
+    integer: ClassVar[bool] = True
     a: int
     a_dtype: str
     a_shape: tuple[int, ...]

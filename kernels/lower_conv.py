@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,15 +19,8 @@ from graphq.ir import Graph, Node
 from graphq.kernels import depthwise
 from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
 from graphq.kernels.expression import Expr, Store, acc, op
-from graphq.kernels.lower import (
-    Arrays,
-    Lowered,
-    joint_scale,
-    quantised_operands,
-    refuse_overflow,
-    result_dims,
-    wrapped,
-)
+from graphq.kernels.lower import Arrays, Lowered, result_dims
+from graphq.kernels.lower_matmul import joint_scale, quantised_operands, refuse_overflow, wrapped
 from graphq.kernels.windows import Windows, windows
 from graphq.ops.conv import weight_axes
 from graphq.ops.conv_transpose import transposed_padding
@@ -87,6 +80,7 @@ class IntegerConvolution:
     `b_zp` is one number, or one an output channel.
     """
 
+    integer: ClassVar[bool] = True
     a: int
     b: int
     a_dtype: str

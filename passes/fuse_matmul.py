@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from graphq.ir import Graph, Node
 from graphq.kernels.epilogue import RULES, Unsupported, refuses
-from graphq.kernels.lower import Lowered, lower_matmul
+from graphq.kernels.lower import Lowered
+from graphq.kernels.lower_matmul import lower_matmul
 from graphq.partition import Fusion, extract
 from graphq.rewrite import ANY, Match
 
@@ -35,18 +36,22 @@ class FuseMatmul(Fusion):
 
     anchor = "matmul"
     operations: ClassVar[tuple[str, ...]] = ("matmul",)
+    quantised: ClassVar[bool] = True
     lower: ClassVar[Callable[..., Lowered]] = staticmethod(lower_matmul)
 
     def pattern(self, g, x, w, bias):
         """See the class."""
-        x, w = g.dequantize(x, attrs=ANY), g.dequantize(w, attrs=ANY)
+        if self.quantised:
+            x, w = g.dequantize(x, attrs=ANY), g.dequantize(w, attrs=ANY)
         operands = ((x, w), (x, w, bias))
         y = g.any_of(*(getattr(g, name)(*xs, attrs=ANY) for name in self.operations for xs in operands))
         return g.repeat(RULES, y, max=MAX_EPILOGUE, where=ends_chain)
 
     def absorbs(self, node: Node) -> bool:
         """A post-op's second operand may be dequantized on the way in; a constant's dequantize folds instead."""
-        return node.op.name == "dequantize" and refuses(node) is None and next(node.operands).data is None
+        if node.op.name != "dequantize" or refuses(node) is not None or next(node.operands).data is not None:
+            return False
+        return self.quantised or not any(u.node and u.node.op.name in self.operations for u in node.output.uses)
 
     def check(self, g: Graph, match: Match) -> str | None:
         """A kernel must be able to compute it, each sum once."""
@@ -60,3 +65,12 @@ class FuseMatmul(Fusion):
         except Unsupported as e:
             return str(e)
         return None
+
+
+class FuseFloatMatmul(FuseMatmul):
+    """f?(matmul(x, w, bias?)) -> partition
+
+    Of f32, bf16 or f16, with f as in FuseMatmul, and after it. The result is within the rounding errors of f32 sums.
+    """
+
+    quantised = False

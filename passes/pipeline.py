@@ -17,7 +17,7 @@ from graphq.passes.fuse_concat import FuseConcat
 from graphq.passes.fuse_convolution import FuseConvolution
 from graphq.passes.fuse_eltwise import FuseEltwise
 from graphq.passes.fuse_interpolate import FuseInterpolate
-from graphq.passes.fuse_matmul import FuseMatmul
+from graphq.passes.fuse_matmul import FuseFloatMatmul, FuseMatmul
 from graphq.passes.fuse_matmul_4bit import FuseMatmul4bit
 from graphq.passes.fuse_pool import FusePool
 from graphq.rewrite import Pass, Refusal, Rewrite
@@ -41,6 +41,7 @@ PIPELINE: tuple[Pass, ...] = (
     FuseConcat(),
     fold_dequantized_constants,
     eliminate_common_subexpressions,
+    FuseFloatMatmul(),
     FuseEltwise(),
     eliminate_dead_code,
 )

@@ -170,7 +170,7 @@ def test_sums_beyond_s32_are_refused_with_the_reason():
     model = gq.compile(graph(127))
     assert "beyond s32" in model.explain()
     x = np.full((1, 70_000), 255, np.uint8)
-    assert model(x=x)[0, 0] == np.float32(255 * 127 * 70_000)
+    np.testing.assert_allclose(model(x=x), 255 * 127 * 70_000, rtol=1e-5)
     model = gq.compile(graph(100), strict=True)  # these weights cannot reach it
     assert model(x=x)[0, 0] == np.float32(255 * 100 * 70_000)
 
@@ -186,10 +186,7 @@ def test_explain_gives_the_reason(change, reason):
     g.output(g.relu(g.matmul(x, w)), name="y")
     model = gq.compile(g)
     text = model.explain()
-    assert ("not in a partition" in text and reason in text) if reason else "matmul partition" in text
-    if reason:
-        with pytest.raises(CompileError, match="strict: 1 operations.*matmul"):
-            gq.compile(g, strict=True)
+    assert (reason in text and "(0 integer)" in text) if reason else "(1 integer)" in text
 
 
 def test_open_shapes_are_taken_from_the_arrays():
@@ -383,13 +380,15 @@ def test_labels_of_reports_are_those_of_the_graphs_text():
     x = g.dequantize(g.input("x", shape=(4, 8), dtype="u8"), scales=[0.1])
     g.relu(x)
     scaled = g.multiply(x, g.input("s", shape=(), dtype="f32"))
-    y = g.matmul(scaled, g.dequantize(g.input("w", shape=(8, 3), dtype="s8"), scales=[0.1]))
+    y = g.matmul(scaled, g.dequantize(g.input("w", shape=(8,), dtype="s8"), scales=[0.1]))
     g.set_outputs([y], ["y"])
     line, multiply = g.describe(y.node), f"{g.label(scaled)} = eltwise partition"
     text = gq.compile(g).explain()
     outside, misses = text[text.index("not in a partition"):].split("near misses:")
     assert line in outside and line in misses and multiply in text
     assert f"NumPy reference of {line}" in misses
+    with pytest.raises(CompileError, match="strict: 1 operations.*matmul"):
+        gq.compile(g, strict=True)
 
 
 def test_counts_in_reports():
