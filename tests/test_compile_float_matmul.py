@@ -1,0 +1,124 @@
+"""Float matmuls with epilogues: compiled equals the formula bit for bit, and the reference within rounding errors."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.dtypes import f32
+from graphq.kernels.expression import STORAGE
+
+TOLERANCE = {"f32": 1e-5, "bf16": 2e-2, "f16": 2e-3}
+SPECIAL = np.array([0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-38, 3e38, 65504], np.float32)
+
+
+def array(dtype, shape, seed=0, special=False):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape, np.float32)
+    if special:
+        x = np.where(rng.random(shape) < 0.05, rng.choice(SPECIAL, shape), x)
+    with np.errstate(over="ignore"):
+        return x.astype(STORAGE[dtype])
+
+
+def check(g, arrays, **options):
+    """Compile strictly and run; the result and the report."""
+    model = gq.compile(g, strict=True, **options)
+    got, formula, wanted = model(arrays), model.formula(arrays), gq.reference(g, arrays)
+    assert got.dtype == formula.dtype == wanted.dtype and got.shape == wanted.shape
+    nan = np.isnan(got.astype(np.float32)) if got.dtype.kind != "u" else np.zeros(got.shape, bool)
+    assert (nan == np.isnan(formula.astype(np.float32))).all()
+    assert (np.where(nan, 0, got).tobytes() == np.where(nan, 0, formula).tobytes())
+    return got, wanted, model.explain()
+
+
+def close(got, wanted, dtype):
+    got, wanted = got.astype(np.float32), wanted.astype(np.float32)
+    bound = TOLERANCE[dtype] * np.abs(wanted).max(initial=1.0)
+    np.testing.assert_allclose(got, wanted, rtol=TOLERANCE[dtype], atol=bound)
+
+
+def dense(dtype, a, b, *, constant=True, post=None, **attrs):
+    """A matmul of arrays, whose weights are constant or an input."""
+    g = gq.Graph()
+    x = g.input("x", shape=a.shape, dtype=dtype)
+    w = g.constant(b) if constant else g.input("w", shape=b.shape, dtype=dtype)
+    y = g.matmul(x, w, **attrs)
+    g.output(y if post is None else post(g, y), name="y")
+    return g, {"x": a} if constant else {"x": a, "w": b}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_dense_layer_at_every_level(level, dtype, threads):
+    a, b = array(dtype, (19, 135), 1), array(dtype, (135, 50), 2)
+    bias, rest = array(dtype, (50,), 3), array(dtype, (19, 50), 4)
+
+    def post(g, y):
+        return g.add(g.gelu(g.bias_add(y, g.constant(bias))), g.input("rest", shape=rest.shape, dtype=dtype))
+
+    g, arrays = dense(dtype, a, b, post=post)
+    got, wanted, text = check(g, arrays | {"rest": rest}, isa=level, threads=threads)
+    close(got, wanted, dtype)
+    assert "(matmul, bias_add, gelu, add)" in text and "1 partition (0 integer), 0 operations outside" in text
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize(("a", "b", "attrs"), [
+    ((7, 13), (13, 21), {}), ((7, 13), (21, 13), dict(transpose_b=True)), ((13, 7), (13, 21), dict(transpose_a=True)),
+    ((2, 3, 7, 5), (5, 6), {}), ((3, 5, 7), (3, 6, 5), dict(transpose_a=True, transpose_b=True)),
+    ((2, 1, 4, 5), (3, 5, 6), {}), ((4, 5), (3, 5, 6), {}), ((1, 4, 9), (2, 4, 5), dict(transpose_a=True)),
+    ((5,), (5, 6), {}), ((1, 1), (1, 1), {}), ((0, 5), (5, 6), {}), ((4, 5), (5, 0), {}), ((4, 0), (0, 6), {}),
+    ((0, 4), (0, 6), dict(transpose_a=True)), ((2, 1, 6), (2, 1, 6), dict(transpose_a=True)),
+])
+def test_shapes(dtype, a, b, attrs, constant):
+    g, arrays = dense(dtype, array(dtype, a, 1), array(dtype, b, 2), constant=constant, **attrs)
+    got, wanted, _ = check(g, arrays, threads=2)
+    close(got, wanted, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+@pytest.mark.parametrize("constant", [True, False])
+def test_special_values(level, dtype, constant):
+    a, b = array(dtype, (9, 31), 1, special=True), array(dtype, (31, 35), 2, special=True)
+    g, arrays = dense(dtype, a, b, constant=constant)
+    check(g, arrays, isa=level)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_results_of_f32(dtype):
+    """The output may be f32 where the operands are narrow; else the sum, and the bias, is rounded to their type."""
+    a, b, bias = array(dtype, (9, 31), 1), array(dtype, (31, 35), 2), array(dtype, (35,), 3)
+    for out in (f32, None):
+        g = gq.Graph()
+        y = g.matmul(g.input("x", shape=a.shape, dtype=dtype), g.constant(b), g.constant(bias), dtype=out)
+        g.output(g.relu(y), name="y")
+        got, wanted, _ = check(g, {"x": a})
+        close(got, wanted, "f32" if out else dtype)
+        assert (got == wanted).mean() > 0.99 or out
+
+
+def test_quantized_results_and_dequantized_post_ops():
+    g = gq.Graph()
+    y = g.matmul(g.input("x", shape=(9, 40), dtype="f32"), g.constant(array("f32", (40, 33), 2)))
+    y = g.add(y, g.dequantize(g.input("r", shape=(9, 33), dtype="u8"), scales=[0.1], zps=[7]))
+    g.output(g.quantize(y, dtype="u8", scales=[0.2], zps=[100]), name="y")
+    r = np.random.default_rng(0).integers(0, 256, (9, 33), dtype=np.uint8)
+    got, wanted, text = check(g, {"x": array("f32", (9, 40)), "r": r})
+    assert np.abs(got.astype(int) - wanted).max() <= 1 and "(matmul, dequantize, add, quantize)" in text
+
+
+def test_an_operand_may_also_be_a_post_op():
+    g = gq.Graph()
+    x = g.input("x", shape=(8, 8), dtype="f32")
+    g.output(g.add(g.matmul(x, x), x), name="y")
+    got, wanted, _ = check(g, {"x": array("f32", (8, 8))})
+    close(got, wanted, "f32")
+
+
+def test_dequantized_operands_that_integers_refuse():
+    """The source is quantised along k: its scale stands in the sum, which is one of floats then."""
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=(4, 8), dtype="u8"), qtype="per_channel", axis=1, scales=[0.1] * 4 + [0.2] * 4)
+    g.output(g.matmul(x, g.dequantize(g.constant(np.ones((8, 3), np.int8)), scales=[0.5])), name="y")
+    _, _, text = check(g, {"x": np.arange(32, dtype=np.uint8).reshape(4, 8)})
+    assert "2 partitions (0 integer)" in text and "stand inside the sum" in text
