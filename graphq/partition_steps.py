@@ -75,9 +75,9 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, Reading]:
         return b.of[value], "rows"
     if matmul.takes_columns(p.a_dtype, p.rows[-1], p.n, p.k, b.level):
         return b.of[value], "columns"
-    axes = range(len(p.a_shape))
-    out = b.temporary(prod(p.a_shape))
-    step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), 1, threads=b.threads, cache=b.cache)
+    axes, item = range(len(p.a_shape)), STORAGE[p.a_dtype].itemsize
+    out = b.temporary(prod(p.a_shape) * item)
+    step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), item, threads=b.threads, cache=b.cache)
     run(b, step, {0: Ref(b.of[value]), 1: Ref(out)}, [])
     return out, "rows"
 

@@ -296,7 +296,7 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     itemsize = STORAGE[a_dtype].itemsize
     row_bytes = k * itemsize
     depth = -(-row_bytes // 4) * 4 * taps if taps != 1 else row_bytes
-    w_dtype = w_dtype or ("s8" if itemsize == 1 else a_dtype)
+    w_dtype = w_dtype or packed_dtype(a_dtype)
     kernel = kernel or select("matmul", (a_dtype, w_dtype), m, n, depth, level, log, reading=reading)
     block = modules.load("matmul", block_source(store, level.lanes, reading, itemsize, w_dtype), cache=cache)
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
@@ -319,13 +319,23 @@ COPIED = 0.2
 """Cycles that a copy takes to transpose a byte (18 GB/s)."""
 INTERLEAVED = 16
 """Cycles that four k of transposed rows take to interleave; the 24 of the products of 6 x 64 hide all but one."""
+SPREAD = 8
+"""Cycles that a group of transposed floats takes more than one of rows, whose broadcasts are loads."""
+
+
+def packed_dtype(a_dtype: str) -> str:
+    """The dtype of packed weights for these activations: s8 for integers, the same for floats."""
+    return "s8" if STORAGE[a_dtype].itemsize == 1 else a_dtype
 
 
 def takes_columns(a_dtype: str, m: int, n: int, k: int, level: Level) -> bool:
     """Whether to read transposed activations as they lie, rather than to copy them into rows first."""
-    columns, rows = (select("matmul", (a_dtype, "s8"), m, n, k, level, reading=r) for r in ("columns", "rows"))
+    dtypes, itemsize = (a_dtype, packed_dtype(a_dtype)), STORAGE[a_dtype].itemsize
+    k *= itemsize
+    columns, rows = (select("matmul", dtypes, m, n, k, level, reading=r) for r in ("columns", "rows"))
     height, panels = columns.tile[0], columns.tile[1] // PANEL
-    more = _tiles(height, panels, m, n) * -(-k // 4) * max(1, INTERLEAVED - height * panels)
+    shown = max(1, INTERLEAVED - height * panels) if itemsize == 1 else SPREAD
+    more = _tiles(height, panels, m, n) * -(-k // 4) * shown
     return columns.cost(columns, m, n, k) + more <= rows.cost(rows, m, n, k) + COPIED * m * k
 
 

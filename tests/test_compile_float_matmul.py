@@ -68,6 +68,7 @@ def test_dense_layer_at_every_level(level, dtype, threads):
     ((2, 3, 7, 5), (5, 6), {}), ((3, 5, 7), (3, 6, 5), dict(transpose_a=True, transpose_b=True)),
     ((2, 1, 4, 5), (3, 5, 6), {}), ((4, 5), (3, 5, 6), {}), ((1, 4, 9), (2, 4, 5), dict(transpose_a=True)),
     ((5,), (5, 6), {}), ((1, 1), (1, 1), {}), ((0, 5), (5, 6), {}), ((4, 5), (5, 0), {}), ((4, 0), (0, 6), {}),
+    ((9, 20), (9, 800), dict(transpose_a=True)), ((3, 70, 9), (3, 70, 6), dict(transpose_a=True)),
     ((0, 4), (0, 6), dict(transpose_a=True)), ((2, 1, 6), (2, 1, 6), dict(transpose_a=True)),
 ])
 def test_shapes(dtype, a, b, attrs, constant):
