@@ -20,7 +20,7 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
     """
     partitions = [n for n in graph.nodes if n.op.name == "partition"]
     others = [n for n in graph.nodes if n.op.name not in ("partition", "constant", *VIEWS, *NATIVE)]
-    integer = [x for x in (lower_partition(n).anchor for n in partitions) if x is not None and x.integer]
+    integer = [n for n in partitions if lower_partition(n).integer]
     lines = [f"graph {graph.name}: {counted(len(partitions), 'partition')} ({len(integer)} integer), "
              f"{counted(len(others), 'operation')} outside; ISA level {level.name}, {counted(threads, 'thread')}"]
     lines += [f"  {_partition(graph, n)}" for n in partitions]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -20,10 +20,8 @@ Arrays = Sequence[np.ndarray | None]
 class Accumulator(Protocol):
     """What an anchor computes before the epilogue; kernels leave it in scratch memory.
 
-    `integer`: whether it multiplies integers, which reports count.
+    One that multiplies integers has `integer` = True.
     """
-
-    integer: ClassVar[bool]
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The accumulators, s32 or f32, in the shape of the output, for the arrays of the partition's inputs."""
@@ -37,6 +35,11 @@ class Lowered:
     store: Store
     sources: tuple[Source, ...]
     anchor: Accumulator | None = None
+
+    @property
+    def integer(self) -> bool:
+        """Whether it multiplies integers, which reports count."""
+        return getattr(self.anchor, "integer", False)
 
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The partition's result in NumPy, bit for bit what every kernel gives, for the arrays of its inputs."""

@@ -78,8 +78,6 @@ class IntegerMatmul(Matmul):
 class FloatMatmul(Matmul):
     """A matmul of f32, bf16 or f16."""
 
-    integer: ClassVar[bool] = False
-
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The f32 sums as kernels order them (`float_sums`)."""
         a, b = self.operands(inputs)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +37,6 @@ class Pool:
     `pad` are the channels of a padding pixel, `out` is the shape of the accumulators.
     """
 
-    integer: ClassVar[bool] = False
     how: How
     source: int
     dtype: str
