@@ -34,9 +34,9 @@ class PlanBuilder:
         return self.add(Buffer("arena", nbytes))
 
     def native(self, step: KernelStep, words: list[int | Ref]) -> None:
-        """Add a kernel's step, unless it has nothing to do; one block, or no second thread, runs serially."""
+        """Add a kernel's step, unless it has nothing to do; one block, little work, or no second thread: serially."""
         if step.blocks > 0:
-            parallel = step.blocks > 1 and self.threads > 1
+            parallel = step.blocks > 1 and self.threads > 1 and not step.serial
             self.steps.append(NativeStep(step.name, step.address, tuple(words), step.blocks, parallel, step.keep,
                                          step.macs))
 

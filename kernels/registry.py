@@ -51,7 +51,8 @@ class Step:
     """What a plan needs to run a kernel: the block function's address, the header words, and the number of blocks.
 
     Words of `header` that are addresses are 0: the caller fills them in. `keep` holds what `address` lives in: modules
-    with all its block functions. `macs` are the multiply-accumulates that the result asks for.
+    with all its block functions. `macs` are the multiply-accumulates that the result asks for. `serial` says that a
+    second thread is not worth it.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Step:
     blocks: int
     keep: object = field(default=None, repr=False, compare=False)
     macs: int = 0
+    serial: bool = False
 
     def arguments(self, words: Mapping[int, int], slots: Sequence[tuple[int, int, int]] = ()) -> np.ndarray:
         """Make the argument block: `words` replace header words, `slots` are (pointer, offset table, row stride)."""
@@ -110,7 +112,7 @@ def plan_rows(module: str, name: str, rows: int, batch: int, threads: int, cache
     work = name if of is None else f"{name}({', '.join(map(str, of))})"
     made = modules.load(name, _ROWS.format(module=module, name=name, work=work), cache=cache)
     named = "_".join(map(str, (name, *(of or ()))))
-    return Step(named, made.BLOCK.address, header(each), batch * -(-rows // each), made)
+    return Step(named, made.BLOCK.address, header(each), batch * -(-rows // each), made, serial=threads == 1)
 
 
 KERNELS: dict[str, Kernel] = {}

@@ -120,3 +120,8 @@ def test_compiled(level, dtype, threads):
     assert f"layouts: 2 reorders, {2 * size:.0f} KB" in text
     assert f"reorder {dtype}[2,6,40,35] -> [2,40,35,6] ({size:.0f} KB)" in text
     assert text.count(" by transposing_") == 2
+
+
+def test_little_work_is_serial_however_many_its_blocks():
+    steps = [plan_transpose((n, 12, 3, 64), (0, 2, 1, 3), 1, threads=2) for n in (2, 2000)]
+    assert [s.serial for s in steps] == [True, False] and steps[0].blocks > 1
