@@ -158,8 +158,7 @@ class _Placement:
         if port == "stays":
             return value
         if port == "aligned":
-            (rank,) = {len(v.type.shape or ()) for v in node.outputs}
-            return aligned(self.graph, value, rank)
+            return aligned(self.graph, value, len(node.output.shape or ()))
         if value not in self.other:
             assert value.shape is not None
             self.other[value] = moved(self.graph, value, to_last(len(value.shape)))

@@ -15,7 +15,7 @@ from graphq.ir import Dim, Graph, Node, Value
 from graphq.op import OPS
 
 Port: TypeAlias = Literal["stays", "moves", "aligned"]
-"""An operand stays as it is; or is moved; or is moved for nothing, once it has the result's rank (constants, views)."""
+"""An operand stays as it is; or moves; or, of a lower rank than the result, is aligned with it and moves freely."""
 
 ANCHORS = ("convolution", "conv_transpose", "max_pool", "avg_pool", "interpolate")
 """Operations whose kernels read channels-last tensors alone."""
@@ -46,8 +46,10 @@ def has_layouts(value: Value) -> bool:
 
 
 def is_view(shape: Sequence[Dim]) -> bool:
-    """Whether moving axis 1 of a tensor [n, c, spatial...] to the end leaves the elements in their order."""
-    return (shape[1] == 1 or all(d == 1 for d in shape[2:])) and list(shape).count(None) <= 1
+    """Whether moving axis 1 of a tensor [n, c, spatial...] to the end is known to be a reshape."""
+    unknown = list(shape).count(None)
+    resolved = unknown == 0 or unknown == 1 and 0 not in shape
+    return resolved and (shape[1] == 1 or all(d == 1 for d in shape[2:]))
 
 
 def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
@@ -83,16 +85,12 @@ def _anchor(node: Node) -> Form | None:
     src = node.inputs[0]
     if src is None or not has_layouts(src) or node.attrs["data_format"] != "NCX":
         return None
-    return Form(_first_moves(src, node), tuple(has_layouts(v) for v in node.outputs), {"data_format": "NXC"})
+    return Form(_first_moves(node), tuple(has_layouts(v) for v in node.outputs), {"data_format": "NXC"})
 
 
-def _source(value: Value) -> Port:
-    return "moves" if value.data is None else "aligned"
-
-
-def _first_moves(src: Value, node: Node) -> tuple[Port, ...]:
+def _first_moves(node: Node) -> tuple[Port, ...]:
     others: list[Port] = ["stays"] * (len(node.inputs) - 1)
-    return _source(src), *others
+    return "moves", *others
 
 
 def _lane_wise(node: Node) -> Form | None:
@@ -109,10 +107,10 @@ def _broadcast(value: Value, rank: int) -> Port | None:
         return None
     if len(value.shape) < rank and all(d == 1 for d in value.shape):
         return "stays"
-    if len(value.shape) == rank or value.data is not None:
-        return _source(value)
+    if len(value.shape) == rank:
+        return "moves"
     padded = (1,) * (rank - len(value.shape)) + value.shape
-    return "aligned" if value.type.known and is_view(padded) else None
+    return "aligned" if value.data is not None or value.type.known and is_view(padded) else None
 
 
 def _along_axis(node: Node) -> Form | None:
@@ -122,8 +120,8 @@ def _along_axis(node: Node) -> Form | None:
         return None
     (rank,) = ranks
     assert rank is not None
-    return Form(tuple(_source(v) for v in node.operands), (True,) * len(node.outputs),
-                {"axis": to_last(rank).index(node.attrs["axis"] % rank)})
+    ports: list[Port] = ["moves"] * len(node.inputs)
+    return Form(tuple(ports), (True,) * len(node.outputs), {"axis": to_last(rank).index(node.attrs["axis"] % rank)})
 
 
 def _scaled(node: Node) -> Form | None:
@@ -134,7 +132,7 @@ def _scaled(node: Node) -> Form | None:
     rank, axis = len(src.shape), node.attrs["axis"]
     if node.attrs["qtype"] == "per_channel":
         axis = to_last(rank).index(axis % rank)
-    return Form(_first_moves(src, node), (True,), {"axis": axis})
+    return Form(_first_moves(node), (True,), {"axis": axis})
 
 
 def _sloped(node: Node) -> Form | None:
@@ -159,7 +157,7 @@ def _reduced(node: Node) -> Form | None:
     follows = len(left) >= 3 and result == list(to_last(len(left)))
     if not follows and result != sorted(result):
         return None
-    return Form((_source(src),), (follows,), {"axes": sorted(order.index(a) for a in axes)})
+    return Form(("moves",), (follows,), {"axes": sorted(order.index(a) for a in axes)})
 
 
 def _reshaped(node: Node) -> Form | None:
@@ -170,7 +168,7 @@ def _reshaped(node: Node) -> Form | None:
     (n, c, *_), (images, channels, *spatial) = src.type.dims, out.type.dims
     if (n, c) != (images, channels):
         return None
-    return Form((_source(src),), (True,), {"shape": [n, *spatial, c], "special_zero": False})
+    return Form(("moves",), (True,), {"shape": [n, *spatial, c], "special_zero": False})
 
 
 RULES: dict[str, Callable[[Node], Form | None]] = {

@@ -276,8 +276,25 @@ def test_constants_are_laid_out_when_compiled(shape, first):
     assert reorders(g) == ["static_transpose"] * 2
 
 
-def test_a_constant_source_is_laid_out_when_compiled():
-    g = parse(f"graph(x: f32[1,4,5,6]) {{ {POOLED} return %p }}")
-    anchor = g.max_pool(g.constant(np.ones((1, 4, 5, 6), np.float32)), **g.nodes[0].attrs)
-    g.set_outputs([g.add(g.outputs[0], anchor)], ["y"])
-    assert reorders(g) == ["static_transpose"] * 2
+@pytest.mark.parametrize("build", [
+    lambda g, c: g.max_pool(c, strides=[1, 1], pads_begin=[0, 0], pads_end=[0, 0], kernel=[2, 2], data_format="NCX"),
+    lambda g, c: g.group_norm(c, groups=2, use_affine=False, data_format="NCX")[0],
+    lambda g, c: g.reduce_max(c, axes=[2, 3]),
+    lambda g, c: g.static_reshape(c, shape=[2, 4, 30]),
+    lambda g, c: g.softmax(c),
+])
+def test_constant_sources_are_laid_out_when_compiled(build):
+    g = parse(f"graph(x: f32[2,4,5,6]) {{ {POOLED} return %p }}")
+    y = build(g, g.constant(np.random.default_rng(0).standard_normal((2, 4, 5, 6)).astype(np.float32)))
+    g.set_outputs([g.outputs[0], y], ["p", "y"])
+    moves = reorders(g)
+    assert moves.count("static_transpose") <= 3
+
+
+@pytest.mark.parametrize("shape", ["[?,0,1,1]", "[0,4,1,1]", "[?,4,1,1]", "[?,?,1,1]", "[2,1,?,?]"])
+def test_views_of_unknown_and_empty_tensors(shape):
+    size = [{"?": 2}.get(d) or int(d) for d in shape.strip("[]").split(",")]
+    g = parse(f'graph(x: f32{shape}) {{ %y = interpolate(x, mode="nearest", sizes=[2,3], {NCX})\n return %y }}')
+    out = g.copy()
+    assert channels_last(out) == 1
+    check_same_numbers(g, out, sizes={"x": tuple(size)})
