@@ -85,6 +85,8 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     c, view = lowered.anchor, phase.windows
     assert isinstance(c, IntegerConvolution)
     groups, columns, channels = c.filter.groups, c.filter.columns, c.filter.channels * merged
+    if merged > 1:  # whole groups: what they read beyond the taps meets weights of 0, and `_padded` has room for it
+        channels = -(-channels // 4) * 4
     packed, parts = _weights(b, node, c, phase, merged)
     size = pack.packed_bytes(view.taps * parts * -(-channels // 4) * 4, columns)
     pixel = _even(view) if parts == 1 else None
@@ -205,7 +207,7 @@ def _padded(b: PlanBuilder, c: IntegerConvolution, source: int, dims: tuple[int,
     stride, (begin, _) = c.strides[-1], c.pads[-1]
     end = max(0, (outputs - 1) * stride + taps - begin - width)
     pixel, lines = c.windows.pixel_bytes, prod(dims[:-2])
-    out = b.temporary(lines * (begin + width + end) * pixel)
+    out = b.temporary(lines * (begin + width + end) * pixel + 4)
     step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.a_zp & 0xFF, threads=b.threads,
                                   cache=b.cache)
     run(b, step, {0: Ref(source), 1: Ref(out)}, [])
