@@ -281,7 +281,7 @@ def translate(e: Epilogue, body: Graph, anchor: Anchor | None = None, skip: Iter
         e.fits(node.output.type.dims)
         args = [None if is_anchor and k in own else _argument(e, body, node, k, known) for k in range(len(node.inputs))]
         y = anchor[1](args) if anchor and is_anchor else RULES[node.op.name](e, node, args)
-        known[node.output] = y if node.output is result else _rounded(y, node.output)
+        known[node.output] = y if node.output is result else _intermediate(y, node.output)
     if result.type.dims != e.out:
         raise Unsupported(f"the result {result.type} has not the shape {list(e.out)}")
     if result.dtype.name not in STORAGE:
@@ -289,10 +289,16 @@ def translate(e: Epilogue, body: Graph, anchor: Anchor | None = None, skip: Iter
     return known[result]
 
 
-def _rounded(y: Expr, value: Value) -> Expr:
+def _intermediate(y: Expr, value: Value) -> Expr:
     """An intermediate result in the precision of its type; that of the final result is the Store's."""
-    rounding = {"bf16": math.round_bf16, "f16": lambda x: op("round_f16", x)}.get(value.dtype.name)
-    return y if rounding is None else rounding(y)
+    match value.dtype.name:
+        case "bf16":
+            return math.round_bf16(y)
+        case "f16":
+            return op("round_f16", y)
+        case "u8" | "s8" as dtype:
+            return math.quantized(y, dtype)
+    return y
 
 
 def _along_channels(node: Node) -> bool:

@@ -128,9 +128,13 @@ def fused(a: Any, b: Any, c: Any) -> np.ndarray:
         return np.where(moves, bits + away, bits).view(np.float64).astype(np.float32).reshape(np.shape(p + c))
 
 
+def _round_s32(x: Any) -> Any:
+    return np.where(np.abs(x) < 2**31, np.rint(x), -2.0**31).astype(np.int32)
+
+
 # s32 wraps. max and min are x86's: the second operand when one is NaN or both are zeros. Comparisons are ordered (false
-# on NaN) except ne. to_s32 truncates and round_s32 rounds to even, of numbers within s32's range; of others round_s32
-# gives any number, and to_s32 must not be asked. Shift counts are constants, 0 to 31.
+# on NaN) except ne. round_s32 rounds to even, and gives x86's -2**31 for NaN and what s32 does not hold; to_s32
+# truncates numbers within s32's range, and must not be asked for others. Shift counts are constants, 0 to 31.
 BASIC: dict[str, Basic] = {
     "add": Basic(_SAME2, np.add),
     "sub": Basic(_SAME2, np.subtract),
@@ -162,7 +166,7 @@ BASIC: dict[str, Basic] = {
     "to_f32": Basic("s32 -> f32", lambda x: np.asarray(x).astype(np.float32)),
     "to_s32": Basic("f32 -> s32", lambda x: np.asarray(x).astype(np.int32)),
     "round_f16": Basic(_FLOAT, lambda x: np.asarray(x).astype(np.float16).astype(np.float32)),
-    "round_s32": Basic("f32 -> s32", lambda x: np.rint(x).astype(np.int32)),
+    "round_s32": Basic("f32 -> s32", _round_s32),
 }
 
 
