@@ -79,7 +79,7 @@ class Windows:
 
     def subset(self, outputs: Sequence[np.ndarray], taps: Sequence[np.ndarray]) -> Windows:
         """The windows of some outputs on some taps, both given by their coordinates along each spatial axis."""
-        outer = self.outer.reshape(*self.outputs[:-1], *self.kernel[:-1])[np.ix_(*outputs[:-1], *taps[:-1])]
+        outer = self.outer.reshape((*self.outputs[:-1], *self.kernel[:-1]))[np.ix_(*outputs[:-1], *taps[:-1])]
         sizes, kernel = tuple(map(len, outputs)), tuple(map(len, taps))
         return replace(self, outputs=sizes, kernel=kernel, outer=outer.reshape(prod(sizes[:-1]), prod(kernel[:-1])),
                        inner=self.inner[np.ix_(outputs[-1], taps[-1])])

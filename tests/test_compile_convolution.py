@@ -104,6 +104,8 @@ GEOMETRIES = {
                                  dilations=(2, 1), groups=2, op="conv_transpose"),
     "transposed, taps for some phases only": dict(sizes=(4, 5), channels=24, columns=20, kernel=(2, 1), strides=(3, 2),
                                                   op="conv_transpose", images=2),
+    "transposed, 1-D": dict(sizes=(7,), channels=5, columns=6, kernel=(4,), strides=2, pads=1, images=2,
+                            op="conv_transpose"),
     "transposed, 3-D": dict(sizes=(3, 2, 4), channels=8, columns=6, kernel=(3, 2, 4), strides=2, pads=1,
                             op="conv_transpose"),
     "transposed of s8": dict(sizes=(9, 20), channels=64, columns=24, kernel=(2, 2), strides=2, x="s8", x_zp=3,
