@@ -312,7 +312,8 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
     header = (0, 0, row_bytes, 0, 0, batch, m, n, row_bytes, each_tiles * rows, each_panels, rows, panels,
               tile.TILE.address, tail.TILE.address, setup.address if setup else 0)
-    return Step(kernel.name, block.BLOCK.address, header, blocks, (block, tile, tail), batch * m * n * k * taps)
+    return Step(kernel.name, block.BLOCK.address, header, blocks, (block, tile, tail), batch * m * n * k * taps,
+                serial=worth == 1)
 
 
 COPIED = 0.2

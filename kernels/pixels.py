@@ -181,4 +181,4 @@ def plan_pixels(name: str, store: Store, tile: ModuleType, image_bytes: int, pix
     blocks = batch * -(-m // each) * -(-channels // width)
     header = (0, 0, image_bytes, pixels, batch, m, channels, each, width, max(1, CHANNELS // width),
               tile.TILE.address, 0)
-    return Step(name, made.BLOCK.address, header, blocks, (made, tile), macs)
+    return Step(name, made.BLOCK.address, header, blocks, (made, tile), macs, serial=parts == 1)

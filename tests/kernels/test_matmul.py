@@ -177,6 +177,12 @@ def test_blocks_cover_the_output_once(threads, m, n):
     assert step.blocks <= 16 * threads
 
 
+def test_little_work_is_serial_however_many_its_blocks():
+    level = isa.level_named("scalar")
+    steps = [matmul.plan_matmul(RAW, "u8", m, 16, 4, level, batch=16, threads=2) for m in (2, 2000)]
+    assert [s.serial for s in steps] == [True, False] and steps[0].blocks >= 16
+
+
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_split_uses_all_threads(threads):
     for tiles, groups in ((64, 1), (1, 64), (8, 8), (171, 16)):

@@ -146,3 +146,12 @@ def test_nothing_beyond_the_buffers_is_touched(level, guarded, how, dtype, total
     step.run(step.arguments({pixels.IMAGES: x.ctypes.data, pixels.WINDOWS: block.ctypes.data},
                             [(out.ctypes.data, 0, channels * out.itemsize)]))
     assert (out == (1 if how == "max" else 6)).all()
+
+
+def test_little_work_is_serial_however_many_its_blocks():
+    steps = []
+    for size in (4, 400):
+        view = windows((size, size), (2, 2), (1, 1), (1, 1), [(0, 0)] * 2, (size - 1, size - 1), 8)
+        steps.append(pool.plan_pool(Store(acc(), "s32"), "sum", "u8", view, 8, size - 1, size - 1,
+                                    isa.level_named("scalar"), threads=2))
+    assert [s.serial for s in steps] == [True, False] and steps[0].blocks > 1
