@@ -6,7 +6,7 @@ import numpy as np
 from graphq.ir import Graph, TensorType, Value
 from graphq.kernels.isa import Level
 from graphq.kernels.registry import Step as KernelStep
-from graphq.runtime import Buffer, NativeStep, Ref, Step
+from graphq.runtime import VIEWS, Buffer, NativeStep, Ref, Step
 
 
 class PlanBuilder:
@@ -41,10 +41,20 @@ class PlanBuilder:
                                          step.macs))
 
     def result(self, value: Value) -> int:
-        """The buffer that a node writes `value` to: an output's own array where that can be."""
+        """The buffer that a node writes `value` to: where it can be, the array of an output that is it or views it."""
         if value not in self.of:
-            ks = [k for k, v in enumerate(self.graph.outputs) if v is value]
-            place = Buffer("output", value.type.nbytes, value.type, ks[0]) if ks else \
-                Buffer("arena", value.type.nbytes, value.type)
+            outputs = self.graph.outputs
+            k = next((k for k, v in enumerate(outputs) if v is value), None)
+            if k is None:
+                k = next((k for k, v in enumerate(outputs) if _viewed(v) is value), None)
+            place = Buffer("arena", value.type.nbytes, value.type) if k is None else \
+                Buffer("output", value.type.nbytes, value.type, k)
             self.of[value] = self.add(place)
         return self.of[value]
+
+
+def _viewed(value: Value) -> Value:
+    """What `value` is a view of, or itself."""
+    while value.node is not None and value.node.op.name in VIEWS:
+        value = next(value.node.operands)
+    return value

@@ -408,3 +408,21 @@ def test_transposed_sources_are_copied_where_that_is_faster():
 
     assert not steps("avx512_vnni", 64) and steps("avx512_vnni", 4096)
     assert steps("avx2", 64) and steps("amx", 64)
+
+
+@pytest.mark.parametrize("op", ["relu", "softmax"])
+def test_a_view_that_is_returned_is_written_directly(op):
+    """By a kernel or a reference; what is also returned as it is takes a copy."""
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for both in (False, True):
+        g = gq.Graph()
+        y = getattr(g, op)(g.input("x", shape=(3, 4), dtype="f32"))
+        z = g.static_reshape(g.static_reshape(y, shape=[2, 6]), shape=[12])
+        g.output(z, name="z")
+        if both:
+            g.output(y, name="y")
+        g.output(g.abs(y), name="abs")
+        model = gq.compile(g)
+        got, expected = model(x=x), gq.reference(g, x=x)
+        assert all((got[name] == expected[name]).all() and got[name].shape == expected[name].shape for name in expected)
+        assert model.explain().count("copy to output") == both
