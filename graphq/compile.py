@@ -4,7 +4,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -248,6 +248,6 @@ class CompiledGraph:
         return arrays
 
 
-def _is_plain(x: Any, shape: Any, dtype: np.dtype) -> bool:
+def _is_plain(x: Any, shape: Any, dtype: np.dtype) -> TypeGuard[np.ndarray]:
     """Whether `x` is an array that kernels take as it is, found without the cost of messages."""
     return type(x) is np.ndarray and x.shape == shape and x.dtype == dtype and x.flags.c_contiguous and x.flags.aligned
