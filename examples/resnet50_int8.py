@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -40,7 +41,7 @@ class Network:
     def __init__(self, seed: int) -> None:
         self.g, self.random = gq.Graph("resnet50"), np.random.default_rng(seed)
 
-    def float(self, x: Tensor) -> gq.Value:
+    def real(self, x: Tensor) -> gq.Value:
         """The f32 value of a tensor."""
         return self.g.dequantize(x.value, scales=[x.scale], zps=[x.zp])
 
@@ -57,9 +58,9 @@ class Network:
 
     def convolution(self, x: Tensor, channels: int, kernel: int = 1, stride: int = 1, gain: float = 1.0) -> gq.Value:
         """A convolution with bias, padded to ceil(size / stride); f32."""
-        w = self.weights((channels, x.value.shape[1], kernel, kernel), gain)
+        w = self.weights((channels, x.value.type.dims[1], kernel, kernel), gain)
         bias = self.g.constant(self.random.standard_normal(channels, np.float32) * np.float32(0.1))
-        return self.g.convolution(self.float(x), w, bias, strides=[stride] * 2, pads_begin=[kernel // 2] * 2,
+        return self.g.convolution(self.real(x), w, bias, strides=[stride] * 2, pads_begin=[kernel // 2] * 2,
                                   pads_end=[kernel // 2] * 2, dilations=[1, 1], data_format="NCX", weights_format="OIX")
 
     def block(self, x: Tensor, inner: int, outer: int, stride: int) -> Tensor:
@@ -67,11 +68,11 @@ class Network:
         z = self.quantised(self.g.relu(self.convolution(x, inner)), 4)
         z = self.quantised(self.g.relu(self.convolution(z, inner, 3, stride)), 4)
         shortcut = x
-        if x.value.shape[1] != outer:
+        if x.value.type.dims[1] != outer:
             y = self.convolution(x, outer, stride=stride, gain=0.7)
             shortcut = Tensor(self.g.quantize(y, dtype="u8", scales=[8 / 255], zps=[128]), 8 / 255, 128)
         y = self.convolution(z, outer, gain=0.5)
-        return self.quantised(self.g.relu(self.g.add(y, self.float(shortcut))), 6)
+        return self.quantised(self.g.relu(self.g.add(y, self.real(shortcut))), 6)
 
 
 def resnet50(seed: int = 0) -> gq.Graph:
@@ -81,16 +82,16 @@ def resnet50(seed: int = 0) -> gq.Graph:
     image = g.input("image", shape=(1, 3, 224, 224), dtype="f32")
     x = Tensor(g.quantize(image, dtype="u8", scales=[0.02], zps=[128]), 0.02, 128)
     x = net.quantised(g.relu(net.convolution(x, 64, 7, 2)), 4)
-    y = g.max_pool(net.float(x), kernel=[3, 3], strides=[2, 2], pads_begin=[1, 1], pads_end=[1, 1], data_format="NCX")
+    y = g.max_pool(net.real(x), kernel=[3, 3], strides=[2, 2], pads_begin=[1, 1], pads_end=[1, 1], data_format="NCX")
     x = net.quantised(y, 4)
     for inner, outer, blocks, stride in STAGES:
         for k in range(blocks):
             x = net.block(x, inner, outer, stride if k == 0 else 1)
-    y = g.avg_pool(net.float(x), kernel=[7, 7], strides=[1, 1], pads_begin=[0, 0], pads_end=[0, 0], exclude_pad=True,
+    y = g.avg_pool(net.real(x), kernel=[7, 7], strides=[1, 1], pads_begin=[0, 0], pads_end=[0, 0], exclude_pad=True,
                    data_format="NCX")
     x = net.quantised(g.static_reshape(y, shape=[1, 2048], special_zero=False), 4)
     w = net.weights((1000, 2048), 0.7)
-    y = g.matmul(net.float(x), w, g.constant(np.zeros(1000, np.float32)), transpose_b=True)
+    y = g.matmul(net.real(x), w, g.constant(np.zeros(1000, np.float32)), transpose_b=True)
     scores = g.quantize(y, dtype="u8", scales=[8 / 255], zps=[128])
     g.output(g.dequantize(scores, scales=[8 / 255], zps=[128]), name="scores")
     return g
@@ -153,7 +154,7 @@ def main() -> None:
           f"{gq.reference(g, image=image).argmax()}")
     for threads in options.threads:
         model = gq.compile(g, threads=threads)
-        calls: dict[str, Callable[[], object]] = {"graphq": lambda model=model: model(image=image)}
+        calls: dict[str, Callable[[], object]] = {"graphq": partial(model, image=image)}
         calls |= peers(options.peer, image, threads) if options.peer else {}
         times = alternate(calls)
         ours = times["graphq"]
