@@ -53,7 +53,7 @@ def quantize_linear(c: Call) -> Outputs:
     """Versions 10 to 25. `precision` is by default the scale's dtype, before version 23 that of x."""
     x, zp = c.input(0), c.optional(2)
     dtype = _output_dtype(c, zp)
-    p = _parameters(c, x, c.input(1), zp, c.attr("axis", 1), c.attr("block_size", 0))
+    p = parameters(c, x, c.input(1), zp, c.attr("axis", 1), c.attr("block_size", 0))
     precision = dtype_of(c.attr("precision"), "attribute 'precision'") if c.attr("precision") else \
         p.scale.dtype if c.version >= 23 and p.scale.dtype in FLOATS else x.dtype
     return quantized(c, x, p, dtype, saturate=bool(c.attr("saturate", 1)),
@@ -63,7 +63,7 @@ def quantize_linear(c: Call) -> Outputs:
 @imports("DequantizeLinear")
 def dequantize_linear(c: Call) -> Outputs:
     """Versions 10 to 25. The result has the scale's dtype, or `output_dtype`."""
-    p = _parameters(c, c.input(0), c.input(1), c.optional(2), c.attr("axis", 1), c.attr("block_size", 0))
+    p = parameters(c, c.input(0), c.input(1), c.optional(2), c.attr("axis", 1), c.attr("block_size", 0))
     dtype = dtype_of(c.attr("output_dtype"), "attribute 'output_dtype'") if c.attr("output_dtype") else None
     return dequantized(c, c.input(0), p, dtype)
 
@@ -85,7 +85,7 @@ def _microsoft(c: Call, zp: Value | None) -> Parameters:
     scale = c.input(1)
     if "axis" not in c.attrs and scale.shape not in ((), (1,), None):
         c.refuse(f"without an axis the scale must be one number, got {scale.type}")
-    return _parameters(c, c.input(0), scale, zp, c.attr("axis", 0), c.attr("block_size", 0))
+    return parameters(c, c.input(0), scale, zp, c.attr("axis", 0), c.attr("block_size", 0))
 
 
 @imports("DynamicQuantizeLinear")
@@ -115,28 +115,28 @@ def conv_integer(c: Call) -> Outputs:
 def qlinear_matmul(c: Call) -> Outputs:
     """Versions 10 and 21: a by tensor or rows, b by tensor or columns, y by tensor."""
     a, b = c.input(0), c.input(3)
-    y = c.graph.matmul(dequantized(c, a, _parameters(c, a, c.input(1), c.optional(2), -2)),
-                       dequantized(c, b, _parameters(c, b, c.input(4), c.optional(5), -1)))
-    return _result(c, y, 6, a.dtype)
+    y = c.graph.matmul(dequantized(c, a, parameters(c, a, c.input(1), c.optional(2), -2)),
+                       dequantized(c, b, parameters(c, b, c.input(4), c.optional(5), -1)))
+    return result(c, y, 6, a.dtype)
 
 
 @imports("QLinearConv")
 def qlinear_conv(c: Call) -> Outputs:
     """Version 10. The bias is s32 in steps of x_scale * w_scale."""
     x, w, bias = c.input(0), c.input(3), c.optional(8)
-    px = _parameters(c, x, c.input(1), c.optional(2), 1)
-    pw = _parameters(c, w, c.input(4), c.optional(5), 0)
+    px = parameters(c, x, c.input(1), c.optional(2), 1)
+    pw = parameters(c, w, c.input(4), c.optional(5), 0)
     if bias is not None:
-        bias = dequantized(c, bias, Parameters(_product(c, px.scale, pw.scale), None, 0))
+        bias = dequantized(c, bias, Parameters(scale_product(c, px.scale, pw.scale), None, 0))
     y = c.graph.convolution(dequantized(c, x, px), dequantized(c, w, pw), bias, groups=c.attr("group", 1),
                             weights_format="OIX", **windows(c, spatial(x)))
-    return _result(c, y, 6, x.dtype)
+    return result(c, y, 6, x.dtype)
 
 
-def _result(c: Call, y: Value, k: int, default: DType) -> Value:
+def result(c: Call, y: Value, k: int, default: DType) -> Value:
     """`y` quantized by the scale and zero point at inputs `k` and `k + 1`."""
     zp = c.optional(k + 1)
-    return quantized(c, y, _parameters(c, y, c.input(k), zp, 1), default if zp is None else zp.dtype)
+    return quantized(c, y, parameters(c, y, c.input(k), zp, 1), default if zp is None else zp.dtype)
 
 
 def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool = True,
@@ -176,7 +176,7 @@ def _group(x: Value, p: Parameters) -> list[int] | None:
     return [p.block_size if d == k else 1 for d in range(len(dims))] if dims[k] % p.block_size == 0 else None
 
 
-def _parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, block_size: int = 0) -> Parameters:
+def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, block_size: int = 0) -> Parameters:
     """Checked parameters; an axis of the source counted from the front. Raises Refused when they do not fit it."""
     rank = None if x.shape is None else len(x.shape)
     if rank == 1 and scale.shape not in ((), (1,)):
@@ -232,7 +232,7 @@ def _output_dtype(c: Call, zp: Value | None) -> DType:
     return given or (t.u8 if zp is None else zp.dtype)
 
 
-def _product(c: Call, a: Value, b: Value) -> Value:
+def scale_product(c: Call, a: Value, b: Value) -> Value:
     """The product of two scales in f32."""
     if a.data is not None and b.data is not None:
         return c.graph.constant(np.multiply(a.data, b.data, dtype=np.float32))

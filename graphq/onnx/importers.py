@@ -4,10 +4,12 @@ from graphq.onnx import (  # noqa: F401
     import_conv,
     import_eltwise,
     import_matmul,
+    import_microsoft,
     import_move,
     import_norm,
     import_pool,
     import_quant,
     import_reduce,
     import_shape,
+    import_transformer,
 )

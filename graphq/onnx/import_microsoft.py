@@ -1,0 +1,143 @@
+"""com.microsoft's quantized operators, as ONNX Runtime's documentation (ContribOperators.md) has them: dequantize, the
+float operation, quantize. Weights of a few bits are unpacked.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq import dtypes as t
+from graphq.errors import GraphError
+from graphq.ir import Value
+from graphq.onnx.import_conv import windows
+from graphq.onnx.import_eltwise import one
+from graphq.onnx.import_quant import Parameters, dequantized, parameters, result, scale_product
+from graphq.onnx.importer import MICROSOFT, Call, Outputs, imports
+from graphq.ops.infer import normal_axis
+
+
+def at(c: Call, k: int, axis: int = 1) -> Value:
+    """Inputs `k`, `k + 1` and `k + 2`: a tensor, its scale and zero point; dequantized."""
+    x = c.input(k)
+    return dequantized(c, x, parameters(c, x, c.input(k + 1), c.optional(k + 2), axis))
+
+
+@imports("QLinearAdd", "QLinearMul", domain=MICROSOFT)
+def qlinear_binary(c: Call) -> Outputs:
+    """A and B with scales and zero points, then those of C."""
+    build = c.graph.add if c.node.op_type == "QLinearAdd" else c.graph.multiply
+    return result(c, build(at(c, 0), at(c, 3)), 6, c.input(0).dtype)
+
+
+@imports("QLinearConcat", domain=MICROSOFT)
+def qlinear_concat(c: Call) -> Outputs:
+    """Scale and zero point of the result come first."""
+    tensors = [at(c, k) for k in range(2, len(c.inputs), 3)]
+    y = c.graph.concat(*tensors, axis=c.attr("axis", 0))
+    return result(c, y, 0, c.input(2).dtype)
+
+
+@imports("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
+def qlinear_unary(c: Call) -> Outputs:
+    """Of one tensor."""
+    x = at(c, 0)
+    y = c.graph.sigmoid(x) if c.node.op_type == "QLinearSigmoid" else \
+        c.graph.leaky_relu(x, alpha=c.attr("alpha", 0.01))
+    return result(c, y, 3, c.input(0).dtype)
+
+
+@imports("QLinearSoftmax", domain=MICROSOFT)
+def qlinear_softmax(c: Call) -> Outputs:
+    """Along `axis`, or for `opset` below 13 over all dimensions from it on, here the last one only."""
+    x, axis = at(c, 0), c.attr("axis", -1)
+    if c.attr("opset", 13) < 13 and (x.shape is None or normal_axis(axis, x.shape) != len(x.shape) - 1):
+        raise GraphError("opset below 13 with an axis other than the last one")
+    return result(c, c.graph.softmax(x, axis=axis), 3, c.input(0).dtype)
+
+
+@imports("QLinearAveragePool", domain=MICROSOFT)
+def qlinear_average_pool(c: Call) -> Outputs:
+    """Channels first or last."""
+    kernel = c.attr("kernel_shape")
+    attrs = windows(c, len(kernel))
+    del attrs["dilations"]
+    attrs["data_format"] = "NXC" if c.attr("channels_last", 0) else "NCX"
+    y = c.graph.avg_pool(at(c, 0), kernel=kernel, exclude_pad=not c.attr("count_include_pad", 0),
+                         rounding_type="ceil" if c.attr("ceil_mode", 0) else "floor", **attrs)
+    return result(c, y, 3, c.input(0).dtype)
+
+
+@imports("QLinearGlobalAveragePool", domain=MICROSOFT)
+def qlinear_global_average_pool(c: Call) -> Outputs:
+    """Channels first or last."""
+    x = at(c, 0)
+    if x.shape is None:
+        raise GraphError("the rank is not known")
+    first = 1 if c.attr("channels_last", 0) else 2
+    axes = list(range(first, first + len(x.shape) - 2))
+    return result(c, c.graph.reduce_mean(x, axes=axes, keep_dims=True), 3, c.input(0).dtype)
+
+
+@imports("QGemm", domain=MICROSOFT)
+def qgemm(c: Call) -> Outputs:
+    """`alpha * A' @ B' + C`, C being s32 in steps of alpha * a_scale * b_scale; f32 without a scale of the result."""
+    g, alpha = c.graph, c.attr("alpha", 1.0)
+    columns = 0 if c.attr("transB", 0) else 1
+    y = g.matmul(at(c, 0), at(c, 3, columns), transpose_a=bool(c.attr("transA", 0)),
+                 transpose_b=bool(c.attr("transB", 0)))
+    if alpha != 1:
+        y = g.multiply(y, one(y, alpha))
+    if c.has(6):
+        scale = scale_product(c, c.input(1), c.input(4))
+        if alpha != 1:
+            scale = scale_product(c, scale, g.constant(np.float32(alpha)))
+        y = g.add(y, dequantized(c, c.input(6), Parameters(scale, None, len(c.input(6).shape or (0,)) - 1)))
+    return result(c, y, 7, c.input(0).dtype) if c.has(7) else y
+
+
+@imports("MatMulIntegerToFloat", domain=MICROSOFT)
+def matmul_integer_to_float(c: Call) -> Outputs:
+    """A, B, their scales, their zero points, a bias."""
+    a, b = c.input(0), c.input(1)
+    y = c.graph.matmul(dequantized(c, a, parameters(c, a, c.input(2), c.optional(4), -2)),
+                       dequantized(c, b, parameters(c, b, c.input(3), c.optional(5), -1)))
+    return c.graph.add(y, c.input(6)) if c.has(6) else y
+
+
+@imports("DynamicQuantizeMatMul", domain=MICROSOFT)
+def dynamic_quantize_matmul(c: Call) -> Outputs:
+    """A is quantized as DynamicQuantizeLinear does."""
+    g, b = c.graph, c.input(1)
+    scale, zp = g.dynamic_range(c.input(0))
+    a = g.dynamic_dequantize(g.dynamic_quantize(c.input(0), scale, zp, dtype=t.u8), scale, zp)
+    y = g.matmul(a, dequantized(c, b, parameters(c, b, c.input(2), c.optional(3), -1)))
+    return g.add(y, c.input(4)) if c.has(4) else y
+
+
+@imports("MatMulNBits", domain=MICROSOFT)
+def matmul_n_bits(c: Call) -> Outputs:
+    """B holds [n, blocks, bytes], the lower bits first; scales and zero points are one for each block along k."""
+    k, n, bits, block = (int(c.attr(name, 4 if name == "bits" else None)) for name in ("K", "N", "bits", "block_size"))
+    packed, scales = c.data(1), c.data(2)
+    if bits not in (4, 8) or packed is None or scales is None or c.has(4):
+        raise GraphError("weights must be constants of 4 or 8 bits, in their order (no g_idx)")
+    blocks = -(-k // block)
+    dtype = t.u4 if bits == 4 else t.u8
+    w = unpacked(packed.reshape(n, -1), bits)[:, :k].T.astype(dtype.numpy)
+    s = scales.reshape(n, blocks).T
+    zp = np.full((blocks, n), 1 << (bits - 1))
+    if c.has(3):
+        given = c.data(3)
+        if given is None or given.dtype != np.uint8:
+            raise GraphError("zero points must be constants, packed as the weights are")
+        zp = unpacked(given.reshape(n, -1), bits)[:, :blocks].T
+    g = c.graph
+    p = Parameters(g.constant(np.ascontiguousarray(s)), g.constant(zp.astype(dtype.numpy)), 0, block)
+    y = g.matmul(c.input(0), dequantized(c, g.constant(np.ascontiguousarray(w)), p, c.input(0).dtype))
+    return g.add(y, c.input(5)) if c.has(5) else y
+
+
+def unpacked(rows: np.ndarray, bits: int) -> np.ndarray:
+    """The numbers in rows of bytes, the lower bits first."""
+    if bits == 8:
+        return rows
+    return np.stack([rows & 15, rows >> 4], axis=-1).reshape(rows.shape[0], -1)

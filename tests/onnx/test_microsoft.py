@@ -1,0 +1,116 @@
+"""com.microsoft's operators against ONNX Runtime, op by op and compiled; models of one node."""
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+from onnx import helper, numpy_helper  # noqa: E402
+
+import graphq as gq  # noqa: E402
+
+rng = np.random.default_rng(0)
+
+
+def u8(*shape):
+    return rng.integers(0, 256, shape).astype(np.uint8)
+
+
+def s8(*shape):
+    return rng.integers(-127, 128, shape).astype(np.int8)
+
+
+def floats(*shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+S, Z = np.float32, np.uint8
+IDS = rng.integers(0, 20, (2, 5)).astype(np.int32)
+MASK = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+
+# operator -> inputs by name (None: absent; upper case: constants), attributes, steps that an integer may differ by
+CASES = {
+    "QLinearAdd": ([("a", u8(2, 3, 4)), ("AS", S(0.02)), ("AZ", Z(120)), ("b", u8(3, 4)), ("BS", S(0.03)), ("BZ", Z(9)),
+                    ("CS", S(0.04)), ("CZ", Z(100))], {}, 1),
+    "QLinearMul": ([("a", s8(2, 3, 4)), ("AS", S(0.02)), ("AZ", np.int8(3)), ("b", s8(4)), ("BS", S(0.03)),
+                    ("BZ", np.int8(-9)), ("CS", S(0.04)), ("CZ", np.int8(10))], {}, 1),
+    "QLinearConcat": ([("YS", S(0.05)), ("YZ", Z(90)), ("a", u8(2, 3)), ("AS", S(0.02)), ("AZ", Z(12)), ("b", u8(2, 5)),
+                       ("BS", S(0.05)), ("BZ", Z(90))], {"axis": 1}, 1),
+    "QLinearSigmoid": ([("x", u8(2, 30)), ("XS", S(0.05)), ("XZ", Z(120)), ("YS", S(1 / 256)), ("YZ", Z(0))], {}, 1),
+    "QLinearLeakyRelu": ([("x", u8(2, 30)), ("XS", S(0.05)), ("XZ", Z(120)), ("YS", S(0.03)), ("YZ", Z(60))],
+                         {"alpha": 0.2}, 1),
+    "QLinearSoftmax": ([("x", u8(2, 30)), ("XS", S(0.05)), ("XZ", Z(120)), ("YS", S(1 / 256)), ("YZ", Z(0))],
+                       {"axis": -1, "opset": 13}, 1),
+    "QLinearAveragePool": ([("x", u8(1, 3, 7, 8)), ("XS", S(0.05)), ("XZ", Z(120)), ("YS", S(0.04)), ("YZ", Z(100))],
+                           {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 0]}, 1),
+    "QLinearGlobalAveragePool": ([("x", u8(1, 3, 7, 8)), ("XS", S(0.05)), ("XZ", Z(120)), ("YS", S(0.01)),
+                                  ("YZ", Z(100))], {"channels_last": 0}, 1),
+    "QGemm": ([("a", u8(3, 8)), ("AS", S(0.02)), ("AZ", Z(120)), ("B", s8(5, 8)), ("BS", np.full(5, 0.01, S)),
+               ("BZ", np.zeros(5, np.int8)), ("C", np.arange(5, dtype=np.int32) * 100), ("YS", S(0.05)), ("YZ", Z(99))],
+              {"transB": 1}, 1),
+    "QGemm f32": ([("a", u8(3, 8)), ("AS", S(0.02)), ("AZ", Z(120)), ("B", s8(8, 5)), ("BS", S(0.01)),
+                   ("BZ", np.int8(2)), ("C", np.arange(5, dtype=np.int32) * 100)], {"alpha": 0.5}, 0),
+    "MatMulIntegerToFloat": ([("a", u8(2, 3, 8)), ("B", s8(8, 5)), ("as", S(0.02)), ("BS", np.full(5, 0.01, S)),
+                              ("az", Z(120)), ("BZ", np.zeros(5, np.int8)), ("D", floats(5))], {}, 0),
+    "DynamicQuantizeMatMul": ([("a", floats(2, 3, 8)), ("B", s8(8, 5)), ("BS", S(0.01)), ("BZ", np.int8(0)),
+                               ("D", floats(5))], {}, 0),
+    "MatMulNBits": ([("a", floats(3, 64)), ("B", u8(5, 2, 16)), ("BS", np.abs(floats(10)) + S(0.1))],
+                    {"K": 64, "N": 5, "bits": 4, "block_size": 32}, 0),
+    "MatMulNBits 40": ([("a", floats(3, 40)), ("B", u8(5, 2, 16)), ("BS", np.abs(floats(10)) + S(0.1)),
+                        ("BZ", u8(5))], {"K": 40, "N": 5, "bits": 4, "block_size": 32}, 0),
+    "MatMulNBits 8": ([("a", floats(3, 64)), ("B", u8(5, 2, 32)), ("BS", np.abs(floats(10)) + S(0.1)),
+                       ("BZ", u8(10))], {"K": 64, "N": 5, "bits": 8, "block_size": 32}, 0),
+    "FusedMatMul": ([("a", floats(2, 8, 3)), ("b", floats(2, 5, 8))], {"transA": 1, "transB": 1, "alpha": 0.25}, 0),
+    "Gelu": ([("x", floats(3, 9))], {}, 0),
+    "FastGelu": ([("x", floats(3, 9)), ("D", floats(9))], {}, 0),
+    "BiasGelu": ([("x", floats(3, 9)), ("D", floats(9))], {}, 0),
+    "QuickGelu": ([("x", floats(3, 9))], {}, 0),
+    "SkipLayerNormalization": ([("x", floats(2, 5, 8)), ("y", floats(2, 5, 8)), ("G", floats(8)), ("H", floats(8)),
+                                ("D", floats(8))], {"epsilon": 1e-5}, 0),
+    "EmbedLayerNormalization": ([("ids", IDS), ("segments", (IDS > 9).astype(np.int32)), ("W", floats(20, 8)),
+                                 ("P", floats(16, 8)), ("T", floats(2, 8)), ("G", floats(8)), ("H", floats(8)),
+                                 ("mask", MASK)], {"epsilon": 1e-5}, 0),
+    "Attention": ([("x", floats(2, 5, 8)), ("W", floats(8, 24)), ("D", floats(24)), ("mask", MASK)], {"num_heads": 2},
+                  0),
+    "QAttention": ([("x", u8(2, 5, 8)), ("W", s8(8, 24)), ("D", floats(24)), ("XS", S(0.02)), ("WS", S(0.01)),
+                    ("mask", MASK), ("XZ", Z(120)), ("WZ", np.int8(0))], {"num_heads": 2}, 0),
+}
+TWO = {"EmbedLayerNormalization"}
+
+
+def single(name, inputs, attrs, results=None, open_shapes=False):
+    op = name.split()[0]
+    constants = [numpy_helper.from_array(np.asarray(x), n) for n, x in inputs if n.isupper()]
+    given = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype),
+                                           [f"{n}{k}" for k in range(x.ndim)] if open_shapes else x.shape)
+             for n, x in inputs if not n.isupper()]
+    outputs = ["o", "p"] if op in TWO else ["o"]
+    node = helper.make_node(op, [n for n, _ in inputs], outputs, domain="com.microsoft", **attrs)
+    typed = [onnx.ValueInfoProto(name=n) for n in outputs] if results is None else \
+        [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), [f"{n}{k}" for k in range(x.ndim)])
+         for n, x in zip(outputs, results, strict=True)]
+    graph = helper.make_graph([node], "net", given, typed, constants)
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17),
+                                                                 helper.make_opsetid("com.microsoft", 1)])
+
+
+@pytest.mark.parametrize("open_shapes", [False, True], ids=["fixed", "open"])
+@pytest.mark.parametrize("name", CASES)
+def test_operator(name, open_shapes):
+    inputs, attrs, steps = CASES[name]
+    model = single(name, inputs, attrs)
+    feeds = {n: np.asarray(x) for n, x in inputs if not n.isupper()}
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    want = session.run(None, feeds)
+    g = gq.load_onnx(single(name, inputs, attrs, want, open_shapes))
+    for out in (gq.reference(g, feeds), gq.compile(g, threads=1)(feeds)):
+        outs = list(out.values()) if isinstance(out, dict) else [out]
+        for got, w in zip(outs, want, strict=True):
+            assert got.dtype == w.dtype and got.shape == w.shape
+            if got.dtype.kind in "iu":
+                difference = np.abs(got.astype(int) - w.astype(int))
+                assert difference.max() <= steps and (difference > 0).mean() <= 0.1
+            else:
+                np.testing.assert_allclose(got, w, rtol=1e-4, atol=2e-4)
