@@ -14,7 +14,7 @@ from graphq.errors import (
 from graphq.interpret import reference
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.onednn_json import load_onednn_json, save_onednn_json
-from graphq.onnx_files import load_onnx
+from graphq.onnx_files import load_onnx, save_onnx
 from graphq.partitions import Partition
 from graphq.text import parse, to_text
 
@@ -22,5 +22,5 @@ __version__ = "0.1.0"
 
 __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError",
            "Node", "ParseError", "Partition", "TensorType", "Value", "VerifyError", "compile", "dtypes", "errors",
-           "load_onednn_json", "load_onnx", "ops", "parse", "passes", "reference", "save_onednn_json", "testing",
-           "to_text"]
+           "load_onednn_json", "load_onnx", "ops", "parse", "passes", "reference", "save_onednn_json", "save_onnx",
+           "testing", "to_text"]

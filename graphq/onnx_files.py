@@ -1,4 +1,4 @@
-"""load_onnx without the package onnx until it is called: `import graphq` does not need it."""
+"""load_onnx and save_onnx without the package onnx until they are called: `import graphq` does not need it."""
 from __future__ import annotations
 
 import os
@@ -19,6 +19,15 @@ def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto) -> Graph:
     model, GraphError, naming the node, for one that breaks a rule, GraphqError when the package onnx is missing.
     """
     return _front_end().load_onnx(source)
+
+
+def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write `graph` as an ONNX model, opset 21; see graphq.onnx.saving.
+
+    Raises GraphError, naming the operation, for what ONNX cannot say with the same numbers, GraphqError when the
+    package onnx is missing.
+    """
+    _front_end().save_onnx(graph, path)
 
 
 def _front_end() -> ModuleType:

@@ -89,7 +89,7 @@ def qgemm(c: Call) -> Outputs:
     if c.has(6):
         scale = scale_product(c, c.input(1), c.input(4))
         if alpha != 1:
-            scale = scale_product(c, scale, g.constant(np.float32(alpha)))
+            scale = scale_product(c, scale, g.constant(np.asarray(alpha, np.float32)))
         y = g.add(y, dequantized(c, c.input(6), Parameters(scale, None, len(c.input(6).shape or (0,)) - 1)))
     return result(c, y, 7, c.input(0).dtype) if c.has(7) else y
 

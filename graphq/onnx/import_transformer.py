@@ -1,6 +1,8 @@
 """com.microsoft's float operators of transformers, as ONNX Runtime's documentation (ContribOperators.md) has them."""
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from onnx import helper
 
@@ -81,7 +83,7 @@ def embed_layer_normalization(c: Call) -> Outputs:
     return [y, lengths, total][:c.outputs]
 
 
-def _derived(c: Call, what: str, steps: list[tuple[str, list[str | int], dict[str, int]]],
+def _derived(c: Call, what: str, steps: list[tuple[str, list[str | int], dict[str, Any]]],
              values: dict[str, Value]) -> Value:
     """The last of some ONNX nodes: `steps` of operator, inputs (names of `values`, numbers of steps) and attributes."""
     scope = c.scope.inner()

@@ -1,0 +1,59 @@
+"""save_onnx: a Graph as an ONNX model."""
+from __future__ import annotations
+
+import os
+
+import onnx
+from onnx import ModelProto, helper
+
+import graphq.onnx.export_compute
+import graphq.onnx.export_move
+import graphq.onnx.export_quant  # noqa: F401  # these fill the table
+from graphq.errors import GraphError
+from graphq.ir import Graph
+from graphq.onnx.types import value_info
+from graphq.onnx.writer import Writer
+
+IR_VERSION = 10
+
+
+def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write `graph` as an ONNX model, opset 21 or newer where its nodes are.
+
+    Inputs and outputs keep their names. quantize and dequantize become QuantizeLinear and DequantizeLinear. Raises
+    GraphError, naming the operation, for what ONNX cannot say with the same numbers: partitions, and oneDNN's forms
+    that ONNX's operators lack.
+    """
+    model = to_model(graph)
+    data = model.SerializeToString()
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def to_model(graph: Graph) -> ModelProto:
+    """The ModelProto that `save_onnx` writes."""
+    w = Writer()
+    w.taken.update(graph.output_names)
+    for v in graph.inputs:
+        w.taken.discard(str(v.name))
+        w.names[v] = w.claim(str(v.name))
+    for v, name in zip(graph.outputs, graph.output_names, strict=True):
+        if v.node is not None and v.data is None:
+            w.names.setdefault(v, name)
+    for node in graph.nodes:
+        w.write(node)
+    for v, name in zip(graph.outputs, graph.output_names, strict=True):
+        if w.name(v) != name:
+            if any(str(x.name) == name for x in graph.inputs):
+                raise GraphError(f"save: output '{name}' has the name of an input that it is not")
+            w.add("Identity", [w.name(v)], [name])
+    proto = helper.make_graph(w.nodes, graph.name, [value_info(str(v.name), v.type) for v in graph.inputs],
+                              [value_info(n, v.type) for v, n in zip(graph.outputs, graph.output_names, strict=True)],
+                              w.initializers)
+    model = helper.make_model(proto, producer_name="graphq", ir_version=IR_VERSION if w.opset < 23 else 12,
+                              opset_imports=[helper.make_opsetid("", w.opset)])
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as e:
+        raise GraphError(f"save: {e}") from None
+    return model
