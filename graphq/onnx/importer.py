@@ -37,6 +37,10 @@ RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLik
 """Operators whose numbers ONNX leaves open."""
 
 
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What an importer runs into when operands have ranks, or attributes lengths, that the operator does not allow."""
+
+
 class Refused(GraphError):
     """A node that breaks a rule of its operator."""
 
@@ -222,6 +226,10 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
         if domain == MICROSOFT:
             raise
         return None, str(e)
+    except MALFORMED as e:
+        if domain == MICROSOFT:
+            raise Refused(f"malformed: {type(e).__name__}: {e}") from None
+        return None, f"malformed: {type(e).__name__}: {e}"  # which ONNX's shape inference states in its words
     if outs is None:
         if domain == MICROSOFT:
             raise Refused("graphq has no operation for these operands")
