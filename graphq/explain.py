@@ -26,7 +26,7 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
     lines += [f"  {_partition(graph, n)}" for n in partitions]
     if others:
         lines.append("not in a partition:")
-        lines += [f"  {graph.describe(n)}" for n in others]
+        lines += [f"  {graph.describe(n)}{_why(n)}" for n in others]
     lines += _layouts(graph)
     lines += _reasons(refusals)
     lines += _steps(plan, evidence or {})
@@ -36,6 +36,11 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
 def counted(n: int, what: str) -> str:
     """`1 block`, `2 blocks`"""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _why(node: Node) -> str:
+    """For an ONNX node without an operation here: the reason."""
+    return f"\n    {node.meta['why']}" if node.meta.get("why") else ""
 
 
 def _partition(graph: Graph, node: Node) -> str:

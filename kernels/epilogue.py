@@ -151,6 +151,7 @@ _unary("exp", math.exp)
 _unary("log", math.log)
 _unary("tanh", math.tanh)
 _unary("sigmoid", math.sigmoid)
+_unary("erf", math.erf)
 _unary("mish", math.mish)
 _unary("hard_swish", math.hard_swish)
 _with_numbers("elu", math.elu, "alpha")
@@ -217,6 +218,11 @@ def _type_cast(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     return args[0]  # widening is exact; a Store does the narrowing
 
 
+@_rule("cast")
+def _cast(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return op("to_f32", args[0])
+
+
 @_rule("dequantize")
 def _dequantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     """(x - zp) * scale"""
@@ -244,6 +250,7 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
 
 
 LOADS = frozenset({*STORAGE, "boolean"})
+INTEGERS = frozenset({"s8", "u8", "s32"})
 
 
 def refuses(node: Node) -> str | None:
@@ -255,6 +262,8 @@ def refuses(node: Node) -> str | None:
             return f"kernels do not load {v.dtype}"
     if node.op.name == "quantize" and node.attrs["dtype"].name not in ("s8", "u8"):
         return f"kernels do not quantize to {node.attrs['dtype']}"
+    if node.op.name == "cast" and (node.attrs["dtype"] != "f32" or node.inputs[0].dtype not in INTEGERS):
+        return f"kernels do not cast {node.inputs[0].dtype} to {node.attrs['dtype']}"
     return None
 
 

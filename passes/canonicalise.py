@@ -9,6 +9,7 @@ import numpy as np
 
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.kernels.transpose import is_view
+from graphq.passes.move_quantization import MOVES
 from graphq.rewrite import ANY, Rewrite
 
 
@@ -244,6 +245,7 @@ REWRITES = (
     DropNoopReshape(), MergeReshapes(), MergeTransposes(), DropNoopTranspose(),
     TransposeBeforeDequantize(), ReshapeBeforeDequantize(), QuantizeBeforeReshape(), QuantizeBeforeTranspose(),
     TransposeAsReshape(), PositiveAxis(), UniformChannelsArePerTensor(), DropMultiplyByOne(), DropRepeatedRelu(),
+    *MOVES,
 )
 
 

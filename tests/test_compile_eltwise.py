@@ -7,8 +7,8 @@ from graphq.testing import random_inputs
 
 RNG = np.random.default_rng(11)
 
-UNARY = ["abs", "exp", "gelu", "hard_swish", "log", "mish", "reciprocal", "relu", "round", "sigmoid", "sqrt", "square",
-         "tanh"]
+UNARY = ["abs", "erf", "exp", "gelu", "hard_swish", "log", "mish", "reciprocal", "relu", "round", "sigmoid", "sqrt",
+         "square", "tanh"]
 BINARY = ["add", "divide", "maximum", "minimum", "multiply", "squared_difference", "subtract"]
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-42, 3e38, -3e38, 0.5, 2.5, 88.0, -104.0],
                    np.float32)
@@ -31,6 +31,15 @@ def test_elementwise_operations_equal_their_formula_and_are_near_the_reference(l
     if name in ("relu", "maximum", "minimum"):
         same = ~np.isnan(reference)
         assert np.array_equal(np.signbit(y[same]), np.signbit(reference[same]))
+
+
+@pytest.mark.parametrize("dtype", ["s8", "u8", "s32"])
+def test_integers_become_floats(level, dtype):
+    x = np.array([0, 1, 127, 100, 2**24 + 1, -2**31, 2**31 - 1], np.int64).astype(gq.dtypes.as_dtype(dtype).numpy)
+    g = gq.Graph()
+    g.output(g.multiply(g.cast(g.input("x", shape=x.shape, dtype=dtype), dtype="f32"), np.float32(0.5)))
+    y = gq.compile(g, isa=level, strict=True)(x=x)
+    np.testing.assert_array_equal(y, x.astype(np.float32) * np.float32(0.5))
 
 
 @pytest.mark.parametrize("name, attrs", [
