@@ -45,7 +45,12 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]
 
 def _run(graph: Graph, node: Node, args: list[np.ndarray | None]) -> list[np.ndarray]:
     """The results of one node's reference, which must have the inferred types (NumPy's f64 becomes f32)."""
-    out = node.op.reference(*args, **node.attrs)
+    if not all(v.type.known for v in node.operands):
+        _check_operands(graph, node, args)
+    try:
+        out = node.op.reference(*args, **node.attrs)
+    except MemoryError:
+        raise GraphError(f"{graph.describe(node)}: not enough memory") from None
     outs = out if isinstance(out, tuple) else (out,)
     if len(outs) != len(node.outputs):
         raise GraphError(f"{graph.describe(node)}: the reference returns {len(outs)} arrays")
@@ -54,6 +59,16 @@ def _run(graph: Graph, node: Node, args: list[np.ndarray | None]) -> list[np.nda
         if not _fits(v.type, y):
             raise GraphError(f"{graph.describe(node)}: the reference returns shape {list(y.shape)}")
     return arrays
+
+
+def _check_operands(graph: Graph, node: Node, args: list[np.ndarray | None]) -> None:
+    """Shapes that depended on data are known only now: raise GraphError when the operation refuses them."""
+    types = (None if v is None or x is None else TensorType(v.dtype, x.shape)
+             for v, x in zip(node.inputs, args, strict=True))
+    try:
+        node.op.infer(*types, **node.attrs)
+    except GraphError as e:
+        raise GraphError(f"{graph.describe(node)}: {e}") from None
 
 
 def pack_outputs(graph: Graph, results: list[np.ndarray]) -> Any:

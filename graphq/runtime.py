@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from graphq.errors import CompileError
 from graphq.ir import TensorType
 from graphq.kernels import shell
 from graphq.threads import launch, parallel_region
@@ -137,7 +138,10 @@ class _Instance:
     """What one caller at a time needs to run a plan: an arena, and argument words that point into it."""
 
     def __init__(self, plan: Plan, offsets: Mapping[int, int], size: int) -> None:
-        self.room = np.empty(size + ALIGN, np.uint8)
+        try:
+            self.room = np.empty(size + ALIGN, np.uint8)
+        except MemoryError:
+            raise CompileError(f"the plan needs {size} bytes for what is between its inputs and outputs") from None
         start = -self.room.ctypes.data % ALIGN
         self.arena = self.room[start:start + size]
         base = self.room.ctypes.data + start

@@ -262,8 +262,9 @@ def refuses(node: Node) -> str | None:
             return f"kernels do not load {v.dtype}"
     if node.op.name == "quantize" and node.attrs["dtype"].name not in ("s8", "u8"):
         return f"kernels do not quantize to {node.attrs['dtype']}"
-    if node.op.name == "cast" and (node.attrs["dtype"] != "f32" or node.inputs[0].dtype not in INTEGERS):
-        return f"kernels do not cast {node.inputs[0].dtype} to {node.attrs['dtype']}"
+    if node.op.name == "cast":
+        src, dtype = next(node.operands).dtype, node.attrs["dtype"]
+        return None if src.name in INTEGERS and dtype == "f32" else f"kernels do not cast {src} to {dtype}"
     return None
 
 

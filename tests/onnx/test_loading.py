@@ -73,6 +73,15 @@ def test_shapes_that_depend_on_data_run_in_stages(x):
     assert "shapes depend on data" in text and "onnx_node NonZero" in text
 
 
+def test_shapes_that_turn_out_not_to_fit_name_the_node():
+    g = gq.load_onnx(model("""net (float[4] x, float[3] w) => (float[n] y) { i = NonZero(x)  z = Squeeze(i)
+        f = Cast <to = 1> (z)  y = Add(f, w) }"""))
+    feeds = {"x": np.float32([0, 1, 0, 1]), "w": np.float32([1, 2, 3])}
+    for run in (gq.compile(g), lambda feeds: gq.reference(g, feeds)):
+        with pytest.raises(GraphqError, match="do not broadcast"):
+            run(feeds)
+
+
 def test_strict_refuses_stages():
     with pytest.raises(GraphqError, match="strict: shapes depend on data: .*NonZero"):
         gq.compile(gq.load_onnx(model(DATA_DEPENDENT)), strict=True)
