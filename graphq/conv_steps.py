@@ -84,7 +84,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     """The step that computes a phase."""
     c, view = lowered.anchor, phase.windows
     assert isinstance(c, IntegerConvolution)
-    groups, columns, channels = c.filter.groups, c.filter.columns, c.filter.channels * merged
+    groups, channels, columns = _sizes(c, merged)
     if merged > 1:  # whole groups: what they read beyond the taps meets weights of 0, and `_padded` has room for it
         channels = -(-channels // 4) * 4
     packed, parts = _weights(b, node, c, phase, merged)
@@ -108,6 +108,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     step = matmul.plan_matmul(lowered.store, c.a_dtype, space.m, space.n, channels, b.level, batch=space.batch,
                               threads=b.threads, cache=b.cache, reading="windows" if pixel is None else "rows",
                               taps=view.taps * parts)
+    step = replace(step, macs=step.macs // _joined(c))
     *slots, (a, a_walk), (w, w_walk) = [(o.ref, walk) for o, walk in zip(operands, space.walks, strict=True)]
     stride = a_walk.row if pixel is not None else Ref(_block(b, c, view, parts, channels, space.m))
     header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
@@ -224,10 +225,14 @@ def _weights(b: PlanBuilder, node: Node, c: IntegerConvolution, phase: _Phase, m
     if value.data is not None:
         parts = _s8_parts(_phase_weights(c, node, phase, merged))
         return b.constant(_packed(parts)), len(parts)
-    size = pack.packed_bytes(phase.windows.taps * -(-c.filter.channels * merged // 4) * 4, c.filter.columns)
-    out = b.add(Buffer("arena", size * c.filter.groups, TensorType(value.dtype, (c.filter.groups, size))))
-    b.steps.append(PythonStep("pack weights", lambda w: _packed([_lines(c.filter.matrix(w), merged)]).view(w.dtype),
-                              (b.of[value],), (out,), reference=False))
+    groups, channels, columns = _sizes(c, merged)
+    size = pack.packed_bytes(phase.windows.taps * -(-channels // 4) * 4, columns)
+    out = b.add(Buffer("arena", size * groups, TensorType(value.dtype, (groups, size))))
+
+    def packed(w: np.ndarray) -> np.ndarray:
+        return _packed([_arranged(c, c.filter.matrix(w), merged)]).view(w.dtype)
+
+    b.steps.append(PythonStep("pack weights", packed, (b.of[value],), (out,), reference=False))
     return out, 1
 
 
@@ -235,13 +240,37 @@ def _phase_weights(c: IntegerConvolution, node: Node, phase: _Phase, merged: int
     """Constant weights less their zero points, of the taps of a phase."""
     value = node.inputs[c.b]
     assert value is not None and value.data is not None
-    return _lines(c.centred(value.data), merged)[:, phase.taps]
+    return _arranged(c, c.centred(value.data), merged)[:, phase.taps]
 
 
-def _lines(w: np.ndarray, merged: int) -> np.ndarray:
-    """Weights [groups, taps, channels, columns] with each `merged` neighbouring taps as one."""
+def _joined(c: IntegerConvolution) -> int:
+    """How many neighbouring groups are computed as one, with zeros between their weights: those that fill a panel.
+
+    That takes no more products than a panel for each, and fewer tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56
+    in 0.52 ms instead of 1.60, two columns for each of 256 channels at 14 x 14 in 0.11 instead of 1.05; two panels are
+    slower.
+    """
+    most = max(1, pack.PANEL // max(1, c.filter.columns))
+    return max(n for n in range(1, most + 1) if c.filter.groups % n == 0)
+
+
+def _sizes(c: IntegerConvolution, merged: int) -> tuple[int, int, int]:
+    """The groups of `_arranged` weights, the channels of one of them and its columns."""
+    joined = _joined(c)
+    return c.filter.groups // joined, c.filter.channels * joined * merged, c.filter.columns * joined
+
+
+def _arranged(c: IntegerConvolution, w: np.ndarray, merged: int) -> np.ndarray:
+    """Weights [groups, taps, channels, columns] with `merged` neighbouring taps as one, and `_joined` groups."""
     groups, taps, channels, columns = w.shape
-    return w.reshape(groups, taps // merged, channels * merged, columns)
+    joined = _joined(c)
+    w = w.reshape(groups // joined, joined, taps // merged, channels * merged, columns)
+    if joined == 1:
+        return w[:, 0]
+    out = np.zeros((groups // joined, taps // merged, joined, channels * merged, joined, columns), w.dtype)
+    for n in range(joined):
+        out[:, :, n, :, n] = w[:, n]
+    return out.reshape(len(w), taps // merged, joined * channels * merged, joined * columns)
 
 
 def _s8_parts(w: np.ndarray) -> list[np.ndarray]:

@@ -85,6 +85,9 @@ GEOMETRIES = {
     "3-D": dict(sizes=(4, 5, 6), channels=6, columns=10, kernel=(2, 3, 3), pads=1, groups=2),
     "1x1": dict(sizes=(6, 7), channels=16, columns=33, kernel=(1, 1), images=2),
     "1x1 in groups": dict(sizes=(6, 7), channels=34, columns=6, kernel=(1, 1), groups=2, images=2),
+    "groups, some joined": dict(sizes=(6, 7), channels=20, columns=50, kernel=(3, 3), groups=10, images=2, pads=1),
+    "groups joined of weights with zero points": dict(sizes=(5, 6), channels=8, columns=24, kernel=(3, 2), groups=8,
+                                                      w="u8", w_zps=3, x="s8"),
     "1x1 with strides": dict(sizes=(7, 7), channels=17, columns=16, kernel=(1, 1), strides=2),
     "a pad larger than the kernel": dict(sizes=(5, 4), channels=4, columns=8, kernel=(2, 3), pads=5),
     "1x1 of a pixel and of padding": dict(sizes=(1, 1), channels=20, columns=8, kernel=(1, 1), pads=0, pads_end=(0, 1)),
@@ -152,8 +155,9 @@ def test_padding_is_the_zero_point(x_zp):
 
 @pytest.mark.parametrize("x", ["u8", "s8"])
 @pytest.mark.parametrize("op", ["convolution", "conv_transpose"])
-def test_weights_that_are_inputs(x, op):
-    g, arrays = build((6, 6), 5, 8, (3, 3), pads=1, strides=2, constant=False, x=x, x_zp=9, op=op)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_weights_that_are_inputs(x, op, groups):
+    g, arrays = build((6, 6), 6, 8, (3, 3), pads=1, strides=2, constant=False, x=x, x_zp=9, op=op, groups=groups)
     check(g, arrays, strict=False)
 
 
