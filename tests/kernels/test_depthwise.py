@@ -1,6 +1,7 @@
 """The depthwise kernel at every level against sums in NumPy."""
 import numpy as np
 import pytest
+from guarded_memory import guarded
 
 from graphq.kernels import depthwise, isa, pixels
 from graphq.kernels.expression import STORAGE, Store, acc
@@ -41,7 +42,7 @@ def numbers(rng, shape, dtype):
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("dtype,channels", [("u8", 3), ("s8", 17), ("u8", 40), ("s8", 96)])
-def test_sums_are_exact(level, guarded, geometry, dtype, channels):
+def test_sums_are_exact(level, geometry, dtype, channels):
     rng = np.random.default_rng(channels)
     sizes, kernel, *_ = GEOMETRIES[geometry]
     x, w = numbers(rng, (2, *sizes, channels), dtype), rng.integers(-255, 256, (np.prod(kernel), channels))
@@ -51,7 +52,7 @@ def test_sums_are_exact(level, guarded, geometry, dtype, channels):
 
 
 @pytest.mark.parametrize("dtype", ["u8", "s8"])
-def test_extreme_values(level, guarded, dtype):
+def test_extreme_values(level, dtype):
     info, geometry = np.iinfo(STORAGE[dtype]), GEOMETRIES["3x3"]
     x = np.full((1, 5, 7, 33), info.max if dtype == "u8" else info.min, STORAGE[dtype])
     w = np.full((9, 33), -255)
@@ -59,7 +60,7 @@ def test_extreme_values(level, guarded, dtype):
     assert (got == (view.gather(x, 0).astype(np.int64) * w).sum(axis=2)).all()
 
 
-def test_no_images(level, guarded):
+def test_no_images(level):
     got, _ = run(guarded, level, np.zeros((0, 5, 7, 4), np.uint8), np.ones((9, 4), int), 0, GEOMETRIES["3x3"])
     assert got.shape == (0, 35, 4)
 

@@ -1,11 +1,10 @@
 """Every matmul kernel, native where the machine has it and emulated, against NumPy."""
-import ctypes
-import mmap
 from collections import Counter
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from guarded_memory import guarded
 
 from graphq.kernels import isa, machine_code, matmul, pack
 from graphq.kernels import math as gm
@@ -26,19 +25,6 @@ SHAPES = [(1, 1, 1), (1, 64, 16), (2, 3, 5), (5, 70, 37), (7, 4, 64), (17, 64, 3
 
 def level_of(kernel, emulated):
     return isa.emulate(kernel.level) if emulated else nullcontext(isa.level_named(kernel.level))
-
-
-def guarded(data):
-    """A copy of an array that ends where unreadable memory begins."""
-    data = np.ascontiguousarray(data)
-    pages = max(1, -(-data.nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
-    room = mmap.mmap(-1, pages + mmap.PAGESIZE)
-    base = ctypes.addressof(ctypes.c_char.from_buffer(room))
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.mprotect(ctypes.c_void_p(base + pages), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
-    out = np.frombuffer(room, data.dtype, data.size, pages - data.nbytes).reshape(data.shape)
-    out[...] = data
-    return out
 
 
 def operands(a_dtype, m, k, n, extreme=False, batch=()):

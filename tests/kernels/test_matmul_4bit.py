@@ -3,6 +3,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from guarded_memory import guarded
 
 from graphq.errors import KernelError
 from graphq.kernels import isa, matmul, matmul_4bit
@@ -54,7 +55,7 @@ def run(guarded, kernel, level, a, packed, n, threads=1):
 
 @pytest.mark.parametrize(("kernel", "emulated"), RUNS)
 @pytest.mark.parametrize("extreme", [False, True])
-def test_equals_the_formula(guarded, kernel, emulated, extreme):
+def test_equals_the_formula(kernel, emulated, extreme):
     low, high, dtype = (0, 255, np.uint8) if kernel.dtypes[0] == "u8" else (-128, 127, np.int8)
     rng = np.random.default_rng(1)
     with isa.emulate(kernel.level) if emulated else nullcontext(isa.level_named(kernel.level)) as level:

@@ -1,11 +1,10 @@
 """Every float matmul kernel, in every way to read activations, against the NumPy sums bit for bit."""
-import ctypes
-import mmap
 from contextlib import nullcontext
 from functools import cache
 
 import numpy as np
 import pytest
+from guarded_memory import guarded
 
 from graphq.kernels import isa, matmul, pack
 from graphq.kernels.expression import STORAGE, Store, acc, evaluate, load, maximum
@@ -29,19 +28,6 @@ SPECIAL = np.array([0, -0.0, 1, -1, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1e-3
 
 def level_of(kernel, emulated):
     return isa.emulate(kernel.level) if emulated else nullcontext(isa.level_named(kernel.level))
-
-
-def guarded(data):
-    """A copy of an array that ends where unreadable memory begins."""
-    data = np.ascontiguousarray(data)
-    pages = max(1, -(-data.nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
-    room = mmap.mmap(-1, pages + mmap.PAGESIZE)
-    base = ctypes.addressof(ctypes.c_char.from_buffer(room))
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.mprotect(ctypes.c_void_p(base + pages), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
-    out = np.frombuffer(room, np.uint8, data.nbytes, pages - data.nbytes).view(data.dtype).reshape(data.shape)
-    out[...] = data
-    return out
 
 
 def numbers(dtype, shape, seed=0, special=False):

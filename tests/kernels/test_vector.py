@@ -1,10 +1,9 @@
 """Vector code against `evaluate`: the same bits for every operation, lane count, operand and tail."""
-import ctypes
-import mmap
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from guarded_memory import guarded
 
 from graphq.kernels import cache, isa, math
 from graphq.kernels.expression import BASIC, STORAGE, Store, acc, const, evaluate, load, maximum, op, select, to_source
@@ -33,19 +32,6 @@ def compiled(stores, lanes, unroll=1):
                       for k in range(len(stores)))
     module = cache.load("test", _MODULE.format(stores=text, calls=calls), cache=False)
     return module.BLOCK
-
-
-def guarded(x):
-    """A copy of `x` that ends where readable memory ends: one byte more is a crash."""
-    x = np.ascontiguousarray(x)
-    size = -(-x.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-    room = mmap.mmap(-1, size + mmap.PAGESIZE)
-    raw = np.frombuffer(room, np.uint8)
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.mprotect(ctypes.c_void_p(raw.ctypes.data + size), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
-    copy = raw[size - x.nbytes:size].view(x.dtype).reshape(x.shape)
-    copy[...] = x
-    return copy
 
 
 def run(block, store, index, total, operands, shape, guard=lambda x: x):

@@ -1,13 +1,13 @@
-"""Memory whose end is guarded, for tests of kernels."""
+"""Memory whose end is guarded."""
 import ctypes
 import mmap
 
 import numpy as np
-import pytest
 
 
-def _guarded(data):
+def guarded(data):
     """A copy of an array that ends where unreadable memory begins."""
+    data = np.ascontiguousarray(data)
     pages = max(1, -(-data.nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
     room = mmap.mmap(-1, pages + mmap.PAGESIZE)
     base = ctypes.addressof(ctypes.c_char.from_buffer(room))
@@ -16,9 +16,3 @@ def _guarded(data):
     out = np.frombuffer(room, data.dtype, data.size, pages - data.nbytes).reshape(data.shape)
     out[...] = data
     return out
-
-
-@pytest.fixture
-def guarded():
-    """The function that copies an array to the end of readable memory."""
-    return _guarded
