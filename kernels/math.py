@@ -17,10 +17,10 @@ _SIGN = -(2**31)
 
 
 def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """Horner's rule, highest power first."""
+    """Horner's rule by fused multiply-adds, highest power first."""
     y: Expr = const(coefficients[0])
     for c in coefficients[1:]:
-        y = y * x + c
+        y = op("fma", y, x, c)
     return y
 
 
@@ -45,8 +45,8 @@ def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
     small = whole * _LN2_LOW if low is None else whole * _LN2_LOW - low
     r = rest - small
     p = _polynomial(r, (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
-                        5.0000001201e-1)) * (r * r) - small
-    return rest, p, op("round_s32", whole)
+                        5.0000001201e-1))
+    return rest, op("fma", p, r * r, -small), op("round_s32", whole)
 
 
 def _exp_parts(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
@@ -116,9 +116,10 @@ def erf(x: Expr) -> Expr:
     t, square = _absolute(x), x * x
     inner = _polynomial(square, (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1,
                                  1.28379166e-1)) * x + x
-    high = (t * -1.72853470e-5 + 3.83197126e-4) * square + (t * -3.88396438e-3 + 2.42546219e-2)
-    high = ((high * t - 1.06777877e-1) * t - 6.34846687e-1) * t - 1.28717512e-1
-    outer = _with_sign(1.0 - exp(high * t - t), x)
+    high = op("fma", _polynomial(t, (-1.72853470e-5, 3.83197126e-4)), square,
+              _polynomial(t, (-3.88396438e-3, 2.42546219e-2)))
+    high = op("fma", op("fma", op("fma", high, t, -1.06777877e-1), t, -6.34846687e-1), t, -1.28717512e-1)
+    outer = _with_sign(1.0 - exp(op("fma", high, t, -t)), x)
     return select(t > 0.927734375, outer, inner)
 
 
@@ -139,11 +140,12 @@ def gelu_erf(x: Expr) -> Expr:
     # x * Phi(x) = max(x, 0) - t * Phi(-t), t = |x|; Phi(-t) = exp(-t**2 / 2) * P(u), u = 1 / (t + 2.5): P fitted to all
     # t up to 14.42, where the product is below 2**-150, with a relative error of 2**-26.
     t = minimum(14.42, _absolute(x))
-    high, low = _split(t)
+    square = t * t
+    low = op("fma", t, t, -square)  # exact: t**2 = square + low
     total = t + 2.5
     u = 1.0 / total
     lost = t - (total - 2.5)  # P(u) * u has a slope of about -1.9 * u times itself
-    e, _, n = _exp_parts(high * high * -0.5, low * (t + high) * -0.5 - lost * u * 1.9)
+    e, _, n = _exp_parts(square * -0.5, low * -0.5 - lost * u * 1.9)
     p = _polynomial(u, (307.0673277, -674.1197592, 582.9507428, -228.0407293, 29.07418047, -2.596744829, 3.563940994,
                         2.080668318, 0.9976535172, 0.3989401152))
     return _step(x, _scale(t * (p * u * e), n))
