@@ -148,7 +148,7 @@ def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool 
     if plain and not p.constant and dtype in (t.s8, t.u8) and p.scale.dtype == t.f32:
         return c.graph.dynamic_quantize(x, p.scale, p.zero_point, dtype=dtype, **p.attrs)
     _check_constant(c, p)
-    zp = None if dtype.kind == "float" else p.zero_point
+    zp = None if dtype.kind == "float" and dtype != t.f4_e2m1 else p.zero_point
     return c.graph.quantize_linear(x, p.scale, zp, dtype=dtype, axis=p.axis, block_size=p.block_size,
                                    saturate=saturate, precision=precision)
 

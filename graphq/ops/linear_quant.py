@@ -79,13 +79,15 @@ def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *
     """`saturate(rint(src / scale) + zero_point)`, ties to even; the quotient is rounded to `precision` (ONNX
     QuantizeLinear). NaN gives the zero point.
 
-    Floats take no zero point: the quotient is rounded to nearest even, beyond the range to the greatest finite value,
-    infinities included, or without `saturate` to what the dtype has there (an infinity or NaN).
+    Floats: the quotient, plus a zero point where there is one, is rounded to nearest even, beyond the range to the
+    greatest finite value, infinities included, or without `saturate` to what the dtype has there (an infinity or NaN).
     """
     s = spread(scale.astype(np.float64), src.shape, axis, block_size)
     # Division in f64 rounds to f32, bf16 and f16 as one division there does: 53 >= 2 * 24 + 2 bits.
     q = (src.astype(precision.numpy).astype(np.float64) / s).astype(precision.numpy).astype(np.float64)
     if dtype.kind == "float":
+        if zero_point is not None:
+            q = q + spread(zero_point.astype(np.float64), src.shape, axis, block_size)
         top = np.float64(dtype.max)
         return np.asarray((np.clip(q, -top, top) if saturate or dtype == t.f4_e2m1 else q).astype(dtype.numpy))
     zp = np.float64(0) if zero_point is None else spread(zero_point.astype(np.float64), src.shape, axis, block_size)
