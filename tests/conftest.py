@@ -1,4 +1,7 @@
-"""The suite's own kernel cache: empty at the start, removed at the end. Set before anything imports graphq."""
+"""The suite's own kernel cache, shared by its workers: empty at the start, removed at the end.
+
+Set before anything imports graphq.
+"""
 import os
 import shutil
 import tempfile
@@ -6,13 +9,16 @@ from contextlib import ExitStack
 
 import pytest
 
-_FOLDER = tempfile.mkdtemp(prefix="graphq-tests-")
+_WORKER = "PYTEST_XDIST_WORKER" in os.environ  # one of those that the controlling process started, with its folder
 _BEFORE = os.environ.get("GRAPHQ_CACHE_DIR")
+_FOLDER = os.environ["GRAPHQ_CACHE_DIR"] if _WORKER else tempfile.mkdtemp(prefix="graphq-tests-")
 os.environ["GRAPHQ_CACHE_DIR"] = _FOLDER
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure():
+    if _WORKER:
+        return
     if _BEFORE is None:
         os.environ.pop("GRAPHQ_CACHE_DIR", None)
     else:
