@@ -4,8 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphq.ir import Node
-from graphq.kernels import blend, pixels
-from graphq.kernels.expression import STORAGE
+from graphq.kernels import blend, means, pixels
 from graphq.kernels.lower import Lowered
 from graphq.kernels.lower_interpolate import Blend
 from graphq.kernels.space import factor
@@ -26,8 +25,8 @@ def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     space = factor(lowered.out, [strides for _, strides in places], keep=1)
     step = blend.plan_blend(lowered.store, p.dtype, p.windows, space.n, space.batch, space.m, b.level,
                             threads=b.threads, cache=b.cache)
-    pad = np.zeros(p.shape[-1], STORAGE[p.dtype])
-    header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(b.constant(p.windows.block(pad))),
-              pixels.WEIGHTS: Ref(b.constant(blend.packed(p.outer, p.inner)))}
+    weights = np.concatenate([p.outer.ravel(), p.inner.ravel()])
+    header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(b.constant(p.windows.block(p.pad))),
+              pixels.WEIGHTS: Ref(b.constant(means.tables(p.scales, weights)))}
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from graphq.ir import Node
-from graphq.kernels import pixels, pool
+from graphq.kernels import means, pixels, pool
 from graphq.kernels.lower import Lowered
 from graphq.kernels.lower_pool import Pool
 from graphq.kernels.space import factor
@@ -22,5 +22,7 @@ def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     step = pool.plan_pool(lowered.store, p.how, p.dtype, p.windows, space.n, space.batch, space.m, b.level,
                           threads=b.threads, cache=b.cache)
     header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(b.constant(p.windows.block(p.pad)))}
+    if p.rates is not None:
+        header[pixels.WEIGHTS] = Ref(b.constant(means.tables(p.scales, p.rates)))
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

@@ -1,9 +1,9 @@
 """From an interpolate's body to what kernels compute, and to the NumPy formula of the same numbers.
 
 nearest takes one pixel: a pool of one tap, exact. linear, bilinear and trilinear (the same over all axes) take two
-elements along every axis; with q the source as stored and w[t] the f32 product of the axes' weights,
+elements along every axis; with x the source, dequantized in f32, and w[t] the product of the axes' weights,
 
-    y = (sum_t w[t] * f32(q[t]) - f32(zp)) * s        tap by tap, each product and sum rounded to f32; the w[t] sum to 1
+    y = f32(sum_t w[t] * x[t])        tap by tap, weights, products and sums in f64
 """
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from graphq.ir import Graph, Node
-from graphq.kernels import blend
 from graphq.kernels.epilogue import Epilogue, Unsupported, translate
-from graphq.kernels.expression import STORAGE, Expr, Store, acc, evaluate
+from graphq.kernels.expression import STORAGE, Expr, Store, acc
 from graphq.kernels.lower import Arrays, Lowered, result_dims
-from graphq.kernels.lower_pool import Pool, dequantize_of, source_of
+from graphq.kernels.lower_pool import Pool, dequantize_of, scales_of, source_of
+from graphq.kernels.means import Scales, taps_in_f64
 from graphq.kernels.windows import INVALID, Windows, merged
 from graphq.ops.interpolate import elements
 
@@ -27,27 +27,30 @@ from graphq.ops.interpolate import elements
 class Blend:
     """Weighted means of pixels of input `source` of the partition, `shape` [images, spatial..., channels].
 
-    Weights are f32 [outer outputs, KO] and [ow, KI], as the tables of the windows.
+    Weights are f64 [outer outputs, KO] and [ow, KI], as the tables of the windows. `pad` are the channels of a padding
+    pixel; integers have `scales`.
     """
 
     source: int
     dtype: str
     shape: tuple[int, ...]
     windows: Windows
+    pad: np.ndarray
     outer: np.ndarray
     inner: np.ndarray
     out: tuple[int, ...]
+    scales: Scales | None
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The means in f32, tap by tap."""
-        weights = self.outer[:, None, :, None] * self.inner[None, :, None, :]  # f32
+        """The means, rounded to f32."""
+        weights = self.outer[:, None, :, None] * self.inner[None, :, None, :]
         weights = weights.reshape(self.windows.pixels, self.windows.taps, 1)
         total: Any = None
-        for k, tap in enumerate(self.windows.taps_of(inputs[self.source], 0)):
-            x = evaluate(blend.widened(self.dtype), None, [tap])
-            w = np.broadcast_to(weights[:, k], x.shape)
-            total = evaluate(blend.FIRST if k == 0 else blend.NEXT, None, [x, w, total])
-        return np.asarray(total).reshape(self.out)
+        with np.errstate(all="ignore"):
+            for k, tap in enumerate(self.windows.taps_of(inputs[self.source], self.pad)):
+                product = taps_in_f64(tap, self.dtype, self.scales) * weights[:, k]
+                total = product if total is None else total + product
+            return np.asarray(total, np.float32).reshape(self.out)
 
 
 def lower_interpolate(body: Graph, constants: Arrays = (), *, compensate: bool = False) -> Lowered:
@@ -56,23 +59,19 @@ def lower_interpolate(body: Graph, constants: Arrays = (), *, compensate: bool =
     node = next(n for n in body.nodes if n.op.name == "interpolate")
     dequantize = dequantize_of(node)
     value = source_of(body, node, dequantize)
-    anchor = _anchor(node, body.inputs.index(value), value.dtype.name, value.type.dims)
+    anchor = _anchor(node, dequantize, body.inputs.index(value), value.dtype.name, value.type.dims)
     e = Epilogue(out)
 
     def interpolated(args: list[Any]) -> Expr:
-        if isinstance(anchor, Pool):
-            return acc("f32") if dequantize is None else e.dequantized(acc(), dequantize, node.output)
-        if dequantize is None:
-            return acc("f32")
-        axis, zps = e.axis(dequantize), dequantize.attrs["zps"] or (0,)
-        y = acc("f32") - e.parameter(zps, "f32", axis) if any(zps) else acc("f32")
-        return y * e.parameter(dequantize.attrs["scales"], "f32", axis)
+        if isinstance(anchor, Pool) and dequantize is not None:
+            return e.dequantized(acc(), dequantize, node.output)
+        return acc("f32")
 
     expr = translate(e, body, (node, interpolated), [] if dequantize is None else [dequantize], own=[0])
     return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), anchor)
 
 
-def _anchor(node: Node, source: int, dtype: str, shape: tuple[int, ...]) -> Pool | Blend:
+def _anchor(node: Node, dequantize: Node | None, source: int, dtype: str, shape: tuple[int, ...]) -> Pool | Blend:
     if node.attrs["data_format"] != "NXC":
         raise Unsupported("kernels take channels last, data_format NXC")
     out, mode = node.output.type.dims, node.attrs["mode"]
@@ -88,7 +87,8 @@ def _anchor(node: Node, source: int, dtype: str, shape: tuple[int, ...]) -> Pool
             weights.insert(0, np.stack([1 - part, part], axis=1))
         step *= shape[k]
     w = Windows(out[1:-1], (tables[0].shape[1],) * len(tables), merged(tables[:-1]), tables[-1], pixel, step)
-    pad = np.zeros(shape[-1], STORAGE[dtype])
+    zps = 0 if dequantize is None else dequantize.attrs["zps"] or 0
+    pad = np.broadcast_to(np.asarray(zps, STORAGE[dtype]), shape[-1:])
     if mode == "nearest":
         return Pool("max", source, dtype, shape, w, pad, out)
     if w.taps > 16:
@@ -96,4 +96,4 @@ def _anchor(node: Node, source: int, dtype: str, shape: tuple[int, ...]) -> Pool
     outer = np.ones((1, 1))
     for x in weights[:-1]:
         outer = np.multiply.outer(outer, x).transpose(0, 2, 1, 3).reshape(len(outer) * len(x), -1)
-    return Blend(source, dtype, shape, w, outer.astype(np.float32), weights[-1].astype(np.float32), out)
+    return Blend(source, dtype, shape, w, pad, outer, weights[-1], out, scales_of(dequantize, shape[-1]))

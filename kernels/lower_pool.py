@@ -1,14 +1,14 @@
 """From a pool's body to what its kernel computes, and to the NumPy formula of the same numbers.
 
-With q the quantised source, over the taps t of a window of which `count` are averaged:
+With q the quantised source, x one of floats, over the taps t of a window of which `count` are averaged:
 
-    max_pool    y = f32(max_t q[t] - zp) * s                       = max_t of the dequantized source, as s > 0
-    avg_pool    y = f32(sum_t q[t] - taps * zp) * s / count        padding is zp; the sum is exact, s32
-    of floats   y = max_t x[t],  y = (sum_t x[t]) / count          f32, tap by tap
+    max_pool    y = f32(max_t q[t] - zp) * s             = max_t of the dequantized source, as s > 0
+                y = max_t x[t]
+    avg_pool    y = f32(sum_t (q[t] - zp) * s / count)   the dequantized taps in f32, their sum in f64; padding is zp
+                y = f32(sum_t x[t] / count)              likewise
 
 A mean over any axes but the last is an avg_pool of windows that are as wide as those axes. A quantize after it divides
-by its scale as the reference does, since ties are common: of the same scale before and after, a fourth of all means of
-four are.
+by its scale as the reference does: see `means` on ties.
 """
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from typing import Any
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
-from graphq.kernels.expression import COMPUTE, STORAGE, Expr, Store, acc, evaluate, op
+from graphq.kernels.epilogue import Epilogue, Unsupported, translate
+from graphq.kernels.expression import COMPUTE, STORAGE, Expr, Store, acc, evaluate
 from graphq.kernels.lower import Arrays, Lowered, result_dims
-from graphq.kernels.pool import COMBINE, How, start
+from graphq.kernels.means import Scales, taps_in_f64
+from graphq.kernels.pool import GREATER, How, least
 from graphq.kernels.windows import Windows, windows
 from graphq.ops.window import padding
 
-POOLS: dict[str, How] = {"max_pool": "max", "avg_pool": "sum", "reduce_mean": "sum"}
+POOLS: dict[str, How] = {"max_pool": "max", "avg_pool": "mean", "reduce_mean": "mean"}
 
 
 @dataclass(frozen=True, eq=False)
 class Pool:
     """The source of a pool: input `source` of the partition, as `shape` [images, spatial..., channels].
 
-    `pad` are the channels of a padding pixel, `out` is the shape of the accumulators.
+    `pad` are the channels of a padding pixel, `out` is the shape of the accumulators. Means of integers have `scales`,
+    all have `rates`, 1/count in f64 [pixels].
     """
 
     how: How
@@ -44,17 +46,28 @@ class Pool:
     windows: Windows
     pad: np.ndarray
     out: tuple[int, ...]
+    scales: Scales | None = None
+    rates: np.ndarray | None = None
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """Maxima or sums over the taps: s32 of u8 and s8, f32 of floats, tap by tap."""
-        floats = COMPUTE[self.dtype] == "f32"
+        """Maxima, s32 of u8 and s8 and f32 of floats, or means in f32, tap by tap."""
+        taps = self.windows.taps_of(inputs[self.source].reshape(self.shape), self.pad)
         shape = (self.shape[0], self.windows.pixels, self.shape[-1])
-        total: Any = np.full(shape, start(self.how, self.dtype), np.float32 if floats else np.int32)
-        for tap in self.windows.taps_of(inputs[self.source].reshape(self.shape), self.pad):
-            if floats:
-                total = evaluate(COMBINE[self.how], None, [total, tap.astype(np.float32)])
-            else:
-                total = np.maximum(total, tap) if self.how == "max" else total + tap
+        total: Any
+        if self.rates is not None:
+            total = np.full(shape, -0.0)
+            with np.errstate(all="ignore"):
+                for tap in taps:
+                    total += taps_in_f64(tap, self.dtype, self.scales)
+                return (total * self.rates[:, None]).astype(np.float32).reshape(self.out)
+        if COMPUTE[self.dtype] == "f32":
+            total = np.full(shape, least(self.dtype), np.float32)
+            for tap in taps:
+                total = evaluate(GREATER, None, [total, tap.astype(np.float32)])
+        else:
+            total = np.full(shape, least(self.dtype), np.int32)
+            for tap in taps:
+                total = np.maximum(total, tap)
         return np.asarray(total).reshape(self.out)
 
 
@@ -63,10 +76,15 @@ def lower_pool(body: Graph, constants: Arrays = (), *, compensate: bool = False)
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in POOLS)
     dequantize = dequantize_of(node)
-    pool, counts = _pool(body, node, dequantize)
+    pool = _pool(body, node, dequantize)
     e = Epilogue(out)
-    expr = translate(e, body, (node, lambda args: _result(e, pool, node, dequantize, counts)),
-                     [] if dequantize is None else [dequantize], own=[0])
+
+    def pooled(args: list[Any]) -> Expr:
+        if pool.how == "max" and dequantize is not None:
+            return e.dequantized(acc(), dequantize, node.output)
+        return acc("f32")
+
+    expr = translate(e, body, (node, pooled), [] if dequantize is None else [dequantize], own=[0])
     return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), pool)
 
 
@@ -90,32 +108,40 @@ def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
     return value
 
 
-def _pool(body: Graph, node: Node, dequantize: Node | None) -> tuple[Pool, np.ndarray | None]:
-    """The pool, and by how many elements the sum of every output pixel is divided."""
+def scales_of(dequantize: Node | None, channels: int) -> Scales | None:
+    """What dequantizes the channels, if anything does."""
+    if dequantize is None:
+        return None
+    a = dequantize.attrs
+    return Scales(*(np.broadcast_to(np.asarray(x, np.float32), channels) for x in (a["scales"], a["zps"] or 0)))
+
+
+def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
     how = POOLS[node.op.name]
     value = source_of(body, node, dequantize)
     dtype, shape = value.dtype.name, value.type.dims
-    if how == "max" and dequantize is not None and min(dequantize.attrs["scales"]) <= 0:
-        raise Unsupported("the maximum of dequantized integers is that of the integers for positive scales only")
     shape, w, counts = _windows(node, shape, STORAGE[dtype].itemsize)
     pad = np.broadcast_to(np.asarray(_pad(how, dtype, dequantize), STORAGE[dtype]), shape[-1:])
-    if dequantize is not None:
-        if how == "sum" and w.taps * 255 >= 2**31:
-            raise Unsupported(f"sums of {w.taps} elements can reach {w.taps * 255}, beyond s32")
-        if how == "max" and shape[0] * w.pixels and w.inside().min(initial=1) == 0:
-            raise Unsupported("a window lies in the padding alone: its maximum is -inf, no integer")
-    return Pool(how, body.inputs.index(value), dtype, shape, w, pad, node.output.type.dims), counts
+    source, out = body.inputs.index(value), node.output.type.dims
+    if how == "mean":
+        with np.errstate(divide="ignore"):
+            return Pool(how, source, dtype, shape, w, pad, out, scales_of(dequantize, shape[-1]), 1 / counts.ravel())
+    if dequantize is not None and min(dequantize.attrs["scales"]) <= 0:
+        raise Unsupported("the maximum of dequantized integers is that of the integers for positive scales only")
+    if dequantize is not None and shape[0] * w.pixels and w.inside().min(initial=1) == 0:
+        raise Unsupported("a window lies in the padding alone: its maximum is -inf, no integer")
+    return Pool(how, source, dtype, shape, w, pad, out)
 
 
 def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
     """What a padding pixel holds: nothing that wins, or zero."""
     if how == "max":
-        return start(how, dtype)
+        return least(dtype)
     return 0 if dequantize is None else dequantize.attrs["zps"] or 0
 
 
-def _windows(node: Node, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[int, ...], Windows, np.ndarray | None]:
-    """The source as [images, spatial..., channels], its windows, and what means divide by [outputs...]."""
+def _windows(node: Node, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[int, ...], Windows, np.ndarray]:
+    """The source as [images, spatial..., channels], its windows, and what means divide by, f64 [outputs...]."""
     pixel = shape[-1] * itemsize
     if node.op.name == "reduce_mean":
         axes = {a % len(shape) for a in node.attrs["axes"]}
@@ -127,7 +153,7 @@ def _windows(node: Node, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[i
         left = [1 if k + first in axes else d for k, d in enumerate(inner)]
         one = [1] * len(inner)
         w = windows(inner, taps, one, one, [(0, 0)] * len(inner), left, pixel)
-        return (prod(shape[:first]), *shape[first:]), w, np.full(left, prod(taps), np.float32)
+        return (prod(shape[:first]), *shape[first:]), w, np.full(left, float(prod(taps)))
     a = node.attrs
     if a["data_format"] != "NXC":
         raise Unsupported("kernels take channels last, data_format NXC")
@@ -137,32 +163,13 @@ def _windows(node: Node, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[i
             in zip(sizes, a["kernel"], dilations, a["strides"], a["pads_begin"], a["pads_end"], strict=True)]
     w = windows(sizes, a["kernel"], a["strides"], dilations, pads, outputs, pixel)
     if node.op.name == "max_pool":
-        return shape, w, None
+        return shape, w, np.ones(())
     # Padding counts unless it is excluded, what rounding up adds beyond it never does.
     low = [0 if a["exclude_pad"] else -begin for begin, _ in pads]
     high = [n if a["exclude_pad"] else n + end for n, (_, end) in zip(sizes, pads, strict=True)]
-    counts = np.ones((), np.float32)
+    counts = np.ones(())
     for axis in range(len(sizes)):
         at = np.arange(outputs[axis])[:, None] * a["strides"][axis] + np.arange(a["kernel"][axis]) - pads[axis][0]
         here = ((at >= low[axis]) & (at < high[axis])).sum(axis=1)
-        counts = np.multiply.outer(counts, here).astype(np.float32)
+        counts = np.multiply.outer(counts, here)
     return shape, w, counts
-
-
-def _result(e: Epilogue, pool: Pool, node: Node, dequantize: Node | None, counts: np.ndarray | None) -> Expr:
-    """The pool's result from its accumulator."""
-    if dequantize is None:
-        total = acc("f32")
-    elif pool.how == "max":
-        total = e.dequantized(acc(), dequantize, node.output)
-    else:
-        axis = e.axis(dequantize)
-        zps = np.asarray(dequantize.attrs["zps"] or [0], np.int32) * pool.windows.taps
-        sums = acc() - e.parameter(zps, "s32", axis) if zps.any() else acc()
-        total = op("to_f32", sums) * e.parameter(dequantize.attrs["scales"], "f32", axis)
-    if counts is None:
-        return total
-    if counts.size and (counts == counts.flat[0]).all():
-        return total / e.parameter(counts.flat[:1], "f32", None)
-    shape = (*counts.shape, 1)
-    return total / e.slot(Source("parameter", "f32", shape, data=np.ascontiguousarray(counts)), "counts")

@@ -42,6 +42,15 @@ def test_integers(level, sizes, mode, place, dtype, channels):
     assert off.max() <= 1 and (off > 0).sum() <= off.size / 10_000
 
 
+@pytest.mark.parametrize("ratio", [1, 2, 1.37, 0.5])
+def test_means_of_commensurate_scales(level, ratio):
+    """A sixteenth of the means are ties where the scale stays, which the roundings of the dequantized taps decide."""
+    g = graph("u8", 64, ((20, 20), (40, 40)), "linear", "half_pixel", scales=(0.0173, 0.0173 * ratio))
+    got, want = check(g, level)
+    off = np.abs(got.astype(int) - want.astype(int))
+    assert got.size >= 200_000 and off.max() <= 1 and (off > 0).sum() <= off.size / 10_000
+
+
 @pytest.mark.parametrize("sizes", SIZES[:2])
 @pytest.mark.parametrize("dtype", ["u8", "s8"])
 def test_nearest_of_one_scale_is_exact(level, sizes, dtype):

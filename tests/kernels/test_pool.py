@@ -4,7 +4,7 @@ import pytest
 from guarded_memory import guarded
 
 import graphq as gq
-from graphq.kernels import isa, pixels, pool
+from graphq.kernels import isa, means, pixels, pool
 from graphq.kernels.expression import STORAGE, Store, acc
 from graphq.kernels.windows import windows
 
@@ -57,6 +57,37 @@ def close(got, reference):
 @pytest.mark.parametrize("dtype,channels", [("u8", 3), ("s8", 87)])
 def test_integers(level, op, case, dtype, channels):
     close(*check(graph(op, case, dtype, channels), level, threads=2))
+
+
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 3), (4, 4), (7, 7), (2, 3)])
+@pytest.mark.parametrize("ratio", [1, 2, 1.37, 0.5])
+def test_means_of_commensurate_scales(kernel, ratio):
+    """Up to half of these means are ties, which the roundings of the dequantized taps decide."""
+    attrs = dict(strides=[2, 3], kernel=kernel, pads_begin=[0, 0], pads_end=[0, 0])
+    g = graph("avg_pool", ((76, 116), attrs), "u8", 80, scale=SCALE * ratio)
+    got, reference = check(g, None)
+    assert got.size >= 200_000
+    close(got, reference)
+
+
+def test_means_of_commensurate_scales_a_channel(level):
+    scales = np.float32(np.linspace(0.01, 0.1, 67))
+    g = gq.Graph()
+    x = g.input("x", dtype="s8", shape=(8, 24, 16, 67))
+    per_channel = dict(qtype="per_channel", axis=-1, scales=scales.tolist(), zps=[*range(-33, 34)])
+    y = g.avg_pool(g.dequantize(x, **per_channel), strides=[1, 1], kernel=[2, 2], pads_begin=[1, 1], pads_end=[0, 0],
+                   exclude_pad=False)
+    g.output(g.quantize(y, dtype="s8", **per_channel), name="y")
+    close(*check(g, level))
+
+
+def test_means_of_floats_are_rounded_once(level):
+    """In f32 the sum would lose the ones."""
+    x = np.tile(np.float32([[2**24], [1], [1], [-2**24]]).reshape(1, 2, 2, 1), (1, 1, 1, 19))
+    g = gq.Graph()
+    y = g.reduce_mean(g.input("x", dtype="f32", shape=x.shape), axes=[1, 2])
+    g.output(y, name="y")
+    assert (gq.compile(g, isa=level, strict=True)(x=x) == 0.5).all()
 
 
 @pytest.mark.parametrize("case", ["3x3/2", "ceil", "same", "3d"])
@@ -134,7 +165,7 @@ def test_nothing_to_do(level, batch, channels):
     assert got.size == 0
 
 
-@pytest.mark.parametrize("how,dtype,total", [("max", "u8", "u8"), ("max", "f32", "f32"), ("sum", "s8", "s32")])
+@pytest.mark.parametrize("how,dtype,total", [("max", "u8", "u8"), ("max", "f32", "f32"), ("mean", "s8", "f32")])
 @pytest.mark.parametrize("channels", [1, 67])
 def test_nothing_beyond_the_buffers_is_touched(level, how, dtype, total, channels):
     """Source and result lie at the end of readable memory."""
@@ -144,15 +175,17 @@ def test_nothing_beyond_the_buffers_is_touched(level, how, dtype, total, channel
     block = w.block(np.zeros(channels, x.dtype))
     chosen = next(one for one in isa.available() if one.name == level)
     step = pool.plan_pool(store, how, dtype, w, channels, 1, 4, chosen)
-    step.run(step.arguments({pixels.IMAGES: x.ctypes.data, pixels.WINDOWS: block.ctypes.data},
-                            [(out.ctypes.data, 0, channels * out.itemsize)]))
-    assert (out == (1 if how == "max" else 6)).all()
+    scales = means.Scales(np.full(channels, 0.5, np.float32), np.full(channels, -3, np.float32))
+    tables = means.tables(scales, np.full(4, 1 / 6))
+    header = {pixels.IMAGES: x.ctypes.data, pixels.WINDOWS: block.ctypes.data, pixels.WEIGHTS: tables.ctypes.data}
+    step.run(step.arguments(header, [(out.ctypes.data, 0, channels * out.itemsize)]))
+    assert (out == (1 if how == "max" else 2)).all()
 
 
 def test_little_work_is_serial_however_many_its_blocks():
     steps = []
     for size in (4, 400):
         view = windows((size, size), (2, 2), (1, 1), (1, 1), [(0, 0)] * 2, (size - 1, size - 1), 8)
-        steps.append(pool.plan_pool(Store(acc(), "s32"), "sum", "u8", view, 8, size - 1, size - 1,
+        steps.append(pool.plan_pool(Store(acc("f32"), "f32"), "mean", "u8", view, 8, size - 1, size - 1,
                                     isa.level_named("scalar"), threads=2))
     assert [s.serial for s in steps] == [True, False] and steps[0].blocks > 1
