@@ -1,13 +1,11 @@
 """From a lowered convolution to plan steps: matmuls over windows, or over pixels where windows are single pixels.
 
-A transposed convolution with strides is one such step for each phase, the outputs that the same taps reach: of a stride
-of 2 along two axes, the four kinds of pixels of even and odd coordinates.
+A transposed convolution with strides is one such step for each phase.
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 
 import numpy as np
@@ -17,7 +15,8 @@ from graphq.ir import Node
 from graphq.kernels import matmul, pack, pad_rows
 from graphq.kernels.expression import STORAGE
 from graphq.kernels.lower import Lowered
-from graphq.kernels.lower_conv import IntegerConvolution
+from graphq.kernels.lower_conv import Convolution, IntegerConvolution
+from graphq.kernels.phases import Phase
 from graphq.kernels.space import Space, Walk
 from graphq.kernels.tile_frame import RUN
 from graphq.kernels.windows import Windows, windows
@@ -33,62 +32,28 @@ MERGED_BYTES = 16
 def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Pad the lines of images of few channels, pack weights that are not constant, multiply."""
     c = lowered.anchor
-    assert isinstance(c, IntegerConvolution)
+    assert isinstance(c, Convolution)
     if c.depthwise:
         return depthwise_steps(b, node, lowered)
-    value, weights = node.inputs[c.a], node.inputs[c.b]
-    assert value is not None and weights is not None
+    value = node.inputs[c.a]
+    assert value is not None
     source, view, merged = b.of[value], c.windows, 1
     if _reads_lines(c):
         source, view, merged = _padded(b, c, source, value.type.dims)
-    for phase in _phases(c, view) if weights.data is not None else [_whole(view)]:
+    for phase in c.phases(view):
         _multiply(b, node, lowered, source, phase, merged)
 
 
-@dataclass(frozen=True, eq=False)
-class _Phase:
-    """The outputs at `origin + i * step` along each spatial axis, i < `counts`, which read `taps` by `windows`."""
-
-    windows: Windows
-    taps: np.ndarray
-    origin: tuple[int, ...]
-    step: tuple[int, ...]
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Outputs along each spatial axis."""
-        return self.windows.outputs
-
-
-def _whole(view: Windows) -> _Phase:
-    """All outputs and taps."""
-    rank = len(view.outputs)
-    return _Phase(view, np.arange(view.taps), (0,) * rank, (1,) * rank)
-
-
-def _phases(c: IntegerConvolution, view: Windows) -> Iterator[_Phase]:
-    """One phase for each remainder of the output's coordinates by the strides of a transposed convolution."""
-    if not c.filter.transposed:
-        yield _whole(view)
-        return
-    numbers = np.arange(view.taps).reshape(view.kernel)
-    for origin in product(*(range(min(s, n)) for s, n in zip(c.strides, view.outputs, strict=True))):
-        outputs = [np.arange(o, n, s) for o, n, s in zip(origin, view.outputs, c.strides, strict=True)]
-        # output o gets input (o + begin - k * dilation) / stride by tap k, where that is whole
-        taps = [np.flatnonzero((o + begin - np.arange(k) * d) % s == 0) for o, (begin, _), k, d, s
-                in zip(origin, c.pads, view.kernel, c.dilations, c.strides, strict=True)]
-        yield _Phase(view.subset(outputs, taps), numbers[np.ix_(*taps)].ravel(), origin, c.strides)
-
-
-def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: _Phase, merged: int) -> None:
+def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: Phase, merged: int) -> None:
     """The step that computes a phase."""
     c, view = lowered.anchor, phase.windows
-    assert isinstance(c, IntegerConvolution)
+    assert isinstance(c, Convolution)
     groups, channels, columns = _sizes(c, merged)
+    itemsize = STORAGE[c.a_dtype].itemsize
     if merged > 1:  # whole groups: what they read beyond the taps meets weights of 0, and `_padded` has room for it
-        channels = -(-channels // 4) * 4
+        channels = _whole_groups(channels, itemsize)
     packed, parts = _weights(b, node, c, phase, merged)
-    size = pack.packed_bytes(view.taps * parts * -(-channels // 4) * 4, columns)
+    size = _packed_bytes(c, view.taps * parts, merged)
     pixel = _even(view) if parts == 1 else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
@@ -97,20 +62,22 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
         if s.place == "column sums":
             operands.append(_Operand(Ref(packed), 0, size, still, 4))
         elif s.place == "compensation":
+            assert isinstance(c, IntegerConvolution)
             data = c.compensation(_phase_weights(c, node, phase, merged))
             operands.append(_Operand(Ref(b.constant(data)), 0, 4 * columns, still, 4))
         else:
             operands.append(_operand(*place(b, node, s, lowered.out), columns, phase))
     operands.append(_operand(Ref(b.result(node.output)), _dense(lowered.out, item), columns, phase))
     pixels = still if pixel is None else _dense(phase.counts, pixel)
-    operands += [_Operand(Ref(source), view.image_bytes, channels, pixels, 0), _Operand(Ref(packed), 0, size, still, 0)]
+    operands += [_Operand(Ref(source), view.image_bytes, channels * itemsize, pixels, 0),
+                 _Operand(Ref(packed), 0, size, still, 0)]
     space = _space(c.images, groups, phase.counts, columns, operands, merge_images=pixel is not None)
     step = matmul.plan_matmul(lowered.store, c.a_dtype, space.m, space.n, channels, b.level, batch=space.batch,
                               threads=b.threads, cache=b.cache, reading="windows" if pixel is None else "rows",
                               taps=view.taps * parts)
     step = replace(step, macs=step.macs // _joined(c))
     *slots, (a, a_walk), (w, w_walk) = [(o.ref, walk) for o, walk in zip(operands, space.walks, strict=True)]
-    stride = a_walk.row if pixel is not None else Ref(_block(b, c, view, parts, channels, space.m))
+    stride = a_walk.row if pixel is not None else Ref(_block(b, c, view, parts, channels * itemsize, space.m))
     header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
               matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
     run(b, step, header, slots)
@@ -134,7 +101,7 @@ class _Operand:
         return offsets
 
 
-def _operand(ref: Ref, strides: Strides, columns: int, phase: _Phase) -> _Operand:
+def _operand(ref: Ref, strides: Strides, columns: int, phase: Phase) -> _Operand:
     """An operand of the epilogue, with strides along [n, spatial..., c], from the first output of a phase on."""
     first = sum(o * s for o, s in zip(phase.origin, strides[1:-1], strict=True))
     return _Operand(Ref(ref.buffer, ref.offset + first), strides[0], strides[-1] * columns,
@@ -187,29 +154,34 @@ def _even(view: Windows) -> int | None:
     return step if inside and (offsets == np.arange(offsets.size) * step).all() else None
 
 
-def _block(b: PlanBuilder, c: IntegerConvolution, view: Windows, parts: int, channels: int, line: int) -> int:
-    """The constant buffer with the tables, repeated for every part of the weights, and a row of zero points."""
-    pad = np.full(max(view.pixel_bytes, channels), c.a_zp, np.int64).astype(np.uint8)
+def _block(b: PlanBuilder, c: Convolution, view: Windows, parts: int, tap_bytes: int, line: int) -> int:
+    """The constant buffer with the tables, repeated for every part of the weights, and a row of padding."""
+    pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
     repeated = replace(view, outer=np.tile(view.outer, (1, parts)))
     return b.constant(repeated.block(pad, (RUN, line) if b.level.includes("amx") else None))
 
 
-def _reads_lines(c: IntegerConvolution) -> bool:
-    """Whether the taps of a line are read as one: stems of few channels, whose taps alone would not fill vectors."""
+def _reads_lines(c: Convolution) -> bool:
+    """Whether the taps of a line are read as one: stems of few channels, whose taps alone would not fill vectors.
+
+    Of floats only where taps are whole groups: zeros between them are products that count for the order of the sums.
+    """
     w = c.windows
+    if not c.integer and w.pixel_bytes % 4:
+        return False
     if c.filter.transposed or c.filter.groups > 1 or w.inner.shape[1] == 1 or w.pixel_bytes >= MERGED_BYTES:
         return False
     return c.dilations[-1] == 1
 
 
-def _padded(b: PlanBuilder, c: IntegerConvolution, source: int, dims: tuple[int, ...]) -> tuple[int, Windows, int]:
-    """Lines of the image padded with zero points; the windows on them, of merged pixels; how many merge."""
+def _padded(b: PlanBuilder, c: Convolution, source: int, dims: tuple[int, ...]) -> tuple[int, Windows, int]:
+    """Lines of the image with padding; the windows on them, of merged pixels; how many merge."""
     width, taps, outputs = dims[-2], c.windows.inner.shape[1], c.windows.outputs[-1]
     stride, (begin, _) = c.strides[-1], c.pads[-1]
     end = max(0, (outputs - 1) * stride + taps - begin - width)
     pixel, lines = c.windows.pixel_bytes, prod(dims[:-2])
     out = b.temporary(lines * (begin + width + end) * pixel + 4)
-    step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.a_zp & 0xFF, threads=b.threads,
+    step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, threads=b.threads,
                                   cache=b.cache)
     run(b, step, {0: Ref(source), 1: Ref(out)}, [])
     sizes = (*dims[1:-2], begin + width + end)
@@ -218,49 +190,54 @@ def _padded(b: PlanBuilder, c: IntegerConvolution, source: int, dims: tuple[int,
     return out, view, taps
 
 
-def _weights(b: PlanBuilder, node: Node, c: IntegerConvolution, phase: _Phase, merged: int) -> tuple[int, int]:
-    """The buffer of the packed weights, tap by tap, and the number of s8 parts whose sum they are."""
+def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: int) -> tuple[int, int]:
+    """The buffer of the packed weights, tap by tap, and the number of parts whose sum they are."""
     value = node.inputs[c.b]
     assert value is not None
     if value.data is not None:
-        parts = _s8_parts(_phase_weights(c, node, phase, merged))
+        weights = _phase_weights(c, node, phase, merged)
+        parts = _s8_parts(weights) if c.integer else [weights]
         return b.constant(_packed(parts)), len(parts)
-    groups, channels, columns = _sizes(c, merged)
-    size = pack.packed_bytes(phase.windows.taps * -(-channels // 4) * 4, columns)
-    out = b.add(Buffer("arena", size * groups, TensorType(value.dtype, (groups, size))))
+    groups, *_ = _sizes(c, merged)
+    size = _packed_bytes(c, phase.windows.taps, merged)
+    out = b.add(Buffer("arena", size * groups, TensorType(value.dtype, (groups, size // value.dtype.itemsize))))
 
     def packed(w: np.ndarray) -> np.ndarray:
-        return _packed([_arranged(c, c.filter.matrix(w), merged)]).view(w.dtype)
+        return _packed([_arranged(c, c.filter.matrix(w), merged)[:, phase.taps]]).view(w.dtype)
 
     b.steps.append(PythonStep("pack weights", packed, (b.of[value],), (out,), reference=False))
     return out, 1
 
 
-def _phase_weights(c: IntegerConvolution, node: Node, phase: _Phase, merged: int) -> np.ndarray:
+def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.ndarray:
     """Constant weights less their zero points, of the taps of a phase."""
     value = node.inputs[c.b]
     assert value is not None and value.data is not None
-    return _arranged(c, c.centred(value.data), merged)[:, phase.taps]
+    return _arranged(c, c.matrix(value.data), merged)[:, phase.taps]
 
 
-def _joined(c: IntegerConvolution) -> int:
+def _joined(c: Convolution) -> int:
     """How many neighbouring groups are computed as one, with zeros between their weights: those that fill a panel.
 
     That takes no more products than a panel for each, and fewer tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56
     in 0.52 ms instead of 1.60, two columns for each of 256 channels at 14 x 14 in 0.11 instead of 1.05; two panels are
     slower.
+
+    Floats are not: zeros would meet infinities. Groups of one channel, depthwise ones, take a panel each.
     """
+    if not c.integer:
+        return 1
     most = max(1, pack.PANEL // max(1, c.filter.columns))
     return max(n for n in range(1, most + 1) if c.filter.groups % n == 0)
 
 
-def _sizes(c: IntegerConvolution, merged: int) -> tuple[int, int, int]:
+def _sizes(c: Convolution, merged: int) -> tuple[int, int, int]:
     """The groups of `_arranged` weights, the channels of one of them and its columns."""
     joined = _joined(c)
     return c.filter.groups // joined, c.filter.channels * joined * merged, c.filter.columns * joined
 
 
-def _arranged(c: IntegerConvolution, w: np.ndarray, merged: int) -> np.ndarray:
+def _arranged(c: Convolution, w: np.ndarray, merged: int) -> np.ndarray:
     """Weights [groups, taps, channels, columns] with `merged` neighbouring taps as one, and `_joined` groups."""
     groups, taps, channels, columns = w.shape
     joined = _joined(c)
@@ -281,9 +258,22 @@ def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
     return parts
 
 
+def _whole_groups(k: int, itemsize: int) -> int:
+    """The least multiple of the elements of a group of 4 bytes from `k` on."""
+    return -(-k * itemsize // 4) * 4 // itemsize
+
+
+def _packed_bytes(c: Convolution, taps: int, merged: int) -> int:
+    """Bytes of the packed weights of a group."""
+    _, channels, columns = _sizes(c, merged)
+    itemsize = STORAGE[c.a_dtype].itemsize
+    return pack.packed_bytes(taps * _whole_groups(channels, itemsize), columns, itemsize)
+
+
 def _packed(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Pack weights [groups, taps, k, columns]: the taps of all parts after one another, each in whole groups."""
     groups, taps, k, columns = parts[0].shape
-    whole = np.zeros((groups, len(parts) * taps, -(-k // 4) * 4, columns), np.int8)
+    dtype = parts[0].dtype
+    whole = np.zeros((groups, len(parts) * taps, _whole_groups(k, dtype.itemsize), columns), dtype)
     whole[:, :, :k] = np.concatenate(parts, axis=1)
     return pack.pack(whole.reshape(groups, -1, columns))

@@ -28,7 +28,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
             places.append((Ref(weights), (*still, 4)))
         elif s.place == "compensation":
             assert value is not None and value.data is not None
-            places.append((Ref(b.constant(c.compensation(c.centred(value.data)))), (*still, 4)))
+            places.append((Ref(b.constant(c.compensation(c.matrix(value.data)))), (*still, 4)))
         else:
             places.append(place(b, node, s, lowered.out))
     space = factor(lowered.out, [strides for _, strides in places], keep=1)
@@ -48,7 +48,7 @@ def _weights(b: PlanBuilder, node: Node, c: IntegerConvolution) -> int:
     lanes = b.level.lanes
 
     def packed(w: np.ndarray) -> np.ndarray:
-        return depthwise.pack(c.centred(w)[:, :, 0, 0].T, lanes)
+        return depthwise.pack(c.matrix(w)[:, :, 0, 0].T, lanes)
 
     if value.data is not None:
         return b.constant(packed(value.data))

@@ -1,4 +1,4 @@
-"""Integer convolutions: from a partition's body to what kernels compute, and the NumPy formula of the same numbers.
+"""Convolutions of integers and of floats: from a partition's body to what kernels compute, and the NumPy formula.
 
 A convolution of a channels-last image is a matmul whose rows are windows (design: "What the numbers are"):
 
@@ -6,21 +6,28 @@ A convolution of a channels-last image is a matmul whose rows are windows (desig
 
 x[p, t] are the channels that output pixel p reads at tap t, zx in the padding. What follows is the matmul's epilogue.
 Transposed convolutions differ in their windows only, groups are matmuls side by side.
+
+Of floats acc are the f32 sums that `float_sums` defines, over the taps of the pixel's phase in order, each of a whole
+number of groups of 4 bytes (an odd number of bf16 or f16 channels and a zero); padding is 0.0.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
 
-from graphq.ir import Graph, Node
+from graphq.ir import Graph, Node, Value
 from graphq.kernels import depthwise
 from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
-from graphq.kernels.expression import Expr, Store, acc, op
+from graphq.kernels.expression import STORAGE, Expr, Store, acc, op
+from graphq.kernels.float_sums import float_sums
 from graphq.kernels.lower import Arrays, Lowered, result_dims
 from graphq.kernels.lower_matmul import joint_scale, quantised_operands, refuse_overflow, wrapped
+from graphq.kernels.phases import Phase, transposed_phases, whole
 from graphq.kernels.windows import Windows, windows
 from graphq.ops.conv import weight_axes
 from graphq.ops.conv_transpose import transposed_padding
@@ -74,25 +81,70 @@ class Filter:
 
 
 @dataclass(frozen=True, eq=False)
-class IntegerConvolution:
-    """An integer convolution: input numbers of the partition, types, zero points, its windows and its filter.
+class Convolution:
+    """A convolution: input numbers of the partition, types, its windows, its filter and how they came about."""
 
-    `b_zp` is one number, or one an output channel.
-    """
-
-    integer: ClassVar[bool] = True
+    integer: ClassVar[bool]
     a: int
     b: int
     a_dtype: str
     b_dtype: str
     images: int
-    a_zp: int
-    b_zp: np.ndarray
     windows: Windows
     filter: Filter
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     pads: tuple[tuple[int, int], ...]
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether the depthwise kernel computes it."""
+        return False
+
+    @property
+    def pad(self) -> int:
+        """The number in the padding, which stands for 0."""
+        return 0
+
+    def phases(self, view: Windows) -> Iterator[Phase]:
+        """The phases of `view`, which are its windows or make the same sums."""
+        if self.filter.transposed:
+            return transposed_phases(view, self.strides, self.dilations, self.pads)
+        return iter((whole(view),))
+
+    def matrix(self, w: np.ndarray) -> np.ndarray:
+        """The factors of the sums: weights [groups, taps, channels, columns], less zero points."""
+        return self.filter.matrix(w)
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The sums, s32 or f32 [images, spatial..., output channels]."""
+        x, w = inputs[self.a], self.matrix(inputs[self.b])
+        groups, _, channels, columns = w.shape
+        x = x.reshape(self.images, prod(x.shape[1:-1]), groups * channels)
+        out = np.zeros((self.images, *self.windows.outputs, groups, columns), np.int32 if self.integer else np.float32)
+        for phase in self.phases(self.windows):
+            pixels, taps, factors = phase.windows.pixels, len(phase.taps), w[:, phase.taps]
+            part = np.zeros((self.images, pixels, groups, columns), out.dtype)
+            step = max(1, CHUNK // max(1, taps * groups * channels))
+            for image, first in product(range(self.images), range(0, pixels if taps else 0, step)):
+                rows = phase.windows.gather(x[image:image + 1], self.pad, slice(first, first + step))
+                rows = rows.reshape(rows.shape[1], taps, groups, channels).transpose(2, 0, 1, 3)
+                part[image, first:first + step] = self.sums(rows, factors).transpose(1, 0, 2)
+            out[(slice(None), *phase.outputs)] = part.reshape(self.images, *phase.counts, groups, columns)
+        return out.reshape(self.images, *self.windows.outputs, groups * columns)
+
+    def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """The sums [groups, pixels, columns] of windows [groups, pixels, taps, channels] and factors as `matrix`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerConvolution(Convolution):
+    """A convolution of u8 and s8, and their zero points; `b_zp` is one number, or one an output channel."""
+
+    integer: ClassVar[bool] = True
+    a_zp: int
+    b_zp: np.ndarray
 
     @property
     def depthwise(self) -> bool:
@@ -104,7 +156,12 @@ class IntegerConvolution:
         """The zero point of the source as kernels take it: u8, but for the depthwise one, which takes s8 as it is."""
         return self.a_zp + (128 if self.a_dtype == "s8" and not self.depthwise else 0)
 
-    def centred(self, w: np.ndarray) -> np.ndarray:
+    @property
+    def pad(self) -> int:
+        """The zero point."""
+        return self.a_zp
+
+    def matrix(self, w: np.ndarray) -> np.ndarray:
         """w - zw, s32 [groups, taps, channels, columns]."""
         zw = self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
         return self.filter.matrix(w).astype(np.int32) - zw
@@ -113,66 +170,83 @@ class IntegerConvolution:
         """-zx * colsum(w), s32 an output channel, of weights [groups, taps, channels, columns]; modulo 2**32."""
         return wrapped(-self.shifted_zp * w.astype(np.int64).sum(axis=(1, 2)).ravel())
 
-    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The sums in s32 [images, spatial..., output channels]; exact in f64, as they are below 2**31."""
-        x, w = inputs[self.a], self.centred(inputs[self.b]).astype(np.float64)
-        groups, taps, channels, columns = w.shape
-        x = x.reshape(self.images, int(np.prod(x.shape[1:-1])), groups * channels).astype(np.float64) - self.a_zp
-        out = np.empty((self.images, self.windows.pixels, groups, columns), np.int32)
-        step = max(1, CHUNK // max(1, taps * groups * channels))
-        for image in range(self.images):
-            for first in range(0, self.windows.pixels, step):
-                rows = self.windows.gather(x[image:image + 1], 0, slice(first, first + step))
-                rows = rows.reshape(rows.shape[1], taps, groups, channels).transpose(2, 0, 1, 3)
-                sums = rows.reshape(groups, -1, taps * channels) @ w.reshape(groups, taps * channels, columns)
-                out[image, first:first + step] = sums.transpose(1, 0, 2)
-        return out.reshape(self.images, *self.windows.outputs, groups * columns)
+    def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """Exact in f64, as they are below 2**31."""
+        groups, pixels, *_, columns = *rows.shape, w.shape[-1]
+        x = rows.reshape(groups, pixels, -1).astype(np.float64) - self.a_zp
+        return (x @ w.reshape(groups, -1, columns).astype(np.float64)).astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class FloatConvolution(Convolution):
+    """A convolution of f32, bf16 or f16."""
+
+    integer: ClassVar[bool] = False
+
+    def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """The f32 sums as kernels order them, the channels of each tap padded as packed weights are."""
+        groups, pixels, taps, channels = rows.shape
+        more = -channels % (4 // rows.dtype.itemsize)
+        rows, w = np.pad(rows, [(0, 0)] * 3 + [(0, more)]), np.pad(w, [(0, 0)] * 2 + [(0, more), (0, 0)])
+        k = taps * (channels + more)
+        return float_sums(rows.reshape(groups, pixels, k), w.reshape(groups, k, w.shape[-1]))
 
 
 def lower_convolution(body: Graph, constants: Arrays, *, compensate: bool = False) -> Lowered:
-    """Lower a body of dequantize, dequantize, (transposed) convolution and an epilogue; raises Unsupported.
+    """Lower a body of a (transposed) convolution, whose operands may come from dequantize, and an epilogue.
 
-    `constants` has the arrays of constant inputs. `compensate`: as in `lower_matmul`.
+    `constants` has the arrays of constant inputs. `compensate`: as in `lower_matmul`. Raises Unsupported.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in CONVOLUTIONS)
-    c, scale = _operands(body, node, constants)
     if node.output.type.dims != out:
         raise Unsupported(f"the epilogue changes the shape of {node.output.type} to {list(out)}")
+    if node.attrs["data_format"] != "NXC":
+        raise Unsupported("the convolution is channels-first (NCX), kernels are channels-last (NXC)")
     e = Epilogue(out, anchored=True)
-    total = _compensated(e, c, constants[c.b]) if compensate else acc()
+    source, weights, *_ = node.operands
+    producers = [v.node for v in (source, weights) if v.node is not None]
+    c: Convolution
+    if producers:
+        c, scale = _quantised(body, node, constants)
+        total = op("to_f32", _compensated(e, c, constants[c.b]) if compensate else acc())
+        total = total * e.parameter(scale, "f32", len(out) - 1)
+    else:
+        c, total = FloatConvolution(**_geometry(body, node, source, weights)), acc("f32")
 
     def dense(args: list[Any]) -> Expr:
-        y = op("to_f32", total) * e.parameter(scale, "f32", len(out) - 1)
-        return y if len(args) < 3 or args[2] is None else y + args[2]
+        return total if len(args) < 3 or args[2] is None else total + args[2]
 
-    expr = translate(e, body, (node, dense), [v.node for v in node.inputs[:2] if v is not None and v.node is not None])
+    expr = translate(e, body, (node, dense), producers, own=(0, 1))
     return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), c)
 
 
-def _operands(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvolution, np.ndarray]:
-    """The convolution, and the scale per output channel."""
+def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
+    """The fields of Convolution, whose operands are inputs `a` and `b` of the body."""
+    filter = _filter(node, b.type.dims)
+    pads, strides, dilations = _pads(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
+    pixel = a.type.dims[-1] * STORAGE[a.dtype.name].itemsize
+    view = windows(a.type.dims[1:-1], filter.taps, strides, dilations, pads, node.output.type.dims[1:-1], pixel,
+                   transposed=filter.transposed)
+    return dict(a=body.inputs.index(a), b=body.inputs.index(b), a_dtype=a.dtype.name, b_dtype=b.dtype.name,
+                images=a.type.dims[0], windows=view, filter=filter, strides=strides, dilations=dilations, pads=pads)
+
+
+def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvolution, np.ndarray]:
+    """The integer convolution, and the scale per output channel."""
     left, right = quantised_operands(node)
     a, b = (next(n.operands) for n in (left, right))
-    if node.attrs["data_format"] != "NXC":
-        raise Unsupported("the convolution is channels-first (NCX), kernels are channels-last (NXC)")
     if left.attrs["qtype"] != "per_tensor":
         raise Unsupported(f"the source is quantised per channel along axis {left.attrs['axis']}: its scale would stand "
                           "inside the sum")
-    filter = _filter(node, b.type.dims)
-    _check_scales(right, filter)
     (a_zp, *_), b_zp = ((n.attrs["zps"] or (0,)) for n in (left, right))
-    index = {v: k for k, v in enumerate(body.inputs)}
-    pads, strides, dilations = _pads(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
-    view = windows(a.type.dims[1:-1], filter.taps, strides, dilations, pads, node.output.type.dims[1:-1],
-                   a.type.dims[-1], transposed=filter.transposed)
-    c = IntegerConvolution(index[a], index[b], a.dtype.name, b.dtype.name, a.type.dims[0], a_zp,
-                           np.asarray(b_zp, np.int32), view, filter, strides, dilations, pads)
+    c = IntegerConvolution(**_geometry(body, node, a, b), a_zp=a_zp, b_zp=np.asarray(b_zp, np.int32))
+    _check_scales(right, c.filter)
     weights = constants[c.b]
     if weights is None and (c.b_zp.any() or c.b_dtype == "u8") and not c.depthwise:
         raise Unsupported("the weights are u8 or have zero points, and are not constant")
-    absolute = None if weights is None else np.abs(c.centred(weights).astype(np.int64)).sum(axis=(1, 2))
-    refuse_overflow(c.windows.taps * filter.channels, c.a_dtype, c.a_zp, c.b_dtype, c.b_zp, absolute)
+    absolute = None if weights is None else np.abs(c.matrix(weights).astype(np.int64)).sum(axis=(1, 2))
+    refuse_overflow(c.windows.taps * c.filter.channels, c.a_dtype, c.a_zp, c.b_dtype, c.b_zp, absolute)
     return c, joint_scale(left, right)
 
 

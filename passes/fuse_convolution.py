@@ -1,4 +1,4 @@
-"""Fold dequantize -> convolution -> epilogue -> quantize chains into integer partitions."""
+"""Fold convolutions and their epilogues into partitions, of integers where the operands come from dequantize."""
 from __future__ import annotations
 
 from graphq.kernels.lower_conv import CONVOLUTIONS, lower_convolution
@@ -14,3 +14,13 @@ class FuseConvolution(FuseMatmul):
     anchor = "convolution"
     operations = CONVOLUTIONS
     lower = staticmethod(lower_convolution)
+
+
+class FuseFloatConvolution(FuseConvolution):
+    """f?(convolution(x, w, bias?)) -> partition
+
+    Of f32, bf16 or f16, with f as in FuseMatmul, and after FuseConvolution. The result is within the rounding errors of
+    f32 sums.
+    """
+
+    quantised = False

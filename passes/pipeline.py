@@ -14,7 +14,7 @@ from graphq.passes.duplicate_dequantize import duplicate_dequantize
 from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse_concat import FuseConcat
-from graphq.passes.fuse_convolution import FuseConvolution
+from graphq.passes.fuse_convolution import FuseConvolution, FuseFloatConvolution
 from graphq.passes.fuse_eltwise import FuseEltwise
 from graphq.passes.fuse_interpolate import FuseInterpolate
 from graphq.passes.fuse_matmul import FuseFloatMatmul, FuseMatmul
@@ -41,6 +41,7 @@ PIPELINE: tuple[Pass, ...] = (
     FuseConcat(),
     fold_dequantized_constants,
     eliminate_common_subexpressions,
+    FuseFloatConvolution(),
     FuseFloatMatmul(),
     FuseEltwise(),
     eliminate_dead_code,

@@ -1,0 +1,185 @@
+"""Compiled float convolutions: equal to their formula bit for bit at every level, close to the reference."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.kernels.expression import STORAGE
+from graphq.kernels.float_sums import float_sums
+from graphq.passes.fuse_convolution import FuseFloatConvolution
+
+DTYPES = ["f32", "bf16", "f16"]
+TOLERANCE = {"f32": 1e-5, "bf16": 2e-2, "f16": 2e-3}
+
+
+def build(sizes, channels, columns, kernel, dtype="f32", *, images=1, strides=1, pads=0, pads_end=None, dilations=1,
+          groups=1, constant=True, op="convolution", epilogue=None, **attrs):
+    """A convolution with a bias and its inputs; numbers stand for one value a spatial axis."""
+    rng = np.random.default_rng(len(sizes) + channels + 10 * columns)
+    lists = {"strides": strides, "pads_begin": pads, "pads_end": pads if pads_end is None else pads_end,
+             "dilations": dilations}
+    lists = {k: [v] * len(sizes) if isinstance(v, int) else list(v) for k, v in lists.items()}
+    transposed = op == "conv_transpose"
+    dims = (channels, columns // groups) if transposed else (columns, channels // groups)
+    x, w, b = (rng.standard_normal(shape, np.float32).astype(STORAGE[dtype])
+               for shape in ((images, *sizes, channels), (*dims, *kernel), (columns,)))
+    g, arrays = gq.Graph("conv"), {"x": x}
+    source = g.input("x", shape=x.shape, dtype=dtype)
+    if constant:
+        weights = g.constant(w, name="w")
+    else:
+        arrays["w"], weights = w, g.input("w", shape=w.shape, dtype=dtype)
+    y = getattr(g, op)(source, weights, g.constant(b, name="b"), **lists, groups=groups, data_format="NXC",
+                       weights_format="IOX" if transposed else "OIX", **attrs)
+    g.output(y if epilogue is None else epilogue(g, y, arrays, rng, dtype), name="y")
+    return g, arrays
+
+
+def check(g, arrays, *, isa=None, threads=1, strict=True):
+    """Compiled: one float partition, and the formula's bits but for NaN's; the result and the reference's."""
+    model = gq.compile(g, isa=isa, threads=threads, strict=strict)
+    assert "1 partition (0 integer), 0 operations outside" in model.explain()
+    got, formula, wanted = model(arrays), model.formula(arrays), gq.reference(g, arrays)
+    assert got.dtype == formula.dtype == wanted.dtype and got.shape == wanted.shape
+    nan = np.isnan(got.astype(np.float32))
+    assert (nan == np.isnan(formula.astype(np.float32))).all()
+    assert np.where(nan, 0, got).tobytes() == np.where(nan, 0, formula).tobytes()
+    return got, wanted
+
+
+def close(got, wanted, dtype):
+    got, wanted = got.astype(np.float32), wanted.astype(np.float32)
+    bound = TOLERANCE[dtype] * np.abs(wanted[np.isfinite(wanted)]).max(initial=1.0)
+    np.testing.assert_allclose(got, wanted, rtol=TOLERANCE[dtype], atol=bound)
+
+
+def residual(g, y, arrays, rng, dtype):
+    """relu(y + r)"""
+    arrays["r"] = rng.standard_normal(y.shape, np.float32).astype(STORAGE[dtype])
+    return g.relu(g.add(y, g.input("r", shape=y.shape, dtype=dtype)))
+
+
+GEOMETRIES = {
+    "3x3": dict(sizes=(7, 6), channels=8, columns=16, kernel=(3, 3), pads=1),
+    "odd channels, strides, dilation": dict(sizes=(8, 9), channels=5, columns=19, kernel=(3, 3), images=2,
+                                            strides=(2, 1), pads=(1, 2), dilations=(1, 2)),
+    "stem": dict(sizes=(9, 8), channels=3, columns=17, kernel=(7, 7), strides=2, pads=3),
+    "stem of two channels": dict(sizes=(9, 8), channels=2, columns=5, kernel=(5, 4), strides=(1, 2), pads=(2, 1)),
+    "1-D, groups": dict(sizes=(11,), channels=12, columns=8, kernel=(3,), groups=4, images=2, pads=1),
+    "3-D": dict(sizes=(3, 4, 5), channels=6, columns=10, kernel=(2, 3, 3), pads=1, groups=2),
+    "1x1": dict(sizes=(4, 5), channels=17, columns=33, kernel=(1, 1), images=2),
+    "1x1 with strides": dict(sizes=(7, 7), channels=17, columns=16, kernel=(1, 1), strides=2),
+    "1x1 of a pixel and of padding": dict(sizes=(1, 1), channels=9, columns=8, kernel=(1, 1), pads_end=(0, 1)),
+    "same_upper": dict(sizes=(7, 6), channels=4, columns=8, kernel=(4, 3), strides=2, auto_pad="same_upper"),
+    "more channels than a chain": dict(sizes=(3, 4), channels=131, columns=20, kernel=(3, 2), pads=1),
+    "depthwise": dict(sizes=(5, 6), channels=21, columns=21, kernel=(3, 3), pads=1, groups=21),
+    "transposed": dict(sizes=(4, 5), channels=7, columns=8, kernel=(3, 3), strides=2, pads=1, op="conv_transpose",
+                       output_padding=[1, 1]),
+    "transposed in groups": dict(sizes=(5, 4), channels=6, columns=8, kernel=(3, 2), strides=(2, 1), pads=(1, 0),
+                                 dilations=(2, 1), groups=2, op="conv_transpose"),
+    "transposed, taps for some phases only": dict(sizes=(4, 3), channels=9, columns=20, kernel=(2, 1), strides=(3, 2),
+                                                  op="conv_transpose", images=2),
+    "no images": dict(sizes=(5, 6), channels=4, columns=8, kernel=(3, 3), images=0),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_geometry(name, dtype, level):
+    g, arrays = build(**GEOMETRIES[name], dtype=dtype, epilogue=lambda g, y, *_: g.relu(y))
+    close(*check(g, arrays, isa=level, threads=2), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_residuals(groups, dtype, level):
+    g, arrays = build((6, 7), 8, 18, (3, 3), dtype, images=2, pads=1, groups=groups, epilogue=residual)
+    close(*check(g, arrays, isa=level, threads=2), dtype)
+
+
+def test_the_order_of_the_sums():
+    """Of bf16 each tap is padded to whole pairs, and chains of 128 products run on from tap to tap."""
+    g, arrays = build((3, 3), 45, 4, (3, 3), "bf16", constant=False)
+    x, w = (arrays[k].astype(np.float32) for k in "xw")
+    windows, factors = np.zeros((1, 9, 46), np.float32), np.zeros((9, 46, 4), np.float32)
+    windows[0, :, :45], factors[:, :45] = x.reshape(9, 45), w.reshape(4, 45, 9).T
+    bias = next(v.data for n in g.nodes for v in n.operands if v.name == "b")
+    wanted = float_sums(windows.reshape(1, -1), factors.reshape(-1, 4)) + bias.astype(np.float32)
+    got, _ = check(g, arrays, strict=False)
+    assert got.reshape(4).tobytes() == wanted.astype(STORAGE["bf16"]).tobytes()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_thread_counts_and_splits(threads):
+    g, arrays = build((13, 15), 16, 40, (3, 3), images=2, pads=1)
+    got = gq.compile(g, threads=threads)(arrays)
+    assert got.tobytes() == gq.compile(g, isa="scalar", threads=1)(arrays).tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("channels", [2, 3, 8])
+def test_special_values(channels, dtype, level):
+    """NaN and infinities reach the windows that hold them, and no others: neither zeros that pad taps nor groups."""
+    g, arrays = build((9, 10), channels, 7, (3, 3), dtype, images=2, pads=2)
+    arrays["x"][0, 2, 3, 0], arrays["x"][0, 7, 8, 1], arrays["x"][1, 8, 9, -1] = np.nan, np.inf, -np.inf
+    got, wanted = check(g, arrays, isa=level)
+    assert (np.isfinite(got.astype(np.float32)) == np.isfinite(wanted.astype(np.float32))).all()
+    close(got, wanted, dtype)
+
+
+def test_special_values_stay_in_their_group():
+    g, arrays = build((4, 5), 8, 8, (3, 3), groups=8, pads=1)
+    arrays["x"][..., 3] = np.inf
+    got, _ = check(g, arrays)
+    assert np.isfinite(np.delete(got, 3, axis=-1)).all() and not np.isfinite(got[..., 3]).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["convolution", "conv_transpose"])
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("kernel", [(3, 3), (2, 1)])
+def test_weights_that_are_inputs(op, groups, dtype, kernel):
+    g, arrays = build((6, 6), 3, 9, kernel, dtype, pads=int(kernel[0] == 3), strides=2, constant=False, op=op,
+                      groups=groups)
+    close(*check(g, arrays, strict=False), dtype)
+
+
+def test_channels_first_and_quantized_results():
+    g, rng = gq.Graph("ncx"), np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape, np.float32) for shape in ((1, 4, 6, 5), (8, 4, 3, 3)))
+    y = g.convolution(g.input("x", shape=x.shape, dtype="f32"), g.constant(w), strides=[1, 1], pads_begin=[1, 1],
+                      pads_end=[1, 1], dilations=[1, 1], data_format="NCX", weights_format="OIX")
+    g.output(g.quantize(y, dtype="s8", scales=[0.5]), name="y")
+    model = gq.compile(g, strict=True)
+    assert "convolution partition (convolution, quantize)" in model.explain()
+    assert np.abs(model(x=x).astype(int) - gq.reference(g, x=x)).max() <= 1
+
+
+def test_integers_come_first():
+    """What the integer fusion refuses is one of floats, on a dequantized source."""
+    rng = np.random.default_rng(0)
+    w = rng.integers(-9, 9, (4, 8, 1, 1)).astype(np.int8)
+    varied = dict(scales=[0.1] * 4 + [0.2] * 4, qtype="per_channel", axis=3)
+    for source, integer in (dict(scales=[0.1]), 1), (varied, 0):
+        g = gq.Graph()
+        x = g.dequantize(g.input("x", shape=(1, 3, 3, 8), dtype="u8"), **source)
+        g.output(g.convolution(x, g.dequantize(g.constant(w), scales=[0.5]), strides=[1, 1], pads_begin=[0, 0],
+                               pads_end=[0, 0], dilations=[1, 1], weights_format="OIX"), name="y")
+        model = gq.compile(g, strict=True)
+        assert f"({integer} integer), 0 operations outside" in model.explain()
+        x = rng.integers(0, 256, (1, 3, 3, 8)).astype(np.uint8)
+        close(model(x=x), gq.reference(g, x=x), "f32")
+
+
+def test_refusals_have_reasons():
+    def reasons(shape, data_format="NXC"):
+        g = gq.Graph()
+        y = g.convolution(g.input("x", shape=shape, dtype="f32"), g.constant(np.ones((4, 3, 1, 1), np.float32)),
+                          strides=[1, 1], pads_begin=[0, 0], pads_end=[0, 0], dilations=[1, 1],
+                          data_format=data_format, weights_format="OIX")
+        g.output(g.relu(y), name="y")
+        count, refusals = FuseFloatConvolution().apply(g)
+        assert count == 0
+        return " ".join(r.reason for r in refusals)
+
+    assert "channels-first (NCX)" in reasons((1, 3, 5, 5), "NCX")
+    assert "known at the first call" in reasons((None, 5, 5, 3))
