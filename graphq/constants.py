@@ -14,7 +14,7 @@ from graphq.tensor_type import TensorType
 FOLDED = 1 << 16
 """Results of at most so many elements are computed while a graph is built."""
 
-UNFOLDED = frozenset({"constant", "dequantize", "loop", "partition"})
+UNFOLDED = frozenset({"constant", "dequantize", "dynamic_dequantize", "loop", "partition"})
 """Operations that stay though their operands are constants: fusions want them, or they may run for long."""
 
 
