@@ -61,7 +61,8 @@ class StagedRunner:
         return "\n".join(lines)
 
     def _run(self, inputs: Mapping[str, np.ndarray],
-             call: Callable[[CompiledGraph, Mapping[str, np.ndarray]], object]) -> list[np.ndarray]:
+             call: Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarray | dict[str, np.ndarray]],
+             ) -> list[np.ndarray]:
         env = {**self.stages.constants, **inputs}
         if self.head is not None:
             env |= _results(self.head, call(self.head, {n: env[n] for n in self.head.names}))
@@ -73,6 +74,6 @@ class StagedRunner:
         return [env[name] for name in self.stages.outputs]
 
 
-def _results(model: CompiledGraph, out: object) -> dict[str, np.ndarray]:
+def _results(model: CompiledGraph, out: np.ndarray | dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What a compiled graph returned, by name."""
-    return out if isinstance(out, dict) else {model.source.output_names[0]: out}  # type: ignore[dict-item]
+    return out if isinstance(out, dict) else {model.source.output_names[0]: out}

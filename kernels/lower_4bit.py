@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -70,7 +71,7 @@ def lower_matmul_4bit(body: Graph, constants: Arrays, *, compensate: bool = Fals
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "matmul")
-    left, right = (v.node for v in node.inputs[:2])  # type: ignore[union-attr]
+    left, right = (v.node for v in islice(node.operands, 2))
     assert left is not None and right is not None
     product = _product(body, node, left, right, constants)
     e = Epilogue(out, anchored=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -155,7 +156,7 @@ def joint_scale(left: Node, right: Node) -> np.ndarray:
 
 def quantised_operands(node: Node) -> tuple[Node, Node]:
     """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they are of u8 or s8."""
-    left, right = (v.node for v in node.inputs[:2])  # type: ignore[union-attr]
+    left, right = (v.node for v in islice(node.operands, 2))
     assert left is not None and right is not None
     for name, x in (("source", next(left.operands)), ("weights", next(right.operands))):
         if x.dtype.name not in RANGES:

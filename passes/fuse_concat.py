@@ -1,19 +1,18 @@
 """Fold dequantize -> concat -> epilogue -> quantize chains into partitions; any concat, too."""
 from __future__ import annotations
 
-from graphq.kernels.epilogue import RULES
 from graphq.kernels.lower_concat import lower_concat
-from graphq.passes.fuse_matmul import MAX_EPILOGUE, FuseMatmul, ends_chain
+from graphq.passes.fuse_anchor import FuseAnchor
 from graphq.rewrite import ANY
 
 
-class FuseConcat(FuseMatmul):
+class FuseConcat(FuseAnchor):
     """quantize?(f?(concat(dequantize?(x), ...))) -> partition; f as in FuseMatmul"""
 
     anchor = "concat"
     operations = ("concat",)
     lower = staticmethod(lower_concat)
 
-    def pattern(self, g):  # type: ignore[override]
+    def pattern(self, g):
         """See the class; `absorbs` takes the dequantizes along."""
-        return g.repeat(RULES, g.concat(..., attrs=ANY), max=MAX_EPILOGUE, where=ends_chain)
+        return self.epilogue(g, g.concat(..., attrs=ANY))

@@ -23,4 +23,4 @@ class FuseFloatConvolution(FuseConvolution):
     f32 sums.
     """
 
-    quantised = False
+    takes_dequantize = False

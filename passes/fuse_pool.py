@@ -1,13 +1,12 @@
 """Fold dequantize -> pool -> epilogue -> quantize chains into partitions; pools of floats, too."""
 from __future__ import annotations
 
-from graphq.kernels.epilogue import RULES
 from graphq.kernels.lower_pool import POOLS, lower_pool
-from graphq.passes.fuse_matmul import MAX_EPILOGUE, FuseMatmul, ends_chain
+from graphq.passes.fuse_anchor import FuseAnchor
 from graphq.rewrite import ANY
 
 
-class FusePool(FuseMatmul):
+class FusePool(FuseAnchor):
     """quantize?(f?(pool(dequantize?(x)))) -> partition
 
     pool is max_pool, avg_pool, or reduce_mean over the spatial axes, channels-last by then (`channels_last`); f as in
@@ -18,6 +17,6 @@ class FusePool(FuseMatmul):
     operations = tuple(POOLS)
     lower = staticmethod(lower_pool)
 
-    def pattern(self, g):  # type: ignore[override]
+    def pattern(self, g):
         """See the class; `absorbs` takes the dequantize along."""
-        return g.repeat(RULES, g.any_of(*POOLS)(..., attrs=ANY), max=MAX_EPILOGUE, where=ends_chain)
+        return self.epilogue(g, g.any_of(*POOLS)(..., attrs=ANY))

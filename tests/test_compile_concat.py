@@ -1,6 +1,7 @@
 """Compiled concats: the formula's bits at every level, copies where nothing changes, the reference's numbers."""
 import numpy as np
 import pytest
+from compiled import compiled_beside_reference as check
 
 import graphq as gq
 
@@ -9,15 +10,6 @@ SHAPES = [  # axis, shapes
     (2, [(1, 1, 3), (1, 1, 4)]), (1, [(4, 1), (4, 1)]), (0, [(3,)]),
     (-1, [(0, 3), (0, 4)]), (1, [(2, 2, 3), (2, 0, 3), (2, 1, 3)]),
 ]
-
-
-def check(g, level, threads=2):
-    model = gq.compile(g, isa=level, threads=threads, strict=True)
-    inputs = gq.testing.random_inputs(g)
-    got, want = model(**inputs), gq.reference(g, inputs)
-    assert got.dtype == want.dtype and got.shape == want.shape
-    assert got.tobytes() == model.formula(**inputs).tobytes()
-    return got, want, model.explain()
 
 
 def quantised(axis, shapes, scales, dtype="u8", out=(0.05, 3), epilogue=None):

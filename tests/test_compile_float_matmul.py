@@ -1,22 +1,12 @@
 """Float matmuls with epilogues: compiled equals the formula bit for bit, and the reference within rounding errors."""
 import numpy as np
 import pytest
+from float_arrays import float_array
 
 import graphq as gq
 from graphq.dtypes import f32
-from graphq.kernels.expression import STORAGE
 
 TOLERANCE = {"f32": 1e-5, "bf16": 2e-2, "f16": 2e-3}
-SPECIAL = np.array([0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-38, 3e38, 65504], np.float32)
-
-
-def array(dtype, shape, seed=0, special=False):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal(shape, np.float32)
-    if special:
-        x = np.where(rng.random(shape) < 0.05, rng.choice(SPECIAL, shape), x)
-    with np.errstate(over="ignore"):
-        return x.astype(STORAGE[dtype])
 
 
 def check(g, arrays, **options):
@@ -49,8 +39,8 @@ def dense(dtype, a, b, *, constant=True, post=None, **attrs):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_dense_layer_at_every_level(level, dtype, threads):
-    a, b = array(dtype, (19, 135), 1), array(dtype, (135, 50), 2)
-    bias, rest = array(dtype, (50,), 3), array(dtype, (19, 50), 4)
+    a, b = float_array(dtype, (19, 135), 1), float_array(dtype, (135, 50), 2)
+    bias, rest = float_array(dtype, (50,), 3), float_array(dtype, (19, 50), 4)
 
     def post(g, y):
         return g.add(g.gelu(g.bias_add(y, g.constant(bias))), g.input("rest", shape=rest.shape, dtype=dtype))
@@ -72,7 +62,7 @@ def test_dense_layer_at_every_level(level, dtype, threads):
     ((0, 4), (0, 6), dict(transpose_a=True)), ((2, 1, 6), (2, 1, 6), dict(transpose_a=True)),
 ])
 def test_shapes(dtype, a, b, attrs, constant):
-    g, arrays = dense(dtype, array(dtype, a, 1), array(dtype, b, 2), constant=constant, **attrs)
+    g, arrays = dense(dtype, float_array(dtype, a, 1), float_array(dtype, b, 2), constant=constant, **attrs)
     got, wanted, _ = check(g, arrays, threads=2)
     close(got, wanted, dtype)
 
@@ -80,7 +70,7 @@ def test_shapes(dtype, a, b, attrs, constant):
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("constant", [True, False])
 def test_special_values(level, dtype, constant):
-    a, b = array(dtype, (9, 31), 1, special=True), array(dtype, (31, 35), 2, special=True)
+    a, b = float_array(dtype, (9, 31), 1, special=True), float_array(dtype, (31, 35), 2, special=True)
     g, arrays = dense(dtype, a, b, constant=constant)
     check(g, arrays, isa=level)
 
@@ -88,7 +78,7 @@ def test_special_values(level, dtype, constant):
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_results_of_f32(dtype):
     """The output may be f32 where the operands are narrow; else the sum, and the bias, is rounded to their type."""
-    a, b, bias = array(dtype, (9, 31), 1), array(dtype, (31, 35), 2), array(dtype, (35,), 3)
+    a, b, bias = float_array(dtype, (9, 31), 1), float_array(dtype, (31, 35), 2), float_array(dtype, (35,), 3)
     for out in (f32, None):
         g = gq.Graph()
         y = g.matmul(g.input("x", shape=a.shape, dtype=dtype), g.constant(b), g.constant(bias), dtype=out)
@@ -100,11 +90,11 @@ def test_results_of_f32(dtype):
 
 def test_quantized_results_and_dequantized_post_ops():
     g = gq.Graph()
-    y = g.matmul(g.input("x", shape=(9, 40), dtype="f32"), g.constant(array("f32", (40, 33), 2)))
+    y = g.matmul(g.input("x", shape=(9, 40), dtype="f32"), g.constant(float_array("f32", (40, 33), 2)))
     y = g.add(y, g.dequantize(g.input("r", shape=(9, 33), dtype="u8"), scales=[0.1], zps=[7]))
     g.output(g.quantize(y, dtype="u8", scales=[0.2], zps=[100]), name="y")
     r = np.random.default_rng(0).integers(0, 256, (9, 33), dtype=np.uint8)
-    got, wanted, text = check(g, {"x": array("f32", (9, 40)), "r": r})
+    got, wanted, text = check(g, {"x": float_array("f32", (9, 40)), "r": r})
     assert np.abs(got.astype(int) - wanted).max() <= 1 and "(matmul, dequantize, add, quantize)" in text
 
 
@@ -112,7 +102,7 @@ def test_an_operand_may_also_be_a_post_op():
     g = gq.Graph()
     x = g.input("x", shape=(8, 8), dtype="f32")
     g.output(g.add(g.matmul(x, x), x), name="y")
-    got, wanted, _ = check(g, {"x": array("f32", (8, 8))})
+    got, wanted, _ = check(g, {"x": float_array("f32", (8, 8))})
     close(got, wanted, "f32")
 
 

@@ -17,7 +17,7 @@ def static(w: Writer, node: Node) -> None:
     a = node.attrs
     per_tensor = a["qtype"] == "per_tensor"
     scales = np.asarray(a["scales"], np.float32)
-    dtype: DType = a["dtype"] if node.op.name == "quantize" else node.inputs[0].dtype  # type: ignore[union-attr]
+    dtype: DType = a["dtype"] if node.op.name == "quantize" else next(node.operands).dtype
     inputs = [w.constant(scales.reshape(()) if per_tensor else scales)]
     zps = a["zps"] if a["zps"] is not None else (0,) * len(scales) if node.op.name == "quantize" else None
     if zps is not None:

@@ -78,9 +78,10 @@ def clip(c: Call) -> Outputs:
     """Limits are attributes before version 11, then constants."""
     limits = []
     for k, (name, default) in enumerate((("min", -np.inf), ("max", np.inf)), 1):
-        if c.has(k) and (c.data(k) is None or c.data(k).size != 1):  # type: ignore[union-attr]
+        limit = c.data(k)
+        if c.has(k) and (limit is None or limit.size != 1):
             return None
-        limits.append(float(c.data(k).reshape(())) if c.has(k) else c.attr(name, default))  # type: ignore[union-attr]
+        limits.append(c.attr(name, default) if limit is None else float(limit.reshape(())))
     return c.graph.clamp(c.input(0), min=limits[0], max=limits[1])
 
 

@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from float_arrays import float_array
 from guarded_memory import guarded
 
 from graphq.kernels import isa, matmul, pack
@@ -22,27 +23,16 @@ RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in FLOATS
          and k.level != "scalar" and (k.level not in NATIVE or k.dtypes[0] == "f16")]
 SHAPES = [(1, 1, 1), (1, 64, 16), (2, 3, 5), (5, 70, 37), (9, 64, 33), (13, 129, 80), (17, 2, 130), (3, BLOCK, 17),
           (2, BLOCK + 1, 20), (9, 2 * BLOCK + 3, 3)]
-SPECIAL = np.array([0, -0.0, 1, -1, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 1e-23, -1e-23, 65504],
-                   np.float32)
 
 
 def level_of(kernel, emulated):
     return isa.emulate(kernel.level) if emulated else nullcontext(isa.level_named(kernel.level))
 
 
-def numbers(dtype, shape, seed=0, special=False):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal(shape, np.float32)
-    if special:
-        x = np.where(rng.random(shape) < 0.05, rng.choice(SPECIAL, shape), x)
-    with np.errstate(over="ignore"):
-        return x.astype(STORAGE[dtype])
-
-
 @cache
 def case(dtype, m, k, n, special=False):
     """Operands and their sums."""
-    a, w = numbers(dtype, (m, k), m, special), numbers(dtype, (k, n), k + n, special)
+    a, w = float_array(dtype, (m, k), m, special), float_array(dtype, (k, n), k + n, special)
     return a, w, float_sums(a, w)
 
 
@@ -73,10 +63,10 @@ def test_sums_are_those_of_numpy(kernel, emulated):
             a, w, expected = case(dtype, *shape)
             assert_same(run(kernel, level, a, w, threads=2), expected)
             assert_same(run(kernel, level, a, w, reading="columns"), expected)
-        a, w = numbers(dtype, (9, 0)), numbers(dtype, (0, 21))
+        a, w = float_array(dtype, (9, 0)), float_array(dtype, (0, 21))
         assert_same(run(kernel, level, a, w), np.zeros((9, 21), np.float32))
         for m, n in ((0, 5), (5, 0)):
-            assert run(kernel, level, numbers(dtype, (m, 8)), numbers(dtype, (8, n))).shape == (m, n)
+            assert run(kernel, level, float_array(dtype, (m, 8)), float_array(dtype, (8, n))).shape == (m, n)
 
 
 @pytest.mark.parametrize(("kernel", "emulated"), RUNS)
@@ -95,7 +85,7 @@ def test_padding_is_never_multiplied(kernel, emulated):
 def convolution(dtype, channels, n):
     """An image, the windows on it, packed weights, and the sums; each tap's channels are padded to whole groups."""
     itemsize = STORAGE[dtype].itemsize
-    image, w = numbers(dtype, (5, 6, channels), 1), numbers(dtype, (9, channels, n), 2)
+    image, w = float_array(dtype, (5, 6, channels), 1), float_array(dtype, (9, channels, n), 2)
     view = windows((5, 6), (3, 3), (2, 1), (1, 1), ((1, 1), (1, 1)), (3, 6), channels * itemsize)
     k = -(-channels * itemsize // 4) * 4 // itemsize
     padded, taps = np.zeros((9, k, n), w.dtype), np.zeros((18, 9, k), w.dtype)
@@ -122,9 +112,9 @@ def test_windows_sum_through_all_taps(kernel, emulated):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_batches_and_epilogue(level, dtype, threads):
     m, k, n = 11, 75, 53
-    a, w = numbers(dtype, (3, m, k), 1), numbers(dtype, (3, k, n), 2)
+    a, w = float_array(dtype, (3, m, k), 1), float_array(dtype, (3, k, n), 2)
     packed, out = pack.pack(w), np.zeros((3, m, n), STORAGE[dtype])
-    bias, rest = numbers("f32", (n,), 3), numbers(dtype, (3, m, n), 4)
+    bias, rest = float_array("f32", (n,), 3), float_array(dtype, (3, m, n), 4)
     store = Store(maximum(0, acc("f32") + load(0, "f32", "vector")) + load(1, dtype, "vector"), dtype)
     step = matmul.plan_matmul(store, dtype, m, n, k, isa.resolve(level), batch=3, threads=threads)
     order = np.array([2, 0, 1], np.int64)

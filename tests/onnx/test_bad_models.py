@@ -1,13 +1,11 @@
 """What load_onnx refuses: broken files, external data, models that break a rule; always a graphq error."""
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
-onnx = pytest.importorskip("onnx")
-
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-
-import graphq as gq  # noqa: E402
-from graphq.errors import GraphError, GraphqError, ParseError  # noqa: E402
+import graphq as gq
+from graphq.errors import GraphError, GraphqError, ParseError
 
 ADD = "net (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { y = Add(x, w) }"
 

@@ -2,12 +2,11 @@
 import random
 
 import numpy as np
+import onnx
 import pytest
 
-onnx = pytest.importorskip("onnx")
-
-import graphq as gq  # noqa: E402
-from graphq.errors import GraphqError  # noqa: E402
+import graphq as gq
+from graphq.errors import GraphqError
 
 MODEL = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
     net (float[N, 4] x, bool c) => (float[a, b] y) <int64[2] i = {0, 1}, float s = {0.5}, uint8 z = {3},

@@ -1,11 +1,10 @@
 """load_onnx: names, shapes, functions, control flow; runs that are staged; what the fallback is."""
 import numpy as np
+import onnx
 import pytest
 
-onnx = pytest.importorskip("onnx")
-
-import graphq as gq  # noqa: E402
-from graphq.errors import GraphqError, InputError  # noqa: E402
+import graphq as gq
+from graphq.errors import GraphqError, InputError
 
 
 def model(text, opset=17):

@@ -1,13 +1,11 @@
 """com.microsoft's operators against ONNX Runtime, op by op and compiled; models of one node."""
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
+from onnx import helper, numpy_helper
 
-onnx = pytest.importorskip("onnx")
-ort = pytest.importorskip("onnxruntime")
-
-from onnx import helper, numpy_helper  # noqa: E402
-
-import graphq as gq  # noqa: E402
+import graphq as gq
 
 rng = np.random.default_rng(0)
 

@@ -10,15 +10,13 @@ import warnings
 from collections import Counter
 
 import numpy as np
+import onnx
+import onnx.backend.test.case.node as cases
 import pytest
 
-onnx = pytest.importorskip("onnx")
-
-import onnx.backend.test.case.node as cases  # noqa: E402
-
-import graphq as gq  # noqa: E402
-from graphq.errors import GraphqError  # noqa: E402
-from graphq.onnx import backend  # noqa: E402
+import graphq as gq
+from graphq.errors import GraphqError
+from graphq.onnx import backend
 
 UNSUPPORTED = "element type string is not supported|must be a tensor, got|random numbers are not defined"
 """The reasons that a test may be refused for: types that graphq does not have, and random numbers."""

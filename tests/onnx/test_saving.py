@@ -1,12 +1,11 @@
 """save_onnx: what is loaded again gives the same numbers, operation by operation; and what ONNX cannot say."""
 import numpy as np
+import onnx
 import pytest
 
-onnx = pytest.importorskip("onnx")
-
-import graphq as gq  # noqa: E402
-from graphq.errors import GraphError  # noqa: E402
-from graphq.testing import random_inputs  # noqa: E402
+import graphq as gq
+from graphq.errors import GraphError
+from graphq.testing import random_inputs
 
 ATTRS = "strides=[2,1], pads_begin=[1,0], pads_end=[0,1]"
 

@@ -5,7 +5,7 @@ import pytest
 import graphq as gq
 from graphq.ir import Graph
 from graphq.passes import FuseMatmul, duplicate_dequantize, run_passes
-from graphq.passes.fuse_matmul import MAX_EPILOGUE
+from graphq.passes.fuse_anchor import MAX_EPILOGUE
 from graphq.testing import check_pass, check_same_numbers
 from graphq.text import parse, to_text
 from graphq.verify import verify

@@ -1,0 +1,61 @@
+"""What the fusions of anchors share: an operation that sums or moves, and the lane-wise epilogue that follows it."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from graphq.ir import Graph, Node
+from graphq.kernels.epilogue import RULES, Unsupported, refuses
+from graphq.kernels.lower import Lowered
+from graphq.partition import Fusion, extract
+from graphq.pattern import PatternLike
+from graphq.rewrite import Match
+
+MAX_EPILOGUE = 24
+"""Operations after the anchor: up to 20 unary and binary ones as in oneDNN's patterns, casts and quantize besides."""
+
+ANCHORS = frozenset({"matmul", "convolution", "conv_transpose", "max_pool", "avg_pool", "reduce_mean", "concat",
+                     "interpolate"})
+"""Operations whose partitions begin with the dequantize of their operands."""
+
+
+def ends_chain(node: Node) -> str | None:
+    """A reason why an epilogue ends before `node`, or None; empty for a dequantize that the next partition needs."""
+    if node.op.name == "dequantize" and any(user.op.name in ANCHORS for user in node.output.users):
+        return ""
+    return refuses(node)
+
+
+class FuseAnchor(Fusion):
+    """f?(anchor(...)) -> partition, where f is any chain of lane-wise operations; a subclass has the pattern.
+
+    `operations` are the anchors, `lower` says what kernels compute for a body, or why they cannot. `takes_dequantize`:
+    whether a dequantize before the anchor comes along.
+    """
+
+    operations: ClassVar[tuple[str, ...]]
+    lower: ClassVar[Callable[..., Lowered]]
+    takes_dequantize: ClassVar[bool] = True
+
+    def epilogue(self, g: Graph, y: PatternLike) -> PatternLike:
+        """The pattern of f?(y)."""
+        return g.repeat(RULES, y, max=MAX_EPILOGUE, where=ends_chain)
+
+    def absorbs(self, node: Node) -> bool:
+        """A post-op's second operand may be dequantized on the way in; a constant's dequantize folds instead."""
+        if node.op.name != "dequantize" or refuses(node) is not None or next(node.operands).data is not None:
+            return False
+        return self.takes_dequantize or not any(u.node and u.node.op.name in self.operations for u in node.output.uses)
+
+    def check(self, g: Graph, match: Match) -> str | None:
+        """A kernel must be able to compute it, each sum once."""
+        anchor = next(n for n in match.nodes if n.op.name in self.operations)
+        product, result = anchor.output.type, match.root.output.type
+        if product.known and result.known and result.size > product.size:
+            return f"the epilogue broadcasts {product} to {result}: sums would be computed more than once"
+        body, operands, _ = extract(g, self.members(match))
+        try:
+            self.lower(body, [v.data for v in operands])
+        except Unsupported as e:
+            return str(e)
+        return None

@@ -1,0 +1,17 @@
+"""Arrays of the float types, with special values among them on demand."""
+import numpy as np
+
+from graphq.kernels.expression import STORAGE
+
+SPECIAL = np.array([0, -0.0, 1, -1, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 1e-23, -1e-23, 65504],
+                   np.float32)
+
+
+def float_array(dtype, shape, seed=0, special=False):
+    """Normal numbers; with `special`, one in twenty is one of SPECIAL."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape, np.float32)
+    if special:
+        x = np.where(rng.random(shape) < 0.05, rng.choice(SPECIAL, shape), x)
+    with np.errstate(over="ignore"):
+        return x.astype(STORAGE[dtype])
