@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 
+from graphq.coverage import Coverage, coverage
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.evidence import gather
 from graphq.explain import explain
@@ -121,13 +122,24 @@ class CompiledGraph:
         `kernels`: also what each kernel's machine code does and how fast it is on this machine, beside the machine's
         peak: the decisive instructions counted, and each step measured by itself, which takes some 0.1 s a step.
         """
-        made = self._fixed or next(reversed(self._by_shapes.values()), None)
+        made = self._latest()
         if made and isinstance(made.runner, StagedRunner):
             return made.runner.explain(lambda part: part.explain(kernels=kernels))
         plan = made.runner.plan if made else None
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
         evidence = {k: gather(plan, k, self.cache) for k in native} if plan else {}
         return explain(self.graph, plan, self.refusals, self.level, self.threads, evidence)
+
+    def coverage(self) -> Coverage:
+        """Which share of the multiply-accumulates integer partitions do, in all and by operation.
+
+        Where shapes are open, of the latest new set of them; raises CompileError before the first call.
+        """
+        made = self._latest()
+        if made is None:
+            raise CompileError("shapes are open: the coverage is known after the first call")
+        runner = made.runner
+        return runner.coverage() if isinstance(runner, StagedRunner) else coverage(made.graph)
 
     def formula(self, inputs: Mapping[str, Any] | None = None, /, **arrays: Any) -> Any:
         """The same numbers in NumPy: each partition by its written formula, all else by its reference.
@@ -146,6 +158,10 @@ class CompiledGraph:
         else:
             run_passes(graph, self.passes)
         return pack_outputs(graph, evaluate_formulas(graph, checked))
+
+    def _latest(self) -> _Compiled | None:
+        """What was compiled last; None before the first call with open shapes."""
+        return self._fixed or next(reversed(self._by_shapes.values()), None)
 
     def _fast_check(self, given: Mapping[str, Any]) -> list[np.ndarray]:
         """The arrays in order of the inputs; the usual good case without the cost of messages."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from graphq.anchors import lower_partition
+from graphq.coverage import coverage
 from graphq.evidence import Evidence
 from graphq.ir import Graph, Node
 from graphq.kernels.isa import Level
@@ -23,6 +24,7 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
     integer = [n for n in partitions if lower_partition(n).integer]
     lines = [f"graph {graph.name}: {counted(len(partitions), 'partition')} ({len(integer)} integer), "
              f"{counted(len(others), 'operation')} outside; ISA level {level.name}, {counted(threads, 'thread')}"]
+    lines += _coverage(graph) if plan is not None else []
     lines += [f"  {_partition(graph, n)}" for n in partitions]
     if others:
         lines.append("not in a partition:")
@@ -36,6 +38,12 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
 def counted(n: int, what: str) -> str:
     """`1 block`, `2 blocks`"""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _coverage(graph: Graph) -> list[str]:
+    """How much of the arithmetic is in integers, of a graph that has any."""
+    found = coverage(graph)
+    return [f"coverage: {found}"] if found.total or found.uncounted else []
 
 
 def _why(node: Node) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from graphq.coverage import Coverage, coverage, merged
 from graphq.interpret import evaluate
 from graphq.ir import Graph
 from graphq.runtime import Plan
@@ -59,6 +60,10 @@ class StagedRunner:
         if self.tail is not None:
             lines.append(report(self.tail))
         return "\n".join(lines)
+
+    def coverage(self) -> Coverage:
+        """That of all parts. Raises CompileError when the tail has not run yet."""
+        return merged([coverage(self.stages.cut), *(p.coverage() for p in (self.head, self.tail) if p is not None)])
 
     def _run(self, inputs: Mapping[str, np.ndarray],
              call: Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarray | dict[str, np.ndarray]],
