@@ -88,7 +88,8 @@ def rebuilt(name: str, inputs: list[FlatInput], nodes: list[FlatNode], outputs: 
         for a in attrs.values():
             if isinstance(a, np.ndarray):
                 a.flags.writeable = False
-        values += _add(out, op, [None if k is None else values[k] for k in operands], attrs, names, facts)
+        outs = out.add_node(op, [None if k is None else values[k] for k in operands], attrs)
+        values += _named(out, outs, names, facts)
     out.set_outputs([values[k] for k in outputs], output_names)
     out.meta = meta
     return out
@@ -96,16 +97,17 @@ def rebuilt(name: str, inputs: list[FlatInput], nodes: list[FlatNode], outputs: 
 
 def add_copy(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...]:
     """A node of another graph in this one, on other operands; the bodies of partitions follow these."""
-    attrs = dict(node.attrs)
     if node.op.name == "partition":
-        attrs["body"] = _body_for(attrs["body"], operands)
-    return _add(graph, node.op, operands, attrs, [v.name for v in node.outputs], node.meta)
+        attrs = {**node.attrs, "body": _body_for(node.attrs["body"], operands)}
+        outs = graph.add_node(node.op, operands, attrs)
+    else:
+        outs = graph.add_again(node, operands)
+    return _named(graph, outs, [v.name for v in node.outputs], node.meta)
 
 
-def _add(graph: Graph, op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
-         names: Sequence[str | None], meta: Mapping[str, Any]) -> tuple[Value, ...]:
-    """A node with names for its results and facts."""
-    outs = graph.add_node(op, operands, attrs)
+def _named(graph: Graph, outs: tuple[Value, ...], names: Sequence[str | None],
+           meta: Mapping[str, Any]) -> tuple[Value, ...]:
+    """The outputs of the newest node, with their names, the node with its facts."""
     for value, name in zip(outs, names, strict=True):
         if name is not None:
             graph.rename(value, name)

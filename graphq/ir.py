@@ -138,15 +138,22 @@ class Graph:
             name = self._claim(name, where)
         values = tuple(self.add_node(lookup("constant"), (), {"value": x})[0] if isinstance(x, np.ndarray) else x
                        for x in given)
-        node = Node(self, op, values, complete)
-        node.outputs = tuple(Value(self, t, node, k) for k, t in enumerate(outs))
-        if node.outputs:
-            node.outputs[0].name = name
-        self._insert(node)
-        for k, v in enumerate(values):
-            if v is not None:
-                v.uses.append(Use(node, k))
-        return node.outputs
+        return self._append(op, values, complete, outs, name)
+
+    def add_again(self, node: Node, operands: Sequence[Value | None], *, name: str | None = None) -> tuple[Value, ...]:
+        """Add a node like `node`, of this graph or another, on operands of this graph; its outputs.
+
+        As `add_node` of its op and attributes; but where the operands have the types that `node` was made for, neither
+        attributes nor types are worked out again.
+        """
+        types = [None if v is None else v.type for v in node.inputs]
+        if len(operands) != len(types) or types != [None if v is None else v.type for v in operands]:
+            return self.add_node(node.op, operands, node.attrs, name=name)
+        where = node.op.name if name is None else f"{node.op.name} '{name}'"
+        for v in operands:
+            self._operand(v, where)
+        return self._append(node.op, tuple(operands), node.attrs, [o.type for o in node.outputs],
+                            None if name is None else self._claim(name, where))
 
     def replace_uses(self, old: Value, new: Value, uses: Iterable[Use] | None = None) -> None:
         """Let the users of `old` (all, graph outputs included, or those of `uses`) use `new`.
@@ -348,6 +355,19 @@ class Graph:
                              f"not to '{self.name}'")
         if value.node is not None and value.node.removed:
             raise GraphError(f"{where}: the result of {value.node.op.name}, {value.type}, was removed from the graph")
+
+    def _append(self, op: Op, operands: tuple[Value | None, ...], attrs: Mapping[str, Any],
+                types: Sequence[TensorType], name: str | None) -> tuple[Value, ...]:
+        """A new node, all checked, at the insertion point; its outputs."""
+        node = Node(self, op, operands, attrs)
+        node.outputs = tuple(Value(self, t, node, k) for k, t in enumerate(types))
+        if node.outputs:
+            node.outputs[0].name = name
+        self._insert(node)
+        for k, v in enumerate(operands):
+            if v is not None:
+                v.uses.append(Use(node, k))
+        return node.outputs
 
     def _insert(self, node: Node) -> None:
         """Put the node into the list at the insertion point, its place between those of its neighbours."""

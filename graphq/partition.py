@@ -4,7 +4,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-import networkx as nx
 import numpy as np
 
 from graphq.errors import GraphError
@@ -69,7 +68,7 @@ def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list
            for v, name in zip(operands, names, strict=True)}
     for node in members:
         values = [None if v is None else new[v] for v in node.inputs]
-        outs = body.add_node(node.op, values, node.attrs, name=node.outputs[0].name)
+        outs = body.add_again(node, values, name=node.outputs[0].name)
         body.nodes[-1].meta = node.meta
         new.update(zip(node.outputs, outs, strict=True))
     body.set_outputs([new[v] for v in results], [f"out{k}" for k in range(len(results))])
@@ -97,37 +96,40 @@ def _input_names(members: list[Node], operands: list[Value]) -> list[str]:
     return [v.name or next(free) for v in operands]
 
 
-def dependencies(nodes: Iterable[Node]) -> nx.DiGraph:
-    """The nodes with an edge from each to every node that uses a result of it."""
-    dag = nx.DiGraph()
-    dag.add_nodes_from(nodes)
-    for node in list(dag):
-        dag.add_edges_from((v.node, node) for v in node.operands if v.node in dag)
-    return dag
-
-
 def is_convex(graph: Graph, members: list[Node]) -> bool:
     """Whether no path between two members, which are in graph order, runs through another node."""
     return not _detour(graph, members)
 
 
 def _detour(graph: Graph, members: list[Node]) -> list[Node]:
-    """The outer nodes of a path that leaves the members and enters them again; none when they are convex.
+    """The outer nodes of a path that leaves the members, in graph order, and enters them again; none when convex.
 
-    Only nodes between the first and the last member can lie on such a path. Contracted to one vertex, the members
-    must leave the rest acyclic.
+    Only nodes between the first and the last member can lie on such a path, so only these are visited.
     """
     if not members:
         return []
-    inside = set(members)
-    window = [n for n in graph.nodes if members[0].place <= n.place <= members[-1].place]
-    if len(window) == len(inside):
-        return []
-    contracted = nx.relabel_nodes(dependencies(window), dict.fromkeys(inside, "partition"))
-    contracted.remove_edges_from([("partition", "partition")])
-    if nx.is_directed_acyclic_graph(contracted):
-        return []
-    return [node for node, _ in nx.find_cycle(contracted, "partition") if node != "partition"]
+    inside, last = set(members), members[-1].place
+    before: dict[Node, Node | None] = {}  # each outer node that was reached, and the outer node before it
+    work: list[tuple[Node, Node | None]] = [(n, None) for n in members]
+    while work:
+        node, outer = work.pop()
+        for user in (u.node for out in node.outputs for u in out.uses):
+            if user in inside:
+                if outer is not None:
+                    return _path(before, outer)
+            elif user is not None and user.place < last and user not in before:
+                before[user] = outer
+                work.append((user, user))
+    return []
+
+
+def _path(before: dict[Node, Node | None], end: Node) -> list[Node]:
+    path: list[Node] = []
+    node: Node | None = end
+    while node is not None:
+        path.append(node)
+        node = before[node]
+    return path[::-1]
 
 
 class Fusion(Rewrite):

@@ -2,11 +2,12 @@
 import networkx as nx
 import numpy as np
 import pytest
+from dependencies import dependencies
 
 import graphq as gq
 from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.partition import dependencies, extract, fuse, is_convex
+from graphq.partition import extract, fuse, is_convex
 from graphq.text import parse, to_text
 from graphq.verify import verify
 
@@ -145,13 +146,6 @@ def test_convexity_against_networkx_on_random_graphs():
         assert is_convex(g, nodes) == convex
         seen.add(convex)
     assert seen == {True, False}
-
-
-def test_dependencies():
-    g = graph("%0 = relu(x)\n %1 = add(%0, %0)\n %2 = exp(y)\n return %1, %2")
-    dag = dependencies(g.nodes)
-    assert list(dag.edges) == [(g.nodes[0], g.nodes[1])] and len(dag) == 3
-    assert list(dependencies(g.nodes[1:]).edges) == []
 
 
 def test_operands_must_be_what_the_body_takes():

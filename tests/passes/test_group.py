@@ -2,11 +2,11 @@
 import networkx as nx
 import numpy as np
 import pytest
+from dependencies import dependencies
 
 import graphq as gq
 from graphq.interpret import reference
 from graphq.onednn_run import compare, random_inputs
-from graphq.partition import dependencies
 from graphq.passes.group import GROUPS, Group, GroupAnchor, GroupAttention, GroupGatedMlp, GroupMove, group
 from graphq.text import parse
 from graphq.verify import verify
