@@ -97,7 +97,7 @@ def test_residuals(groups, dtype, level):
 
 
 def test_the_order_of_the_sums():
-    """Of bf16 each tap is padded to whole pairs, and chains of 128 products run on from tap to tap."""
+    """Of bf16 each tap is padded to whole pairs, and chains of 256 products run on from tap to tap."""
     g, arrays = build((3, 3), 45, 4, (3, 3), "bf16", constant=False)
     x, w = (arrays[k].astype(np.float32) for k in "xw")
     windows, factors = np.zeros((1, 9, 46), np.float32), np.zeros((9, 46, 4), np.float32)
