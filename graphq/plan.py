@@ -31,7 +31,9 @@ def _node(b: PlanBuilder, node: Node) -> None:
         source = b.of[next(node.operands)]
         b.of[node.output] = source
     elif node.op.name == "partition":
-        ANCHORS[node.attrs["anchor"]].steps(b, node, lower_partition(node, compensate=True))
+        lowered = lower_partition(node, compensate=True).tabulated([None if v is None else v.data for v in node.inputs],
+                                                                   b.level)
+        ANCHORS[node.attrs["anchor"]].steps(b, node, lowered)
     elif node.op.name in NATIVE:
         NATIVE[node.op.name](b, node)
     else:

@@ -19,7 +19,7 @@ Strides = tuple[int, ...]
 
 def place(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) -> tuple[Ref, Strides]:
     """Where an operand lies, and its byte strides along the output."""
-    if source.place == "parameter":
+    if source.place in ("parameter", "table"):
         assert source.data is not None
         buffer = b.constant(source.data)
     else:

@@ -21,10 +21,10 @@ class Unsupported(Exception):  # a refusal with its reason, not a defect
 class Source:
     """Where an operand slot's data is: input `index` of the partition, an array of parameters, or a step's result.
 
-    `shape` is the shape under which it broadcasts to the output.
+    `shape` is the shape under which it broadcasts to the output; that of a table, which is the same for all, is ().
     """
 
-    place: Literal["input", "parameter", "column sums", "row sums", "compensation"]
+    place: Literal["input", "parameter", "table", "column sums", "row sums", "compensation"]
     dtype: str
     shape: tuple[int, ...]
     index: int = 0

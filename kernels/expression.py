@@ -4,13 +4,13 @@ An `Expr` is a typed DAG of basic operations, each one IEEE f32 or wrapping s32 
 NumPy, `vector.epilogue` its machine code. Both do the same operations in the same order, so results are bit-identical
 (NaNs aside: that a value is NaN is fixed, its payload is not). Equal expressions are one object, so `==` is `is`.
 
-Storage types: f32 s32 s8 u8 bf16 f16 (`load`, `Store`). Compute types: f32 s32 bool.
+Storage types: f32 s32 s8 u8 bf16 f16 (`load`, `Store`). Compute types: f32 s32 bool; tables are looked up only.
 """
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeAlias
@@ -29,6 +29,8 @@ STORAGE: dict[str, np.dtype] = {
 }
 COMPUTE: dict[str, str] = {"f32": "f32", "bf16": "f32", "f16": "f32", "s32": "s32", "s8": "s32", "u8": "s32"}
 KINDS = ("vector", "row", "scalar")
+TABLE = "table"
+BYTES = ("s8", "u8")
 _NUMPY = {"f32": np.float32, "s32": np.int32, "bool": np.bool_}
 
 
@@ -167,6 +169,7 @@ BASIC: dict[str, Basic] = {
     "to_s32": Basic("f32 -> s32", lambda x: np.asarray(x).astype(np.int32)),
     "round_f16": Basic(_FLOAT, lambda x: np.asarray(x).astype(np.float16).astype(np.float32)),
     "round_s32": Basic("f32 -> s32", _round_s32),
+    "lookup": Basic("table s32 -> s32", lambda table, x: np.asarray(table)[np.asarray(x) & 0xFF]),  # by the low byte
 }
 
 
@@ -202,12 +205,13 @@ def acc(dtype: Literal["s32", "f32"] = "s32") -> Expr:
 def load(slot: int, dtype: str, kind: str) -> Expr:
     """Give operand `slot` of storage type `dtype`: s8 and u8 arrive as s32, bf16 and f16 as f32, exactly.
 
-    `kind` is "vector" (an element per output), "row" (one per row) or "scalar" (one for all).
+    `kind` is "vector" (an element per output), "row" (one per row), "scalar" (one for all) or, of s8 and u8, "table":
+    256 elements for "lookup", which takes the one that the low byte of its index says.
     """
-    if slot < 0 or dtype not in STORAGE or kind not in KINDS:
+    if slot < 0 or dtype not in STORAGE or kind not in (*KINDS, TABLE) or kind == TABLE and dtype not in BYTES:
         raise KernelError(f"load({slot}, {dtype!r}, {kind!r}): slots count from 0, dtypes are {', '.join(STORAGE)}, "
-                          f"kinds {', '.join(KINDS)}")
-    return _make("load", (), COMPUTE[dtype], (slot, dtype, kind))
+                          f"kinds {', '.join(KINDS)}, and {TABLE} of {' and '.join(BYTES)}")
+    return _make("load", (), TABLE if kind == TABLE else COMPUTE[dtype], (slot, dtype, kind))
 
 
 def const(value: Number, dtype: str = "f32") -> Expr:
@@ -324,6 +328,15 @@ def walk(expr: Expr) -> Iterator[Expr]:
             seen.add(node)
             todo.append((node, True))
             todo.extend((a, False) for a in reversed(node.args))
+
+
+def substitute(expr: Expr, new: Mapping[Expr, Expr]) -> Expr:
+    """`expr` with the nodes in `new` replaced."""
+    done: dict[Expr, Expr] = {}
+    for node in walk(expr):
+        done[node] = new[node] if node in new else \
+            _make(node.op, tuple(done[a] for a in node.args), node.dtype, node.value)
+    return done[expr]
 
 
 @lru_cache(maxsize=256)

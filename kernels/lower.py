@@ -5,14 +5,17 @@ Each family of anchors has a file of its own, as lower_matmul; here is what they
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import numpy as np
 
 from graphq.ir import Graph
 from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
 from graphq.kernels.expression import Store, evaluate
+from graphq.kernels.isa import Level
+from graphq.kernels.lookup import least_saved
+from graphq.kernels.tables import tabulate
 
 Arrays = Sequence[np.ndarray | None]
 
@@ -41,6 +44,14 @@ class Lowered:
         """Whether it multiplies integers, which reports count."""
         return getattr(self.anchor, "integer", False)
 
+    def tabulated(self, constants: Arrays, level: Level) -> Self:
+        """The same numbers, with tables for the chains of operations for which kernels of `level` are faster so.
+
+        `constants` has the arrays of constant inputs.
+        """
+        store, sources = tabulate(self.store, self.sources, constants, least_saved(level.lanes))
+        return replace(self, store=store, sources=sources)
+
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The partition's result in NumPy, bit for bit what every kernel gives, for the arrays of its inputs."""
         total = None if self.anchor is None else self.anchor.accumulate(inputs)
@@ -49,6 +60,9 @@ class Lowered:
 
 
 def _operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    if source.place == "table":
+        assert source.data is not None
+        return source.data
     data = source.data if source.place == "parameter" else inputs[source.index]
     assert data is not None
     return (data.view(np.uint8) if data.dtype == np.bool_ else data).reshape(source.shape)

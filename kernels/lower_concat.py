@@ -8,13 +8,14 @@ a copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.epilogue import Epilogue, Unsupported
 from graphq.kernels.expression import Store
+from graphq.kernels.isa import Level
 from graphq.kernels.lower import Arrays, Lowered, lower_eltwise, result_dims
 
 
@@ -43,6 +44,11 @@ class Concat(Lowered):
 
     axis: int = 0
     parts: tuple[Part, ...] = ()
+
+    def tabulated(self, constants: Arrays, level: Level) -> Concat:
+        """The same numbers, each part with tables."""
+        parts = (replace(p, lowered=p.lowered.tabulated([constants[k] for k in p.inputs], level)) for p in self.parts)
+        return replace(self, parts=tuple(parts))
 
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The parts' formulas, concatenated."""

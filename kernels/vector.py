@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from graphq.kernels import math  # generated modules name its definitions, too
-from graphq.kernels.expression import STORAGE, Expr, Store, acc, load, lower, walk
+from graphq.kernels.expression import STORAGE, TABLE, Expr, Store, acc, load, lower, walk
 from graphq.kernels.intrinsics import (
     F16,
     F32,
@@ -32,6 +32,7 @@ from graphq.kernels.intrinsics import (
     pointer,
     splat,
 )
+from graphq.kernels.lookup import Table, look_up
 
 HEADER_WORDS = 16
 SLOT_WORDS = 3
@@ -104,6 +105,7 @@ EMIT: dict[str, Callable[..., ir.Value]] = {
     "to_s32": lambda b, lanes, x: b.fptosi(x, vec(I32, lanes)),
     "round_f16": lambda b, lanes, x: widen(b, narrow(b, x, "f16", lanes), "f16", lanes),
     "round_s32": _round,
+    "lookup": lambda b, lanes, table, x: widen(b, look_up(b, lanes, table, x), table.dtype, lanes),
 }
 
 Leaf = Callable[[Expr], ir.Value]
@@ -184,7 +186,7 @@ class Operand:
         address, table, stride = (invariant_load(builder, builder.add(args, c64(8 * (first + n))), I64, 8)
                                   for n in range(SLOT_WORDS))
         itemsize = STORAGE[dtype].itemsize
-        if kind == "scalar":
+        if kind in ("scalar", TABLE):
             return Operand(address, stride, itemsize)
         zero = builder.ptrtoint(cgutils.global_constant(builder, "graphq.zero", c64(0)), I64)
         entry = builder.select(builder.icmp_unsigned("==", table, c64(0)), zero,
@@ -248,7 +250,7 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
         if node.op == "acc":
             rates[node] = "vector"
         elif node.op == "load":
-            rates[node] = node.value[2]
+            rates[node] = "scalar" if node.dtype == TABLE else node.value[2]
         else:
             rates[node] = max((rates[a] for a in node.args), key=order.index, default="scalar")
     return rates
@@ -291,10 +293,12 @@ class _Block:
                 with b.if_then(b.icmp_signed("<", done, cols)):
                     self.outputs([Columns(b, lanes, done, tail_mask(b, lanes, b.sub(cols, done)))], per_row)
 
-    def broadcast(self, r: ir.Value | None, node: Expr) -> ir.Value:
-        """Load a scalar (`r` is None) or row operand into all lanes."""
+    def broadcast(self, r: ir.Value | None, node: Expr) -> ir.Value | Table:
+        """Load a scalar (`r` is None) or row operand into all lanes, or a table."""
         slot, dtype, _ = node.value
         operand, kind = self.operands[slot], STORAGE_IR[dtype]
+        if node.dtype == TABLE:
+            return Table.read(self.builder, dtype, operand.address, self.lanes)
         if r is None:
             x = invariant_load(self.builder, operand.address, kind, 1)
         else:

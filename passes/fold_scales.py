@@ -29,7 +29,8 @@ class Refused(Exception):
 class BatchNormAsScale(Rewrite):
     """batch_norm_inference(x, gamma, beta, mean, variance) -> x * a + b, a = gamma / sqrt(variance + epsilon)
 
-    b = beta - mean * a; both in f64, rounded to f32 once. The result of an x in bf16 or f16 is cast back.
+    b = beta - mean * a; both in f64, rounded to f32 once. Parameters may be dequantized constants. The result of an x
+    in bf16 or f16 is cast back.
     """
 
     def pattern(self, g, x, gamma, beta, mean, variance):
@@ -38,7 +39,7 @@ class BatchNormAsScale(Rewrite):
 
     def check(self, x, match):
         """The parameters must be constants, a and b finite, and the rank known."""
-        if any(v.data is None for v in match.root.inputs[1:]):
+        if any(_constant(v) is None for v in match.root.inputs[1:]):
             return "the parameters are not constants"
         if x.shape is None:
             return "the rank is not known"
@@ -112,9 +113,18 @@ def fold_scales(graph: Graph) -> int:
     return sum(rewrite(graph) for rewrite in REWRITES)
 
 
+def _constant(value: Value) -> np.ndarray | None:
+    """The array of a constant, or of a dequantized one."""
+    node = value.node
+    if node is None or node.op.name != "dequantize":
+        return value.data
+    (source,) = node.operands
+    return None if source.data is None else node.op.reference(source.data, **node.attrs)
+
+
 def _affine(node: Node) -> tuple[np.ndarray, np.ndarray]:
     """The scale and shift of a batch normalisation with constant parameters."""
-    gamma, beta, mean, variance = (np.asarray(v.data, np.float64) for v in list(node.operands)[1:])
+    gamma, beta, mean, variance = (np.asarray(_constant(v), np.float64) for v in list(node.operands)[1:])
     with np.errstate(all="ignore"):
         a = gamma / np.sqrt(variance + np.float32(node.attrs["epsilon"]).astype(np.float64))
         return a.astype(np.float32), (beta - mean * a).astype(np.float32)

@@ -83,6 +83,18 @@ def test_batch_norm_of_a_zero_gamma():
     check(BatchNormAsScale(), normalised(RNG(3), gamma=np.array([0, 1, -2, 0, 3], np.float32)))
 
 
+def test_batch_norm_takes_dequantized_constants():
+    g = Graph()
+    x = g.input("x", dtype="f32", shape=(2, 3))
+    gamma = g.dequantize(g.constant(np.array([3, 7, 1], np.uint8)), scales=[0.5], zps=[2])
+    rest = [g.constant(np.array(p, np.float32)) for p in ([1, 2, 3], [0, 0.5, 0], [1, 4, 0.25])]
+    g.output(g.batch_norm_inference(x, gamma, *rest, epsilon=0), name="y")
+    out = check(BatchNormAsScale(), g)
+    scale, shift = (n.inputs[1].data.ravel() for n in out.nodes if n.op.name in ("multiply", "add"))
+    np.testing.assert_array_equal(scale, [0.5, 1.25, -1])
+    np.testing.assert_array_equal(shift, [1, 1.375, 3])
+
+
 def test_batch_norm_refusals():
     refused(BatchNormAsScale(), normalised(RNG(4), variance=np.full(5, -1, np.float32)), "not finite")
     refused(BatchNormAsScale(), normalised(RNG(4), variance=np.zeros(5, np.float32), epsilon=0), "not finite")
