@@ -158,7 +158,7 @@ def _block(b: PlanBuilder, c: Convolution, view: Windows, parts: int, tap_bytes:
     """The constant buffer with the tables, repeated for every part of the weights, and a row of padding."""
     pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
     repeated = replace(view, outer=np.tile(view.outer, (1, parts)))
-    return b.constant(repeated.block(pad, (RUN, line) if b.level.includes("amx") else None))
+    return b.constant(repeated.block(pad, repeated.runs(RUN, line) if b.level.includes("amx") else None))
 
 
 def _reads_lines(c: Convolution) -> bool:

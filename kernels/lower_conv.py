@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels import depthwise
+from graphq.kernels import depthwise, depthwise_float
 from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
 from graphq.kernels.expression import STORAGE, Expr, Store, acc, op
 from graphq.kernels.float_sums import float_sums
@@ -183,10 +183,16 @@ class FloatConvolution(Convolution):
 
     integer: ClassVar[bool] = False
 
+    @property
+    def depthwise(self) -> bool:
+        """Whether the depthwise kernel computes it."""
+        return (self.filter.depthwise and not self.filter.transposed
+                and depthwise_float.fits(self.windows.taps, self.filter.groups))
+
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """The f32 sums as kernels order them, the channels of each tap padded as packed weights are."""
+        """The f32 sums as kernels order them: those of tiles pad the channels of each tap as packed weights are."""
         groups, pixels, taps, channels = rows.shape
-        more = -channels % (4 // rows.dtype.itemsize)
+        more = 0 if self.depthwise else -channels % (4 // rows.dtype.itemsize)
         rows, w = np.pad(rows, [(0, 0)] * 3 + [(0, more)]), np.pad(w, [(0, 0)] * 2 + [(0, more), (0, 0)])
         k = taps * (channels + more)
         return float_sums(rows.reshape(groups, pixels, k), w.reshape(groups, k, w.shape[-1]))

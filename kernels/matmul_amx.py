@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 from graphq.kernels.intrinsics import I8, I64, c64
 from graphq.kernels.tile_frame import FRAME, Frame, Window
-from graphq.kernels.windows import RUNS
+from graphq.kernels.windows import MORE
 from graphq.kernels.x86 import S32X16, Loop, Tiles, at, filled, load, load_bytes, smaller, store, vector
 
 # Scratch memory after the accumulators: configuration, emulated tile registers, 64 bytes of k of 32 rows, first sums.
@@ -108,7 +108,7 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading:
         tap = b.mul(b.add(b.mul(outer, window.inner), inner), c64(8))
         taps = b.mul(b.mul(window.outer, window.inner), c64(8))
         runs = [load(b, at(b, f.runs, tap, b.mul(taps, c64(r))), I64, 8) for r in range(used)]
-        step = load(b, at(b, f.stride, load(b, at(b, f.stride, 8 * RUNS), I64, 8)), I64, 8)
+        step = load(b, at(b, f.stride, load(b, at(b, f.stride, 8 * MORE), I64, 8)), I64, 8)
         with Loop(b, b.ashr(at(b, f.k, 63), c64(6))) as loop:
             done = b.mul(loop.k, c64(64))
             length = smaller(b, b.sub(f.k, done), c64(64))

@@ -120,7 +120,8 @@ def tap_placer(ko: int, ki: int) -> Any:
     if not ko:
         return tap_addresses
 
-    @njit(error_model="numpy")
+    # Inlined by force: a closure's symbol may be that of another one in modules that come from the cache.
+    @njit(error_model="numpy", forceinline=True)
     def place(windows: int, image: int, outer: int, inner: int, first: int, count: int, addresses: int) -> None:
         outers = windows + word(windows, OUTER_TABLE) + 8 * ko * outer
         inners = windows + word(windows, INNER_TABLE) + 8 * ki * inner
@@ -162,12 +163,13 @@ def load_tile(kind: str, window: tuple[int, int], *, imports: str, setup: str, r
 
 
 def plan_pixels(name: str, store: Store, tile: ModuleType, image_bytes: int, pixels: int, channels: int, batch: int,
-                m: int, level: Level, *, cycles: float, direct: int = 0, whole: bool = False, macs: int = 0,
-                threads: int = 1, cache: bool = True) -> Step:
+                m: int, level: Level, *, cycles: float, direct: int = 0, whole: bool = False, unit: int = 1,
+                macs: int = 0, threads: int = 1, cache: bool = True) -> Step:
     """Plan a tile function over batch * m output pixels, `pixels` of which are an image, and all their channels.
 
     `cycles` estimates the work of a pixel. `direct`: tiles write outputs of so many bytes an element themselves.
-    `whole`: a block has all channels, which are at most CHANNELS.
+    `whole`: a block has all channels, at most CHANNELS. `unit`: tiles compute whole multiples of so many pixels, of all
+    channels at most CHANNELS accumulators.
     """
     target, write = (text.format(itemsize=direct) for text in (_DIRECT if direct else _SCRATCH))
     text = _BLOCK.format(store=to_source(store), lanes=level.lanes, target=target, write=write)
@@ -175,10 +177,10 @@ def plan_pixels(name: str, store: Store, tile: ModuleType, image_bytes: int, pix
     rows = batch * m
     parts = threads_for(threads, cycles * rows)
     parts = 4 * parts if parts > 1 else 1
-    each = max(1, -(-m // -(-parts // max(1, batch))))
+    each = max(1, -(-m // (-(-parts // max(1, batch)) * unit))) * unit
     share = -(-channels // (max(1, parts // max(1, rows)) * 64)) * 64
     width = max(1, channels if whole else min(CHANNELS, share, channels))
     blocks = batch * -(-m // each) * -(-channels // width)
-    header = (0, 0, image_bytes, pixels, batch, m, channels, each, width, max(1, CHANNELS // width),
+    header = (0, 0, image_bytes, pixels, batch, m, channels, each, width, max(1, CHANNELS // (width * unit)) * unit,
               tile.TILE.address, 0)
     return Step(name, made.BLOCK.address, header, blocks, (made, tile), macs, serial=parts == 1)

@@ -20,7 +20,7 @@ from graphq.errors import KernelError
 from graphq.kernels.intrinsics import load_s64, store_s64, word
 
 INVALID = -2**62
-OUTPUTS, KO, KI, OUTER_TABLE, INNER_TABLE, PAD_ROW, OUTER, RUNS = range(8)
+OUTPUTS, KO, KI, OUTER_TABLE, INNER_TABLE, PAD_ROW, OUTER, MORE = range(8)
 """Words of a block; see `Windows.block`."""
 
 _LINE = 64
@@ -101,11 +101,18 @@ class Windows:
             out += np.where(even, run[0], INVALID).tolist()
         return np.array(out, np.int64)
 
-    def block(self, pad_row: np.ndarray, run: tuple[int, int] | None = None) -> np.ndarray:
+    def columns(self, lanes: int) -> np.ndarray:
+        """The inner table by taps, [KI, ow + lanes - 1] as int64 words, for kernels that read `lanes` outputs at once.
+
+        What follows the last output is INVALID.
+        """
+        return np.pad(self.inner.T, ((0, 0), (0, lanes - 1)), constant_values=INVALID)
+
+    def block(self, pad_row: np.ndarray, more: np.ndarray | None = None) -> np.ndarray:
         """What a kernel reads, as int64 words in a multiple of 64 bytes; `pad_row` are a padding pixel's channels.
 
             0 ow   1 KO   2 KI   3 bytes from the block's start to the outer table   4 to the inner one
-            5 to the pad row   6 outer outputs   7 to the runs, when `run`, their and lines' length, is given
+            5 to the pad row   6 outer outputs   7 to `more`, a table that only some kernels read: `runs` or `columns`
 
         Then come the tables and the pad row, of which 64 bytes more can be read. Raises KernelError for a pad row that
         is shorter than a pixel.
@@ -113,7 +120,7 @@ class Windows:
         if pad_row.nbytes < self.pixel_bytes:
             raise KernelError(f"a pad row must have at least a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")
         row = np.ascontiguousarray(pad_row).reshape(-1).view(np.uint8)
-        tables = [self.outer, self.inner] + ([] if run is None else [self.runs(*run)])
+        tables = [self.outer, self.inner] + ([] if more is None else [np.ascontiguousarray(more)])
         parts = [np.zeros(_LINE, np.uint8), *(x.reshape(-1).view(np.uint8) for x in tables), row]
         starts = np.cumsum([0, *(-(-part.nbytes // _LINE) * _LINE for part in parts)])
         block = np.zeros(starts[-1] + _LINE, np.uint8)
@@ -121,7 +128,7 @@ class Windows:
             block[start:start + part.nbytes] = part
         words = block.view(np.int64)
         words[:8] = (len(self.inner), self.outer.shape[1], self.inner.shape[1], *starts[1:3], starts[len(parts) - 1],
-                     len(self.outer), 0 if run is None else starts[3])
+                     len(self.outer), 0 if more is None else starts[3])
         return words
 
 

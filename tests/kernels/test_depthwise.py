@@ -1,21 +1,12 @@
 """The depthwise kernel at every level against sums in NumPy."""
 import numpy as np
 import pytest
+from geometries import GEOMETRIES
 from guarded_memory import guarded
 
 from graphq.kernels import depthwise, isa, pixels
 from graphq.kernels.expression import STORAGE, Store, acc
 from graphq.kernels.windows import windows
-
-GEOMETRIES = {  # sizes, kernel, strides, dilations, pads, outputs
-    "3x3": ((5, 7), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), (5, 7)),
-    "3x3/2, asymmetric": ((8, 6), (3, 3), (2, 2), (1, 1), ((0, 1), (1, 0)), (4, 3)),
-    "dilated, pads larger than the kernel": ((4, 5), (2, 2), (1, 2), (3, 2), ((4, 4), (5, 3)), (9, 6)),
-    "1-D, even taps": ((9,), (4,), (1,), (1,), ((2, 1),), (9,)),
-    "3-D": ((3, 4, 3), (2, 3, 3), (1, 1, 1), (1, 1, 1), ((0, 0), (1, 1), (1, 1)), (2, 4, 3)),
-    "one tap": ((3, 3), (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)), (3, 3)),
-    "many taps": ((9, 8), (7, 7), (1, 1), (1, 1), ((3, 3), (3, 3)), (9, 8)),
-}
 
 
 def run(guarded, level, x, w, zp, geometry, threads=1):

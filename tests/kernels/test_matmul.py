@@ -100,7 +100,7 @@ def test_windows_of_an_image(kernel, emulated, window, channels):
     w = rng.integers(-128, 128, (view.taps, channels, n), dtype=np.int8)
     whole = np.zeros((view.taps, -(-channels // 4) * 4, n), np.int8)
     whole[:, :channels] = w
-    block = guarded(view.block(np.full(channels, pad, image.dtype), (RUN, view.pixels)))
+    block = guarded(view.block(np.full(channels, pad, image.dtype), view.runs(RUN, view.pixels)))
     source, packed = guarded(image), guarded(pack.pack(whole.reshape(-1, n)))
     out = guarded(np.full((view.pixels, n), -1, np.int32))
     with level_of(kernel, emulated) as level:

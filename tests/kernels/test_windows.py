@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels.windows import INNER_TABLE, INVALID, KI, KO, OUTER, OUTER_TABLE, OUTPUTS, PAD_ROW, RUNS, windows
+from graphq.kernels.windows import INNER_TABLE, INVALID, KI, KO, MORE, OUTER, OUTER_TABLE, OUTPUTS, PAD_ROW, windows
 
 CASES = [
     # sizes, kernel, strides, dilations, pads, outputs
@@ -76,16 +76,23 @@ def test_block(case):
 def test_runs(case):
     """Where an entry is valid, the run's pixels lie a step apart from there on; else they do not."""
     w = windows(*case, 5)
-    offsets, block = w.offsets(), w.block(np.zeros(5, np.uint8), run=(4, w.pixels))
+    offsets, block = w.offsets(), w.block(np.zeros(5, np.uint8), w.runs(4, w.pixels))
     step, *entries = w.runs(4, w.pixels)
     entries = np.reshape(entries, (-1, w.taps))
-    table = block[block[RUNS] // 8:]
+    table = block[block[MORE] // 8:]
     assert table[0] == step and (table[1:1 + entries.size] == entries.ravel()).all()
     assert len(entries) == -(-w.pixels // 4)
     for q, t in np.ndindex(entries.shape):
         run = offsets[4 * q:4 * q + 4, t]
         even = (run >= 0).all() and (np.diff(run) == step).all()
         assert entries[q, t] == (run[0] if even else INVALID)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_columns(case):
+    w = windows(*case, 5)
+    assert (w.columns(8)[:, :len(w.inner)] == w.inner.T).all() and (w.columns(8)[:, len(w.inner):] == INVALID).all()
+    assert w.columns(8).shape == (w.inner.shape[1], len(w.inner) + 7)
 
 
 def test_runs_of_lines():

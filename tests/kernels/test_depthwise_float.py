@@ -1,0 +1,72 @@
+"""The depthwise kernel of floats at every level: the bits of `float_sums` over the taps of each channel."""
+import numpy as np
+import pytest
+from geometries import GEOMETRIES
+from guarded_memory import guarded
+
+from graphq.kernels import depthwise_float, isa, pixels
+from graphq.kernels.expression import STORAGE, Store, acc
+from graphq.kernels.float_sums import float_sums
+from graphq.kernels.windows import windows
+
+MORE = {**GEOMETRIES, "more taps than a chain": ((9, 150), (1, 140), (1, 1), (1, 1), ((0, 0), (3, 2)), (9, 16)),
+        "one output": ((3, 3), (3, 3), (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1))}
+
+
+def run(guarded, level, x, w, dtype, geometry, threads=1):
+    """The sums of images [n, spatial..., channels] and weights [taps, channels]; buffers are guarded."""
+    chosen = next(one for one in isa.available() if one.name == level)
+    n, channels = x.shape[0], x.shape[-1]
+    view = windows(*geometry, channels * x.itemsize)
+    block = view.block(np.zeros(channels, x.dtype), depthwise_float.table(view))
+    source, out = guarded(x), guarded(np.full((n, view.pixels, channels), np.nan, np.float32))
+    tile = depthwise_float.choose(channels, view, chosen.lanes)
+    packed = guarded(depthwise_float.pack(w, tile.chunk))
+    assert packed.nbytes == depthwise_float.packed_bytes(*w.shape, tile.chunk)
+    step = depthwise_float.plan_depthwise(Store(acc("f32"), "f32"), dtype, view, channels, n, view.pixels, chosen,
+                                          threads=threads)
+    table = np.arange(n, dtype=np.int64) * out[0].nbytes if n else np.zeros(1, np.int64)
+    step.run(step.arguments({pixels.IMAGES: source.ctypes.data, pixels.WINDOWS: block.ctypes.data,
+                             pixels.WEIGHTS: packed.ctypes.data}, [(out.ctypes.data, table.ctypes.data, 4 * channels)]))
+    return np.array(out), view
+
+
+def expected(x, w, view):
+    """The sums, every channel a product of its own."""
+    rows = view.gather(x, 0)  # [n, pixels, taps, channels]
+    return float_sums(rows.transpose(3, 0, 1, 2), w.T[:, None, :, None])[..., 0].transpose(1, 2, 0)
+
+
+@pytest.mark.parametrize("geometry", MORE)
+@pytest.mark.parametrize("dtype,channels", [("f32", 3), ("f32", 8), ("f32", 21), ("f32", 64), ("bf16", 5), ("f16", 40)])
+def test_sums(level, geometry, dtype, channels):
+    rng = np.random.default_rng(channels)
+    sizes, kernel, *_ = MORE[geometry]
+    x, w = (rng.standard_normal(s, np.float32).astype(STORAGE[dtype]) for s in ((2, *sizes, channels),
+                                                                               (np.prod(kernel), channels)))
+    got, view = run(guarded, level, x, w, dtype, MORE[geometry], threads=2)
+    assert got.tobytes() == expected(x, w, view).tobytes()
+
+
+@pytest.mark.parametrize("channels", [600, 1100, 2100, 4096])
+def test_tiles_of_many_channels(level, channels):
+    rng = np.random.default_rng(channels)
+    x, w = rng.standard_normal((1, 5, 7, channels), np.float32), rng.standard_normal((9, channels), np.float32)
+    got, view = run(guarded, level, x, w, "f32", GEOMETRIES["3x3"])
+    assert got.tobytes() == expected(x, w, view).tobytes()
+
+
+def test_sums_of_underflowing_products_are_no_negative_zero(level):
+    x, w = np.full((1, 5, 7, 17), 1e-30, np.float32), np.full((9, 17), -1e-30, np.float32)
+    got, _ = run(guarded, level, x, w, "f32", GEOMETRIES["3x3"])
+    assert not got.any() and not np.signbit(got).any()
+
+
+def test_no_images(level):
+    got, _ = run(guarded, level, np.zeros((0, 5, 7, 4), np.float32), np.ones((9, 4), np.float32), "f32",
+                 GEOMETRIES["3x3"])
+    assert got.shape == (0, 35, 4)
+
+
+def test_what_fits():
+    assert depthwise_float.fits(49, 512) and not depthwise_float.fits(49, 5000) and not depthwise_float.fits(1025, 3)
