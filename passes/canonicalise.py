@@ -9,7 +9,9 @@ import numpy as np
 
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.kernels.transpose import is_view
+from graphq.passes.fold_pads import FoldPadIntoConvolution
 from graphq.passes.move_quantization import MOVES
+from graphq.passes.requantize import REQUANTIZE
 from graphq.rewrite import ANY, Rewrite
 
 
@@ -245,7 +247,7 @@ REWRITES = (
     DropNoopReshape(), MergeReshapes(), MergeTransposes(), DropNoopTranspose(),
     TransposeBeforeDequantize(), ReshapeBeforeDequantize(), QuantizeBeforeReshape(), QuantizeBeforeTranspose(),
     TransposeAsReshape(), PositiveAxis(), UniformChannelsArePerTensor(), DropMultiplyByOne(), DropRepeatedRelu(),
-    *MOVES,
+    *MOVES, *REQUANTIZE, FoldPadIntoConvolution(),
 )
 
 

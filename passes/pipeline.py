@@ -26,7 +26,9 @@ from graphq.verify import verify
 
 PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,
+    duplicate_dequantize,
     canonicalise,
+    eliminate_common_subexpressions,
     fold_constants,
     fold_scales,
     channels_last,

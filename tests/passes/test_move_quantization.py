@@ -1,13 +1,17 @@
-"""Dequantize moves behind gather, slice and expand; text in and text out, with the negatives."""
+"""Dequantize moves behind what picks, repeats and joins; text in and text out, with the negatives."""
 import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.passes.move_quantization import GatherBeforeDequantize, PickBeforeDequantize
+from graphq.passes.move_quantization import (
+    ConcatBeforeDequantize,
+    GatherBeforeDequantize,
+    PadBeforeDequantize,
+    PickBeforeDequantize,
+)
 from graphq.testing import check_pass
 
 PICKS = ["slice({}, axes=[1], starts=[4], ends=[-9], steps=[-2])", "expand({}, shape=[3,1,1])"]
-CHANNELS = 'dequantize(x, qtype="per_channel", axis=0, scales=[1,2,3,4])'
 
 
 def check(rewrite, before, after=None, inputs="x: u8[4,6]", **kwargs):
@@ -20,7 +24,22 @@ def test_picks(pick):
     check(PickBeforeDequantize(),
           f"%0 = dequantize(x, scales=[0.1], zps=[3])\n %1 = {pick.format('%0')}\n return %1",
           f"%0 = {pick.format('x')}\n %1 = dequantize(%0, scales=[0.1], zps=[3])\n return %1", count=1)
-    check(PickBeforeDequantize(), f"%0 = {CHANNELS}\n %1 = {pick.format('%0')}\n return %1")
+
+
+@pytest.mark.parametrize("axis,pick,after", [
+    (0, "slice({}, axes=[-1], starts=[2], ends=[5], steps=[1])", 0),
+    (-2, "slice({}, axes=[1], starts=[2], ends=[5], steps=[1])", 0), (0, "expand({}, shape=[3,4,6])", 1),
+    (0, "slice({}, axes=[0], starts=[0], ends=[3], steps=[1])", None), (0, "slice({}, axes=[0,1], starts=[1,1], "
+     "ends=[4,4], steps=[1,1])", None)])
+def test_channels_that_are_not_picked_move(axis, pick, after):
+    channels = 'dequantize({}, qtype="per_channel", axis={}, scales=[1,2,3,4])'
+    check(PickBeforeDequantize(), f"%0 = {channels.format('x', axis)}\n %1 = {pick.format('%0')}\n return %1",
+          None if after is None else f"%0 = {pick.format('x')}\n %1 = {channels.format('%0', after)}\n return %1")
+
+
+def test_a_channel_that_is_repeated_stays():
+    check(PickBeforeDequantize(), """%0 = dequantize(x, qtype="per_channel", axis=0, scales=[0.5])
+        %1 = expand(%0, shape=[3,6])\n return %1""", inputs="x: u8[1,6]")
 
 
 def test_a_second_user_keeps_the_dequantize():
@@ -41,10 +60,80 @@ def test_gather():
     np.testing.assert_array_equal(gq.reference(h, i=i), gq.reference(g, i=i))
 
 
-def test_gather_of_channels_stays():
-    g = gq.parse(f"""graph(i: s64[5]) {{\n {GATHERED}
-        %0 = dequantize(%t, qtype="per_channel", scales=[0.5,1])\n %1 = gather(%0, i)\n return %1\n}}""")
-    assert GatherBeforeDequantize()(g) == 0
+@pytest.mark.parametrize("gather,channels,after", [(0, 1, 2), (1, 0, 0), (-1, -2, 0), (0, -1, 2), (0, 0, None)])
+def test_gather_of_other_axes_than_the_channels(gather, channels, after):
+    text = 'dequantize({}, qtype="per_channel", axis={}, scales=[1,2,3,4])'
+    g = gq.parse(f"""graph(x: u8[4,4], i: s64[2,3]) {{\n %0 = {text.format('x', channels)}
+        %1 = gather(%0, i, axis={gather})\n return %1\n}}""")
+    h = g.copy()
+    assert GatherBeforeDequantize()(h) == (after is not None)
+    assert after is None or h.outputs[0].node.attrs["axis"] == after
+    feeds = {"x": np.arange(16, dtype=np.uint8).reshape(4, 4), "i": np.asarray([[0, 3, 1], [2, -1, 0]])}
+    np.testing.assert_array_equal(gq.reference(h, feeds), gq.reference(g, feeds))
+
+
+@pytest.mark.parametrize("parameters,pad,value", [
+    ("scales=[0.1], zps=[3]", "", 3), ("scales=[0.5], zps=[3]", ", value=-1.5", 0),
+    ("scales=[0.5], zps=[3]", ", value=126", 255), ("scales=[0.5], zps=[3]", ', mode="edge"', 0),
+    ("scales=[0.5], zps=[3]", ", value=0.25", None), ("scales=[0.5], zps=[3]", ", value=127", None),
+    ('qtype="per_channel", axis=0, scales=[1,2,3,4]', "", None)])
+def test_pad(parameters, pad, value):
+    at = "pads_begin=[1,0], pads_end=[0,2]"
+    moved = ', mode="edge"' if "edge" in pad else f", value={value}"
+    check(PadBeforeDequantize(), f"%0 = dequantize(x, {parameters})\n %1 = pad(%0, {at}{pad})\n return %1",
+          None if value is None else f"%0 = pad(x, {at}{moved})\n %1 = dequantize(%0, {parameters})\n return %1")
+
+
+def test_pad_of_floats_that_are_quantised_stays():
+    check(PadBeforeDequantize(), "%0 = dequantize(x, scales=[0.1])\n %1 = pad(%0, pads_begin=[1,0], pads_end=[0,2])\n "
+          "return %1", inputs="x: f8_e4m3[4,6]")
+
+
+JOINED = ("%0 = dequantize(x, scales=[0.1], zps=[3])\n %1 = dequantize(y, {})\n %2 = concat(%0, %1, axis=1)\n "
+          "%3 = {}\n return %3")
+
+
+def test_concat():
+    matmul = "matmul({}, w)"
+    check(ConcatBeforeDequantize(), JOINED.format("scales=[0.1], zps=[3]", matmul.format("%2")),
+          f"""%0 = concat(x, y, axis=1)\n %1 = dequantize(%0, scales=[0.1], zps=[3])\n %2 = {matmul.format('%1')}
+          return %2""", "x: u8[4,6], y: u8[4,2], w: f32[8,3]", count=1)
+    check(ConcatBeforeDequantize(), JOINED.format("scales=[0.1], zps=[4]", matmul.format("%2")),
+          inputs="x: u8[4,6], y: u8[4,2], w: f32[8,3]")
+    check(ConcatBeforeDequantize(), JOINED.format("scales=[0.1], zps=[3]", matmul.format("%2")),
+          inputs="x: u8[4,6], y: s8[4,2], w: f32[8,3]")
+    check(ConcatBeforeDequantize(), JOINED.format("scales=[0.1], zps=[3]", "exp(%2)"), inputs="x: u8[4,6], y: u8[4,2]")
+
+
+def test_concat_of_a_source_that_is_float_stays():
+    check(ConcatBeforeDequantize(), """%0 = dequantize(x, scales=[0.1])\n %1 = concat(%0, y, axis=1)
+        %2 = matmul(%1, w)\n return %2""", inputs="x: u8[4,6], y: f32[4,2], w: f32[8,3]")
+
+
+@pytest.mark.parametrize("move", [
+    "slice({}, axes=[1], starts=[1], ends=[5], steps=[2])", "pad({}, pads_begin=[1,0], pads_end=[0,2])",
+    "expand({}, shape=[3,4,6])", "static_reshape({}, shape=[6,4])", "static_transpose({}, order=[1,0])",
+    "gather({}, i, axis=1)"])
+def test_between_equal_parameters_integers_move_alone(move):
+    g = gq.parse(f"""graph(x: u8[4,6], i: s64[2]) {{
+        %0 = dequantize(x, scales=[0.1], zps=[3])\n %1 = {move.format('%0')}
+        %2 = quantize(%1, dtype=u8, scales=[0.1], zps=[3])\n %3 = dequantize(%2, scales=[0.1], zps=[3])\n %4 = exp(%3)
+        return %4\n}}""")
+    model = gq.compile(g)
+    ops = {n.op.name for n in model.graph.nodes} | {b.op.name for n in model.graph.nodes if n.op.name == "partition"
+                                                    for b in n.attrs["body"].nodes}
+    assert "quantize" not in ops
+    feeds = {**gq.testing.random_inputs(g), "i": np.asarray([5, 0])}
+    np.testing.assert_allclose(model(feeds), gq.reference(g, feeds), rtol=1e-6)
+
+
+def test_slices_of_one_dequantize_all_move():
+    g = gq.parse("""graph(x: u8[4,6]) {\n %0 = dequantize(x, scales=[0.1])
+        %1 = slice(%0, axes=[1], starts=[0], ends=[3], steps=[1])
+        %2 = slice(%0, axes=[1], starts=[3], ends=[6], steps=[1])
+        %3 = quantize(%1, dtype=u8, scales=[0.1])\n %4 = quantize(%2, dtype=u8, scales=[0.1])\n return %3, %4\n}""")
+    model = gq.compile(g)
+    assert not any(n.op.name == "partition" for n in model.graph.nodes)
 
 
 def test_a_table_stays_as_it_is_in_the_compiled_graph():

@@ -1,0 +1,50 @@
+"""Fold a pad of zeros before a convolution into the convolution's own padding."""
+from __future__ import annotations
+
+from graphq.ir import Graph, Value
+from graphq.rewrite import ANY, Match, Rewrite
+
+
+class FoldPadIntoConvolution(Rewrite):
+    """convolution(pad(x), w) -> convolution(x, w) with more padding, also through a dequantize
+
+    For a pad of spatial axes with 0, or with the zero point before a dequantize: what convolutions pad with.
+    """
+
+    def pattern(self, g, x, w, b):
+        """See the class."""
+        source = g.any_of(g.pad(x, attrs=ANY), g.dequantize(g.pad(x, attrs=ANY), attrs=ANY))
+        return g.any_of(g.convolution(source, w, attrs=ANY), g.convolution(source, w, b, attrs=ANY))
+
+    def check(self, match: Match) -> str | None:
+        """Nothing is cut off, batch and channels stay, and the value stands for 0."""
+        pad, root = match.node("pad").attrs, match.root.attrs
+        begin, end = pad["pads_begin"], pad["pads_end"]
+        outer = (0, 1 if root["data_format"] == "NCX" else len(begin) - 1)
+        if pad["mode"] != "constant" or min((*begin, *end)) < 0 or any(begin[k] or end[k] for k in outer):
+            return f"mode {pad['mode']}, pads {list(begin)} and {list(end)}"
+        if root["auto_pad"] not in ("none", "valid"):
+            return f"the convolution pads by itself, {root['auto_pad']}"
+        if pad["value"] != self._zero(match):
+            return f"the padding is {pad['value']:g}, 0 is {self._zero(match):g}"
+        return None
+
+    def replace(self, g: Graph, x: Value, match: Match) -> Value:
+        """See the class."""
+        pad, root = match.node("pad").attrs, match.root
+        inner = slice(2, None) if root.attrs["data_format"] == "NCX" else slice(1, -1)
+        own = (0,) * len(root.attrs["strides"])
+        begin, end = (tuple(p + q for p, q in zip(pad[name][inner], own if root.attrs["auto_pad"] == "valid"
+                                                  else root.attrs[name], strict=True))
+                      for name in ("pads_begin", "pads_end"))
+        for node in match.nodes:
+            if node.op.name == "dequantize":
+                x = g.dequantize(x, **node.attrs)
+        return g.add_node(root.op, [x, *root.inputs[1:]],
+                          {**root.attrs, "auto_pad": "none", "pads_begin": begin, "pads_end": end})[0]
+
+    def _zero(self, match: Match) -> float:
+        """What stands for 0 where the pad is; NaN, which equals nothing, where channels differ."""
+        found = next((n for n in match.nodes if n.op.name == "dequantize"), None)
+        zps = set(found.attrs["zps"] or (0,)) if found else {0}
+        return zps.pop() if len(zps) == 1 else float("nan")

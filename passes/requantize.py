@@ -1,0 +1,156 @@
+"""Drop what leaves quantised numbers as they are: quantize after dequantize, limits that saturation has anyway.
+
+Numbers do not change. (quantize -> dequantize, the other way round, rounds: it always stays.)
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from graphq.dtypes import s8, u8
+from graphq.ir import Graph, Node, Value
+from graphq.ops.pool import max_pool
+from graphq.ops.quant import dequantize, quantize
+from graphq.rewrite import ANY, Match, Rewrite
+
+SCALES = float(np.finfo(np.float32).tiny), 1e36
+"""Between these no product of a scale and a difference of 8-bit numbers is subnormal or infinite."""
+
+MULTIPLIES = frozenset({"matmul", "convolution", "conv_transpose"})
+"""Operations that run in integers when their operands come from dequantize."""
+
+
+class DropRequantize(Rewrite):
+    """quantize(dequantize(x)) with the same parameters -> x
+
+    With d = x - zp, |d| <= 255: d * s and its division by s are off by 2**-23 parts at most, and round to d.
+    """
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.quantize(g.dequantize(x, attrs=ANY), attrs=ANY)
+
+    def check(self, x: Value, match: Match) -> str | None:
+        """One dtype of 8-bit integers, equal parameters, scales that keep products in the range of f32."""
+        if x.dtype not in (s8, u8) or match.root.output.dtype != x.dtype:
+            return f"{x.dtype} becomes {match.root.output.dtype}"
+        return _same_parameters(match.node("dequantize"), match.root)
+
+    def replace(self, x: Value) -> Value:
+        """See the class."""
+        return x
+
+
+class DropLimitBeforeQuantize(Rewrite):
+    """quantize(relu(x)) -> quantize(x), likewise clamp, where what is cut off saturates to the same numbers"""
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.quantize(g.any_of("relu", "clamp")(x, attrs=ANY), attrs=ANY)
+
+    def check(self, match: Match) -> str | None:
+        """Quantisation keeps the order: each limit must become the end of the integers' range, in all channels."""
+        dtype, attrs = match.root.output.dtype, match.root.attrs
+        if dtype not in (s8, u8):
+            return f"{dtype} is no 8-bit integer"
+        zps = attrs["zps"] or (0,) * len(attrs["scales"])
+        for limit, end in zip(_limits(match), (dtype.min, dtype.max), strict=True):
+            ends = quantize.reference(np.full(len(zps), limit, np.float32), dtype=dtype, qtype="per_channel", axis=0,
+                                      scales=attrs["scales"], zps=zps)
+            if np.isfinite(limit) and (ends != end).any():
+                return f"{limit:g} becomes {ends[ends != end][0]}, not {end:g}"
+        return None
+
+    def replace(self, g: Graph, x: Value, match: Match) -> Value:
+        """See the class."""
+        return g.quantize(x, **match.root.attrs)
+
+
+class DropLimitAfterDequantize(Rewrite):
+    """relu(dequantize(x)) -> dequantize(x), likewise clamp, where no number lies beyond the limits"""
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.any_of("relu", "clamp")(g.dequantize(x, attrs=ANY), attrs=ANY)
+
+    def check(self, x: Value, match: Match) -> str | None:
+        """The least and the greatest number of each channel must lie within."""
+        if x.dtype not in (s8, u8):
+            return f"{x.dtype} is no 8-bit integer"
+        attrs = match.node("dequantize").attrs
+        ends = np.asarray([[x.dtype.min, x.dtype.max]] * len(attrs["scales"])).astype(x.dtype.numpy)
+        numbers = dequantize.reference(ends, **{**attrs, "qtype": "per_channel", "axis": 0})
+        low, high = np.asarray(_limits(match), np.float32)
+        if numbers.min() < low or numbers.max() > high:
+            return f"numbers from {numbers.min():g} to {numbers.max():g} are limited to [{low:g}, {high:g}]"
+        return None
+
+    def replace(self, g: Graph, x: Value, match: Match) -> Value:
+        """See the class."""
+        return g.dequantize(x, **match.node("dequantize").attrs)
+
+
+class RequantizePicked(Rewrite):
+    """max_pool(dequantize(x)) -> dequantize(quantize(max_pool(dequantize(x)))), likewise nearest interpolate
+
+    Where a product takes the result, it then takes 8-bit integers. Exact as DropRequantize, for the elements are some
+    of those before.
+    """
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.any_of(g.max_pool(g.dequantize(x, attrs=ANY), attrs=ANY),
+                        g.interpolate(g.dequantize(x, attrs=ANY), mode="nearest", attrs=ANY))
+
+    def check(self, x: Value, match: Match) -> str | None:
+        """A product must take it; one scale; no window of padding alone."""
+        node = match.node("dequantize")
+        if not any(user.op.name in MULTIPLIES for user in match.root.output.users):
+            return "no product takes it"
+        if x.dtype not in (s8, u8) or node.attrs["qtype"] != "per_tensor":
+            return f"{x.type} with scales {node.attrs['qtype']}"
+        if match.root.op.name == "max_pool" and not _windows_see_elements(match.root):
+            return "a window may lie in the padding alone"
+        return _same_parameters(node, node)
+
+    def replace(self, g: Graph, match: Match) -> Value:
+        """See the class."""
+        root, source = match.root, match.node("dequantize")
+        picked = g.add_node(root.op, root.inputs, root.attrs)[0]
+        narrow = g.quantize(picked, dtype=next(source.operands).dtype, **source.attrs)
+        return g.dequantize(narrow, **source.attrs)
+
+
+REQUANTIZE = (DropRequantize(), DropLimitBeforeQuantize(), DropLimitAfterDequantize(), RequantizePicked())
+
+
+def _same_parameters(a: Node, b: Node) -> str | None:
+    """A reason why `b` does not undo `a`, or None."""
+    for name in ("qtype", "axis"):
+        if a.attrs[name] != b.attrs[name] and (name == "qtype" or a.attrs["qtype"] == "per_channel"):
+            return f"{name} {a.attrs[name]} becomes {b.attrs[name]}"
+    scales = [np.asarray(n.attrs["scales"], np.float32) for n in (a, b)]
+    zps = [n.attrs["zps"] or (0,) * len(s) for n, s in zip((a, b), scales, strict=True)]
+    if not np.array_equal(*scales) or tuple(zps[0]) != tuple(zps[1]):
+        return "the scales or zero points differ"
+    low, high = SCALES
+    return None if low <= scales[0].min() and scales[0].max() <= high else "a scale's products leave the range of f32"
+
+
+def _limits(match: Match) -> tuple[float, float]:
+    """Those of the relu or clamp in a match."""
+    node = next(n for n in match.nodes if n.op.name in ("relu", "clamp"))
+    attrs: dict[str, Any] = dict(node.attrs)
+    return (0.0, np.inf) if node.op.name == "relu" else (attrs["min"], attrs["max"])
+
+
+def _windows_see_elements(node: Node) -> bool:
+    """Whether each window of a max_pool has an element of the source: that of zeros then is 0 everywhere."""
+    shape = next(node.operands).shape
+    if shape is None or None in shape:
+        return False
+    first = node.attrs["data_format"] == "NCX"
+    spatial = shape[2:] if first else shape[1:-1]
+    zeros = np.zeros((1, 1, *spatial) if first else (1, *spatial, 1), np.float32)
+    return bool(np.isfinite(max_pool.reference(zeros, **node.attrs)).all())

@@ -1,0 +1,139 @@
+"""What leaves quantised numbers as they are is dropped; text in and text out, with the negatives."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.dtypes import s8
+from graphq.ops.quant import dequantize, quantize
+from graphq.passes.requantize import (
+    DropLimitAfterDequantize,
+    DropLimitBeforeQuantize,
+    DropRequantize,
+    RequantizePicked,
+)
+from graphq.testing import check_pass
+
+
+def check(rewrite, before, after=None, inputs="x: u8[4,6]", **kwargs):
+    before, after = (None if t is None else f"graph({inputs}) {{\n{t}\n}}" for t in (before, after))
+    return check_pass(rewrite, before=before, after=after, **kwargs)
+
+
+PARAMETERS = ["scales=[0.1], zps=[3]", "scales=[0.003]",
+              'qtype="per_channel", axis=0, scales=[1,0.2,3e-30,4e30], zps=[5,6,7,0]']
+
+
+@pytest.mark.parametrize("dtype", ["u8", "s8"])
+@pytest.mark.parametrize("parameters", PARAMETERS)
+def test_equal_parameters_undo_each_other(parameters, dtype):
+    text = f"%0 = dequantize(x, {parameters})\n %1 = quantize(%0, dtype={dtype}, {parameters})\n"
+    check(DropRequantize(), f"{text} %2 = dequantize(%1, scales=[0.5])\n return %2",
+          "%0 = dequantize(x, scales=[0.5])\n return %0", f"x: {dtype}[4,6]", count=1)
+
+
+@pytest.mark.parametrize("zero", [-128, 0, 127])
+def test_each_integer_comes_back_for_any_scale(zero):
+    every = np.arange(-128, 128).astype(np.int8)
+    scales = np.random.default_rng(0).uniform(-37, 36, 2000)
+    for scale in (1.1754944e-38, 1e36, *(10**scales).tolist()):
+        attrs = {"scales": [scale], "zps": [zero]}
+        numbers = dequantize.reference(every, **attrs)
+        assert np.array_equal(quantize.reference(numbers, dtype=s8, **attrs), every), scale
+
+
+@pytest.mark.parametrize("second", ["dtype=s8, scales=[0.1], zps=[3]", "dtype=u8, scales=[0.1], zps=[4]",
+                                    "dtype=u8, scales=[0.11], zps=[3]", "dtype=u8, scales=[0.1]",
+                                    'dtype=u8, qtype="per_channel", axis=0, scales=[0.1,0.1,0.1,0.1], zps=[3,3,3,3]'])
+def test_other_parameters_stay(second):
+    check(DropRequantize(), f"%0 = dequantize(x, scales=[0.1], zps=[3])\n %1 = quantize(%0, {second})\n return %1")
+
+
+@pytest.mark.parametrize("scale", ["1e-38", "2e36"])
+def test_scales_at_the_ends_of_f32_stay(scale):
+    check(DropRequantize(), f"%0 = dequantize(x, scales=[{scale}])\n %1 = quantize(%0, dtype=u8, scales=[{scale}])\n "
+          "return %1")
+
+
+def test_a_second_user_or_a_returned_value_stays():
+    text = "%0 = dequantize(x, scales=[0.1])\n %1 = quantize(%0, dtype=u8, scales=[0.1])\n return %1, %0"
+    check(DropRequantize(), text)
+
+
+def test_quantize_then_dequantize_stays():
+    text = "%0 = quantize(x, dtype=u8, scales=[0.1])\n %1 = dequantize(%0, scales=[0.1])\n return %1"
+    check(DropRequantize(), text, inputs="x: f32[4,6]")
+
+
+LIMITED = [  # the limit, what is quantised, whether it goes
+    ("relu", "dtype=u8, scales=[0.1]", True), ("relu", "dtype=s8, scales=[0.1], zps=[-128]", True),
+    ("relu", "dtype=u8, scales=[0.1], zps=[1]", False), ("relu", "dtype=s8, scales=[0.1]", False),
+    ("relu", 'dtype=u8, qtype="per_channel", axis=0, scales=[1,2,3,4]', True),
+    ("relu", 'dtype=u8, qtype="per_channel", axis=0, scales=[1,2,3,4], zps=[0,0,1,0]', False),
+    ("clamp, min=0, max=6", "dtype=u8, scales=[0.02352941]", True),  # 6 / 255, as quantisers choose
+    ("clamp, min=0, max=6", "dtype=u8, scales=[0.023]", True),
+    ("clamp, min=0, max=6", "dtype=u8, scales=[0.0237]", False),
+    ("clamp, min=-1, max=1", "dtype=s8, scales=[0.0078]", True),
+    ("clamp, min=-1, max=1", "dtype=s8, scales=[0.0079]", False),
+    (f"clamp, min=0, max={np.finfo(np.float32).max}", "dtype=u8, scales=[0.1]", True),
+    ("relu", "dtype=f8_e4m3, scales=[0.1]", False),
+]
+
+
+@pytest.mark.parametrize("limit,parameters,goes", LIMITED)
+def test_limits_before_quantize(limit, parameters, goes):
+    op, _, attrs = limit.partition(", ")
+    before = f"%0 = {op}(x{', ' * bool(attrs)}{attrs})\n %1 = quantize(%0, {parameters})\n return %1"
+    check(DropLimitBeforeQuantize(), before, f"%0 = quantize(x, {parameters})\n return %0" if goes else None,
+          "x: f32[4,600]")
+
+
+@pytest.mark.parametrize("limit,parameters,goes", [
+    ("relu", "scales=[0.1]", True), ("relu", "scales=[0.1], zps=[1]", False),
+    ("clamp, min=0, max=26", "scales=[0.1]", True), ("clamp, min=0, max=25", "scales=[0.1]", False),
+    ("relu", 'qtype="per_channel", axis=0, scales=[1,2,3,4]', True),
+    ("clamp, min=-1, max=600", 'qtype="per_channel", axis=0, scales=[1,2,3,4]', False)])
+def test_limits_after_dequantize(limit, parameters, goes):
+    op, _, attrs = limit.partition(", ")
+    before = f"%0 = dequantize(x, {parameters})\n %1 = {op}(%0{', ' * bool(attrs)}{attrs})\n return %1"
+    check(DropLimitAfterDequantize(), before, f"%0 = dequantize(x, {parameters})\n return %0" if goes else None,
+          "x: u8[4,600]")
+
+
+def test_limits_with_a_second_user_stay():
+    check(DropLimitBeforeQuantize(), "%0 = relu(x)\n %1 = quantize(%0, dtype=u8, scales=[0.1])\n return %1, %0",
+          inputs="x: f32[4]")
+    check(DropLimitAfterDequantize(), "%0 = dequantize(x, scales=[0.1])\n %1 = relu(%0)\n return %1, %0")
+
+
+POOL = "max_pool(%0, strides=[2,2], pads_begin=[1,0], pads_end=[1,0], kernel=[2,2]{})"
+PICK = {"pool": POOL.format(""), "nearest": 'interpolate(%0, mode="nearest", sizes=[8,10])'}
+CONV = "convolution(%1, w, strides=[1,1], pads_begin=[0,0], pads_end=[0,0], dilations=[1,1])"
+
+
+@pytest.mark.parametrize("pick", PICK)
+def test_what_a_product_takes_is_quantised_again(pick):
+    again = "dequantize({}, scales=[0.1], zps=[3])"
+    before = f"%0 = {again.format('x')}\n %1 = {PICK[pick]}\n"
+    product = f"%2 = {CONV}\n return %2"
+    check(RequantizePicked(), before + product,
+          f"{before} %2 = quantize(%1, dtype=u8, scales=[0.1], zps=[3])\n %3 = {again.format('%2')}\n "
+          f"%4 = {CONV.replace('%1', '%3')}\n return %4",
+          "x: u8[1,4,5,3], w: f32[1,1,3,2]", count=1)
+    check(RequantizePicked(), before + "%2 = exp(%1)\n return %2", inputs="x: u8[1,4,5,3]")
+
+
+def test_a_window_of_padding_alone_stays():
+    pool = POOL.replace("pads_begin=[1,0]", "pads_begin=[2,0]")
+    check(RequantizePicked(), f"%0 = dequantize(x, scales=[0.1])\n %1 = {pool.format('')}\n %2 = {CONV}\n return %2",
+          inputs="x: u8[1,4,5,3], w: f32[1,1,3,2]")
+
+
+def test_a_maximum_between_convolutions_without_a_quantize_keeps_them_in_integers():
+    g = gq.parse(f"""graph(x: u8[1,6,7,3], w: s8[1,1,3,2]) {{
+        %0 = dequantize(x, scales=[0.1], zps=[3])\n %1 = {PICK['pool']}\n %f = dequantize(w, scales=[0.02])
+        %2 = {CONV.replace(' w,', ' %f,')}\n %3 = quantize(%2, dtype=u8, scales=[0.3])\n return %3\n}}""")
+    model = gq.compile(g)
+    assert model.coverage().share == 1
+    feeds = gq.testing.random_inputs(g)
+    np.testing.assert_array_equal(model(feeds), model.formula(feeds))
+    assert np.abs(model(feeds).astype(int) - gq.reference(g, feeds)).max() <= 1
