@@ -130,12 +130,12 @@ def _same_parameters(a: Node, b: Node) -> str | None:
     for name in ("qtype", "axis"):
         if a.attrs[name] != b.attrs[name] and (name == "qtype" or a.attrs["qtype"] == "per_channel"):
             return f"{name} {a.attrs[name]} becomes {b.attrs[name]}"
-    scales = [np.asarray(n.attrs["scales"], np.float32) for n in (a, b)]
-    zps = [n.attrs["zps"] or (0,) * len(s) for n, s in zip((a, b), scales, strict=True)]
-    if not np.array_equal(*scales) or tuple(zps[0]) != tuple(zps[1]):
+    scales, others = (np.asarray(n.attrs["scales"], np.float32) for n in (a, b))
+    zps, other_zps = (n.attrs["zps"] or (0,) * len(n.attrs["scales"]) for n in (a, b))
+    if not np.array_equal(scales, others) or tuple(zps) != tuple(other_zps):
         return "the scales or zero points differ"
     low, high = SCALES
-    return None if low <= scales[0].min() and scales[0].max() <= high else "a scale's products leave the range of f32"
+    return None if low <= scales.min() and scales.max() <= high else "a scale's products leave the range of f32"
 
 
 def _limits(match: Match) -> tuple[float, float]:
@@ -147,10 +147,10 @@ def _limits(match: Match) -> tuple[float, float]:
 
 def _windows_see_elements(node: Node) -> bool:
     """Whether each window of a max_pool has an element of the source: that of zeros then is 0 everywhere."""
-    shape = next(node.operands).shape
-    if shape is None or None in shape:
+    source = next(node.operands).type
+    if not source.known:
         return False
     first = node.attrs["data_format"] == "NCX"
-    spatial = shape[2:] if first else shape[1:-1]
+    spatial = source.dims[2:] if first else source.dims[1:-1]
     zeros = np.zeros((1, 1, *spatial) if first else (1, *spatial, 1), np.float32)
     return bool(np.isfinite(max_pool.reference(zeros, **node.attrs)).all())
