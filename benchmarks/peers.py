@@ -1,4 +1,4 @@
-"""The engines that graphq is measured against: ONNX Runtime, oneDNN (through PyTorch), NumPy's BLAS, and graphq itself.
+"""The engines that graphq is measured against: ONNX Runtime, OpenVINO, oneDNN (through PyTorch), NumPy's BLAS, graphq.
 
 Each function gives a call without arguments, made ready and compiled, or None when the engine is not installed.
 """
@@ -16,7 +16,9 @@ Node = tuple[str, list[str], str, dict[str, Any]]
 """An ONNX operation: type, inputs, output, attributes."""
 
 ORT, ONEDNN, NUMPY, EIGHT = "ONNX Runtime", "oneDNN", "NumPy", "8-bit weights"
-NEEDS = {ORT: ("onnx", "onnxruntime"), ONEDNN: ("torch",), NUMPY: ("threadpoolctl",), EIGHT: (),
+OPENVINO, BF16 = "OpenVINO", "OpenVINO bf16"
+NEEDS = {ORT: ("onnx", "onnxruntime"), OPENVINO: ("openvino",), BF16: ("openvino",),
+         ONEDNN: ("torch",), NUMPY: ("threadpoolctl",), EIGHT: (),
          "matplotlib": ("matplotlib",)}
 
 
@@ -95,6 +97,41 @@ def onnxruntime_call(o: Layer, nodes: Sequence[Node], threads: int, *, opset: in
     options.intra_op_num_threads, options.log_severity_level = threads, 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, feeds)[0]
+
+
+def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: int, *,
+               literal: bool = False) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]] | None:
+    """What runs an ONNX file on inputs like `feeds`: ONNX Runtime, or OpenVINO with its defaults, or computing in bf16.
+
+    `literal`: ONNX Runtime without any optimisation, each operation as the file has it. None when it is not installed.
+    """
+    if missing(name):
+        return None
+    if name == ORT:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = threads, 3
+        if literal:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        return lambda f: list(session.run(None, dict(f)))
+    import openvino
+
+    hints = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+    if name == BF16:
+        hints["INFERENCE_PRECISION_HINT"] = "bf16"
+    model = openvino.Core().read_model(path)
+    model.reshape({n: list(x.shape) for n, x in feeds.items()})
+    compiled = openvino.Core().compile_model(model, "CPU", hints)
+    request = compiled.create_infer_request()
+    outputs = [o.get_any_name() for o in compiled.outputs]
+
+    def run(f: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        results = request.infer(dict(f), share_inputs=True)
+        return [results[n] for n in outputs]
+
+    return run
 
 
 def onednn_linear(o: Layer, threads: int) -> Call | None:

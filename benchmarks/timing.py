@@ -46,7 +46,7 @@ Variants = Mapping[str, Callable[[str, int, str | None], Case]]
 """From a variant's name to what makes its case, of (case, threads, ISA level)."""
 
 
-def alternate(calls: Sequence[Call], seconds: float) -> list[list[float]]:
+def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
     """Milliseconds of each call; the calls take turns that last `seconds` together."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(ROUNDS):

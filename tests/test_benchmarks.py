@@ -1,10 +1,12 @@
 """The benchmarks run, with whatever peers are installed; their times are nobody's business here."""
+import importlib.util
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -13,6 +15,13 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 def run(name, *arguments):
     return subprocess.run([sys.executable, FOLDER / name, "--seconds", "0.001", "--threads", "1", *map(str, arguments)],
                           capture_output=True, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize(("name", "case", "macs", "variants"), [
@@ -33,3 +42,28 @@ def test_rows(tmp_path, name, case, macs, variants):
 def test_wrong_arguments():
     done = run("matmul.py", "--case", "mm_none")
     assert done.returncode == 2 and "invalid choice: 'mm_none'" in done.stderr
+
+
+def test_models(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    m = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[n, 3] x) => (float[n, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { y = MatMul (x, w) }""")
+    onnx.save(m, tmp_path / "net.onnx")
+    done = run("models.py", "--dims", "x=5x3", "--json", tmp_path / "rows.json", "--", tmp_path / "net.onnx")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = json.loads((tmp_path / "rows.json").read_text())
+    assert (row["file"], row["threads"], row["macs"]) == ("net", 1, 5 * 3 * 2)
+    assert row["graphq"]["coverage"] == 0 and row["graphq"]["cosine"] > 0.9999 and row["graphq"]["same_decision"] == 1
+    assert done.stdout.startswith("net, 1 thread: ")
+
+
+def test_inputs_and_decisions_of_models(tmp_path):
+    files = load("model_files")
+    np.savez(tmp_path / "net.npz", **{"0/in/x/y": np.ones(2), "0/out/z": np.zeros(3)})
+    feeds, want = files.inputs_of(tmp_path / "net.onnx", {})
+    assert [list(f) for f in feeds] == [["x/y"]] and want[0][0].shape == (3,)
+    text = np.eye(4)[[[1, 1, 0, 1, 2, 2, 0, 0]]]
+    assert files.ctc(text) == ((1, 1, 2),) and files.classes(text) == (1, 1, 0, 1, 2, 2, 0, 0)
+    assert files.mask(np.asarray([[0.2, 0.4]])) == (False, True)
+    assert files.agreement(files.classes, [[text]], [[np.roll(text, 1, axis=1)]]) == 3 / 8
+    assert files.cosine(np.zeros(3), np.zeros(3)) == 1 and files.cosine(np.ones(3), -np.ones(3)) == pytest.approx(-1)

@@ -1,0 +1,141 @@
+"""What benchmarks of model files need: inputs, literal outputs, decisions, and the first result of a new process.
+
+    python benchmarks/model_files.py SIDE FILE.onnx FEEDS.npz THREADS
+
+runs FILE once on one side ("graphq", "ONNX Runtime" or "OpenVINO") and prints its peak resident memory in MB as JSON;
+`models.py` starts it as a process of its own.
+"""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+Feeds = dict[str, np.ndarray]
+Run = Callable[[Feeds], list[np.ndarray]]
+
+
+def inputs_of(path: Path, dims: Mapping[str, tuple[int, ...]]) -> tuple[list[Feeds], list[list[np.ndarray]] | None]:
+    """The inputs and literal outputs of a model: those of a .npz beside it, or one set of random ones and None.
+
+    The .npz has arrays "k/in/NAME" and "k/out/NAME". Random ones are normal floats and integers 0 and 1 (which are
+    valid as tokens, types and masks); `dims` gives the shapes of inputs that the file leaves open (else: 1).
+    """
+    stored = path.with_suffix(".npz")
+    if stored.exists():
+        with np.load(stored) as z:
+            arrays = {name: z[name] for name in z.files}
+        sets = sorted({name.split("/")[0] for name in arrays})
+        feeds = [{n.split("/", 2)[2]: x for n, x in arrays.items() if n.startswith(f"{k}/in/")} for k in sets]
+        return feeds, [[x for n, x in arrays.items() if n.startswith(f"{k}/out/")] for k in sets]
+    import graphq as gq
+
+    rng = np.random.default_rng(0)
+    out = {}
+    for v in gq.load_onnx(path).inputs:
+        name = str(v.name)
+        shape = dims.get(name) or tuple(1 if d is None else d for d in v.shape or ())
+        kind = v.dtype.numpy
+        floats = v.dtype.kind == "float"
+        out[name] = (rng.standard_normal(shape) if floats else rng.integers(0, 2, shape)).astype(kind)
+    return [out], None
+
+
+def listed(out: object) -> list[np.ndarray]:
+    """A model's result, several by name or one, as a list."""
+    return [np.asarray(x) for x in (out.values() if isinstance(out, dict) else [out])]
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """Of the angle between two arrays; 1 for two of zeros."""
+    x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+    size = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return float(x @ y) / size if size else float(np.array_equal(x, y))
+
+
+def classes(y: np.ndarray) -> tuple[int, ...]:
+    """The place of the greatest number along the last axis, for all others."""
+    return tuple(y.reshape(-1, y.shape[-1]).argmax(-1).tolist())
+
+
+def ctc(y: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    """Texts of [batch, steps, characters]: repeats joined, the blank (0) left out."""
+    steps = y.argmax(-1)
+    return tuple(tuple(int(c) for k, c in enumerate(row) if c and (k == 0 or row[k - 1] != c)) for row in steps)
+
+
+def mask(y: np.ndarray) -> tuple[bool, ...]:
+    """Which pixels are above 0.3."""
+    return tuple((y.ravel() > 0.3).tolist())
+
+
+DECISIONS: dict[str, Callable[[np.ndarray], Sequence[object]]] = {"argmax": classes, "ctc": ctc, "mask": mask}
+
+
+def agreement(decide: Callable[[np.ndarray], Sequence[object]], ours: list[list[np.ndarray]],
+              want: list[list[np.ndarray]]) -> float:
+    """The share of equal decisions by the first output, over all sets."""
+    pairs = [(a, b) for x, y in zip(ours, want, strict=True)
+             for a, b in zip(decide(x[0]), decide(y[0]), strict=True)]
+    return sum(a == b for a, b in pairs) / max(1, len(pairs))
+
+
+def side(name: str, path: Path, feeds: Feeds, threads: int, isa: str | None = None) -> Run | None:
+    """`path` made ready on one side; None when that is not installed or refuses the file."""
+    if name == "graphq":
+        import graphq as gq
+
+        model = gq.compile(gq.load_onnx(path), threads=threads, isa=isa)
+        return lambda f: listed(model(f))
+    import peers
+
+    return peers.model_file(name, str(path), feeds, threads)
+
+
+def first_results(name: str, path: Path, feeds: Feeds, threads: int, runs: int) -> dict[str, float]:
+    """Seconds from a new process to its first result, medians: with no kernels cached, and with them; its peak MB."""
+    cold: list[float] = []
+    warm: list[float] = []
+    memory: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        stored = Path(folder) / "feeds.npz"
+        np.savez(stored, **feeds)  # type: ignore[arg-type]  # of its option, mypy thinks
+        for k in range(runs):
+            for times in (cold, warm):
+                start = time.perf_counter()
+                done = subprocess.run([sys.executable, __file__, name, str(path), str(stored), str(threads)],
+                                      capture_output=True, text=True, check=False,
+                                      env={**os.environ, "GRAPHQ_CACHE_DIR": f"{folder}/cache{k}"})
+                times.append(time.perf_counter() - start)
+                if done.returncode:
+                    sys.exit(f"{name} on {path} failed:\n{done.stderr}")
+            memory.append(json.loads(done.stdout.splitlines()[-1])["peak_mb"])
+    return {"cold_s": float(np.median(cold)), "warm_s": float(np.median(warm)), "peak_mb": float(np.median(memory))}
+
+
+def peak_mb() -> float:
+    """The peak resident memory of this process, without that of the one that started it (as getrusage has)."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def main() -> None:
+    """Run once in this process."""
+    name, path, stored, threads = sys.argv[1:]
+    with np.load(stored) as z:
+        feeds = {n: z[n] for n in z.files}
+    run = side(name, Path(path), feeds, int(threads))
+    assert run is not None
+    run(feeds)
+    print(json.dumps({"peak_mb": peak_mb()}))
+
+
+if __name__ == "__main__":
+    main()

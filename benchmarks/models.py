@@ -1,0 +1,132 @@
+"""Model files against ONNX Runtime and OpenVINO on the same file, in turns; and how faithful each of them is.
+
+    python benchmarks/models.py FILE.onnx ... [--threads 1 2] [--seconds S] [--isa LEVEL] [--decision argmax|ctc|mask]
+                                [--dims INPUT=1x3x48x320 ...] [--bf16 FLOAT_FILE.onnx] [--first-result] [--json FILE]
+
+Inputs and the outputs that the file literally means come from FILE.npz beside it ("0/in/NAME", "0/out/NAME", ...), or
+are random and what ONNX Runtime computes without any optimisation. Cosines are the least over inputs and outputs; the
+decision is the class, the text of a CTC output, or the pixels of a mask. `--bf16` also times OpenVINO in bf16 on the
+same model before it was quantised. `--first-result` starts processes: seconds from their start to the first result
+with an empty kernel cache and with a filled one, and their peak memory. Ratios above 1 say that graphq is faster.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import model_files as mf
+import numpy as np
+import peers
+import timing
+from peers import BF16, OPENVINO, ORT
+
+import graphq as gq
+
+Row = dict[str, Any]
+
+
+def arguments() -> argparse.Namespace:
+    """The command line, parsed."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("files", type=Path, nargs="+", metavar="FILE.onnx")
+    made.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="default: 1 2")
+    made.add_argument("--seconds", type=float, default=3.0, help="for each file and thread count (default 3)")
+    made.add_argument("--isa", metavar="LEVEL", help="an ISA level of graphq (default: the best)")
+    made.add_argument("--decision", choices=list(mf.DECISIONS), default="argmax")
+    made.add_argument("--dims", nargs="+", default=[], metavar="INPUT=1x3x48x320", help="shapes of open inputs")
+    made.add_argument("--bf16", type=Path, metavar="FILE.onnx", help="the f32 file that OpenVINO also runs in bf16")
+    made.add_argument("--first-result", type=int, nargs="?", const=3, default=0, metavar="RUNS",
+                      help="also measure new processes (default 3 of each)")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write all rows there")
+    return made.parse_args()
+
+
+def faithfulness(run: mf.Run, feeds: list[mf.Feeds], want: list[list[np.ndarray]], decision: str) -> Row:
+    """The least cosine, the largest difference relative to the largest number, and how many decisions are the same."""
+    outs = [run(f) for f in feeds]
+    pairs = [(a, b) for x, y in zip(outs, want, strict=True) for a, b in zip(x, y, strict=True)]
+    return {"cosine": min(mf.cosine(a, b) for a, b in pairs),
+            "relative": max(float(np.abs(a.astype(float) - b).max(initial=0) / max(np.abs(b).max(initial=0), 1e-30))
+                            for a, b in pairs),
+            "same_decision": mf.agreement(mf.DECISIONS[decision], outs, want)}
+
+
+def measure(path: Path, threads: int, options: argparse.Namespace, dims: dict[str, tuple[int, ...]]) -> Row:
+    """All figures of one file at one thread count."""
+    feeds, want = mf.inputs_of(path, dims)
+    model = gq.compile(gq.load_onnx(path), threads=threads, isa=options.isa)
+    runs: dict[str, mf.Run] = {"graphq": lambda f: mf.listed(model(f))}
+    for name in (ORT, OPENVINO):
+        made = peers.model_file(name, str(path), feeds[0], threads)
+        runs |= {name: made} if made else {}
+    if want is None:
+        literal = peers.model_file(ORT, str(path), feeds[0], threads, literal=True)
+        want = [literal(f) for f in feeds] if literal else [runs["graphq"](f) for f in feeds]
+    found: dict[str, Row] = {name: faithfulness(run, feeds, want, options.decision) for name, run in runs.items()}
+    found["graphq"]["coverage"] = model.coverage().share
+    if options.bf16:
+        made = peers.model_file(BF16, str(options.bf16), feeds[0], threads)
+        runs |= {BF16: made} if made else {}
+        found |= {BF16: {}} if made else {}
+    times = timing.alternate([partial(run, feeds[0]) for run in runs.values()], options.seconds)
+    for name, t in zip(runs, times, strict=True):
+        found[name] |= {"median_ms": statistics.median(t), "minimum_ms": min(t)}
+    for name in set(runs) - {"graphq"}:
+        for ratio, key in (("ratio_of_medians", "median_ms"), ("ratio_of_minima", "minimum_ms")):
+            found[name][ratio] = found[name][key] / found["graphq"][key]
+    if options.first_result:
+        for name in set(runs) - {BF16}:
+            found[name] |= mf.first_results(name, path, feeds[0], threads, options.first_result)
+    return {"file": path.stem, "threads": threads, "macs": model.coverage().total, **found}
+
+
+def text(row: Row) -> str:
+    """The lines of one file at one thread count."""
+    share = row["graphq"]["coverage"]
+    lines = [f"{row['file']}, {row['threads']} thread{'s' * (row['threads'] > 1)}: {row['macs'] / 1e6:,.0f} million "
+             f"multiply-accumulates, {100 * share:.1f}% in integer partitions"]
+    for name in ("graphq", ORT, OPENVINO, BF16):
+        if name not in row:
+            continue
+        r = row[name]
+        line = f"  {name:14s} {r['median_ms']:9.3f} ms ({r['minimum_ms']:.3f})"
+        line += f"  ratio {r['ratio_of_medians']:5.2f} ({r['ratio_of_minima']:.2f})" if name != "graphq" else " " * 20
+        if "cosine" in r:
+            line += f"  cosine {r['cosine']:.6f}  relative {r['relative']:.1e}  same {100 * r['same_decision']:.1f}%"
+        if "cold_s" in r:
+            line += f"  first result {r['cold_s']:.2f} s, again {r['warm_s']:.2f} s, {r['peak_mb']:.0f} MB"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Measure and print."""
+    options = arguments()
+    dims = {}
+    for given in options.dims:
+        name, _, shape = given.rpartition("=")
+        dims[name] = tuple(int(d) for d in shape.split("x"))
+    rows = []
+    for path in options.files:
+        for threads in options.threads:
+            rows.append(measure(path, threads, options, dims))
+            print(text(rows[-1]), flush=True)
+    for threads in options.threads:
+        mine = [r for r in rows if r["threads"] == threads]
+        for line in timing.means(mine, [ORT, OPENVINO, BF16]):
+            print(f"{threads} thread{'s' * (threads > 1)}: {line}")
+    for name in (ORT, OPENVINO):
+        if reason := peers.missing(name):
+            print(f"{name} was not measured: {reason}")
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
