@@ -237,7 +237,7 @@ def build_floats_avx2(kernel: Kernel, panels: int, emulated: bool, reading: str)
     return _build_floats(kernel, panels, 8, emulated, reading)
 
 
-@register_kernel("matmul", FLOATS[:1], ((8, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",
+@register_kernel("matmul", FLOATS[:1], ((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1))
 @register_kernel("matmul", FLOATS[1:], ((8, 32), (6, 32), (4, 32), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1))

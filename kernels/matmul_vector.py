@@ -172,45 +172,48 @@ class _Sums:
 class _Blocks(_Sums):
     """Sums in blocks of `block` groups, in k's order through all taps.
 
-    Totals are in memory; besides registers the state has the groups that the block still takes.
+    Totals are in memory; besides registers the state has the groups that the block still takes, and whether it is the
+    first one, whose sums need no totals yet.
     """
 
     def start(self, b: Any, f: Frame) -> list[Any]:
-        """Emit zero totals."""
-        super().finish(b, f, self.zeros)
-        return [*self.zeros, c64(self.products.block)]
+        """Emit nothing."""
+        return [*self.zeros, c64(self.products.block), c64(1)]
 
     def over(self, b: Any, f: Frame, count: Any, state: list[Any], turn: Turn) -> list[Any]:
         """Emit `turn` for `count` groups; the state after them."""
         block = self.products.block
-        rest = b.sub(count, state[-1])  # what the present block does not take; the pieces are its part and more blocks
+        rest = b.sub(count, state[-2])  # what the present block does not take; the pieces are its part and more blocks
         more = b.sdiv(b.add(rest, c64(block - 1)), c64(block))
         pieces = b.add(b.select(b.icmp_signed(">", rest, c64(0)), more, c64(0)), c64(1))
         with Loop(b, pieces, [c64(0), *state]) as loop:
-            first, *acc, room = loop.values
-            now = smaller(b, b.sub(count, first), room)
+            done, *acc, room, first = loop.values
+            now = smaller(b, b.sub(count, done), room)
             with Loop(b, now, acc) as inner:
-                inner.update(turn(b.add(first, inner.k), inner.values))
-            loop.update([b.add(first, now), *self.settle(b, f, inner.values, b.sub(room, now))])
+                inner.update(turn(b.add(done, inner.k), inner.values))
+            loop.update([b.add(done, now), *self.settle(b, f, [*inner.values, b.sub(room, now), first])])
         return loop.values[1:]
 
-    def settle(self, b: Any, f: Frame, acc: list[Any], room: Any) -> list[Any]:
+    def settle(self, b: Any, f: Frame, state: list[Any]) -> list[Any]:
         """Emit the end of a block, if it has no room left."""
-        full, before = b.icmp_signed("==", room, c64(0)), b.block
+        full, before = b.icmp_signed("==", state[-2], c64(0)), b.block
         with b.if_then(full):
-            self.finish(b, f, acc)
+            self.finish(b, f, state)
             inside = b.block
         out = []
-        for value, fresh in zip([*acc, room], [*self.zeros, c64(self.products.block)], strict=True):
+        for value, fresh in zip(state, [*self.zeros, c64(self.products.block), c64(0)], strict=True):
             out.append(b.phi(value.type))
             out[-1].add_incoming(value, before)
             out[-1].add_incoming(fresh, inside)
         return out
 
     def finish(self, b: Any, f: Frame, state: list[Any]) -> None:
-        """Emit the additions to the totals."""
+        """Emit the additions to the totals, the first ones to +0: none is -0."""
         size = 64 // self.products.parts
-        for n in range(self.count):
-            address = at(b, f.acc, size * n)
-            total = load(b, address, self.products.kind, size)
-            store(b, b.fadd(total, state[n]), address, size)
+        with b.if_else(b.icmp_signed("!=", state[-1], c64(0))) as branches:
+            for branch, first in zip(branches, (True, False), strict=True):
+                with branch:
+                    for n in range(self.count):
+                        address = at(b, f.acc, size * n)
+                        total = self.zeros[n] if first else load(b, address, self.products.kind, size)
+                        store(b, b.fadd(total, state[n]), address, size)
