@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from graphq.ir import Node, TensorType
+from graphq.kernels.extremes import plan_range
 from graphq.kernels.transpose import plan_transpose
 from graphq.plan_builder import PlanBuilder
 from graphq.runtime import Ref
@@ -31,4 +32,14 @@ def kilobytes(nbytes: int) -> str:
     return f"{nbytes / 1000:,.0f} KB" if nbytes >= 10_000 else f"{nbytes / 1000:.2g} KB"
 
 
-NATIVE: Mapping[str, Callable[[PlanBuilder, Node], None]] = {"static_transpose": transpose_steps}
+def range_steps(b: PlanBuilder, node: Node) -> None:
+    """Two steps: the extremes of blocks, then the scale and zero point of all."""
+    (source,) = node.operands
+    found, made = plan_range(source.type.size, threads=b.threads, cache=b.cache)
+    extremes = b.temporary(8 * found.blocks)
+    run(b, found, {0: Ref(b.of[source]), 1: Ref(extremes)}, [])
+    run(b, made, {0: Ref(extremes), **{2 + k: Ref(b.result(v)) for k, v in enumerate(node.outputs)}}, [])
+
+
+NATIVE: Mapping[str, Callable[[PlanBuilder, Node], None]] = {"static_transpose": transpose_steps,
+                                                             "dynamic_range": range_steps}

@@ -249,6 +249,29 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     return math.quantize(args[0], e.parameter(inverse, "f32", axis), zps, a["dtype"].name)
 
 
+@_rule("dynamic_dequantize")
+def _dynamic_dequantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    """(x - zp) * scale"""
+    x, scale, *zps = args
+    return op("to_f32", x - zps[0] if zps and zps[0] is not None else x) * scale
+
+
+@_rule("dynamic_quantize")
+def _dynamic_quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    """saturate(rint(y / s) + zp), NaN -> zp, saturated. A zero point counts as if within 2**22, which saturates alike.
+
+    Only of numbers beyond 2**22 steps could a zero point that large bring some back.
+    """
+    q, dtype = args[0] / args[1], node.attrs["dtype"].name
+    zps = node.inputs[2] if len(node.inputs) > 2 else None
+    if zps is None:
+        return math.quantize(q, 1.0, 0.0, dtype)
+    if zps.dtype == dtype:
+        return math.quantize(q, 1.0, op("to_f32", args[2]), dtype)
+    zp = op("to_f32", least(2**22, maximum(-2**22, args[2])))
+    return math.quantize(select(op("eq", q, q), q, 0.0), 1.0, zp, dtype)
+
+
 LOADS = frozenset({*STORAGE, "boolean"})
 INTEGERS = frozenset({"s8", "u8", "s32"})
 
@@ -260,8 +283,10 @@ def refuses(node: Node) -> str | None:
     for v in node.operands:
         if v.dtype.name not in LOADS:
             return f"kernels do not load {v.dtype}"
-    if node.op.name == "quantize" and node.attrs["dtype"].name not in ("s8", "u8"):
+    if node.op.name in ("quantize", "dynamic_quantize") and node.attrs["dtype"].name not in ("s8", "u8"):
         return f"kernels do not quantize to {node.attrs['dtype']}"
+    if node.attrs.get("qtype") == "per_group":
+        return f"scales of groups of {list(node.attrs['group_shape'])}"
     if node.op.name == "cast":
         src, dtype = next(node.operands).dtype, node.attrs["dtype"]
         return None if src.name in INTEGERS and dtype == "f32" else f"kernels do not cast {src} to {dtype}"
@@ -322,6 +347,10 @@ def _argument(e: Epilogue, body: Graph, node: Node, k: int, known: dict[Value, A
     if value is None or value in known:
         return None if value is None else known[value]
     shape = value.type.dims
+    rank = len(node.output.type.dims)
     if k == 1 and _along_channels(node) and len(shape) == 1:
-        shape = (*shape, *[1] * (len(node.output.type.dims) - 2))
+        shape = (*shape, *[1] * (rank - 2))
+    if k > 0 and node.op.name in ("dynamic_quantize", "dynamic_dequantize"):
+        per_channel = node.attrs["qtype"] == "per_channel"
+        shape = (*shape, *[1] * (rank - 1 - node.attrs["axis"] % rank)) if per_channel else ()
     return e.input(body.inputs.index(value), value, shape)

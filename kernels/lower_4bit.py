@@ -21,8 +21,8 @@ from graphq.ir import Graph, Node, Value
 from graphq.kernels.epilogue import Epilogue, Unsupported, translate
 from graphq.kernels.expression import Expr, Store, acc
 from graphq.kernels.lower import Arrays, Lowered, result_dims
-from graphq.kernels.lower_matmul import RANGES, wrapped
 from graphq.kernels.pack_4bit import pack_4bit
+from graphq.kernels.scales import RANGES, wrapped
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ number of groups of 4 bytes (an odd number of bf16 or f16 channels and a zero); 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any, ClassVar
@@ -26,8 +26,9 @@ from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
 from graphq.kernels.expression import STORAGE, Expr, Store, acc, op
 from graphq.kernels.float_sums import float_sums
 from graphq.kernels.lower import Arrays, Lowered, result_dims
-from graphq.kernels.lower_matmul import joint_scale, quantised_operands, refuse_overflow, wrapped
+from graphq.kernels.lower_matmul import quantised_operands, refuse_overflow
 from graphq.kernels.phases import Phase, transposed_phases, whole
+from graphq.kernels.scales import Numbers, joint_scale, known, reach, scales_of, wrapped, zero_points_of
 from graphq.kernels.windows import Windows, windows
 from graphq.ops.conv import weight_axes
 from graphq.ops.conv_transpose import transposed_padding
@@ -143,7 +144,7 @@ class IntegerConvolution(Convolution):
     """A convolution of u8 and s8, and their zero points; `b_zp` is one number, or one an output channel."""
 
     integer: ClassVar[bool] = True
-    a_zp: int
+    a_zp: Numbers
     b_zp: np.ndarray
 
     @property
@@ -152,14 +153,14 @@ class IntegerConvolution(Convolution):
         return self.filter.depthwise and depthwise.fits(self.windows.taps, self.filter.groups)
 
     @property
-    def shifted_zp(self) -> int:
+    def shifted_zp(self) -> Numbers:
         """The zero point of the source as kernels take it: u8, but for the depthwise one, which takes s8 as it is."""
-        return self.a_zp + (128 if self.a_dtype == "s8" and not self.depthwise else 0)
+        return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
 
     @property
     def pad(self) -> int:
-        """The zero point."""
-        return self.a_zp
+        """The zero point; where it is known when it runs only, there is no padding."""
+        return 0 if self.a_zp.data is None else int(self.a_zp.data)
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
         """w - zw, s32 [groups, taps, channels, columns]."""
@@ -168,12 +169,17 @@ class IntegerConvolution(Convolution):
 
     def compensation(self, w: np.ndarray) -> np.ndarray:
         """-zx * colsum(w), s32 an output channel, of weights [groups, taps, channels, columns]; modulo 2**32."""
-        return wrapped(-self.shifted_zp * w.astype(np.int64).sum(axis=(1, 2)).ravel())
+        assert self.shifted_zp.data is not None
+        return wrapped(-self.shifted_zp.data * w.astype(np.int64).sum(axis=(1, 2)).ravel())
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """As of any convolution, with the zero point that it runs with."""
+        return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs))), inputs)
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
         """Exact in f64, as they are below 2**31."""
         groups, pixels, *_, columns = *rows.shape, w.shape[-1]
-        x = rows.reshape(groups, pixels, -1).astype(np.float64) - self.a_zp
+        x = rows.reshape(groups, pixels, -1).astype(np.float64) - self.pad
         return (x @ w.reshape(groups, -1, columns).astype(np.float64)).astype(np.int32)
 
 
@@ -214,9 +220,8 @@ def lower_convolution(body: Graph, constants: Arrays, *, compensate: bool = Fals
     producers = [v.node for v in (source, weights) if v.node is not None]
     c: Convolution
     if producers:
-        c, scale = _quantised(body, node, constants)
-        total = op("to_f32", _compensated(e, c, constants[c.b]) if compensate else acc())
-        total = total * e.parameter(scale, "f32", len(out) - 1)
+        c, scales = _quantised(body, node, constants)
+        total = op("to_f32", _compensated(e, c, constants[c.b]) if compensate else acc()) * joint_scale(e, *scales)
     else:
         c, total = FloatConvolution(**_geometry(body, node, source, weights)), acc("f32")
 
@@ -238,22 +243,27 @@ def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
                 images=a.type.dims[0], windows=view, filter=filter, strides=strides, dilations=dilations, pads=pads)
 
 
-def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvolution, np.ndarray]:
-    """The integer convolution, and the scale per output channel."""
+def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvolution, tuple[Numbers, Numbers]]:
+    """The integer convolution, and the scales of both operands."""
     left, right = quantised_operands(node)
     a, b = (next(n.operands) for n in (left, right))
     if left.attrs["qtype"] != "per_tensor":
         raise Unsupported(f"the source is quantised per channel along axis {left.attrs['axis']}: its scale would stand "
                           "inside the sum")
-    (a_zp, *_), b_zp = ((n.attrs["zps"] or (0,)) for n in (left, right))
-    c = IntegerConvolution(**_geometry(body, node, a, b), a_zp=a_zp, b_zp=np.asarray(b_zp, np.int32))
+    columns = (node.output.type.dims[-1],)
+    a_zp, b_zp = zero_points_of(left, body, constants, ()), zero_points_of(right, body, constants, columns)
+    if b_zp.data is None:
+        raise Unsupported("the zero points of the weights are not constant")
+    c = IntegerConvolution(**_geometry(body, node, a, b), a_zp=a_zp, b_zp=np.atleast_1d(b_zp.data).astype(np.int32))
+    if a_zp.data is None and any((p.windows.offsets() < 0).any() for p in c.phases(c.windows)):
+        raise Unsupported("the padding is the zero point of the source, which is known when it runs only")
     _check_scales(right, c.filter)
     weights = constants[c.b]
     if weights is None and (c.b_zp.any() or c.b_dtype == "u8") and not c.depthwise:
         raise Unsupported("the weights are u8 or have zero points, and are not constant")
     absolute = None if weights is None else np.abs(c.matrix(weights).astype(np.int64)).sum(axis=(1, 2))
-    refuse_overflow(c.windows.taps * c.filter.channels, c.a_dtype, c.a_zp, c.b_dtype, c.b_zp, absolute)
-    return c, joint_scale(left, right)
+    refuse_overflow(c.windows.taps * c.filter.channels, reach(c.a_dtype, a_zp), reach(c.b_dtype, b_zp), absolute)
+    return c, (scales_of(left, body, constants, ()), scales_of(right, body, constants, columns))
 
 
 def _filter(node: Node, dims: tuple[int, ...]) -> Filter:
@@ -288,10 +298,10 @@ def _compensated(e: Epilogue, c: IntegerConvolution, weights: np.ndarray | None)
     a' is what kernels take (u8, s8 + 128), zx shifted likewise, w' is w - zw. Of constant weights the plan knows the
     product.
     """
-    if c.shifted_zp == 0:
+    zx = c.shifted_zp
+    if zx.absent:
         return acc()
     shape = (e.out[-1],)
-    if weights is not None:
+    if weights is not None and zx.data is not None:
         return acc() + e.slot(Source("compensation", "s32", shape), "compensation")
-    sums = e.slot(Source("column sums", "s32", shape), "column sums")
-    return acc() - sums * e.parameter([c.shifted_zp], "s32", None)
+    return acc() - e.slot(Source("column sums", "s32", shape), "column sums") * zx.expr(e)

@@ -6,7 +6,8 @@ An integer matmul's formula (design: "What the numbers are"), with x, w the quan
     y   = f32(acc) * m[j] + b[j]                          m = f32(sx * sw[j]), rounded once from f64
     out = epilogue(y), e.g. saturate(rint(relu(y) * (1/s)) + zp)
 
-Of floats y = acc + b[j], acc the f32 sums that `float_sums` defines.
+Scales and zero points may be tensors, known when it runs. ONNX's matmul_integer gives acc itself. Of floats
+y = acc + b[j], acc the f32 sums that `float_sums` defines.
 """
 from __future__ import annotations
 
@@ -17,13 +18,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from graphq.ir import Graph, Node
+from graphq.ir import Graph, Node, Value
 from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
 from graphq.kernels.expression import Expr, Store, acc, op
 from graphq.kernels.float_sums import float_sums
 from graphq.kernels.lower import Arrays, Lowered, result_dims
+from graphq.kernels.scales import (
+    RANGES,
+    Numbers,
+    given,
+    joint_scale,
+    known,
+    reach,
+    scales_of,
+    zero_points_of,
+)
 
-RANGES = {"u8": (0, 255), "s8": (-128, 127)}
+MATMULS = ("matmul", "matmul_integer")
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,16 +74,17 @@ class Matmul:
 
 @dataclass(frozen=True, eq=False)
 class IntegerMatmul(Matmul):
-    """A matmul of u8 and s8, and their zero points; those of the weights are one, or one a column."""
+    """A matmul of u8 and s8, and their zero points, which broadcast to the arrays to multiply and to the result."""
 
     integer: ClassVar[bool] = True
-    a_zp: int
-    b_zp: np.ndarray
+    a_zp: Numbers
+    b_zp: Numbers
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """sum_k (a - a_zp) * (b - b_zp) in s32. Exact in f64: products are below 2**17, and sums below 2**31."""
-        a, b = (x.astype(np.float64) for x in self.operands(inputs))
-        return np.asarray((a - self.a_zp) @ (b - self.b_zp)).astype(np.int32)
+        """sum_k (a - a_zp) * (b - b_zp) in s32, modulo 2**32. Exact in f64: products are below 2**18."""
+        a, b = self.operands(inputs)
+        total = (a - self.a_zp.array(inputs).astype(np.float64)) @ (b - self.b_zp.array(inputs).astype(np.float64))
+        return np.asarray(total).astype(np.int64).astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,22 +104,25 @@ def lower_matmul(body: Graph, constants: Arrays, *, compensate: bool = False) ->
     shifted operands that kernels give, and the expression begins with the correction for shifts and zero points.
     """
     out = result_dims(body)
-    node = next(n for n in body.nodes if n.op.name == "matmul")
+    node = next(n for n in body.nodes if n.op.name in MATMULS)
     e = Epilogue(out, anchored=True)
     producers = [v.node for v in node.inputs[:2] if v is not None and v.node is not None]
     total: Expr
     product: Matmul
-    if producers:
-        product, scale = _quantised(body, node, constants)
-        total = op("to_f32", _compensated(e, product, constants) if compensate else acc())
-        total = total * e.parameter(scale, "f32", len(out) - 1)
+    if node.op.name == "matmul_integer":
+        product = _integers(body, node, constants)
+        total = _compensated(e, product, constants) if compensate else acc()
+    elif producers:
+        product, scales = _quantised(body, node, constants)
+        total = op("to_f32", _compensated(e, product, constants) if compensate else acc()) * joint_scale(e, *scales)
     else:
         product, total = _floats(body, node), acc("f32")
 
     def dense(args: list[Any]) -> Expr:
         return total if len(args) < 3 or args[2] is None else total + args[2]
 
-    expr = translate(e, body, (node, dense), producers, own=(0, 1))
+    own = range(4) if node.op.name == "matmul_integer" else range(2)
+    expr = translate(e, body, (node, dense), producers, own=own)
     return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), product)
 
 
@@ -124,8 +139,8 @@ def _check_ranks(a: tuple[int, ...], b: tuple[int, ...]) -> None:
         raise Unsupported(f"one-dimensional operands {list(a)} and {list(b)}")
 
 
-def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerMatmul, np.ndarray]:
-    """The integer operands of the matmul, and the scale per column, rounded once from f64."""
+def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerMatmul, tuple[Numbers, Numbers]]:
+    """The integer operands of a matmul of dequantized ones, and the scales of both."""
     index = {v: k for k, v in enumerate(body.inputs)}
     left, right = quantised_operands(node)
     a, b = (next(n.operands) for n in (left, right))
@@ -139,45 +154,71 @@ def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerMatmu
     columns = len(b.type.dims) - (2 if node.attrs["transpose_b"] else 1)
     if right.attrs["qtype"] == "per_channel" and right.attrs["axis"] % len(b.type.dims) != columns:
         raise Unsupported(f"the weights are quantised along axis {right.attrs['axis']}, which is not the columns'")
-    a_zp, b_zp = ((n.attrs["zps"] or (0,)) for n in (left, right))
+    n = (b.type.dims[columns],)
     product = IntegerMatmul(
         index[a], index[b], a.dtype.name, b.dtype.name, a.type.dims, b.type.dims,
-        node.attrs["transpose_a"] and len(a.type.dims) > 1, node.attrs["transpose_b"], a_zp[0],
-        np.asarray(b_zp, np.int32))
+        node.attrs["transpose_a"] and len(a.type.dims) > 1, node.attrs["transpose_b"],
+        zero_points_of(left, body, constants, ()), zero_points_of(right, body, constants, n))
     _refuse_overflow(product, constants[product.b])
-    return product, joint_scale(left, right)
+    return product, (scales_of(left, body, constants, ()), scales_of(right, body, constants, n))
 
 
-def joint_scale(left: Node, right: Node) -> np.ndarray:
-    """f32(sx * sw), rounded once from f64."""
-    scales = [np.asarray(n.attrs["scales"], np.float32).astype(np.float64) for n in (left, right)]
-    return (scales[0] * scales[1]).astype(np.float32)
+def _integers(body: Graph, node: Node, constants: Arrays) -> IntegerMatmul:
+    """The operands of a matmul_integer, whose sums wrap."""
+    a, b, *zps = (*node.inputs, None, None)[:4]
+    assert a is not None and b is not None
+    dims, b_dims = a.type.dims, b.type.dims
+    _check_ranks(dims, b_dims)
+    index = body.inputs.index
+    return IntegerMatmul(
+        index(a), index(b), a.dtype.name, b.dtype.name, dims, b_dims, False, False,
+        _zero_points(zps[0], body, constants, (*dims[:-1], 1), -2),
+        _zero_points(zps[1], body, constants, (*b_dims[:-2], 1, b_dims[-1]), -1))
+
+
+def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tuple[int, ...], axis: int) -> Numbers:
+    """The zero points of an operand of matmul_integer, which is `dims` but for k.
+
+    They are one, a vector along `axis`, or an array that broadcasts.
+    """
+    if value is None:
+        return known(0)
+    shape = value.type.dims
+    if value.type.size != 1 and len(shape) == 1 and axis == -2:
+        shape = (*shape, 1)
+    padded = (1,) * (len(dims) - len(shape)) + shape
+    if value.type.size != 1 and (len(padded) > len(dims) or any(
+            d not in (1, most) for d, most in zip(padded, dims, strict=True))):
+        raise Unsupported(f"zero points {value.type} of an operand that is {list(dims)} along the sum")
+    return given(value, body, constants, shape)
 
 
 def quantised_operands(node: Node) -> tuple[Node, Node]:
     """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they are of u8 or s8."""
     left, right = (v.node for v in islice(node.operands, 2))
     assert left is not None and right is not None
-    for name, x in (("source", next(left.operands)), ("weights", next(right.operands))):
+    for name, producer in (("source", left), ("weights", right)):
+        x = next(producer.operands)
         if x.dtype.name not in RANGES:
             raise Unsupported(f"the {name} are {x.dtype}, integer kernels take u8 and s8")
+        if producer.attrs["qtype"] == "per_group":
+            raise Unsupported(f"the {name} have scales of groups of {list(producer.attrs['group_shape'])}")
+        if producer.output.dtype != "f32":
+            raise Unsupported(f"the {name} are dequantized to {producer.output.dtype}, integer kernels scale in f32")
     return left, right
 
 
 def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
     """Refuse sums that could leave s32: bounded by k for any weights, by the weights themselves when constant."""
     absolute = None
-    if weights is not None:
+    if weights is not None and p.b_zp.data is not None:
         w = weights.swapaxes(-1, -2) if p.transpose_b else weights
-        absolute = np.abs(w.astype(np.int64) - p.b_zp).sum(axis=-2)
-    refuse_overflow(p.k, p.a_dtype, p.a_zp, p.b_dtype, p.b_zp, absolute)
+        absolute = np.abs(w.astype(np.int64) - p.b_zp.data).sum(axis=-2)
+    refuse_overflow(p.k, reach(p.a_dtype, p.a_zp), reach(p.b_dtype, p.b_zp), absolute)
 
 
-def refuse_overflow(k: int, a_dtype: str, a_zp: int, b_dtype: str, b_zp: np.ndarray,
-                    absolute: np.ndarray | None) -> None:
-    """Raise Unsupported when sums over k could leave s32: by k, or by sum |w - zw| of constant weights (`absolute`)."""
-    most_a = max(abs(x - a_zp) for x in RANGES[a_dtype])
-    most_b = max(int(np.abs(x - b_zp.astype(np.int64)).max(initial=0)) for x in RANGES[b_dtype])
+def refuse_overflow(k: int, most_a: int, most_b: int, absolute: np.ndarray | None) -> None:
+    """Raise Unsupported when sums over k could leave s32: by the most that factors reach, or by sum |w - zw|."""
     bound = k * most_a * most_b
     if bound >= 2**31 and absolute is not None:
         bound = most_a * int(absolute.max(initial=0))
@@ -190,31 +231,29 @@ def _compensated(e: Epilogue, p: IntegerMatmul, constants: Arrays) -> Expr:
 
     a' is u8 (s8 + 128), w' is s8 (u8 - 128).
 
-    With za, zw shifted likewise: acc = R - za * colsum(w') - zw * rowsum(a') + k * za * zw, all modulo 2**32.
+    With za, zw shifted likewise and d = colsum(w') - k * zw: acc = R - za * d - zw * rowsum(a'), all modulo 2**32.
     """
-    za = p.a_zp + (128 if p.a_dtype == "s8" else 0)
-    zw = p.b_zp.astype(np.int64) - (128 if p.b_dtype == "u8" else 0)
-    total, last = acc(), len(e.out) - 1
-    weights = constants[p.b]
-    constant = wrapped(p.k * za * zw)
-    if za and weights is not None and weights.ndim == 2:
-        constant = wrapped(constant.astype(np.int64) - za * column_sums(p, weights))
-    elif za:
-        shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]  # 2-D weights of a 1-D source: (n,)
-        sums = e.slot(Source("column sums", "s32", shape), "column sums")
-        total = total - sums * e.parameter([za], "s32", None)
-    if zw.any():
-        rows = e.slot(Source("row sums", "s32", (*p.rows, 1)), "row sums")
-        total = total - rows * e.parameter(wrapped(zw), "s32", last)
-    return total + e.parameter(constant, "s32", last) if constant.any() else total
+    za = p.a_zp.shifted(128 if p.a_dtype == "s8" else 0)
+    zw = p.b_zp.shifted(-128 if p.b_dtype == "u8" else 0)
+    total = acc()
+    if not za.absent:
+        d = _centred_column_sums(e, p, zw, constants[p.b])
+        if isinstance(d, Expr):
+            total = total - d * za.expr(e)
+        elif za.data is None or d.data is None or za.data.size != 1:
+            total = total - d.expr(e) * za.expr(e)
+        else:
+            total = total + known(-int(za.data) * d.data, d.shape).expr(e)
+    if not zw.absent:
+        total = total - e.slot(Source("row sums", "s32", (*p.rows, 1)), "row sums") * zw.expr(e)
+    return total
 
 
-def wrapped(x: np.ndarray) -> np.ndarray:
-    """Modulo 2**32, as s32."""
-    return np.atleast_1d(x).astype(np.int64).astype(np.uint32).view(np.int32)
-
-
-def column_sums(p: IntegerMatmul, weights: np.ndarray) -> np.ndarray:
-    """sum_k w' of 2-D weights, w' = w as s8 (u8 - 128)."""
-    w = weights.astype(np.int64) - (128 if p.b_dtype == "u8" else 0)
-    return np.asarray(w.sum(axis=1 if p.transpose_b else 0))
+def _centred_column_sums(e: Epilogue, p: IntegerMatmul, zw: Numbers, weights: np.ndarray | None) -> Numbers | Expr:
+    """sum_k w' - zw for every column; known for one matrix of constant weights, else from the packed weights."""
+    if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
+        w = weights.astype(np.int64) - (128 if p.b_dtype == "u8" else 0)
+        return known(w.sum(axis=1 if p.transpose_b else 0) - p.k * zw.data, (p.n,))
+    shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]  # 2-D weights of a 1-D source: (n,)
+    sums = e.slot(Source("column sums", "s32", shape), "column sums")
+    return sums if zw.absent else sums - zw.expr(e) * p.k

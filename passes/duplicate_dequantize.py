@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 from graphq.ir import Graph
+from graphq.passes.fuse_anchor import DEQUANTIZES
 
 
 def duplicate_dequantize(graph: Graph) -> int:
-    """dequantize with n users -> n dequantizes; the number added. A returned one keeps one for the return alone."""
+    """(dynamic_)dequantize with n users -> n of them; the number added. A returned one keeps one for that alone."""
     count = 0
     for node in list(graph.nodes):
-        if node.op.name != "dequantize":
+        if node.op.name not in DEQUANTIZES:
             continue
         out = node.output
         for user in out.users if out.is_output else out.users[1:]:

@@ -18,10 +18,13 @@ ANCHORS = frozenset({"matmul", "convolution", "conv_transpose", "max_pool", "avg
                      "interpolate"})
 """Operations whose partitions begin with the dequantize of their operands."""
 
+DEQUANTIZES = ("dequantize", "dynamic_dequantize")
+"""With scales that are known, and with tensors."""
+
 
 def ends_chain(node: Node) -> str | None:
     """A reason why an epilogue ends before `node`, or None; empty for a dequantize that the next partition needs."""
-    if node.op.name == "dequantize" and any(user.op.name in ANCHORS for user in node.output.users):
+    if node.op.name in DEQUANTIZES and any(user.op.name in ANCHORS for user in node.output.users):
         return ""
     return refuses(node)
 
@@ -42,8 +45,12 @@ class FuseAnchor(Fusion):
         return g.repeat(RULES, y, max=MAX_EPILOGUE, where=ends_chain)
 
     def absorbs(self, node: Node) -> bool:
-        """A post-op's second operand may be dequantized on the way in; a constant's dequantize folds instead."""
-        if node.op.name != "dequantize" or refuses(node) is not None or next(node.operands).data is not None:
+        """A post-op's second operand may be dequantized, or a scale multiplied, on the way in; a constant's folds."""
+        if refuses(node) is not None or all(v.data is not None for v in node.operands):
+            return False
+        if node.op.name == "multiply":
+            return all(v.shape is not None and len(v.shape) < 2 for v in node.operands)
+        if node.op.name not in DEQUANTIZES:
             return False
         return self.takes_dequantize or not any(u.node and u.node.op.name in self.operations for u in node.output.uses)
 

@@ -282,11 +282,11 @@ def test_a_returned_matmul_still_fuses():
     (bare(), "x: u8[3], w: s8[3]", "one-dimensional"), (bare(), "x: u8[4,3], w: s8[3]", "one-dimensional"),
     (bare(), "x: u8[4,70000], w: s8[70000,2]", "sums over k = 70000 can reach"),
     ("\n %0 = dequantize(x, scales=[1])\n %1 = matmul(%0, w)\n return %1", "x: u8[4,3], w: f32[3,2]",
-     "expected dequantize, found input w: f32[3,2]"),
+     "expected dequantize or dynamic_dequantize, found input w: f32[3,2]"),
     ("\n %0 = dequantize(w, scales=[1])\n %1 = matmul(x, %0)\n return %1", "x: f32[4,3], w: u8[3,2]",
-     "expected dequantize, found input x: f32[4,3]"),
+     "expected dequantize or dynamic_dequantize, found input x: f32[4,3]"),
     ("\n %0 = relu(x)\n %1 = dequantize(w, scales=[1])\n %2 = matmul(%0, %1)\n return %2", "x: f32[4,3], w: u8[3,2]",
-     "expected dequantize, found relu (%0): f32[4,3]"),
+     "expected dequantize or dynamic_dequantize, found relu (%0): f32[4,3]"),
 ])
 def test_refusals(statements, inputs, reason):
     g = parse(text_of(statements, inputs))
