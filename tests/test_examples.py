@@ -3,8 +3,10 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -59,3 +61,35 @@ def test_write_a_pass_has_passing_tests(tmp_path):
     out = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, "-c", os.devnull,
               ROOT / "examples" / "write_a_pass.py", cwd=tmp_path)
     assert re.search(r"^7 passed", out, re.MULTILINE), out
+
+
+NET = """<ir_version: 8, opset_import: ["" : 17]> net (float[n, 3, 12, 12] x) => (float[n, 4] y)
+    { c = Conv <pads = [1, 1, 1, 1]> (x, w)  r = Relu (c)  m = GlobalAveragePool (r)  f = Flatten (m)
+      y = Gemm <transB = 1> (f, v, b) }"""
+
+
+def test_onnx_int8_of_any_file(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    rng = np.random.default_rng(0)
+    m = onnx.parser.parse_model(NET)
+    m.graph.initializer.extend(onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+                               for name, shape in {"w": (8, 3, 3, 3), "v": (4, 8), "b": (4,)}.items())
+    onnx.save(m, tmp_path / "net.onnx")
+    np.savez(tmp_path / "inputs.npz", x=rng.standard_normal((2, 3, 12, 12)).astype(np.float32))
+    script = ROOT / "examples" / "onnx_int8.py"
+    out = run(script, "--model", "net.onnx", "--inputs", "inputs.npz", "--save", "int8.onnx", cwd=tmp_path)
+    assert f"net.onnx: 100% of {2 * 8 * 144 * 27 + 2 * 32} multiply-accumulates" in out
+    assert float(re.search(r"y: cosine of both results ([\d.]+)", out)[1]) > 0.999
+    again = run(script, "--model", "int8.onnx", cwd=tmp_path)
+    assert "int8.onnx: 100% of" in again and "the file has quantization of its own" in again
+
+
+def test_onnx_int8_reads_text(tmp_path):
+    pytest.importorskip("onnx")
+    script = ROOT / "examples" / "onnx_int8.py"
+    if find_spec("PIL") is None or find_spec("rapidocr_onnxruntime") is None:
+        done = subprocess.run([sys.executable, script], capture_output=True, encoding="utf-8", cwd=tmp_path)
+        assert done.returncode == 1 and "this example needs" in done.stderr and "pip install" in done.stderr
+        return
+    out = run(script, "Twelve 8-bit words", cwd=tmp_path)
+    assert out.count("'Twelve 8-bit words'") == 3

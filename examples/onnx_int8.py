@@ -1,0 +1,229 @@
+"""An ONNX model from a package, quantised to int8 and run: text is read from pictures, and anyone can check it.
+
+    python examples/onnx_int8.py [TEXT ...] [--threads N] [--save FILE.onnx]
+    python examples/onnx_int8.py --model FILE.onnx [--inputs FILE.npz] [--threads N] [--save FILE.onnx]
+
+The first form takes the text recogniser of PP-OCRv4 out of the package rapidocr-onnxruntime (Apache-2.0), quantises
+it by what it sees on a few pictures, and reads lines of text that Pillow draws, in f32 and in int8. It needs
+
+    pip install "graphq[onnx]" pillow && pip install --no-deps rapidocr-onnxruntime==1.4.4
+
+The second form takes any ONNX file. One without quantization is quantised by the arrays in FILE.npz (named as the
+inputs), or by random ones; one with it runs as it is.
+"""
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import graphq as gq
+from graphq.passes.fold_scales import fold_scales
+
+LINES = ["Operator graphs in 8 bits", "The quick brown fox jumps", "over 13 lazy dogs, twice!", "pip install graphq"]
+SEEN = ["Sphinx of black quartz,", "judge my vow: 0123456789", "PACK MY BOX WITH FIVE", "(dozen) liquor jugs? 50%"]
+WIDTH = 480
+INT8 = ("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize", "quantize_linear", "dequantize_linear",
+        "matmul_integer", "conv_integer")
+
+
+def has_quantization(graph: gq.Graph) -> bool:
+    """Whether a graph says itself what is stored in integers."""
+    return any(n.op.name in INT8 for n in graph.nodes)
+
+
+def need(module: str, command: str) -> None:
+    """Leave, saying what to install, when a module is missing."""
+    if find_spec(module) is None:
+        sys.exit(f"this example needs {module}: {command}")
+
+
+def recogniser() -> tuple[Path, list[str]]:
+    """The model's file, and what its classes stand for: the blank of CTC, its characters, the space."""
+    need("onnx", 'pip install "graphq[onnx]"')
+    need("PIL", "pip install pillow")
+    need("rapidocr_onnxruntime", "pip install --no-deps rapidocr-onnxruntime==1.4.4")
+    import onnx
+
+    spec = find_spec("rapidocr_onnxruntime")
+    assert spec is not None and spec.origin is not None
+    path = Path(spec.origin).parent / "models" / "ch_PP-OCRv4_rec_infer.onnx"
+    if not path.exists():
+        sys.exit(f"{path} is missing: pip install --no-deps rapidocr-onnxruntime==1.4.4")
+    (characters,) = (p.value for p in onnx.load(path).metadata_props if p.key == "character")
+    return path, ["", *characters.splitlines(), " "]
+
+
+def picture(text: str) -> np.ndarray:
+    """The text, black on white, as the model takes it: [1, 3, 48, WIDTH], numbers from -1 to 1, grey to the right."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.load_default(34)
+    box = font.getbbox(text)
+    page = Image.new("L", (int(box[2]) + 16, 48), 255)
+    ImageDraw.Draw(page).text((8, 4), text, fill=0, font=font)
+    pixels = np.asarray(page.resize((min(page.width, WIDTH), 48)), np.float32) / 127.5 - 1
+    out = np.zeros((1, 3, 48, WIDTH), np.float32)
+    out[..., :pixels.shape[1]] = pixels
+    return out
+
+
+def read(probabilities: np.ndarray, characters: Sequence[str]) -> str:
+    """The text of a CTC output [1, steps, classes]: repeats are one, blanks separate."""
+    best = probabilities[0].argmax(-1)
+    return "".join(characters[c] for k, c in enumerate(best) if c and (k == 0 or best[k - 1] != c))
+
+
+def u8_parameters(low: float, high: float) -> dict[str, Any]:
+    """Scale and zero point that map [low, high] and 0 to 0..255."""
+    low, high = min(low, 0.0), max(high, 1e-6)
+    scale = (high - low) / 255
+    return {"scales": [scale], "zps": [round(-low / scale)]}
+
+
+def quantised(graph: gq.Graph, samples: Sequence[dict[str, np.ndarray]]) -> gq.Graph:
+    """The graph with quantize -> dequantize in front of every operand of a matmul or convolution.
+
+    Constant weights become s8 with a scale for each output channel; everything else u8 by the range that it has over
+    the samples. What that leaves to integers is for the compiler to find out.
+    """
+    graph = graph.copy()
+    products = [n for n in graph.nodes if n.op.name in ("matmul", "convolution")]
+    watched = list(dict.fromkeys(v for n in products for v in list(n.operands)[:2] if v.data is None))
+    probe, places = graph.copy(), [_place(graph, v) for v in watched]
+    probe.set_outputs([_at(probe, place) for place in places], [f"range{k}" for k in range(len(places))])
+    seen = [gq.compile(probe)(s) for s in samples]
+    seen = [s if isinstance(s, dict) else {"range0": s} for s in seen]
+    ranges = {v: (min(float(s[f"range{k}"].min()) for s in seen), max(float(s[f"range{k}"].max()) for s in seen))
+              for k, v in enumerate(watched)}
+    for node in products:
+        for k, v in enumerate(list(node.operands)[:2]):
+            with graph.before(node):
+                new = _weights(graph, node, v.data) if v.data is not None else _activations(graph, v, ranges[v])
+            graph.replace_uses(v, new, [u for u in v.uses if u.node is node and node.inputs[k] is v])
+    graph.prune()
+    return graph
+
+
+def _place(graph: gq.Graph, value: gq.Value) -> tuple[int, int]:
+    """Where a value comes from, in a form that holds for copies: the number of its node (-1: an input), and its own."""
+    if value.node is None:
+        return -1, list(graph.inputs).index(value)
+    return list(graph.nodes).index(value.node), value.index
+
+
+def _at(graph: gq.Graph, place: tuple[int, int]) -> gq.Value:
+    node, k = place
+    return graph.inputs[k] if node < 0 else list(graph.nodes)[node].outputs[k]
+
+
+def _weights(g: gq.Graph, node: gq.Node, w: np.ndarray) -> gq.Value:
+    """s8 weights, dequantized along the output channels."""
+    if node.op.name == "convolution":
+        axis = 0 if node.attrs["weights_format"] == "OIX" else w.ndim - 1
+    else:
+        axis = w.ndim - (2 if node.attrs["transpose_b"] else 1)
+    others = tuple(k for k in range(w.ndim) if k != axis)
+    scales = np.maximum(np.abs(w).max(axis=others, keepdims=True), 1e-9) / 127
+    q = g.constant(np.rint(w / scales).astype(np.int8))
+    return g.dequantize(q, qtype="per_channel", axis=axis, scales=scales.reshape(-1).tolist())
+
+
+def _activations(g: gq.Graph, v: gq.Value, limits: tuple[float, float]) -> gq.Value:
+    u8 = u8_parameters(*limits)
+    return g.dequantize(g.quantize(v, dtype="u8", **u8), **u8)
+
+
+def milliseconds(models: Sequence[gq.CompiledGraph], feeds: dict[str, np.ndarray], rounds: int = 15) -> list[float]:
+    """The median time of each model, in turns."""
+    times: list[list[float]] = [[] for _ in models]
+    for _ in range(rounds):
+        for model, out in zip(models, times, strict=True):
+            start = time.perf_counter()
+            model(feeds)
+            out.append(1e3 * (time.perf_counter() - start))
+    return [statistics.median(t) for t in times]
+
+
+def made(path: Path, samples: Sequence[dict[str, np.ndarray]], threads: int | None,
+         save: Path | None) -> tuple[gq.CompiledGraph, gq.CompiledGraph]:
+    """A file compiled as it is, and in int8, at the shapes of the samples."""
+    graph = gq.load_onnx(path)
+    graph = graph.specialise({n: gq.TensorType(gq.dtypes.as_dtype(x.dtype), x.shape) for n, x in samples[0].items()})
+    narrow = graph
+    if not has_quantization(graph):
+        narrow = graph.copy()
+        fold_scales(narrow)  # batch normalisation into weights, before these become integers
+        narrow = quantised(narrow, samples)
+    if save is not None:
+        gq.save_onnx(narrow, save)
+    wide_model, model = gq.compile(graph, threads=threads), gq.compile(narrow, threads=threads)
+    print(f"{path.name}: {model.coverage()}")
+    return wide_model, model
+
+
+def any_file(path: Path, inputs: Path | None, threads: int | None, save: Path | None) -> None:
+    """Any model: how near int8 comes to f32, and how fast both are."""
+    need("onnx", 'pip install "graphq[onnx]"')
+    rng = np.random.default_rng(0)
+    graph = gq.load_onnx(path)
+    feeds: dict[str, np.ndarray] = {}
+    for v in graph.inputs:
+        shape = tuple(1 if d is None else d for d in v.shape or ())
+        x = rng.standard_normal(shape) if v.dtype.kind == "float" else rng.integers(0, 2, shape)
+        feeds[str(v.name)] = x.astype(v.dtype.numpy)
+    if inputs is not None:
+        with np.load(inputs) as z:
+            feeds |= {n: z[n] for n in feeds if n in z.files}
+    wide, model = made(path, [feeds], threads, save)
+    if has_quantization(wide.source):
+        print(f"the file has quantization of its own; it takes {milliseconds([model], feeds)[0]:.2f} ms")
+        return
+    a, b = (m(feeds) for m in (wide, model))
+    for name in wide.source.output_names:
+        x, y = (np.asarray(o[name] if isinstance(o, dict) else o, np.float64).ravel() for o in (a, b))
+        size = float(np.linalg.norm(x) * np.linalg.norm(y))
+        print(f"{name}: cosine of both results {float(x @ y) / max(size, 1e-30):.5f}")
+    before, after = milliseconds([wide, model], feeds)
+    print(f"the file as it is {before:.2f} ms, in int8 {after:.2f} ms: {before / after:.1f} times as fast")
+
+
+def read_lines(lines: Sequence[str], threads: int | None, save: Path | None) -> int:
+    """Draw the lines and read them; the number of those that int8 reads otherwise than f32."""
+    path, characters = recogniser()
+    wide, model = made(path, [{"x": picture(t)} for t in SEEN], threads, save)
+    different = 0
+    for text in lines:
+        x = picture(text)
+        f32, int8 = (read(m(x=x), characters).strip() for m in (wide, model))
+        different += f32 != int8
+        print(f"drawn {text!r}\n  f32 {f32!r}\n  int8 {int8!r}{'' if f32 == int8 else '  (differs)'}")
+    before, after = milliseconds([wide, model], {"x": picture(lines[0])})
+    print(f"a line takes {before:.1f} ms in f32, {after:.1f} ms in int8: {before / after:.1f} times as fast")
+    return different
+
+
+def main() -> int:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", nargs="*", help="lines to draw and read")
+    parser.add_argument("--model", type=Path, metavar="FILE.onnx")
+    parser.add_argument("--inputs", type=Path, metavar="FILE.npz")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--save", type=Path, metavar="FILE.onnx", help="write the quantised model there")
+    given = parser.parse_args()
+    if given.model is not None:
+        any_file(given.model, given.inputs, given.threads, given.save)
+        return 0
+    return read_lines(given.text or LINES, given.threads, given.save)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
