@@ -16,10 +16,12 @@ from graphq.kernels.lower_conv import lower_convolution
 from graphq.kernels.lower_interpolate import lower_interpolate
 from graphq.kernels.lower_matmul import lower_matmul
 from graphq.kernels.lower_pool import lower_pool
+from graphq.kernels.lower_row import lower_row
 from graphq.matmul_4bit_steps import matmul_4bit_steps
 from graphq.partition_steps import eltwise_steps, matmul_steps
 from graphq.plan_builder import PlanBuilder
 from graphq.pool_steps import pool_steps
+from graphq.row_steps import row_steps
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ ANCHORS: dict[str, Anchor] = {
     "matmul": Anchor(lower_matmul, matmul_steps),
     "matmul_4bit": Anchor(lower_matmul_4bit, matmul_4bit_steps),
     "pool": Anchor(lower_pool, pool_steps),
+    "row": Anchor(lower_row, row_steps),
     "interpolate": Anchor(lower_interpolate, interpolate_steps),
     "concat": Anchor(lower_concat, concat_steps),
     "eltwise": Anchor(lower_eltwise, eltwise_steps),

@@ -11,6 +11,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.kernels import math
 from graphq.kernels.expression import KINDS, STORAGE, Expr, const, load, maximum, op, select
 from graphq.kernels.expression import minimum as least
+from graphq.node import PLACE
 
 
 class Unsupported(Exception):  # a refusal with its reason, not a defect
@@ -24,7 +25,7 @@ class Source:
     `shape` is the shape under which it broadcasts to the output; that of a table, which is the same for all, is ().
     """
 
-    place: Literal["input", "parameter", "table", "column sums", "row sums", "compensation"]
+    place: Literal["input", "parameter", "table", "column sums", "row sums", "compensation", "row numbers"]
     dtype: str
     shape: tuple[int, ...]
     index: int = 0
@@ -297,16 +298,16 @@ Anchor = tuple[Node, Callable[[list[Any]], Expr]]
 
 
 def translate(e: Epilogue, body: Graph, anchor: Anchor | None = None, skip: Iterable[Node] = (),
-              own: Container[int] = ()) -> Expr:
-    """The expression of the body's result.
+              own: Container[int] = (), result: Value | None = None) -> Expr:
+    """The expression of the body's result; or of `result`, a value that lane-wise nodes compute, in its precision.
 
     `anchor` is a node and the expression of its result from those of its operands. What only its kernel reads counts as
     None: results of the nodes in `skip`, and the anchor's operands of the numbers in `own`. Raises Unsupported when an
     operation, a type or a shape does not allow it.
     """
-    result = body.outputs[0]
+    inner, result = result, body.outputs[0] if result is None else result
     known: dict[Value, Any] = {v: None for n in skip for v in n.outputs}
-    for node in body.nodes:
+    for node in body.nodes if inner is None else above(inner):
         if node.output in known:
             continue
         is_anchor = anchor is not None and node is anchor[0]
@@ -321,7 +322,19 @@ def translate(e: Epilogue, body: Graph, anchor: Anchor | None = None, skip: Iter
         raise Unsupported(f"the result {result.type} has not the shape {list(e.out)}")
     if result.dtype.name not in STORAGE:
         raise Unsupported(f"kernels do not store {result.dtype}")
-    return known[result]
+    return known[result] if inner is None else _intermediate(known[inner], inner)
+
+
+def above(value: Value) -> list[Node]:
+    """The nodes that compute `value`, in graph order."""
+    found: dict[Node, None] = {}
+    work = [value.node]
+    while work:
+        node = work.pop()
+        if node is not None and node not in found:
+            found[node] = None
+            work += [v.node for v in node.operands]
+    return sorted(found, key=PLACE)
 
 
 def _intermediate(y: Expr, value: Value) -> Expr:

@@ -55,11 +55,12 @@ class Lowered:
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The partition's result in NumPy, bit for bit what every kernel gives, for the arrays of its inputs."""
         total = None if self.anchor is None else self.anchor.accumulate(inputs)
-        operands = [_operand(s, inputs) for s in self.sources]
+        operands = [operand(s, inputs) for s in self.sources]
         return np.ascontiguousarray(np.broadcast_to(evaluate(self.store, total, operands), self.out))
 
 
-def _operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray:
+def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    """The array of an operand slot, in the shape under which it broadcasts; a table as it is."""
     if source.place == "table":
         assert source.data is not None
         return source.data

@@ -259,8 +259,8 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
 class _Block:
     """The emission of one epilogue over a block of rows x cols outputs."""
 
-    def __init__(self, builder: ir.IRBuilder, store: Store, lanes: int) -> None:
-        self.builder, self.store, self.lanes = builder, store, lanes
+    def __init__(self, builder: ir.IRBuilder, store: Store, lanes: int, into_acc: bool) -> None:
+        self.builder, self.store, self.lanes, self.into_acc = builder, store, lanes, into_acc
         self.expr = lower(store.expr)
         self.nodes = list(walk(self.expr))
         self.rates = _rates(self.nodes)
@@ -274,7 +274,7 @@ class _Block:
         b, lanes, store = self.builder, self.lanes, self.store
         read = partial(Operand.read, b, args, batch=batch, i0=i0, j0=j0)
         self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
-        out = read(store.slots, store.dtype, "vector")
+        out = None if self.into_acc else read(store.slots, store.dtype, "vector")
         fixed: dict[Expr, ir.Value] = {}
         emit_nodes(b, self.at("scalar"), fixed, lanes, partial(self.broadcast, None))
         with counted(b, c64(0), rows) as r:
@@ -282,7 +282,7 @@ class _Block:
             emit_nodes(b, self.at("row"), per_row, lanes, partial(self.broadcast, r))
             self.rows = {slot: operand.row(b, r) for slot, operand in self.operands.items()}
             self.acc_row = b.add(acc, b.mul(r, ldacc))
-            self.out_row = out.row(b, r)
+            self.out_row = self.acc_row if out is None else out.row(b, r)
             done = c64(0)
             for width in dict.fromkeys((unroll, 1)):
                 stop = b.sub(cols, b.urem(b.sub(cols, done), c64(width * lanes)))
@@ -326,19 +326,20 @@ class _Block:
 
 
 @cache
-def epilogue(store: Store, lanes: int, unroll: int = 1) -> Callable[..., None]:
+def epilogue(store: Store, lanes: int, unroll: int = 1, into_acc: bool = False) -> Callable[..., None]:
     """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc): it writes rows x cols outputs from (i0, j0) on.
 
     `args` is the address of the argument block; the accumulator of output (r, c) of the block is the s32 or f32 at
     acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16), `unroll` of them a turn of the loop; the last one of
     a row is masked. Nothing outside the operands and outputs is read or written. Unrolling gained nothing where it was
-    measured (Zen 4: relu, requantise, exp, tanh, 8 and 16 lanes).
+    measured (Zen 4: relu, requantise, exp, tanh, 8 and 16 lanes). With `into_acc` the outputs go to where accumulators
+    would lie, and no slot says where.
     """
     intp, uintp = types.intp, types.uintp
     signature = types.void(uintp, intp, intp, intp, intp, intp, uintp, intp)
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _Block(builder, store, lanes).emit(unroll, *values)
+        _Block(builder, store, lanes, into_acc).emit(unroll, *values)
         return context.get_dummy_value()
 
     @intrinsic

@@ -7,6 +7,7 @@ from typing import ClassVar
 from graphq.ir import Graph, Node
 from graphq.kernels.epilogue import RULES, Unsupported, refuses
 from graphq.kernels.lower import Lowered
+from graphq.kernels.lower_row import ROWS
 from graphq.partition import Fusion, extract
 from graphq.pattern import PatternLike
 from graphq.rewrite import Match
@@ -14,8 +15,7 @@ from graphq.rewrite import Match
 MAX_EPILOGUE = 24
 """Operations after the anchor: up to 20 unary and binary ones as in oneDNN's patterns, casts and quantize besides."""
 
-ANCHORS = frozenset({"matmul", "convolution", "conv_transpose", "max_pool", "avg_pool", "reduce_mean", "concat",
-                     "interpolate"})
+ANCHORS = frozenset({"matmul", "convolution", "conv_transpose", "max_pool", "avg_pool", "concat", "interpolate", *ROWS})
 """Operations whose partitions begin with the dequantize of their operands."""
 
 DEQUANTIZES = ("dequantize", "dynamic_dequantize")

@@ -20,6 +20,7 @@ from graphq.passes.fuse_interpolate import FuseInterpolate
 from graphq.passes.fuse_matmul import FuseFloatMatmul, FuseMatmul
 from graphq.passes.fuse_matmul_4bit import FuseMatmul4bit
 from graphq.passes.fuse_pool import FusePool
+from graphq.passes.fuse_row import FuseRow
 from graphq.rewrite import Pass, Refusal, Rewrite
 from graphq.text import SHORT, to_text
 from graphq.verify import verify
@@ -45,6 +46,7 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     FuseFloatConvolution(),
     FuseFloatMatmul(),
+    FuseRow(),
     FuseEltwise(),
     eliminate_dead_code,
 )

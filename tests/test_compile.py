@@ -410,13 +410,13 @@ def test_transposed_sources_are_copied_where_that_is_faster():
     assert steps("avx2", 64) and steps("amx", 64)
 
 
-@pytest.mark.parametrize("op", ["relu", "softmax"])
-def test_a_view_that_is_returned_is_written_directly(op):
+@pytest.mark.parametrize("op,attrs", [("relu", {}), ("pow", {"beta": 3})])
+def test_a_view_that_is_returned_is_written_directly(op, attrs):
     """By a kernel or a reference; what is also returned as it is takes a copy."""
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
     for both in (False, True):
         g = gq.Graph()
-        y = getattr(g, op)(g.input("x", shape=(3, 4), dtype="f32"))
+        y = getattr(g, op)(g.input("x", shape=(3, 4), dtype="f32"), **attrs)
         z = g.static_reshape(g.static_reshape(y, shape=[2, 6]), shape=[12])
         g.output(z, name="z")
         if both:

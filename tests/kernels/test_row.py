@@ -1,0 +1,144 @@
+"""Compiled operations along rows against their formulas, bit for bit, and against the reference."""
+import numpy as np
+import pytest
+from compiled import compiled_beside_reference
+from guarded_memory import guarded
+
+import graphq as gq
+from graphq.kernels import isa, row
+from graphq.kernels.expression import STORAGE, Store, acc, load
+from graphq.kernels.lower_row import NUMBERS, REDUCTIONS, ROWS
+from graphq.kernels.row_numbers import squares, total_of
+
+LENGTHS = (1, 2, 5, 8, 13, 16, 23, 40, 70)
+TOLERANCE = {"f32": 1e-5, "bf16": 8e-3, "f16": 1e-3}
+
+
+def apply(g, op, x, **attrs):
+    """The operation along the last axis of x, with gamma and beta as inputs where it takes them."""
+    n = x.type.dims[-1:]
+    if op in REDUCTIONS:
+        return getattr(g, op)(x, axes=[-1], keep_dims=True)
+    if op in ("softmax", "log_softmax"):
+        return getattr(g, op)(x, axis=-1, **attrs)
+    gamma, beta = (g.input(name, dtype="f32", shape=n) for name in ("gamma", "beta"))
+    return g.rms_norm(x, gamma) if op == "rms_norm" else g.layer_norm(x, gamma, beta, keep_stats=False)
+
+
+def graph(op, n, dtype="f32", shape=(3, 4), **attrs):
+    g = gq.Graph()
+    g.output(apply(g, op, g.input("x", dtype=dtype, shape=(*shape, n)), **attrs), name="y")
+    return g
+
+
+@pytest.mark.parametrize("op", sorted(ROWS))
+@pytest.mark.parametrize("n", LENGTHS)
+def test_rows_of_floats(level, op, n):
+    got, want, text = compiled_beside_reference(graph(op, n), level)
+    assert f"row partition ({op})" in text
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", sorted(ROWS))
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_rows_of_halves(level, op, dtype):
+    got, want, _ = compiled_beside_reference(graph(op, 37, dtype), level)
+    wide = got.astype(np.float64), want.astype(np.float64)
+    np.testing.assert_allclose(*wide, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("op", ["softmax", "layer_norm"])
+def test_a_chain_before_and_after(level, op):
+    """Dequantize, a residual and a mask before; scale, residual and quantize after."""
+    g = gq.Graph()
+    x, z = g.input("x", dtype="u8", shape=(2, 3, 5, 40)), g.input("z", dtype="s8", shape=(2, 3, 5, 40))
+    mask, rows = g.input("mask", dtype="f32", shape=(2, 1, 1, 40)), g.input("rows", dtype="f32", shape=(5, 1))
+    y = g.add(g.add(g.dequantize(x, scales=[0.02], zps=[100]), g.dequantize(z, scales=[0.1])), mask)
+    y = g.multiply(g.add(apply(g, op, y), x_f32 := g.input("r", dtype="f32", shape=(2, 3, 5, 40))), rows)
+    g.output(g.quantize(y, dtype="u8", scales=[0.01], zps=[100]), name="y")
+    got, want, text = compiled_beside_reference(g, level)
+    assert x_f32 and text.count("partition") == 2  # the headline and one row
+    off = np.abs(got.astype(int) - want)
+    assert off.max() <= 1 and (off > 0).sum() <= 1
+
+
+@pytest.mark.parametrize("op", ["reduce_mean", "reduce_max"])
+def test_an_epilogue_of_reduced_rows(level, op):
+    g = gq.Graph()
+    x, z = g.input("x", dtype="u8", shape=(2, 7, 40)), g.input("z", dtype="f32", shape=(7, 1))
+    y = g.multiply(apply(g, op, g.square(g.dequantize(x, scales=[0.02], zps=[100]))), z)
+    g.output(g.quantize(g.add(y, g.input("b", dtype="f32", shape=(1,))), dtype="s8", scales=[0.1]), name="y")
+    got, want, text = compiled_beside_reference(g, level)
+    assert text.count("partition") == 2 and np.abs(got.astype(int) - want).max() <= 1
+
+
+@pytest.mark.parametrize("mode", ["none", "inf_as_zero"])
+def test_softmax_of_infinities_and_nan(level, mode):
+    inf, nan = np.inf, np.nan
+    x = np.float32([[0, -inf, 1, -200], [-inf] * 4, [nan, 0, 1, 2], [inf, 0, 1, 2], [-0.0, 0, -0.0, 0],
+                    [3e38, -3e38, 0, 1]])
+    g = graph("softmax", 4, shape=(6,), mode=mode)
+    model = gq.compile(g, isa=level, strict=True)
+    with np.errstate(all="ignore"):
+        got, want, reference = model(x=x), model.formula(x=x), gq.reference(g, x=x)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_allclose(got, reference, rtol=1e-6)
+    assert got[0, 1] == got[0, 3] == 0
+
+
+@pytest.mark.parametrize("op", ["reduce_max", "reduce_min", "reduce_sum"])
+@pytest.mark.parametrize("n", [4, 19])
+def test_reductions_of_special_values(level, op, n):
+    x = np.random.default_rng(0).choice(np.float32([np.nan, np.inf, -np.inf, -0.0, 0.0, 1, -2, 3e38]), (3, 64, n))
+    x[0] = np.nan_to_num(x[0], nan=5)
+    model = gq.compile(graph(op, n, shape=(3, 64)), isa=level, strict=True)
+    with np.errstate(all="ignore"):
+        got, want, reference = model(x=x), model.formula(x=x), gq.reference(graph(op, n, shape=(3, 64)), x=x)
+    np.testing.assert_array_equal(got, want)
+    if op != "reduce_sum":
+        np.testing.assert_array_equal(got, reference)
+
+
+def test_a_small_deviation_beside_a_large_mean():
+    """The mean is exact to the last bit, and subtracted before squares are taken."""
+    x = np.float32(1000) + np.random.default_rng(0).normal(size=(3, 4, 70)).astype(np.float32) * np.float32(0.01)
+    g = graph("layer_norm", 70)
+    arrays = {"x": x, "gamma": np.ones(70, np.float32), "beta": np.zeros(70, np.float32)}
+    np.testing.assert_allclose(gq.compile(g)(**arrays), gq.reference(g, arrays), rtol=2e-4, atol=5e-3)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_thread_counts_and_splits(threads):
+    g = graph("softmax", 100, shape=(7, 130))
+    x = gq.testing.random_inputs(g)
+    assert gq.compile(g, threads=threads)(**x).tobytes() == gq.compile(g, isa="scalar", threads=1)(**x).tobytes()
+
+
+@pytest.mark.parametrize("how", sorted(ROWS))
+@pytest.mark.parametrize("n", [1, 7, 37])
+def test_nothing_beyond_the_buffers_is_touched(level, how, n):
+    """Source, room, numbers and result lie at the end of readable memory."""
+    chosen = next(one for one in isa.available() if one.name == level)
+    reduces = how in REDUCTIONS
+    x, out = guarded(np.ones((2, n), np.float32)), guarded(np.zeros((2, 1 if reduces else n), np.float32))
+    store, prologue = Store(acc("f32"), "f32"), Store(load(0, "f32", "vector"), "f32")
+    step = row.plan_row(how, prologue, store, 1, 2, n, chosen, direct=True, reduces=reduces)
+    room = guarded(np.zeros((step.blocks, n), np.float32))
+    numbers = guarded(np.zeros((NUMBERS.get(how, 1), 2), np.float32))
+    epsilon = guarded(np.float32([1e-5]))
+    header = {row.ROOM: room.ctypes.data, row.NUMBERS: numbers.ctypes.data, row.EPSILON: epsilon.ctypes.data}
+    step.run(step.arguments(header, [(x.ctypes.data, 0, 4 * n), (out.ctypes.data, 0, out.strides[0])]))
+    assert (out[0] == out[1]).all() and np.isfinite(out).all()
+
+
+def test_sums_in_their_order():
+    """Chains of 8 lanes, then halves; the rest follows, four squares of it unfused."""
+    big = np.float32(2**24)
+    x = np.zeros((1, 13), np.float32)
+    x[0, [0, 4, 8]] = big, -big, 1
+    assert total_of(x)[0] == 1  # lanes 0 and 4 cancel first
+    x[0, [0, 4, 8, 12]] = 1, 2, 3, 4
+    assert squares(x)[0] == 30
+    d = np.float32([[1] + [0] * 7 + [1 + 2**-12, 0, 0, 0, 0]])
+    assert squares(d)[0] == np.float32(1) + np.float32(1 + 2**-11)  # the square loses 2**-24
+    assert STORAGE["f32"] == squares(d).dtype
