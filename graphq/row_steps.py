@@ -33,7 +33,7 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     step = row.plan_row(r.how, r.prologue, lowered.store, space.batch, space.m, space.n, b.level, direct=r.direct,
                         reduces=r.reduces, threads=b.threads, cache=b.cache)
     room = b.temporary(step.blocks * step.header[row.ROOM + 1])
-    epsilon = b.constant(np.float32([r.epsilon]))
+    epsilon = b.constant(np.array([r.epsilon], np.float32))
     header = {row.ROOM: Ref(room), row.NUMBERS: Ref(numbers), row.EPSILON: Ref(epsilon)}
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, slots)

@@ -99,16 +99,15 @@ def _how(node: Node) -> str:
 
 def _result(e: Epilogue, node: Node, dims: tuple[int, ...]) -> Expr:
     """The operation's result from what kernels leave."""
-    shape = (*dims[:-1], 1)
-    a, b = (e.slot(Source("row numbers", "f32", shape, k), ("row numbers", k)) if k < NUMBERS.get(node.op.name, 0)
-            else None for k in range(2))
+    shape, count = (*dims[:-1], 1), NUMBERS.get(node.op.name, 0)
+    numbers = [e.slot(Source("row numbers", "f32", shape, k), ("row numbers", k)) for k in range(count)]
     match node.op.name:
         case "softmax" | "rms_norm":
-            return acc("f32") * a
+            return acc("f32") * numbers[0]
         case "log_softmax":
-            return (acc("f32") - a) - b
+            return (acc("f32") - numbers[0]) - numbers[1]
         case "layer_norm":
-            return (acc("f32") - a) * b
+            return (acc("f32") - numbers[0]) * numbers[1]
     return acc("f32")
 
 

@@ -183,8 +183,17 @@ def _extreme(b: Any, row: Row, how: str) -> Any:
     return fold(b, row.lanes([first], turn)[0], lambda x, y: take(getattr(x.type, "count", 1), x, y))
 
 
-def _softmax(b: Any, row: Row, room: Any, epsilon: Any, inf_as_zero: bool) -> list[Any]:
+def _softmax(b: Any, row: Row, room: Any, epsilon: Any) -> list[Any]:
     """1 / the sum; the powers are in the room."""
+    return _normalised(b, row, room, inf_as_zero=False)
+
+
+def _softmax_inf_as_zero(b: Any, row: Row, room: Any, epsilon: Any) -> list[Any]:
+    """The same, with zeros for a row of -inf."""
+    return _normalised(b, row, room, inf_as_zero=True)
+
+
+def _normalised(b: Any, row: Row, room: Any, inf_as_zero: bool) -> list[Any]:
     total = _powers(b, row, _highest(b, row, inf_as_zero), room)
     one = ir.Constant(F32, 1.0)
     if inf_as_zero:
@@ -221,9 +230,8 @@ def _reduction(how: str) -> Callable[..., list[Any]]:
 
 
 LOOPS: dict[str, Callable[..., list[Any]]] = {
-    "softmax": lambda *args: _softmax(*args, inf_as_zero=False),
-    "softmax_inf_as_zero": lambda *args: _softmax(*args, inf_as_zero=True),
-    "log_softmax": _log_softmax, "layer_norm": _layer_norm, "rms_norm": _rms_norm,
+    "softmax": _softmax, "softmax_inf_as_zero": _softmax_inf_as_zero, "log_softmax": _log_softmax,
+    "layer_norm": _layer_norm, "rms_norm": _rms_norm,
     **{f"reduce_{how}": _reduction(how) for how in (*TERMS, *EXTREMES)},
 }
 """What emits the numbers of a row, by the row's operation."""
