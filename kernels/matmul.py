@@ -138,11 +138,16 @@ def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
     """Estimate cycles: four k are bound by products, by loads, by the latency of 4 or by the weights.
 
     A panel is one vector of 64 bytes, or two `parts` of 32 at twice the rate. Fitted on Zen 4: 24 cycles for four k of
-    6 x 64, 13 for 1 x 64; 30 for a tile's start and 3 for a vector of output.
+    6 x 64, 13 for 1 x 64; 30 for a tile's start, 9 for a row of it and 3 for a vector of output.
     """
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-    group = max(rows * panels, rows / parts + panels, 4, _stream(rows, panels, m))
-    return _tiles(rows, panels, m, n) * (-(-k // 4) * group + 30 + 3 * rows * panels * parts)
+
+    def cycles(panels: int) -> float:
+        group = max(rows * panels, rows / parts + panels, 4, _stream(rows, panels, m))
+        return -(-k // 4) * group + 30 + rows * (9 + 3 * panels * parts)
+
+    whole, rest = divmod(panel_count(n), panels)
+    return -(-m // rows) * (whole * cycles(panels) + (cycles(rest) if rest else 0))
 
 
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: int) -> float:
@@ -201,7 +206,8 @@ def build_avx512(kernel: Kernel, panels: int, emulated: bool, reading: str) -> s
     return _build_vector(kernel, panels, f"widened({kernel.dtypes[0]!r}, 16, {emulated})", reading)
 
 
-@register_kernel("matmul", DTYPES, ((6, 64), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
+@register_kernel("matmul", DTYPES, ((24, 16),), "avx512_vnni", partial(estimate_vnni, parts=1), readings=COPYING)
+@register_kernel("matmul", DTYPES, ((12, 32), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_vnni, parts=1))
 def build_vnni(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
     """Build vpdpbusd on 16 columns."""

@@ -38,6 +38,12 @@ def test_small_m_takes_small_tiles():
     assert tiles == [1, 2, 4, 6, 4, 4, 6]
 
 
+def test_few_columns_take_tall_tiles():
+    vnni = isa.level_named("avx512_vnni")
+    tiles = [select("matmul", U8, 10_000, n, 36, vnni).tile for n in (1, 16, 24, 32, 48, 64, 96)]
+    assert tiles == [(24, 16)] * 2 + [(12, 32)] * 2 + [(6, 64)] * 3
+
+
 def test_amx_takes_large_work_and_leaves_single_rows():
     amx = isa.level_named("amx")
     assert select("matmul", U8, 1024, 1024, 1024, amx).level == "amx"
