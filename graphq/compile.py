@@ -18,6 +18,7 @@ from graphq.kernels import isa as isa_levels
 from graphq.kernels.isa import Level
 from graphq.passes.pipeline import PIPELINE, run_passes
 from graphq.plan import build_plan, evaluate_formulas
+from graphq.profile import Profile, profile_steps
 from graphq.rewrite import Pass, Refusal
 from graphq.runtime import NativeStep, PythonStep, Runner
 from graphq.staged import StagedRunner
@@ -129,6 +130,20 @@ class CompiledGraph:
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
         evidence = {k: gather(plan, k, self.cache) for k in native} if plan else {}
         return explain(self.graph, plan, self.refusals, self.level, self.threads, evidence)
+
+    def profile(self, inputs: Mapping[str, Any] | None = None, /, *, runs: int = 20, **arrays: Any) -> Profile:
+        """How long each step takes: the least time of `runs` runs on these arrays, step by step in the plan's order.
+
+        Printed, it is a table; `steps` are the numbers. Of a graph in stages those of all parts after one another. (An
+        input named "runs" goes into the mapping.) Raises InputError as a call does, and unless runs is positive.
+        """
+        if not isinstance(runs, int) or isinstance(runs, bool) or runs < 1:
+            raise InputError(f"runs must be a positive int, got {runs!r}")
+        by_name = check_inputs(self.source, merge_inputs(inputs, arrays))
+        runner = (self._fixed or self._at_shapes(by_name)).runner
+        if isinstance(runner, StagedRunner):
+            return runner.profile(by_name, runs)
+        return profile_steps(runner, [by_name[n] for n in self.names if n not in self._constants], runs)
 
     def coverage(self) -> Coverage:
         """Which share of the multiply-accumulates integer partitions do, in all and by operation.

@@ -8,7 +8,10 @@ outputs, at each call. Neighbouring native steps run in one call; a Python step 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import groupby
+from time import perf_counter_ns
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -135,9 +138,12 @@ class _Patch(NamedTuple):
 
 
 class _Instance:
-    """What one caller at a time needs to run a plan: an arena, and argument words that point into it."""
+    """What one caller at a time needs to run a plan: an arena, and argument words that point into it.
 
-    def __init__(self, plan: Plan, offsets: Mapping[int, int], size: int) -> None:
+    Neighbouring native steps are one segment, or with `apart` each step is.
+    """
+
+    def __init__(self, plan: Plan, offsets: Mapping[int, int], size: int, *, apart: bool = False) -> None:
         try:
             self.room = np.empty(size + ALIGN, np.uint8)
         except MemoryError:
@@ -157,7 +163,13 @@ class _Instance:
                 at += 1
         self.views = {b: self._view(plan.buffers[b], offsets.get(b)) for b in range(len(plan.buffers))
                       if plan.buffers[b].place in ("arena", "constant") and plan.buffers[b].type is not None}
-        self.segments = self._cut(plan, [self.words.ctypes.data + 8 * s for s in starts])
+        self.segments = self._cut(plan, [self.words.ctypes.data + 8 * s for s in starts], apart)
+
+    def point_at(self, arrays: Sequence[np.ndarray]) -> None:
+        """Set the addresses of a call's inputs and outputs."""
+        addresses = [x.__array_interface__["data"][0] for x in arrays]
+        for word, array, offset in self.patches:
+            self.words[word] = addresses[array] + offset
 
     def _word(self, plan: Plan, word: int | Ref, at: int, base: int, offsets: Mapping[int, int], inputs: int) -> int:
         if not isinstance(word, Ref):
@@ -177,21 +189,17 @@ class _Instance:
         raw = self.arena[offset:offset + buffer.type.nbytes]
         return raw.view(buffer.type.dtype.numpy).reshape(buffer.type.dims)
 
-    def _cut(self, plan: Plan, addresses: list[int]) -> list[_Segment | PythonStep]:
+    def _cut(self, plan: Plan, addresses: list[int], apart: bool) -> list[_Segment | PythonStep]:
         out: list[_Segment | PythonStep] = []
-        group: list[tuple[NativeStep, int]] = []
         native = iter(addresses)
-        for step in [*plan.steps, None]:
-            if isinstance(step, NativeStep):
-                group.append((step, next(native)))
+        for alone, steps in groupby(plan.steps, lambda step: isinstance(step, PythonStep)):
+            if alone:
+                out += steps  # type: ignore[arg-type]
                 continue
-            if group:
-                out.append(_Segment(*(np.array(column, kind) for column, kind in (
-                    ([s.function for s, _ in group], np.int64), ([a for _, a in group], np.int64),
-                    ([s.blocks for s, _ in group], np.int64), ([s.parallel for s, _ in group], np.bool_)))))
-                group = []
-            if step is not None:
-                out.append(step)
+            calls = [(s.function, next(native), s.blocks, s.parallel) for s in steps if isinstance(s, NativeStep)]
+            for group in [[call] for call in calls] if apart else [calls]:
+                columns = zip(*group, strict=True)
+                out.append(_Segment(*map(np.array, columns, (np.int64, np.int64, np.int64, np.bool_))))
         return out
 
 
@@ -216,11 +224,7 @@ class Runner:
             instance = self.pool.pop()
         except IndexError:
             instance = _Instance(self.plan, self.offsets, self.arena_bytes)
-        arrays = [*inputs, *outs]
-        addresses = [x.__array_interface__["data"][0] for x in arrays]
-        words = instance.words
-        for word, array, offset in instance.patches:
-            words[word] = addresses[array] + offset
+        instance.point_at([*inputs, *outs])
         if self.parallel:
             with parallel_region(self.plan.threads):
                 self._run(instance, inputs, outs)
@@ -229,12 +233,29 @@ class Runner:
         self.pool.append(instance)
         return outs
 
+    def step_times(self, inputs: Sequence[np.ndarray], runs: int) -> np.ndarray:
+        """Run on checked arrays, each step by itself: the seconds of every step, [runs, steps]."""
+        outs = [np.empty(*spec) for spec in self.output_specs]
+        instance = _Instance(self.plan, self.offsets, self.arena_bytes, apart=True)
+        instance.point_at([*inputs, *outs])
+        times = np.empty((runs, len(instance.segments)))
+        with parallel_region(self.plan.threads) if self.parallel else nullcontext():
+            for run, step in np.ndindex(*times.shape):
+                start = perf_counter_ns()
+                self._segment(instance.segments[step], instance, inputs, outs)
+                times[run, step] = 1e-9 * (perf_counter_ns() - start)
+        return times
+
     def _run(self, instance: _Instance, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         for part in instance.segments:
-            if isinstance(part, _Segment):
-                self.run_plan(*part)  # type: ignore[misc]
-            else:
-                self._python(part, instance, inputs, outputs)
+            self._segment(part, instance, inputs, outputs)
+
+    def _segment(self, part: _Segment | PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
+                 outputs: Sequence[np.ndarray]) -> None:
+        if isinstance(part, _Segment):
+            self.run_plan(*part)  # type: ignore[misc]
+        else:
+            self._python(part, instance, inputs, outputs)
 
     def _python(self, step: PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
                 outputs: Sequence[np.ndarray]) -> None:

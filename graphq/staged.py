@@ -9,6 +9,7 @@ import numpy as np
 from graphq.coverage import Coverage, coverage, merged
 from graphq.interpret import evaluate
 from graphq.ir import Graph
+from graphq.profile import Profile, StepTime
 from graphq.runtime import Plan
 from graphq.stages import stages
 
@@ -60,6 +61,17 @@ class StagedRunner:
         if self.tail is not None:
             lines.append(report(self.tail))
         return "\n".join(lines)
+
+    def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
+        """The steps of all compiled parts."""
+        steps: list[StepTime] = []
+
+        def measured(model: CompiledGraph, feeds: Mapping[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
+            steps.extend(model.profile(feeds, runs=runs).steps)
+            return model(feeds)
+
+        self._run(inputs, measured)
+        return Profile(tuple(steps))
 
     def coverage(self) -> Coverage:
         """That of all parts. Raises CompileError when the tail has not run yet."""

@@ -18,6 +18,7 @@ image, which makes a convolution of the matmul, with weights packed tap by tap.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -134,20 +135,29 @@ def _stream(rows: int, panels: int, m: int) -> float:
     return panels * 64 / (20 if m <= rows else 30)
 
 
+def _by_tiles(kernel: Kernel, m: int, n: int, k: int, parts: int, group: Callable[[int], float]) -> float:
+    """Estimate cycles from those of a `group` of four k in tiles of so many panels.
+
+    Fitted on Zen 4: 30 for a tile's start, 9 for a row of it and 3 for a vector of output.
+    """
+    rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
+    whole, rest = divmod(panel_count(n), panels)
+
+    def cycles(panels: int) -> float:
+        return -(-k // 4) * group(panels) + 30 + rows * (9 + 3 * panels * parts)
+
+    return -(-m // rows) * (whole * cycles(panels) + (cycles(rest) if rest else 0))
+
+
 def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
     """Estimate cycles: four k are bound by products, by loads, by the latency of 4 or by the weights.
 
     A panel is one vector of 64 bytes, or two `parts` of 32 at twice the rate. Fitted on Zen 4: 24 cycles for four k of
-    6 x 64, 13 for 1 x 64; 30 for a tile's start, 9 for a row of it and 3 for a vector of output.
+    6 x 64, 13 for 1 x 64.
     """
-    rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-
-    def cycles(panels: int) -> float:
-        group = max(rows * panels, rows / parts + panels, 4, _stream(rows, panels, m))
-        return -(-k // 4) * group + 30 + rows * (9 + 3 * panels * parts)
-
-    whole, rest = divmod(panel_count(n), panels)
-    return -(-m // rows) * (whole * cycles(panels) + (cycles(rest) if rest else 0))
+    rows = kernel.tile[0]
+    return _by_tiles(kernel, m, n, k, parts,
+                     lambda panels: max(rows * panels, rows / parts + panels, 4, _stream(rows, panels, m)))
 
 
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: int) -> float:
@@ -155,9 +165,9 @@ def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate
 
     Fitted on Zen 4, four k: 8 cycles for 3 x 16 on AVX2 (rate 4), 10 and 25 for 2 x 32 and 6 x 32 on AVX-512 (rate 2).
     """
-    rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-    group = max((2 * rows * panels * parts + panels * parts + 2 * rows) / rate, 4, _stream(rows, panels, m))
-    return _tiles(rows, panels, m, n) * (-(-k // 4) * group + 30 + 3 * rows * panels * parts)
+    rows = kernel.tile[0]
+    return _by_tiles(kernel, m, n, k, parts, lambda panels: max(
+        (2 * rows * panels * parts + panels * parts + 2 * rows) / rate, 4, _stream(rows, panels, m)))
 
 
 def estimate_amx(kernel: Kernel, m: int, n: int, k: int) -> float:

@@ -33,7 +33,7 @@ def test_compile_has_the_parameters_of_the_design():
 
 
 def test_compiled_graph_has_its_public_members():
-    for name in ("__call__", "coverage", "explain", "formula"):
+    for name in ("__call__", "coverage", "explain", "formula", "profile"):
         assert inspect.getdoc(getattr(gq.CompiledGraph, name)), name
 
 

@@ -70,6 +70,7 @@ def test_shapes_that_depend_on_data_run_in_stages(x):
         np.testing.assert_array_equal(out["i"], np.nonzero(x > 0))
     text = compiled.explain()
     assert "shapes depend on data" in text and "onnx_node NonZero" in text
+    assert len(compiled.profile(x=x, runs=1).steps) > 1
 
 
 def test_shapes_that_turn_out_not_to_fit_name_the_node():
