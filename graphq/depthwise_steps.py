@@ -20,7 +20,9 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert isinstance(c, Convolution)
     source, value = node.inputs[c.a], node.inputs[c.b]
     assert source is not None
-    weights = _weights(b, node, c)
+    tile = None if c.integer else depthwise_float.choose(c.filter.groups, c.windows, c.strides[-1], c.dilations[-1],
+                                                         b.level.lanes)
+    weights = _weights(b, node, c, b.level.lanes if tile is None else tile.chunk)
     places: list[tuple[Ref, Strides]] = []
     still = (0,) * (len(lowered.out) - 1)
     for s in lowered.sources:
@@ -32,23 +34,27 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         else:
             places.append(place(b, node, s, lowered.out))
     space = factor(lowered.out, [strides for _, strides in places], keep=1)
-    kernel = depthwise if c.integer else depthwise_float
-    step = kernel.plan_depthwise(lowered.store, c.a_dtype, c.windows, space.n, space.batch, space.m, b.level,
-                                 threads=b.threads, cache=b.cache)
-    pad = np.full(c.windows.pixel_bytes, c.pad & 0xFF, np.uint8)
-    block = c.windows.block(pad, None if c.integer else depthwise_float.table(c.windows))
+    options = dict(threads=b.threads, cache=b.cache)
+    if tile is None:
+        step = depthwise.plan_depthwise(lowered.store, c.a_dtype, c.windows, space.n, space.batch, space.m, b.level,
+                                        **options)
+        more = None
+    else:
+        step = depthwise_float.plan_depthwise(lowered.store, c.a_dtype, c.windows, tile, space.n, space.batch, space.m,
+                                              b.level, **options)
+        more = depthwise_float.table(c.windows, tile)
+    block = c.windows.block(np.full(c.windows.pixel_bytes, c.pad & 0xFF, np.uint8), more)
     header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(b.constant(block)),
               pixels.WEIGHTS: Ref(weights)}
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 
 
-def _weights(b: PlanBuilder, node: Node, c: Convolution) -> int:
-    """The buffer of the packed weights."""
+def _weights(b: PlanBuilder, node: Node, c: Convolution, lanes: int) -> int:
+    """The buffer of the packed weights, by the lanes of integers or the channels of a chunk of floats."""
     value = node.inputs[c.b]
     assert value is not None
     kernel, taps, channels = depthwise if c.integer else depthwise_float, c.windows.taps, c.filter.groups
-    lanes = b.level.lanes if c.integer else depthwise_float.choose(channels, c.windows, b.level.lanes).chunk
 
     def packed(w: np.ndarray) -> np.ndarray:
         return kernel.pack(c.matrix(w)[:, :, 0, 0].T, lanes)

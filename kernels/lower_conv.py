@@ -192,8 +192,7 @@ class FloatConvolution(Convolution):
     @property
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes it."""
-        return (self.filter.depthwise and not self.filter.transposed
-                and depthwise_float.fits(self.windows.taps, self.filter.groups))
+        return self.filter.depthwise and not self.filter.transposed and depthwise_float.fits(self.windows.taps)
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
         """The f32 sums as kernels order them: those of tiles pad the channels of each tap as packed weights are."""

@@ -5,7 +5,7 @@ kernel: words 16 + 3*s are operand s, the slot after the last operand is the out
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -256,33 +256,30 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
     return rates
 
 
-class _Block:
-    """The emission of one epilogue over a block of rows x cols outputs."""
+class Epilogue:
+    """The emission of one epilogue over a block of rows x cols outputs; accumulators are in memory or registers."""
 
-    def __init__(self, builder: ir.IRBuilder, store: Store, lanes: int, into_acc: bool) -> None:
+    def __init__(self, builder: ir.IRBuilder, store: Store, lanes: int, into_acc: bool = False) -> None:
         self.builder, self.store, self.lanes, self.into_acc = builder, store, lanes, into_acc
         self.expr = lower(store.expr)
         self.nodes = list(walk(self.expr))
         self.rates = _rates(self.nodes)
 
     def at(self, rate: str) -> list[Expr]:
+        """The nodes of a rate."""
         return [n for n in self.nodes if self.rates[n] == rate]
 
     def emit(self, unroll: int, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value, rows: ir.Value,
              cols: ir.Value, acc: ir.Value, ldacc: ir.Value) -> None:
         """Emit the loops: scalars before them, row values before each row's, then vectors, `unroll` at a time."""
-        b, lanes, store = self.builder, self.lanes, self.store
-        read = partial(Operand.read, b, args, batch=batch, i0=i0, j0=j0)
-        self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
-        out = None if self.into_acc else read(store.slots, store.dtype, "vector")
-        fixed: dict[Expr, ir.Value] = {}
-        emit_nodes(b, self.at("scalar"), fixed, lanes, partial(self.broadcast, None))
+        b, lanes = self.builder, self.lanes
+        self.begin(args, batch, i0, j0)
         with counted(b, c64(0), rows) as r:
-            per_row = dict(fixed)
-            emit_nodes(b, self.at("row"), per_row, lanes, partial(self.broadcast, r))
-            self.rows = {slot: operand.row(b, r) for slot, operand in self.operands.items()}
-            self.acc_row = b.add(acc, b.mul(r, ldacc))
-            self.out_row = self.acc_row if out is None else out.row(b, r)
+            per_row = self.row(r)
+            acc_row = b.add(acc, b.mul(r, ldacc))
+            self.acc = lambda columns, dtype: columns.load(acc_row, COMPUTE_IR[dtype], 4)
+            if self.into_acc:
+                self.out_row = acc_row
             done = c64(0)
             for width in dict.fromkeys((unroll, 1)):
                 stop = b.sub(cols, b.urem(b.sub(cols, done), c64(width * lanes)))
@@ -292,6 +289,35 @@ class _Block:
             if lanes > 1:
                 with b.if_then(b.icmp_signed("<", done, cols)):
                     self.outputs([Columns(b, lanes, done, tail_mask(b, lanes, b.sub(cols, done)))], per_row)
+
+    def emit_registers(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value,
+                       rows: Sequence[Sequence[ir.Value]], mask: ir.Value | None = None) -> None:
+        """Emit the outputs of the vectors of `rows`; of a row the first lanes that the mask has."""
+        self.begin(args, batch, i0, j0)
+        for r, vectors in enumerate(rows):
+            per_row = self.row(c64(r))
+            for n, value in enumerate(vectors):
+                self.acc = lambda columns, dtype, value=value: value
+                self.outputs([Columns(self.builder, self.lanes, c64(n * self.lanes), mask)], per_row)
+
+    def begin(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value) -> None:
+        """Emit what is the same for all outputs of the block."""
+        b, store = self.builder, self.store
+        read = partial(Operand.read, b, args, batch=batch, i0=i0, j0=j0)
+        self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
+        self.out = None if self.into_acc else read(store.slots, store.dtype, "vector")
+        self.fixed: dict[Expr, ir.Value] = {}
+        emit_nodes(b, self.at("scalar"), self.fixed, self.lanes, partial(self.broadcast, None))
+
+    def row(self, r: ir.Value) -> dict[Expr, ir.Value]:
+        """Emit what is the same for all outputs of row `r`; the values."""
+        b = self.builder
+        per_row = dict(self.fixed)
+        emit_nodes(b, self.at("row"), per_row, self.lanes, partial(self.broadcast, r))
+        self.rows = {slot: operand.row(b, r) for slot, operand in self.operands.items()}
+        if self.out is not None:
+            self.out_row = self.out.row(b, r)
+        return per_row
 
     def broadcast(self, r: ir.Value | None, node: Expr) -> ir.Value | Table:
         """Load a scalar (`r` is None) or row operand into all lanes, or a table."""
@@ -319,7 +345,7 @@ class _Block:
     def leaf(self, columns: Columns, node: Expr) -> ir.Value:
         """Load the accumulators or a vector operand."""
         if node.op == "acc":
-            return columns.load(self.acc_row, COMPUTE_IR[node.dtype], 4)
+            return self.acc(columns, node.dtype)
         slot, dtype, _ = node.value
         x = columns.load(self.rows[slot], STORAGE_IR[dtype], self.operands[slot].itemsize)
         return widen(self.builder, x, dtype, self.lanes)
@@ -339,7 +365,7 @@ def epilogue(store: Store, lanes: int, unroll: int = 1, into_acc: bool = False) 
     signature = types.void(uintp, intp, intp, intp, intp, intp, uintp, intp)
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _Block(builder, store, lanes, into_acc).emit(unroll, *values)
+        Epilogue(builder, store, lanes, into_acc).emit(unroll, *values)
         return context.get_dummy_value()
 
     @intrinsic

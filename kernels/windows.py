@@ -101,18 +101,11 @@ class Windows:
             out += np.where(even, run[0], INVALID).tolist()
         return np.array(out, np.int64)
 
-    def columns(self, lanes: int) -> np.ndarray:
-        """The inner table by taps, [KI, ow + lanes - 1] as int64 words, for kernels that read `lanes` outputs at once.
-
-        What follows the last output is INVALID.
-        """
-        return np.pad(self.inner.T, ((0, 0), (0, lanes - 1)), constant_values=INVALID)
-
     def block(self, pad_row: np.ndarray, more: np.ndarray | None = None) -> np.ndarray:
         """What a kernel reads, as int64 words in a multiple of 64 bytes; `pad_row` are a padding pixel's channels.
 
             0 ow   1 KO   2 KI   3 bytes from the block's start to the outer table   4 to the inner one
-            5 to the pad row   6 outer outputs   7 to `more`, a table that only some kernels read: `runs` or `columns`
+            5 to the pad row   6 outer outputs   7 to `more`, a table of the kernel's own, as `runs`
 
         Then come the tables and the pad row, of which 64 bytes more can be read. Raises KernelError for a pad row that
         is shorter than a pixel.

@@ -9,7 +9,10 @@ from graphq.kernels.expression import STORAGE, Store, acc
 from graphq.kernels.float_sums import float_sums
 from graphq.kernels.windows import windows
 
-MORE = {**GEOMETRIES, "more taps than a chain": ((9, 150), (1, 140), (1, 1), (1, 1), ((0, 0), (3, 2)), (9, 16)),
+MORE = {**GEOMETRIES, "5x5/3": ((12, 17), (5, 5), (3, 3), (1, 1), ((2, 2), (2, 2)), (4, 6)),
+        "runs of taps": ((7, 20), (3, 10), (1, 1), (1, 1), ((1, 1), (0, 0)), (7, 11)),
+        "taps further apart than pixels": ((7, 23), (2, 3), (1, 2), (1, 3), ((0, 0), (1, 1)), (6, 10)),
+        "more taps than a chain": ((9, 300), (2, 140), (1, 1), (1, 1), ((0, 0), (3, 2)), (8, 66)),
         "one output": ((3, 3), (3, 3), (1, 1), (1, 1), ((0, 0), (0, 0)), (1, 1))}
 
 
@@ -18,13 +21,14 @@ def run(guarded, level, x, w, dtype, geometry, threads=1):
     chosen = next(one for one in isa.available() if one.name == level)
     n, channels = x.shape[0], x.shape[-1]
     view = windows(*geometry, channels * x.itemsize)
-    block = view.block(np.zeros(channels, x.dtype), depthwise_float.table(view))
+    _, _, (*_, stride), (*_, dilation), *_ = geometry
+    tile = depthwise_float.choose(channels, view, stride, dilation, chosen.lanes)
+    block = guarded(view.block(np.zeros(channels, x.dtype), depthwise_float.table(view, tile)))
     source, out = guarded(x), guarded(np.full((n, view.pixels, channels), np.nan, np.float32))
-    tile = depthwise_float.choose(channels, view, chosen.lanes)
     packed = guarded(depthwise_float.pack(w, tile.chunk))
     assert packed.nbytes == depthwise_float.packed_bytes(*w.shape, tile.chunk)
-    step = depthwise_float.plan_depthwise(Store(acc("f32"), "f32"), dtype, view, channels, n, view.pixels, chosen,
-                                          threads=threads)
+    step = depthwise_float.plan_depthwise(Store(acc("f32"), "f32"), dtype, view, tile, channels, n, view.pixels,
+                                          chosen, threads=threads)
     table = np.arange(n, dtype=np.int64) * out[0].nbytes if n else np.zeros(1, np.int64)
     step.run(step.arguments({pixels.IMAGES: source.ctypes.data, pixels.WINDOWS: block.ctypes.data,
                              pixels.WEIGHTS: packed.ctypes.data}, [(out.ctypes.data, table.ctypes.data, 4 * channels)]))
@@ -69,4 +73,4 @@ def test_no_images(level):
 
 
 def test_what_fits():
-    assert depthwise_float.fits(49, 512) and not depthwise_float.fits(49, 5000) and not depthwise_float.fits(1025, 3)
+    assert depthwise_float.fits(49) and not depthwise_float.fits(1025) and not depthwise_float.fits(0)

@@ -88,13 +88,6 @@ def test_runs(case):
         assert entries[q, t] == (run[0] if even else INVALID)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_columns(case):
-    w = windows(*case, 5)
-    assert (w.columns(8)[:, :len(w.inner)] == w.inner.T).all() and (w.columns(8)[:, len(w.inner):] == INVALID).all()
-    assert w.columns(8).shape == (w.inner.shape[1], len(w.inner) + 7)
-
-
 def test_runs_of_lines():
     w = windows((5, 7), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), (5, 7), 1)
     step, *entries = w.runs(4, 7)
