@@ -1,6 +1,8 @@
 """The plan steps of a depthwise convolution."""
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from graphq.ir import Node
@@ -34,7 +36,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         else:
             places.append(place(b, node, s, lowered.out))
     space = factor(lowered.out, [strides for _, strides in places], keep=1)
-    options = dict(threads=b.threads, cache=b.cache)
+    options: dict[str, Any] = dict(threads=b.threads, cache=b.cache)
     if tile is None:
         step = depthwise.plan_depthwise(lowered.store, c.a_dtype, c.windows, space.n, space.batch, space.m, b.level,
                                         **options)

@@ -264,6 +264,7 @@ class Epilogue:
         self.expr = lower(store.expr)
         self.nodes = list(walk(self.expr))
         self.rates = _rates(self.nodes)
+        self.register: ir.Value | None = None  # the accumulators of the vector that is emitted, if not in memory
 
     def at(self, rate: str) -> list[Expr]:
         """The nodes of a rate."""
@@ -276,10 +277,9 @@ class Epilogue:
         self.begin(args, batch, i0, j0)
         with counted(b, c64(0), rows) as r:
             per_row = self.row(r)
-            acc_row = b.add(acc, b.mul(r, ldacc))
-            self.acc = lambda columns, dtype: columns.load(acc_row, COMPUTE_IR[dtype], 4)
+            self.acc_row = b.add(acc, b.mul(r, ldacc))
             if self.into_acc:
-                self.out_row = acc_row
+                self.out_row = self.acc_row
             done = c64(0)
             for width in dict.fromkeys((unroll, 1)):
                 stop = b.sub(cols, b.urem(b.sub(cols, done), c64(width * lanes)))
@@ -296,8 +296,7 @@ class Epilogue:
         self.begin(args, batch, i0, j0)
         for r, vectors in enumerate(rows):
             per_row = self.row(c64(r))
-            for n, value in enumerate(vectors):
-                self.acc = lambda columns, dtype, value=value: value
+            for n, self.register in enumerate(vectors):
                 self.outputs([Columns(self.builder, self.lanes, c64(n * self.lanes), mask)], per_row)
 
     def begin(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value) -> None:
@@ -345,7 +344,7 @@ class Epilogue:
     def leaf(self, columns: Columns, node: Expr) -> ir.Value:
         """Load the accumulators or a vector operand."""
         if node.op == "acc":
-            return self.acc(columns, node.dtype)
+            return columns.load(self.acc_row, COMPUTE_IR[node.dtype], 4) if self.register is None else self.register
         slot, dtype, _ = node.value
         x = columns.load(self.rows[slot], STORAGE_IR[dtype], self.operands[slot].itemsize)
         return widen(self.builder, x, dtype, self.lanes)
