@@ -12,9 +12,10 @@ from graphq.onnx.types import dtype_of
 from graphq.op import lookup
 from graphq.ops.cast import CASTABLE
 
-SAME = {"Abs": "abs", "Erf": "erf", "Exp": "exp", "HardSwish": "hard_swish", "Log": "log", "Mish": "mish",
-        "Reciprocal": "reciprocal", "Relu": "relu", "Round": "round", "Sigmoid": "sigmoid", "Softplus": "softplus",
-        "Sqrt": "sqrt", "Tanh": "tanh"}
+SAME = {"Abs": "abs", "Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp", "Floor": "floor",
+        "HardSwish": "hard_swish", "Log": "log", "Mish": "mish", "Reciprocal": "reciprocal", "Relu": "relu",
+        "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin", "Softplus": "softplus", "Sqrt": "sqrt",
+        "Tanh": "tanh"}
 """Operators that take one tensor and no attributes, and graphq's operations."""
 
 WITH_ALPHA = {"Elu": ("elu", {"alpha": 1.0}), "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
@@ -83,6 +84,58 @@ def clip(c: Call) -> Outputs:
             return None
         limits.append(c.attr(name, default) if limit is None else float(limit.reshape(())))
     return c.graph.clamp(c.input(0), min=limits[0], max=limits[1])
+
+
+@imports("Mean")
+def mean(c: Call) -> Outputs:
+    """The sum, from the first to the last, over their number."""
+    if c.version < 8 or not c.floats():
+        return None
+    total = reduce(c.graph.add, [c.input(k) for k in range(len(c.inputs))])
+    return c.graph.divide(total, one(total, len(c.inputs)))
+
+
+@imports("Selu")
+def selu(c: Call) -> Outputs:
+    """`gamma * elu(x)`, like the next ones of f32: narrower floats would be rounded between the operations."""
+    if c.input(0).dtype != f32:
+        return None
+    x = c.graph.elu(c.input(0), alpha=c.attr("alpha", 1.67326319217681884765625))
+    return c.graph.multiply(x, one(x, c.attr("gamma", 1.05070102214813232421875)))
+
+
+@imports("Celu")
+def celu(c: Call) -> Outputs:
+    """`max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)`"""
+    if c.input(0).dtype != f32:
+        return None
+    x, alpha = c.input(0), one(c.input(0), c.attr("alpha", 1.0))
+    below = c.graph.multiply(c.graph.subtract(c.graph.exp(c.graph.divide(x, alpha)), one(x, 1)), alpha)
+    return c.graph.add(c.graph.relu(x), c.graph.minimum(below, one(x, 0)))
+
+
+@imports("Softsign")
+def softsign(c: Call) -> Outputs:
+    """`x / (1 + |x|)`"""
+    if c.input(0).dtype != f32:
+        return None
+    return c.graph.divide(c.input(0), c.graph.add(c.graph.abs(c.input(0)), one(c.input(0), 1)))
+
+
+@imports("ThresholdedRelu")
+def thresholded_relu(c: Call) -> Outputs:
+    """`x` where it is above alpha, else 0"""
+    x = c.input(0)
+    return c.graph.select(c.graph.greater(x, one(x, c.attr("alpha", 1.0))), x, one(x, 0))
+
+
+@imports("Swish")
+def swish(c: Call) -> Outputs:
+    """`x * sigmoid(alpha * x)`"""
+    if c.input(0).dtype != f32:
+        return None
+    x = c.input(0)
+    return c.graph.multiply(x, c.graph.sigmoid(c.graph.multiply(x, one(x, c.attr("alpha", 1.0)))))
 
 
 @imports("PRelu")

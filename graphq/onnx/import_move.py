@@ -2,14 +2,11 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import NodeProto
 
 from graphq.errors import GraphError
 from graphq.ir import Value
-from graphq.onnx.fallback import single
 from graphq.onnx.import_shape import dims_of, known, limited
 from graphq.onnx.importer import Call, Outputs, imports
-from graphq.op import lookup
 from graphq.ops.infer import normal_axis
 
 
@@ -126,13 +123,3 @@ def space_to_depth(c: Call) -> Outputs:
     x = c.graph.static_reshape(c.input(0), shape=[n, channels, h // b, b, w // b, b])
     x = c.graph.static_transpose(x, order=[0, 3, 5, 1, 2, 4])
     return c.graph.static_reshape(x, shape=[n, channels * b * b, h // b, w // b])
-
-
-@imports("Scatter")
-def scatter(c: Call) -> Outputs:
-    """What version 11 calls ScatterElements, which ONNX's reference has."""
-    node = NodeProto()
-    node.CopyFrom(c.node)
-    node.op_type = "ScatterElements"
-    operands, attrs = single(node, {"": 13}, c.scope.values)
-    return c.graph.add_node(lookup("onnx_node"), operands, attrs)

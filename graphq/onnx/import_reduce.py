@@ -11,19 +11,31 @@ REDUCTIONS = {"ReduceL1": "reduce_l1", "ReduceL2": "reduce_l2", "ReduceMax": "re
 
 @imports(*REDUCTIONS)
 def reduction(c: Call) -> Outputs:
+    """A reduction that is one operation."""
+    return _reduced(c, c.input(0), c.node.op_type)
+
+
+@imports("ReduceSumSquare")
+def sum_of_squares(c: Call) -> Outputs:
+    """`sum(x**2)`"""
+    return _reduced(c, c.graph.square(c.input(0)), "ReduceSum")
+
+
+@imports("ReduceLogSum")
+def log_of_sum(c: Call) -> Outputs:
+    """`log(sum(x))`"""
+    total = _reduced(c, c.input(0), "ReduceSum")
+    return None if total is None else c.graph.log(total)
+
+
+def _reduced(c: Call, x: Value, name: str) -> Value | None:
     """`axes` are an attribute, or a constant in newer versions; none mean all, or with noop_with_empty_axes none."""
-    x = c.input(0)
     axes = c.ints("axes", 1)
     if not axes:
         if c.attr("noop_with_empty_axes", 0):
-            return _of_elements(c, x)
+            return x if name not in ("ReduceL1", "ReduceL2") else None
         if x.shape is None:
             return None
         axes = tuple(range(len(x.shape)))
-    return c.graph.add_node(lookup(REDUCTIONS[c.node.op_type]), [x],
-                            {"axes": axes, "keep_dims": bool(c.attr("keepdims", 1))})
-
-
-def _of_elements(c: Call, x: Value) -> Outputs:
-    """The reduction of each element by itself."""
-    return x if c.node.op_type not in ("ReduceL1", "ReduceL2") else None
+    attrs = {"axes": axes, "keep_dims": bool(c.attr("keepdims", 1))}
+    return c.graph.add_node(lookup(REDUCTIONS[name]), [x], attrs)[0]

@@ -7,6 +7,7 @@ from graphq.onnx import (  # noqa: F401
     import_microsoft,
     import_move,
     import_norm,
+    import_pick,
     import_pool,
     import_quant,
     import_reduce,

@@ -8,6 +8,7 @@ from onnx import ModelProto, helper
 
 import graphq.onnx.export_compute
 import graphq.onnx.export_move
+import graphq.onnx.export_pick
 import graphq.onnx.export_quant  # noqa: F401  # these fill the table
 from graphq.errors import GraphError
 from graphq.ir import Graph

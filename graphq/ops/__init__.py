@@ -12,11 +12,13 @@ from graphq.ops import (
     integer,
     interpolate,
     linear_quant,
+    logic,
     matmul,
     move,
     norm,
     normalise,
     onnx_node,
+    pick,
     pool,
     quant,
     reduce,
@@ -26,5 +28,5 @@ from graphq.ops import (
 )
 
 __all__ = ["binary", "cast", "constant", "control", "conv", "conv_transpose", "dropout", "dynamic_quant", "eltwise",
-           "integer", "interpolate", "linear_quant", "matmul", "move", "norm", "normalise", "onnx_node", "pool",
-           "quant", "reduce", "shape", "structure", "threshold"]
+           "integer", "interpolate", "linear_quant", "logic", "matmul", "move", "norm", "normalise", "onnx_node",
+           "pick", "pool", "quant", "reduce", "shape", "structure", "threshold"]

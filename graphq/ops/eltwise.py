@@ -49,6 +49,41 @@ def round_(src: Array) -> Array:
 
 
 @register_op(infer=infer_unary, elementwise=True)
+@in_f32
+def floor(src: Array) -> Array:
+    """The greatest integer that is not above it (ONNX Floor)."""
+    return np.floor(src)
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f32
+def ceil(src: Array) -> Array:
+    """The least integer that is not below it (ONNX Ceil)."""
+    return np.ceil(src)
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f32
+def sign(src: Array) -> Array:
+    """-1, 0 or 1 (ONNX Sign). NaN stays."""
+    return np.sign(src)
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f64
+def sin(src: Array) -> Array:
+    """The sine of radians (ONNX Sin)."""
+    return np.sin(src)
+
+
+@register_op(infer=infer_unary, elementwise=True)
+@in_f64
+def cos(src: Array) -> Array:
+    """The cosine of radians (ONNX Cos)."""
+    return np.cos(src)
+
+
+@register_op(infer=infer_unary, elementwise=True)
 @in_f64
 def exp(src: Array) -> Array:
     """`e**src` (oneDNN Exp)."""

@@ -1,0 +1,96 @@
+"""Comparisons of any numbers, operations on booleans, and tests for NaN and infinities, as ONNX has them."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.dtypes import boolean
+from graphq.ir import TensorType
+from graphq.op import register_op
+from graphq.ops.cast import CASTABLE
+from graphq.ops.compute import Array
+from graphq.ops.infer import FLOATS, broadcast, expect_dtype, expect_same_dtype
+
+
+def infer_comparison(src_0: TensorType, src_1: TensorType) -> TensorType:
+    """One dtype that NumPy computes with, the broadcast of both shapes; booleans out."""
+    expect_dtype("src_0", src_0, CASTABLE)
+    expect_same_dtype(src_0=src_0, src_1=src_1)
+    return TensorType(boolean, broadcast(src_0.shape, src_1.shape))
+
+
+def infer_logical(src_0: TensorType, src_1: TensorType) -> TensorType:
+    """Booleans in and out, the broadcast of both shapes."""
+    expect_dtype("src_0", src_0, (boolean,))
+    return infer_comparison(src_0, src_1)
+
+
+def infer_not(src: TensorType) -> TensorType:
+    """Booleans in and out."""
+    expect_dtype("src", src, (boolean,))
+    return src
+
+
+def infer_test(src: TensorType, **attrs: bool) -> TensorType:
+    """Floats in, booleans out."""
+    expect_dtype("src", src, FLOATS)
+    return TensorType(boolean, src.shape)
+
+
+@register_op(infer=infer_comparison, commutative=True, elementwise=True)
+def equal(src_0: Array, src_1: Array) -> Array:
+    """`src_0 == src_1` (ONNX Equal). False when either is NaN."""
+    return np.asarray(src_0 == src_1)
+
+
+@register_op(infer=infer_comparison, elementwise=True)
+def greater(src_0: Array, src_1: Array) -> Array:
+    """`src_0 > src_1` (ONNX Greater). False when either is NaN."""
+    return np.asarray(src_0 > src_1)
+
+
+@register_op(infer=infer_comparison, elementwise=True)
+def less(src_0: Array, src_1: Array) -> Array:
+    """`src_0 < src_1` (ONNX Less). False when either is NaN."""
+    return np.asarray(src_0 < src_1)
+
+
+@register_op(infer=infer_comparison, elementwise=True)
+def less_equal(src_0: Array, src_1: Array) -> Array:
+    """`src_0 <= src_1` (ONNX LessOrEqual). False when either is NaN."""
+    return np.asarray(src_0 <= src_1)
+
+
+@register_op(infer=infer_logical, commutative=True, elementwise=True)
+def logical_and(src_0: Array, src_1: Array) -> Array:
+    """Whether both are true (ONNX And)."""
+    return np.asarray(src_0 & src_1)
+
+
+@register_op(infer=infer_logical, commutative=True, elementwise=True)
+def logical_or(src_0: Array, src_1: Array) -> Array:
+    """Whether one is true (ONNX Or)."""
+    return np.asarray(src_0 | src_1)
+
+
+@register_op(infer=infer_logical, commutative=True, elementwise=True)
+def logical_xor(src_0: Array, src_1: Array) -> Array:
+    """Whether exactly one is true (ONNX Xor)."""
+    return np.asarray(src_0 ^ src_1)
+
+
+@register_op(infer=infer_not, elementwise=True)
+def logical_not(src: Array) -> Array:
+    """Whether it is false (ONNX Not)."""
+    return np.asarray(~src)
+
+
+@register_op(infer=infer_test, elementwise=True)
+def is_nan(src: Array) -> Array:
+    """Whether it is NaN (ONNX IsNaN)."""
+    return np.asarray(np.isnan(src))
+
+
+@register_op(infer=infer_test, elementwise=True)
+def is_inf(src: Array, *, detect_negative: bool = True, detect_positive: bool = True) -> Array:
+    """Whether it is an infinity of a wanted sign (ONNX IsInf)."""
+    return np.asarray(np.isinf(src) & np.where(np.signbit(src), detect_negative, detect_positive))

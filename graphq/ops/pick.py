@@ -1,0 +1,230 @@
+"""Ops that pick elements by their values or by indices, or put some in their places, as ONNX has them. Every dtype."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from graphq.dtypes import s32, s64
+from graphq.errors import GraphError
+from graphq.ir import Dim, TensorType
+from graphq.op import register_op
+from graphq.ops.cast import CASTABLE
+from graphq.ops.compute import Array, quiet
+from graphq.ops.infer import Shape, expect_dtype, expect_same_dtype, normal_axis, show
+
+INDICES = (s32, s64)
+COMBINE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def infer_arg(src: TensorType, *, axis: int, keep_dims: bool, select_last_index: bool) -> TensorType:
+    """s64, the axis 1 or left out."""
+    expect_dtype("src", src, CASTABLE)
+    if src.shape is None:
+        return TensorType(s64, None)
+    k = normal_axis(axis, src.shape)
+    if src.shape[k] == 0:
+        raise GraphError(f"axis {axis} of {src} has no elements")
+    return TensorType(s64, (*src.shape[:k], *((1,) if keep_dims else ()), *src.shape[k + 1:]))
+
+
+def _arg(find: Callable[..., Array], src: Array, axis: int, keep_dims: bool, last: bool) -> Array:
+    """The place of the extreme element; the first NaN wins, as in numpy.argmax."""
+    places = find(np.flip(src, axis) if last else src, axis=axis, keepdims=keep_dims)
+    return np.asarray(src.shape[axis] - 1 - places if last else places, np.int64)
+
+
+@register_op(infer=infer_arg)
+def arg_max(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
+    """The index of the greatest element along `axis`, the first or last one of equal ones (ONNX ArgMax)."""
+    return _arg(np.argmax, src, axis, keep_dims, select_last_index)
+
+
+@register_op(infer=infer_arg)
+def arg_min(src: Array, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False) -> Array:
+    """The index of the least element along `axis`, the first or last one of equal ones (ONNX ArgMin)."""
+    return _arg(np.argmin, src, axis, keep_dims, select_last_index)
+
+
+def infer_top_k(src: TensorType, *, k: int, axis: int, largest: bool) -> tuple[TensorType, TensorType]:
+    """The elements and s64 indices, k along the axis."""
+    expect_dtype("src", src, CASTABLE)
+    shape: Shape = None
+    if src.shape is not None:
+        at = normal_axis(axis, src.shape)
+        size = src.shape[at]
+        if k < 0 or size is not None and k > size:
+            raise GraphError(f"k must be in [0, {size}] for axis {axis} of {src}, got {k}")
+        shape = (*src.shape[:at], k, *src.shape[at + 1:])
+    return TensorType(src.dtype, shape), TensorType(s64, shape)
+
+
+@register_op(infer=infer_top_k)
+def top_k(src: Array, *, k: int, axis: int = -1, largest: bool = True) -> tuple[Array, Array]:
+    """The `k` greatest (or least) elements along `axis`, in order, and their indices; of equal ones the first.
+
+    ONNX TopK with sorted=1.
+    """
+    if largest:  # the order of the flipped array, from its end: equal elements keep the order of their indices
+        order = src.shape[axis] - 1 - np.flip(np.argsort(np.flip(src, axis), axis=axis, kind="stable"), axis)
+    else:
+        order = np.argsort(src, axis=axis, kind="stable")
+    first = np.take(order, np.arange(k), axis=axis).astype(np.int64)
+    return np.take_along_axis(src, first, axis), first
+
+
+def infer_cum_sum(src: TensorType, *, axis: int, exclusive: bool, reverse: bool) -> TensorType:
+    """The source's type."""
+    expect_dtype("src", src, CASTABLE)
+    if src.shape is not None:
+        normal_axis(axis, src.shape)
+    return src
+
+
+@register_op(infer=infer_cum_sum)
+@quiet
+def cum_sum(src: Array, *, axis: int, exclusive: bool = False, reverse: bool = False) -> Array:
+    """Sums of the elements up to each along `axis`, one addition at a time in the source's dtype (ONNX CumSum).
+
+    `exclusive`: without the element itself; `reverse`: from the end.
+    """
+    x = np.flip(src, axis) if reverse else src
+    if exclusive:
+        x = np.take(np.insert(x, 0, 0, axis=axis), np.arange(src.shape[axis]), axis=axis)
+    x = np.cumsum(x, axis=axis, dtype=src.dtype)
+    return np.asarray(np.flip(x, axis) if reverse else x)
+
+
+def infer_gather_elements(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
+    """The shape of the indices, of the source's rank."""
+    expect_dtype("indices", indices, INDICES)
+    _check_elements(src, indices, axis)
+    return TensorType(src.dtype, indices.shape)
+
+
+def _check_elements(src: TensorType, indices: TensorType, axis: int) -> None:
+    """Equal ranks; but for the axis, the indices are no larger than the source."""
+    if src.shape is None:
+        return
+    k = normal_axis(axis, src.shape)
+    if indices.shape is not None and (len(indices.shape) != len(src.shape) or any(
+            a is not None and b is not None and a > b
+            for d, (a, b) in enumerate(zip(indices.shape, src.shape, strict=False)) if d != k)):
+        raise GraphError(f"indices must have the rank of src and fit into {src}, got {indices}")
+
+
+def inside(indices: Array, size: int | Array, where: str) -> Array:
+    """Indices counted from the front; raises GraphError for one outside of [-size, size)."""
+    limit = np.asarray(size)
+    if ((indices < -limit) | (indices >= limit)).any():
+        raise GraphError(f"{where}: indices must be in [-n, n) with n = {limit.tolist()}, got from {indices.min()} to "
+                         f"{indices.max()}")
+    return np.where(indices < 0, indices + limit, indices)
+
+
+def _along(indices: Array, size: int, axis: int, where: str) -> tuple[Array, ...]:
+    """The places in the source that indices along `axis` mean."""
+    places: list[Array] = list(np.indices(indices.shape))
+    places[axis] = inside(indices, size, where)
+    return tuple(places)
+
+
+@register_op(infer=infer_gather_elements)
+def gather_elements(src: Array, indices: Array, *, axis: int = 0) -> Array:
+    """`src` at each index along `axis`, at its own place along the others (ONNX GatherElements)."""
+    return np.asarray(src[_along(indices, src.shape[axis], axis, "gather_elements")])
+
+
+def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) -> TensorType:
+    """The indices' shape without its last dimension, and what of the source's that leaves."""
+    expect_dtype("indices", indices, INDICES)
+    if src.shape is None or indices.shape is None:
+        return TensorType(src.dtype, None)
+    depth: Dim = indices.shape[-1] if indices.shape else None
+    limit = min(len(src.shape), len(indices.shape) - 1)
+    if not indices.shape or not 0 <= batch_dims <= limit or depth is not None and batch_dims + depth > len(src.shape):
+        raise GraphError(f"batch_dims {batch_dims} and indices {indices} do not fit {src}")
+    if depth is None:
+        return TensorType(src.dtype, None)
+    return TensorType(src.dtype, (*indices.shape[:-1], *src.shape[batch_dims + depth:]))
+
+
+@register_op(infer=infer_gather_nd)
+def gather_nd(src: Array, indices: Array, *, batch_dims: int = 0) -> Array:
+    """`src` at tuples of indices, the first `batch_dims` dimensions side by side (ONNX GatherND)."""
+    batch, depth = src.shape[:batch_dims], indices.shape[-1]
+    if indices.shape[:batch_dims] != batch:
+        raise GraphError(f"gather_nd: the first {batch_dims} dimensions of {show(src.shape)} and {show(indices.shape)} "
+                         "must be equal")
+    own = inside(indices, np.asarray(src.shape[batch_dims:batch_dims + depth]), "gather_nd")
+    grids = np.meshgrid(*map(np.arange, batch), indexing="ij") if batch else []
+    more = [1] * (indices.ndim - 1 - batch_dims)
+    return np.asarray(src[(*(g.reshape(*batch, *more) for g in grids), *np.moveaxis(own, -1, 0))])
+
+
+def infer_scatter_elements(src: TensorType, indices: TensorType, updates: TensorType, *, axis: int,
+                           reduction: str) -> TensorType:
+    """The source's type; updates have the shape of the indices."""
+    expect_dtype("indices", indices, INDICES)
+    expect_same_dtype(src=src, updates=updates)
+    _check_elements(src, indices, axis)
+    return src
+
+
+@register_op(infer=infer_scatter_elements)
+@quiet
+def scatter_elements(src: Array, indices: Array, updates: Array, *, axis: int = 0,
+                     reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:
+    """`src` with the updates at the indices along `axis` (ONNX ScatterElements); `reduction` combines, in order."""
+    if updates.shape != indices.shape:
+        raise GraphError(f"scatter_elements: updates {show(updates.shape)} must have the shape of the indices, "
+                         f"{show(indices.shape)}")
+    return _placed(src, _along(indices, src.shape[axis], axis, "scatter_elements"), updates, reduction)
+
+
+def _placed(src: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
+    out = src.copy()
+    if reduction == "none":
+        out[places] = updates
+    else:
+        COMBINE[reduction].at(out, places, updates)
+    return out
+
+
+def infer_scatter_nd(src: TensorType, indices: TensorType, updates: TensorType, *, reduction: str) -> TensorType:
+    """The source's type."""
+    expect_dtype("indices", indices, INDICES)
+    expect_same_dtype(src=src, updates=updates)
+    depth = indices.shape[-1] if indices.shape else None
+    if indices.shape == () or src.shape is not None and depth is not None and depth > len(src.shape):
+        raise GraphError(f"indices {indices} are too long for {src}")
+    return src
+
+
+@register_op(infer=infer_scatter_nd)
+@quiet
+def scatter_nd(src: Array, indices: Array, updates: Array, *,
+               reduction: Literal["none", "add", "mul", "max", "min"] = "none") -> Array:
+    """`src` with the updates, elements or slices, at tuples of indices (ONNX ScatterND)."""
+    depth = indices.shape[-1]
+    if updates.shape != (*indices.shape[:-1], *src.shape[depth:]):
+        raise GraphError(f"scatter_nd: updates must be {show((*indices.shape[:-1], *src.shape[depth:]))}, got "
+                         f"{show(updates.shape)}")
+    own = inside(indices, np.asarray(src.shape[:depth]), "scatter_nd")
+    return _placed(src, tuple(np.moveaxis(own, -1, 0)), updates, reduction)
+
+
+def infer_trilu(src: TensorType, *, upper: bool, k: int) -> TensorType:
+    """At least two dimensions."""
+    if src.shape is not None and len(src.shape) < 2:
+        raise GraphError(f"needs at least two dimensions, got {src}")
+    return src
+
+
+@register_op(infer=infer_trilu)
+def trilu(src: Array, *, upper: bool = True, k: int = 0) -> Array:
+    """The triangle of each matrix above (or below) diagonal `k`, that included, and zeros (ONNX Trilu)."""
+    rows, columns = (np.arange(n) for n in src.shape[-2:])
+    places = columns - rows[:, None]
+    return np.where(places >= k if upper else places <= k, src, np.zeros((), src.dtype))
