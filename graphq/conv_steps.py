@@ -12,7 +12,7 @@ import numpy as np
 
 from graphq.depthwise_steps import depthwise_steps
 from graphq.ir import Node
-from graphq.kernels import matmul, pack, pad_rows
+from graphq.kernels import matmul, pack, pad_rows, settle
 from graphq.kernels.expression import STORAGE
 from graphq.kernels.lower import Lowered
 from graphq.kernels.lower_conv import Convolution, IntegerConvolution
@@ -80,6 +80,12 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     stride = a_walk.row if pixel is not None else Ref(_block(b, c, view, parts, channels * itemsize, space.m))
     header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
               matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
+    if lowered.literal is not None:
+        joined = _joined(c)
+        spec = settle.spec(lowered.literal, c.filter.channels, signed=c.a_dtype == "s8",
+                           tap_k=_whole_groups(channels, itemsize), merged=merged, parts=parts,
+                           pixel=view.pixel_bytes, per=c.filter.columns if joined > 1 else 0)
+        header[matmul.SPEC] = Ref(b.constant(spec))
     run(b, step, header, slots)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from graphq.ir import Node
-from graphq.kernels import depthwise, depthwise_float, pixels
+from graphq.kernels import depthwise, depthwise_float, pixels, settle
 from graphq.kernels.lower import Lowered
 from graphq.kernels.lower_conv import Convolution, IntegerConvolution
 from graphq.kernels.space import factor
@@ -48,6 +48,8 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     block = c.windows.block(np.full(c.windows.pixel_bytes, c.pad & 0xFF, np.uint8), more)
     header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(b.constant(block)),
               pixels.WEIGHTS: Ref(weights)}
+    if lowered.literal is not None:
+        header[pixels.SPEC] = Ref(b.constant(settle.spec(lowered.literal, 1, signed=c.a_dtype == "s8")))
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 

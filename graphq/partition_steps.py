@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from graphq.ir import Node
-from graphq.kernels import eltwise, matmul, pack, rows
+from graphq.kernels import eltwise, matmul, pack, rows, settle
 from graphq.kernels.expression import STORAGE
 from graphq.kernels.lower import Lowered
 from graphq.kernels.lower_matmul import Matmul
@@ -56,6 +56,9 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     stride = p.rows[-1] * item if reading == "columns" else a_walk.row
     header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
               matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
+    if lowered.literal is not None:
+        spec = settle.spec(lowered.literal, p.k, signed=p.a_dtype == "s8")
+        header[matmul.SPEC] = Ref(b.constant(spec))
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 
 

@@ -8,8 +8,9 @@ import numpy as np
 from graphq.ir import Node
 from graphq.kernels.epilogue import Source
 from graphq.kernels.expression import STORAGE
+from graphq.kernels.intrinsics import HEADER_WORDS
 from graphq.kernels.lower import Lowered
-from graphq.kernels.registry import HEADER_WORDS, Step
+from graphq.kernels.registry import Step
 from graphq.kernels.space import Space, Walk, broadcast_strides
 from graphq.plan_builder import PlanBuilder
 from graphq.runtime import Ref

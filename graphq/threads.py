@@ -9,7 +9,6 @@ import numpy as np
 
 from graphq.errors import InputError, KernelError
 
-
 SPIN = "4000"
 """Turns that an idle thread of libgomp waits before it sleeps: 0.2 ms here, longer than any step without threads.
 

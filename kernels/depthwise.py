@@ -17,16 +17,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
+from numba import njit, types
 
 from graphq.kernels.expression import Store
-from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, intrinsic
+from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, intrinsic, store_s64, word
 from graphq.kernels.isa import Level, is_emulated
 from graphq.kernels.pack import aligned_empty
 from graphq.kernels.pixels import CHANNELS, load_tile, plan_pixels, unrolled
 from graphq.kernels.registry import Step
 from graphq.kernels.vector import constant, vec
-from graphq.kernels.windows import Windows
+from graphq.kernels.windows import KI, KO, Windows, tap_addresses
 from graphq.kernels.x86 import Loop, at, filled, load, load_bytes, madd16, shuffle, smaller, store, vector
 
 MOST_TAPS = 1024
@@ -153,6 +153,28 @@ def depthwise(dtype: str, lanes: int, taps: int, few: int, emulated: bool) -> An
     return multiply
 
 
+def settler(lanes: int) -> Any:
+    """Make the function that prepares the literal sum of a channel: the words of `settle.pixels_sum`."""
+    size = chunk_channels(lanes)
+
+    @njit(error_model="numpy")
+    def settle(args: int, windows: int, image: int, outer: int, inner: int, addresses: int, words: int, channel: int,
+               scale: int) -> None:
+        channels, taps = word(args, 6), word(windows, KO) * word(windows, KI)
+        tap_addresses(windows, image, outer, inner, 0, taps, addresses)
+        chunk = channel // size
+        place = channel - max(0, min(chunk * size, channels - size))
+        half, lane = (0, 0) if lanes == 1 else (place % 16 // 8, place // 16 * 8 + place % 8)
+        store_s64(words + 8, taps)
+        store_s64(words + 24, word(args, 11) + (channels + 15) // 16 * 64 + chunk * word(args, 12)
+                  + (half * lanes + lane) * 4)
+        store_s64(words + 40, scale)
+        store_s64(words + 48, word(args, 13))
+        store_s64(words + 56, 0)
+
+    return settle
+
+
 def plan_depthwise(store: Store, dtype: str, windows: Windows, channels: int, batch: int, m: int, level: Level, *,
                    threads: int = 1, cache: bool = True) -> Step:
     """Plan the depthwise convolution of images of `dtype` to batch * m output pixels, for which `fits` holds.
@@ -169,5 +191,6 @@ def plan_depthwise(store: Store, dtype: str, windows: Windows, channels: int, ba
                      body=_BODY.format(skip=header_bytes(channels)), cache=cache)
     cycles = 30 + -(-channels // size) * (6 + 4 * taps)
     return plan_pixels(f"depthwise_{dtype}_{level.name}", store, tile, windows.image_bytes, windows.pixels, channels,
-                       batch, m, level, cycles=cycles, whole=True, macs=batch * m * channels * taps, threads=threads,
-                       cache=cache)
+                       batch, m, level, cycles=cycles, whole=True, macs=batch * m * channels * taps,
+                       settle=f"from graphq.kernels.depthwise import settler\nsettle = settler({lanes})\n",
+                       chunk=(-(-taps // 2) * 4 * size, 4 * size), threads=threads, cache=cache)

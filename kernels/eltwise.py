@@ -28,7 +28,7 @@ def BLOCK(args, index):
     across, down = (n + columns - 1) // columns, (m + rows - 1) // rows
     first, i, j = index // (across * down) * each, index // across % down * rows, index % across * columns
     for b in range(first, min(first + each, batch)):
-        WRITE(args, b, i, j, min(rows, m - i), min(columns, n - j), 0, 0)
+        WRITE(args, b, i, j, min(rows, m - i), min(columns, n - j), 0, 0, 0)
 '''
 
 

@@ -288,22 +288,41 @@ class Store:
     """An expression and the storage type of the output it is written to.
 
     s8 and u8 take the low byte of an s32, which the expression has brought into range; bf16 and f16 round to even.
+
+    An output where `near` (a bool) holds is `literal` instead, of another accumulator: an f32 sum that is made of few
+    outputs only (`kernels/literal.py`). `settled` are the nodes that are not the same there, and what they are there.
+    `factors` are what that sum takes from operands: scale and zero point of the weights, and where it starts.
     """
 
     expr: Expr
     dtype: str
+    near: Expr | None = None
+    settled: tuple[tuple[Expr, Expr], ...] = ()
+    factors: tuple[Expr, ...] = ()
 
     def __post_init__(self) -> None:
-        if COMPUTE.get(self.dtype) != self.expr.dtype:
-            raise KernelError(f"a {self.expr.dtype} expression cannot be stored as {self.dtype}")
+        for expr in (self.expr, self.literal):
+            if expr is not None and COMPUTE.get(self.dtype) != expr.dtype:
+                raise KernelError(f"a {expr.dtype} expression cannot be stored as {self.dtype}")
         loads = self.loads
         if len({x[0] for x in loads}) != len(loads):
             raise KernelError(f"a slot is loaded in two ways: {loads}")
 
     @property
+    def literal(self) -> Expr | None:
+        """The expression of outputs where `near` holds; None without."""
+        return None if self.near is None else substitute(self.expr, dict(self.settled))
+
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        """All its expressions."""
+        made = (x for _, x in self.settled)
+        return tuple(x for x in (self.expr, self.near, *made, *self.factors) if x is not None)
+
+    @property
     def loads(self) -> tuple[tuple[int, str, str], ...]:
         """The operands (slot, dtype, kind) that are read, by slot."""
-        return tuple(sorted(x.value for x in walk(self.expr) if x.op == "load"))
+        return tuple(sorted({x.value for root in self.roots for x in walk(root) if x.op == "load"}))
 
     @property
     def slots(self) -> int:
@@ -397,7 +416,9 @@ def to_source(store: Store) -> str:
     """Give Python text that builds `store` again as STORE: readable, stable, and equal only for equal stores."""
     names: dict[Expr, str] = {}
     lines: list[str] = []
-    for node in walk(store.expr):
+    for node in (node for root in store.roots for node in walk(root)):
+        if node in names:
+            continue
         if node.op == "acc":
             names[node] = f"acc({node.dtype!r})"
         elif node.op == "load":
@@ -408,7 +429,12 @@ def to_source(store: Store) -> str:
             names[node] = f"x{len(lines)}"
             args = ", ".join(names[a] for a in node.args)
             lines.append(f"{names[node]} = op({node.op!r}, {args})")
-    lines.append(f"STORE = Store({names[store.expr]}, {store.dtype!r})")
+    more = ""
+    if store.near is not None:
+        settled = "".join(f"({names[a]}, {names[b]}), " for a, b in store.settled)
+        factors = "".join(f"{names[x]}, " for x in store.factors)
+        more = f", {names[store.near]}, ({settled}), ({factors})"
+    lines.append(f"STORE = Store({names[store.expr]}, {store.dtype!r}{more})")
     return "\n".join(lines) + "\n"
 
 

@@ -19,6 +19,9 @@ I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
 BYTES = I8.as_pointer()
 
+HEADER_WORDS = 18
+"""Words of an argument block before those of its slots; what they say is the kernel's matter."""
+
 
 def c64(n: int) -> ir.Constant:
     """Make a 64-bit constant."""

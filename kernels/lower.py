@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -14,10 +14,19 @@ from graphq.ir import Graph
 from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
 from graphq.kernels.expression import Store, evaluate
 from graphq.kernels.isa import Level
+from graphq.kernels.literal import Literal
 from graphq.kernels.lookup import least_saved
 from graphq.kernels.tables import tabulate
 
 Arrays = Sequence[np.ndarray | None]
+
+
+@runtime_checkable
+class Settled(Protocol):
+    """An accumulator with literal sums (`literal`)."""
+
+    def literal_sums(self, inputs: Sequence[np.ndarray], places: np.ndarray, literal: Literal) -> np.ndarray:
+        """The literal sums of the outputs of these flat indices, f32."""
 
 
 class Accumulator(Protocol):
@@ -32,12 +41,16 @@ class Accumulator(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """`store` per output element, the `sources` of its operands by slot, what accumulates (None: nothing does)."""
+    """`store` per output element, the `sources` of its operands by slot, what accumulates (None: nothing does).
+
+    `literal` says what the literal sums of outputs near a tie are, where the store marks them.
+    """
 
     out: tuple[int, ...]
     store: Store
     sources: tuple[Source, ...]
     anchor: Accumulator | None = None
+    literal: Literal | None = None
 
     @property
     def integer(self) -> bool:
@@ -56,7 +69,15 @@ class Lowered:
         """The partition's result in NumPy, bit for bit what every kernel gives, for the arrays of its inputs."""
         total = None if self.anchor is None else self.anchor.accumulate(inputs)
         operands = [operand(s, inputs) for s in self.sources]
-        return np.ascontiguousarray(np.broadcast_to(evaluate(self.store, total, operands), self.out))
+        result = np.array(np.broadcast_to(evaluate(self.store, total, operands), self.out), order="C")
+        if self.store.near is not None and self.store.literal is not None and self.literal is not None:
+            assert isinstance(self.anchor, Settled)
+            places = np.flatnonzero(np.broadcast_to(evaluate(self.store.near, total, operands), self.out))
+            at = np.unravel_index(places, self.out)
+            picked = [np.broadcast_to(x, self.out)[at] for x in operands]
+            sums = self.anchor.literal_sums(inputs, places, self.literal)
+            result[at] = evaluate(Store(self.store.literal, self.store.dtype), sums, picked)
+        return result
 
 
 def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray:

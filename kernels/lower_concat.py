@@ -66,7 +66,7 @@ def lower_concat(body: Graph, constants: Arrays = (), *, compensate: bool = Fals
     for k, value in enumerate(node.operands):
         parts.append(_part(body, node, k, axis, start))
         start += value.type.dims[axis]
-    return Concat(out, parts[0].lowered.store, (), None, axis, tuple(parts))
+    return Concat(out, parts[0].lowered.store, (), axis=axis, parts=tuple(parts))
 
 
 def _part(body: Graph, node: Node, k: int, axis: int, start: int) -> Part:

@@ -22,13 +22,16 @@ import numpy as np
 
 from graphq.ir import Graph, Node, Value
 from graphq.kernels import depthwise, depthwise_float
-from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
-from graphq.kernels.expression import STORAGE, Expr, Store, acc, op
+from graphq.kernels.epilogue import Epilogue, Source, Unsupported
+from graphq.kernels.expression import STORAGE, Expr, acc, op
 from graphq.kernels.float_sums import float_sums
+from graphq.kernels.literal import Literal, Order, matmul_order
 from graphq.kernels.lower import Arrays, Lowered, result_dims
 from graphq.kernels.lower_matmul import quantised_operands, refuse_overflow
 from graphq.kernels.phases import Phase, transposed_phases, whole
 from graphq.kernels.scales import Numbers, joint_scale, known, reach, scales_of, wrapped, zero_points_of
+from graphq.kernels.settle import MOST_TAPS
+from graphq.kernels.settled import LiteralSums, anchored, literal_sums
 from graphq.kernels.windows import Windows, windows
 from graphq.ops.conv import weight_axes
 from graphq.ops.conv_transpose import transposed_padding
@@ -176,6 +179,34 @@ class IntegerConvolution(Convolution):
         """As of any convolution, with the zero point that it runs with."""
         return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs))), inputs)
 
+    def literal_sums(self, inputs: Sequence[np.ndarray], places: np.ndarray, literal: Literal) -> np.ndarray:
+        """The literal sums of the outputs of these flat indices, f32."""
+        x, w = inputs[self.a], self.filter.matrix(inputs[self.b])
+        groups, _, channels, columns = w.shape
+        x = x.reshape(self.images, prod(x.shape[1:-1]), groups * channels)
+        x = np.concatenate([x, np.full((self.images, 1, x.shape[2]), self.pad, x.dtype)], axis=1)
+        out = np.zeros(len(places), np.float32)
+        image, *pixel, column = np.unravel_index(places, (self.images, *self.windows.outputs, groups * columns))
+        for phase in self.phases(self.windows):
+            inside = [p % s == o for p, s, o in zip(pixel, phase.step, phase.origin, strict=True)]
+            members = np.flatnonzero(np.logical_and.reduce(inside))
+            local = np.ravel_multi_index([p[members] // s for p, s in zip(pixel, phase.step, strict=True)],
+                                         phase.counts)
+            offsets, k = phase.windows.offsets(), len(phase.taps) * channels
+            at = np.where(offsets < 0, x.shape[1] - 1, offsets // max(1, phase.windows.pixel_bytes))
+            step = max(1, CHUNK // max(1, k))
+            for first in range(0, len(members) if k else 0, step):
+                some = members[first:first + step]
+                group, own = np.divmod(column[some], columns)
+                channel = group[:, None] * channels + np.arange(channels)
+                rows = x[image[some][:, None, None], at[local[first:first + step]][:, :, None], channel[:, None]]
+                factors = w[group[:, None], phase.taps, :, own[:, None]]
+                if literal.order != "taps":
+                    rows, factors = rows.swapaxes(1, 2), factors.swapaxes(1, 2)
+                out[some] = replace(literal, taps=len(phase.taps)).sums(
+                    rows.reshape(len(some), k), factors.reshape(len(some), k), column[some])
+        return out
+
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
         """Exact in f64, as they are below 2**31."""
         groups, pixels, *_, columns = *rows.shape, w.shape[-1]
@@ -218,17 +249,33 @@ def lower_convolution(body: Graph, constants: Arrays, *, compensate: bool = Fals
     source, weights, *_ = node.operands
     producers = [v.node for v in (source, weights) if v.node is not None]
     c: Convolution
+    sums = None
     if producers:
         c, scales = _quantised(body, node, constants)
         total = op("to_f32", _compensated(e, c, constants[c.b]) if compensate else acc()) * joint_scale(e, *scales)
+        sums = _literal(c, scales, constants[c.b])
     else:
         c, total = FloatConvolution(**_geometry(body, node, source, weights)), acc("f32")
+    return anchored(e, body, node, total, producers, c, constants, sums)
 
-    def dense(args: list[Any]) -> Expr:
-        return total if len(args) < 3 or args[2] is None else total + args[2]
 
-    expr = translate(e, body, (node, dense), producers, own=(0, 1))
-    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), c)
+def _literal(c: IntegerConvolution, scales: tuple[Numbers, Numbers], data: np.ndarray | None) -> LiteralSums | None:
+    """The literal sums: of a transposed convolution those of every tap's channels, one after another."""
+    taps, channels = c.windows.taps, c.filter.channels
+    if taps > MOST_TAPS:
+        return None
+    pixels = c.windows.pixels
+    order: Order
+    if c.filter.transposed:
+        order, block = "taps", 128
+    else:
+        order, block = matmul_order(c.filter.columns, pixels, taps * channels)
+    weights = None
+    if data is not None:
+        w = c.matrix(data).astype(np.float64)
+        weights = w.reshape(len(w), taps * channels, -1).transpose(1, 0, 2).reshape(taps * channels, -1)
+    return literal_sums(*scales, c.a_zp, known(c.b_zp, c.b_zp.shape), taps * channels, order, block, weights,
+                        packed_zps=False, taps=taps)
 
 
 def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:

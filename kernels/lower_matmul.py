@@ -14,14 +14,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar
+from math import prod
+from typing import ClassVar
 
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
-from graphq.kernels.expression import Expr, Store, acc, op
+from graphq.kernels.epilogue import Epilogue, Source, Unsupported
+from graphq.kernels.expression import Expr, acc, op
 from graphq.kernels.float_sums import float_sums
+from graphq.kernels.literal import Literal, matmul_order
 from graphq.kernels.lower import Arrays, Lowered, result_dims
 from graphq.kernels.scales import (
     RANGES,
@@ -33,6 +35,7 @@ from graphq.kernels.scales import (
     scales_of,
     zero_points_of,
 )
+from graphq.kernels.settled import CHUNK, LiteralSums, anchored, literal_sums
 
 MATMULS = ("matmul", "matmul_integer")
 
@@ -86,6 +89,21 @@ class IntegerMatmul(Matmul):
         total = (a - self.a_zp.array(inputs).astype(np.float64)) @ (b - self.b_zp.array(inputs).astype(np.float64))
         return np.asarray(total).astype(np.int64).astype(np.int32)
 
+    def literal_sums(self, inputs: Sequence[np.ndarray], places: np.ndarray, literal: Literal) -> np.ndarray:
+        """The literal sums of the outputs of these flat indices, f32."""
+        a, b = self.operands(inputs)
+        a = a[None] if a.ndim == 1 else a
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        *outer, i, j = np.unravel_index(places, (*batch, a.shape[-2], b.shape[-1]))
+        rows = np.broadcast_to(a, (*batch, *a.shape[-2:]))
+        columns = np.broadcast_to(b, (*batch, *b.shape[-2:])).swapaxes(-1, -2)
+        out, step = np.zeros(len(places), np.float32), max(1, CHUNK // max(1, self.k))
+        for first in range(0, len(places), step):
+            some = slice(first, first + step)
+            at = tuple(x[some] for x in outer)
+            out[some] = literal.sums(rows[(*at, i[some])], columns[(*at, j[some])], j[some])
+        return out
+
 
 @dataclass(frozen=True, eq=False)
 class FloatMatmul(Matmul):
@@ -109,21 +127,33 @@ def lower_matmul(body: Graph, constants: Arrays, *, compensate: bool = False) ->
     producers = [v.node for v in node.inputs[:2] if v is not None and v.node is not None]
     total: Expr
     product: Matmul
+    sums = None
     if node.op.name == "matmul_integer":
         product = _integers(body, node, constants)
         total = _compensated(e, product, constants) if compensate else acc()
     elif producers:
         product, scales = _quantised(body, node, constants)
         total = op("to_f32", _compensated(e, product, constants) if compensate else acc()) * joint_scale(e, *scales)
+        sums = _literal(body, node, product, scales, constants[product.b], constants)
     else:
         product, total = _floats(body, node), acc("f32")
 
-    def dense(args: list[Any]) -> Expr:
-        return total if len(args) < 3 or args[2] is None else total + args[2]
-
     own = range(4) if node.op.name == "matmul_integer" else range(2)
-    expr = translate(e, body, (node, dense), producers, own=own)
-    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), product)
+    return anchored(e, body, node, total, producers, product, constants, sums, own)
+
+
+def _literal(body: Graph, node: Node, p: IntegerMatmul, scales: tuple[Numbers, Numbers],
+             weights: np.ndarray | None, constants: Arrays) -> LiteralSums | None:
+    """The literal sums; a matmul with a bias is ONNX's Gemm, whose sums start from it."""
+    m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
+    order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
+    bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]
+    start = None if bias is None or bias.node is not None else constants[body.inputs.index(bias)]
+    if weights is not None and p.b_zp.data is not None:
+        w = weights.swapaxes(-1, -2) if p.transpose_b else weights
+        weights = (w.astype(np.float64) - p.b_zp.data).reshape(-1, p.n)
+    return literal_sums(*scales, p.a_zp, p.b_zp, p.k, order, block, weights,
+                        shift=-128 if p.b_dtype == "u8" else 0, start=start)
 
 
 def _floats(body: Graph, node: Node) -> FloatMatmul:

@@ -11,6 +11,7 @@ once per Store. The words of an argument block:
     0 a        1 table of a   2 stride  3 packed w     4 table of w   5 batch   6 m          7 n
     8 k        9 rows/block  10 panels/block          11 tile rows   12 tile panels         13 tile function
     14 tile function of the last n % (16 * tile panels) columns      15 setup function (AMX) or 0
+    16 block function of literal sums   17 their spec (`settle`): where the Store has `near`
 
 Tables are byte offsets per batch element, or 0. The operands and the output of the Store follow, three words each.
 `tile_frame` says how tiles find activations and what `stride` means: in rows or columns of `a`, or in windows of an
@@ -28,8 +29,9 @@ from graphq.kernels.expression import STORAGE, Store, acc, to_source
 from graphq.kernels.isa import Level, is_emulated
 from graphq.kernels.pack import LINE, PANEL, pack, panel_count
 from graphq.kernels.registry import KERNELS, Kernel, Reading, Step, register_kernel, select, threads_for
+from graphq.kernels.settle import UNSETTLED, load_literal, settling
 
-A, A_TABLE, STRIDE, W, W_TABLE = range(5)  # words that the caller fills in or changes
+A, A_TABLE, STRIDE, W, W_TABLE, SPEC = *range(5), 17  # words that the caller fills in or changes
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
 FLOATS = (("f32", "f32"), ("bf16", "bf16"), ("f16", "f16"))
@@ -47,10 +49,10 @@ from graphq.kernels.intrinsics import call_block, load_s64, stack, store_s64, wo
 from graphq.kernels.matmul_amx import SCRATCH
 from graphq.kernels.tile_frame import FRAME_BYTES, place_windows
 from graphq.kernels.vector import epilogue
-
+{imports}
 {store}
 write = epilogue(STORE, {lanes})
-
+{rewrite}
 
 @block
 def BLOCK(args, index):
@@ -67,10 +69,11 @@ def BLOCK(args, index):
     if word(args, 4):
         w += load_s64(word(args, 4) + 8 * batch)
     panel_bytes = {panel_bytes}
-    frame, sums = stack(FRAME_BYTES), stack(SCRATCH)
+    frame, sums, ties = stack(FRAME_BYTES), stack(SCRATCH), {ties}
     store_s64(frame + 8, stride)
     store_s64(frame + 24, k)
     store_s64(frame + 48, sums)
+    {words}
     configured = 0
     for j in range(j0, j1, width):
         now = min(width, j1 - j)
@@ -84,9 +87,25 @@ def BLOCK(args, index):
                 call_block(setup, frame, rows)
                 configured = rows
             call_block(tile if now == width else tail, frame, 0)
-            write(args, batch, i, 16 * j, rows, min(16 * now, n - 16 * j), sums, 64 * now)
-    if configured:
+            columns = min(16 * now, n - 16 * j)
+            write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, ties)
+{settle}    if configured:
         call_block(setup, frame, 0)
+'''
+
+_SETTLE = '''            store_s64(words + 24, {panel_bytes})
+            for r in range(rows):
+                near = ties_of(ties, columns, r, 0)
+                while near:
+                    c = first_bit(near)
+                    near &= near - 1
+                    store_s64(words + 8, r)
+                    store_s64(words + 32, 16 * j + c)
+                    store_s64(words + 40, w_scale(args, batch, 16 * j + c))
+                    store_s64(words + 48, w_zp(args, batch, 16 * j + c))
+                    store_s64(words + 56, start(args, batch, 16 * j + c))
+                    call_block(word(args, 16), words, c)
+                    rewrite(args, batch, i + r, 16 * j + c, 1, 1, words + 64, 0, 0)
 '''
 
 _PLACES = {  # how the block function says where the rows of the tile at row i are
@@ -276,8 +295,11 @@ def block_source(store: Store, lanes: int, reading: str, itemsize: int, w_dtype:
     """Give the text of the block function's module."""
     taps = "word(stride, 1) * word(stride, 2)" if reading == "windows" else "1"
     panel_bytes = "word(w, 2)" if w_dtype == "s4" else f"{taps} * ((k + 3) // 4 * 64)"
+    parts = settling(store) if store.near is not None else UNSETTLED
+    settle = _SETTLE.format(panel_bytes=panel_bytes) if store.near is not None else ""
     return _BLOCK.format(store=to_source(store), lanes=lanes, reading=reading, panel_bytes=panel_bytes,
-                         place=_PLACES[reading].format(itemsize=itemsize))
+                         place=_PLACES[reading].format(itemsize=itemsize), settle=settle,
+                         ties="0" if store.near is None else "stack(256)", **parts)
 
 
 def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
@@ -326,10 +348,12 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     most_tiles = max(1, (1 << 20) // max(1, rows * depth))
     each_tiles, each_panels = split(tiles, all_panels, panels, batch, worth, most_tiles)
     blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
+    literal = None if store.near is None else load_literal(reading, cache)
     header = (0, 0, row_bytes, 0, 0, batch, m, n, row_bytes, each_tiles * rows, each_panels, rows, panels,
-              tile.TILE.address, tail.TILE.address, setup.address if setup else 0)
-    return Step(kernel.name, block.BLOCK.address, header, blocks, (block, tile, tail), batch * m * n * k * taps,
-                serial=worth == 1)
+              tile.TILE.address, tail.TILE.address, setup.address if setup else 0,
+              literal.LITERAL.address if literal else 0, 0)
+    return Step(kernel.name, block.BLOCK.address, header, blocks, (block, tile, tail, literal),
+                batch * m * n * k * taps, serial=worth == 1)
 
 
 COPIED = 0.2

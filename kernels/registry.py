@@ -14,6 +14,7 @@ import numpy as np
 
 from graphq.errors import KernelError
 from graphq.kernels import cache as modules
+from graphq.kernels.intrinsics import HEADER_WORDS
 from graphq.kernels.isa import Level
 
 Reading: TypeAlias = Literal["rows", "columns", "windows"]
@@ -41,9 +42,6 @@ class Kernel:
     def name(self) -> str:
         """The derived name, as `matmul_u8s8_6x64_avx512_vnni`."""
         return f"{self.op}_{''.join(self.dtypes)}_{self.tile[0]}x{self.tile[1]}_{self.level}"
-
-
-HEADER_WORDS = 16
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from graphq.kernels import cache as modules
 from graphq.kernels.expression import Store, to_source
+from graphq.kernels.intrinsics import HEADER_WORDS
 from graphq.kernels.isa import Level
 from graphq.kernels.registry import Step, threads_for
 from graphq.kernels.row_numbers import LANES
@@ -37,13 +38,13 @@ def BLOCK(args, index):
         stats = word(args, 6) + 4 * (batch * m + i)
         {read}
         NUMBERS(row, n, room, stats, step, word(args, 8))
-        WRITE(args + {after}, batch, i, 0, 1, {columns}, {acc}, 0)
+        WRITE(args + {after}, batch, i, 0, 1, {columns}, {acc}, 0, 0)
 '''
 
-_READ = "READ(args, batch, i, 0, 1, n, room, 0)\n        row = room"
-_DIRECT = """source = word(args, 16)
-    if word(args, 17):
-        source += load_s64(word(args, 17) + 8 * batch)"""
+_READ = "READ(args, batch, i, 0, 1, n, room, 0, 0)\n        row = room"
+_DIRECT = f"""source = word(args, {HEADER_WORDS})
+    if word(args, {HEADER_WORDS + 1}):
+        source += load_s64(word(args, {HEADER_WORDS + 1}) + 8 * batch)"""
 
 
 def source(how: str, prologue: Store, store: Store, lanes: int, *, direct: bool, reduces: bool) -> str:
@@ -52,7 +53,7 @@ def source(how: str, prologue: Store, store: Store, lanes: int, *, direct: bool,
         f"READ = epilogue(PROLOGUE, {lanes}, into_acc=True)\n"
     acc = "stats" if reduces else "room" if how.startswith("softmax") else "row"
     return _SOURCE.format(how=how, lanes=lanes, prologue=read, store=to_source(store), start=_DIRECT if direct else "",
-                          read="row = source + i * word(args, 18)" if direct else _READ, after=24 * prologue.slots,
+                          read=f"row = source + i * word(args, {HEADER_WORDS + 2})" if direct else _READ, after=24 * prologue.slots,
                           columns="1" if reduces else "n", acc=acc)
 
 

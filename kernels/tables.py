@@ -8,6 +8,7 @@ kernels that differ in them only are one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,7 +54,11 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
                 tables.setdefault(key, Source("table", key[0], (), data=data))
                 slot = len(sources) + list(tables).index(key)
                 new[node] = op("lookup", load(slot, key[0], TABLE), new[origin])
-    return _renumbered(Store(new[store.expr], store.dtype), [*sources, *tables.values()])
+    looked_up = {node: x for node, x in new.items() if x.op == "lookup"}
+    near = None if store.near is None else substitute(store.near, looked_up)
+    settled = tuple((new[a], substitute(b, looked_up)) for a, b in store.settled)
+    made = replace(store, expr=new[store.expr], near=near, settled=settled)
+    return _renumbered(made, [*sources, *tables.values()])
 
 
 def _numbers(store: Store, sources: Sequence[Source], constants: Sequence[np.ndarray | None]) -> dict[Expr, Expr]:
@@ -106,4 +111,11 @@ def _renumbered(store: Store, sources: Sequence[Source]) -> tuple[Store, tuple[S
     """Slots from 0 on for what is still loaded."""
     loads = store.loads
     new = {load(*x): load(k, *x[1:]) for k, x in enumerate(loads)}
-    return Store(substitute(store.expr, new), store.dtype), tuple(sources[x[0]] for x in loads)
+
+    def renamed(expr: Expr) -> Expr:
+        return substitute(expr, new)
+
+    settled = tuple((renamed(a), renamed(b)) for a, b in store.settled)
+    near = None if store.near is None else renamed(store.near)
+    made = Store(renamed(store.expr), store.dtype, near, settled, tuple(map(renamed, store.factors)))
+    return made, tuple(sources[x[0]] for x in loads)

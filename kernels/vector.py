@@ -1,7 +1,7 @@
 """LLVM code for expressions: `epilogue` turns a Store into the vector loop over a block of outputs.
 
 Numbers are those of `expression.evaluate`. An argument block is read here by one rule (see `Operand`), whatever the
-kernel: words 16 + 3*s are operand s, the slot after the last operand is the output.
+kernel: words HEADER_WORDS + 3*s are operand s, the slot after the last operand is the output.
 """
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from graphq.kernels.expression import STORAGE, TABLE, Expr, Store, acc, load, lo
 from graphq.kernels.intrinsics import (
     F16,
     F32,
+    HEADER_WORDS,
     I1,
     I8,
     I16,
@@ -34,7 +35,6 @@ from graphq.kernels.intrinsics import (
 )
 from graphq.kernels.lookup import Table, look_up
 
-HEADER_WORDS = 16
 SLOT_WORDS = 3
 
 COMPUTE_IR = {"f32": F32, "s32": I32, "bool": I1}
@@ -259,10 +259,14 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
 class Epilogue:
     """The emission of one epilogue over a block of rows x cols outputs; accumulators are in memory or registers."""
 
-    def __init__(self, builder: ir.IRBuilder, store: Store, lanes: int, into_acc: bool = False) -> None:
+    def __init__(self, builder: ir.IRBuilder, store: Store, lanes: int, into_acc: bool = False,
+                 literal: bool = False) -> None:
         self.builder, self.store, self.lanes, self.into_acc = builder, store, lanes, into_acc
-        self.expr = lower(store.expr)
-        self.nodes = list(walk(self.expr))
+        expr = store.literal if literal else store.expr
+        assert expr is not None
+        self.expr = lower(expr)
+        self.near = None if literal or store.near is None else lower(store.near)
+        self.nodes = list(dict.fromkeys(n for x in (self.expr, self.near) if x is not None for n in walk(x)))
         self.rates = _rates(self.nodes)
         self.register: ir.Value | None = None  # the accumulators of the vector that is emitted, if not in memory
 
@@ -271,13 +275,14 @@ class Epilogue:
         return [n for n in self.nodes if self.rates[n] == rate]
 
     def emit(self, unroll: int, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value, rows: ir.Value,
-             cols: ir.Value, acc: ir.Value, ldacc: ir.Value) -> None:
+             cols: ir.Value, acc: ir.Value, ldacc: ir.Value, ties: ir.Value) -> None:
         """Emit the loops: scalars before them, row values before each row's, then vectors, `unroll` at a time."""
         b, lanes = self.builder, self.lanes
         self.begin(args, batch, i0, j0)
         with counted(b, c64(0), rows) as r:
             per_row = self.row(r)
             self.acc_row = b.add(acc, b.mul(r, ldacc))
+            self.ties_row = b.add(ties, b.mul(r, b.shl(b.lshr(b.add(cols, c64(63)), c64(6)), c64(3))))
             if self.into_acc:
                 self.out_row = self.acc_row
             done = c64(0)
@@ -337,9 +342,24 @@ class Epilogue:
             values = dict(per_row)
             emit_nodes(self.builder, self.at("vector"), values, self.lanes, partial(self.leaf, columns))
             results.append(narrow(self.builder, values[self.expr], self.store.dtype, self.lanes))
+            if self.near is not None:
+                self.mark(columns, values[self.near])
         kind, itemsize = STORAGE_IR[self.store.dtype], STORAGE[self.store.dtype].itemsize
         for columns, x in zip(groups, results, strict=True):
             columns.store(x, self.out_row, kind, itemsize)
+
+    def mark(self, columns: Columns, near: ir.Value) -> None:
+        """Store a bit for each column; those past the last one of the row are not defined."""
+        b, lanes = self.builder, self.lanes
+        place = b.add(self.ties_row, b.lshr(columns.j, c64(3)))
+        if lanes == 1:  # neighbours come one after another: the first of eight begins a byte
+            number = b.trunc(b.and_(columns.j, c64(7)), I8)
+            before = b.load(pointer(b, place, I8), align=1)
+            before = b.select(b.icmp_unsigned("==", number, I8(0)), I8(0), before)
+            b.store(b.or_(before, b.shl(b.zext(near, I8), number)), pointer(b, place, I8), align=1)
+            return
+        kind = ir.IntType(lanes)
+        b.store(b.bitcast(near, kind), pointer(b, place, kind), align=1)
 
     def leaf(self, columns: Columns, node: Expr) -> ir.Value:
         """Load the accumulators or a vector operand."""
@@ -351,24 +371,50 @@ class Epilogue:
 
 
 @cache
-def epilogue(store: Store, lanes: int, unroll: int = 1, into_acc: bool = False) -> Callable[..., None]:
-    """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc): it writes rows x cols outputs from (i0, j0) on.
+def epilogue(store: Store, lanes: int, unroll: int = 1, into_acc: bool = False, *,
+             literal: bool = False) -> Callable[..., None]:
+    """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc, ties): it writes rows x cols outputs.
 
-    `args` is the address of the argument block; the accumulator of output (r, c) of the block is the s32 or f32 at
-    acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16), `unroll` of them a turn of the loop; the last one of
-    a row is masked. Nothing outside the operands and outputs is read or written. Unrolling gained nothing where it was
-    measured (Zen 4: relu, requantise, exp, tanh, 8 and 16 lanes). With `into_acc` the outputs go to where accumulators
-    would lie, and no slot says where.
+    The first is (i0, j0). `args` is the address of the argument block; the accumulator of output (r, c) of the block is
+    the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16), `unroll` of them a turn of the
+    loop; the last one of a row is masked. Nothing outside the operands and outputs is read or written. Unrolling gained
+    nothing where it was measured (Zen 4: relu, requantise, exp, tanh, 8 and 16 lanes). With `into_acc` the outputs go
+    to where accumulators would lie, and no slot says where.
+
+    `ties`: where a store has `near`, its bits go there, each row a whole number of 8-byte words; what lies past `cols`
+    in the last of them is not defined. `literal` makes the intrinsic of the store's literal expression.
     """
     intp, uintp = types.intp, types.uintp
-    signature = types.void(uintp, intp, intp, intp, intp, intp, uintp, intp)
+    signature = types.void(uintp, intp, intp, intp, intp, intp, uintp, intp, intp)
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        Epilogue(builder, store, lanes, into_acc).emit(unroll, *values)
+        Epilogue(builder, store, lanes, into_acc, literal).emit(unroll, *values)
         return context.get_dummy_value()
 
     @intrinsic
-    def write(_typing: Any, args: Any, batch: Any, i0: Any, j0: Any, rows: Any, cols: Any, acc: Any, ldacc: Any) -> Any:
+    def write(_typing: Any, args: Any, batch: Any, i0: Any, j0: Any, rows: Any, cols: Any, acc: Any, ldacc: Any,
+              ties: Any) -> Any:
         return signature, codegen
 
     return write
+
+
+def factor(store: Store, number: int) -> Callable[..., int]:
+    """Make the intrinsic (args, batch, j): factor `number` of the store for column j, the bits of its 4 bytes."""
+    expr = lower(store.factors[number])
+
+    def codegen(context: Any, b: Any, signature: Any, values: Any) -> Any:
+        args, batch, j = values
+
+        def leaf(node: Expr) -> ir.Value:
+            slot, dtype, kind = node.value
+            operand = Operand.read(b, args, slot, dtype, kind, batch, c64(0), j)
+            return widen(b, b.load(pointer(b, operand.address, STORAGE_IR[dtype]), align=1), dtype, 1)
+
+        return b.sext(b.bitcast(emit(b, expr, 1, leaf), I32), I64)
+
+    @intrinsic
+    def value(_typing: Any, args: Any, batch: Any, j: Any) -> Any:
+        return types.intp(types.uintp, types.intp, types.intp), codegen
+
+    return value

@@ -20,7 +20,7 @@ WRITE = epilogue(Store(const({value}, "s32"), "s32"), 1)
 
 @block
 def BLOCK(args, index):
-    WRITE(args, 0, 0, index, 1, 1, 0, 0)
+    WRITE(args, 0, 0, index, 1, 1, 0, 0, 0)
 
 
 @function("intp(intp)")

@@ -1,0 +1,83 @@
+"""Lowering of anchors with literal sums: the Store that marks outputs near a tie and says what they are."""
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphq.ir import Graph, Node
+from graphq.kernels.drift import Drift, constants_of
+from graphq.kernels.epilogue import Epilogue, translate
+from graphq.kernels.expression import Expr, Store, acc
+from graphq.kernels.literal import TYPICAL, Literal, Order
+from graphq.kernels.lower import Accumulator, Arrays, Lowered
+from graphq.kernels.scales import Numbers, wrapped
+
+CHUNK = 2**22
+"""Factors of literal sums that a formula takes at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class LiteralSums:
+    """The literal sums of an anchor of `k` products, with what kernels take from operands.
+
+    `drift` is how far a column's sum may lie from the exact one, `shift` the zero points of weights as they are packed.
+    """
+
+    literal: Literal
+    k: int
+    drift: np.ndarray
+    shift: np.ndarray
+    starts_at_bias: bool
+
+
+def literal_sums(x_scale: Numbers, w_scale: Numbers, x_zp: Numbers, w_zp: Numbers, k: int, order: Order, block: int,
+                 weights: np.ndarray | None, *, shift: int = 0, packed_zps: bool = True,
+                 start: np.ndarray | None = None, taps: int = 1) -> LiteralSums | None:
+    """The literal sums of dequantized operands; None where scales or zero points are known when it runs only.
+
+    `weights` [k, columns] are those less zero points, when they are constant. Packed weights are raw ones plus `shift`,
+    or (not `packed_zps`) less their zero points. `start`: the bias when sums start from it.
+    """
+    xs, ws, xz, wz = (n.data for n in (x_scale, w_scale, x_zp, w_zp))
+    if xs is None or ws is None or xz is None or wz is None or ws.ndim > 1 or wz.ndim > 1:
+        return None
+    literal = Literal(order, block, np.float32(xs), int(xz), np.atleast_1d(ws), np.atleast_1d(wz).astype(np.int32),
+                      np.zeros(1, np.float32) if start is None else start.ravel(), taps)
+    rms = np.full(1, TYPICAL) if weights is None or not weights.size else np.sqrt(np.square(weights).mean(axis=0))
+    return LiteralSums(literal, k, literal.error(k, rms * literal.w_scale),
+                       wrapped(wz + shift) if packed_zps else np.zeros(1, np.int32), start is not None)
+
+
+def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[Node], anchor: Accumulator,
+             constants: Arrays = (), sums: LiteralSums | None = None, own: Container[int] = range(2)) -> Lowered:
+    """Lower a body whose anchor `node` gives `total`, and a bias where it has one; raises Unsupported.
+
+    `producers` are the nodes that only the anchor's kernel reads. With `sums` outputs near a tie are settled by them.
+    """
+    dtype = body.outputs[0].dtype.name
+
+    def dense(args: list[Any]) -> Expr:
+        if len(args) < 3 or args[2] is None:
+            return total
+        y = total + args[2]
+        if e.drift is not None and sums is not None and sums.starts_at_bias:
+            e.drift.sums[y] = acc("f32")
+        return y
+
+    last = len(e.out) - 1
+    if sums is not None:
+        e.drift = Drift(sums.literal.slope(sums.k), constants_of(body.inputs, constants), {total: acc("f32")})
+        bias = e.drift.size(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(())
+        e.drift.of[node.output] = sums.drift + e.drift.slope * bias
+    expr = translate(e, body, (node, dense), producers, own=own)
+    if sums is None or e.drift is None or e.near is None:
+        return Lowered(e.out, Store(expr, dtype), tuple(e.sources), anchor)
+    literal = sums.literal
+    factors = (e.parameter(literal.w_scale, "f32", last), e.parameter(sums.shift, "s32", last),
+               e.parameter(literal.start, "f32", last))
+    settled = tuple((e.drift.sums | e.drift.settled).items())
+    store = Store(expr, dtype, e.near, settled, factors)
+    return Lowered(e.out, store, tuple(e.sources), anchor, literal)

@@ -1,0 +1,96 @@
+"""Outputs near a tie are those of the f32 operations as they are written, in one order, at every level."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.kernels import drift
+from graphq.kernels.literal import Literal
+
+RANGES = {"u8": (0, 256), "s8": (-128, 128)}
+
+
+def integers(rng, dtype, shape):
+    return rng.integers(*RANGES[dtype], shape).astype(f"{'u' * (dtype == 'u8')}int8")
+
+
+@pytest.fixture
+def all_near(monkeypatch):
+    """Every output is settled by its literal sum."""
+    monkeypatch.setattr(drift, "MOST_NEAR", 1.0)
+    monkeypatch.setattr(Literal, "error", lambda self, k, rms: np.full_like(np.asarray(rms, float), 1e6))
+
+
+def finish(g, y, scale):
+    """A bias-free epilogue with two quantizes, the second of exact numbers."""
+    y = g.quantize(g.relu(y), dtype="u8", scales=[scale], zps=[3])
+    z = g.multiply(g.dequantize(y, scales=[scale], zps=[3]), g.constant(np.float32(0.7)))
+    g.output(g.quantize(z, dtype="s8", scales=[scale], zps=[-100]), name="y")
+    return g
+
+
+def matmul(rng, m, k, n, x="u8", w="s8", transposed=False, bias=False, batch=()):
+    g = gq.Graph("matmul")
+    a = g.dequantize(g.input("x", shape=(*batch, m, k), dtype=x), scales=[0.013], zps=[7])
+    weights = integers(rng, w, (n, k) if transposed else (k, n))
+    scales = rng.uniform(0.5e-3, 2e-3, n).tolist()
+    b = g.dequantize(g.constant(weights), qtype="per_channel", axis=0 if transposed else 1, scales=scales,
+                     zps=[0 if w == "s8" else 120] * n)
+    more = [g.constant(rng.normal(size=n).astype(np.float32))] if bias else []
+    return finish(g, g.matmul(a, b, *more, transpose_b=transposed), 0.011 * k**0.5)
+
+
+def convolution(rng, size, channels, outputs, kernel, groups=1, x="u8", strides=(1, 1), pads=1, dilations=(1, 1),
+                transposed=False):
+    g = gq.Graph("convolution")
+    a = g.dequantize(g.input("x", shape=(2, *size, channels), dtype=x), scales=[0.013], zps=[7])
+    shape = (channels, outputs // groups, *kernel) if transposed else (outputs, channels // groups, *kernel)
+    if transposed:
+        b = g.dequantize(g.constant(integers(rng, "s8", shape)), scales=[1.1e-3])
+        y = g.conv_transpose(a, b, strides=list(strides), pads_begin=[0, 0], pads_end=[0, 0], dilations=list(dilations),
+                             groups=groups, data_format="NXC", weights_format="IOX")
+    else:
+        b = g.dequantize(g.constant(integers(rng, "s8", shape)), qtype="per_channel", axis=0,
+                         scales=rng.uniform(0.5e-3, 2e-3, outputs).tolist())
+        y = g.convolution(a, b, g.constant(rng.normal(size=outputs).astype(np.float32)), strides=list(strides),
+                          pads_begin=[pads] * 2, pads_end=[pads] * 2, dilations=list(dilations), groups=groups,
+                          data_format="NXC", weights_format="OIX")
+    return finish(g, y, 0.011 * (np.prod(shape[1:]))**0.5)
+
+
+MATMULS = {
+    "rows": dict(m=13, k=300, n=70), "few columns": dict(m=9, k=700, n=20), "one row": dict(m=1, k=133, n=37),
+    "one row, transposed": dict(m=1, k=133, n=37, transposed=True), "one column": dict(m=35, k=140, n=1),
+    "s8 and u8": dict(m=20, k=61, n=33, x="s8", w="u8"), "bias": dict(m=7, k=390, n=130, bias=True),
+    "batch": dict(m=5, k=40, n=19, batch=(3,)),
+}
+CONVOLUTIONS = {
+    "3x3": dict(size=(9, 7), channels=20, outputs=35, kernel=(3, 3)),
+    "1x1": dict(size=(6, 9), channels=70, outputs=18, kernel=(1, 1), pads=0, strides=(2, 1), x="s8"),
+    "stem": dict(size=(15, 13), channels=3, outputs=17, kernel=(5, 5), pads=2, strides=(2, 2)),
+    "groups": dict(size=(7, 7), channels=12, outputs=24, kernel=(3, 3), groups=4),
+    "one pixel": dict(size=(1, 1), channels=90, outputs=22, kernel=(1, 1), pads=0),
+    "dilated": dict(size=(12, 12), channels=5, outputs=6, kernel=(3, 2), dilations=(2, 3), pads=2),
+    "depthwise": dict(size=(9, 11), channels=37, outputs=37, kernel=(3, 3), groups=37, strides=(2, 1)),
+    "depthwise, few": dict(size=(9, 11), channels=5, outputs=5, kernel=(5, 5), groups=5, x="s8"),
+    "depthwise, many": dict(size=(5, 6), channels=150, outputs=150, kernel=(3, 3), groups=150),
+    "transposed": dict(size=(5, 4), channels=24, outputs=10, kernel=(2, 2), strides=(2, 2), transposed=True),
+    "transposed, 3x3": dict(size=(5, 4), channels=8, outputs=20, kernel=(3, 3), strides=(2, 1), transposed=True),
+}
+GRAPHS = {**{k: (matmul, v) for k, v in MATMULS.items()}, **{k: (convolution, v) for k, v in CONVOLUTIONS.items()}}
+
+
+def check(graph, level, rng, **options):
+    model = gq.compile(graph, isa=level, strict=True, **options)
+    value = graph.inputs[0]
+    x = integers(rng, value.dtype.name, value.type.dims)
+    y = model(x=x)
+    assert np.array_equal(y, model.formula(x=x))
+    return x, y, model
+
+
+@pytest.mark.parametrize("case", GRAPHS)
+def test_all_outputs_literal(level, case, all_near):
+    make, options = GRAPHS[case]
+    rng = np.random.default_rng(3)
+    _, y, _ = check(make(rng, **options), level, rng)
+    assert np.unique(y).size > 5
