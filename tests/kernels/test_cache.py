@@ -32,9 +32,10 @@ _CHILD = """
 import json, sys
 import numpy as np
 from graphq.kernels import cache
+from graphq.kernels.intrinsics import HEADER_WORDS
 module = cache.load("test", sys.stdin.read())
 out = np.zeros(3, np.int32)
-module.BLOCK.ctypes(np.array([0] * 16 + [out.ctypes.data, 0, 0]).ctypes.data, 1)
+module.BLOCK.ctypes(np.array([0] * HEADER_WORDS + [out.ctypes.data, 0, 0]).ctypes.data, 1)
 got = cache.statistics()
 print(json.dumps({"out": out.tolist(), "twice": module.twice(21), "compiled": got.compiled, "loaded": got.loaded,
                   "path": str(cache.info().path), "bytes": cache.info().bytes}))

@@ -7,6 +7,7 @@ from guarded_memory import guarded
 
 from graphq.kernels import cache, isa, math
 from graphq.kernels.expression import BASIC, STORAGE, Store, acc, const, evaluate, load, maximum, op, select, to_source
+from graphq.kernels.intrinsics import HEADER_WORDS
 
 LANES = (1, 8, 16) if len(isa.available()) > 1 else (1,)  # vectors of f16 need AVX2's generation
 _MODULE = """
@@ -28,7 +29,7 @@ def BLOCK(args, index):
 def compiled(stores, lanes, unroll=1):
     """One block function whose call `index` runs stores[index]."""
     text = "".join(f"{to_source(s)}WRITE{k} = epilogue(STORE, {lanes}, {unroll})\n" for k, s in enumerate(stores))
-    calls = "\n".join(f"    if index == {k}:\n        WRITE{k}(args, batch, i0, j0, rows, cols, acc, ldacc)"
+    calls = "\n".join(f"    if index == {k}:\n        WRITE{k}(args, batch, i0, j0, rows, cols, acc, ldacc, 0)"
                       for k in range(len(stores)))
     module = cache.load("test", _MODULE.format(stores=text, calls=calls), cache=False)
     return module.BLOCK
@@ -40,12 +41,13 @@ def run(block, store, index, total, operands, shape, guard=lambda x: x):
     total = None if total is None else guard(total)
     arrays = [guard(np.ascontiguousarray(x)) for x in operands]
     out = guard(np.full(shape, 77, STORAGE[store.dtype]))
-    words = np.zeros(16 + 3 * (store.slots + 1), np.int64)
+    words = np.zeros(HEADER_WORDS + 3 * (store.slots + 1), np.int64)
     words[3:5] = rows, cols
     if total is not None:
         words[5:7] = total.ctypes.data, total.strides[0]
     for k, x in enumerate([*arrays[:store.slots], out]):
-        words[16 + 3 * k], words[18 + 3 * k] = x.ctypes.data, 0 if x.shape[0] == 1 else x.strides[0]
+        first = HEADER_WORDS + 3 * k
+        words[first], words[first + 2] = x.ctypes.data, 0 if x.shape[0] == 1 else x.strides[0]
     block.ctypes(words.ctypes.data, index)
     return out
 
@@ -202,7 +204,7 @@ def test_blocks_are_found_by_batch_row_and_column(lanes):
     for batch in range(3):
         for i0, i1 in pairwise((0, 4, 9)):
             for j0, j1 in pairwise((0, 17, 18, 40)):
-                words = [batch, i0, j0, i1 - i0, j1 - j0, *[0] * 11]
+                words = [batch, i0, j0, i1 - i0, j1 - j0, *[0] * (HEADER_WORDS - 5)]
                 for a, table in zip((x, r, out), tables, strict=True):
                     words += [a.ctypes.data, table.ctypes.data, a.strides[1]]
                 words = np.array(words, np.int64)
@@ -214,7 +216,7 @@ def test_the_output_may_be_an_operand():
     x = np.arange(100, dtype=np.float32).reshape(2, 50)
     store = Store(load(0, "f32", "vector") * 2.0, "f32")
     block = compiled([store], 16)
-    words = np.array([0, 0, 0, 2, 50, *[0] * 11, *[x.ctypes.data, 0, x.strides[0]] * 2], np.int64)
+    words = np.array([0, 0, 0, 2, 50, *[0] * (HEADER_WORDS - 5), *[x.ctypes.data, 0, x.strides[0]] * 2], np.int64)
     block.ctypes(words.ctypes.data, 0)
     np.testing.assert_array_equal(x, np.arange(100).reshape(2, 50) * 2)
 
