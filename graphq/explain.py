@@ -70,12 +70,14 @@ def _layouts(graph: Graph) -> list[str]:
 
 def _reasons(refusals: Sequence[Refusal]) -> list[str]:
     """Near misses, the deepest first; operations that a later pass fused all the same are still worth the reason."""
-    seen: dict[tuple[str, str], dict[str, None]] = {}
+    seen: dict[str, dict[str, dict[str, None]]] = {}
     for r in sorted(refusals, key=lambda r: -r.depth):
         if r.reason:
-            seen.setdefault((r.node, r.reason), {})[r.rewrite] = None
-    lines = [f"  {node}\n    {', '.join(names)}: {reason}" for (node, reason), names in seen.items()]
-    return ["near misses:", *lines] if lines else []
+            seen.setdefault(r.node, {}).setdefault(r.reason, {})[r.rewrite] = None
+    lines = ["near misses:"] if seen else []
+    for node, reasons in seen.items():
+        lines += [f"  {node}", *(f"    {', '.join(names)}: {reason}" for reason, names in reasons.items())]
+    return lines
 
 
 def _steps(plan: Plan | None, evidence: Mapping[int, Evidence]) -> list[str]:
