@@ -5,9 +5,9 @@ from typing import Any
 
 from numba import njit, types
 
-from graphq.kernels.intrinsics import I8, I32, I64, c64, intrinsic, load_s64, load_u8, splat, store_s32, word
+from graphq.kernels.intrinsics import I8, I32, I64, c64, intrinsic, load_s64, splat, store_s32, word
 from graphq.kernels.registry import Step, plan_rows
-from graphq.kernels.x86 import S32X16, Loop, at, filled, load, load_bytes, store
+from graphq.kernels.x86 import S32X16, Loop, at, filled, first, load, load_bytes, shuffle, store
 
 
 def byte_sums(b: Any, x: Any, signed: bool) -> Any:
@@ -18,19 +18,28 @@ def byte_sums(b: Any, x: Any, signed: bool) -> Any:
 
 
 @intrinsic
-def _sum_lines(_typing: Any, source: Any, lines: Any, flip: Any) -> Any:
-    """Sum `lines` times 64 bytes as u8, xor `flip`."""
+def _sum_row(_typing: Any, source: Any, k: Any, flip: Any) -> Any:
+    """Sum k bytes as u8, xor `flip`."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        source, lines, flip = args
-        flips = b.bitcast(splat(b, b.trunc(flip, I8), 64), S32X16)
+        source, k, flip = args
+        flips, lines = splat(b, b.trunc(flip, I8), 64), b.sdiv(k, c64(64))
+
+        def sums(total: Any, line: Any) -> Any:
+            return b.add(total, byte_sums(b, b.bitcast(line, S32X16), signed=False))
+
         with Loop(b, lines, [filled(S32X16, 0)]) as loop:
-            x = b.xor(load(b, at(b, source, b.mul(loop.k, c64(64))), S32X16), flips)
-            loop.update([b.add(loop.values[0], byte_sums(b, x, signed=False))])
-        total = I32(0)
-        for lane in range(16):
-            total = b.add(total, b.extract_element(loop.values[0], I32(lane)))
-        return b.sext(total, I64)
+            line = load(b, at(b, source, b.mul(loop.k, c64(64))), flips.type)
+            loop.update([sums(loop.values[0], b.xor(line, flips))])
+        done = b.mul(lines, c64(64))
+        left = b.sub(k, done)
+        with Loop(b, b.zext(b.icmp_signed(">", left, c64(0)), I64), loop.values) as last:
+            line = b.xor(load_bytes(b, at(b, source, done), left), flips)
+            last.update([sums(last.values[0], b.select(first(b, left, 64), line, filled(flips.type, 0)))])
+        total = last.values[0]
+        for half in (8, 4, 2, 1):
+            total = b.add(*(shuffle(b, total, total, list(range(start, start + half))) for start in (0, half)))
+        return b.sext(b.extract_element(total, I32(0)), I64)
 
     return types.intp(*[types.intp] * 3), codegen
 
@@ -68,10 +77,7 @@ def row_sum_block(args: int, index: int) -> None:
     source, stride = word(args, 0) + offset(word(args, 1), batch), word(args, 2)
     target = word(args, 3) + batch * word(args, 4)
     for i in range(first, min(first + each, m)):
-        total = _sum_lines(source + i * stride, k // 64, flip)
-        for j in range(k // 64 * 64, k):
-            total += load_u8(source + i * stride + j) ^ flip
-        store_s32(target + 4 * i, total)
+        store_s32(target + 4 * i, _sum_row(source + i * stride, k, flip))
 
 
 @njit(error_model="numpy")

@@ -203,15 +203,15 @@ class Tiles:
             store(b, groups.values[0], self._row(c, rows.k))
 
 
-def _first(b: Any, count: Any, lanes: int) -> Any:
-    """The mask of the first `count` of `lanes`."""
+def first(b: Any, count: Any, lanes: int) -> Any:
+    """Give the mask of the first `count` of `lanes`."""
     index = ir.Constant(vector(I32, lanes), list(range(lanes)))
     return b.icmp_signed("<", index, splat(b, b.trunc(count, I32), lanes))
 
 
 def load_first(b: Any, address: Any, count: Any, typ: Any) -> Any:
     """Load the first `count` lanes of integers at an address, zeros after them; reads nothing beyond them."""
-    args = [pointer(b, address, typ), ir.Constant(I32, 1), _first(b, count, typ.count), filled(typ, 0)]
+    args = [pointer(b, address, typ), ir.Constant(I32, 1), first(b, count, typ.count), filled(typ, 0)]
     name = f"llvm.masked.load.v{typ.count}{typ.element.intrinsic_name}.p0"
     return b.call(declare(b, name, typ, [x.type for x in args]), args)
 
@@ -219,7 +219,7 @@ def load_first(b: Any, address: Any, count: Any, typ: Any) -> Any:
 def store_first(b: Any, value: Any, address: Any, count: Any) -> None:
     """Store the first `count` lanes of integers at an address; writes nothing beyond them."""
     typ = value.type
-    args = [value, pointer(b, address, typ), ir.Constant(I32, 1), _first(b, count, typ.count)]
+    args = [value, pointer(b, address, typ), ir.Constant(I32, 1), first(b, count, typ.count)]
     name = f"llvm.masked.store.v{typ.count}{typ.element.intrinsic_name}.p0"
     b.call(declare(b, name, ir.VoidType(), [x.type for x in args]), args)
 
