@@ -168,6 +168,8 @@ _binary("multiply", lambda a, b: a * b)
 _binary("divide", lambda a, b: a / b)
 _binary("squared_difference", lambda a, b: (a - b) * (a - b))
 _binary("greater_equal", lambda a, b: a >= b)
+_binary("logical_and", lambda a, b: op("and", a, b))
+_binary("logical_or", lambda a, b: op("or", a, b))
 
 
 @_rule("maximum")
