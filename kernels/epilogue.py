@@ -69,7 +69,9 @@ class Epilogue:
         """The expression that loads `source`, the same for the same key."""
         if key not in self._slots:
             self.fits(source.shape)
-            self._slots[key] = load(len(self.sources), source.dtype, self._kind(source.shape))
+            # What the kernel itself stores may not be read before its loop, as scalars are.
+            kind = "row" if source.place == "row numbers" else self._kind(source.shape)
+            self._slots[key] = load(len(self.sources), source.dtype, kind)
             self.sources.append(source)
         return self._slots[key]
 
@@ -170,6 +172,8 @@ _binary("squared_difference", lambda a, b: (a - b) * (a - b))
 _binary("greater_equal", lambda a, b: a >= b)
 _binary("logical_and", lambda a, b: op("and", a, b))
 _binary("logical_or", lambda a, b: op("or", a, b))
+_binary("logical_xor", lambda a, b: op("xor", a, b))
+_unary("logical_not", lambda x: op("xor", x, const(True, "bool")))
 
 
 @_rule("maximum")

@@ -74,7 +74,8 @@ def test_elementwise_chains_broadcast(level, shapes):
     g = gq.Graph()
     x, z = (g.input(n, shape=s, dtype="f32") for n, s in zip("xz", shapes, strict=True))
     y = g.multiply(g.clamp(g.leaky_relu(g.add(z, x), alpha=0.1), min=-1, max=2), g.sigmoid(x))
-    chosen = g.logical_or(g.logical_and(g.greater_equal(y, z), g.greater_equal(x, y)), g.greater_equal(z, x))
+    a, b, c = g.greater_equal(y, z), g.greater_equal(x, y), g.greater_equal(z, x)
+    chosen = g.logical_or(g.logical_and(a, g.logical_not(b)), g.logical_xor(b, c))
     g.output(g.select(chosen, y, g.tanh(z)))
     inputs = random_inputs(g)
     for threads in (1, 2):

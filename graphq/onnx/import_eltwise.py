@@ -22,7 +22,7 @@ WITH_ALPHA = {"Elu": ("elu", {"alpha": 1.0}), "HardSigmoid": ("hard_sigmoid", {"
               "LeakyRelu": ("leaky_relu", {"alpha": 0.01})}
 """Operators whose attributes graphq's operations have under the same names, and ONNX's defaults."""
 
-BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide", "And": "logical_and", "Or": "logical_or"}
+BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide"}
 VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 ROUNDED = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
@@ -44,7 +44,7 @@ def with_alpha(c: Call) -> Outputs:
 
 @imports(*BINARY)
 def binary(c: Call) -> Outputs:
-    """See BINARY; since version 7, which broadcast as NumPy does."""
+    """Add, Sub, Mul, Div since version 7, which broadcast as NumPy does."""
     a, b = c.input(0), c.input(1)
     return None if c.version < 7 else c.graph.add_node(lookup(BINARY[c.node.op_type]), [a, b], {})
 

@@ -91,25 +91,6 @@ def greater_equal(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast =
     return np.asarray(widened(src_0) >= widened(src_1))
 
 
-def infer_logical(src_0: TensorType, src_1: TensorType) -> TensorType:
-    """Booleans, the broadcast of both shapes."""
-    expect_dtype("src_0", src_0, (boolean,))
-    expect_dtype("src_1", src_1, (boolean,))
-    return TensorType(boolean, combine("numpy", src_0.shape, src_1.shape))
-
-
-@register_op(infer=infer_logical, commutative=True, elementwise=True)
-def logical_and(src_0: Array, src_1: Array) -> Array:
-    """`src_0 and src_1` (ONNX And)."""
-    return np.logical_and(src_0, src_1)
-
-
-@register_op(infer=infer_logical, commutative=True, elementwise=True)
-def logical_or(src_0: Array, src_1: Array) -> Array:
-    """`src_0 or src_1` (ONNX Or)."""
-    return np.logical_or(src_0, src_1)
-
-
 def infer_select(cond: TensorType, src_0: TensorType, src_1: TensorType, *, auto_broadcast: str) -> TensorType:
     """Boolean condition, two sources of one float dtype, the broadcast of all three shapes."""
     expect_dtype("cond", cond, (boolean,))

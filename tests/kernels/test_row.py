@@ -40,6 +40,14 @@ def test_rows_of_floats(level, op, n):
 
 
 @pytest.mark.parametrize("op", sorted(ROWS))
+@pytest.mark.parametrize("shape", [(), (1, 1), (0, 3)])
+def test_one_row_and_none(level, op, shape):
+    g = graph(op, 19, shape=shape)
+    got, want, _ = compiled_beside_reference(g, level)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", sorted(ROWS))
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_rows_of_halves(level, op, dtype):
     got, want, _ = compiled_beside_reference(graph(op, 37, dtype), level)

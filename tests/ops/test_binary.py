@@ -65,14 +65,6 @@ def test_greater_equal(run, float_dtype):
     assert run("greater_equal", a, b).tolist() == [True, False, False, True, False]
 
 
-@pytest.mark.parametrize("name,want", [("logical_and", [[False, False], [False, True]]),
-                                       ("logical_or", [[False, True], [True, True]])])
-def test_logic(run, name, want):
-    assert run(name, np.array([[False], [True]]), np.array([False, True])).tolist() == want
-    with pytest.raises(GraphError, match="src_1"):
-        run(name, np.array([True]), np.float32([1]))
-
-
 def test_select(run, float_dtype):
     cond = np.array([[True], [False]])
     a, b = normal((2, 3), float_dtype), normal((), float_dtype)
