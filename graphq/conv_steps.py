@@ -20,6 +20,7 @@ from graphq.kernels.phases import Phase
 from graphq.kernels.space import Space, Walk
 from graphq.kernels.tile_frame import RUN
 from graphq.kernels.windows import Windows, windows
+from graphq.padding_steps import pad_place, padding_block
 from graphq.plan_builder import PlanBuilder
 from graphq.runtime import Buffer, PythonStep, Ref
 from graphq.slots import Strides, place, run, table
@@ -39,7 +40,7 @@ def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert value is not None
     source, view, merged = b.of[value], c.windows, 1
     if _reads_lines(c):
-        source, view, merged = _padded(b, c, source, value.type.dims)
+        source, view, merged = _padded(b, node, c, source, value.type.dims)
     for phase in c.phases(view):
         _multiply(b, node, lowered, source, phase, merged)
 
@@ -77,7 +78,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
                               taps=view.taps * parts)
     step = replace(step, macs=step.macs // _joined(c))
     *slots, (a, a_walk), (w, w_walk) = [(o.ref, walk) for o, walk in zip(operands, space.walks, strict=True)]
-    stride = a_walk.row if pixel is not None else Ref(_block(b, c, view, parts, channels * itemsize, space.m))
+    stride = a_walk.row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
     header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
               matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
     if lowered.literal is not None:
@@ -160,11 +161,11 @@ def _even(view: Windows) -> int | None:
     return step if inside and (offsets == np.arange(offsets.size) * step).all() else None
 
 
-def _block(b: PlanBuilder, c: Convolution, view: Windows, parts: int, tap_bytes: int, line: int) -> int:
-    """The constant buffer with the tables, repeated for every part of the weights, and a row of padding."""
+def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int, tap_bytes: int, line: int) -> int:
+    """The buffer with the tables, repeated for every part of the weights, and a row of padding."""
     pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
     repeated = replace(view, outer=np.tile(view.outer, (1, parts)))
-    return b.constant(repeated.block(pad, repeated.runs(RUN, line) if b.level.includes("amx") else None))
+    return padding_block(b, node, c, repeated.block(pad, repeated.runs(RUN, line) if b.level.includes("amx") else None))
 
 
 def _reads_lines(c: Convolution) -> bool:
@@ -180,7 +181,8 @@ def _reads_lines(c: Convolution) -> bool:
     return c.dilations[-1] == 1
 
 
-def _padded(b: PlanBuilder, c: Convolution, source: int, dims: tuple[int, ...]) -> tuple[int, Windows, int]:
+def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple[int, ...]
+            ) -> tuple[int, Windows, int]:
     """Lines of the image with padding; the windows on them, of merged pixels; how many merge."""
     width, taps, outputs = dims[-2], c.windows.inner.shape[1], c.windows.outputs[-1]
     stride, (begin, _) = c.strides[-1], c.pads[-1]
@@ -189,7 +191,7 @@ def _padded(b: PlanBuilder, c: Convolution, source: int, dims: tuple[int, ...]) 
     out = b.temporary(lines * (begin + width + end) * pixel + 4)
     step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, threads=b.threads,
                                   cache=b.cache)
-    run(b, step, {0: Ref(source), 1: Ref(out)}, [])
+    run(b, step, {0: Ref(source), 1: Ref(out), 8: pad_place(b, node, c)}, [])
     sizes = (*dims[1:-2], begin + width + end)
     view = windows(sizes, (*c.windows.kernel[:-1], 1), c.strides, c.dilations, (*c.pads[:-1], (0, 0)),
                    c.windows.outputs, pixel)

@@ -10,6 +10,7 @@ from graphq.kernels import depthwise, depthwise_float, pixels, settle
 from graphq.kernels.lower import Lowered
 from graphq.kernels.lower_conv import Convolution, IntegerConvolution
 from graphq.kernels.space import factor
+from graphq.padding_steps import padding_block
 from graphq.plan_builder import PlanBuilder
 from graphq.runtime import Buffer, PythonStep, Ref
 from graphq.slots import Strides, output, place, run
@@ -46,7 +47,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
                                               b.level, **options)
         more = depthwise_float.table(c.windows, tile)
     block = c.windows.block(np.full(c.windows.pixel_bytes, c.pad & 0xFF, np.uint8), more)
-    header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(b.constant(block)),
+    header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(padding_block(b, node, c, block)),
               pixels.WEIGHTS: Ref(weights)}
     if lowered.literal is not None:
         header[pixels.SPEC] = Ref(b.constant(settle.spec(lowered.literal, 1, signed=c.a_dtype == "s8")))

@@ -12,8 +12,8 @@ from graphq.errors import InputError, KernelError
 SPIN = "4000"
 """Turns that an idle thread of libgomp waits before it sleeps: 0.2 ms here, longer than any step without threads.
 
-Its own 300,000 are 15 ms, during which a thread that waits for work takes its core from who has work: NumPy's BLAS in a
-Python step, another process. Two cores, eight other processes: 20 ms a parallel step, with 4000 0.2 ms; alone 4 us both.
+Its own 300,000 are 15 ms, in which a thread that waits for work takes its core from who has work: NumPy's BLAS in a
+Python step, or another process. Two cores, eight other processes: 20 ms a parallel step, with 4000 0.2; alone 4 us.
 """
 
 

@@ -29,7 +29,7 @@ from graphq.kernels.literal import Literal, Order, matmul_order
 from graphq.kernels.lower import Arrays, Lowered, result_dims
 from graphq.kernels.lower_matmul import quantised_operands, refuse_overflow
 from graphq.kernels.phases import Phase, transposed_phases, whole
-from graphq.kernels.scales import Numbers, joint_scale, known, reach, scales_of, wrapped, zero_points_of
+from graphq.kernels.scales import Numbers, known, reach, scaled, scales_of, wrapped, zero_points_of
 from graphq.kernels.settle import MOST_TAPS
 from graphq.kernels.settled import LiteralSums, anchored, literal_sums
 from graphq.kernels.windows import Windows, windows
@@ -162,7 +162,7 @@ class IntegerConvolution(Convolution):
 
     @property
     def pad(self) -> int:
-        """The zero point; where it is known when it runs only, there is no padding."""
+        """The zero point; 0 where it is known when it runs only, and filled in then."""
         return 0 if self.a_zp.data is None else int(self.a_zp.data)
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
@@ -252,7 +252,7 @@ def lower_convolution(body: Graph, constants: Arrays, *, compensate: bool = Fals
     sums = None
     if producers:
         c, scales = _quantised(body, node, constants)
-        total = op("to_f32", _compensated(e, c, constants[c.b]) if compensate else acc()) * joint_scale(e, *scales)
+        total = scaled(e, op("to_f32", _compensated(e, c, constants[c.b]) if compensate else acc()), *scales)
         sums = _literal(c, scales, constants[c.b])
     else:
         c, total = FloatConvolution(**_geometry(body, node, source, weights)), acc("f32")
@@ -301,8 +301,6 @@ def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvo
     if b_zp.data is None:
         raise Unsupported("the zero points of the weights are not constant")
     c = IntegerConvolution(**_geometry(body, node, a, b), a_zp=a_zp, b_zp=np.atleast_1d(b_zp.data).astype(np.int32))
-    if a_zp.data is None and any((p.windows.offsets() < 0).any() for p in c.phases(c.windows)):
-        raise Unsupported("the padding is the zero point of the source, which is known when it runs only")
     _check_scales(right, c.filter)
     weights = constants[c.b]
     if weights is None and (c.b_zp.any() or c.b_dtype == "u8") and not c.depthwise:

@@ -29,9 +29,9 @@ from graphq.kernels.scales import (
     RANGES,
     Numbers,
     given,
-    joint_scale,
     known,
     reach,
+    scaled,
     scales_of,
     zero_points_of,
 )
@@ -133,7 +133,7 @@ def lower_matmul(body: Graph, constants: Arrays, *, compensate: bool = False) ->
         total = _compensated(e, product, constants) if compensate else acc()
     elif producers:
         product, scales = _quantised(body, node, constants)
-        total = op("to_f32", _compensated(e, product, constants) if compensate else acc()) * joint_scale(e, *scales)
+        total = scaled(e, op("to_f32", _compensated(e, product, constants) if compensate else acc()), *scales)
         sums = _literal(body, node, product, scales, constants[product.b], constants)
     else:
         product, total = _floats(body, node), acc("f32")

@@ -6,7 +6,7 @@ from typing import Any
 from llvmlite import ir
 from numba import njit, types
 
-from graphq.kernels.intrinsics import BYTES, I1, I8, I64, declare, intrinsic, pointer, word
+from graphq.kernels.intrinsics import BYTES, I1, I8, I64, declare, intrinsic, load_u8, pointer, word
 from graphq.kernels.registry import Step, plan_rows
 
 
@@ -42,6 +42,8 @@ def pad_rows_block(args: int, index: int) -> None:
     """Copy rows into wider ones. Words as in `plan_pad_rows`."""
     rows, length, before, after, value, each = (word(args, 6), word(args, 2), word(args, 3), word(args, 4),
                                                 word(args, 5), word(args, 7))
+    if word(args, 8):
+        value = load_u8(word(args, 8))
     for i in range(index * each, min(index * each + each, rows)):
         target = word(args, 1) + i * (before + length + after)
         fill_bytes(target, value, before)
@@ -53,7 +55,8 @@ def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, *
                   cache: bool = True) -> Step:
     """Plan a copy of dense rows of `length` bytes into rows with `before` and `after` bytes of `value` around each.
 
-    The caller fills in words 0 source and 1 target; then 2 length, 3 before, 4 after, 5 value, 6 rows, 7 rows a block.
+    The caller fills in words 0 source and 1 target; then 2 length, 3 before, 4 after, 5 value, 6 rows, 7 rows a block,
+    8 the address of the value instead, or 0.
     """
     return plan_rows("graphq.kernels.pad_rows", "pad_rows_block", rows, 1, threads, cache,
-                     lambda each: (0, 0, length, before, after, value, rows, each), cycles=20 + length * 0.2)
+                     lambda each: (0, 0, length, before, after, value, rows, each, 0), cycles=20 + length * 0.2)

@@ -89,13 +89,15 @@ def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int,
     return known(0) if zps is None else given(zps, body, constants, shape)
 
 
-def joint_scale(e: Epilogue, left: Numbers, right: Numbers) -> Expr:
-    """f32(sx * sw): of two f32 the product is exact in f64, so that it does not matter when it is rounded."""
+def scaled(e: Epilogue, y: Expr, left: Numbers, right: Numbers) -> Expr:
+    """y * f32(sx * sw): of two f32 the product is exact in f64, so that it does not matter when it is rounded."""
     if left.data is None or right.data is None:
-        return left.expr(e) * right.expr(e)
+        return y * (left.expr(e) * right.expr(e))
     with np.errstate(over="ignore"):
         product = np.multiply(left.data, right.data, dtype=np.float32)
-    return known(product, np.broadcast_shapes(left.shape, right.shape), "f32").expr(e)
+    if (product == 1).all():
+        return y
+    return y * known(product, np.broadcast_shapes(left.shape, right.shape), "f32").expr(e)
 
 
 def wrapped(x: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from graphq.kernels.transpose import is_view
 from graphq.passes.fold_pads import FoldPadIntoConvolution
 from graphq.passes.move_quantization import MOVES
 from graphq.passes.requantize import REQUANTIZE
+from graphq.passes.static_quantization import STATIC
 from graphq.rewrite import ANY, Rewrite
 
 
@@ -247,7 +248,7 @@ REWRITES = (
     DropNoopReshape(), MergeReshapes(), MergeTransposes(), DropNoopTranspose(),
     TransposeBeforeDequantize(), ReshapeBeforeDequantize(), QuantizeBeforeReshape(), QuantizeBeforeTranspose(),
     TransposeAsReshape(), PositiveAxis(), UniformChannelsArePerTensor(), DropMultiplyByOne(), DropRepeatedRelu(),
-    *MOVES, *REQUANTIZE, FoldPadIntoConvolution(),
+    *STATIC, *MOVES, *REQUANTIZE, FoldPadIntoConvolution(),
 )
 
 

@@ -49,7 +49,7 @@ class FuseAnchor(Fusion):
         if refuses(node) is not None or all(v.data is not None for v in node.operands):
             return False
         if node.op.name == "multiply":
-            return all(v.shape is not None and len(v.shape) < 2 for v in node.operands)
+            return all(v.type.known and sum(d != 1 for d in v.type.dims) < 2 for v in node.operands)
         if node.op.name not in DEQUANTIZES:
             return False
         return self.takes_dequantize or not any(u.node and u.node.op.name in self.operations for u in node.output.uses)

@@ -1,0 +1,112 @@
+"""Dynamic quantization by constants is static; ONNX's integer convolution is one of dequantized operands."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from graphq.dtypes import DType, f32
+from graphq.ir import Graph, Node, Value
+from graphq.rewrite import ANY, Rewrite
+
+MAX_SUM = 2**31 // 255**2
+"""The longest sum of products of 9 bits that cannot leave s32."""
+
+
+class StaticDequantize(Rewrite):
+    """dynamic_dequantize(x, scales, zps?) of constant scales and zero points -> dequantize(x), for s8 and u8
+
+    Of 4 bits it stays: their fusion takes it.
+    """
+
+    def pattern(self, g, x, scales, zps):
+        """See the class."""
+        return g.any_of(g.dynamic_dequantize(x, scales, attrs=ANY), g.dynamic_dequantize(x, scales, zps, attrs=ANY))
+
+    def check(self, x, scales, zps, match):
+        """dequantize must be able to say it."""
+        if match.root.output.dtype != f32:
+            return f"the result is {match.root.output.dtype}"
+        return _refuses(match.root, x.dtype, scales, zps)
+
+    def replace(self, g, x, scales, zps, match):
+        """See the class."""
+        return g.dequantize(x, **_attributes(match.root, scales, zps))
+
+
+class StaticQuantize(Rewrite):
+    """dynamic_quantize(x, scales, zps?) of constant scales and zero points -> quantize(x), to s8 and u8"""
+
+    def pattern(self, g, x, scales, zps):
+        """See the class."""
+        return g.any_of(g.dynamic_quantize(x, scales, attrs=ANY), g.dynamic_quantize(x, scales, zps, attrs=ANY))
+
+    def check(self, scales, zps, match):
+        """quantize must be able to say it."""
+        return _refuses(match.root, match.root.attrs["dtype"], scales, zps)
+
+    def replace(self, g, x, scales, zps, match):
+        """See the class."""
+        return g.quantize(x, dtype=match.root.attrs["dtype"], **_attributes(match.root, scales, zps))
+
+
+def _refuses(node: Node, dtype: DType, scales: Value, zps: Value | None) -> str | None:
+    """Why the attributes of a static operation cannot say scales and zero points, or None."""
+    if dtype.name not in ("s8", "u8"):
+        return f"of {dtype}"
+    if node.attrs["qtype"] == "per_group":
+        return "scales are those of groups"
+    if scales.data is None or zps is not None and zps.data is None:
+        return "scales or zero points are not constant"
+    wide = scales.data.astype(np.float32)
+    if not (np.isfinite(wide) & (wide > 0)).all():
+        return "scales are not finite and positive"
+    if zps is not None and zps.data is not None and not ((zps.data >= dtype.min) & (zps.data <= dtype.max)).all():
+        return f"zero points are not in the range of {dtype}"
+    return None
+
+
+def _attributes(node: Node, scales: Value, zps: Value | None) -> dict[str, Any]:
+    assert scales.data is not None
+    numbers = None if zps is None or zps.data is None else zps.data.reshape(-1).tolist()
+    return {"qtype": node.attrs["qtype"], "axis": node.attrs["axis"], "zps": numbers,
+            "scales": scales.data.astype(np.float32).reshape(-1).tolist()}
+
+
+class ConvIntegerAsConvolution(Rewrite):
+    """cast(conv_integer(x, w, zx?, zw?)) to f32 -> convolution(x - zx, w - zw), both dequantized by 1
+
+    The sums are exact, and rounded to f32 once, either way.
+    """
+
+    def pattern(self, g, x, w, zx, zw):
+        """See the class."""
+        forms = ((x, w), (x, w, zx), (x, w, zx, zw), (x, w, None, zw))
+        return g.cast(g.any_of(*(g.conv_integer(*operands, attrs=ANY) for operands in forms)), dtype=f32)
+
+    def check(self, w, zw):
+        """Sums must not wrap, and the zero points of the weights be one, or one a channel."""
+        if w.shape is None or None in w.shape:
+            return "the shape of the weights is not known"
+        if (terms := int(np.prod(w.shape[1:]))) > MAX_SUM:
+            return f"sums of {terms} products could wrap"
+        if zw is not None and (zw.shape is None or zw.shape not in ((), (1,)) and len(zw.shape) != 1):
+            return f"zero points {zw.type} of the weights"
+        return None
+
+    def replace(self, g, x, w, zx, zw, match):
+        """See the class."""
+        attrs = match.node("conv_integer").attrs
+        return g.convolution(_centred(g, x, zx), _centred(g, w, zw), data_format="NCX", weights_format="OIX", **attrs)
+
+
+def _centred(g: Graph, x: Value, zps: Value | None) -> Value:
+    """x - zps in f32, the zero points one, or one an index of the first axis."""
+    if zps is None:
+        return g.dequantize(x, scales=[1.0])
+    one = zps.type.size == 1
+    scales = g.constant(np.ones(zps.type.dims, np.float32))
+    return g.dynamic_dequantize(x, scales, zps, qtype="per_tensor" if one else "per_channel", axis=0)
+
+
+STATIC = (StaticDequantize(), StaticQuantize(), ConvIntegerAsConvolution())

@@ -1,0 +1,88 @@
+"""Dynamic quantization by constants becomes static; ConvInteger a convolution."""
+import pytest
+
+from graphq.passes.static_quantization import ConvIntegerAsConvolution, StaticDequantize, StaticQuantize
+from graphq.testing import check_pass
+
+ATTRS = "strides=[1,1], pads_begin=[0,1], pads_end=[0,0], dilations=[1,1]"
+
+
+@pytest.mark.parametrize("dtype, zps, attrs", [("u8", "{3, 250}", ', axis=0, qtype="per_channel"'),
+                                               ("s8", "{-3, 7}", ', axis=-1, qtype="per_channel"')])
+def test_dequantize_by_constants(dtype, zps, attrs):
+    check_pass(StaticDequantize(), before=f"""
+        graph(x: {dtype}[2,2]) {{
+          %s = constant(value=f32[2]{{0.5, 0.25}})
+          %z = constant(value=s32[2]{zps})
+          %0 = dynamic_dequantize(x, %s, %z{attrs})
+          return %0
+        }}""", after=f"""
+        graph(x: {dtype}[2,2]) {{
+          %0 = dequantize(x, scales=[0.5, 0.25], zps=[{zps.strip("{}")}]{attrs})
+          return %0
+        }}""")
+
+
+def test_quantize_by_constants():
+    check_pass(StaticQuantize(), before="""
+        graph(x: f32[4,3]) {
+          %s = constant(value=f32[]{0.5})
+          %0 = dynamic_quantize(x, %s, dtype=s8)
+          return %0
+        }""", after="""
+        graph(x: f32[4,3]) {
+          %0 = quantize(x, dtype=s8, scales=[0.5])
+          return %0
+        }""")
+
+
+@pytest.mark.parametrize("inputs, statements", [
+    ("x: u8[4,3], s: f32[]", "%0 = dynamic_dequantize(x, s)"),
+    ("x: u8[4,3], z: s32[]", "%s = constant(value=f32[]{0.5})\n %0 = dynamic_dequantize(x, %s, z)"),
+    ("x: s4[4,3]", "%s = constant(value=f32[]{0.5})\n %0 = dynamic_dequantize(x, %s)"),
+    ("x: u8[4,3]", "%s = constant(value=f32[]{-0.5})\n %0 = dynamic_dequantize(x, %s)"),
+    ("x: u8[4,3]", "%s = constant(value=f32[]{0.5})\n %z = constant(value=s32[]{256})\n"
+                   "%0 = dynamic_dequantize(x, %s, %z)"),
+    ("x: u8[4,3]", "%s = constant(value=f16[]{0.5})\n %0 = dynamic_dequantize(x, %s)"),
+    ("x: s8[2,2]", '%s = constant(value=f32[1,2]{1, 2})\n'
+                   '%0 = dynamic_dequantize(x, %s, qtype="per_group", group_shape=[2,1])'),
+])
+def test_what_stays_a_dynamic_dequantize(inputs, statements):
+    check_pass(StaticDequantize(), before=f"graph({inputs}) {{\n {statements}\n return %0\n}}")
+
+
+@pytest.mark.parametrize("zps, attrs, left", [
+    ("", "", "dequantize(x, scales=[1])"), (", z", "", "dynamic_dequantize(x, %2, z, axis=0)")])
+def test_conv_integer_is_a_convolution(zps, attrs, left):
+    one = "" if not zps else "%2 = constant(value=f32[]{1})\n"
+    check_pass(ConvIntegerAsConvolution(), before=f"""
+        graph(x: u8[1,3,4,5], w: s8[2,3,2,2], z: u8[]) {{
+          %0 = conv_integer(x, w{zps}, {ATTRS})
+          %1 = cast(%0, dtype=f32)
+          return %1
+        }}""", after=f"""
+        graph(x: u8[1,3,4,5], w: s8[2,3,2,2], z: u8[]) {{
+          {one}%3 = {left}
+          %4 = dequantize(w, scales=[1])
+          %1 = convolution(%3, %4, {ATTRS}, data_format="NCX", weights_format="OIX")
+          return %1
+        }}""")
+
+
+@pytest.mark.parametrize("end", ["return %0", "%1 = cast(%0, dtype=s8)\n return %1",
+                                 "%1 = cast(%0, dtype=f32)\n return %1, %0"])
+def test_sums_that_are_needed_as_integers_stay(end):
+    check_pass(ConvIntegerAsConvolution(), before=f"""
+        graph(x: u8[1,3,4,5], w: s8[2,3,2,2]) {{
+          %0 = conv_integer(x, w, {ATTRS})
+          {end}
+        }}""")
+
+
+def test_sums_that_could_wrap_stay():
+    check_pass(ConvIntegerAsConvolution(), before=f"""
+        graph(x: u8[1,40000,1,1], w: s8[1,40000,1,2]) {{
+          %0 = conv_integer(x, w, {ATTRS})
+          %1 = cast(%0, dtype=f32)
+          return %1
+        }}""")
