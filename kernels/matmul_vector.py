@@ -13,8 +13,11 @@ from typing import Any
 from llvmlite import ir
 from numba.extending import intrinsic
 
-from graphq.kernels.intrinsics import I8, I16, I32, c64, splat
-from graphq.kernels.tile_frame import FRAME, Frame, Window, clamped, read_columns, tail_group
+from graphq.kernels.expression import Store
+from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, splat
+from graphq.kernels.pack import PANEL
+from graphq.kernels.tile_frame import FRAME, OUTPUTS_AT, Frame, Window, clamped, read_columns, tail_group
+from graphq.kernels.vector import Epilogue
 from graphq.kernels.x86 import Loop, at, dot_u8s8, load, madd16, shuffle, smaller, store, vector
 
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8
@@ -79,8 +82,11 @@ Groups = Callable[[Any], list[Any]]  # the groups of all rows at a group number;
 Turn = Callable[[Any, list[Any]], list[Any]]  # the sums after a group number from those before
 
 
-def vector_tile(rows: int, panels: int, products: Products, reading: str) -> Any:
-    """Make the tile intrinsic of `rows` x 16 * `panels` outputs; `reading` says how it finds activations (Frame)."""
+def vector_tile(rows: int, panels: int, products: Products, reading: str, result: Store | None = None) -> Any:
+    """Make the tile intrinsic of `rows` x 16 * `panels` outputs; `reading` says how it finds activations (Frame).
+
+    With `result` it writes the outputs, from registers where all of the tile is valid.
+    """
     parts, itemsize = products.parts, products.itemsize
     sums = _Blocks(products, rows * panels) if products.block else _Sums(products, rows * panels)
 
@@ -134,12 +140,33 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str) -> Any
     def tile(_typing: Any, address: Any) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             f = Frame.read(b, args[0])
-            sums.finish(b, f, accumulate(b, f, sums.start(b, f)))
+            state = accumulate(b, f, sums.start(b, f))
+            if result is None:
+                sums.finish(b, f, state)
+            else:
+                _write(b, f, result, rows, panels, sums.totals(b, f, state))
             return context.get_dummy_value()
 
         return FRAME, codegen
 
     return tile
+
+
+def _write(b: Any, f: Frame, result: Store, rows: int, panels: int, values: list[Any]) -> None:
+    """Emit the outputs of sums in registers, rows of vectors."""
+    block, batch, i, j, columns = (load(b, at(b, f.address, 8 * (OUTPUTS_AT + n)), I64, 8) for n in range(5))
+    each = len(values) // rows
+    lanes = PANEL * panels // each
+    whole = b.and_(b.icmp_signed("==", f.rows, c64(rows)), b.icmp_signed(">=", columns, c64(PANEL * panels)))
+    with b.if_else(whole) as (then, otherwise):
+        with then:
+            lines = [values[r * each:(r + 1) * each] for r in range(rows)]
+            Epilogue(b, result, lanes).emit_registers(block, batch, i, j, lines)
+        with otherwise:
+            for n, value in enumerate(values):
+                store(b, value, at(b, f.acc, 4 * lanes * n), 4 * lanes)
+            line = c64(4 * PANEL * panels)
+            Epilogue(b, result, lanes).emit(1, block, batch, i, j, f.rows, columns, f.acc, line, c64(0))
 
 
 class _Sums:
@@ -148,6 +175,7 @@ class _Sums:
     def __init__(self, products: Products, vectors: int) -> None:
         self.products, self.count = products, vectors * products.parts
         self.zeros = [ir.Constant(products.kind, None)] * self.count
+        self.size = 64 // products.parts
 
     def start(self, b: Any, f: Frame) -> list[Any]:
         """Emit the state before the first product."""
@@ -158,6 +186,10 @@ class _Sums:
         with Loop(b, count, state) as loop:
             loop.update(turn(loop.k, loop.values))
         return loop.values
+
+    def totals(self, b: Any, f: Frame, state: list[Any]) -> list[Any]:
+        """The sums of floats at the end."""
+        raise NotImplementedError
 
     def finish(self, b: Any, f: Frame, state: list[Any]) -> None:
         """Emit the stores of the sums."""
@@ -207,13 +239,25 @@ class _Blocks(_Sums):
             out[-1].add_incoming(fresh, inside)
         return out
 
-    def finish(self, b: Any, f: Frame, state: list[Any]) -> None:
+    def totals(self, b: Any, f: Frame, state: list[Any]) -> list[Any]:
         """Emit the additions to the totals, the first ones to +0: none is -0."""
-        size = 64 // self.products.parts
+        sums: list[list[Any]] = []
+        blocks = []
         with b.if_else(b.icmp_signed("!=", state[-1], c64(0))) as branches:
             for branch, first in zip(branches, (True, False), strict=True):
                 with branch:
-                    for n in range(self.count):
-                        address = at(b, f.acc, size * n)
-                        total = self.zeros[n] if first else load(b, address, self.products.kind, size)
-                        store(b, b.fadd(total, state[n]), address, size)
+                    before = self.zeros if first else [
+                        load(b, at(b, f.acc, self.size * n), self.products.kind, self.size) for n in range(self.count)]
+                    sums.append([b.fadd(x, y) for x, y in zip(before, state, strict=False)])
+                    blocks.append(b.block)
+        out = []
+        for pair in zip(*sums, strict=True):
+            out.append(b.phi(self.products.kind))
+            for value, block in zip(pair, blocks, strict=True):
+                out[-1].add_incoming(value, block)
+        return out
+
+    def finish(self, b: Any, f: Frame, state: list[Any]) -> None:
+        """Emit the stores of the totals."""
+        for n, total in enumerate(self.totals(b, f, state)):
+            store(b, total, at(b, f.acc, self.size * n), self.size)

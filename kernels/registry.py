@@ -34,7 +34,7 @@ class Kernel:
     dtypes: tuple[str, ...]
     tile: tuple[int, int]
     level: str
-    build: Callable[[Kernel, int, bool, Reading], str]
+    build: Callable[..., str]
     cost: Callable[[Kernel, int, int, int], float]
     readings: tuple[Reading, ...] = READINGS
 
@@ -116,7 +116,7 @@ def plan_rows(module: str, name: str, rows: int, batch: int, threads: int, cache
 KERNELS: dict[str, Kernel] = {}
 
 
-Builder = Callable[[Kernel, int, bool, Reading], str]
+Builder = Callable[..., str]
 
 
 def register_kernel(op: str, dtypes: Sequence[tuple[str, ...]], tiles: Sequence[tuple[int, int]], level: str,

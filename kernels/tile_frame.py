@@ -3,9 +3,11 @@
 A tile function takes the address of a frame of 8-byte words:
 
     0 a   1 stride   2 w   3 k   4 rows   5 sums   6 acc   7 runs   8 ... two words for each row of the tile (windows)
+    72 args   73 batch   74 i   75 j   76 columns
 
 `w` is the address of the first panel, `k` bytes of a row (for windows: of one tap), `rows` how many rows are valid,
-`sums` the column sums of the first panel, `acc` where the sums go: dense rows, 16 of 4 bytes for each panel. Readings:
+`sums` the column sums of the first panel, `acc` where the sums go: dense rows, 16 of 4 bytes for each panel. A tile
+that writes the outputs takes the argument block, where in the outputs it starts, and its valid columns. Readings:
 
     rows      row i lies at a + i * stride
     columns   the operand is transposed: element (i, k) lies at a + k * stride + i * (its bytes)
@@ -27,8 +29,9 @@ from graphq.kernels.x86 import at, interleave, load, load_bytes, smaller, vector
 FRAME = types.void(types.uintp)  # the signature of every tile function
 ROWS_AT = 8
 RUN = 16
-FRAME_BYTES = 8 * (ROWS_AT + 2 * 32)
-"""Of a frame: the largest tiles have 32 rows."""
+OUTPUTS_AT = ROWS_AT + 2 * 32
+"""The largest tiles have 32 rows."""
+FRAME_BYTES = 8 * (OUTPUTS_AT + 5)
 
 
 @dataclass(frozen=True)
