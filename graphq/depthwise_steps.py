@@ -24,7 +24,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     source, value = node.inputs[c.a], node.inputs[c.b]
     assert source is not None
     tile = None if c.integer else depthwise_float.choose(c.filter.groups, c.windows, c.strides[-1], c.dilations[-1],
-                                                         b.level.lanes)
+                                                         b.level.lanes, transposed=c.filter.transposed)
     weights = _weights(b, node, c, b.level.lanes if tile is None else tile.chunk)
     places: list[tuple[Ref, Strides]] = []
     still = (0,) * (len(lowered.out) - 1)

@@ -106,12 +106,16 @@ def fits(taps: int) -> bool:
     return 0 < taps <= MOST_TAPS
 
 
-def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: int) -> Tile:
-    """Choose the tile for images of so many channels; `stride` and `dilation` are those along lines."""
+def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: int, *,
+           transposed: bool = False) -> Tile:
+    """Choose the tile for images of so many channels; `stride` and `dilation` are those along lines.
+
+    Pixels of `transposed` convolutions share no columns.
+    """
     ow, taps = windows.inner.shape
     width = 8 if channels <= 8 <= lanes else lanes
     pixels = max(1, -(-ow // max(1, -(-ow // ACCUMULATORS))))
-    run = taps if taps <= LONGEST_RUN and windows.taps <= BLOCK else 1
+    run = taps if taps <= LONGEST_RUN and windows.taps <= BLOCK and not transposed else 1
     return Tile(pixels, max(1, min(ACCUMULATORS // pixels, channels // width)), width, run, stride, dilation)
 
 

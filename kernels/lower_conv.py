@@ -222,8 +222,12 @@ class FloatConvolution(Convolution):
 
     @property
     def depthwise(self) -> bool:
-        """Whether the depthwise kernel computes it."""
-        return self.filter.depthwise and not self.filter.transposed and depthwise_float.fits(self.windows.taps)
+        """Whether the depthwise kernel computes it; a transposed one over all taps, most of which read padding."""
+        return self.filter.depthwise and depthwise_float.fits(self.windows.taps)
+
+    def phases(self, view: Windows) -> Iterator[Phase]:
+        """One phase, if the depthwise kernel computes them all alike."""
+        return iter((whole(view),)) if self.depthwise else super().phases(view)
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
         """The f32 sums as kernels order them: those of tiles pad the channels of each tap as packed weights are."""

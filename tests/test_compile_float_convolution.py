@@ -78,6 +78,8 @@ GEOMETRIES = {
                                                    groups=5),
     "depthwise, transposed": dict(sizes=(4, 5), channels=7, columns=7, kernel=(3, 2), strides=2, groups=7,
                                   op="conv_transpose"),
+    "depthwise, transposed, padded": dict(sizes=(6, 7), channels=40, columns=40, kernel=(4, 4), strides=2, pads=1,
+                                          groups=40, op="conv_transpose", images=2, dilations=(1, 2)),
     "transposed": dict(sizes=(4, 5), channels=7, columns=8, kernel=(3, 3), strides=2, pads=1, op="conv_transpose",
                        output_padding=[1, 1]),
     "transposed in groups": dict(sizes=(5, 4), channels=6, columns=8, kernel=(3, 2), strides=(2, 1), pads=(1, 0),
