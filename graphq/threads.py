@@ -9,11 +9,12 @@ import numpy as np
 
 from graphq.errors import InputError, KernelError
 
-SPIN = "4000"
-"""Turns that an idle thread of libgomp waits before it sleeps: 0.2 ms here, longer than any step without threads.
+SPIN = "500"
+"""Turns that an idle thread of libgomp waits before it sleeps: 25 us here, longer than most serial steps.
 
 Its own 300,000 are 15 ms, in which a thread that waits for work takes its core from who has work: NumPy's BLAS in a
-Python step, or another process. Two cores, eight other processes: 20 ms a parallel step, with 4000 0.2; alone 4 us.
+Python step, or another process. A parallel step of two threads beside eight other processes: 20 ms, with 500 turns at
+most 0.03; alone 4 us either way, and 10 more after a pause that was longer.
 """
 
 
