@@ -18,7 +18,7 @@ from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, splat
 from graphq.kernels.pack import PANEL
 from graphq.kernels.tile_frame import FRAME, OUTPUTS_AT, Frame, Window, clamped, read_columns, tail_group
 from graphq.kernels.vector import Epilogue
-from graphq.kernels.x86 import Loop, at, dot_u8s8, load, madd16, shuffle, smaller, store, vector
+from graphq.kernels.x86 import Loop, at, dot_u8s8, flipped, load, madd16, shuffle, smaller, store, vector
 
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8
 
@@ -53,8 +53,12 @@ def unsigned(b: Any, group: Any, a_dtype: str) -> Any:
 def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
     """Multiply by vpdpbusd: `lanes` columns a part, four products a lane."""
     kind = vector(I32, lanes)
-    return Products(16 // lanes, kind, lambda b, group: splat(b, unsigned(b, group, a_dtype), lanes),
-                    lambda b, address: load(b, address, kind),
+
+    def activations(b: Any, group: Any) -> Any:
+        x = splat(b, group, lanes)
+        return flipped(b, x, FLIP, emulated) if a_dtype == "s8" else x
+
+    return Products(16 // lanes, kind, activations, lambda b, address: load(b, address, kind),
                     lambda b, acc, x, w: dot_u8s8(b, acc, x, w, emulated))
 
 
