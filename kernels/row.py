@@ -4,6 +4,7 @@ Words of an argument block, the slots of the prologue's operands first, then the
 
     0 batch   1 m   2 n   3 rows a block   4 a row of f32 for each block   5 bytes of it
     6 the row's numbers, f32 [numbers, batch, m]   7 bytes of each of them   8 the f32 epsilon
+    9 results a row, n or 1: where LLVM sees that it is 1, it stores the four bytes of an s32 for the low byte
 """
 from __future__ import annotations
 
@@ -32,13 +33,13 @@ def BLOCK(args, index):
     m, n, each, step = word(args, 1), word(args, 2), word(args, 3), word(args, 7)
     parts = (m + each - 1) // each
     batch, first = index // parts, index % parts * each
-    room = word(args, 4) + index * word(args, 5)
+    room, columns = word(args, 4) + index * word(args, 5), word(args, 9)
     {start}
     for i in range(first, min(first + each, m)):
         stats = word(args, 6) + 4 * (batch * m + i)
         {read}
         NUMBERS(row, n, room, stats, step, word(args, 8))
-        WRITE(args + {after}, batch, i, 0, 1, {columns}, {acc}, 0, 0)
+        WRITE(args + {after}, batch, i, 0, 1, columns, {acc}, 0, 0)
 '''
 
 _READ = "READ(args, batch, i, 0, 1, n, room, 0, 0)\n        row = room"
@@ -66,5 +67,5 @@ def plan_row(how: str, prologue: Store, store: Store, batch: int, m: int, n: int
     worth = threads_for(threads, batch * m * (100 + 40 * vectors))  # 128 x 384 and 1536 x 128 on Zen 4: 20 to 45
     parts = max(1, min(m, -(-BLOCKS_PER_THREAD * worth // max(1, batch)))) if worth > 1 else 1
     each = max(1, -(-m // parts))
-    header = (batch, m, n, each, 0, 64 * vectors, 0, 4 * batch * m, 0)
+    header = (batch, m, n, each, 0, 64 * vectors, 0, 4 * batch * m, 0, 1 if reduces else n)
     return Step(f"{how}_{level.name}", made.BLOCK.address, header, batch * -(-m // each), made, serial=worth == 1)

@@ -5,7 +5,7 @@ from compiled import compiled_beside_reference
 from guarded_memory import guarded
 
 import graphq as gq
-from graphq.kernels import isa, row
+from graphq.kernels import isa, math, row
 from graphq.kernels.expression import STORAGE, Store, acc, load
 from graphq.kernels.lower_row import NUMBERS, REDUCTIONS, ROWS
 from graphq.kernels.row_numbers import squares, total_of
@@ -124,12 +124,14 @@ def test_thread_counts_and_splits(threads):
 
 @pytest.mark.parametrize("how", sorted(ROWS))
 @pytest.mark.parametrize("n", [1, 7, 37])
-def test_nothing_beyond_the_buffers_is_touched(level, how, n):
+@pytest.mark.parametrize("dtype", ["f32", "u8"])
+def test_nothing_beyond_the_buffers_is_touched(level, how, n, dtype):
     """Source, room, numbers and result lie at the end of readable memory."""
     chosen = next(one for one in isa.available() if one.name == level)
     reduces = how in REDUCTIONS
-    x, out = guarded(np.ones((2, n), np.float32)), guarded(np.zeros((2, 1 if reduces else n), np.float32))
-    store, prologue = Store(acc("f32"), "f32"), Store(load(0, "f32", "vector"), "f32")
+    x, out = guarded(np.ones((2, n), np.float32)), guarded(np.zeros((2, 1 if reduces else n), STORAGE[dtype]))
+    result = acc("f32") if dtype == "f32" else math.quantize(acc("f32"), 100.0, 3.0, "u8")
+    store, prologue = Store(result, dtype), Store(load(0, "f32", "vector"), "f32")
     step = row.plan_row(how, prologue, store, 1, 2, n, chosen, direct=True, reduces=reduces)
     room = guarded(np.zeros((step.blocks, n), np.float32))
     numbers = guarded(np.zeros((NUMBERS.get(how, 1), 2), np.float32))
