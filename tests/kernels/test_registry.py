@@ -4,6 +4,7 @@ import pytest
 
 from graphq.errors import KernelError
 from graphq.kernels import isa, matmul, registry
+from graphq.kernels.intrinsics import HEADER_WORDS
 from graphq.kernels.registry import KERNELS, Step, register_kernel, select
 
 U8 = ("u8", "s8")
@@ -68,4 +69,4 @@ def test_no_kernel_is_an_error():
 def test_step_arguments():
     step = Step("x", 0, (1, 2, 3), 1)
     args = step.arguments({1: 9}, [(7, 8, 9), (4, 5, 6)])
-    assert args.dtype == np.int64 and args.tolist() == [1, 9, 3, *[0] * 13, 7, 8, 9, 4, 5, 6]
+    assert args.dtype == np.int64 and args.tolist() == [1, 9, 3, *[0] * (HEADER_WORDS - 3), 7, 8, 9, 4, 5, 6]
