@@ -5,13 +5,12 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from types import ModuleType
 
 import numpy as np
-from numba.core.ccallback import CFunc
 
 from graphq.errors import KernelError
 from graphq.kernels import machine_code, peaks
+from graphq.kernels.cache import Module
 from graphq.kernels.registry import KERNELS
 from graphq.runtime import NativeStep, Plan, Ref, Runner
 
@@ -71,8 +70,8 @@ def functions(keep: object) -> Iterator[int]:
     if isinstance(keep, tuple | list):
         for part in keep:
             yield from functions(part)
-    elif isinstance(keep, ModuleType):
-        yield from (x.address for x in vars(keep).values() if isinstance(x, CFunc) and x.address)
+    elif isinstance(keep, Module):
+        yield from (x.address for x in keep.functions.values())
 
 
 def _counts(step: NativeStep) -> dict[str, int] | str:

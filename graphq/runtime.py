@@ -120,15 +120,6 @@ def _touched(step: Step) -> list[int]:
     return [*(b for b in step.inputs if b is not None), *step.outputs]
 
 
-class _Segment(NamedTuple):
-    """Neighbouring native steps as the tables that `run_plan` takes."""
-
-    functions: np.ndarray
-    args: np.ndarray
-    blocks: np.ndarray
-    parallel: np.ndarray
-
-
 class _Patch(NamedTuple):
     """words[word] = address of the call's array + offset."""
 
@@ -140,10 +131,10 @@ class _Patch(NamedTuple):
 class _Instance:
     """What one caller at a time needs to run a plan: an arena, and argument words that point into it.
 
-    Neighbouring native steps are one segment, or with `apart` each step is.
+    Neighbouring native steps run in one call, or with `apart` each in its own.
     """
 
-    def __init__(self, plan: Plan, offsets: Mapping[int, int], size: int, *, apart: bool = False) -> None:
+    def __init__(self, plan: Plan, offsets: Mapping[int, int], size: int, cache: bool, *, apart: bool = False) -> None:
         try:
             self.room = np.empty(size + ALIGN, np.uint8)
         except MemoryError:
@@ -163,7 +154,7 @@ class _Instance:
                 at += 1
         self.views = {b: self._view(plan.buffers[b], offsets.get(b)) for b in range(len(plan.buffers))
                       if plan.buffers[b].place in ("arena", "constant") and plan.buffers[b].type is not None}
-        self.segments = self._cut(plan, [self.words.ctypes.data + 8 * s for s in starts], apart)
+        self.segments = self._cut(plan, [self.words.ctypes.data + 8 * s for s in starts], cache, apart)
 
     def point_at(self, arrays: Sequence[np.ndarray]) -> None:
         """Set the addresses of a call's inputs and outputs."""
@@ -189,17 +180,16 @@ class _Instance:
         raw = self.arena[offset:offset + buffer.type.nbytes]
         return raw.view(buffer.type.dtype.numpy).reshape(buffer.type.dims)
 
-    def _cut(self, plan: Plan, addresses: list[int], apart: bool) -> list[_Segment | PythonStep]:
-        out: list[_Segment | PythonStep] = []
+    def _cut(self, plan: Plan, addresses: list[int], cache: bool, apart: bool) -> list[shell.Table | PythonStep]:
+        out: list[shell.Table | PythonStep] = []
         native = iter(addresses)
         for alone, steps in groupby(plan.steps, lambda step: isinstance(step, PythonStep)):
             if alone:
                 out += steps  # type: ignore[arg-type]
                 continue
-            calls = [(s.function, next(native), s.blocks, s.parallel) for s in steps if isinstance(s, NativeStep)]
-            for group in [[call] for call in calls] if apart else [calls]:
-                columns = zip(*group, strict=True)
-                out.append(_Segment(*map(np.array, columns, (np.int64, np.int64, np.int64, np.bool_))))
+            rows = [shell.Row(s.function, next(native), s.blocks, s.parallel)
+                    for s in steps if isinstance(s, NativeStep)]
+            out += [shell.Table(group, plan.threads, cache) for group in ([[row] for row in rows] if apart else [rows])]
         return out
 
 
@@ -213,7 +203,7 @@ class Runner:
         self.parallel = any(isinstance(s, NativeStep) and s.parallel for s in plan.steps)
         if self.parallel:
             launch()
-        self.run_plan = shell.run_plan(cache) if any(isinstance(s, NativeStep) for s in plan.steps) else None
+        self.cache = cache
         self.output_types = plan.output_types
         self.output_specs = [(t.dims, t.dtype.numpy) for t in plan.output_types]
 
@@ -223,10 +213,10 @@ class Runner:
         try:
             instance = self.pool.pop()
         except IndexError:
-            instance = _Instance(self.plan, self.offsets, self.arena_bytes)
+            instance = _Instance(self.plan, self.offsets, self.arena_bytes, self.cache)
         instance.point_at([*inputs, *outs])
         if self.parallel:
-            with parallel_region(self.plan.threads):
+            with parallel_region():
                 self._run(instance, inputs, outs)
         else:
             self._run(instance, inputs, outs)
@@ -236,10 +226,10 @@ class Runner:
     def step_times(self, inputs: Sequence[np.ndarray], runs: int) -> np.ndarray:
         """Run on checked arrays, each step by itself: the seconds of every step, [runs, steps]."""
         outs = [np.empty(*spec) for spec in self.output_specs]
-        instance = _Instance(self.plan, self.offsets, self.arena_bytes, apart=True)
+        instance = _Instance(self.plan, self.offsets, self.arena_bytes, self.cache, apart=True)
         instance.point_at([*inputs, *outs])
         times = np.empty((runs, len(instance.segments)))
-        with parallel_region(self.plan.threads) if self.parallel else nullcontext():
+        with parallel_region() if self.parallel else nullcontext():
             for run, step in np.ndindex(*times.shape):
                 start = perf_counter_ns()
                 self._segment(instance.segments[step], instance, inputs, outs)
@@ -250,10 +240,10 @@ class Runner:
         for part in instance.segments:
             self._segment(part, instance, inputs, outputs)
 
-    def _segment(self, part: _Segment | PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
+    def _segment(self, part: shell.Table | PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
                  outputs: Sequence[np.ndarray]) -> None:
-        if isinstance(part, _Segment):
-            self.run_plan(*part)  # type: ignore[misc]
+        if isinstance(part, shell.Table):
+            part.run()
         else:
             self._python(part, instance, inputs, outputs)
 

@@ -1,14 +1,26 @@
-"""Threads: how many, when they start, and what concurrent callers and forked processes may do with them."""
+"""Threads: how many, when they start, and what concurrent callers and forked processes may do with them.
+
+The threads are those of Numba's OpenMP or workqueue layer: an extension module that is loaded by itself, since all of
+Numba takes 0.3 s and 60 MB. NUMBA_THREADING_LAYER chooses among the two, NUMBA_NUM_THREADS is the most threads.
+"""
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 
-import numba
 import numpy as np
 
 from graphq.errors import InputError, KernelError
 
+_LAYERS = {"omp": "omppool", "workqueue": "workqueue"}
 SPIN = "500"
 """Turns that an idle thread of libgomp waits before it sleeps: 25 us here, longer than most serial steps.
 
@@ -18,43 +30,90 @@ most 0.03; alone 4 us either way, and 10 more after a pause that was longer.
 """
 
 
+@dataclass(frozen=True)
+class Pool:
+    """A threading layer: `parallel_for` is its function's address, the others count threads for the calling thread."""
+
+    layer: str
+    parallel_for: int
+    launch: Callable[[int], None]
+    get_threads: Callable[[], int]
+    set_threads: Callable[[int], None]
+
+
+@cache
+def pool() -> Pool:
+    """Load the threading layer; raises KernelError when there is none."""
+    wanted = os.environ.get("NUMBA_THREADING_LAYER", "")
+    for layer in (wanted,) if wanted in _LAYERS else tuple(_LAYERS):
+        for place in _places(_LAYERS[layer]):
+            loader = ExtensionFileLoader(_LAYERS[layer], str(place))
+            spec = spec_from_file_location(_LAYERS[layer], place, loader=loader)
+            assert spec is not None
+            try:
+                with _short_spin():
+                    module = module_from_spec(spec)
+                    loader.exec_module(module)
+            except ImportError:  # no OpenMP library
+                continue
+            of_int, to_int = ctypes.CFUNCTYPE(None, ctypes.c_int), ctypes.CFUNCTYPE(ctypes.c_int)
+            return Pool(layer, module.parallel_for, of_int(module.launch_threads), to_int(module.get_num_threads),
+                        of_int(module.set_num_threads))
+    raise KernelError(f"Numba has none of its threading layers {', '.join(_LAYERS)} here; compile with threads=1")
+
+
+@contextmanager
+def _short_spin() -> Iterator[None]:
+    """Within the block, libgomp finds SPIN, unless the user says how threads wait: it reads that when it is loaded."""
+    if {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+        yield
+        return
+    os.environ["GOMP_SPINCOUNT"] = SPIN
+    try:
+        yield
+    finally:
+        del os.environ["GOMP_SPINCOUNT"]
+
+
+def _places(name: str) -> list[Path]:
+    """The files of one of Numba's extension modules."""
+    numba = find_spec("numba")
+    folders = (numba.submodule_search_locations if numba is not None else None) or ()
+    paths = (Path(folder) / "np" / "ufunc" / f"{name}{suffix}" for folder in folders for suffix in EXTENSION_SUFFIXES)
+    return [path for path in paths if path.is_file()]
+
+
 def launch() -> None:
-    """Start Numba's threads, once per process, and note which process has them."""
-    if _state.started is None and not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-        os.environ["GOMP_SPINCOUNT"] = SPIN  # libgomp reads it once, when it is loaded
-        try:
-            numba.get_num_threads()
-        finally:
-            del os.environ["GOMP_SPINCOUNT"]
-    _state.started = _state.started or os.getpid()
-    numba.get_num_threads()
+    """Start the threads, once per process, and note which process has them."""
+    with _state.starting:
+        if _state.started is None:
+            pool().launch(_most())
+            pool().set_threads(_most())  # the first call gives the number for all threads that set none
+            _state.started = os.getpid()
 
 
 class _Threads:
-    """The parallel region of one call: Numba's thread number for the calling thread, set and restored.
+    """The parallel region of one call: the pool's thread number for the calling thread, restored at the end.
 
-    Only the workqueue layer, which aborts when two threads enter, needs the lock (numba#8563). After OpenMP ran,
-    a forked child would die at its first parallel region: it gets an exception instead.
+    Only the workqueue layer, which aborts when two threads enter, needs the lock (numba#8563). After the threads were
+    started, a forked child would die at its first parallel region: it gets an exception instead.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock, self.starting = threading.Lock(), threading.Lock()
         self.started: int | None = None
 
-    def enter(self, threads: int) -> tuple[int, bool]:
-        if self.started != os.getpid() and _layer() != "tbb":
+    def enter(self) -> int:
+        if self.started != os.getpid():
             raise KernelError("this process was forked after graphq had started its threads, and they did not survive; "
                               "start it with multiprocessing's 'spawn', or compile with threads=1 before forking")
-        locked = _layer() in ("workqueue", None)
-        if locked:
+        if pool().layer == "workqueue":
             self.lock.acquire()
-        before = numba.get_num_threads()
-        numba.set_num_threads(threads)
-        return before, locked
+        return pool().get_threads()
 
-    def leave(self, before: int, locked: bool) -> None:
-        numba.set_num_threads(before)
-        if locked:
+    def leave(self, before: int) -> None:
+        pool().set_threads(before)
+        if pool().layer == "workqueue":
             self.lock.release()
 
 
@@ -62,40 +121,34 @@ _state = _Threads()
 
 
 class parallel_region:  # a class, since contextlib costs 1 us a call
-    """Within the block, parallel steps use `count` threads.
+    """Within the block, parallel steps may run.
 
     Raises KernelError in a process forked after one ran.
     """
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-
     def __enter__(self) -> None:
-        self.before, self.locked = _state.enter(self.count)
+        self.before = _state.enter()
 
     def __exit__(self, *_: object) -> None:
-        _state.leave(self.before, self.locked)
+        _state.leave(self.before)
 
 
-def _layer() -> str | None:
-    """Numba's threading layer, None before the first parallel region."""
-    try:
-        return numba.threading_layer()
-    except ValueError:
-        return None
+def _most() -> int:
+    """The most threads: $NUMBA_NUM_THREADS, or the cores that this process may use."""
+    given = os.environ.get("NUMBA_NUM_THREADS", "")
+    return max(1, int(given)) if given.isdecimal() else len(os.sched_getaffinity(0))
 
 
 def resolve_threads(threads: int | None) -> int:
-    """The thread number asked for, at most Numba's; by default all cores that this process may use.
+    """The thread number asked for, at most `_most`; by default all cores that this process may use.
 
     Raises InputError unless it is a positive int or None.
     """
-    most: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
     if threads is None:
-        return max(1, min(most, len(os.sched_getaffinity(0)), _quota()))
+        return max(1, min(_most(), len(os.sched_getaffinity(0)), _quota()))
     if not isinstance(threads, int | np.integer) or isinstance(threads, bool) or threads < 1:
         raise InputError(f"threads must be a positive int or None, got {threads!r}")
-    return min(int(threads), most)
+    return min(int(threads), _most())
 
 
 def _quota(path: str = "/sys/fs/cgroup/cpu.max") -> int:

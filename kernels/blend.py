@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import types
-
 from graphq.kernels.expression import STORAGE, Store
 from graphq.kernels.intrinsics import I64, c64, intrinsic, splat
 from graphq.kernels.isa import Level
+from graphq.kernels.jit import types
 from graphq.kernels.means import F64, Taps, rounded
 from graphq.kernels.pixels import load_tile, over_channels, plan_pixels
 from graphq.kernels.registry import Step

@@ -1,12 +1,14 @@
-"""The cache of generated kernel modules: readable Python files and Numba's compiled code, in one folder per user.
+"""The cache of generated kernel modules: readable Python files and their object code, in one folder per user.
 
-A module's name holds the hash of its text, of this package's kernel sources and of the versions that matter, so a file
-is never stale. Its functions are decorated with `block` or `function` from here, which compile at once; in a later
-process they are loaded. Where no folder is safe to use, a private temporary one serves for the process.
+A module's name holds the hash of its text, of this package's kernel sources and of the versions that matter, its object
+file's also that of the machine, so a file is never stale; a checksum ends the object file. In a later process the code
+is linked into memory as it is, without Numba. Where no folder is safe to use, a private temporary one serves for the
+process.
 """
 from __future__ import annotations
 
 import atexit
+import ctypes
 import hashlib
 import logging
 import os
@@ -15,29 +17,29 @@ import pwd
 import re
 import shutil
 import stat
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numba
-from numba import cfunc, njit
-from numba.core import config
+from graphq.errors import KernelError
+from graphq.kernels import codegen, isa
+from graphq.kernels.linker import link
 
 log = logging.getLogger("graphq")
 
-_OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{16}(\.py|\..*\.nb[ci](\.tmp\..*)?|\.py\.tmp\..*)")
-_BLOCK = "void(uintp, intp)"
+_OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{16}(\.py|\.[0-9a-f]{16}\.o)(\.tmp\..*)?")
+_BLOCK = ("uintp", "intp")
+_DIGEST = hashlib.sha256().digest_size
+_NUMBA_SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT")
 _lock = threading.RLock()
-_modules: dict[str, ModuleType] = {}
-_persist = False  # whether functions decorated now are kept in the folder; changes under the lock
+_modules: dict[str, Module] = {}
+_marked: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {}  # by the module that runs now, under the lock
 
 
 @dataclass(frozen=True)
@@ -65,50 +67,51 @@ def statistics() -> Statistics:
     return _statistics
 
 
-def _count(loaded: bool) -> None:
-    global _statistics
-    field = "loaded" if loaded else "compiled"
-    _statistics = replace(_statistics, **{field: getattr(_statistics, field) + 1})
+@dataclass(frozen=True)
+class Function:
+    """A compiled function at `address`, of 64-bit integers, without a result."""
+
+    address: int
+
+    def __call__(self, *args: int) -> None:
+        """Call it by way of ctypes: for tests and self-tests."""
+        ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * len(args))(self.address)(*args)
 
 
-@contextmanager
-def _beside_source() -> Iterator[None]:
-    """Make Numba keep compiled code beside the module, whatever NUMBA_CACHE_DIR says."""
-    names = [n for n in ("CACHE_DIR", "CACHE_LOCATOR_CLASSES") if hasattr(config, n)]
-    before = [getattr(config, n) for n in names]
-    try:
-        for n in names:
-            setattr(config, n, "")
-        yield
-    finally:
-        for n, value in zip(names, before, strict=True):
-            setattr(config, n, value)
+class Module:
+    """A kernel module in memory: its functions are attributes."""
+
+    def __init__(self, name: str, functions: Mapping[str, Function]) -> None:
+        self.name, self.functions = name, functions
+
+    def __getattr__(self, name: str) -> Function:
+        if name.startswith("_") or name not in self.functions:
+            raise AttributeError(name)
+        return self.functions[name]
+
+    def __repr__(self) -> str:
+        return f"<kernel module {self.name}>"
 
 
 def block(body: Callable[[int, int], None]) -> Any:
-    """Compile a block function, void(uintp args, intp index); the result has its `address`.
+    """Mark a block function, void(uintp args, intp index), of a kernel module; `load` compiles it.
 
     Division by zero is not checked (error_model "numpy"), so the code has no path for exceptions.
     """
-    with _beside_source():
-        made = cfunc(_BLOCK, cache=_persist, error_model="numpy")(body)
-    _count(made.cache_hits > 0)
-    return made
+    return function(*_BLOCK)(body)
 
 
-def function(signature: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function that Python or other kernels call, for one signature; `options` are njit's."""
+def function(*parameters: str) -> Callable[[Callable[..., None]], Any]:
+    """Mark a function of other parameters, each "intp" or "uintp"."""
 
-    def compile_now(body: Callable[..., Any]) -> Any:
-        with _beside_source():
-            made = njit(signature, cache=_persist, error_model="numpy", **options)(body)
-        _count(bool(made.stats.cache_hits))
-        return made
+    def mark(body: Callable[..., None]) -> Any:
+        _marked[body.__name__] = body, parameters
+        return body
 
-    return compile_now
+    return mark
 
 
-def load(kind: str, source: str, cache: bool = True) -> ModuleType:
+def load(kind: str, source: str, cache: bool = True) -> Module:
     """Give the module of this text, made at most once per process; `kind` (an identifier) begins its name.
 
     With `cache=False` a module that is not loaded yet is compiled in memory: no file is read or written.
@@ -118,7 +121,8 @@ def load(kind: str, source: str, cache: bool = True) -> ModuleType:
     name = f"{kind}_{_digest(source)}"
     with _lock:
         if name not in _modules:
-            _modules[name] = _from_folder(name, source) if cache else _execute(name, source, f"<{name}>", False)
+            linked = _from_folder(name, source) if cache else _compiled(name, source)[1]
+            _modules[name] = Module(name, {k: Function(address) for k, address in linked.items()})
         return _modules[name]
 
 
@@ -128,7 +132,7 @@ def _digest(source: str) -> str:
 
 @cache
 def _versions() -> str:
-    """Everything beside its text that a module's compiled code comes from. Numba itself keys by CPU and features."""
+    """Everything beside its text and the machine that a module's compiled code comes from."""
     try:
         own = version("graphq")
     except PackageNotFoundError:
@@ -136,27 +140,74 @@ def _versions() -> str:
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return " ".join((own, numba.__version__, version("llvmlite"), platform.python_version(), digest.hexdigest(), ""))
+    return " ".join((own, version("numba"), version("llvmlite"), platform.python_version(), digest.hexdigest(), ""))
 
 
-def _from_folder(name: str, source: str) -> ModuleType:
+@cache
+def _machine() -> str:
+    """What the machine's part in the code is: a hash of its features, and of Numba's settings about them."""
+    facts = [isa.cpu(), *(os.environ.get(name, "") for name in _NUMBA_SETTINGS)]
+    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
+
+
+def _from_folder(name: str, source: str) -> dict[str, int]:
     """Load by way of the folder; whatever is damaged there is made anew."""
-    path = folder() / f"{name}.py"
+    path, objects = folder() / f"{name}.py", folder() / f"{name}.{_machine()}.o"
     try:
-        _write(path, source)
-        return _execute(name, source, str(path), True)
+        found = _linked(objects)
+        if found is not None:
+            _write(path, source.encode())
+            return found
+    except OSError:
+        pass
+    code, found = _compiled(name, source, str(path))
+    try:
+        _write(path, source.encode())
+        _write(objects, code + hashlib.sha256(code).digest())
     except OSError as error:  # full disk, folder gone
         log.warning("kernel cache %s cannot be used: %s", path.parent, error)
-        return _execute(name, source, f"<{name}>", False)
-    except Exception:  # a damaged file can raise anything in unpickling; a defect of the module raises again
-        for old in (path.parent / "__pycache__").glob(f"{name}.*"):
-            old.unlink(missing_ok=True)
-        return _execute(name, source, str(path), True)
+    return found
 
 
-def _write(path: Path, source: str) -> None:
-    """Write the module file unless it is there, whole; other processes see all of it or nothing."""
-    data = source.encode()
+def _linked(path: Path) -> dict[str, int] | None:
+    """Load an object file; None where there is none, or it is not as it was written."""
+    if not path.is_file():
+        return None
+    data = path.read_bytes()
+    code, digest = data[:-_DIGEST], data[-_DIGEST:]
+    if hashlib.sha256(code).digest() != digest:
+        return None
+    try:
+        found = link(code)
+    except KernelError as error:
+        log.warning("kernel %s is compiled anew: %s", path.name, error)
+        return None
+    _count(loaded=len(found))
+    return found
+
+
+def _compiled(name: str, source: str, filename: str | None = None) -> tuple[bytes, dict[str, int]]:
+    """Run the module's text, compile the functions that it marks, and load them: the object code, and addresses."""
+    module = ModuleType(f"graphq_kernels.{name}")
+    filename = filename or f"<{name}>"
+    _marked.clear()
+    try:
+        exec(compile(source, filename, "exec"), module.__dict__)
+        code = codegen.object_code(_marked)
+    finally:
+        _marked.clear()
+    found = link(code)
+    _count(compiled=len(found))
+    return code, found
+
+
+def _count(compiled: int = 0, loaded: int = 0) -> None:
+    global _statistics
+    _statistics = Statistics(_statistics.compiled + compiled, _statistics.loaded + loaded)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file unless it is there, whole; other processes see all of it or nothing."""
     if path.is_file() and path.read_bytes() == data:
         return
     handle, temporary = tempfile.mkstemp(prefix=f"{path.name}.tmp.", dir=path.parent)
@@ -167,23 +218,6 @@ def _write(path: Path, source: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _execute(name: str, source: str, filename: str, persist: bool) -> ModuleType:
-    """Run the module's text, in sys.modules by then: Numba looks functions up there."""
-    global _persist
-    module = ModuleType(f"graphq_kernels.{name}")
-    module.__file__ = filename
-    sys.modules[module.__name__] = module
-    before, _persist = _persist, persist
-    try:
-        exec(compile(source, filename, "exec"), module.__dict__)
-    except BaseException:
-        del sys.modules[module.__name__]
-        raise
-    finally:
-        _persist = before
-    return module
 
 
 def folder() -> Path:
@@ -247,9 +281,7 @@ def _unsafe(path: Path) -> str | None:
 
 def _files() -> list[Path]:
     """List the files in the folder that are ours, by name."""
-    root = folder()
-    return sorted(p for place in (root, root / "__pycache__") if place.is_dir() for p in place.iterdir()
-                  if p.is_file() and _OURS.fullmatch(p.name))
+    return sorted(p for p in folder().iterdir() if p.is_file() and _OURS.fullmatch(p.name))
 
 
 def info() -> Info:

@@ -17,11 +17,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
 
 from graphq.kernels.expression import Store
 from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, intrinsic, store_s64, word
 from graphq.kernels.isa import Level, is_emulated
+from graphq.kernels.jit import njit, types
 from graphq.kernels.pack import aligned_empty
 from graphq.kernels.pixels import CHANNELS, load_tile, plan_pixels, unrolled
 from graphq.kernels.registry import Step
@@ -157,7 +157,7 @@ def settler(lanes: int) -> Any:
     """Make the function that prepares the literal sum of a channel: the words of `settle.pixels_sum`."""
     size = chunk_channels(lanes)
 
-    @njit(error_model="numpy")
+    @njit
     def settle(args: int, windows: int, image: int, outer: int, inner: int, addresses: int, words: int, channel: int,
                scale: int) -> None:
         channels, taps = word(args, 6), word(windows, KO) * word(windows, KI)

@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 
 from graphq.kernels import cache as modules
 from graphq.kernels.expression import STORAGE, Store, to_source
 from graphq.kernels.float_sums import BLOCK
 from graphq.kernels.intrinsics import F32, I64, c64, intrinsic, splat
 from graphq.kernels.isa import Level
+from graphq.kernels.jit import types
 from graphq.kernels.pack import aligned_empty
 from graphq.kernels.registry import Step, threads_for
 from graphq.kernels.vector import EMIT, STORAGE_IR, Epilogue, constant, tail_mask, vec, widen

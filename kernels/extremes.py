@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
 
 from graphq.kernels.intrinsics import F32, I32, c64, declare, intrinsic, word
+from graphq.kernels.jit import njit, types
 from graphq.kernels.registry import Step, plan_rows
 from graphq.kernels.vector import Columns, tail_mask
 from graphq.kernels.x86 import Loop, at, load, shuffle, store, vector
@@ -66,7 +66,7 @@ def _extremes(_typing: Any, source: Any, count: Any, target: Any) -> Any:
     return types.void(*[types.intp] * 3), codegen
 
 
-@njit(error_model="numpy")
+@njit
 def extremes_block(args: int, index: int) -> None:
     """Find the extremes of a block. Words as in `plan_range`."""
     each, count = word(args, 8), word(args, 9)
@@ -103,7 +103,7 @@ def _scale(_typing: Any, extremes: Any, count: Any, scale: Any, zero_point: Any)
     return types.void(*[types.intp] * 4), codegen
 
 
-@njit(error_model="numpy")
+@njit
 def scale_block(args: int, index: int) -> None:
     """Store scale and zero point. Words as in `plan_range`."""
     _scale(word(args, 0), word(args, 1), word(args, 2), word(args, 3))

@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
-from numba import extending, types
 
-intrinsic: Any = extending.intrinsic  # untyped: Numba's stubs count the typing argument as one of the call's
+from graphq.kernels.jit import intrinsic, types
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
@@ -81,7 +80,7 @@ def word(_typing: Any, args: Any, k: Any) -> Any:
     return types.intp(types.uintp, types.intp), codegen
 
 
-@intrinsic(prefer_literal=True)
+@intrinsic(literals=True)
 def stack(_typing: Any, nbytes: Any) -> Any:
     """Allot `nbytes` (a literal) of stack memory once per function call; its address, aligned to 64 bytes."""
     if not isinstance(nbytes, types.IntegerLiteral):
@@ -106,6 +105,25 @@ def call_block(_typing: Any, function: Any, args: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.uintp, types.uintp, types.intp), codegen
+
+
+@intrinsic
+def call_parallel(_typing: Any, function: Any, share: Any, array: Any, count: Any, stride: Any, data: Any,
+                  threads: Any) -> Any:
+    """Call Numba's `parallel_for` at address `function`: `share(place, count, stride, data)` for parts of one array.
+
+    `array` and `stride` are addresses of the array's address and of the bytes between its elements, `count` that of
+    their number.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        function, share, array, count, stride, data, threads = values
+        kind = ir.FunctionType(ir.VoidType(), [I64] * 7 + [I32])
+        builder.call(pointer(builder, function, kind),
+                     [share, array, count, stride, data, c64(0), c64(1), builder.trunc(threads, I32)])
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 7), codegen
 
 
 def _reader(kind: ir.Type, signed: bool, text: str) -> Any:

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numba import njit, types
 
 from graphq.kernels.intrinsics import (
     F32,
@@ -32,12 +31,13 @@ from graphq.kernels.intrinsics import (
     store_s32,
     word,
 )
+from graphq.kernels.jit import njit, types
 from graphq.kernels.matmul import tile_source
 from graphq.kernels.matmul_vector import FLIP, Products, vnni, widened
 from graphq.kernels.pack import LINE, PANEL, panel_count
 from graphq.kernels.pack_4bit import GROUP, GROUPS, LINES, ZERO_POINTS
 from graphq.kernels.registry import Kernel, register_kernel
-from graphq.kernels.tile_frame import FRAME, Frame, clamped
+from graphq.kernels.tile_frame import Frame, clamped, frame_signature
 from graphq.kernels.x86 import Loop, at, filled, load, shuffle, smaller, store, vector
 
 W_DTYPE = "s4"
@@ -167,7 +167,7 @@ def tile_4bit(rows: int, panels: int, how: Unpacked) -> Any:
             _Tile(b, Frame.read(b, args[0]), rows, panels, how).emit()
             return context.get_dummy_value()
 
-        return FRAME, codegen
+        return frame_signature(), codegen
 
     return tile
 
@@ -188,7 +188,7 @@ def _add_scaled(_typing: Any, total: Any, value: Any, scale: Any) -> Any:
 def scalar_tile_4bit(shift: int) -> Any:
     """Make the tile function of one panel as plain loops; activations are bytes xor `shift` (128 for s8)."""
 
-    @njit(error_model="numpy")
+    @njit
     def tile(address: int) -> None:
         frame = np.intp(address)
         a, stride, w = load_s64(frame), load_s64(frame + 8), load_s64(frame + 16)

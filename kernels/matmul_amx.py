@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numba import types
-from numba.extending import intrinsic
-
 from graphq.kernels.intrinsics import I8, I64, c64
-from graphq.kernels.tile_frame import FRAME, Frame, Window
+from graphq.kernels.jit import intrinsic, types
+from graphq.kernels.tile_frame import Frame, Window, frame_signature
 from graphq.kernels.windows import MORE
 from graphq.kernels.x86 import S32X16, Loop, Tiles, at, filled, load, load_bytes, smaller, store, vector
 
@@ -162,6 +160,6 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading:
                     accumulate(b, f, 1)
             return context.get_dummy_value()
 
-        return FRAME, codegen
+        return frame_signature(), codegen
 
     return tile

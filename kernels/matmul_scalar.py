@@ -4,13 +4,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from graphq.kernels.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32, word
+from graphq.kernels.jit import njit
 from graphq.kernels.tile_frame import ROWS_AT
 
 
-@njit(error_model="numpy")
+@njit
 def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> None:
     """Add the products of one row of `k` bytes, `along_k` apart, to its 16 sums."""
     for j in range(k):
@@ -24,7 +24,7 @@ def scalar_tile(shift: int, reading: str) -> Any:
     """Make the tile function of one panel; activations are bytes xor `shift` (128 for s8), found as `reading` says."""
     windows, along_i, along_k = reading == "windows", reading == "rows", reading == "columns"
 
-    @njit(error_model="numpy")
+    @njit
     def tile(address: int) -> None:
         frame = np.intp(address)
         a, stride, w, k = load_s64(frame), load_s64(frame + 8), load_s64(frame + 16), load_s64(frame + 24)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
-from numba.extending import intrinsic
 
 from graphq.kernels.expression import Store
 from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, splat
+from graphq.kernels.jit import intrinsic
 from graphq.kernels.pack import PANEL
-from graphq.kernels.tile_frame import FRAME, OUTPUTS_AT, Frame, Window, clamped, read_columns, tail_group
+from graphq.kernels.tile_frame import OUTPUTS_AT, Frame, Window, clamped, frame_signature, read_columns, tail_group
 from graphq.kernels.vector import Epilogue
 from graphq.kernels.x86 import Loop, at, dot_u8s8, flipped, load, madd16, shuffle, smaller, store, vector
 
@@ -151,7 +151,7 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
                 _write(b, f, result, rows, panels, sums.totals(b, f, state))
             return context.get_dummy_value()
 
-        return FRAME, codegen
+        return frame_signature(), codegen
 
     return tile
 

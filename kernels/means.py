@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit
 
 from graphq.kernels.expression import COMPUTE, Expr, evaluate, load, op
 from graphq.kernels.intrinsics import F32, I64, c64, word
+from graphq.kernels.jit import njit
 from graphq.kernels.vector import STORAGE_IR, emit, vec, widen
 from graphq.kernels.x86 import at
 from graphq.kernels.x86 import load as load_vector
@@ -58,7 +58,7 @@ def tables(scales: Scales | None, numbers: np.ndarray) -> np.ndarray:
     return block
 
 
-@njit(error_model="numpy")
+@njit
 def numbers_of(block: int) -> int:
     """The address of the numbers in `tables` at `block`."""
     return block + 8 + 2 * word(block, 0)

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit, types
 
 from graphq.errors import KernelError
 from graphq.kernels.expression import STORAGE
 from graphq.kernels.intrinsics import I8, c64, intrinsic, load_s32, load_u8, splat, store_s32, store_u8, word
+from graphq.kernels.jit import njit, types
 from graphq.kernels.registry import Step, plan_rows
 from graphq.kernels.rows import byte_sums, offset
 from graphq.kernels.x86 import S32X16, Loop, at, filled, interleave, load, store, vector
@@ -121,7 +121,7 @@ def packing(itemsize: int) -> Callable[[int, int], None]:
     """Make the block function that packs panels of one batch element. Words as in `plan_pack`."""
     items, pack_rows = 4 // itemsize, _pack_rows(itemsize)
 
-    @njit(error_model="numpy")
+    @njit
     def block(args: int, index: int) -> None:
         k, n, each, flip = word(args, 7), word(args, 8), word(args, 9), word(args, 10)
         panels, groups = (n + 15) // 16, (k + items - 1) // items

@@ -4,9 +4,9 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
 
 from graphq.kernels.intrinsics import BYTES, I1, I8, I64, declare, intrinsic, load_u8, pointer, word
+from graphq.kernels.jit import njit, types
 from graphq.kernels.registry import Step, plan_rows
 
 
@@ -37,7 +37,7 @@ def fill_bytes(_typing: Any, target: Any, value: Any, count: Any) -> Any:
     return types.void(*[types.intp] * 3), codegen
 
 
-@njit(error_model="numpy")
+@njit
 def pad_rows_block(args: int, index: int) -> None:
     """Copy rows into wider ones. Words as in `plan_pad_rows`."""
     rows, length, before, after, value, each = (word(args, 6), word(args, 2), word(args, 3), word(args, 4),

@@ -12,11 +12,11 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from graphq.kernels import cache as modules
 from graphq.kernels import shell
 from graphq.kernels.intrinsics import F32, I16, I32, I64, declare, intrinsic
+from graphq.kernels.jit import types
 from graphq.kernels.matmul_amx import STATE
 from graphq.kernels.x86 import Loop, Tiles, at, instruction, load, madd16, store, vector
 from graphq.threads import launch, parallel_region
@@ -181,14 +181,15 @@ def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
 
 def _samples(name: str, source: str, args: np.ndarray, threads: int, cache: bool) -> list[float]:
     """Seconds that `threads` blocks of the module `source` take side by side."""
-    module, run_plan = modules.load(name, source, cache), shell.run_plan(cache)
+    module = modules.load(name, source, cache)
+    row = shell.Row(module.BLOCK.address, args.ctypes.data, threads, threads > 1)
 
     def prepare(times: int) -> Callable[[], None]:
+        table = shell.Table([row] * times, threads, cache)
+
         def call() -> None:
-            with parallel_region(threads) if threads > 1 else nullcontext():
-                run_plan(*(np.full(times, x, kind) for x, kind in (
-                    (module.BLOCK.address, np.int64), (args.ctypes.data, np.int64), (threads, np.int64),
-                    (threads > 1, np.bool_))))
+            with parallel_region() if threads > 1 else nullcontext():
+                table.run()
 
         return call
 

@@ -20,12 +20,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from numba import njit
-
 from graphq.kernels import cache as modules
 from graphq.kernels.expression import Store, to_source
 from graphq.kernels.intrinsics import HEADER_WORDS, c64, load_s64, store_s64, word
 from graphq.kernels.isa import Level
+from graphq.kernels.jit import njit
 from graphq.kernels.registry import Step, threads_for
 from graphq.kernels.settle import UNSETTLED, load_literal, settling
 from graphq.kernels.windows import INNER_TABLE, OUTER_TABLE, PAD_ROW, tap_addresses
@@ -144,8 +143,7 @@ def tap_placer(ko: int, ki: int) -> Any:
     if not ko:
         return tap_addresses
 
-    # Inlined by force: a closure's symbol may be that of another one in modules that come from the cache.
-    @njit(error_model="numpy", forceinline=True)
+    @njit
     def place(windows: int, image: int, outer: int, inner: int, first: int, count: int, addresses: int) -> None:
         outers = windows + word(windows, OUTER_TABLE) + 8 * ko * outer
         inners = windows + word(windows, INNER_TABLE) + 8 * ki * inner

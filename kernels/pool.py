@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numba import types
 
 from graphq.kernels.expression import COMPUTE, STORAGE, Expr, Store, load, op, select
 from graphq.kernels.intrinsics import F32, I8, I32, I64, c64, intrinsic, splat
 from graphq.kernels.isa import Level
+from graphq.kernels.jit import types
 from graphq.kernels.means import F64, Taps, rounded
 from graphq.kernels.pixels import CHANNELS, load_tile, over_channels, plan_pixels, unrolled
 from graphq.kernels.registry import Step

@@ -5,7 +5,6 @@ operation, dtypes and level, then takes the least estimated cost.
 """
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -69,7 +68,7 @@ class Step:
 
     def run(self, args: np.ndarray) -> None:
         """Run all blocks one after another, by way of ctypes: for tests and self-tests."""
-        function = ctypes.CFUNCTYPE(None, ctypes.c_size_t, ctypes.c_ssize_t)(self.address)
+        function = modules.Function(self.address)
         for index in range(self.blocks):
             function(args.ctypes.data, index)
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
 from graphq.kernels.expression import Expr
 from graphq.kernels.intrinsics import F32, I64, c64, declare, intrinsic, splat
+from graphq.kernels.jit import types
 from graphq.kernels.row_numbers import EXTREMES, GROUP, LANES, LOGARITHM, POWER, TERMS
 from graphq.kernels.vector import Columns, constant, emit, tail_mask, vec
 from graphq.kernels.x86 import Loop, at, load, shuffle, store

@@ -3,9 +3,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit, types
-
 from graphq.kernels.intrinsics import I8, I32, I64, c64, intrinsic, load_s64, splat, store_s32, word
+from graphq.kernels.jit import njit, types
 from graphq.kernels.registry import Step, plan_rows
 from graphq.kernels.x86 import S32X16, Loop, at, filled, first, load, load_bytes, shuffle, store
 
@@ -68,7 +67,7 @@ def offset(table: int, batch: int) -> int:
     return load_s64(table + 8 * batch) if table else 0
 
 
-@njit(error_model="numpy")
+@njit
 def row_sum_block(args: int, index: int) -> None:
     """Sum rows of activations. Words as in `plan_row_sums`."""
     m, k, each, flip = word(args, 6), word(args, 7), word(args, 8), word(args, 9)
@@ -80,7 +79,7 @@ def row_sum_block(args: int, index: int) -> None:
         store_s32(target + 4 * i, _sum_row(source + i * stride, k, flip))
 
 
-@njit(error_model="numpy")
+@njit
 def column_sum_block(args: int, index: int) -> None:
     """Sum columns of activations. Words as in `plan_column_sums`."""
     m, k, each, flip = word(args, 6), word(args, 7), word(args, 8), word(args, 9)

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
 
 from graphq.kernels import cache as modules
 from graphq.kernels.expression import Store
 from graphq.kernels.intrinsics import F32, I32, I64, intrinsic, load_s8, load_s64, load_u8, stack, store_s64, word
+from graphq.kernels.jit import njit, types
 from graphq.kernels.literal import ORDERS, Literal
 from graphq.kernels.tile_frame import ROWS_AT
 from graphq.kernels.windows import KI, KO, PAD_ROW
@@ -129,7 +129,7 @@ def _sum(product: Any) -> Any:
     """Make the loops over channels and `taps` of (x, w) = product(channel, tap, ...), in one of ORDERS."""
     zero = np.float32(0)
 
-    @njit(error_model="numpy")
+    @njit
     def total(order: int, block: int, channels: int, taps: int, start: Any, *args: Any) -> Any:
         total, chain, left = start, zero, block
         if order == 0:
@@ -185,13 +185,13 @@ def _sum(product: Any) -> Any:
     return total
 
 
-@njit(inline="always")
+@njit
 def _source(address: int, signed: int, zp: int, scale: Any) -> Any:
     x = load_s8(address) if signed else load_u8(address)
     return np.float32(x - zp) * scale
 
 
-@njit(error_model="numpy")
+@njit
 def _packed_product(c: int, t: int, addresses: int, places: int, step: int, panel: int, parts: int, part: int,
                     signed: int, zp: int, x_scale: Any, w_zp: int, w_scale: Any) -> Any:
     k = load_s64(places + 8 * t) + c
@@ -206,7 +206,7 @@ def _packed_product(c: int, t: int, addresses: int, places: int, step: int, pane
 _packed_sum = _sum(_packed_product)
 
 
-@njit(error_model="numpy")
+@njit
 def _settle(words: int, column: int, addresses: int, places: int, taps: int, step: int, part: int) -> None:
     spec, frame = load_s64(words + 16), load_s64(words)
     panel = load_s64(frame + 16) + column // 16 * load_s64(words + 24) + column % 16 * 4
@@ -216,7 +216,7 @@ def _settle(words: int, column: int, addresses: int, places: int, taps: int, ste
     store_s64(words + 64, bits_of(total))
 
 
-@njit(error_model="numpy")
+@njit
 def rows_sum(words: int, column: int) -> None:
     """Sum over k of a row of activations."""
     frame, places = load_s64(words), stack(16)
@@ -225,7 +225,7 @@ def rows_sum(words: int, column: int) -> None:
     _settle(words, column, places, places + 8, 1, 1, 0)
 
 
-@njit(error_model="numpy")
+@njit
 def columns_sum(words: int, column: int) -> None:
     """Sum over k of a column of activations."""
     frame, places = load_s64(words), stack(16)
@@ -234,7 +234,7 @@ def columns_sum(words: int, column: int) -> None:
     _settle(words, column, places, places + 8, 1, load_s64(frame + 8), 0)
 
 
-@njit(error_model="numpy")
+@njit
 def windows_sum(words: int, column: int) -> None:
     """Sum over the taps of a window, which packed weights may hold merged, and in several parts."""
     frame, r, spec = load_s64(words), load_s64(words + 8), load_s64(words + 16)
@@ -258,7 +258,7 @@ def windows_sum(words: int, column: int) -> None:
     _settle(words, column, addresses, places, t, 1, lines * ki * tap_k)
 
 
-@njit(error_model="numpy")
+@njit
 def _depthwise_product(c: int, t: int, addresses: int, place: int, pair: int, first: int, signed: int, zp: int,
                        x_scale: Any, w_scale: Any) -> Any:
     weight = place + t // 2 * pair + t % 2 * 2
@@ -270,7 +270,7 @@ def _depthwise_product(c: int, t: int, addresses: int, place: int, pair: int, fi
 _depthwise_sum = _sum(_depthwise_product)
 
 
-@njit(error_model="numpy")
+@njit
 def pixels_sum(words: int, channel: int) -> None:
     """Sum over the taps of a channel of its own, from the tap addresses in word 0.
 

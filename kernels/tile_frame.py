@@ -21,17 +21,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
 
 from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, store_s64, word
+from graphq.kernels.jit import njit, types
 from graphq.kernels.x86 import at, interleave, load, load_bytes, smaller, vector
 
-FRAME = types.void(types.uintp)  # the signature of every tile function
 ROWS_AT = 8
 RUN = 16
 OUTPUTS_AT = ROWS_AT + 2 * 32
 """The largest tiles have 32 rows."""
 FRAME_BYTES = 8 * (OUTPUTS_AT + 5)
+
+
+def frame_signature() -> Any:
+    """Give the signature of every tile function."""
+    return types.void(types.uintp)
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class Window:
         return b.select(inside, b.add(self.f.a, offset), self.pad)
 
 
-@njit(error_model="numpy")
+@njit
 def place_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
     """Fill in the words of a tile's `step` rows, which are pixels `i` and on of a line; `rows` of them are valid.
 

@@ -19,9 +19,9 @@ from math import prod
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
 
 from graphq.kernels.intrinsics import I8, c64, intrinsic, word
+from graphq.kernels.jit import njit, types
 from graphq.kernels.registry import Step, plan_rows
 from graphq.kernels.x86 import at, load, load_first, shuffle, smaller, store, store_first, vector
 
@@ -148,7 +148,7 @@ def _line(partial: bool) -> Any:
     return intrinsic(copy)
 
 
-@njit(error_model="numpy")
+@njit
 def _place(args: int, index: int) -> tuple[int, int, int, int]:
     """Find a block's source, target, first row and last row."""
     rows, each = word(args, 2), word(args, 6)
@@ -168,7 +168,7 @@ def transposing(itemsize: int) -> Callable[[int, int], None]:
     lanes, line = LANES[itemsize], 64 // itemsize
     tiles, corner = _tiles(itemsize), _corner(itemsize)
 
-    @njit(error_model="numpy")
+    @njit
     def block(args: int, index: int) -> None:
         source, target, first, last = _place(args, index)
         n, stride, step = word(args, 3), word(args, 4), word(args, 5)
@@ -195,7 +195,7 @@ def _weaving(itemsize: int, ways: int, apart: bool) -> Callable[[int, int], None
     read, write = (both, itemsize) if apart else (itemsize, both)
     stream = 5 if apart else 4
 
-    @njit(error_model="numpy")
+    @njit
     def block(args: int, index: int) -> None:
         source, target, first, last = _place(args, index)
         stride = word(args, stream)
@@ -222,7 +222,7 @@ def copying() -> Callable[[int, int], None]:
     """Make the block function that copies rows."""
     line, short = _line(False), _line(True)
 
-    @njit(error_model="numpy")
+    @njit
     def block(args: int, index: int) -> None:
         source, target, first, last = _place(args, index)
         nbytes, stride, step = word(args, 3), word(args, 4), word(args, 5)

@@ -11,9 +11,6 @@ from functools import cache, partial
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from graphq.kernels import math  # generated modules name its definitions, too
 from graphq.kernels.expression import STORAGE, TABLE, Expr, Store, acc, load, lower, walk
@@ -33,6 +30,7 @@ from graphq.kernels.intrinsics import (
     pointer,
     splat,
 )
+from graphq.kernels.jit import intrinsic, types
 from graphq.kernels.lookup import Table, look_up
 
 SLOT_WORDS = 3
@@ -188,7 +186,7 @@ class Operand:
         itemsize = STORAGE[dtype].itemsize
         if kind in ("scalar", TABLE):
             return Operand(address, stride, itemsize)
-        zero = builder.ptrtoint(cgutils.global_constant(builder, "graphq.zero", c64(0)), I64)
+        zero = builder.ptrtoint(_zero(builder), I64)
         entry = builder.select(builder.icmp_unsigned("==", table, c64(0)), zero,
                                builder.add(table, builder.mul(batch, c64(8))))
         address = builder.add(address, invariant_load(builder, entry, I64, 8))
@@ -368,6 +366,13 @@ class Epilogue:
         slot, dtype, _ = node.value
         x = columns.load(self.rows[slot], STORAGE_IR[dtype], self.operands[slot].itemsize)
         return widen(self.builder, x, dtype, self.lanes)
+
+
+def _zero(builder: ir.IRBuilder) -> ir.GlobalVariable:
+    """Memory that holds a 64-bit zero: the offset where there is no table."""
+    out = ir.GlobalVariable(builder.module, I64, builder.module.get_unique_name("graphq.zero"))
+    out.linkage, out.global_constant, out.initializer = "internal", True, c64(0)
+    return out
 
 
 @cache

@@ -14,10 +14,10 @@ from math import prod
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from graphq.errors import KernelError
 from graphq.kernels.intrinsics import load_s64, store_s64, word
+from graphq.kernels.jit import njit
 
 INVALID = -2**62
 OUTPUTS, KO, KI, OUTER_TABLE, INNER_TABLE, PAD_ROW, OUTER, MORE = range(8)
@@ -167,7 +167,7 @@ def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs:
     return np.where((rest == 0) & (place >= 0) & (place < size), place * step, INVALID)
 
 
-@njit(error_model="numpy")
+@njit
 def tap_addresses(windows: int, image: int, outer: int, inner: int, first: int, count: int, addresses: int) -> None:
     """Store the addresses of `count` taps from `first` on of output pixel (outer, inner) of the image at `image`.
 

@@ -1,10 +1,10 @@
 """The elementwise kernel at every level of this machine, its blocks, and the shell that runs them."""
-import numba
 import numpy as np
 import pytest
 
 from graphq.kernels import eltwise, isa, math, shell
 from graphq.kernels.expression import Store, acc, evaluate, load, maximum, op
+from graphq.threads import launch, parallel_region, pool
 
 LEVELS = isa.available()
 
@@ -61,8 +61,6 @@ def test_a_store_of_an_accumulator_is_refused():
 
 
 def test_the_shell_runs_steps_in_order():
-    run_plan = shell.run_plan()
-    assert shell.run_plan() is run_plan
     level, x = LEVELS[-1], np.arange(400_000, dtype=np.float32).reshape(400, 1000)
     y, z = np.empty_like(x), np.empty_like(x)
     double = eltwise.plan_eltwise(Store(load(0, "f32", "vector") * 2.0, "f32"), 1, *x.shape, level, threads=2)
@@ -70,8 +68,10 @@ def test_the_shell_runs_steps_in_order():
     slots = [(a.ctypes.data, 0, a.strides[0]) for a in (x, y, z)]
     args = [double.arguments({}, slots[:2]), plus.arguments({}, slots[1:])]
     assert (double.blocks > 1, plus.blocks) == (True, 1)
-    before = numba.get_num_threads()
-    run_plan(np.array([double.address, plus.address]), np.array([a.ctypes.data for a in args]),
-             np.array([double.blocks, plus.blocks]), np.array([True, False]))
-    assert numba.get_num_threads() == before
+    launch()
+    before = pool().get_threads()
+    with parallel_region():
+        shell.Table([shell.Row(double.address, args[0].ctypes.data, double.blocks, True),
+                     shell.Row(plus.address, args[1].ctypes.data, plus.blocks, False)], 2).run()
+    assert pool().get_threads() == before
     np.testing.assert_array_equal(z, x * 2 + 1)

@@ -51,7 +51,7 @@ def test_copies_copy():
     target = np.zeros(1024, np.uint8)
     args = np.array([source.ctypes.data, target.ctypes.data, 256], np.int64)
     for index in (0, 2):
-        module.BLOCK.ctypes(args.ctypes.data, index)
+        module.BLOCK(args.ctypes.data, index)
     expected = source.copy()
     expected[256:512] = expected[768:] = 0
     assert (target == expected).all()

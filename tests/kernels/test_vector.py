@@ -3,6 +3,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from assembly import recorded
 from guarded_memory import guarded
 
 from graphq.kernels import cache, isa, math
@@ -48,7 +49,7 @@ def run(block, store, index, total, operands, shape, guard=lambda x: x):
     for k, x in enumerate([*arrays[:store.slots], out]):
         first = HEADER_WORDS + 3 * k
         words[first], words[first + 2] = x.ctypes.data, 0 if x.shape[0] == 1 else x.strides[0]
-    block.ctypes(words.ctypes.data, index)
+    block(words.ctypes.data, index)
     return out
 
 
@@ -208,7 +209,7 @@ def test_blocks_are_found_by_batch_row_and_column(lanes):
                 for a, table in zip((x, r, out), tables, strict=True):
                     words += [a.ctypes.data, table.ctypes.data, a.strides[1]]
                 words = np.array(words, np.int64)
-                block.ctypes(words.ctypes.data, 0)
+                block(words.ctypes.data, 0)
     np.testing.assert_array_equal(out, x + r[..., None].astype(np.float32))
 
 
@@ -217,7 +218,7 @@ def test_the_output_may_be_an_operand():
     store = Store(load(0, "f32", "vector") * 2.0, "f32")
     block = compiled([store], 16)
     words = np.array([0, 0, 0, 2, 50, *[0] * (HEADER_WORDS - 5), *[x.ctypes.data, 0, x.strides[0]] * 2], np.int64)
-    block.ctypes(words.ctypes.data, 0)
+    block(words.ctypes.data, 0)
     np.testing.assert_array_equal(x, np.arange(100).reshape(2, 50) * 2)
 
 
@@ -225,7 +226,9 @@ def test_the_output_may_be_an_operand():
 def test_requantising_is_straight_vector_code():
     y = op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector") + load(2, "f32", "vector")
     store = Store(math.quantize(maximum(y, 0.0), load(3, "f32", "scalar"), load(4, "f32", "scalar"), "u8"), "u8")
-    text = compiled([store], 16)._library.get_asm_str()
+    with recorded() as texts:
+        compiled([store], 16)
+    (text,) = texts.values()
     kernel = text[:text.index("cfunc.")]
     for instruction in ("vcvtdq2ps", "vmaxps", "vminps", "vcvtps2dq", "vpmovdb"):
         lines = [line for line in kernel.splitlines() if f"\t{instruction}\t" in line]

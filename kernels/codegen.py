@@ -1,0 +1,72 @@
+"""From the functions of a kernel module to object code: Numba types and lowers them, LLVM makes the code.
+
+Numba would link the code into memory, with wrappers that raise Python exceptions, which block functions cannot. Here
+its IR becomes one position-independent object without them, which `linker` loads, now and in later processes.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+Functions: TypeAlias = Mapping[str, tuple[Callable[..., None], Sequence[str]]]
+"""Functions without results, and the types of their parameters, "intp" or "uintp", by name."""
+
+_ENTRY = """
+declare i32 @"{native}"(ptr, ptr{kinds})
+define void @"{name}"({parameters}) {{
+  %result = alloca ptr
+  %exception = alloca ptr
+  %status = call i32 @"{native}"(ptr %result, ptr %exception, {parameters})
+  ret void
+}}
+"""
+
+
+def object_code(functions: Functions) -> bytes:
+    """Compile functions to one object file, in which they are global under their names."""
+    code: bytes = target_machine().emit_object(whole_module(functions))
+    return code
+
+
+def whole_module(functions: Functions) -> Any:
+    """Give LLVM's module of the functions."""
+    first, *others = (_module(name, *given) for name, given in functions.items())
+    for other in others:
+        first.link_in(other)
+    return first
+
+
+def target_machine() -> Any:
+    """LLVM's code generator for this machine, with the features that Numba compiles for."""
+    import llvmlite.binding as llvm
+    from numba.core.registry import cpu_target
+
+    triple, cpu, features = cpu_target.target_context.codegen().magic_tuple()
+    return llvm.Target.from_triple(triple).create_target_machine(
+        cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
+
+
+def _module(name: str, body: Callable[..., None], parameters: Sequence[str]) -> Any:
+    """LLVM's module of a function that C can call as `name`, with nothing else to be seen from outside."""
+    import llvmlite.binding as llvm
+    from numba.core import compiler, types
+    from numba.core.registry import cpu_target
+
+    flags = compiler.Flags()
+    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.error_model = "numpy"
+    made = compiler.compile_extra(cpu_target.typing_context, cpu_target.target_context, body,
+                                  tuple(getattr(types, p) for p in parameters), types.void, flags, {})
+    module = llvm.parse_bitcode(made.library.serialize_using_bitcode()[2])
+    entry = llvm.parse_assembly(_ENTRY.format(
+        native=made.fndesc.mangled_name, name=name, kinds=", i64" * len(parameters),
+        parameters=", ".join(f"i64 %a{k}" for k in range(len(parameters)))))
+    entry.triple, entry.data_layout = module.triple, module.data_layout
+    module.link_in(entry)
+    for x in (*module.functions, *module.global_variables):
+        if not x.is_declaration and x.name != name:
+            x.linkage = "internal"
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_global_dead_code_eliminate_pass()  # what is written for Python's sake
+    passes.run(module, llvm.create_pass_builder(target_machine(), llvm.create_pipeline_tuning_options()))
+    return module
