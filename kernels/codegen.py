@@ -52,7 +52,7 @@ def _module(name: str, body: Callable[..., None], parameters: Sequence[str]) -> 
     from numba.core import compiler, types
     from numba.core.registry import cpu_target
 
-    flags = compiler.Flags()
+    flags: Any = compiler.Flags()  # its fields come from a metaclass
     flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
     flags.error_model = "numpy"
     made = compiler.compile_extra(cpu_target.typing_context, cpu_target.target_context, body,

@@ -17,10 +17,10 @@ Output row (batch, i) is pixel batch * m + i of all images. The tile function's 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 from graphq.kernels import cache as modules
+from graphq.kernels.cache import Module
 from graphq.kernels.expression import Store, to_source
 from graphq.kernels.intrinsics import HEADER_WORDS, c64, load_s64, store_s64, word
 from graphq.kernels.isa import Level
@@ -178,13 +178,13 @@ def unrolled(ko: int, ki: int) -> tuple[int, int]:
 
 
 def load_tile(kind: str, window: tuple[int, int], *, imports: str, setup: str, room: str, body: str,
-              cache: bool) -> ModuleType:
+              cache: bool) -> Module:
     """Give the module of a tile function; `body` computes a pixel's accumulators at `target`."""
     text = _TILE.format(name=kind, ko=window[0], ki=window[1], imports=imports, setup=setup, room=room, body=body)
     return modules.load(kind, text, cache=cache)
 
 
-def plan_pixels(name: str, store: Store, tile: ModuleType, image_bytes: int, pixels: int, channels: int, batch: int,
+def plan_pixels(name: str, store: Store, tile: Module, image_bytes: int, pixels: int, channels: int, batch: int,
                 m: int, level: Level, *, cycles: float, direct: int = 0, whole: bool = False, unit: int = 1,
                 macs: int = 0, settle: str = "", chunk: tuple[int, int] = (0, 0), threads: int = 1,
                 cache: bool = True) -> Step:

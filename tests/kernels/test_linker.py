@@ -5,6 +5,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from graphq.errors import KernelError
+from graphq.kernels import linker
 from graphq.kernels.linker import link
 
 SOURCE = """
@@ -46,6 +47,13 @@ def test_functions_data_and_calls():
     assert [entry(k) for k in range(3)] == [5, 7, 11]
     assert [indirect(k) for k in range(2)] == [5, 11]
     assert calls(6) == 12
+
+
+def test_llvm_links_the_same_where_we_cannot(monkeypatch):
+    monkeypatch.setattr(linker, "_X86_64", 0)
+    found = link(compiled())
+    assert sorted(found) == ["calls", "entry", "indirect"]
+    assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(found["calls"])(6) == 12
 
 
 def test_the_same_object_twice_is_two_copies():
