@@ -260,6 +260,8 @@ def _arranged(c: Convolution, w: np.ndarray, merged: int) -> np.ndarray:
 
 def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
     """s8 arrays whose sum is `w`: one, unless zero points move the weights out of s8's range."""
+    if w.size == 0 or -128 <= w.min() and w.max() <= 127:
+        return [w.astype(np.int8)]
     parts = [np.clip(w, -128, 127).astype(np.int8)]
     while (rest := w - sum(p.astype(np.int32) for p in parts)).any():
         parts.append(np.clip(rest, -128, 127).astype(np.int8))

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import networkx as nx
-
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 
 if TYPE_CHECKING:
+    import networkx as nx
+
     from graphq.compile import CompiledGraph
 
 UNSUPPORTED = frozenset({"wildcard", "end"})
@@ -140,6 +140,8 @@ def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: S
 
 def order(parts: Sequence[Partition]) -> nx.DiGraph:
     """The partitions with an edge from each to those that use its outputs."""
+    import networkx as nx  # 0.1 s, for nothing else here
+
     dag = nx.DiGraph()
     dag.add_nodes_from(parts)
     producer = {v: p for p in parts for v in p.outputs}

@@ -78,7 +78,10 @@ def _real(value: Any) -> Any:
 
 
 def frozen(value: Any, where: str) -> np.ndarray:
-    """A read-only copy of an array; Python's and NumPy's f64 and s64 numbers, and lists of numbers, become f32."""
+    """A read-only copy of an array, or itself where nothing can change it.
+
+    Python's and NumPy's f64 and s64 numbers, and lists of numbers, become f32.
+    """
     try:
         array = np.asarray(_real(value))
     except OverflowError:
@@ -99,6 +102,15 @@ def frozen(value: Any, where: str) -> np.ndarray:
         as_dtype(array.dtype)
     except GraphError as e:
         raise GraphError(f"{where}: {e}") from None
-    array = np.array(array, order="C", copy=True)
-    array.flags.writeable = False
+    if not (array.flags.c_contiguous and array.flags.aligned and _immutable(array)):
+        array = np.array(array, order="C", copy=True)
+        array.flags.writeable = False
     return array
+
+
+def _immutable(array: np.ndarray) -> bool:
+    """Whether nothing can change the elements: all is read-only, down to a bytes object."""
+    base: Any = array
+    while isinstance(base, np.ndarray) and not base.flags.writeable:
+        base = base.base
+    return isinstance(base, bytes)

@@ -173,7 +173,7 @@ class IntegerConvolution(Convolution):
     def compensation(self, w: np.ndarray) -> np.ndarray:
         """-zx * colsum(w), s32 an output channel, of weights [groups, taps, channels, columns]; modulo 2**32."""
         assert self.shifted_zp.data is not None
-        return wrapped(-self.shifted_zp.data * w.astype(np.int64).sum(axis=(1, 2)).ravel())
+        return wrapped(-self.shifted_zp.data * w.sum(axis=(1, 2), dtype=np.int64).ravel())
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """As of any convolution, with the zero point that it runs with."""
@@ -309,8 +309,8 @@ def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvo
     weights = constants[c.b]
     if weights is None and (c.b_zp.any() or c.b_dtype == "u8") and not c.depthwise:
         raise Unsupported("the weights are u8 or have zero points, and are not constant")
-    absolute = None if weights is None else np.abs(c.matrix(weights).astype(np.int64)).sum(axis=(1, 2))
-    refuse_overflow(c.windows.taps * c.filter.channels, reach(c.a_dtype, a_zp), reach(c.b_dtype, b_zp), absolute)
+    refuse_overflow(c.windows.taps * c.filter.channels, reach(c.a_dtype, a_zp), reach(c.b_dtype, b_zp),
+                    None if weights is None else lambda: np.abs(c.matrix(weights)).sum(axis=(1, 2), dtype=np.int64))
     return c, (scales_of(left, body, constants, ()), scales_of(right, body, constants, columns))
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-import networkx as nx
-
 from graphq.ir import Graph, Node, Use, Value
 from graphq.passes.layouts import (
     ANCHORS,
@@ -84,6 +82,8 @@ class _Placement:
 
         So what could be on either side stays with the anchors, that they may fuse it.
         """
+        import networkx as nx  # 0.1 s, for graphs with layouts to choose alone
+
         flow = nx.DiGraph()
         flow.add_nodes_from((GIVEN, LAST))
         for k, value in enumerate(self._values()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import onnx
 import onnx.inliner
@@ -16,6 +16,9 @@ Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 
 MAX_BYTES = 2**31 - 1
 """protobuf's own limit of a message."""
+
+LARGE = 1 << 12
+"""Bytes from which on the checker need not see a tensor's data: `array_of` looks at data itself."""
 
 MAX_NODES = 200_000
 """Nodes of a model, functions expanded and bodies included."""
@@ -69,22 +72,43 @@ def _from_bytes(data: bytes, where: str) -> ModelProto:
 
 
 def _check(model: ModelProto, where: str) -> None:
-    """ONNX's own checks, of the structure alone where the data is in other files."""
-    checked = model
-    external = [t for t in model.graph.initializer if t.data_location == TensorProto.EXTERNAL]
-    if external:
-        checked = ModelProto()
-        checked.CopyFrom(model)
-        del checked.graph.initializer[:]
-        for t in model.graph.initializer:
-            if t.data_location != TensorProto.EXTERNAL:
-                checked.graph.initializer.add().CopyFrom(t)
-            elif t.name not in [v.name for v in checked.graph.input]:
-                checked.graph.input.add().CopyFrom(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+    """ONNX's own checks, of the structure alone where data is large or in other files.
+
+    The checker takes a serialised model, which it parses again: large tensors, three times in memory, become inputs.
+    """
     try:
-        onnx.checker.check_model(checked)
-    except Exception as e:  # ValidationError, and what pybind makes of C++'s
+        onnx.checker.check_model(_without_data(model))
+    except Exception as e:  # ValidationError, what pybind makes of C++'s, text that is not UTF-8
         _refuse(where, e)
+
+
+def _without_data(model: ModelProto) -> ModelProto:
+    """A copy whose tensors that are large or in other files are inputs."""
+    checked, graph = ModelProto(), model.graph
+    for field, value in model.ListFields():
+        if field.name != "graph":
+            _copy(checked, field.name, value)
+    for field, value in graph.ListFields():
+        if field.name != "initializer":
+            _copy(checked.graph, field.name, value)
+    inputs = {v.name for v in graph.input}
+    for t in graph.initializer:
+        if t.data_location != TensorProto.EXTERNAL and t.ByteSize() < LARGE:
+            checked.graph.initializer.append(t)
+        elif t.name not in inputs:
+            inputs.add(t.name)
+            checked.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims))
+    return checked
+
+
+def _copy(message: Any, name: str, value: Any) -> None:
+    """Set one field of a message to another message's value of it."""
+    if isinstance(value, str | bytes | int | float):
+        setattr(message, name, value)
+    elif hasattr(value, "CopyFrom"):
+        getattr(message, name).CopyFrom(value)
+    else:
+        getattr(message, name).extend(value)
 
 
 def _check_count(model: ModelProto, where: str) -> None:
