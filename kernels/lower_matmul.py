@@ -240,31 +240,19 @@ def quantised_operands(node: Node) -> tuple[Node, Node]:
 
 def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
     """Refuse sums that could leave s32: bounded by k for any weights, by the weights themselves when constant."""
-<<<<<<< HEAD
-    absolute = None
-    if weights is not None and p.b_zp.data is not None:
-        w = weights.swapaxes(-1, -2) if p.transpose_b else weights
-        absolute = np.abs(w.astype(np.int64) - p.b_zp.data).sum(axis=-2)
-    refuse_overflow(p.k, reach(p.a_dtype, p.a_zp), reach(p.b_dtype, p.b_zp), absolute)
+    zps = p.b_zp.data
 
-
-def refuse_overflow(k: int, most_a: int, most_b: int, absolute: np.ndarray | None) -> None:
-    """Raise Unsupported when sums over k could leave s32: by the most that factors reach, or by sum |w - zw|."""
-=======
     def absolute() -> np.ndarray:
-        assert weights is not None
+        assert weights is not None and zps is not None
         w = weights.swapaxes(-1, -2) if p.transpose_b else weights
-        return np.asarray(np.abs(w.astype(np.int32) - p.b_zp).sum(axis=-2, dtype=np.int64))
+        return np.asarray(np.abs(w.astype(np.int32) - zps).sum(axis=-2, dtype=np.int64))
 
-    refuse_overflow(p.k, p.a_dtype, p.a_zp, p.b_dtype, p.b_zp, None if weights is None else absolute)
+    refuse_overflow(p.k, reach(p.a_dtype, p.a_zp), reach(p.b_dtype, p.b_zp),
+                    None if weights is None or zps is None else absolute)
 
 
-def refuse_overflow(k: int, a_dtype: str, a_zp: int, b_dtype: str, b_zp: np.ndarray,
-                    absolute: Callable[[], np.ndarray] | None) -> None:
-    """Raise Unsupported when sums over k could leave s32: by k, or by sum |w - zw| of constant weights (`absolute`)."""
-    most_a = max(abs(x - a_zp) for x in RANGES[a_dtype])
-    most_b = max(int(np.abs(x - b_zp.astype(np.int64)).max(initial=0)) for x in RANGES[b_dtype])
->>>>>>> 9670fb6 (Loading and packing hold less: the checker sees no large tensors, immutable arrays are not copied, sums take no s64 copies)
+def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.ndarray] | None) -> None:
+    """Raise Unsupported when sums over k could leave s32: by the most that factors reach, or by sum |w - zw|."""
     bound = k * most_a * most_b
     if bound >= 2**31 and absolute is not None:
         bound = most_a * int(absolute().max(initial=0))
@@ -295,23 +283,11 @@ def _compensated(e: Epilogue, p: IntegerMatmul, constants: Arrays) -> Expr:
     return total
 
 
-<<<<<<< HEAD
 def _centred_column_sums(e: Epilogue, p: IntegerMatmul, zw: Numbers, weights: np.ndarray | None) -> Numbers | Expr:
     """sum_k w' - zw for every column; known for one matrix of constant weights, else from the packed weights."""
     if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
-        w = weights.astype(np.int64) - (128 if p.b_dtype == "u8" else 0)
-        return known(w.sum(axis=1 if p.transpose_b else 0) - p.k * zw.data, (p.n,))
+        total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
+        return known(total - p.k * (zw.data + (128 if p.b_dtype == "u8" else 0)), (p.n,))
     shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]  # 2-D weights of a 1-D source: (n,)
     sums = e.slot(Source("column sums", "s32", shape), "column sums")
     return sums if zw.absent else sums - zw.expr(e) * p.k
-=======
-def wrapped(x: np.ndarray) -> np.ndarray:
-    """Modulo 2**32, as s32."""
-    return np.atleast_1d(x).astype(np.int64).astype(np.uint32).view(np.int32)
-
-
-def column_sums(p: IntegerMatmul, weights: np.ndarray) -> np.ndarray:
-    """sum_k w' of 2-D weights, w' = w as s8 (u8 - 128)."""
-    sums = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
-    return np.asarray(sums - 128 * p.k if p.b_dtype == "u8" else sums)
->>>>>>> 9670fb6 (Loading and packing hold less: the checker sees no large tensors, immutable arrays are not copied, sums take no s64 copies)
