@@ -57,7 +57,7 @@ class ScaleIntoWeights(Rewrite):
     """anchor(x, w, bias) * a -> anchor(x, w * a, bias * a) for constant w and bias, a with one element a channel
 
     Likewise (anchor(x, w) + bias) * a. w and bias may be dequantized constants: their scales are multiplied, which a
-    must be positive for.
+    must be positive for. Sums of integers that stand for themselves (all scales 1) are exact, and stay.
     """
 
     def pattern(self, g, x, w, bias, a):
@@ -69,6 +69,8 @@ class ScaleIntoWeights(Rewrite):
 
     def check(self, bias, a, match):
         """All must be constants, and a fit."""
+        if all(_counts(v) for v in _matched(match).inputs[:2]):
+            return "the sums are exact integers, which are scaled once"
         try:
             _scaled_operands(match, bias, a)
         except Refused as e:
@@ -120,6 +122,12 @@ def _constant(value: Value) -> np.ndarray | None:
         return value.data
     (source,) = node.operands
     return None if source.data is None else node.op.reference(source.data, **node.attrs)
+
+
+def _counts(value: Value | None) -> bool:
+    """Whether a value has integers as they are: dequantized with scales of 1."""
+    node = None if value is None else value.node
+    return node is not None and node.op.name == "dequantize" and set(node.attrs["scales"]) == {1.0}
 
 
 def _affine(node: Node) -> tuple[np.ndarray, np.ndarray]:

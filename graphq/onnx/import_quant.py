@@ -115,9 +115,11 @@ def conv_integer(c: Call) -> Outputs:
 def qlinear_matmul(c: Call) -> Outputs:
     """Versions 10 and 21: a by tensor or rows, b by tensor or columns, y by tensor."""
     a, b = c.input(0), c.input(3)
-    y = c.graph.matmul(dequantized(c, a, parameters(c, a, c.input(1), c.optional(2), -2)),
-                       dequantized(c, b, parameters(c, b, c.input(4), c.optional(5), -1)))
-    return result(c, y, 6, a.dtype)
+    pa, pb = parameters(c, a, c.input(1), c.optional(2), -2), parameters(c, b, c.input(4), c.optional(5), -1)
+    factor = _factor(c, pa, pb)
+    if factor is not None:
+        return _scaled(c, c.graph.matmul(_units(c, a, pa), _units(c, b, pb)), factor)
+    return result(c, c.graph.matmul(dequantized(c, a, pa), dequantized(c, b, pb)), 6, a.dtype)
 
 
 @imports("QLinearConv")
@@ -126,11 +128,43 @@ def qlinear_conv(c: Call) -> Outputs:
     x, w, bias = c.input(0), c.input(3), c.optional(8)
     px = parameters(c, x, c.input(1), c.optional(2), 1)
     pw = parameters(c, w, c.input(4), c.optional(5), 0)
+    attrs = {"groups": c.attr("group", 1), "weights_format": "OIX", **windows(c, spatial(x))}
+    factor = _factor(c, px, pw)
+    if factor is not None:
+        sums = None if bias is None else c.graph.dequantize(bias, scales=[1.0])
+        y = c.graph.convolution(_units(c, x, px), _units(c, w, pw), sums, **attrs)
+        return _scaled(c, y, factor.reshape(-1, *[1] * spatial(x)))
     if bias is not None:
         bias = dequantized(c, bias, Parameters(scale_product(c, px.scale, pw.scale), None, 0))
-    y = c.graph.convolution(dequantized(c, x, px), dequantized(c, w, pw), bias, groups=c.attr("group", 1),
-                            weights_format="OIX", **windows(c, spatial(x)))
-    return result(c, y, 6, x.dtype)
+    return result(c, c.graph.convolution(dequantized(c, x, px), dequantized(c, w, pw), bias, **attrs), 6, x.dtype)
+
+
+def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
+    """`p.scale * q.scale / y_scale` in f32, as ONNX Runtime and ONNX's reference multiply integer sums by.
+
+    None unless all scales and zero points are constants of f32, those of p and y for the tensor.
+    """
+    y = c.data(6)
+    known = p.constant and q.constant and y is not None and (not c.has(7) or c.data(7) is not None)
+    if not known or not p.per_tensor or y is None or y.size != 1 or q.scale.data is None or p.scale.data is None \
+            or q.scale.data.ndim > 1 or {x.dtype for x in (p.scale.data, q.scale.data, y)} != {np.dtype(np.float32)}:
+        return None
+    with np.errstate(all="ignore"):
+        factor: np.ndarray = p.scale.data.reshape(()) * q.scale.data.reshape(-1) / y.reshape(())
+    return factor if np.isfinite(factor).all() and (factor > 0).all() else None
+
+
+def _units(c: Call, x: Value, p: Parameters) -> Value:
+    """`x` less its zero point, as f32."""
+    ones = c.graph.constant(np.ones(p.scale.type.dims, np.float32))
+    return dequantized(c, x, Parameters(ones, p.zero_point, p.axis))
+
+
+def _scaled(c: Call, y: Value, factor: np.ndarray) -> Value:
+    """Sums times the factor, rounded, plus the zero point at input 7."""
+    zp = c.optional(7)
+    p = parameters(c, y, c.graph.constant(np.ones(c.input(6).type.dims, np.float32)), zp, 1)
+    return quantized(c, c.graph.multiply(y, factor), p, c.input(0).dtype if zp is None else zp.dtype)
 
 
 def result(c: Call, y: Value, k: int, default: DType) -> Value:

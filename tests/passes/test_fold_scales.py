@@ -6,7 +6,7 @@ from graphq.dtypes import as_dtype
 from graphq.ir import Graph
 from graphq.passes import run_passes
 from graphq.passes.fold_scales import BatchNormAsScale, MergeBiases, ScaleIntoWeights, fold_scales
-from graphq.testing import check_round_trip, check_same_numbers
+from graphq.testing import check_pass, check_round_trip, check_same_numbers
 from graphq.verify import verify
 
 RNG = np.random.default_rng
@@ -271,3 +271,15 @@ def test_batch_norm_after_a_convolution(bias, quantised, left):
     assert [o for o in ops(out) if o != "dequantize"] == ["convolution", *left, "relu"]
     run_passes(g)
     assert "batch_norm_inference" not in ops(g)
+
+
+def test_sums_of_integers_as_they_are_stay_exact():
+    check_pass(ScaleIntoWeights(), before="""graph(x: u8[4,6]) {
+        %w = constant(value=s8[6,2]{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12})
+        %0 = dequantize(x, scales=[1], zps=[3])
+        %1 = dequantize(%w, scales=[1])
+        %a = constant(value=f32[2]{0.1, 0.7})
+        %2 = matmul(%0, %1)
+        %3 = multiply(%2, %a)
+        return %3
+    }""")

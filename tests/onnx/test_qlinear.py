@@ -1,0 +1,50 @@
+"""QLinearConv and QLinearMatMul: integer sums times one factor, equal to ONNX's formula element by element."""
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import graphq as gq
+
+rng = np.random.default_rng(1)
+
+
+def model(text, **arrays):
+    m = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    m.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items())
+    return gq.load_onnx(m)
+
+
+def saturated(sums, factor, zp, dtype):
+    limits = np.iinfo(dtype)
+    return np.clip(np.rint(sums.astype(np.float32) * factor) + zp, limits.min, limits.max).astype(dtype)
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_convolution(per_channel):
+    x = rng.integers(0, 256, (2, 8, 9, 9), dtype=np.uint8)
+    w = rng.integers(-127, 128, (16, 8, 1, 1), dtype=np.int8)
+    ws = rng.uniform(1e-3, 2e-3, 16 if per_channel else ()).astype(np.float32)
+    bias = rng.integers(-9000, 9000, 16, dtype=np.int32)
+    xs, ys = np.float32(0.0173), np.float32(0.031)
+    g = model("net (uint8[2, 8, 9, 9] x) => (uint8[2, 16, 9, 9] y) "
+              "{ y = QLinearConv (x, xs, xz, w, ws, wz, ys, yz, b) }",
+              xs=xs, xz=np.uint8(117), w=w, ws=ws, wz=np.zeros_like(ws, np.int8), ys=ys, yz=np.uint8(3), b=bias)
+    sums = np.einsum("nchw,oc->nohw", x.astype(int) - 117, w[..., 0, 0].astype(int)) + bias[:, None, None]
+    want = saturated(sums, (xs * np.atleast_1d(ws) / ys)[:, None, None], 3, np.uint8)
+    compiled = gq.compile(g)
+    assert compiled.coverage().share == 1
+    np.testing.assert_array_equal(gq.reference(g, x=x), want)
+    np.testing.assert_array_equal(compiled(x=x), want)
+
+
+@pytest.mark.parametrize("per_column", [False, True])
+def test_matmul(per_column):
+    a, b = rng.integers(-128, 128, (3, 20, 32), dtype=np.int8), rng.integers(-128, 128, (32, 24), dtype=np.int8)
+    bs = rng.uniform(1e-3, 2e-3, 24 if per_column else ()).astype(np.float32)
+    scale, ys = np.float32(0.0173), np.float32(0.031)
+    g = model("net (int8[3, 20, 32] a) => (int8[3, 20, 24] y) { y = QLinearMatMul (a, s, z, b, bs, bz, ys, yz) }",
+              s=scale, z=np.int8(5), b=b, bs=bs, bz=np.zeros_like(bs, np.int8), ys=ys, yz=np.int8(-7))
+    want = saturated((a.astype(int) - 5) @ b.astype(int), scale * bs / ys, -7, np.int8)
+    np.testing.assert_array_equal(gq.reference(g, a=a), want)
+    np.testing.assert_array_equal(gq.compile(g)(a=a), want)
