@@ -266,7 +266,8 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     if e.drift is not None and (share := e.drift.share(node)) is not None:
         slope = e.parameter([e.drift.slope], "f32", None)
         band = e.parameter(np.atleast_1d(0.5 - share), "f32", len(e.out) - 1)
-        tie = math.near_tie(args[0], scale, zps, dtype, slope) >= band
+        positive = all(z == math.RANGES[dtype][0] for z in a["zps"] or [0])
+        tie = math.near_tie(args[0], scale, zps, dtype, slope, positive=positive) >= band
         e.near = tie if e.near is None else op("or", e.near, tie)
         quotient = e.drift.literal(args[0]) / e.parameter(a["scales"], "f32", axis)
         q = math.quantize(args[0], scale, zps, dtype)

@@ -257,10 +257,13 @@ def quotient(y: Expr, scale: Expr, inv_scale: Expr) -> Expr:
     return op("fma", op("fma", -t, scale, y), inv_scale, t)
 
 
-def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr) -> Expr:
-    """How near to a tie `quantize` rounds y: |q - rint(q)| + slope * |q|, from 0.5 at a tie."""
+def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr, *, positive: bool) -> Expr:
+    """How near to a tie `quantize` rounds y: |q - rint(q)| + slope * |q|, from 0.5 at a tie.
+
+    `positive`: zp is the least number of `dtype`, so that q is not below 0 and needs no absolute value.
+    """
     lo, hi = RANGES[dtype]
-    return op("tie", y, inv_scale, zp, lo, hi, slope)
+    return op("tie_from_0" if positive else "tie", y, inv_scale, zp, lo, hi, slope)
 
 
 @define("f32 f32 f32 f32 f32 f32 -> f32")
@@ -268,6 +271,13 @@ def tie(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr, slope: Expr) -> 
     """Compute `near_tie`; NaN of a NaN."""
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("fma", op("abs", clipped), slope, op("abs", clipped - op("rint", clipped)))
+
+
+@define("f32 f32 f32 f32 f32 f32 -> f32")
+def tie_from_0(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr, slope: Expr) -> Expr:
+    """Compute `near_tie` where zp is lo; NaN of a NaN."""
+    clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
+    return op("fma", clipped, slope, op("abs", clipped - op("rint", clipped)))
 
 
 def quantized(x: Expr, dtype: str) -> Expr:

@@ -91,7 +91,7 @@ def BLOCK(args, index):
 '''
 
 _SETTLE = '''            store_s64(words + 24, {panel_bytes})
-            for r in range(rows):
+            for r in range(rows if near_some else 0):
                 near = ties_of(ties, columns, r, 0)
                 while near:
                     c = first_bit(near)
@@ -113,7 +113,7 @@ write = epilogue(STORE, {lanes})
 {rewrite}
 """, """call_block(tile if now == width else tail, frame, 0)
             columns = min(16 * now, n - 16 * j)
-            write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, ties)"""
+            near_some = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, ties)"""
 _REGISTERS = "", """store_s64(frame + 8 * OUTPUTS_AT, args)
             store_s64(frame + 8 * OUTPUTS_AT + 8, batch)
             store_s64(frame + 8 * OUTPUTS_AT + 16, i)

@@ -83,8 +83,8 @@ _SCRATCH = ('''store_s64(frame + 64, sums)
         write(args, batch, i, left, rows, columns, sums, 4 * columns, 0)''')
 _SETTLED = (_SCRATCH[0] + "\n    ties, taps = stack(TIES), stack(ADDRESSES)",
             '''call_block(word(args, 10), frame, 0)
-        write(args, batch, i, left, rows, columns, sums, 4 * columns, ties)
-        for r in range(rows):
+        near_some = write(args, batch, i, left, rows, columns, sums, 4 * columns, ties)
+        for r in range(rows if near_some else 0):
             for n in range((columns + 63) >> 6):
                 near = ties_of(ties, columns, r, n)
                 while near:

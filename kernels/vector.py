@@ -277,6 +277,8 @@ class Epilogue:
         """Emit the loops: scalars before them, row values before each row's, then vectors, `unroll` at a time."""
         b, lanes = self.builder, self.lanes
         self.begin(args, batch, i0, j0)
+        if self.near is not None:
+            self.any = cgutils.alloca_once_value(b, c64(0))
         with counted(b, c64(0), rows) as r:
             per_row = self.row(r)
             self.acc_row = b.add(acc, b.mul(r, ldacc))
@@ -347,17 +349,22 @@ class Epilogue:
             columns.store(x, self.out_row, kind, itemsize)
 
     def mark(self, columns: Columns, near: ir.Value) -> None:
-        """Store a bit for each column; those past the last one of the row are not defined."""
+        """Store a bit for each column, also in `any`; those past the last one of the row are 0."""
         b, lanes = self.builder, self.lanes
+        if columns.mask is not None:
+            near = b.and_(near, columns.mask)
         place = b.add(self.ties_row, b.lshr(columns.j, c64(3)))
         if lanes == 1:  # neighbours come one after another: the first of eight begins a byte
             number = b.trunc(b.and_(columns.j, c64(7)), I8)
             before = b.load(pointer(b, place, I8), align=1)
             before = b.select(b.icmp_unsigned("==", number, I8(0)), I8(0), before)
             b.store(b.or_(before, b.shl(b.zext(near, I8), number)), pointer(b, place, I8), align=1)
+            b.store(b.or_(b.load(self.any), b.zext(near, I64)), self.any)
             return
         kind = ir.IntType(lanes)
-        b.store(b.bitcast(near, kind), pointer(b, place, kind), align=1)
+        bits = b.bitcast(near, kind)
+        b.store(bits, pointer(b, place, kind), align=1)
+        b.store(b.or_(b.load(self.any), b.zext(bits, I64)), self.any)
 
     def leaf(self, columns: Columns, node: Expr) -> ir.Value:
         """Load the accumulators or a vector operand."""
@@ -378,7 +385,7 @@ def _zero(builder: ir.IRBuilder) -> ir.GlobalVariable:
 @cache
 def epilogue(store: Store, lanes: int, unroll: int = 1, into_acc: bool = False, *,
              literal: bool = False) -> Callable[..., None]:
-    """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc, ties): it writes rows x cols outputs.
+    """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc, ties) -> any: it writes rows x cols outputs.
 
     The first is (i0, j0). `args` is the address of the argument block; the accumulator of output (r, c) of the block is
     the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16), `unroll` of them a turn of the
@@ -387,14 +394,16 @@ def epilogue(store: Store, lanes: int, unroll: int = 1, into_acc: bool = False, 
     to where accumulators would lie, and no slot says where.
 
     `ties`: where a store has `near`, its bits go there, each row a whole number of 8-byte words; what lies past `cols`
-    in the last of them is not defined. `literal` makes the intrinsic of the store's literal expression.
+    in the last of them is not defined; `any` is 0 where all bits are. `literal` makes the intrinsic of the store's
+    literal expression.
     """
     intp, uintp = types.intp, types.uintp
-    signature = types.void(uintp, intp, intp, intp, intp, intp, uintp, intp, intp)
+    signature = types.intp(uintp, intp, intp, intp, intp, intp, uintp, intp, intp)
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        Epilogue(builder, store, lanes, into_acc, literal).emit(unroll, *values)
-        return context.get_dummy_value()
+        made = Epilogue(builder, store, lanes, into_acc, literal)
+        made.emit(unroll, *values)
+        return c64(0) if made.near is None else builder.load(made.any)
 
     @intrinsic
     def write(_typing: Any, args: Any, batch: Any, i0: Any, j0: Any, rows: Any, cols: Any, acc: Any, ldacc: Any,
