@@ -278,7 +278,9 @@ class Epilogue:
         b, lanes = self.builder, self.lanes
         self.begin(args, batch, i0, j0)
         if self.near is not None:
-            self.any = cgutils.alloca_once_value(b, c64(0))
+            with b.goto_entry_block():
+                self.any = b.alloca(I64)
+            b.store(c64(0), self.any)
         with counted(b, c64(0), rows) as r:
             per_row = self.row(r)
             self.acc_row = b.add(acc, b.mul(r, ldacc))
