@@ -119,7 +119,7 @@ class Drift:
         if data is None or data.size == 0:
             return np.zeros(())
         size = np.abs(data.astype(np.float64))
-        return size.ravel() if size.size == size.shape[-1] else np.asarray(size.max())
+        return size.ravel() if size.ndim and size.size == size.shape[-1] else np.asarray(size.max())
 
 
 def constants_of(inputs: Sequence[Value], arrays: Sequence[np.ndarray | None]) -> dict[Value, np.ndarray]:

@@ -151,7 +151,7 @@ def _literal(body: Graph, node: Node, p: IntegerMatmul, scales: tuple[Numbers, N
     start = None if bias is None or bias.node is not None else constants[body.inputs.index(bias)]
     if weights is not None and p.b_zp.data is not None:
         w = weights.swapaxes(-1, -2) if p.transpose_b else weights
-        weights = (w.astype(np.float64) - p.b_zp.data).reshape(-1, p.n)
+        weights = (w.astype(np.float64) - p.b_zp.data).reshape(prod(w.shape[:-1]), p.n)
     return literal_sums(*scales, p.a_zp, p.b_zp, p.k, order, block, weights,
                         shift=-128 if p.b_dtype == "u8" else 0, start=start)
 

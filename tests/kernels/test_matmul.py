@@ -187,6 +187,9 @@ def compiled(made, cpu, words=1):
     import llvmlite.binding as llvm
     from llvmlite import ir
 
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()
     try:
         target = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
     except RuntimeError:
@@ -201,7 +204,7 @@ def compiled(made, cpu, words=1):
         def get_dummy_value():
             return None
 
-    made._defn(None, *[None] * words)[1](Context, builder, None, function.args)
+    made.made._defn(None, *[None] * words)[1](Context, builder, None, function.args)
     builder.ret_void()
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()

@@ -119,9 +119,11 @@ LANE_WISE = {n for n, op in OPS.items() if op.elementwise} & set(RULES)
 def test_every_rule_fuses_and_no_other_op_does(name):
     op = OPS[name]
     g = Graph()
+    logical = name.startswith("logical_")
     source = {"dequantize": "u8", "select": "boolean", "dynamic_dequantize": "u8"}.get(name, "f32")
-    x = g.input("x", dtype=source, shape=(2, 3))
-    rest = [g.input(f"y{k}", dtype="f32", shape=(3,)) for k in range(sum(not p.optional for p in op.operands) - 1)]
+    x = g.input("x", dtype="boolean" if logical else source, shape=(2, 3))
+    rest = [g.input(f"y{k}", dtype="boolean" if logical else "f32", shape=(3,))
+            for k in range(sum(not p.optional for p in op.operands) - 1)]
     given = {"scales": [0.5], "dtype": "u8" if name == "quantize" else "bf16", "min": -0.5, "max": 0.5, "alpha": 0.25,
              "beta": 2.0}
     g.output(g.add_node(op, [x, *rest], {k: v for k, v in given.items() if op.attributes.get(k) and
