@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from graphq.errors import InputError
-from graphq.threads import _quota, resolve_threads
+from graphq.threads import SPIN, _quota, resolve_threads
 
 
 def test_thread_numbers(monkeypatch):
@@ -42,7 +42,7 @@ assert dict(os.environ) == before
 """
 
 
-@pytest.mark.parametrize("given, spins", [({}, "500"), ({"GOMP_SPINCOUNT": "123"}, "123")])
+@pytest.mark.parametrize("given, spins", [({}, SPIN), ({"GOMP_SPINCOUNT": "123"}, "123")])
 def test_idle_threads_sleep_soon_unless_the_environment_says_otherwise(given, spins):
     env = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     env |= {"OMP_DISPLAY_ENV": "verbose", "NUMBA_THREADING_LAYER": "omp", **given}
