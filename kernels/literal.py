@@ -55,15 +55,19 @@ class Literal:
 
     def slope(self, k: int) -> float:
         """The relative error of y: roundings after the sum, and those of a sum that grows steadily (6 sigma)."""
-        chain = min(k, self.block)
-        return UNIT * (7 + 2 * (chain / 3 + (k / chain) ** 2 / 3 if chain else 0) ** 0.5)
+        chain = self.chain(k)
+        return UNIT * (7 + 2 * (chain / 3 + k / chain / 3) ** 0.5)
+
+    def chain(self, k: int) -> int:
+        """How many products are summed before their sum goes to a total; octets' lanes as if they were such sums."""
+        return max(1, min(k, {"quads": 4, "octets": 8}.get(self.order, self.block)))
 
     def error(self, k: int, rms: np.ndarray) -> np.ndarray:
         """Six sigma of the roundings of a random walk of k products, for weights of this rms (a column, real units).
 
         Measured errors are below a third of it, but for windows of a few taps.
         """
-        chain = max(1, min(k, self.block))
+        chain = self.chain(k)
         walk = (chain * k / 2 + (k / chain) ** 2 * chain / 2) ** 0.5
         return np.asarray(6 * 0.4 * UNIT * walk * float(self.x_scale) * TYPICAL * rms)
 
