@@ -148,18 +148,23 @@ def _sum(product: Any) -> Any:
     zero = np.float32(0)
 
     @njit
+    def chains(block: int, done: int, channels: int, first: int, last: int, total: Any, chain: Any, left: int,
+               *args: Any) -> Any:
+        for c in range(done, channels):
+            for t in range(first, last):
+                x, w = product(c, t, *args)
+                chain = fma(x, w, chain)
+                left -= 1
+                if left == 0:
+                    total += chain
+                    chain, left = zero, block
+        return total + chain if left != block else total
+
+    @njit
     def total(order: int, block: int, done: int, channels: int, taps: int, total: Any, chain: Any, left: int,
               *args: Any) -> Any:
         if order == 0:
-            for c in range(done, channels):
-                for t in range(taps):
-                    x, w = product(c, t, *args)
-                    chain = fma(x, w, chain)
-                    left -= 1
-                    if left == 0:
-                        total += chain
-                        chain, left = zero, block
-            return total + chain if left != block else total
+            return chains(block, done, channels, 0, taps, total, chain, left, *args)
         if order == 1:
             k = 0
             for c in range(channels):
@@ -187,17 +192,7 @@ def _sum(product: Any) -> Any:
                 half = s if first == 0 else half + s
             return total + half
         for t in range(taps):
-            tap, chain, left = zero, zero, block
-            for c in range(channels):
-                x, w = product(c, t, *args)
-                chain = fma(x, w, chain)
-                left -= 1
-                if left == 0:
-                    tap += chain
-                    chain, left = zero, block
-            if left != block:
-                tap += chain
-            total += tap
+            total += chains(block, 0, channels, t, t + 1, zero, zero, block, *args)
         return total
 
     return total

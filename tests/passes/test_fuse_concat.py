@@ -1,8 +1,9 @@
 """Concats fold with what dequantizes their sources and what follows them."""
+import fusions
 import pytest
 
 from graphq.passes.fuse_concat import FuseConcat
-from graphq.testing import check_pass, check_same_numbers
+from graphq.testing import check_pass
 from graphq.text import parse
 
 QUANTISED = """
@@ -16,16 +17,11 @@ INPUTS = "x: u8[2,3], y: s8[2,4]"
 
 
 def text_of(statements, inputs=INPUTS):
-    return f"graph({inputs}) {{{statements}\n}}"
+    return fusions.text_of(statements, inputs)
 
 
 def fused(statements, inputs=INPUTS):
-    """The operations of the partitions that the fusion makes, and its refusals; the numbers stay."""
-    g = parse(text_of(statements, inputs))
-    before = g.copy()
-    _, refusals = FuseConcat().apply(g)
-    check_same_numbers(before, g)
-    return [[n.op.name for n in p.attrs["body"].nodes] for p in g.nodes if p.op.name == "partition"], refusals
+    return fusions.fused(FuseConcat(), statements, inputs)
 
 
 def test_a_quantised_concat():

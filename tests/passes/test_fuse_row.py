@@ -1,9 +1,9 @@
 """Operations along rows fold with the chains before and after them."""
+import fusions
 import pytest
 
 from graphq.passes.fuse_row import FuseRow
-from graphq.testing import check_pass, check_same_numbers
-from graphq.text import parse
+from graphq.testing import check_pass
 
 QUANTISED = """
   %0 = dequantize(x, scales=[0.02], zps=[120])
@@ -15,16 +15,11 @@ INPUTS = "x: u8[2,5,7], m: f32[7]"
 
 
 def text_of(statements, inputs=INPUTS):
-    return f"graph({inputs}) {{{statements}\n}}"
+    return fusions.text_of(statements, inputs)
 
 
 def fused(statements, inputs=INPUTS):
-    """The operations of the partitions that the fusion makes, and its refusals; the numbers stay."""
-    g = parse(text_of(statements, inputs))
-    before = g.copy()
-    _, refusals = FuseRow().apply(g)
-    check_same_numbers(before, g)
-    return [[n.op.name for n in p.attrs["body"].nodes] for p in g.nodes if p.op.name == "partition"], refusals
+    return fusions.fused(FuseRow(), statements, inputs)
 
 
 def test_a_quantised_softmax():
