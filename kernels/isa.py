@@ -88,11 +88,15 @@ def _features() -> frozenset[str]:
     return frozenset(name.replace("-", "") for name, has in llvm.get_host_cpu_features().items() if has)
 
 
+def has(*features: str) -> bool:
+    """Whether programs may use all these features of the machine (LLVM's names)."""
+    return all(name.replace("-", "") in _features() for name in features)
+
+
 @cache
 def _native() -> tuple[Level, ...]:
     """Give the levels whose instructions this machine has, lowest first."""
-    features = _features()
-    found = (level for level in LEVELS if all(name.replace("-", "") in features for name in level.features))
+    found = (level for level in LEVELS if has(*level.features))
     return tuple(level for level in found if level.name != "amx" or _request_amx())
 
 

@@ -2,22 +2,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 
+from graphq.kernels import isa
 from graphq.kernels.intrinsics import I8, I64, c64, invariant_load
 from graphq.kernels.x86 import at, instruction, load, shuffle, vector
 
 _LINE = 64
 
 
-@cache
 def permutes(lanes: int) -> bool:
     """Whether tables lie in registers: vpermi2b of AVX-512 VBMI looks 64 bytes up in 128."""
-    return lanes == 16 and bool(llvm.get_host_cpu_features().get("avx512vbmi", False))
+    return lanes == 16 and isa.has("avx512vbmi")
 
 
 def least_saved(lanes: int) -> int:

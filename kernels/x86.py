@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import llvmlite.binding as llvm
 from llvmlite import ir
 
 from graphq.kernels.intrinsics import I8, I32, I64, c64, declare, pointer, splat
@@ -132,6 +131,8 @@ def flipped(b: Any, x: Any, bits: int, emulated: bool = False) -> Any:
     mask = filled(x.type, bits)
     if emulated:
         return b.xor(x, mask)
+    import llvmlite.binding as llvm  # at import it would load LLVM, 37 MB, where all kernels are compiled already
+
     llvm.initialize_native_asmparser()
     wide = x.type.count == 16
     kind = ir.FunctionType(x.type, [x.type, x.type])

@@ -43,7 +43,8 @@ double = np.zeros(1, np.int64)
 module.twice(21, double.ctypes.data)
 got = cache.statistics()
 print(json.dumps({"out": out.tolist(), "twice": int(double[0]), "compiled": got.compiled, "loaded": got.loaded,
-                  "numba": "numba" in sys.modules, "path": str(cache.info().path), "bytes": cache.info().bytes}))
+                  "numba": "numba" in sys.modules, "llvm": "llvmlite.binding" in sys.modules,
+                  "path": str(cache.info().path), "bytes": cache.info().bytes}))
 """
 
 
@@ -87,7 +88,8 @@ def test_a_second_process_compiles_nothing(folder):
     first, second = finish(start(folder)), finish(start(folder))
     assert (first["compiled"], first["loaded"]) == (2, 0)
     assert (second["compiled"], second["loaded"]) == (0, 2)
-    assert (first["numba"], second["numba"]) == (True, False)
+    assert (first["numba"], first["llvm"]) == (True, True)
+    assert (second["numba"], second["llvm"]) == (False, False)
     assert folder.stat().st_mode & 0o777 == 0o700
     (module,) = folder.glob("test_*.py")
     assert module.read_text() == SOURCE.format(value=7)
