@@ -14,7 +14,7 @@ import numpy as np
 
 from graphq.dtypes import DTypeLike, as_dtype
 from graphq.errors import GraphError, GraphqError
-from graphq.names import quote
+from graphq.names import check_name, quote
 from graphq.node import PLACE, Node, Property, Use, Value
 from graphq.op import OPS, Op, lookup
 from graphq.tensor_type import Dim, TensorType, check_dims, check_size, frozen
@@ -46,6 +46,7 @@ class Graph:
         self.nodes: list[Node] = []
         self.meta: Mapping[str, Any] = {}
         self._names: set[str] = set()
+        self._by_op: dict[str, dict[Node, None]] = {}
         self._before: Node | None = None
         self._numbers: dict[Value, int] | None = None
         self._keep_numbers = False
@@ -192,7 +193,7 @@ class Graph:
         """Return `values` under `names`, in place of the outputs so far."""
         values, names = list(values), list(names)
         for name in names:
-            _check_name(name, "set_outputs")
+            check_name(name, "set_outputs")
         if len(set(names)) != len(names) or len(names) != len(values):
             raise GraphError(f"set_outputs: {len(values)} values need as many different names, got {names}")
         for v in values:
@@ -212,6 +213,7 @@ class Graph:
             if node.removed or any(out.uses for out in node.outputs):
                 continue
             node.removed = True
+            del self._by_op[node.op.name][node]
             dead.append(node)
             self._names.difference_update(o.name for o in node.outputs if o.name is not None)
             for k, v in enumerate(node.inputs):
@@ -259,6 +261,10 @@ class Graph:
         from graphq.copies import flat, rebuilt
 
         return rebuilt, flat(self)
+
+    def nodes_of(self, ops: Iterable[str]) -> list[Node]:
+        """The nodes of the operations of these names, in graph order."""
+        return sorted((n for op in ops for n in self._by_op.get(op, ())), key=PLACE)
 
     def has_name(self, name: str) -> bool:
         """Whether a value of the graph has that name."""
@@ -364,6 +370,7 @@ class Graph:
         if node.outputs:
             node.outputs[0].name = name
         self._insert(node)
+        self._by_op.setdefault(op.name, {})[node] = None
         for k, v in enumerate(operands):
             if v is not None:
                 v.uses.append(Use(node, k))
@@ -395,7 +402,7 @@ class Graph:
         return at
 
     def _claim(self, name: str, where: str) -> str:
-        _check_name(name, where)
+        check_name(name, where)
         if name in self._names:
             raise GraphError(f"{where}: the name '{name}' is taken in graph '{self.name}'")
         self._names.add(name)
@@ -404,11 +411,6 @@ class Graph:
 
 class _UnknownOp(GraphError, AttributeError):
     """An unknown builder method: a graph error that `hasattr` understands."""
-
-
-def _check_name(name: str, where: str) -> None:
-    if not isinstance(name, str) or not name:
-        raise GraphError(f"{where}: a name must be a non-empty string, got {name!r}")
 
 
 def _type_of(x: Value | np.ndarray | None) -> TensorType | None:

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,14 +16,13 @@ Reason: TypeAlias = Callable[[], str]
 """A reason's text is made only when it is reported: most are not."""
 
 
-@dataclass(frozen=True)
-class Match:
-    """What a pattern matched: its root, all nodes, and the values of its variables."""
+class Match(NamedTuple):
+    """What a pattern matched: its root, all nodes, the values of its variables, and those of the pattern's parts."""
 
     root: Node
     nodes: tuple[Node, ...] = ()
-    values: Mapping[str, Value | None] = field(default_factory=dict)
-    places: Mapping[OpPattern, Value] = field(default_factory=dict, repr=False)
+    values: Mapping[str, Value | None] = MappingProxyType({})
+    places: Mapping[OpPattern, Value] = MappingProxyType({})
 
     def node(self, op: str) -> Node:
         """The first matched node of that op."""
@@ -31,20 +30,20 @@ class Match:
 
     def plus(self, *nodes: Node) -> Match:
         """The match with these nodes added."""
-        return replace(self, nodes=tuple(dict.fromkeys((*self.nodes, *nodes))))
+        return Match(self.root, tuple(dict.fromkeys((*self.nodes, *nodes))), self.values, self.places)
 
 
 class Matcher:
     """Matches one pattern; `depth` and `reason` are those of the nearest miss of the last call of `matches`."""
 
     def __init__(self, pattern: PatternLike, *, several_results: bool = False) -> None:
-        self.pattern, self.several_results, self.roots = pattern, several_results, _roots(pattern)
+        self.pattern, self.several_results = pattern, several_results
         self.depth, self.reason, self.weak = -1, _no_reason, False
 
     def matches(self, graph: Graph, root: Node) -> Iterator[Match]:
         """All ways to match the pattern with `root` as its last node."""
         self.depth, self.reason, self.weak, self.graph = -1, _no_reason, False, graph
-        if len(root.outputs) != 1 or self.roots is not None and root.op.name not in self.roots:
+        if len(root.outputs) != 1:
             return
         for m in self._value(self.pattern, root.output, Match(root)):
             if root not in m.nodes:
@@ -78,7 +77,7 @@ class Matcher:
                 yield m
         elif isinstance(p, Var):
             if m.values.get(p.name, value) is value:
-                yield replace(m, values={**m.values, p.name: value})
+                yield Match(m.root, m.nodes, {**m.values, p.name: value}, m.places)
             else:
                 self._fail(m, lambda: f"'{p.name}' would be two different values")
         elif isinstance(p, AnyOf):
@@ -95,7 +94,8 @@ class Matcher:
             if m.nodes:  # another op at the root is no near miss
                 self._fail(m, lambda: self._expected(p, value))
             return
-        here = replace(m.plus(node), places={**m.places, p: value})
+        nodes = m.nodes if node in m.nodes else (*m.nodes, node)
+        here = Match(m.root, nodes, m.values, {**m.places, p: value})
         reason = self._differs(p, value, node, m)
         if reason is not None:
             self._fail(here, reason)
@@ -209,14 +209,14 @@ class Matcher:
         return reason is None
 
 
-def _roots(p: PatternLike) -> frozenset[str] | None:
-    """The ops whose result the pattern can match; None for any. Most nodes are none, so most visits end there."""
+def roots(p: PatternLike) -> frozenset[str] | None:
+    """The ops whose result the pattern can match; None for any."""
     if isinstance(p, Var):
         return None
     if isinstance(p, OpPattern):
         return frozenset(p.ops)
     inner = p.alternatives if isinstance(p, AnyOf) else () if p.inner is None else (p.inner,)
-    found = [_roots(x) for x in inner]
+    found = [roots(x) for x in inner]
     if None in found:
         return None
     return frozenset(p.ops if isinstance(p, Repeat) else ()).union(*(ops for ops in found if ops is not None))

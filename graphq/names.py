@@ -1,8 +1,11 @@
-"""Names as the text form writes them."""
+"""Names of values: what they may be, and how the text form writes them."""
 from __future__ import annotations
 
 import json
 import re
+from typing import Any
+
+from graphq.errors import GraphError
 
 _PLAIN = re.compile(r"(?!(?:inf|nan|none|return|graph|as)\b)[A-Za-z_][\w.]*")
 
@@ -10,3 +13,9 @@ _PLAIN = re.compile(r"(?!(?:inf|nan|none|return|graph|as)\b)[A-Za-z_][\w.]*")
 def quote(name: str) -> str:
     """`name` as it is when it is a word that means nothing else, otherwise as a JSON string."""
     return name if _PLAIN.fullmatch(name) else json.dumps(name)
+
+
+def check_name(name: Any, where: str) -> None:
+    """Raise GraphError unless `name` is a string with something in it."""
+    if not isinstance(name, str) or not name:
+        raise GraphError(f"{where}: a name must be a non-empty string, got {name!r}")

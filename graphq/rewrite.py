@@ -23,11 +23,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
-from graphq.match import Match, Matcher, Reason
+from graphq.match import Match, Matcher, Reason, roots
 from graphq.pattern import ANY, PatternBuilder, PatternLike, Var
 
 __all__ = ["ANY", "Match", "Matcher", "Pass", "PatternBuilder", "PatternLike", "Refusal", "Rewrite", "Var"]
@@ -71,57 +72,66 @@ class Rewrite:
 
     def __call__(self, graph: Graph) -> int:
         """Apply to the whole graph until nothing matches; the number of rewrites."""
-        return self.apply(graph)[0]
+        return _Application(self, graph, explain=False).run()
 
     def apply(self, graph: Graph) -> tuple[int, list[Refusal]]:
         """Like calling, and the near misses at nodes that remain: one for each reason, at the first node that it stops.
 
         Unnamed values have the numbers that they had before. Raises GraphError when the rewrites do not come to an end.
         """
-        step = _Application(self, graph)
-        total, rounds, size = 0, 0, len(graph.nodes)
-        with graph.stable_labels():
-            while count := step.round():
-                total, rounds = total + count, rounds + 1
-                if total > 10 * size + 100 or rounds > 2 * size + 100:
-                    raise GraphError(f"{self.name} was applied {total} times to {size} nodes: it undoes itself")
-        return total, step.refusals()
+        work = _Application(self, graph, explain=True)
+        return work.run(), work.refusals()
+
+    @cached_property
+    def _form(self) -> _Form:
+        """What the class says, read once: a graph meets most rewrites without a node for them."""
+        names = _parameters(self, "pattern")[1:]
+        reserved = {"g", "match"} & set(names)
+        if reserved:
+            raise GraphError(f"{self.name}.pattern: the name '{reserved.pop()}' is not free for a variable")
+        known = {*names, "g", "match"}
+        pattern = self.pattern(PatternBuilder(), *(Var(n) for n in names))
+        return _Form(pattern, roots(pattern), _wanted(self, "check", known), _wanted(self, "replace", known))
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A rewrite's pattern, the operations that can be its root (None: all), and what its methods want to be given."""
+
+    pattern: PatternLike
+    roots: frozenset[str] | None
+    check: tuple[str, ...]
+    replace: tuple[str, ...]
 
 
 class _Application:
-    """One rewrite at work on one graph."""
+    """One rewrite at work on one graph; `explain` says whether to note the near misses."""
 
-    def __init__(self, rewrite: Rewrite, graph: Graph) -> None:
-        self.rewrite, self.graph = rewrite, graph
-        names = _parameters(rewrite, "pattern")[1:]
-        reserved = {"g", "match"} & set(names)
-        if reserved:
-            raise GraphError(f"{rewrite.name}.pattern: the name '{reserved.pop()}' is not free for a variable")
-        self.matcher = Matcher(rewrite.pattern(PatternBuilder(), *(Var(n) for n in names)),
-                               several_results=rewrite.several_results)
-        self.check, self.replace = (self._bound(f, {*names, "g", "match"}) for f in ("check", "replace"))
+    def __init__(self, rewrite: Rewrite, graph: Graph, explain: bool) -> None:
+        self.rewrite, self.graph, self.explain = rewrite, graph, explain
+        self.form = rewrite._form
+        self.matcher = Matcher(self.form.pattern, several_results=rewrite.several_results)
         self.misses: dict[Node, Refusal] = {}
 
-    def _bound(self, method: str, known: set[str]) -> Callable[[Match], Any]:
-        """The method as a function of a match: it is given what its parameters name."""
-        wanted = [p for p in _parameters(self.rewrite, method) if p in known]
-        call = getattr(self.rewrite, method)
+    def run(self) -> int:
+        """Rewrite until nothing matches; the number of rewrites."""
+        total, rounds, size = 0, 0, len(self.graph.nodes)
+        with self.graph.stable_labels():
+            while count := self._round():
+                total, rounds = total + count, rounds + 1
+                if total > 10 * size + 100 or rounds > 2 * size + 100:
+                    raise GraphError(f"{self.rewrite.name} was applied {total} times to {size} nodes: it undoes itself")
+        return total
 
-        def run(m: Match) -> Any:
-            env = {**m.values, "match": m, "g": self.graph}
-            return call(**{name: env.get(name) for name in wanted})
+    def _given(self, names: tuple[str, ...], m: Match) -> dict[str, Any]:
+        """What a method with parameters of these names is given for a match."""
+        env = {**m.values, "match": m, "g": self.graph}
+        return {name: env.get(name) for name in names}
 
-        unknown = [p.name for p in inspect.signature(call).parameters.values()
-                   if p.name not in known and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-        if unknown:
-            raise GraphError(f"{self.rewrite.name}.{method} takes '{unknown[0]}', which the pattern does not have; "
-                             f"it has {', '.join(sorted(known))}")
-        return run
-
-    def round(self) -> int:
-        """Visit every node once, the last first; the number of rewrites."""
-        count = 0
-        for node in reversed(list(self.graph.nodes)):
+    def _round(self) -> int:
+        """Visit every node that can be a root once, the last first; the number of rewrites."""
+        count, roots = 0, self.form.roots
+        for node in reversed(list(self.graph.nodes) if roots is None else self.graph.nodes_of(roots)):
             if not node.removed:
                 count += self._visit(node)
         return count
@@ -130,7 +140,7 @@ class _Application:
         """Rewrite at `node`, or note why not."""
         refused: tuple[int, Reason] | None = None
         for m in self.matcher.matches(self.graph, node):
-            reason = self.check(m)
+            reason = self.rewrite.check(**self._given(self.form.check, m))
             if reason is None:
                 self._rewrite(node, m)
                 return True
@@ -138,16 +148,19 @@ class _Application:
                 raise GraphError(f"{self.rewrite.name}.check must return a reason or None, got {reason!r}")
             if refused is None or len(m.nodes) > refused[0]:
                 refused = len(m.nodes), lambda reason=reason: reason
-        depth, why = refused or (self.matcher.depth, self.matcher.reason)
+        if self.explain:
+            self._miss(node, *(refused or (self.matcher.depth, self.matcher.reason)))
+        return False
+
+    def _miss(self, node: Node, depth: int, why: Reason) -> None:
         if depth > (self.misses[node].depth if node in self.misses else 0):
             self.misses[node] = Refusal(self.rewrite.name, self.graph.describe(node), why(), depth)
-        return False
 
     def _rewrite(self, node: Node, m: Match) -> None:
         name, graph = self.rewrite.name, self.graph
         try:
             with graph.before(node):
-                new = self.replace(m)
+                new = self.rewrite.replace(**self._given(self.form.replace, m))
             if not isinstance(new, Value):
                 raise GraphError(f"replace must return a value, got {new!r}")
             if new is node.output:
@@ -171,3 +184,14 @@ def _parameters(rewrite: Rewrite, method: str) -> list[str]:
     if f is None:
         raise GraphError(f"{rewrite.name} has no method '{method}'")
     return list(inspect.signature(f).parameters)
+
+
+def _wanted(rewrite: Rewrite, method: str, known: set[str]) -> tuple[str, ...]:
+    """Which of the `known` names are parameters of the method; raises GraphError when it needs others."""
+    names = _parameters(rewrite, method)
+    unknown = [p.name for p in inspect.signature(getattr(rewrite, method)).parameters.values()
+               if p.name not in known and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    if unknown:
+        raise GraphError(f"{rewrite.name}.{method} takes '{unknown[0]}', which the pattern does not have; "
+                         f"it has {', '.join(sorted(known))}")
+    return tuple(p for p in names if p in known)

@@ -8,9 +8,10 @@ minimum cut (as in Lawler, "Cutsets and partitions of hypergraphs", 1973: values
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
+from math import inf, prod
 
 from graphq.ir import Graph, Node, Use, Value
+from graphq.minimum_cut import least_side
 from graphq.passes.layouts import (
     ANCHORS,
     Form,
@@ -82,21 +83,18 @@ class _Placement:
 
         So what could be on either side stays with the anchors, that they may fuse it.
         """
-        import networkx as nx  # 0.1 s, for graphs with layouts to choose alone
-
-        flow = nx.DiGraph()
-        flow.add_nodes_from((GIVEN, LAST))
+        arcs: list[tuple[Node | str, Node | str, float]] = []
         for k, value in enumerate(self._values()):
             maker, users = self._maker(value), {self._user(u) for u in value.uses}
             pins = {maker} | users
             if len(pins) > 1:
-                # Cut when pins lie on both sides: one of LAST draws `some` there, one of GIVEN `all`.
+                # Cut when pins lie on both sides: one of GIVEN draws `some` there, one of LAST `all`.
                 some, all_ = f"some {k}", f"all {k}"
-                flow.add_edge(some, all_, capacity=_cost(value, inner=maker != GIVEN and users != {GIVEN}))
-                flow.add_edges_from((pin, some) for pin in pins if pin != GIVEN)
-                flow.add_edges_from((all_, pin) for pin in pins if pin != LAST)
-        _, (last, _) = nx.minimum_cut(flow, LAST, GIVEN)  # networkx gives the least side of the sink
-        return {n for n in self.forms if n in last or n.op.name in ANCHORS}
+                arcs.append((some, all_, _cost(value, inner=maker != GIVEN and users != {GIVEN})))
+                arcs += ((pin, some, inf) for pin in pins if pin != LAST)
+                arcs += ((all_, pin, inf) for pin in pins if pin != GIVEN)
+        given = least_side(arcs, GIVEN, LAST)
+        return {n for n in self.forms if n not in given or n.op.name in ANCHORS}
 
     def _values(self) -> Iterator[Value]:
         """Those that cost something to reorder."""
