@@ -28,6 +28,9 @@ _ALIASES = {"Softmax": "SoftMax"}  # the documentation's spelling
 # Attributes of ours that a file states by its number of outputs.
 _BY_OUTPUTS = {"softmax": "keep_stats"}
 
+# Attributes that oneDNN does not have: what they choose it leaves open.
+_OURS = {("avg_pool", "in_order")}
+
 
 def canonical_kind(kind: str) -> str:
     """The spelling of files for one of the documentation's."""
@@ -65,7 +68,7 @@ def read_attributes(op: Op, given: Mapping[str, FileAttribute]) -> dict[str, Any
 
 def attribute_form(op: Op, name: str) -> str | None:
     """The type of an attribute in files ("s64[]"), or None when files do not have it."""
-    if name not in op.attributes or _BY_OUTPUTS.get(op.name) == name:
+    if name not in op.attributes or _BY_OUTPUTS.get(op.name) == name or (op.name, name) in _OURS:
         return None
     annotation = _plain(op.attributes[name].annotation)
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)

@@ -20,9 +20,9 @@ def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     places = [place(b, node, s, lowered.out) for s in lowered.sources]
     space = factor(lowered.out, [strides for _, strides in places], keep=1)
     step = pool.plan_pool(lowered.store, p.how, p.dtype, p.windows, space.n, space.batch, space.m, b.level,
-                          threads=b.threads, cache=b.cache)
+                          order=p.order, threads=b.threads, cache=b.cache)
     header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(b.constant(p.windows.block(p.pad)))}
-    if p.rates is not None:
-        header[pixels.WEIGHTS] = Ref(b.constant(means.tables(p.scales, p.rates)))
+    if p.counts is not None:
+        header[pixels.WEIGHTS] = Ref(b.constant(means.tables(p.scales, p.counts)))
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

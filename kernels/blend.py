@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from graphq.kernels.expression import STORAGE, Store
-from graphq.kernels.intrinsics import I64, c64, intrinsic, splat
+from graphq.kernels.intrinsics import F32, F64, I64, c64, intrinsic, splat
 from graphq.kernels.isa import Level
 from graphq.kernels.jit import types
-from graphq.kernels.means import F64, Taps, rounded
+from graphq.kernels.means import Taps
 from graphq.kernels.pixels import load_tile, over_channels, plan_pixels
 from graphq.kernels.registry import Step
+from graphq.kernels.vector import vec
 from graphq.kernels.windows import Windows
 from graphq.kernels.x86 import at, store
 from graphq.kernels.x86 import load as load_vector
@@ -52,9 +53,10 @@ def blending(dtype: str, lanes: int, ko: int, ki: int) -> Any:
             channel, total = at(b, left, c), None
             taps, skip = Taps(b, dtype, width, tables, channel), b.mul(channel, c64(itemsize))
             for place, weight in zip(places, weights, strict=True):
-                product = b.fmul(taps.load(at(b, place, skip)), splat(b, weight, width))
+                x = b.fpext(taps.load(at(b, place, skip)), vec(F64, width))
+                product = b.fmul(x, splat(b, weight, width))
                 total = product if total is None else b.fadd(total, product)
-            store(b, rounded(b, total, width), at(b, target, b.mul(c, c64(4))))
+            store(b, b.fptrunc(total, vec(F32, width)), at(b, target, b.mul(c, c64(4))))
 
         over_channels(b, channels, lanes, vectors)
         return context.get_dummy_value()

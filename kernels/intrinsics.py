@@ -15,7 +15,7 @@ from llvmlite import ir
 from graphq.kernels.jit import intrinsic, types
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
-F16, F32 = ir.HalfType(), ir.FloatType()
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 BYTES = I8.as_pointer()
 
 HEADER_WORDS = 18

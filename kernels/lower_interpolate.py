@@ -18,7 +18,7 @@ from graphq.kernels.epilogue import Epilogue, Unsupported, translate
 from graphq.kernels.expression import STORAGE, Expr, Store, acc
 from graphq.kernels.lower import Arrays, Lowered, result_dims
 from graphq.kernels.lower_pool import Pool, dequantize_of, scales_of, source_of
-from graphq.kernels.means import Scales, taps_in_f64
+from graphq.kernels.means import Scales, dequantized
 from graphq.kernels.windows import INVALID, Windows, merged
 from graphq.ops.interpolate import elements
 
@@ -47,8 +47,9 @@ class Blend:
         weights = weights.reshape(self.windows.pixels, self.windows.taps, 1)
         total: Any = None
         with np.errstate(all="ignore"):
-            for k, tap in enumerate(self.windows.taps_of(inputs[self.source], self.pad)):
-                product = taps_in_f64(tap, self.dtype, self.scales) * weights[:, k]
+            tap = self.windows.tap_of(inputs[self.source], self.pad)
+            for k in range(self.windows.taps):
+                product = dequantized(tap(k), self.dtype, self.scales).astype(np.float64) * weights[:, k]
                 total = product if total is None else total + product
             return np.asarray(total, np.float32).reshape(self.out)
 

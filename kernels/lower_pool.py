@@ -4,8 +4,8 @@ With q the quantised source, x one of floats, over the taps t of a window of whi
 
     max_pool    y = f32(max_t q[t] - zp) * s             = max_t of the dequantized source, as s > 0
                 y = max_t x[t]
-    avg_pool    y = f32(sum_t (q[t] - zp) * s / count)   the dequantized taps in f32, their sum in f64; padding is zp
-                y = f32(sum_t x[t] / count)              likewise
+    avg_pool    y = (sum_t (q[t] - zp) * s) / count      in f32, the sum in the reference's order; padding is zp
+                y = (sum_t x[t]) / count                 likewise
 
 A mean over any axes but the last is an avg_pool of windows that are as wide as those axes. A quantize after it divides
 by its scale as the reference does: see `means` on ties.
@@ -23,10 +23,11 @@ from graphq.ir import Graph, Node, Value
 from graphq.kernels.epilogue import Epilogue, Unsupported, translate
 from graphq.kernels.expression import COMPUTE, STORAGE, Expr, Store, acc, evaluate
 from graphq.kernels.lower import Arrays, Lowered, result_dims
-from graphq.kernels.means import Scales, taps_in_f64
+from graphq.kernels.means import Scales, dequantized
 from graphq.kernels.pool import GREATER, How, least
 from graphq.kernels.windows import Windows, windows
-from graphq.ops.window import padding
+from graphq.ops.sums import Order, array_total, pool_order
+from graphq.ops.window import padding, window_counts
 
 POOLS: dict[str, How] = {"max_pool": "max", "avg_pool": "mean", "reduce_mean": "mean"}
 
@@ -36,7 +37,7 @@ class Pool:
     """The source of a pool: input `source` of the partition, as `shape` [images, spatial..., channels].
 
     `pad` are the channels of a padding pixel, `out` is the shape of the accumulators. Means of integers have `scales`,
-    all have `rates`, 1/count in f64 [pixels].
+    all have an `order` of their sums and `counts`, f32 [pixels].
     """
 
     how: How
@@ -47,27 +48,27 @@ class Pool:
     pad: np.ndarray
     out: tuple[int, ...]
     scales: Scales | None = None
-    rates: np.ndarray | None = None
+    order: Order = "taps"
+    counts: np.ndarray | None = None
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """Maxima, s32 of u8 and s8 and f32 of floats, or means in f32, tap by tap."""
-        taps = self.windows.taps_of(inputs[self.source].reshape(self.shape), self.pad)
+        tap = self.windows.tap_of(inputs[self.source].reshape(self.shape), self.pad)
         shape = (self.shape[0], self.windows.pixels, self.shape[-1])
         total: Any
-        if self.rates is not None:
-            total = np.full(shape, -0.0)
+        if self.counts is not None:
+            total = array_total(self.order, lambda k: dequantized(tap(k), self.dtype, self.scales), self.windows.taps,
+                                self.windows.inner.shape[1], shape)
             with np.errstate(all="ignore"):
-                for tap in taps:
-                    total += taps_in_f64(tap, self.dtype, self.scales)
-                return (total * self.rates[:, None]).astype(np.float32).reshape(self.out)
+                return np.asarray(total / self.counts[:, None]).reshape(self.out)
         if COMPUTE[self.dtype] == "f32":
             total = np.full(shape, least(self.dtype), np.float32)
-            for tap in taps:
-                total = evaluate(GREATER, None, [total, tap.astype(np.float32)])
+            for k in range(self.windows.taps):
+                total = evaluate(GREATER, None, [total, tap(k).astype(np.float32)])
         else:
             total = np.full(shape, least(self.dtype), np.int32)
-            for tap in taps:
-                total = np.maximum(total, tap)
+            for k in range(self.windows.taps):
+                total = np.maximum(total, tap(k))
         return np.asarray(total).reshape(self.out)
 
 
@@ -120,12 +121,11 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
     how = POOLS[node.op.name]
     value = source_of(body, node, dequantize)
     dtype, shape = value.dtype.name, value.type.dims
-    shape, w, counts = _windows(node, shape, STORAGE[dtype].itemsize)
+    shape, w, counts, order = _windows(node, shape, STORAGE[dtype].itemsize)
     pad = np.broadcast_to(np.asarray(_pad(how, dtype, dequantize), STORAGE[dtype]), shape[-1:])
     source, out = body.inputs.index(value), node.output.type.dims
     if how == "mean":
-        with np.errstate(divide="ignore"):
-            return Pool(how, source, dtype, shape, w, pad, out, scales_of(dequantize, shape[-1]), 1 / counts.ravel())
+        return Pool(how, source, dtype, shape, w, pad, out, scales_of(dequantize, shape[-1]), order, counts.ravel())
     if dequantize is not None and min(dequantize.attrs["scales"]) <= 0:
         raise Unsupported("the maximum of dequantized integers is that of the integers for positive scales only")
     if dequantize is not None and shape[0] * w.pixels and w.inside().min(initial=1) == 0:
@@ -140,8 +140,9 @@ def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
     return 0 if dequantize is None else dequantize.attrs["zps"] or 0
 
 
-def _windows(node: Node, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[int, ...], Windows, np.ndarray]:
-    """The source as [images, spatial..., channels], its windows, and what means divide by, f64 [outputs...]."""
+def _windows(node: Node, shape: tuple[int, ...],
+             itemsize: int) -> tuple[tuple[int, ...], Windows, np.ndarray, Order]:
+    """The source as [images, spatial..., channels], its windows, what means divide by [outputs...], and their order."""
     pixel = shape[-1] * itemsize
     if node.op.name == "reduce_mean":
         axes = {a % len(shape) for a in node.attrs["axes"]}
@@ -153,7 +154,7 @@ def _windows(node: Node, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[i
         left = [1 if k + first in axes else d for k, d in enumerate(inner)]
         one = [1] * len(inner)
         w = windows(inner, taps, one, one, [(0, 0)] * len(inner), left, pixel)
-        return (prod(shape[:first]), *shape[first:]), w, np.full(left, float(prod(taps)))
+        return (prod(shape[:first]), *shape[first:]), w, np.full(left, prod(taps), np.float32), "eights"
     a = node.attrs
     if a["data_format"] != "NXC":
         raise Unsupported("kernels take channels last, data_format NXC")
@@ -163,13 +164,8 @@ def _windows(node: Node, shape: tuple[int, ...], itemsize: int) -> tuple[tuple[i
             in zip(sizes, a["kernel"], dilations, a["strides"], a["pads_begin"], a["pads_end"], strict=True)]
     w = windows(sizes, a["kernel"], a["strides"], dilations, pads, outputs, pixel)
     if node.op.name == "max_pool":
-        return shape, w, np.ones(())
-    # Padding counts unless it is excluded, what rounding up adds beyond it never does.
-    low = [0 if a["exclude_pad"] else -begin for begin, _ in pads]
-    high = [n if a["exclude_pad"] else n + end for n, (_, end) in zip(sizes, pads, strict=True)]
-    counts = np.ones(())
-    for axis in range(len(sizes)):
-        at = np.arange(outputs[axis])[:, None] * a["strides"][axis] + np.arange(a["kernel"][axis]) - pads[axis][0]
-        here = ((at >= low[axis]) & (at < high[axis])).sum(axis=1)
-        counts = np.multiply.outer(counts, here)
-    return shape, w, counts
+        return shape, w, np.ones(()), "taps"
+    counts = np.ones((), np.float32)
+    for n, k, stride, pad, out in zip(sizes, a["kernel"], a["strides"], pads, outputs, strict=True):
+        counts = np.multiply.outer(counts, window_counts(n, k, stride, pad, out, inside=a["exclude_pad"]))
+    return shape, w, counts, pool_order(sizes, a["kernel"], a["strides"], pads, a["in_order"])

@@ -1,10 +1,9 @@
-"""What means of taps in f64 share: the taps as the op-by-op reference has them, and the tables that kernels read.
+"""What means of taps share: the taps as the op-by-op reference has them, and the tables that kernels read.
 
     d(x) = (x - zp[c]) * s[c]  of u8 and s8, in f32, rounded once        d(x) = x  of floats
 
 Requantised means are ties often (of four integers that keep their scale every fourth is), which the roundings in d
-decide. So sums take them along: in f64 those of d are exact for up to 2**21 taps, as d is a multiple of s's last bit
-and below 2**32 times that.
+decide, and those of their sums: so sums take d along, in the reference's order.
 """
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from graphq.kernels.expression import COMPUTE, Expr, evaluate, load, op
 from graphq.kernels.intrinsics import F32, I64, c64, word
@@ -20,8 +18,6 @@ from graphq.kernels.jit import njit
 from graphq.kernels.vector import STORAGE_IR, emit, vec, widen
 from graphq.kernels.x86 import at
 from graphq.kernels.x86 import load as load_vector
-
-F64 = ir.DoubleType()
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +36,10 @@ def _tap(dtype: str) -> Expr:
     return (op("to_f32", x) - load(1, "f32", "vector")) * load(2, "f32", "vector")
 
 
-def taps_in_f64(x: np.ndarray, dtype: str, scales: Scales | None) -> np.ndarray:
-    """d of [..., channels] in f64; floats have no scales."""
+def dequantized(x: np.ndarray, dtype: str, scales: Scales | None) -> np.ndarray:
+    """d of [..., channels] in f32; floats have no scales."""
     operands = [x] if scales is None else [x, scales.zps, scales.scales]
-    return evaluate(_tap(dtype), None, operands).astype(np.float64)
+    return evaluate(_tap(dtype), None, operands)
 
 
 def tables(scales: Scales | None, numbers: np.ndarray) -> np.ndarray:
@@ -65,7 +61,7 @@ def numbers_of(block: int) -> int:
 
 
 class Taps:
-    """Emits d of `width` channels of `dtype` from channel `c` on in f64, by the `tables` at `block`."""
+    """Emits d of `width` channels of `dtype` from channel `c` on in f32, by the `tables` at `block`."""
 
     def __init__(self, b: Any, dtype: str, width: int, block: Any, c: Any) -> None:
         self.b, self.dtype, self.width = b, dtype, width
@@ -80,9 +76,4 @@ class Taps:
         b, width = self.b, self.width
         raw = load_vector(b, address, vec(STORAGE_IR[self.dtype], width))
         values = [widen(b, raw, self.dtype, width), *self.parameters]
-        return b.fpext(emit(b, _tap(self.dtype), width, lambda node: values[node.value[0]]), vec(F64, width))
-
-
-def rounded(b: Any, x: Any, width: int) -> Any:
-    """Emit f32 of f64."""
-    return b.fptrunc(x, vec(F32, width))
+        return emit(b, _tap(self.dtype), width, lambda node: values[node.value[0]])

@@ -159,13 +159,13 @@ def tap_placer(ko: int, ki: int) -> Any:
     return place
 
 
-def over_channels(b: Any, channels: Any, lanes: int, emit: Callable[[int, Any], None]) -> None:
+def over_channels(b: Any, channels: Any, lanes: int, emit: Callable[[int, Any], None], widest: int = 4) -> None:
     """Emit `emit(width, c)` for vectors of `width` channels from c on, that cover all channels and none beyond.
 
-    Wide vectors come first; what they leave narrower ones take.
+    Those of `widest` registers come first; what they leave narrower ones take.
     """
     done: Any = c64(0)
-    for width in (1,) if lanes == 1 else (4 * lanes, lanes, lanes // 4, 1):
+    for width in (1,) if lanes == 1 else dict.fromkeys((widest * lanes, lanes, lanes // 4, 1)):
         begin, turns = done, b.sdiv(b.sub(channels, done), c64(width))
         with Loop(b, turns) as turn:
             emit(width, at(b, begin, b.mul(turn.k, c64(width))))

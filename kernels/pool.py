@@ -1,48 +1,47 @@
 """Pools: maxima and means over the windows of channels-last images, and a Store of them.
 
     acc[i, c] = max over taps t of x[window(i, t), c]                             s32 of u8 and s8, f32 of floats
-    acc[i, c] = f32(rate[i] * sum over taps t of d(x[window(i, t), c]))           in f64, tap by tap from -0; d: `means`
+    acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32, in an order of `sums`; d: `means`
     out[i, c] = Store(acc[i, c], operands)                                        padding reads the block's pad row
 
-rate is 1/count, rounded to f64. A maximum that keeps scale and zero point writes bytes directly, in half the time.
+A maximum that keeps scale and zero point writes bytes directly, in half the time. Small windows have code of their own,
+which reads a list of addresses; one tile for all others walks the tables of offsets.
 """
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from graphq.kernels.expression import COMPUTE, STORAGE, Expr, Store, load, op, select
-from graphq.kernels.intrinsics import F32, I8, I32, I64, c64, intrinsic, splat
+from graphq.kernels.intrinsics import F32, F64, I8, I64, c64, intrinsic, splat
 from graphq.kernels.isa import Level
 from graphq.kernels.jit import types
-from graphq.kernels.means import F64, Taps, rounded
-from graphq.kernels.pixels import CHANNELS, load_tile, over_channels, plan_pixels, unrolled
+from graphq.kernels.means import Taps
+from graphq.kernels.pixels import UNROLLED, load_tile, over_channels, plan_pixels, unrolled
 from graphq.kernels.registry import Step
-from graphq.kernels.vector import STORAGE_IR, constant, emit, narrow, vec, widen
-from graphq.kernels.windows import Windows
+from graphq.kernels.vector import STORAGE_IR, constant, emit, vec, widen
+from graphq.kernels.windows import INNER_TABLE, KI, KO, OUTER_TABLE, PAD_ROW, Windows
 from graphq.kernels.x86 import Loop, at, store
 from graphq.kernels.x86 import load as load_vector
+from graphq.ops.sums import QUAD, Order, halved, lanes_of, start_of, total
 
 How = Literal["max", "mean"]
+Take: TypeAlias = Callable[[Any, Any], Any]
+"""What is reduced so far, and the address of one tap more."""
 
-TAPS = 128
-"""Taps of one call of `reduce`."""
-ADDRESSES = 8 * (TAPS + 1)
-ROOM = ADDRESSES + 8 * CHANNELS
-"""Bytes of the addresses, and of the sums after them."""
+SUMS = 16
+"""Registers that hold sums. With half as many the addresses of taps take longer than the sums of lanes."""
+ADDRESSES = 8 * (UNROLLED + 1)
 
 _IMPORTS = """from graphq.kernels.means import numbers_of
-from graphq.kernels.pool import ADDRESSES, ROOM, TAPS, division, reduction"""
-_SETUP = "reduce, divide = reduction({how!r}, {dtype!r}, {lanes}, {direct}, {taps}), division({lanes})"
-_LOOP = """for tap in range(0, taps, TAPS):
-            count = min(TAPS, taps - tap)
-            place(windows, image, outer, inner, tap, count, addresses)
-            reduce(addresses, count, left, channels, {into}, tap, word(frame, 10))"""
-_ONCE = """place(windows, image, outer, inner, 0, taps, addresses)
-        reduce(addresses, taps, left, channels, {into}, 0, word(frame, 10))"""
-_DIVIDE = """
-        divide(addresses + ADDRESSES, channels, numbers_of(word(frame, 10)) + 8 * (outer * ow + inner), target)"""
+from graphq.kernels.pool import ADDRESSES, reduction"""
+_SETUP = "reduce = reduction({how!r}, {dtype!r}, {lanes}, {direct}, {order!r}, KO, KI)"
+_LISTED = "place(windows, image, outer, inner, 0, taps, addresses)\n        "
+_REDUCE = "reduce({taps}, image, outer, inner, left, channels, target, word(frame, 10), {count})"
+_COUNT = "numbers_of(word(frame, 10)) + 8 * (outer * ow + inner)"
 
 
 def maximum(x: Expr, y: Expr) -> Expr:
@@ -59,126 +58,160 @@ def least(dtype: str) -> float:
     return -np.inf if COMPUTE[dtype] == "f32" else int(np.iinfo(STORAGE[dtype]).min)
 
 
-def reduction(how: How, dtype: str, lanes: int, direct: bool, taps: int = 0) -> Any:
-    """Make the intrinsic (taps, count, left, channels, target, going, tables): accumulators of one output pixel.
+def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Any:
+    """Make the intrinsic (taps, image, outer, inner, left, channels, target, tables, count): one pixel's accumulators.
 
-    `taps` holds `count` addresses of pixels, whose `channels` elements from `left` on are reduced at `target`: maxima
-    into f32 or s32, or into `dtype` when `direct`, sums into f64, by the `means.tables` there. Unless `going` is 0 the
-    accumulators there go on. With `taps` not 0 the count is that, and `going` is 0.
+    `taps` is a list of the addresses of ko * ki pixels, or where ko is 0 a block of windows, of which those of (outer,
+    inner) on the image at `image` are taken. Of their `channels` elements from `left` on maxima go to `target`, f32 or
+    s32, or `dtype` when `direct`, or means in f32, by the `means.tables` there and the count in f64 at `count`.
     """
     itemsize = STORAGE[dtype].itemsize
-    size = 8 if how == "mean" else itemsize if direct else 4
+    size = itemsize if direct else 4
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        places, count, left, channels, target, going, tables = args
-        first = b.icmp_signed("==", going, c64(0))
+        taps, image, outer, inner, left, channels, target, tables, count = args
+        window = _Listed(b, taps, ko, ki) if ko else _Walked(b, taps, image, outer, inner)
+        number = b.fptrunc(load_vector(b, count, F64), F32) if how == "mean" else None
 
         def vectors(width: int, c: Any) -> None:
             channel = at(b, left, c)
-            step = _Sum(b, dtype, width, tables, channel) if how == "mean" else _Maximum(b, dtype, width, direct)
-            into, skip = at(b, target, b.mul(c, c64(size))), b.mul(channel, c64(itemsize))
+            skip, into = b.mul(channel, c64(itemsize)), at(b, target, b.mul(c, c64(size)))
+            if number is None:
+                store(b, _maximum(b, dtype, width, direct, window, skip), into)
+                return
+            have = Taps(b, dtype, width, tables, channel)
+            sums = _Sums(b, order, lambda address: have.load(at(b, address, skip)), width)
+            store(b, b.fdiv(window.total(sums), splat(b, number, width)), into)
 
-            def take(have: Any, k: Any) -> Any:
-                return step.take(have, at(b, load_vector(b, at(b, places, b.mul(k, c64(8))), I64, 8), skip))
-
-            have = step.begin(step.fresh if taps else b.select(first, step.fresh,
-                                                               load_vector(b, into, step.fresh.type)))
-            for k in range(taps):
-                have = take(have, c64(k))
-            if not taps:
-                with Loop(b, count, [have]) as loop:
-                    loop.update([take(loop.values[0], loop.k)])
-                (have,) = loop.values
-            store(b, step.end(have), into)
-
-        over_channels(b, channels, lanes, vectors)
+        over_channels(b, channels, lanes, vectors, min(4, SUMS // lanes_of(order)))
         return context.get_dummy_value()
 
     @intrinsic
-    def reduce(_typing: Any, taps: Any, count: Any, left: Any, channels: Any, target: Any, going: Any,
-               tables: Any) -> Any:
-        return types.void(*[types.intp] * 7), codegen
+    def reduce(_typing: Any, taps: Any, image: Any, outer: Any, inner: Any, left: Any, channels: Any, target: Any,
+               tables: Any, count: Any) -> Any:
+        return types.void(*[types.intp] * 9), codegen
 
     return reduce
 
 
-class _Reduction(Protocol):
-    """How vectors of elements are reduced; `fresh` are accumulators of no tap, in the type they have in memory."""
+class _Sums:
+    """Sums of what `load` gives at addresses, in an order."""
 
-    fresh: Any
-
-    def begin(self, before: Any) -> Any:
-        """What the loop over taps carries, from the accumulators before it."""
-
-    def take(self, have: Any, address: Any) -> Any:
-        """One tap."""
-
-    def end(self, have: Any) -> Any:
-        """The accumulators after the loop."""
-
-
-class _Maximum:
-    """Maxima; those of bytes are bytes until the end."""
-
-    def __init__(self, b: Any, dtype: str, width: int, direct: bool) -> None:
-        self.b, self.dtype, self.width = b, dtype, width
-        self.floats = COMPUTE[dtype] == "f32"
-        self.widens = not self.floats and not direct
-        self.fresh = constant(F32 if self.floats else I8 if direct else I32, least(dtype), width)
-
-    def begin(self, before: Any) -> Any:
-        return narrow(self.b, before, self.dtype, self.width) if self.widens else before
+    def __init__(self, b: Any, order: Order, load: Callable[[Any], Any], width: int) -> None:
+        self.b, self.order, self.load = b, order, load
+        self.zero = constant(F32, start_of(order), width)
 
     def take(self, have: Any, address: Any) -> Any:
+        """One element more."""
+        return self.b.fadd(have, self.load(address))
+
+
+class _Window(Protocol):
+    """The taps of an output pixel."""
+
+    def reduce(self, have: Any, take: Take) -> Any:
+        """`take` all taps, in row-major order."""
+
+    def total(self, sums: _Sums) -> Any:
+        """The sum of all taps in its order."""
+
+
+class _Listed:
+    """A window of ko x ki taps, whose addresses are in a list; without loops."""
+
+    def __init__(self, b: Any, places: Any, ko: int, ki: int) -> None:
+        self.b, self.places, self.n, self.ki = b, places, ko * ki, ki
+
+    def address(self, tap: int) -> Any:
+        """Where the pixel of a tap is."""
+        return load_vector(self.b, at(self.b, self.places, 8 * tap), I64, 8)
+
+    def reduce(self, have: Any, take: Take) -> Any:
+        return functools.reduce(take, map(self.address, range(self.n)), have)
+
+    def total(self, sums: _Sums) -> Any:
+        return total(sums.order, lambda k: sums.load(self.address(k)), self.n, self.ki, sums.zero, self.b.fadd)
+
+
+class _Walked:
+    """Any window of a block of windows."""
+
+    def __init__(self, b: Any, windows: Any, image: Any, outer: Any, inner: Any) -> None:
+        def entry(k: int) -> Any:
+            return load_vector(b, at(b, windows, 8 * k), I64, 8)
+
+        self.b, self.image, self.ko, self.ki = b, image, entry(KO), entry(KI)
+        self.outers = at(b, windows, entry(OUTER_TABLE), b.mul(b.mul(outer, self.ko), c64(8)))
+        self.inners = at(b, windows, entry(INNER_TABLE), b.mul(b.mul(inner, self.ki), c64(8)))
+        self.pad = at(b, windows, entry(PAD_ROW))
+        self.n = b.mul(self.ko, self.ki)
+
+    def address(self, row: Any, column: Any) -> Any:
+        """Where the pixel of a tap is."""
         b = self.b
-        x = load_vector(b, address, vec(STORAGE_IR[self.dtype], self.width))
-        if self.floats:
-            values = [have, widen(b, x, self.dtype, self.width)]
-            return emit(b, GREATER, self.width, lambda node: values[node.value[0]])
-        greater = b.icmp_unsigned if self.dtype == "u8" else b.icmp_signed
+        down, across = (load_vector(b, at(b, table, b.mul(k, c64(8))), I64, 8)
+                        for table, k in ((self.outers, row), (self.inners, column)))
+        offset = b.add(down, across)
+        return b.select(b.icmp_signed(">=", offset, c64(0)), at(b, self.image, offset), self.pad)
+
+    def walk(self, turns: Any, have: list[Any], place: list[Any], take: Take) -> tuple[list[Any], list[Any]]:
+        """Each turn all of `have` take a tap, from (row, column) `place` on; also gives the place after them."""
+        b = self.b
+        with Loop(b, turns, [*have, *place]) as loop:
+            *sums, row, column = loop.values
+            for lane, x in enumerate(sums):
+                sums[lane] = take(x, self.address(row, column))
+                column = b.add(column, c64(1))
+                ends = b.icmp_signed("==", column, self.ki)
+                row, column = b.add(row, b.zext(ends, I64)), b.select(ends, c64(0), column)
+            loop.update([*sums, row, column])
+        *sums, row, column = loop.values
+        return sums, [row, column]
+
+    def reduce(self, have: Any, take: Take) -> Any:
+        b = self.b
+        with Loop(b, self.ko, [have]) as down:
+            with Loop(b, self.ki, down.values) as across:
+                across.update([take(across.values[0], self.address(down.k, across.k))])
+            down.update(across.values)
+        return down.values[0]
+
+    def total(self, sums: _Sums) -> Any:
+        if sums.order == "taps":
+            return self.reduce(sums.zero, sums.take)
+        return self._columns(sums) if sums.order == "columns" else self._lanes(sums)
+
+    def _columns(self, sums: _Sums) -> Any:
+        b = self.b
+        with Loop(b, self.ki, [sums.zero]) as across:
+            with Loop(b, self.ko, [sums.zero]) as down:
+                down.update([sums.take(down.values[0], self.address(down.k, across.k))])
+            across.update([b.fadd(across.values[0], down.values[0])])
+        return across.values[0]
+
+    def _lanes(self, sums: _Sums) -> Any:
+        b, count, rest = self.b, lanes_of(sums.order), self.n
+        have, place = [sums.zero] * count, [c64(0), c64(0)]
+        while count >= QUAD:
+            have, place = self.walk(b.udiv(rest, c64(count)), have, place, sums.take)
+            have, rest, count = halved(have, b.fadd), b.urem(rest, c64(count)), count // 2
+        return self.walk(rest, halved(have, b.fadd), place, sums.take)[0][0]
+
+
+def _maximum(b: Any, dtype: str, width: int, direct: bool, window: _Window, skip: Any) -> Any:
+    """Maxima; those of bytes are bytes until the end."""
+    floats = COMPUTE[dtype] == "f32"
+
+    def take(have: Any, address: Any) -> Any:
+        x = load_vector(b, at(b, address, skip), vec(STORAGE_IR[dtype], width))
+        if floats:
+            values = [have, widen(b, x, dtype, width)]
+            return emit(b, GREATER, width, lambda node: values[node.value[0]])
+        greater = b.icmp_unsigned if dtype == "u8" else b.icmp_signed
         return b.select(greater(">", have, x), have, x)
 
-    def end(self, have: Any) -> Any:
-        return widen(self.b, have, self.dtype, self.width) if self.widens else have
-
-
-class _Sum:
-    """Sums in f64."""
-
-    def __init__(self, b: Any, dtype: str, width: int, tables: Any, channel: Any) -> None:
-        self.b, self.taps = b, Taps(b, dtype, width, tables, channel)
-        self.fresh = constant(F64, -0.0, width)
-
-    def begin(self, before: Any) -> Any:
-        return before
-
-    def take(self, have: Any, address: Any) -> Any:
-        return self.b.fadd(have, self.taps.load(address))
-
-    def end(self, have: Any) -> Any:
-        return have
-
-
-def division(lanes: int) -> Any:
-    """Make the intrinsic (sums, channels, rate, target): f32 of sums in f64 times the f64 at `rate`."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        sums, channels, rate, target = args
-        factor = load_vector(b, rate, F64, 8)
-
-        def vectors(width: int, c: Any) -> None:
-            x = load_vector(b, at(b, sums, b.mul(c, c64(8))), vec(F64, width))
-            y = rounded(b, b.fmul(x, factor if width == 1 else splat(b, factor, width)), width)
-            store(b, y, at(b, target, b.mul(c, c64(4))))
-
-        over_channels(b, channels, lanes, vectors)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def divide(_typing: Any, sums: Any, channels: Any, rate: Any, target: Any) -> Any:
-        return types.void(*[types.intp] * 4), codegen
-
-    return divide
+    have = window.reduce(constant(F32 if floats else I8, least(dtype), width), take)
+    return have if floats or direct else widen(b, have, dtype, width)
 
 
 def is_direct(store: Store, how: How, dtype: str) -> bool:
@@ -188,18 +221,18 @@ def is_direct(store: Store, how: How, dtype: str) -> bool:
 
 
 def plan_pool(store: Store, how: How, dtype: str, windows: Windows, channels: int, batch: int, m: int, level: Level, *,
-              threads: int = 1, cache: bool = True) -> Step:
+              order: Order = "taps", threads: int = 1, cache: bool = True) -> Step:
     """Plan a pool of images of `dtype` to batch * m output pixels; see `pixels` for the words to fill in.
 
-    The weights of means are `means.tables` of the rates of an image's pixels.
+    Means are summed in `order`; their weights are `means.tables` of the counts of an image's pixels.
     """
     direct, itemsize = is_direct(store, how, dtype), STORAGE[dtype].itemsize
     ko, ki = unrolled(windows.outer.shape[1], windows.inner.shape[1])
     mean = how == "mean"
-    body = (_ONCE if ko else _LOOP).format(into="addresses + ADDRESSES" if mean else "target")
-    setup = _SETUP.format(how=how, dtype=dtype, lanes=level.lanes, direct=direct and not mean, taps=ko * ki)
-    tile = load_tile(f"pool_{how}_{dtype}", (ko, ki), setup=setup, room="ROOM" if mean else "ADDRESSES",
-                     imports=_IMPORTS, body=body + _DIVIDE * mean, cache=cache)
+    reduce = _REDUCE.format(taps="addresses" if ko else "windows", count=_COUNT if mean else 0)
+    setup = _SETUP.format(how=how, dtype=dtype, lanes=level.lanes, direct=direct and not mean, order=order)
+    tile = load_tile(f"pool_{how}_{dtype}", (ko, ki), setup=setup, room="ADDRESSES", imports=_IMPORTS,
+                     body=(_LISTED if ko else "") + reduce, cache=cache)
     cycles = 20 + windows.taps * (3 + channels * (1 / level.lanes if mean else itemsize / 32))
     return plan_pixels(f"pool_{how}_{dtype}_{level.name}", store, tile, windows.image_bytes, windows.pixels, channels,
                        batch, m, level, cycles=cycles, direct=STORAGE[store.dtype].itemsize if direct else 0,

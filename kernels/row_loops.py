@@ -12,13 +12,12 @@ from typing import Any
 from llvmlite import ir
 
 from graphq.kernels.expression import Expr
-from graphq.kernels.intrinsics import F32, I64, c64, declare, intrinsic, splat
+from graphq.kernels.intrinsics import F32, F64, I64, c64, declare, intrinsic, splat
 from graphq.kernels.jit import types
 from graphq.kernels.row_numbers import EXTREMES, GROUP, LANES, LOGARITHM, POWER, TERMS
 from graphq.kernels.vector import Columns, constant, emit, tail_mask, vec
 from graphq.kernels.x86 import Loop, at, load, shuffle, store
 
-F64 = ir.DoubleType()
 INFINITY = float("inf")
 
 
@@ -159,7 +158,7 @@ def _mean(b: Any, row: Row) -> Any:
 
 
 def _total(b: Any, row: Row, term: Expr) -> Any:
-    """As `row_numbers.total_of` of the terms."""
+    """As `sums.row_totals` of the terms."""
     def add(x: Any, have: Any) -> Any:
         return b.fadd(have, computed(b, term, 1 if x.type == F32 else x.type.count, x))
 

@@ -20,6 +20,7 @@ import numpy as np
 from graphq.kernels import math
 from graphq.kernels.expression import Expr, evaluate, fused, load, maximum, op, select
 from graphq.kernels.expression import minimum as least
+from graphq.ops.sums import row_totals
 
 Array = np.ndarray
 X, Y = load(0, "f32", "vector"), load(1, "f32", "vector")
@@ -129,22 +130,9 @@ def rms_norm(x: Array, epsilon: float) -> Array:
     return np.asarray(x * _inverse(squares(x), x.shape[-1], epsilon))
 
 
-def total_of(x: Array) -> Array:
-    """Sum a row: 8 lanes, its halves, four more elements, neighbours by two, then the rest one by one."""
-    whole = x.shape[-1] // GROUP * GROUP
-    lanes = by_lanes(x[..., :whole], GROUP, -0.0, np.add)
-    four, rest = lanes[..., :4] + lanes[..., 4:], x[..., whole:]
-    if rest.shape[-1] >= 4:
-        four, rest = four + rest[..., :4], rest[..., 4:]
-    total = folded(four, np.add)
-    for k in range(rest.shape[-1]):
-        total = total + rest[..., k]
-    return np.asarray(total)
-
-
 def reduced(how: str, x: Array) -> Array:
     """One number a row: sum, mean, l1, l2, max or min."""
     if how in EXTREMES:
         return extreme(how, x)
-    total = total_of(evaluate(TERMS[how], None, [x]))
+    total = row_totals(evaluate(TERMS[how], None, [x]))
     return total / np.float32(x.shape[-1]) if how == "mean" else np.sqrt(total) if how == "l2" else total

@@ -7,7 +7,7 @@ padding. Strides, dilations, pads that differ at both ends and transposed convol
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -60,8 +60,9 @@ class Windows:
         outer, inner = ((table >= 0).sum(axis=1, dtype=np.int32) for table in (self.outer, self.inner))
         return np.multiply.outer(outer, inner).ravel()
 
-    def taps_of(self, images: np.ndarray, pad: npt.ArrayLike, outputs: slice = slice(None)) -> Iterator[np.ndarray]:
-        """For one tap after the other the pixels [n, outputs, channels] that windows of `images` have there.
+    def tap_of(self, images: np.ndarray, pad: npt.ArrayLike,
+               outputs: slice = slice(None)) -> Callable[[int], np.ndarray]:
+        """What gives the pixels [n, outputs, channels] that windows of `images` have at one of their taps.
 
         Pixels of `images` [n, spatial..., channels] are dense; `pad` is a number, or one a channel.
         """
@@ -70,12 +71,12 @@ class Windows:
         pixels = images.reshape(n, prod(images.shape[1:-1]), channels)
         row = np.broadcast_to(np.asarray(pad, images.dtype), (n, 1, channels))
         padded = np.concatenate([pixels, row], axis=1)
-        for tap in at.T:
-            yield padded[:, np.where(tap < 0, pixels.shape[1], tap)]
+        return lambda tap: np.asarray(padded[:, np.where(at[:, tap] < 0, pixels.shape[1], at[:, tap])])
 
     def gather(self, images: np.ndarray, pad: npt.ArrayLike, outputs: slice = slice(None)) -> np.ndarray:
-        """All of `taps_of` at once: [n, outputs, taps, channels]."""
-        return np.stack(list(self.taps_of(images, pad, outputs)), axis=2)
+        """All of `tap_of` at once: [n, outputs, taps, channels]."""
+        tap = self.tap_of(images, pad, outputs)
+        return np.stack([tap(k) for k in range(self.taps)], axis=2)
 
     def subset(self, outputs: Sequence[np.ndarray], taps: Sequence[np.ndarray]) -> Windows:
         """The windows of some outputs on some taps, both given by their coordinates along each spatial axis."""

@@ -34,8 +34,7 @@ WEIGHT = 16
 def channels_last(graph: Graph) -> int:
     """convolution(x, NCX) -> transpose(convolution(transpose(x), NXC)), and what lies between follows; nodes changed.
 
-    Inputs and outputs keep their layout. Numbers stay, but for reductions, whose sums in f64 may be taken in another
-    order before they are rounded to f32.
+    Inputs and outputs keep their layout. Numbers stay, but for reductions, whose sums may be taken in another order.
     """
     forms = {n: f for n in graph.nodes if (f := channels_last_form(n)) is not None}
     if not any(n.op.name in ANCHORS for n in forms):

@@ -150,14 +150,20 @@ def _axes(form: str, lead: str, r: int) -> list[int]:
 
 @exports("max_pool", "avg_pool")
 def pool(w: Writer, node: Node) -> None:
-    """Rounding down; ONNX rounds up otherwise than oneDNN."""
-    if node.attrs["rounding_type"] == "ceil":
+    """Rounding down; ONNX rounds up otherwise than oneDNN. Sums of means but those of all pixels run in order then."""
+    a = node.attrs
+    if a["rounding_type"] == "ceil":
         raise GraphError("ONNX rounds sizes up otherwise")
-    attrs = {"kernel_shape": node.attrs["kernel"], **_windows(node)}
-    if node.op.name == "avg_pool":
-        del attrs["dilations"]
-        attrs["count_include_pad"] = int(not node.attrs["exclude_pad"])
-    _channels(w, node, "MaxPool" if node.op.name == "max_pool" else "AveragePool", [], attrs)
+    attrs = {"kernel_shape": a["kernel"], **_windows(node)}
+    if node.op.name == "max_pool":
+        return _channels(w, node, "MaxPool", [], attrs)
+    dims = next(node.operands).shape or ()
+    sizes = dims[2:] if a["data_format"] == "NCX" else dims[1:-1]
+    if sizes == tuple(a["kernel"]) and {*a["strides"]} == {1} and not any(attrs.get("pads", [1])) \
+            and not a["in_order"]:
+        return _channels(w, node, "GlobalAveragePool", [], {})
+    del attrs["dilations"]
+    _channels(w, node, "AveragePool", [], attrs | {"count_include_pad": int(not a["exclude_pad"])})
 
 
 @exports("batch_norm_inference")

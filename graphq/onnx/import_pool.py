@@ -38,11 +38,16 @@ def max_pool(c: Call) -> Outputs:
 
 @imports("AveragePool")
 def avg_pool(c: Call) -> Outputs:
-    """`count_include_pad` 0 leaves the padding out of the mean."""
+    """`count_include_pad` 0 leaves the padding out of the mean.
+
+    ONNX Runtime's kernel of newer versions, which is that of rounding up with counted padding, too, adds in order.
+    """
     attrs = pool(c)
     if set(attrs.pop("dilations")) - {1}:
         return None
-    return c.graph.avg_pool(c.input(0), exclude_pad=not c.attr("count_include_pad", 0), **attrs)
+    exclude = not c.attr("count_include_pad", 0)
+    in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
+    return c.graph.avg_pool(c.input(0), exclude_pad=exclude, in_order=in_order, **attrs)
 
 
 @imports("GlobalAveragePool", "GlobalMaxPool")

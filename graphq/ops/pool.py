@@ -1,6 +1,8 @@
-"""max_pool and avg_pool. Windows are products of intervals, so that both run along one axis after the other."""
+"""max_pool, which runs along one axis after the other, as windows are products of intervals, and avg_pool."""
 from __future__ import annotations
 
+import functools
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -9,6 +11,7 @@ from graphq.ir import TensorType
 from graphq.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, expect_dtype
+from graphq.ops.sums import array_total, pool_order
 from graphq.ops.window import (
     AutoPad,
     DataFormat,
@@ -21,6 +24,7 @@ from graphq.ops.window import (
     padding,
     span,
     to_channels_first,
+    window_counts,
 )
 
 
@@ -49,15 +53,16 @@ def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
     """
     x = to_channels_first(src, data_format).astype(np.float32, copy=False)
     for k, taps in enumerate(kernel):
-        dilation = 1 if dilations is None else dilations[k]
-        x, _, _ = _along(np.maximum, x, k + 2, taps, dilation, strides[k], (pads_begin[k], pads_end[k]), auto_pad,
-                         rounding_type == "ceil", -np.inf)
+        axis = _Axis(x.shape[k + 2], taps, 1 if dilations is None else dilations[k], strides[k],
+                     (pads_begin[k], pads_end[k]), auto_pad, rounding_type == "ceil")
+        padded = axis.padded(x, k + 2, -np.inf)
+        x = functools.reduce(np.maximum, (axis.tap(padded, k + 2, tap) for tap in range(taps)))
     return rounded(from_channels_first(x, data_format), src.dtype)
 
 
 def infer_avg_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tuple[int, ...],
-                   pads_end: tuple[int, ...], kernel: tuple[int, ...], exclude_pad: bool, rounding_type: str,
-                   auto_pad: str, data_format: str) -> TensorType:
+                   pads_end: tuple[int, ...], kernel: tuple[int, ...], exclude_pad: bool, in_order: bool,
+                   rounding_type: str, auto_pad: str, data_format: str) -> TensorType:
     """As max_pool, without dilations."""
     return infer_max_pool(src, strides=strides, pads_begin=pads_begin, pads_end=pads_end, kernel=kernel,
                           rounding_type=rounding_type, auto_pad=auto_pad, dilations=None, data_format=data_format)
@@ -66,36 +71,54 @@ def infer_avg_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tup
 @register_op(infer=infer_avg_pool)
 @quiet
 def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end: list[int], kernel: list[int],
-             exclude_pad: bool, rounding_type: Literal["floor", "ceil"] = "floor", auto_pad: AutoPad = "none",
-             data_format: DataFormat = "NXC") -> Array:
-    """The mean of each window, in f64, rounded to f32 once (oneDNN AvgPool). `auto_pad` is as in convolution.
+             exclude_pad: bool, in_order: bool = False, rounding_type: Literal["floor", "ceil"] = "floor",
+             auto_pad: AutoPad = "none", data_format: DataFormat = "NXC") -> Array:
+    """The mean of each window (oneDNN AvgPool), in f32, its sum in the order of `sums.pool_order`, or of the taps with
+    `in_order`, which oneDNN does not have. `auto_pad` is as in convolution.
 
     Padding counts as zeros, or not at all with `exclude_pad` (a window of padding alone gives NaN then). What rounding
     up adds beyond the padding never counts, as in ONNX; oneDNN refuses that without `exclude_pad`.
     """
-    x = to_channels_first(src, data_format).astype(np.float64)
-    for k, taps in enumerate(kernel):
-        x, inside, padded = _along(np.add, x, k + 2, taps, 1, strides[k], (pads_begin[k], pads_end[k]), auto_pad,
-                                   rounding_type == "ceil", 0.0)
-        count = inside if exclude_pad else padded
-        x = x / count.reshape(-1, *[1] * (x.ndim - k - 3))
-    return rounded(from_channels_first(x, data_format), src.dtype)
+    x = to_channels_first(src, data_format).astype(np.float32, copy=False)
+    sizes = x.shape[2:]
+    axes = [_Axis(sizes[k], taps, 1, strides[k], (pads_begin[k], pads_end[k]), auto_pad, rounding_type == "ceil")
+            for k, taps in enumerate(kernel)]
+    counts = np.ones((), np.float32)
+    for k, axis in enumerate(axes):
+        x = axis.padded(x, k + 2, 0.0)
+        counts = np.multiply.outer(counts, window_counts(sizes[k], kernel[k], strides[k], axis.pads, axis.out,
+                                                         inside=exclude_pad))
+
+    def tap(flat: int) -> Array:
+        y = x
+        for k, (axis, place) in enumerate(zip(axes, np.unravel_index(flat, kernel), strict=True)):
+            y = axis.tap(y, k + 2, int(place))
+        return y
+
+    order = pool_order(sizes, kernel, strides, [axis.pads for axis in axes], in_order)
+    total = array_total(order, tap, prod(kernel), kernel[-1], (*x.shape[:2], *counts.shape))
+    return rounded(from_channels_first(total / counts, data_format), src.dtype)
 
 
-def _along(combine: np.ufunc, x: Array, axis: int, taps: int, dilation: int, stride: int, pads: tuple[int, int],
-           auto_pad: str, ceil: bool, fill: float) -> tuple[Array, Array, Array]:
-    """`combine` over the windows along one axis; how many taps of each lie in the source, and in the padded source."""
-    size, width = x.shape[axis], (taps - 1) * dilation + 1
-    begin, end = padding(auto_pad, size, width, stride, *pads)
-    out = output_size(size, width, stride, pads, auto_pad, ceil=ceil)
-    assert out is not None
-    last = max((out - 1) * stride + width - begin - size, end)
-    x = np.pad(x, [(begin, last) if k == axis else (0, 0) for k in range(x.ndim)], constant_values=fill)
-    y = None
-    for tap in range(0, taps * dilation, dilation):
-        part = x[(*[slice(None)] * axis, slice(tap, tap + (out - 1) * stride + 1, stride))]
-        y = part.copy() if y is None else combine(y, part, out=y)
-    assert y is not None
-    places = np.arange(out)[:, None] * stride + np.arange(taps) * dilation - begin
-    inside, padded = (places >= 0) & (places < size), places < size + end
-    return y, inside.sum(axis=1), padded.sum(axis=1)
+class _Axis:
+    """The windows along one axis of `size` elements."""
+
+    def __init__(self, size: int, taps: int, dilation: int, stride: int, pads: tuple[int, int], auto_pad: str,
+                 ceil: bool) -> None:
+        width = (taps - 1) * dilation + 1
+        self.size, self.taps, self.dilation, self.stride = size, taps, dilation, stride
+        self.pads = padding(auto_pad, size, width, stride, *pads)
+        out = output_size(size, width, stride, pads, auto_pad, ceil=ceil)
+        assert out is not None
+        self.out, self.last = out, (out - 1) * stride + width
+
+    def padded(self, x: Array, axis: int, fill: float) -> Array:
+        """The source with `fill` in the padding, and in what rounding up adds."""
+        begin, end = self.pads
+        end = max(self.last - begin - self.size, end)
+        return np.pad(x, [(begin, end) if k == axis else (0, 0) for k in range(x.ndim)], constant_values=fill)
+
+    def tap(self, x: Array, axis: int, tap: int) -> Array:
+        """The elements that all windows have at `tap`, of a padded source."""
+        first = tap * self.dilation
+        return x[(*[slice(None)] * axis, slice(first, first + (self.out - 1) * self.stride + 1, self.stride))]

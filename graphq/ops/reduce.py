@@ -1,5 +1,9 @@
-"""The reductions: reduce_sum, _mean, _l1, _l2, _prod in f64, rounded to f32 once; reduce_max and _min exactly."""
+"""The reductions: reduce_sum, _l1, _l2, _prod in f64, rounded to f32 once; reduce_mean in f32, in an order of `sums`,
+as its results may be quantised at ties; reduce_max and _min exactly.
+"""
 from __future__ import annotations
+
+from math import prod
 
 import numpy as np
 
@@ -9,6 +13,7 @@ from graphq.ir import TensorType
 from graphq.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, expect_dtype, normal_axis
+from graphq.ops.sums import row_totals
 
 WIDE = np.dtype(np.float64)
 
@@ -68,12 +73,16 @@ def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: list[int] 
 @quiet
 def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
                 keep_dims: bool = False) -> Array:
-    """The mean over `axes` (oneDNN ReduceMean). Of nothing: NaN. Without axes: `src`."""
+    """The mean over `axes` (oneDNN ReduceMean), in f32. Of nothing: NaN. Without axes: `src`."""
     chosen = _chosen(src, axes_tensor, axes)
     if not chosen:
         return src
-    count = np.prod([src.shape[a] for a in chosen], dtype=WIDE)
-    return rounded(src.sum(axis=chosen, keepdims=keep_dims, dtype=WIDE) / count, src.dtype)
+    reduced = sorted(a % src.ndim for a in chosen)
+    rows = np.moveaxis(src.astype(np.float32, copy=False), reduced, range(-len(reduced), 0))
+    shape = rows.shape[:-len(reduced)]
+    count = prod(src.shape[a] for a in reduced)
+    means = row_totals(rows.reshape(*shape, count)) / np.float32(count)
+    return rounded(np.expand_dims(means, reduced) if keep_dims else means, src.dtype)
 
 
 @register_op(infer=infer_reduce)

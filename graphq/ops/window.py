@@ -66,6 +66,13 @@ def output_sizes(sizes: Sequence[Dim], spans: Sequence[Dim], strides: Sequence[i
                  in zip(sizes, spans, strides, zip(pads_begin, pads_end, strict=True), strict=True))
 
 
+def window_counts(size: int, taps: int, stride: int, pads: tuple[int, int], outputs: int, *, inside: bool) -> Array:
+    """How many taps of each window of a pool lie in the source (`inside`), or in the padded source, f32 [outputs]."""
+    begin, end = (0, 0) if inside else pads
+    places = np.arange(outputs)[:, None] * stride + np.arange(taps) - pads[0]
+    return ((places >= -begin) & (places < size + end)).sum(axis=1).astype(np.float32)
+
+
 def channels_first(shape: Shape, count: int, data_format: str) -> tuple[Dim, ...]:
     """A shape as [n, c, spatial...]; unknown dimensions when the rank is unknown."""
     if shape is None:

@@ -62,7 +62,7 @@ def test_integers(level, op, case, dtype, channels):
 @pytest.mark.parametrize("kernel", [(2, 2), (3, 3), (4, 4), (7, 7), (2, 3)])
 @pytest.mark.parametrize("ratio", [1, 2, 1.37, 0.5])
 def test_means_of_commensurate_scales(kernel, ratio):
-    """Up to half of these means are ties, which the roundings of the dequantized taps decide."""
+    """Up to half of these means are ties, which the roundings of dequantized taps and of their sums decide."""
     attrs = dict(strides=[2, 3], kernel=kernel, pads_begin=[0, 0], pads_end=[0, 0])
     g = graph("avg_pool", ((76, 116), attrs), "u8", 80, scale=SCALE * ratio)
     got, reference = check(g, None)
@@ -81,13 +81,62 @@ def test_means_of_commensurate_scales_a_channel(level):
     close(*check(g, level))
 
 
-def test_means_of_floats_are_rounded_once(level):
-    """In f32 the sum would lose the ones."""
-    x = np.tile(np.float32([[2**24], [1], [1], [-2**24]]).reshape(1, 2, 2, 1), (1, 1, 1, 19))
+def chain(parts, start=0.0):
+    """The sum of some arrays in order."""
+    total = np.float32(start)
+    for part in parts:
+        total = total + part
+    return total
+
+
+def by_lanes(x, lanes, start=0.0):
+    """The sum over the first axis in lanes, whose halves are added; four elements more join four lanes."""
+    n = len(x)
+    done = n - n % lanes
+    sums = [chain(x[lane:done:lanes], start) for lane in range(lanes)]
+    while len(sums) > 1:
+        if len(sums) == 4 and n - done >= 4:
+            sums = [y + x[done + lane] for lane, y in enumerate(sums)]
+            done += 4
+        sums = [y + z for y, z in zip(sums[:len(sums) // 2], sums[len(sums) // 2:], strict=True)]
+    return chain(x[done:], sums[0])
+
+
+def window(x, kernel, strides):
+    """The taps [taps, outputs..., channels] of windows on images [n, h, w, channels] without padding."""
+    v = np.lib.stride_tricks.sliding_window_view(x, kernel, axis=(1, 2))[:, ::strides[0], ::strides[1]]
+    return np.moveaxis(v.reshape(*v.shape[:4], -1), -1, 0)
+
+
+@pytest.mark.parametrize("sizes,kernel,strides,order", [
+    ((9, 8), (3, 3), (2, 2), "columns"), ((9, 8), (6, 7), (1, 1), "columns"), ((9, 11), (3, 3), (3, 3), "taps"),
+    ((9, 11), (5, 7), (1, 4), "taps"), ((6, 3), (6, 3), (1, 1), "fours"), ((7, 7), (7, 7), (1, 1), "fours"),
+    ((3, 5), None, None, "eights"), ((5, 9), None, None, "eights")])
+def test_orders_of_sums(level, sizes, kernel, strides, order):
+    """Means of floats as the operations are written, with windows that have code of their own and larger ones."""
     g = gq.Graph()
-    y = g.reduce_mean(g.input("x", dtype="f32", shape=x.shape), axes=[1, 2])
-    g.output(y, name="y")
-    assert (gq.compile(g, isa=level, strict=True)(x=x) == 0.5).all()
+    x = g.input("x", dtype="f32", shape=(2, *sizes, 39))
+    g.output(g.reduce_mean(x, axes=[1, 2], keep_dims=True) if kernel is None else
+             g.avg_pool(x, strides=strides, pads_begin=[0, 0], pads_end=[0, 0], kernel=kernel, exclude_pad=True))
+    x = np.random.default_rng(1).normal(size=(2, *sizes, 39)).astype(np.float32)
+    taps = window(x, kernel or sizes, strides or (1, 1))
+    match order:
+        case "columns":
+            total = chain(chain(taps[k::kernel[1]]) for k in range(kernel[1]))
+        case "taps":
+            total = chain(taps)
+        case _:
+            total = by_lanes(taps, 4) if order == "fours" else by_lanes(taps, 8, -0.0)
+    want = total / np.float32(len(taps))
+    assert (gq.compile(g, isa=level, strict=True)(x=x) == want).all() and (gq.reference(g, x=x) == want).all()
+    assert (want != taps.astype(np.float64).mean(axis=0).astype(np.float32)).any()
+
+
+def test_sums_in_the_order_of_taps(level):
+    g = graph("avg_pool", "3x3/2", "f32", 39, quantize=False, in_order=True)
+    got, reference = check(g, level)
+    assert (got == reference).all()
+    assert (got != check(graph("avg_pool", "3x3/2", "f32", 39, quantize=False), level)[0]).any()
 
 
 @pytest.mark.parametrize("case", ["3x3/2", "ceil", "same", "3d"])
@@ -176,7 +225,7 @@ def test_nothing_beyond_the_buffers_is_touched(level, how, dtype, total, channel
     chosen = next(one for one in isa.available() if one.name == level)
     step = pool.plan_pool(store, how, dtype, w, channels, 1, 4, chosen)
     scales = means.Scales(np.full(channels, 0.5, np.float32), np.full(channels, -3, np.float32))
-    tables = means.tables(scales, np.full(4, 1 / 6))
+    tables = means.tables(scales, np.full(4, 6))
     header = {pixels.IMAGES: x.ctypes.data, pixels.WINDOWS: block.ctypes.data, pixels.WEIGHTS: tables.ctypes.data}
     step.run(step.arguments(header, [(out.ctypes.data, 0, channels * out.itemsize)]))
     assert (out == (1 if how == "max" else 2)).all()

@@ -8,7 +8,8 @@ import graphq as gq
 from graphq.kernels import isa, math, row
 from graphq.kernels.expression import STORAGE, Store, acc, load
 from graphq.kernels.lower_row import NUMBERS, REDUCTIONS, ROWS
-from graphq.kernels.row_numbers import squares, total_of
+from graphq.kernels.row_numbers import squares
+from graphq.ops.sums import row_totals
 
 LENGTHS = (1, 2, 5, 8, 13, 16, 23, 40, 70)
 TOLERANCE = {"f32": 1e-5, "bf16": 8e-3, "f16": 1e-3}
@@ -146,7 +147,7 @@ def test_sums_in_their_order():
     big = np.float32(2**24)
     x = np.zeros((1, 13), np.float32)
     x[0, [0, 4, 8]] = big, -big, 1
-    assert total_of(x)[0] == 1  # lanes 0 and 4 cancel first
+    assert row_totals(x)[0] == 1  # lanes 0 and 4 cancel first
     x[0, [0, 4, 8, 12]] = 1, 2, 3, 4
     assert squares(x)[0] == 30
     d = np.float32([[1] + [0] * 7 + [1 + 2**-12, 0, 0, 0, 0]])

@@ -41,15 +41,55 @@ def test_equal_with_onnx_runtime(name, activations):
              helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"], axis=0 if op == "Conv" else 1),
              helper.make_node(op, ["xf", "wf", *biased], ["f"], **attrs),
              helper.make_node("QuantizeLinear", ["f", "ys", "yz"], ["y"])]
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    graph = helper.make_graph(nodes, "layer", [helper.make_tensor_value_info("x", kind, shape)],
+    assert "(1 integer)" in equal(nodes, x, constants).explain()
+
+
+def equal(nodes, x, constants, opset=17):
+    """Compile the model of these nodes from `x` to `y`, whose results must be those of ONNX Runtime, and give it."""
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    graph = helper.make_graph(nodes, "layer", [helper.make_tensor_value_info("x", kind, x.shape)],
                               [helper.make_tensor_value_info("y", kind, None)],
                               [numpy_helper.from_array(np.asarray(v), k) for k, v in constants.items()])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     options = ort.SessionOptions()
     options.graph_optimization_level, options.intra_op_num_threads = ort.GraphOptimizationLevel.ORT_DISABLE_ALL, 1
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", kind, session.run(None, {"x": x})[0].shape))
     compiled = gq.compile(gq.load_onnx(model), threads=2)
-    assert "(1 integer)" in compiled.explain()
     assert np.array_equal(compiled(x=x), session.run(None, {"x": x})[0])
+    return compiled
+
+
+MEANS = {  # operator, shape of the input, attributes
+    "3x2": ("AveragePool", (1, 96, 6, 80), dict(kernel_shape=[3, 2], strides=[3, 2])),
+    "3x3": ("AveragePool", (1, 32, 40, 39), dict(kernel_shape=[3, 3], pads=[1] * 4)),
+    "3x3, padding counts": ("AveragePool", (1, 32, 40, 39),
+                            dict(kernel_shape=[3, 3], strides=[2, 2], pads=[1, 0, 1, 2], count_include_pad=1)),
+    "same": ("AveragePool", (1, 32, 20, 39), dict(kernel_shape=[3, 4], strides=[1, 2], auto_pad="SAME_UPPER")),
+    "strides of 3": ("AveragePool", (1, 32, 40, 39), dict(kernel_shape=[3, 3], strides=[3, 3])),
+    "rounded up": ("AveragePool", (1, 32, 40, 38), dict(kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)),
+    "rounded up, padding counts": ("AveragePool", (1, 32, 40, 38), dict(
+        kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1, count_include_pad=1, pads=[0, 0, 1, 1])),
+    "large": ("AveragePool", (1, 32, 20, 19), dict(kernel_shape=[12, 11])),
+    "1d": ("AveragePool", (2, 32, 400), dict(kernel_shape=[5], strides=[2], pads=[2, 2])),
+    "3d": ("AveragePool", (1, 32, 9, 8, 7), dict(kernel_shape=[2, 3, 2], strides=[1, 2, 1], pads=[0, 1, 0, 1, 1, 1])),
+    "whole": ("AveragePool", (4, 300, 5, 6), dict(kernel_shape=[5, 6])),
+    "all pixels": ("GlobalAveragePool", (4, 300, 7, 7), {}),
+    "few pixels": ("GlobalAveragePool", (40, 300, 2, 3), {}),
+    "reduced": ("ReduceMean", (40, 300, 2, 6), dict(axes=[2, 3])),
+    "reduced, many": ("ReduceMean", (4, 300, 9, 12), dict(axes=[2, 3], keepdims=0)),
+}
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.73])
+@pytest.mark.parametrize("name,opset", [(name, opset) for name in MEANS for opset in (17, 22)
+                                        if opset == 17 or "reduced" not in name])  # axes are an input then
+def test_means_equal_onnx_runtime(name, opset, ratio):
+    """Where the scale stays many means are ties, which the order of sums decides."""
+    op, shape, attrs = MEANS[name]
+    x = np.random.default_rng(1).integers(0, 256, shape).astype(np.uint8)
+    constants = {"xs": np.float32(0.0173), "ys": np.float32(0.0173 * ratio), "z": np.uint8(121)}
+    nodes = [helper.make_node("DequantizeLinear", ["x", "xs", "z"], ["xf"]),
+             helper.make_node(op, ["xf"], ["f"], **attrs),
+             helper.make_node("QuantizeLinear", ["f", "ys", "z"], ["y"])]
+    equal(nodes, x, constants, opset)

@@ -25,8 +25,10 @@ STATEMENTS = [
     'data_format="NCX", weights_format="OIX")',
     f'conv_transpose(x, w, {ATTRS}, dilations=[1,1], data_format="NCX", weights_format="IOX")',
     f"conv_transpose(x, wl, {ATTRS}, dilations=[1,1], output_padding=[1,0])",
-    f'max_pool(x, {ATTRS}, kernel=[2,2], data_format="NCX")', f"avg_pool(x, {ATTRS}, kernel=[2,2], exclude_pad=true)",
-    f'avg_pool(x, {ATTRS}, kernel=[2,2], exclude_pad=false, data_format="NCX")',
+    f'max_pool(x, {ATTRS}, kernel=[2,2], data_format="NCX")',
+    f"avg_pool(x, {ATTRS}, kernel=[2,2], exclude_pad=true, in_order=true)",
+    f'avg_pool(x, {ATTRS}, kernel=[2,2], exclude_pad=false, data_format="NCX", in_order=true)',
+    'avg_pool(x, strides=[1,1], pads_begin=[0,0], pads_end=[0,0], kernel=[4,5], exclude_pad=true, data_format="NCX")',
     'batch_norm_inference(x, v, v, v, p, epsilon=0.1, data_format="NCX")',
     'group_norm(x, v, v, groups=3, keep_stats=false, data_format="NCX")',
     "layer_norm(x, v5, v5, keep_stats=false)", "reduce_mean(x, axes=[1,2], keep_dims=true)", "reduce_sum(x)",
@@ -77,6 +79,15 @@ def test_round_trip(statement, tmp_path):
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(got, want)
     onnx.checker.check_model(onnx.load(tmp_path / "g.onnx"), full_check=True)
+
+
+def test_sums_of_means_in_another_order(tmp_path):
+    """Newer versions of AveragePool add in order, as ONNX Runtime runs them."""
+    pool = f'avg_pool(x, {ATTRS}, kernel=[2,2], exclude_pad=true, data_format="NCX"'
+    g, in_order = (gq.parse(f"{HEADER} {{\n %r = {pool}{more})\n return %r\n}}") for more in ("", ", in_order=true"))
+    gq.save_onnx(g, tmp_path / "g.onnx")
+    got, feeds = gq.reference(gq.load_onnx(tmp_path / "g.onnx"), inputs_of(g)), inputs_of(g)
+    assert (got == gq.reference(in_order, feeds)).all() and not (got == gq.reference(g, feeds)).all()
 
 
 def test_names_of_outputs_that_are_inputs_constants_or_returned_twice(tmp_path):

@@ -49,7 +49,7 @@ MORE = {  # ops that are not elementwise; a * marks any number of operands
     "convolution": ("Convolution", "src weights bias?", {**CONV, "weights_format": "XIO"}),
     "conv_transpose": ("ConvTranspose", "src weights bias?", {**CONV, "weights_format": "XOI", "output_padding": None}),
     "max_pool": ("MaxPool", "src", {**POOL, "dilations": None}),
-    "avg_pool": ("AvgPool", "src", {**POOL, "exclude_pad": REQ}),
+    "avg_pool": ("AvgPool", "src", {**POOL, "exclude_pad": REQ, "in_order": False}),
     "batch_norm_inference": ("BatchNormInference", "src gamma beta mean variance",
                              {"epsilon": REQ, "data_format": "NXC"}),
     "layer_norm": ("LayerNorm", "src gamma? beta?", {**NORM, "begin_norm_axis": -1}),

@@ -1,0 +1,91 @@
+"""The orders in which means add their elements up, in f32, one addition at a time.
+
+ONNX and oneDNN leave the order open. These are those of ONNX Runtime 1.31 on x86-64 without optimisations of the graph,
+found by experiment:
+
+    taps      one after the other, in row-major order
+    columns   the elements of each column (all that share an index of the last axis), then the columns' sums
+    fours     quads of consecutive elements, added up lane by lane; lanes 0 + 2, 1 + 3, and both; then what is left
+    eights    the same with two quads side by side, added before the lanes are, and then a quad that is left
+
+Sums start from +0, those of `eights` from -0. Integers that keep their scale have means that are ties of the quantize
+after them, every fourth of a 2x2 window: the roundings of dequantized elements and of their sums decide them.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from graphq.ops.compute import Array
+
+Order: TypeAlias = Literal["taps", "columns", "fours", "eights"]
+
+QUAD = 4
+MOST_WIDE = 2045
+"""Elements of a row, padding included, from which columns are summed: what fits into that engine's buffer."""
+
+
+def pool_order(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
+               pads: Sequence[tuple[int, int]], in_order: bool) -> Order:
+    """The order of an average pool's sums, one entry a spatial axis in each list."""
+    if in_order:
+        return "taps"
+    if list(kernel) == list(sizes) and set(strides) == {1} and set(pads) == {(0, 0)}:
+        return "fours"
+    return "columns" if strides[-1] <= 2 and sizes[-1] + sum(pads[-1]) <= MOST_WIDE else "taps"
+
+
+def start_of(order: Order) -> float:
+    """What sums start from."""
+    return -0.0 if order == "eights" else 0.0
+
+
+def lanes_of(order: Order) -> int:
+    """How many sums run side by side."""
+    return {"taps": 1, "columns": 1, "fours": QUAD, "eights": 2 * QUAD}[order]
+
+
+def total(order: Order, tap: Callable[[int], Any], n: int, width: int, zero: Any,
+          add: Callable[[Any, Any], Any]) -> Any:
+    """The sum of tap(0) ... tap(n - 1), the elements of a window of rows of `width`; `zero`: see `start_of`."""
+    def chain(start: int, stop: int, step: int, have: Any = zero) -> Any:
+        for k in range(start, stop, step):
+            have = add(have, tap(k))
+        return have
+
+    if order == "taps":
+        return chain(0, n, 1)
+    if order == "columns":
+        have = zero
+        for column in range(width):
+            have = add(have, chain(column, n, width))
+        return have
+    lanes = lanes_of(order)
+    done = n - n % lanes
+    sums = [chain(lane, done, lanes) for lane in range(lanes)]
+    if lanes > QUAD:
+        sums = halved(sums, add)
+        if n - done >= QUAD:
+            sums = [add(x, tap(done + lane)) for lane, x in enumerate(sums)]
+            done += QUAD
+    return chain(done, n, 1, halved(halved(sums, add), add)[0])
+
+
+def halved(sums: list[Any], add: Callable[[Any, Any], Any]) -> list[Any]:
+    """The first half of the sums plus the second."""
+    half = len(sums) // 2
+    return [add(x, y) for x, y in zip(sums[:half], sums[half:], strict=True)]
+
+
+def array_total(order: Order, tap: Callable[[int], Array], n: int, width: int, shape: tuple[int, ...]) -> Array:
+    """`total` of arrays of `shape`, f32."""
+    with np.errstate(all="ignore"):
+        return np.asarray(total(order, tap, n, width, np.full(shape, start_of(order), np.float32), np.add))
+
+
+def row_totals(x: Array) -> Array:
+    """The sums of f32 along the last axis, by eights."""
+    taps = np.ascontiguousarray(np.moveaxis(x, -1, 0))
+    return array_total("eights", taps.__getitem__, len(taps), 1, x.shape[:-1])
