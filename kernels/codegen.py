@@ -29,44 +29,46 @@ def object_code(functions: Functions) -> bytes:
 
 
 def whole_module(functions: Functions) -> Any:
-    """Give LLVM's module of the functions."""
-    first, *others = (_module(name, *given) for name, given in functions.items())
+    """Give LLVM's module of the functions, optimised; nothing else can be seen from outside."""
+    import llvmlite.binding as llvm
+
+    whole, *others = (_module(name, *given) for name, given in functions.items())
     for other in others:
-        first.link_in(other)
-    return first
+        whole.link_in(other)
+    for x in (*whole.functions, *whole.global_variables):
+        if not x.is_declaration and x.name not in functions:
+            x.linkage = "internal"
+    builder = llvm.create_pass_builder(target_machine(), llvm.create_pipeline_tuning_options(speed_level=3))
+    unused = llvm.create_new_module_pass_manager()
+    unused.add_global_dead_code_eliminate_pass()  # what is written for Python's sake
+    unused.run(whole, builder)
+    builder.getModulePassManager().run(whole, builder)
+    return whole
 
 
 def target_machine() -> Any:
     """LLVM's code generator for this machine, with the features that Numba compiles for."""
     import llvmlite.binding as llvm
-    from numba.core.registry import cpu_target
 
-    triple, cpu, features = cpu_target.target_context.codegen().magic_tuple()
+    from graphq.kernels.frontend import contexts
+
+    triple, cpu, features = contexts()[1].codegen().magic_tuple()
     return llvm.Target.from_triple(triple).create_target_machine(
         cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
 
 
 def _module(name: str, body: Callable[..., None], parameters: Sequence[str]) -> Any:
-    """LLVM's module of a function that C can call as `name`, with nothing else to be seen from outside."""
+    """LLVM's module of a function that C can call as `name`."""
     import llvmlite.binding as llvm
-    from numba.core import compiler, types
-    from numba.core.registry import cpu_target
+    from numba.core import types
 
-    flags: Any = compiler.Flags()  # its fields come from a metaclass
-    flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-    flags.error_model = "numpy"
-    made = compiler.compile_extra(cpu_target.typing_context, cpu_target.target_context, body,
-                                  tuple(getattr(types, p) for p in parameters), types.void, flags, {})
-    module = llvm.parse_bitcode(made.library.serialize_using_bitcode()[2])
+    from graphq.kernels.frontend import lowered
+
+    made = lowered(body, [getattr(types, p) for p in parameters], types.void)
+    module = made.library._final_module
     entry = llvm.parse_assembly(_ENTRY.format(
         native=made.fndesc.mangled_name, name=name, kinds=", i64" * len(parameters),
         parameters=", ".join(f"i64 %a{k}" for k in range(len(parameters)))))
     entry.triple, entry.data_layout = module.triple, module.data_layout
     module.link_in(entry)
-    for x in (*module.functions, *module.global_variables):
-        if not x.is_declaration and x.name != name:
-            x.linkage = "internal"
-    passes = llvm.create_new_module_pass_manager()
-    passes.add_global_dead_code_eliminate_pass()  # what is written for Python's sake
-    passes.run(module, llvm.create_pass_builder(target_machine(), llvm.create_pipeline_tuning_options()))
     return module

@@ -27,11 +27,7 @@ class Deferred:
 
     @cached_property
     def _numba_type_(self) -> Any:
-        from numba.core.registry import cpu_target
-
-        found = self.made  # an intrinsic registers itself, which the context has to hear of
-        cpu_target.typing_context.refresh()
-        return cpu_target.typing_context.resolve_value_type(found)
+        return self.made
 
 
 class _Types:
@@ -50,9 +46,9 @@ def njit(body: Callable[..., Any]) -> Any:
     """Mark a function that other compiled code calls. Division by zero is not checked: such code has no exceptions."""
 
     def make(body: Callable[..., Any]) -> Any:
-        from numba import njit
+        from graphq.kernels.frontend import Helper
 
-        return njit(error_model="numpy")(body)
+        return Helper(body)
 
     return Deferred(body, make)
 
@@ -61,8 +57,8 @@ def intrinsic(body: Callable[..., Any] | None = None, *, literals: bool = False)
     """Mark a function `(typing context, *types) -> (signature, code generator)`; `literals`: of literal types."""
 
     def make(body: Callable[..., Any]) -> Any:
-        from numba.extending import intrinsic
+        from graphq.kernels.frontend import Intrinsic
 
-        return intrinsic(prefer_literal=literals)(body)
+        return Intrinsic(body, literals)
 
     return Deferred(body, make) if body is not None else lambda body: Deferred(body, make)

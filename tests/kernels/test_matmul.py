@@ -204,7 +204,7 @@ def compiled(made, cpu, words=1):
         def get_dummy_value():
             return None
 
-    made.made._defn(None, *[None] * words)[1](Context, builder, None, function.args)
+    made.body(None, *[None] * words)[1](Context, builder, None, function.args)
     builder.ret_void()
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()
