@@ -261,7 +261,7 @@ def _arranged(c: Convolution, w: np.ndarray, merged: int) -> np.ndarray:
 def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
     """s8 arrays whose sum is `w`: one, unless zero points move the weights out of s8's range."""
     if w.size == 0 or -128 <= w.min() and w.max() <= 127:
-        return [w.astype(np.int8)]
+        return [w.astype(np.int8, copy=False)]
     parts = [np.clip(w, -128, 127).astype(np.int8)]
     while (rest := w - sum(p.astype(np.int32) for p in parts)).any():
         parts.append(np.clip(rest, -128, 127).astype(np.int8))
@@ -282,8 +282,7 @@ def _packed_bytes(c: Convolution, taps: int, merged: int) -> int:
 
 def _packed(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Pack weights [groups, taps, k, columns]: the taps of all parts after one another, each in whole groups."""
-    groups, taps, k, columns = parts[0].shape
-    dtype = parts[0].dtype
-    whole = np.zeros((groups, len(parts) * taps, _whole_groups(k, dtype.itemsize), columns), dtype)
-    whole[:, :, :k] = np.concatenate(parts, axis=1)
+    w = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
+    groups, taps, k, columns = w.shape
+    whole = pack.padded(w, (groups, taps, _whole_groups(k, w.itemsize), columns))
     return pack.pack(whole.reshape(groups, -1, columns))

@@ -130,6 +130,7 @@ class Op:
 
 
 OPS: dict[str, Op] = {}
+_PLAIN = (int, float, str)
 
 # oneDNN's kinds whose snake case is not our name; everything else is derived.
 _KINDS = {"relu": "ReLU", "gelu": "GELU", "matmul": "MatMul", "prelu": "PReLU", "leaky_relu": "LeakyReLU",
@@ -200,7 +201,10 @@ def normalise(annotation: Any, value: Any, name: str) -> Any:
     if origin in (list, tuple):
         if isinstance(value, str | bytes | Mapping | Set) or not _iterable(value):
             raise GraphError(f"attribute '{name}' must be a list, got {value!r}")
-        return tuple(normalise(args[0], v, name) for v in value)
+        values = tuple(value)
+        if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # thousands of scales
+            return values
+        return tuple(normalise(args[0], v, name) for v in values)
     return _scalar(annotation, value, name)
 
 

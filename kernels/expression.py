@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, Literal, TypeAlias
@@ -308,7 +308,7 @@ class Store:
         if len({x[0] for x in loads}) != len(loads):
             raise KernelError(f"a slot is loaded in two ways: {loads}")
 
-    @property
+    @cached_property
     def literal(self) -> Expr | None:
         """The expression of outputs where `near` holds; None without."""
         return None if self.near is None else substitute(self.expr, dict(self.settled))
@@ -319,7 +319,7 @@ class Store:
         made = (x for _, x in self.settled)
         return tuple(x for x in (self.expr, self.near, *made, *self.factors) if x is not None)
 
-    @property
+    @cached_property
     def loads(self) -> tuple[tuple[int, str, str], ...]:
         """The operands (slot, dtype, kind) that are read, by slot."""
         return tuple(sorted({x.value for root in self.roots for x in walk(root) if x.op == "load"}))
@@ -335,27 +335,39 @@ class Store:
         return any(x.op == "acc" for x in walk(self.expr))
 
 
-def walk(expr: Expr) -> Iterator[Expr]:
+@lru_cache(maxsize=512)
+def walk(expr: Expr) -> tuple[Expr, ...]:
     """Every node once, arguments before users; no recursion, as chains may be long."""
     seen: set[Expr] = set()
-    todo: list[tuple[Expr, bool]] = [(expr, False)]
+    found: list[Expr] = []
+    todo: list[Expr | None] = [expr]  # None: the arguments of the last of `open_` are done
+    open_: list[Expr] = []
     while todo:
-        node, ready = todo.pop()
-        if ready:
-            yield node
+        node = todo.pop()
+        if node is None:
+            found.append(open_.pop())
         elif node not in seen:
             seen.add(node)
-            todo.append((node, True))
-            todo.extend((a, False) for a in reversed(node.args))
+            if node.args:
+                open_.append(node)
+                todo.append(None)
+                todo += node.args[::-1]
+            else:
+                found.append(node)
+    return tuple(found)
 
 
 def substitute(expr: Expr, new: Mapping[Expr, Expr]) -> Expr:
     """`expr` with the nodes in `new` replaced."""
     done: dict[Expr, Expr] = {}
     for node in walk(expr):
-        done[node] = new[node] if node in new else \
-            _make(node.op, tuple(done[a] for a in node.args), node.dtype, node.value)
+        done[node] = new[node] if node in new else _again(node, tuple([done[a] for a in node.args]))
     return done[expr]
+
+
+def _again(node: Expr, args: tuple[Expr, ...]) -> Expr:
+    """The same operation on other arguments."""
+    return node if args == node.args else _make(node.op, args, node.dtype, node.value)
 
 
 @lru_cache(maxsize=256)
@@ -363,11 +375,8 @@ def lower(expr: Expr) -> Expr:
     """Rewrite `expr` to leaves and basic operations only."""
     done: dict[Expr, Expr] = {}
     for node in walk(expr):
-        args = tuple(done[a] for a in node.args)
-        if node.op in DEFINITIONS:
-            done[node] = lower(DEFINITIONS[node.op].body(*args))
-        else:
-            done[node] = _make(node.op, args, node.dtype, node.value)
+        args = tuple([done[a] for a in node.args])
+        done[node] = lower(DEFINITIONS[node.op].body(*args)) if node.op in DEFINITIONS else _again(node, args)
     return done[expr]
 
 

@@ -31,7 +31,7 @@ from graphq.kernels.lower_matmul import quantised_operands, refuse_overflow
 from graphq.kernels.phases import Phase, transposed_phases, whole
 from graphq.kernels.scales import Numbers, known, reach, scaled, scales_of, wrapped, zero_points_of
 from graphq.kernels.settle import MOST_TAPS
-from graphq.kernels.settled import LiteralSums, anchored, literal_sums
+from graphq.kernels.settled import LiteralSums, anchored, literal_sums, rms
 from graphq.kernels.windows import Windows, windows
 from graphq.ops.conv import weight_axes
 from graphq.ops.conv_transpose import transposed_padding
@@ -166,9 +166,14 @@ class IntegerConvolution(Convolution):
         return 0 if self.a_zp.data is None else int(self.a_zp.data)
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
-        """w - zw, s32 [groups, taps, channels, columns]."""
-        zw = self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
-        return self.filter.matrix(w).astype(np.int32) - zw
+        """w - zw [groups, taps, channels, columns]: s32, or w itself where zw is 0 and w is s8."""
+        w = self.filter.matrix(w)
+        return w if w.dtype == np.int8 and not self.b_zp.any() else w.astype(np.int32) - self.column_zps
+
+    @property
+    def column_zps(self) -> np.ndarray:
+        """zw, in a shape that broadcasts to `matrix`."""
+        return self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
 
     def compensation(self, w: np.ndarray) -> np.ndarray:
         """-zx * colsum(w), s32 an output channel, of weights [groups, taps, channels, columns]; modulo 2**32."""
@@ -274,11 +279,8 @@ def _literal(c: IntegerConvolution, scales: tuple[Numbers, Numbers], data: np.nd
         order, block = "taps", 128
     else:
         order, block = matmul_order(c.filter.columns, pixels, taps * channels)
-    weights = None
-    if data is not None:
-        w = c.matrix(data).astype(np.float64)
-        weights = w.reshape(len(w), taps * channels, -1).transpose(1, 0, 2).reshape(taps * channels, -1)
-    return literal_sums(*scales, c.a_zp, known(c.b_zp, c.b_zp.shape), taps * channels, order, block, weights,
+    size = None if data is None else rms(c.filter.matrix(data), c.column_zps)
+    return literal_sums(*scales, c.a_zp, known(c.b_zp, c.b_zp.shape), taps * channels, order, block, size,
                         packed_zps=False, taps=taps)
 
 
@@ -309,8 +311,13 @@ def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvo
     weights = constants[c.b]
     if weights is None and (c.b_zp.any() or c.b_dtype == "u8") and not c.depthwise:
         raise Unsupported("the weights are u8 or have zero points, and are not constant")
+
+    def absolute() -> np.ndarray:
+        assert weights is not None
+        return np.asarray(np.abs(c.matrix(weights), dtype=np.int32).sum(axis=(1, 2), dtype=np.int64))
+
     refuse_overflow(c.windows.taps * c.filter.channels, reach(c.a_dtype, a_zp), reach(c.b_dtype, b_zp),
-                    None if weights is None else lambda: np.abs(c.matrix(weights)).sum(axis=(1, 2), dtype=np.int64))
+                    None if weights is None else absolute)
     return c, (scales_of(left, body, constants, ()), scales_of(right, body, constants, columns))
 
 

@@ -35,7 +35,7 @@ from graphq.kernels.scales import (
     scales_of,
     zero_points_of,
 )
-from graphq.kernels.settled import CHUNK, LiteralSums, anchored, literal_sums
+from graphq.kernels.settled import CHUNK, LiteralSums, anchored, literal_sums, rms
 
 MATMULS = ("matmul", "matmul_integer")
 
@@ -149,10 +149,10 @@ def _literal(body: Graph, node: Node, p: IntegerMatmul, scales: tuple[Numbers, N
     order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
     bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]
     start = None if bias is None or bias.node is not None else constants[body.inputs.index(bias)]
+    size = None
     if weights is not None and p.b_zp.data is not None:
-        w = weights.swapaxes(-1, -2) if p.transpose_b else weights
-        weights = (w.astype(np.float64) - p.b_zp.data).reshape(prod(w.shape[:-1]), p.n)
-    return literal_sums(*scales, p.a_zp, p.b_zp, p.k, order, block, weights,
+        size = rms((weights.swapaxes(-1, -2) if p.transpose_b else weights)[None], p.b_zp.data)
+    return literal_sums(*scales, p.a_zp, p.b_zp, p.k, order, block, size,
                         shift=-128 if p.b_dtype == "u8" else 0, start=start)
 
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
+from math import prod
+from string import ascii_lowercase
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ from graphq.kernels.scales import Numbers, wrapped
 
 CHUNK = 2**22
 """Factors of literal sums that a formula takes at a time."""
+PART = 2**16
+"""Weights that `rms` takes at a time, so that their squares stay in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,21 +38,41 @@ class LiteralSums:
 
 
 def literal_sums(x_scale: Numbers, w_scale: Numbers, x_zp: Numbers, w_zp: Numbers, k: int, order: Order, block: int,
-                 weights: np.ndarray | None, *, shift: int = 0, packed_zps: bool = True,
+                 size: np.ndarray | None, *, shift: int = 0, packed_zps: bool = True,
                  start: np.ndarray | None = None, taps: int = 1) -> LiteralSums | None:
     """The literal sums of dequantized operands; None where scales or zero points are known when it runs only.
 
-    `weights` [k, columns] are those less zero points, when they are constant. Packed weights are raw ones plus `shift`,
-    or (not `packed_zps`) less their zero points. `start`: the bias when sums start from it.
+    `size` is the `rms` of the weights, when they are constant. Packed weights are raw ones plus `shift`, or (not
+    `packed_zps`) less their zero points. `start`: the bias when sums start from it.
     """
     xs, ws, xz, wz = (n.data for n in (x_scale, w_scale, x_zp, w_zp))
     if xs is None or ws is None or xz is None or wz is None or ws.ndim > 1 or wz.ndim > 1:
         return None
     literal = Literal(order, block, np.float32(xs), int(xz), np.atleast_1d(ws), np.atleast_1d(wz).astype(np.int32),
                       np.zeros(1, np.float32) if start is None else start.ravel(), taps)
-    rms = np.full(1, TYPICAL) if weights is None or not weights.size else np.sqrt(np.square(weights).mean(axis=0))
-    return LiteralSums(literal, k, literal.error(k, rms * literal.w_scale),
+    size = np.full(1, TYPICAL) if size is None or not size.size else size
+    return LiteralSums(literal, k, literal.error(k, size * literal.w_scale),
                        wrapped(wz + shift) if packed_zps else np.zeros(1, np.int32), start is not None)
+
+
+def rms(w: np.ndarray, zps: np.ndarray) -> np.ndarray:
+    """The root mean squares of columns of integers [groups, k..., columns], less zero points that broadcast to them.
+
+    None at all where there are no weights. Squares and their sums are exact.
+    """
+    if not w.size:
+        return np.zeros(0)
+    columns, k = w.shape[-1], prod(w.shape[1:-1])
+    axes = ascii_lowercase[:w.ndim]
+    squares = np.zeros((len(w), columns))
+    step = max(1, PART // (len(w) * k))
+    for first in range(0, columns, step):
+        some = slice(first, first + step)
+        part = w[..., some].astype(np.float64)
+        if zps.any():
+            part -= zps if zps.shape[-1:] in ((), (1,)) else zps[..., some]
+        squares[:, some] = np.einsum(f"{axes},{axes}->{axes[0]}{axes[-1]}", part, part)
+    return np.sqrt(squares.ravel() / k)
 
 
 def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[Node], anchor: Accumulator,

@@ -7,8 +7,9 @@ kernels that differ in them only are one.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -19,7 +20,6 @@ from graphq.kernels.expression import (
     TABLE,
     Expr,
     Store,
-    const,
     evaluate,
     load,
     lower,
@@ -38,39 +38,72 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
     `constants` has the arrays of those inputs of the partition that are constant.
     """
     known = _numbers(store, sources, constants)
-    bytes_ = _bytes(store)
-    origins = _origins(store, bytes_, known)
+    chains = _chains(store, {load(*x) for x in store.loads if x[0] in known}, len(sources), least)
     tables: dict[tuple[str, bytes], Source] = {}
     new: dict[Expr, Expr] = {}
     for node in walk(store.expr):
-        new[node] = op(node.op, *(new[a] for a in node.args)) if node.args else node
-        if node in bytes_ and origins[node] not in (set(), {node}):
-            (origin,) = origins[node]
-            chain = substitute(node, {**known, origin: load(0, bytes_[origin], "vector")})
-            if _operations(chain) >= least:
-                index = np.arange(256, dtype=np.uint8).view(STORAGE[bytes_[origin]])
-                data = evaluate(Store(chain, bytes_[node]), None, [index])
-                key = bytes_[node], data.tobytes()
-                tables.setdefault(key, Source("table", key[0], (), data=data))
-                slot = len(sources) + list(tables).index(key)
-                new[node] = op("lookup", load(slot, key[0], TABLE), new[origin])
-    looked_up = {node: x for node, x in new.items() if x.op == "lookup"}
+        if node not in chains:
+            new[node] = op(node.op, *(new[a] for a in node.args)) if node.args else node
+            continue
+        chain = chains[node]
+        index = np.arange(256, dtype=np.uint8).view(STORAGE[chain.byte.value[1]])
+        operands = [known.get(slot) for slot in range(len(sources))]
+        data = evaluate(Store(chain.expr, chain.dtype), None, [*operands, index])
+        key = chain.dtype, data.tobytes()
+        tables.setdefault(key, Source("table", key[0], (), data=data))
+        slot = len(sources) + list(tables).index(key)
+        new[node] = op("lookup", load(slot, key[0], TABLE), new[chain.origin])
+    looked_up = {node: new[node] for node in chains}
     near = None if store.near is None else substitute(store.near, looked_up)
     settled = tuple((new[a], substitute(b, looked_up)) for a, b in store.settled)
     made = replace(store, expr=new[store.expr], near=near, settled=settled)
     return _renumbered(made, [*sources, *tables.values()])
 
 
-def _numbers(store: Store, sources: Sequence[Source], constants: Sequence[np.ndarray | None]) -> dict[Expr, Expr]:
-    """The operands that are one number each, which the plan knows, as constants."""
+def _numbers(store: Store, sources: Sequence[Source],
+             constants: Sequence[np.ndarray | None]) -> dict[int, np.ndarray]:
+    """The operands, by slot, that are one number each, which the plan knows."""
     numbers = {}
-    for slot, dtype, kind in store.loads:
+    for slot, _, kind in store.loads:
         source = sources[slot]
         data = constants[source.index] if source.place == "input" else source.data
         if kind == "scalar" and data is not None and data.size == 1:
-            x = load(slot, dtype, kind)
-            numbers[x] = const(evaluate(load(0, dtype, kind), None, [data.reshape(1)]).item(), x.dtype)
+            numbers[slot] = data.reshape(1)
     return numbers
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """`expr`, of `dtype`, is a function of `byte`, which stands for the node `origin`."""
+
+    expr: Expr
+    dtype: str
+    byte: Expr
+    origin: Expr
+
+
+def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr, _Chain]:
+    """The nodes to look up: those that are needed once the ones after them are; a chain's byte is operand `slot`."""
+    bytes_ = _bytes(store)
+    origins = _origins(store, bytes_, known)
+    found: dict[Expr, _Chain] = {}
+    seen: set[Expr] = set()
+    todo = list(store.roots)
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in bytes_ and origins[node] not in (set(), {node}):
+            (origin,) = origins[node]
+            byte = load(slot, bytes_[origin], "vector")
+            chain = substitute(node, {origin: byte})
+            if _operations(chain, byte) >= least:
+                found[node] = _Chain(chain, bytes_[node], byte, origin)
+                todo.append(origin)
+                continue
+        todo += node.args
+    return found
 
 
 def _bytes(store: Store) -> dict[Expr, str]:
@@ -86,7 +119,7 @@ def _bytes(store: Store) -> dict[Expr, str]:
     return found | ({store.expr: store.dtype} if store.dtype in BYTES else {})
 
 
-def _origins(store: Store, bytes_: Mapping[Expr, str], known: Mapping[Expr, Expr]) -> Origins:
+def _origins(store: Store, bytes_: Mapping[Expr, str], known: Set[Expr]) -> Origins:
     """For each node the nodes that it is a function of; of bytes the one byte, or the node itself."""
     origins: dict[Expr, frozenset[Expr]] = {}
     for node in walk(store.expr):
@@ -99,11 +132,12 @@ def _origins(store: Store, bytes_: Mapping[Expr, str], known: Mapping[Expr, Expr
     return origins
 
 
-def _operations(chain: Expr) -> int:
+@lru_cache(maxsize=256)
+def _operations(chain: Expr, byte: Expr) -> int:
     """The basic operations of each element; those on constants alone leave loops."""
     varies: dict[Expr, bool] = {}
     for node in walk(lower(chain)):
-        varies[node] = node.op == "load" or any(varies[a] for a in node.args)
+        varies[node] = node is byte or any(varies[a] for a in node.args)
     return sum(varies[node] and bool(node.args) for node in varies)
 
 

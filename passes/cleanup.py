@@ -42,10 +42,11 @@ def _hashable(value: Any) -> Any:
         return _Content(value)
     if isinstance(value, Graph):
         return id(value)
-    if isinstance(value, tuple) and all(type(v) is float for v in value):  # thousands of scales
-        return "float", np.array(value, np.float64).tobytes()
     if isinstance(value, tuple):
-        return tuple(_hashable(v) for v in value)
+        kinds = set(map(type, value))  # of thousands of scales, say
+        if kinds == {float}:
+            return "float", np.array(value, np.float64).tobytes()
+        return ("int", value) if kinds == {int} else tuple(_hashable(v) for v in value)
     return type(value).__name__, repr(value)
 
 

@@ -241,7 +241,8 @@ def _check_constant(c: Call, p: Parameters) -> None:
 def _scales(c: Call, p: Parameters) -> list[float]:
     _check_constant(c, p)
     assert p.scale.data is not None
-    return [float(s) for s in p.scale.data.astype(np.float64).reshape(-1)]
+    scales: list[float] = p.scale.data.astype(np.float64).ravel().tolist()
+    return scales
 
 
 def _zero_points(c: Call, p: Parameters, dtype: DType) -> list[int] | None:
@@ -256,7 +257,8 @@ def _zero_points(c: Call, p: Parameters, dtype: DType) -> list[int] | None:
         if np.any(data.astype(np.float64) != 0):
             c.refuse(f"the zero point of {dtype} must be 0")
         return None
-    return [int(z) for z in data.reshape(-1)]
+    zps: list[int] = data.ravel().astype(np.int64).tolist()
+    return zps
 
 
 def _output_dtype(c: Call, zp: Value | None) -> DType:
