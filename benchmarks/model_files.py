@@ -79,12 +79,19 @@ def mask(y: np.ndarray) -> tuple[bool, ...]:
 DECISIONS: dict[str, Callable[[np.ndarray], Sequence[object]]] = {"argmax": classes, "ctc": ctc, "mask": mask}
 
 
+def decision_of(y: np.ndarray) -> str:
+    """Which of DECISIONS an output is for: images are masks, steps of probabilities a text, all else is classified."""
+    if y.ndim == 4:
+        return "mask"
+    return "ctc" if y.ndim == 3 and y.min() >= 0 and y.max() <= 1 else "argmax"
+
+
 def agreement(decide: Callable[[np.ndarray], Sequence[object]], ours: list[list[np.ndarray]],
-              want: list[list[np.ndarray]]) -> float:
-    """The share of equal decisions by the first output, over all sets."""
-    pairs = [(a, b) for x, y in zip(ours, want, strict=True)
-             for a, b in zip(decide(x[0]), decide(y[0]), strict=True)]
-    return sum(a == b for a, b in pairs) / max(1, len(pairs))
+              want: list[list[np.ndarray]]) -> tuple[int, float]:
+    """How many sets have all decisions by the first output equal, and the share of equal ones over all sets."""
+    sets = [[a == b for a, b in zip(decide(x[0]), decide(y[0]), strict=True)] for x, y in zip(ours, want, strict=True)]
+    pairs = [same for one in sets for same in one]
+    return sum(map(all, sets)), sum(pairs) / max(1, len(pairs))
 
 
 def side(name: str, path: Path, feeds: Feeds, threads: int, isa: str | None = None) -> Run | None:

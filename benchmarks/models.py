@@ -1,11 +1,13 @@
 """Model files against ONNX Runtime and OpenVINO on the same file, in turns; and how faithful each of them is.
 
-    python benchmarks/models.py FILE.onnx ... [--threads 1 2] [--seconds S] [--isa LEVEL] [--decision argmax|ctc|mask]
-                                [--dims INPUT=1x3x48x320 ...] [--bf16 FLOAT_FILE.onnx] [--first-result] [--json FILE]
+    python benchmarks/models.py FILE.onnx ... [--threads 1 2] [--seconds S] [--isa LEVEL]
+                                [--decision argmax|ctc|mask] [--dims INPUT=1x3x48x320 ...]
+                                [--bf16 FLOAT_FILE.onnx] [--first-result] [--json FILE]
 
 Inputs and the outputs that the file literally means come from FILE.npz beside it ("0/in/NAME", "0/out/NAME", ...), or
 are random and what ONNX Runtime computes without any optimisation. Cosines are the least over inputs and outputs; the
-decision is the class, the text of a CTC output, or the pixels of a mask. `--bf16` also times OpenVINO in bf16 on the
+decision is the class, the text of a CTC output, or the pixels of a mask; of how many inputs it is the same is printed,
+with the share of all classes, texts and pixels. `--bf16` also times OpenVINO in bf16 on the
 same model before it was quantised. `--first-result` starts processes: seconds from their start to the first result
 with an empty kernel cache and with a filled one, and their peak memory. Ratios above 1 say that graphq is faster.
 """
@@ -37,7 +39,7 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--threads", type=int, nargs="+", default=[1, 2], metavar="N", help="default: 1 2")
     made.add_argument("--seconds", type=float, default=3.0, help="for each file and thread count (default 3)")
     made.add_argument("--isa", metavar="LEVEL", help="an ISA level of graphq (default: the best)")
-    made.add_argument("--decision", choices=list(mf.DECISIONS), default="argmax")
+    made.add_argument("--decision", choices=list(mf.DECISIONS), help="default: by the output's rank and rows")
     made.add_argument("--dims", nargs="+", default=[], metavar="INPUT=1x3x48x320", help="shapes of open inputs")
     made.add_argument("--bf16", type=Path, metavar="FILE.onnx", help="the f32 file that OpenVINO also runs in bf16")
     made.add_argument("--first-result", type=int, nargs="?", const=3, default=0, metavar="RUNS",
@@ -46,14 +48,16 @@ def arguments() -> argparse.Namespace:
     return made.parse_args()
 
 
-def faithfulness(run: mf.Run, feeds: list[mf.Feeds], want: list[list[np.ndarray]], decision: str) -> Row:
+def faithfulness(run: mf.Run, feeds: list[mf.Feeds], want: list[list[np.ndarray]], decision: str | None) -> Row:
     """The least cosine, the largest difference relative to the largest number, and how many decisions are the same."""
+    decide = mf.DECISIONS[decision or mf.decision_of(want[0][0])]
     outs = [run(f) for f in feeds]
     pairs = [(a, b) for x, y in zip(outs, want, strict=True) for a, b in zip(x, y, strict=True)]
+    same, share = mf.agreement(decide, outs, want)
     return {"cosine": min(mf.cosine(a, b) for a, b in pairs),
             "relative": max(float(np.abs(a.astype(float) - b).max(initial=0) / max(np.abs(b).max(initial=0), 1e-30))
                             for a, b in pairs),
-            "same_decision": mf.agreement(mf.DECISIONS[decision], outs, want)}
+            "decisions": [same, len(feeds)], "same_decision": share}
 
 
 def measure(path: Path, threads: int, options: argparse.Namespace, dims: dict[str, tuple[int, ...]]) -> Row:
@@ -97,7 +101,8 @@ def text(row: Row) -> str:
         line = f"  {name:14s} {r['median_ms']:9.3f} ms ({r['minimum_ms']:.3f})"
         line += f"  ratio {r['ratio_of_medians']:5.2f} ({r['ratio_of_minima']:.2f})" if name != "graphq" else " " * 20
         if "cosine" in r:
-            line += f"  cosine {r['cosine']:.6f}  relative {r['relative']:.1e}  same {100 * r['same_decision']:.1f}%"
+            line += f"  cosine {r['cosine']:.6f}  relative {r['relative']:.1e}"
+            line += f"  decisions {r['decisions'][0]}/{r['decisions'][1]} ({100 * r['same_decision']:.2f}%)"
         if "cold_s" in r:
             line += f"  first result {r['cold_s']:.2f} s, again {r['warm_s']:.2f} s, {r['peak_mb']:.0f} MB"
         lines.append(line)

@@ -53,7 +53,7 @@ def test_models(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = json.loads((tmp_path / "rows.json").read_text())
     assert (row["file"], row["threads"], row["macs"]) == ("net", 1, 5 * 3 * 2)
-    assert row["graphq"]["coverage"] == 0 and row["graphq"]["cosine"] > 0.9999 and row["graphq"]["same_decision"] == 1
+    assert row["graphq"]["coverage"] == 0 and row["graphq"]["cosine"] > 0.9999 and row["graphq"]["decisions"] == [1, 1]
     assert done.stdout.startswith("net, 1 thread: ")
 
 
@@ -65,5 +65,8 @@ def test_inputs_and_decisions_of_models(tmp_path):
     text = np.eye(4)[[[1, 1, 0, 1, 2, 2, 0, 0]]]
     assert files.ctc(text) == ((1, 1, 2),) and files.classes(text) == (1, 1, 0, 1, 2, 2, 0, 0)
     assert files.mask(np.asarray([[0.2, 0.4]])) == (False, True)
-    assert files.agreement(files.classes, [[text]], [[np.roll(text, 1, axis=1)]]) == 3 / 8
+    assert files.agreement(files.classes, [[text]] * 2, [[np.roll(text, 1, axis=1)], [text]]) == (1, 11 / 16)
+    shapes = {"ctc": text, "mask": np.ones((1, 1, 4, 4)), "argmax": np.ones((1, 8))}
+    assert {name: files.decision_of(y) for name, y in shapes.items()} == dict(zip(shapes, shapes, strict=True))
+    assert files.decision_of(text - 0.5) == "argmax"
     assert files.cosine(np.zeros(3), np.zeros(3)) == 1 and files.cosine(np.ones(3), -np.ones(3)) == pytest.approx(-1)
