@@ -77,7 +77,7 @@ def _check(model: ModelProto, where: str) -> None:
     The checker takes a serialised model, which it parses again: large tensors, three times in memory, become inputs.
     """
     try:
-        onnx.checker.check_model(_without_data(model))
+        onnx.checker.check_model(_with_types(_without_data(model)))
     except Exception as e:  # ValidationError, what pybind makes of C++'s, text that is not UTF-8
         _refuse(where, e)
 
@@ -99,6 +99,20 @@ def _without_data(model: ModelProto) -> ModelProto:
             inputs.add(t.name)
             checked.graph.input.append(onnx.helper.make_tensor_value_info(t.name, t.data_type, t.dims))
     return checked
+
+
+def _with_types(model: ModelProto) -> ModelProto:
+    """The model with any ranks of inputs and types of outputs where it has none: they are inferred, not by the checker,
+    but it asks for them.
+    """
+    graph = model.graph
+    for v in graph.output:
+        if v.type.WhichOneof("value") is None:
+            v.type.tensor_type.elem_type = TensorProto.FLOAT
+    for v in (*graph.input, *graph.output):
+        if v.type.WhichOneof("value") == "tensor_type":
+            v.type.tensor_type.shape.SetInParent()
+    return model
 
 
 def _copy(message: Any, name: str, value: Any) -> None:

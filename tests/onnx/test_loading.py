@@ -4,7 +4,7 @@ import onnx
 import pytest
 
 import graphq as gq
-from graphq.errors import GraphqError, InputError
+from graphq.errors import GraphError, GraphqError, InputError
 
 
 def model(text, opset=17):
@@ -58,6 +58,32 @@ def test_symbolic_dimensions_are_open_and_resolve_at_the_first_call():
 
 DATA_DEPENDENT = """net (float[6] x) => (float[n] y, int64[1, n] i) {
     r = Relu(x)  i = NonZero(r)  z = Squeeze(i)  picked = Gather(r, z)  y = Exp(picked) }"""
+
+
+@pytest.mark.parametrize("missing", ["output type", "output shape", "input shape"])
+def test_types_that_the_file_leaves_out_are_inferred(missing):
+    """As ONNX Runtime does, which also takes such files; the checker does not."""
+    m = model("""net (float[n, 3] x) => (float[n, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> {
+        z = MatMul (x, w)  y = Relu (z) }""")
+    value = m.graph.input[0] if missing == "input shape" else m.graph.output[0]
+    if missing == "output type":
+        value.ClearField("type")
+    else:
+        value.type.tensor_type.ClearField("shape")
+    g = gq.load_onnx(m)
+    assert g.inputs[0].shape == (None if missing == "input shape" else (None, 3))
+    assert str(g.outputs[0].type) == ("f32[*]" if missing == "input shape" else "f32[?,2]")
+    x = np.float32([[1, 2, 3], [-1, 0, 0]])
+    assert gq.compile(g)(x=x).tolist() == [[22, 28], [0, 0]]
+    with pytest.raises(GraphqError):
+        gq.compile(g)(x=x[:, :2])
+
+
+def test_types_that_cannot_be_inferred_are_refused():
+    m = model("net (float[3] x) => (float[3] y) { y = Relu (x) }")
+    m.graph.input[0].ClearField("type")
+    with pytest.raises(GraphError, match="net: Field 'type' of 'value_info' is required"):
+        gq.load_onnx(m)
 
 
 @pytest.mark.parametrize("x", [[1, -1, 2, 0, 3, -5], [0, 0, 7, 0, 8, 0], [0] * 6])
