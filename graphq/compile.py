@@ -4,6 +4,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -16,7 +17,7 @@ from graphq.interpret import check_array, check_inputs, merge_inputs, pack_outpu
 from graphq.ir import Graph, TensorType
 from graphq.kernels import isa as isa_levels
 from graphq.kernels.isa import Level
-from graphq.passes.pipeline import PIPELINE, run_passes
+from graphq.passes.pipeline import PIPELINE, check_passes, run_passes
 from graphq.plan import build_plan, evaluate_formulas
 from graphq.profile import Profile, profile_steps
 from graphq.rewrite import Pass, Refusal
@@ -51,6 +52,7 @@ def compile(graph: Graph, *, isa: str | None = None, threads: int | None = None,
             raise CompileError(f"{name} must be True or False, got {value!r}")
     if passes is not None and not isinstance(passes, list | tuple):
         raise GraphError(f"passes must be a list of passes, got {passes!r}")
+    check_passes(passes or ())
     require_outputs(graph)
     check_order(graph)
     return CompiledGraph(graph, isa_levels.resolve(isa, cache=cache), resolve_threads(threads), strict,
@@ -69,8 +71,8 @@ class _Compiled:
 class CompiledGraph:
     """A compiled graph: `model(x=array)` runs it, from any number of threads at a time.
 
-    `graph` is the graph after the passes. Where shapes are open, or an input is marked constant, it is that of the
-    latest new set of shapes: each makes a plan of its own, and `strict` refuses only then what needs the shapes.
+    `graph` is the graph after the passes. Where shapes are open, or an input is marked constant, each new set of shapes
+    makes a plan of its own, and `strict` refuses only then what needs the shapes; `graph` is that of the latest one.
     """
 
     def __init__(self, graph: Graph, level: Level, threads: int, strict: bool, passes: tuple[Pass, ...],
@@ -82,14 +84,30 @@ class CompiledGraph:
         self._by_shapes: dict[Shapes, _Compiled] = {}
         self._building: dict[Shapes, threading.Lock] = {}
         self._lock = threading.Lock()
-        self._fixed: _Compiled | None = None
-        if all(v.type.known and v.property != "constant" for v in self.source.inputs):
-            self._fixed = self._build(self.source)
-            self.graph, self.refusals = self._fixed.graph, self._fixed.refusals
-        else:
-            self.graph = self.source.copy()
-            self.refusals = run_passes(self.graph, self.passes)
+        fixed = all(v.type.known and v.property != "constant" for v in self.source.inputs)
+        self._fixed = self._build(self.source) if fixed else None
         self._checks = [(str(v.name), v.type.shape, v.dtype.numpy) for v in self.source.inputs]
+
+    @property
+    def graph(self) -> Graph:
+        """The graph after the passes."""
+        return self._shown[0]
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        """The near misses of the passes' rewrites."""
+        return self._shown[1]
+
+    @property
+    def _shown(self) -> tuple[Graph, list[Refusal]]:
+        made = self._latest()
+        return (made.graph, made.refusals) if made else self._without_shapes
+
+    @cached_property
+    def _without_shapes(self) -> tuple[Graph, list[Refusal]]:
+        """What the passes can do before the first call with open shapes; no run needs it."""
+        graph = self.source.copy()
+        return graph, run_passes(graph, self.passes)
 
     def __repr__(self) -> str:
         return f"<compiled graph {self.source.name}: ISA level {self.level.name}, {self.threads} threads>"
@@ -216,7 +234,6 @@ class CompiledGraph:
         self._by_shapes[key] = made
         self._building.pop(key, None)
         self._constants.update(constants)
-        self.graph, self.refusals = made.graph, made.refusals
 
     def _constant_inputs(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The arrays of the inputs marked constant; raises InputError when one differs from that of the first call."""

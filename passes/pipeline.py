@@ -65,10 +65,9 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]
     debug = os.environ.get("GRAPHQ_DEBUG", "").split(",")
     check = "verify" in debug or "PYTEST_CURRENT_TEST" in os.environ
     refusals: list[Refusal] = []
+    check_passes(passes)
     graph.keep_labels()
     for step in passes:
-        if isinstance(step, type) or not callable(step):
-            raise GraphError(f"a pass is a function or an instance of a Rewrite, got {step!r}")
         if isinstance(step, Rewrite):
             count, missed = step.apply(graph)
             refusals += missed
@@ -81,6 +80,13 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]
         if check:
             _verify_after(step, graph)
     return refusals
+
+
+def check_passes(passes: Sequence[Pass]) -> None:
+    """Raise GraphError for what is not a pass."""
+    for step in passes:
+        if isinstance(step, type) or not callable(step):
+            raise GraphError(f"a pass is a function or an instance of a Rewrite, got {step!r}")
 
 
 def _run(step: Pass, graph: Graph) -> int:

@@ -206,6 +206,24 @@ def test_open_shapes_are_taken_from_the_arrays():
         model(x=np.zeros((5, 15), np.uint8))
 
 
+def test_passes_run_for_shapes_that_are_called_or_for_a_report():
+    g, runs = gq.Graph(), []
+    g.output(g.relu(g.input("x", shape=(None,), dtype="f32")))
+
+    def count(graph):
+        runs.append(graph.inputs[0].shape)
+        return 0
+
+    model = gq.compile(g, passes=[count])
+    assert runs == []
+    assert "relu" in model.explain() and runs == [(None,)]
+    for _ in range(2):
+        model(x=np.ones(3, np.float32))
+    assert runs == [(None,), (3,)] and model.graph.inputs[0].shape == (3,)
+    with pytest.raises(gq.GraphError, match="a pass is a function"):
+        gq.compile(g, passes=[count, "count"])
+
+
 def test_shapes_that_disagree_only_at_the_call_name_the_operation():
     g = gq.Graph()
     g.output(g.add(g.input("x", shape=(None,), dtype="f32"), g.input("z", dtype="f32")))
