@@ -29,6 +29,7 @@ from typing import Any
 
 from graphq.errors import KernelError
 from graphq.kernels import codegen, isa
+from graphq.kernels.jit import Deferred
 from graphq.kernels.linker import link
 
 log = logging.getLogger("graphq")
@@ -39,7 +40,7 @@ _DIGEST = hashlib.sha256().digest_size
 _NUMBA_SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT")
 _lock = threading.RLock()
 _modules: dict[str, Module] = {}
-_marked: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {}  # by the module that runs now, under the lock
+_marked: dict[str, codegen.Marked] = {}  # by the module that runs now, under the lock
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,11 @@ def function(*parameters: str) -> Callable[[Callable[..., None]], Any]:
         return body
 
     return mark
+
+
+def exported(**intrinsics: Deferred) -> None:
+    """Mark intrinsics as functions, under these names; their parameters and results have 64 bits."""
+    _marked.update(intrinsics)
 
 
 def load(kind: str, source: str, cache: bool = True) -> Module:

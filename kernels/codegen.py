@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-Functions: TypeAlias = Mapping[str, tuple[Callable[..., None], Sequence[str]]]
-"""Functions without results, and the types of their parameters, "intp" or "uintp", by name."""
+from graphq.kernels.jit import Deferred
+
+Marked: TypeAlias = tuple[Callable[..., None], Sequence[str]] | Deferred
+"""A function without a result and the types of its parameters, "intp" or "uintp"; or an intrinsic."""
+Functions: TypeAlias = Mapping[str, Marked]
 
 _ENTRY = """
 declare i32 @"{native}"(ptr, ptr{kinds})
@@ -32,7 +35,8 @@ def whole_module(functions: Functions) -> Any:
     """Give LLVM's module of the functions, optimised; nothing else can be seen from outside."""
     import llvmlite.binding as llvm
 
-    whole, *others = (_module(name, *given) for name, given in functions.items())
+    whole, *others = (_emitted(name, x) if isinstance(x, Deferred) else _lowered(name, *x)
+                      for name, x in functions.items())
     for other in others:
         whole.link_in(other)
     for x in (*whole.functions, *whole.global_variables):
@@ -57,7 +61,27 @@ def target_machine() -> Any:
         cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
 
 
-def _module(name: str, body: Callable[..., None], parameters: Sequence[str]) -> Any:
+def _emitted(name: str, intrinsic: Deferred) -> Any:
+    """LLVM's module of an intrinsic as a function, for which Numba has nothing to do."""
+    import llvmlite.binding as llvm
+    from llvmlite import ir
+    from numba.core import types
+
+    from graphq.kernels.frontend import contexts
+
+    typing, target = contexts()
+    kind = intrinsic.made
+    signature, code = kind.body(typing, *[types.intp] * kind.count)
+    module = target.codegen()._create_empty_module(name)
+    word, none = ir.IntType(64), signature.return_type == types.void
+    function = ir.Function(module, ir.FunctionType(ir.VoidType() if none else word, [word] * len(signature.args)), name)
+    builder = ir.IRBuilder(function.append_basic_block())
+    result = code(target, builder, signature, function.args)
+    builder.ret_void() if none else builder.ret(result)
+    return llvm.parse_assembly(str(module))
+
+
+def _lowered(name: str, body: Callable[..., None], parameters: Sequence[str]) -> Any:
     """LLVM's module of a function that C can call as `name`."""
     import llvmlite.binding as llvm
     from numba.core import types

@@ -45,8 +45,10 @@ class Intrinsic(Called):
     def __init__(self, body: Callable[..., Any], literals: bool) -> None:
         super().__init__(body)
         self.literals = literals
-        signature = utils.pysignature(body)
-        self.parameters = signature.replace(parameters=list(signature.parameters.values())[1:])
+        _typing, *others = utils.pysignature(body).parameters.values()
+        self.count = len(others)
+        open_ended = any(x.kind == x.VAR_POSITIONAL for x in others)  # Numba would make a tuple of them
+        self.parameters = None if open_ended else utils.pysignature(body).replace(parameters=others)
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         """The signature of a call, or None."""

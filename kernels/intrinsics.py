@@ -18,8 +18,10 @@ I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 BYTES = I8.as_pointer()
 
-HEADER_WORDS = 18
-"""Words of an argument block before those of its slots; what they say is the kernel's matter."""
+FUNCTIONS = 18
+"""The word of an argument block with the address of a table of functions (`outputs`)."""
+HEADER_WORDS = 19
+"""Words of an argument block before those of its slots; what the first ones say is the kernel's matter."""
 
 
 def c64(n: int) -> ir.Constant:
@@ -105,6 +107,22 @@ def call_block(_typing: Any, function: Any, args: Any, index: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.uintp, types.uintp, types.intp), codegen
+
+
+def outer(number: int) -> Any:
+    """Make the intrinsic (args, ...) -> intp that calls function `number` of the table in the word FUNCTIONS."""
+
+    @intrinsic
+    def call(_typing: Any, *values: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            table = invariant_load(builder, builder.add(values[0], c64(8 * FUNCTIONS)), I64, 8)
+            function = invariant_load(builder, builder.add(table, c64(8 * number)), I64, 8)
+            kind = ir.FunctionType(I64, [I64] * len(values))
+            return builder.call(pointer(builder, function, kind), values)
+
+        return types.intp(types.uintp, *[types.intp] * (len(values) - 1)), codegen
+
+    return call
 
 
 @intrinsic

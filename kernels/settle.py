@@ -16,7 +16,6 @@ import numpy as np
 from llvmlite import ir
 
 from graphq.kernels import cache as modules
-from graphq.kernels.expression import Store
 from graphq.kernels.intrinsics import (
     F32,
     I8,
@@ -75,19 +74,12 @@ def load_literal(kind: str, cache: bool) -> Any:
     return modules.load(name, _MODULE.format(kind=name), cache=cache)
 
 
-UNSETTLED = {"imports": "", "rewrite": "", "words": ""}
-
-
-def settling(store: Store) -> dict[str, str]:
-    """Text for a block function whose store has `near`: imports, the functions of a column, and its words."""
-    names = ("w_scale", "w_zp", "start")
-    functions = "".join(f"{name} = factor(STORE, {n})\n" for n, name in enumerate(names))
-    return {
-        "imports": "from graphq.kernels.settle import WORDS_BYTES, first_bit, ties_of\n"
-                   "from graphq.kernels.vector import factor\n",
-        "rewrite": "rewrite = epilogue(STORE, 1, literal=True)\n" + functions,
-        "words": "words = stack(WORDS_BYTES)\n    store_s64(words, frame)\n    store_s64(words + 16, word(args, 17))",
-    }
+SETTLING = {
+    "imports": "from graphq.kernels.settle import WORDS_BYTES, first_bit, ties_of\n",
+    "words": "words = stack(WORDS_BYTES)\n    store_s64(words, frame)\n    store_s64(words + 16, word(args, 17))",
+}
+"""Text for a block function of Stores that have `near`: imports, and its words."""
+UNSETTLED = {"imports": "", "words": ""}
 
 
 @intrinsic
