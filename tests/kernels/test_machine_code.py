@@ -11,6 +11,7 @@ from assembly import recorded
 from graphq.errors import KernelError
 from graphq.kernels import cache, eltwise, isa, matmul
 from graphq.kernels import machine_code as mc
+from graphq.kernels.cache import Module
 from graphq.kernels.expression import Store, acc, load
 from graphq.kernels.registry import KERNELS
 
@@ -219,7 +220,7 @@ def test_counts_are_those_of_the_assembly(level):
         made = list(steps(isa.resolve(level)))
     for step in made:
         for module in step.keep if isinstance(step.keep, tuple) else (step.keep,):
-            for name, function in module.functions.items() if module else ():
+            for name, function in module.functions.items() if isinstance(module, Module) else ():
                 if module.name in texts:
                     assert mc.count([function.address]) == counted(texts[module.name], name), (step.name, name)
 
