@@ -263,8 +263,8 @@ class Graph:
         return rebuilt, flat(self)
 
     def nodes_of(self, ops: Iterable[str]) -> list[Node]:
-        """The nodes of the operations of these names, in graph order."""
-        return sorted((n for op in ops for n in self._by_op.get(op, ())), key=PLACE)
+        """The nodes of the operations of these names; in no particular order, as `key=PLACE` sorts them."""
+        return [n for op in ops for n in self._by_op.get(op, ())]
 
     def has_name(self, name: str) -> bool:
         """Whether a value of the graph has that name."""

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -209,17 +209,45 @@ class Matcher:
         return reason is None
 
 
-def roots(p: PatternLike) -> frozenset[str] | None:
-    """The ops whose result the pattern can match; None for any."""
-    if isinstance(p, Var):
+def roots(p: PatternLike, graph: Graph, *, near: bool) -> Collection[Node]:
+    """The nodes that can be the last of a match, each once, as far as operations tell; `near`: of near misses too."""
+    found = _makers(p, graph, near)
+    return graph.nodes if found is None else found
+
+
+def _makers(p: PatternLike | None, graph: Graph, near: bool) -> Collection[Node] | None:
+    """The nodes whose result the pattern can match; None for any value, inputs among them."""
+    if p is None or isinstance(p, Var):
         return None
-    if isinstance(p, OpPattern):
-        return frozenset(p.ops)
-    inner = p.alternatives if isinstance(p, AnyOf) else () if p.inner is None else (p.inner,)
-    found = [roots(x) for x in inner]
-    if None in found:
-        return None
-    return frozenset(p.ops if isinstance(p, Repeat) else ()).union(*(ops for ops in found if ops is not None))
+    if isinstance(p, AnyOf):
+        choices = [_makers(x, graph, near) for x in p.alternatives]
+        return None if None in choices else {n for nodes in choices if nodes for n in nodes}
+    found = graph.nodes_of(p.ops)
+    if isinstance(p, Repeat):
+        first = _makers(p.inner, graph, near)
+        return found if p.inner is None else None if first is None else _followed(p.ops, first)
+    for x in () if near else p.operands or ():  # by the rarest operation of the pattern
+        makers = _makers(x, graph, near) if found else None
+        users = None if makers is None else list(dict.fromkeys(_users(p.ops, makers)))
+        found = found if users is None or len(found) <= len(users) else users
+    return found
+
+
+def _users(ops: Container[str], nodes: Iterable[Node]) -> Iterator[Node]:
+    """The nodes of `ops` that use results of `nodes`."""
+    for user in (u.node for n in nodes for out in n.outputs for u in out.uses):
+        if user is not None and user.op.name in ops:
+            yield user
+
+
+def _followed(ops: Container[str], nodes: Iterable[Node]) -> set[Node]:
+    """The nodes, and all to which nodes of `ops` lead from them."""
+    found = set(nodes)
+    front = found
+    while front:
+        front = set(_users(ops, front)) - found
+        found |= front
+    return found
 
 
 def _no_reason() -> str:

@@ -29,6 +29,7 @@ from typing import Any, TypeAlias
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.match import Match, Matcher, Reason, roots
+from graphq.node import PLACE
 from graphq.pattern import ANY, PatternBuilder, PatternLike, Var
 
 __all__ = ["ANY", "Match", "Matcher", "Pass", "PatternBuilder", "PatternLike", "Refusal", "Rewrite", "Var"]
@@ -91,15 +92,14 @@ class Rewrite:
             raise GraphError(f"{self.name}.pattern: the name '{reserved.pop()}' is not free for a variable")
         known = {*names, "g", "match"}
         pattern = self.pattern(PatternBuilder(), *(Var(n) for n in names))
-        return _Form(pattern, roots(pattern), _wanted(self, "check", known), _wanted(self, "replace", known))
+        return _Form(pattern, _wanted(self, "check", known), _wanted(self, "replace", known))
 
 
 @dataclass(frozen=True)
 class _Form:
-    """A rewrite's pattern, the operations that can be its root (None: all), and what its methods want to be given."""
+    """A rewrite's pattern, and what its methods want to be given."""
 
     pattern: PatternLike
-    roots: frozenset[str] | None
     check: tuple[str, ...]
     replace: tuple[str, ...]
 
@@ -130,8 +130,8 @@ class _Application:
 
     def _round(self) -> int:
         """Visit every node that can be a root once, the last first; the number of rewrites."""
-        count, roots = 0, self.form.roots
-        for node in reversed(list(self.graph.nodes) if roots is None else self.graph.nodes_of(roots)):
+        count = 0
+        for node in sorted(roots(self.form.pattern, self.graph, near=self.explain), key=PLACE, reverse=True):
             if not node.removed:
                 count += self._visit(node)
         return count

@@ -24,7 +24,8 @@ DEQUANTIZES = ("dequantize", "dynamic_dequantize")
 
 def ends_chain(node: Node) -> str | None:
     """A reason why an epilogue ends before `node`, or None; empty for a dequantize that the next partition needs."""
-    if node.op.name in DEQUANTIZES and any(user.op.name in ANCHORS for user in node.output.users):
+    if node.op.name in DEQUANTIZES and any(
+            u.node is not None and u.node.op.name in ANCHORS for u in node.output.uses):
         return ""
     return refuses(node)
 

@@ -1,0 +1,69 @@
+"""Which nodes a rewrite visits: all that its pattern can match, and few others."""
+import numpy as np
+import pytest
+
+from graphq.ir import Graph
+from graphq.match import Matcher, roots
+from graphq.pattern import PatternBuilder, Var
+from graphq.text import parse
+
+A, B = map(Var, "ab")
+P = PatternBuilder()
+PATTERNS = {
+    "any": A,
+    "one op": P.relu(A),
+    "one of ops": P.any_of("relu", "tanh")(A),
+    "nested": P.relu(P.add(A, B)),
+    "an operand of any op": P.add(A, P.relu(B)),
+    "two operands": P.add(P.exp(A), P.relu(B)),
+    "optional": P.relu(P.optional("tanh", A)),
+    "alternatives": P.any_of(P.relu(P.exp(A)), P.add(A, P.tanh(B))),
+    "chain": P.repeat(["relu", "add"], P.exp(A), max=4),
+    "chain without a beginning": P.repeat(["relu", "add"], max=4),
+    "chain within": P.tanh(P.repeat(["relu", "add"], P.exp(A), max=4)),
+    "any operands": P.add(...),
+}
+
+
+def random_graph(seed):
+    rng, g = np.random.default_rng(seed), Graph()
+    values = [g.input(name, dtype="f32", shape=(2,)) for name in "xy"]
+    for _ in range(30):
+        op = rng.choice(["relu", "tanh", "exp", "add"])
+        operands = [values[max(0, len(values) - 1 - int(rng.integers(4)))] for _ in range(2 if op == "add" else 1)]
+        values.append(getattr(g, op)(*operands))
+    for v in values:
+        if not v.uses:
+            g.output(v)
+    return g
+
+
+@pytest.mark.parametrize("pattern", PATTERNS.values(), ids=PATTERNS)
+def test_roots_leave_out_no_match(pattern):
+    for seed in range(30):
+        g = random_graph(seed)
+        matched = {n for n in g.nodes if any(True for _ in Matcher(pattern).matches(g, n))}
+        few, more = (list(roots(pattern, g, near=near)) for near in (False, True))
+        assert len(few) == len(set(few)) and len(more) == len(set(more))
+        assert matched <= set(few) <= set(more)
+
+
+@pytest.mark.parametrize("pattern, few, more", [
+    ("one op", "135", "135"),
+    ("nested", "3", "135"),
+    ("two operands", "2", "2"),
+    ("chain", "023", "023"),
+    ("chain within", "4", "4"),
+])
+def test_roots_are_few(pattern, few, more):
+    g = parse("""graph(x: f32[4], y: f32[4]) {
+                   %0 = exp(x)
+                   %1 = relu(y)
+                   %2 = add(%0, %1)
+                   %3 = relu(%2)
+                   %4 = tanh(%3)
+                   %5 = relu(%4)
+                   return %5
+                 }""")
+    for near, wanted in ((False, few), (True, more)):
+        assert "".join(sorted(str(g.nodes.index(n)) for n in roots(PATTERNS[pattern], g, near=near))) == wanted
