@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from graphq.anchors import ANCHORS, lower_partition
 from graphq.ir import Graph, Node
 from graphq.kernels.isa import Level
 from graphq.plan_builder import PlanBuilder
+from graphq.reference_steps import reference_steps
 from graphq.reorder_steps import NATIVE
 from graphq.runtime import VIEWS, Buffer, Plan, PythonStep
 
@@ -21,7 +21,8 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
     for node in graph.nodes:
         _node(b, node)
     _copies(b)
-    return Plan(tuple(b.buffers), tuple(b.steps), tuple(v.type for v in graph.outputs), threads, level.name)
+    return Plan(tuple(b.buffers), tuple(b.steps), tuple(v.type for v in graph.outputs), threads, level.name,
+                tuple(b.errors))
 
 
 def _node(b: PlanBuilder, node: Node) -> None:
@@ -37,16 +38,7 @@ def _node(b: PlanBuilder, node: Node) -> None:
     elif node.op.name in NATIVE:
         NATIVE[node.op.name](b, node)
     else:
-        inputs = tuple(None if v is None else b.of[v] for v in node.inputs)
-        shapes = tuple(None if v is None else v.type.dims for v in node.inputs)
-        b.steps.append(PythonStep(b.graph.describe(node), partial(_reference, node, shapes), inputs,
-                                  tuple(b.result(v) for v in node.outputs)))
-
-
-def _reference(node: Node, shapes: tuple[tuple[int, ...] | None, ...], *arrays: np.ndarray | None) -> Any:
-    """The node's reference; a view's buffer has the shape of what it views."""
-    args = (x if x is None or s is None else x.reshape(s) for x, s in zip(arrays, shapes, strict=True))
-    return node.op.reference(*args, **node.attrs)
+        reference_steps(b, node)
 
 
 def _copies(b: PlanBuilder) -> None:

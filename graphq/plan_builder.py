@@ -6,7 +6,7 @@ import numpy as np
 from graphq.ir import Graph, TensorType, Value
 from graphq.kernels.isa import Level
 from graphq.kernels.registry import Step as KernelStep
-from graphq.runtime import VIEWS, Buffer, NativeStep, Ref, Step
+from graphq.runtime import VIEWS, Buffer, MakeError, NativeStep, Ref, Step
 
 
 class PlanBuilder:
@@ -16,6 +16,7 @@ class PlanBuilder:
         self.graph, self.level, self.threads, self.cache = graph, level, threads, cache
         self.buffers: list[Buffer] = []
         self.steps: list[Step] = []
+        self.errors: list[MakeError] = []
         self.of: dict[Value, int] = {}
         for k, v in enumerate(graph.inputs):
             self.of[v] = self.add(Buffer("input", v.type.nbytes, v.type, k))
@@ -32,6 +33,11 @@ class PlanBuilder:
     def temporary(self, nbytes: int) -> int:
         """A buffer in the arena."""
         return self.add(Buffer("arena", nbytes))
+
+    def report(self, make: MakeError) -> int:
+        """A buffer of one s64, where a step stores what is wrong, not 0; `make` gives the error that a run raises."""
+        self.errors.append(make)
+        return self.add(Buffer("report", 8, index=len(self.errors) - 1))
 
     def native(self, step: KernelStep, words: list[int | Ref]) -> None:
         """Add a kernel's step, unless it has nothing to do; one block, little work, or no second thread: serially."""

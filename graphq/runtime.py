@@ -7,6 +7,7 @@ outputs, at each call. Neighbouring native steps run in one call; a Python step 
 """
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -36,9 +37,9 @@ class Ref(NamedTuple):
 
 @dataclass(frozen=True)
 class Buffer:
-    """`place` is "input" or "output" (`index` says which), "constant" (`data`) or "arena"."""
+    """`place` is "input", "output" or "report" (`index` says which), "constant" (`data`) or "arena"."""
 
-    place: Literal["input", "output", "constant", "arena"]
+    place: Literal["input", "output", "report", "constant", "arena"]
     nbytes: int
     type: TensorType | None = None
     index: int = 0
@@ -76,17 +77,20 @@ class PythonStep:
 
 
 Step: TypeAlias = NativeStep | PythonStep
+MakeError: TypeAlias = Callable[[int], Exception]
+"""The error of a number that a step reported."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Buffers, steps in order, and the buffer that each graph output is returned from."""
+    """Buffers, steps in order, and what a run raises when a step stored a number other than 0 in a report."""
 
     buffers: tuple[Buffer, ...]
     steps: tuple[Step, ...]
     output_types: tuple[TensorType, ...]
     threads: int
     level: str = ""
+    errors: tuple[MakeError, ...] = ()
 
 
 def plan_arena(buffers: Sequence[Buffer], steps: Sequence[Step]) -> tuple[dict[int, int], int]:
@@ -143,6 +147,7 @@ class _Instance:
         self.arena = self.room[start:start + size]
         base = self.room.ctypes.data + start
         native = [s for s in plan.steps if isinstance(s, NativeStep)]
+        self.reports = (ctypes.c_int64 * len(plan.errors))()
         self.words = np.zeros(max(1, sum(len(s.words) for s in native)), np.int64)
         self.patches: list[_Patch] = []
         inputs = sum(b.place == "input" for b in plan.buffers)
@@ -168,6 +173,8 @@ class _Instance:
         buffer = plan.buffers[word.buffer]
         if buffer.place == "arena":
             return base + offsets[word.buffer] + word.offset
+        if buffer.place == "report":
+            return ctypes.addressof(self.reports) + 8 * buffer.index
         if buffer.place == "constant":
             assert buffer.data is not None
             return buffer.data.ctypes.data + word.offset
@@ -239,6 +246,9 @@ class Runner:
     def _run(self, instance: _Instance, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         for part in instance.segments:
             self._segment(part, instance, inputs, outputs)
+        for number, make in zip(instance.reports, self.plan.errors, strict=True):
+            if number:
+                raise make(number)
 
     def _segment(self, part: shell.Table | PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
                  outputs: Sequence[np.ndarray]) -> None:

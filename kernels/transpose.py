@@ -218,22 +218,32 @@ def deinterleaving(itemsize: int, ways: int) -> Callable[[int, int], None]:
     return _weaving(itemsize, ways, True)
 
 
+def row_copier() -> Callable[[int, int, int], None]:
+    """Make the function (source, target, nbytes) that copies a row."""
+    line, short = _line(False), _line(True)
+
+    @njit
+    def copy(x: int, y: int, nbytes: int) -> None:
+        for k in range(0, nbytes - 63, 64):
+            line(x + k, y + k, 64)
+        if nbytes >= 64:
+            line(x + nbytes - 64, y + nbytes - 64, 64)
+        else:
+            short(x, y, nbytes)
+
+    return copy
+
+
 def copying() -> Callable[[int, int], None]:
     """Make the block function that copies rows."""
-    line, short = _line(False), _line(True)
+    copy = row_copier()
 
     @njit
     def block(args: int, index: int) -> None:
         source, target, first, last = _place(args, index)
         nbytes, stride, step = word(args, 3), word(args, 4), word(args, 5)
         for i in range(first, last):
-            x, y = source + i * stride, target + i * step
-            for k in range(0, nbytes - 63, 64):
-                line(x + k, y + k, 64)
-            if nbytes >= 64:
-                line(x + nbytes - 64, y + nbytes - 64, 64)
-            else:
-                short(x, y, nbytes)
+            copy(source + i * stride, target + i * step, nbytes)
 
     return block
 
@@ -260,23 +270,31 @@ class Loops:
     outer: tuple[Axis, ...]
 
 
-def merged(shape: Sequence[int], order: Sequence[int], itemsize: int) -> list[Axis]:
-    """The axes of the result, those of 1 left out, and neighbours in both tensors as one."""
+def dense(shape: Sequence[int], itemsize: int) -> list[int]:
+    """The bytes from element to element along each axis of a dense tensor."""
+    return [itemsize * prod(shape[d + 1:]) for d in range(len(shape))]
+
+
+def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> list[Axis]:
+    """The axes of a dense result with these strides in the source, those of 1 left out, neighbours in both as one."""
     axes: list[Axis] = []
-    target = itemsize
-    for d in reversed(order):
-        source, size = itemsize * prod(shape[d + 1:]), shape[d]
+    for size, source, target in zip(reversed(sizes), reversed(strides), reversed(dense(sizes, itemsize)), strict=True):
         if axes and source == axes[0].source * axes[0].size:
             axes[0] = Axis(size * axes[0].size, axes[0].source, axes[0].target)
         elif size != 1:
             axes.insert(0, Axis(size, source, target))
-        target *= size
     return axes
+
+
+def transposed(shape: Sequence[int], order: Sequence[int], itemsize: int) -> list[Axis]:
+    """The merged axes of a transpose."""
+    strides = dense(shape, itemsize)
+    return merged([shape[d] for d in order], [strides[d] for d in order], itemsize)
 
 
 def loops(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Loops:
     """Choose the loops of a transpose of non-empty tensors."""
-    axes = merged(shape, order, itemsize)
+    axes = transposed(shape, order, itemsize)
     if axes and axes[-1].source == itemsize:
         itemsize *= axes.pop().size
     if not axes:
@@ -296,7 +314,7 @@ def loops(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Loops:
 
 def is_view(shape: Sequence[int], order: Sequence[int]) -> bool:
     """Whether the result has the elements of the source in their order."""
-    return 0 in shape or len(merged(shape, order, 1)) <= 1
+    return 0 in shape or len(transposed(shape, order, 1)) <= 1
 
 
 def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, *, threads: int = 1,
@@ -306,7 +324,31 @@ def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, *,
     The caller fills in word 0, the source, and 1, the target; they must not overlap. No blocks for empty tensors.
     """
     x = loops([1 if 0 in shape else d for d in shape], order, itemsize)
-    batch = 0 if 0 in shape else prod(a.size for a in x.outer)
+    return _planned(x, 0 in shape, threads, cache)
+
+
+def run_bytes(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+    """How many bytes lie together in a source with these strides and in a dense result."""
+    axes = merged(sizes, strides, itemsize)
+    return itemsize * (axes[-1].size if axes and axes[-1].source == itemsize else 1)
+
+
+def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: int, *, threads: int = 1,
+                      cache: bool = True) -> Step:
+    """Plan the copy to a dense tensor of `sizes` from elements that lie `strides` bytes apart, backwards too.
+
+    The caller fills in word 0, the first element in the source, and 1, the target; they must not overlap.
+    """
+    axes, nbytes = merged(sizes, strides, itemsize), run_bytes(sizes, strides, itemsize)
+    if nbytes > itemsize:
+        axes.pop()
+    rows = axes.pop() if axes else Axis(1, 0, 0)
+    x = Loops("copying", (), rows.size, nbytes, rows.source, rows.target, tuple(axes))
+    return _planned(x, 0 in sizes, threads, cache)
+
+
+def _planned(x: Loops, empty: bool, threads: int, cache: bool) -> Step:
+    batch = 0 if empty else prod(a.size for a in x.outer)
     unit = 1 if x.maker == "copying" else 64
     words = [w for a in reversed(x.outer) for w in (a.size, a.source, a.target)]
     cycles = x.columns * 0.1 * (1 if x.maker == "copying" else x.of[0])

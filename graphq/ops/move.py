@@ -31,10 +31,17 @@ def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
     Raises GraphError for an index outside.
     """
     size = src.shape[axis]
-    if indices.size and not (-size <= indices.min() and indices.max() < size):
-        raise GraphError(f"gather: indices must be in [{-size}, {size - 1}] for axis {axis} of shape "
-                         f"{show(src.shape)}, got [{indices.min()}, {indices.max()}]")
+    outside = indices[(indices < -size) | (indices >= size)]
+    if outside.size:
+        raise index_error(src.shape, axis, int(outside[0]))
     return np.asarray(np.take(src, indices, axis=axis))
+
+
+def index_error(shape: tuple[int, ...], axis: int, index: int) -> GraphError:
+    """The error of a gather with an index outside of the axis."""
+    size = shape[axis]
+    return GraphError(f"gather: indices must be in [{-size}, {size - 1}] for axis {axis} of shape {show(shape)}, "
+                      f"got {index}")
 
 
 def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ...], ends: tuple[int, ...],
@@ -51,11 +58,11 @@ def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ..
         raise GraphError(f"axes must be different ones, got {list(axes)} for {src}")
     for k, *limits in zip(normal, starts, ends, steps, strict=True):
         size = src.shape[k]
-        out[k] = None if size is None else len(range(*_bounds(size, *limits)))
+        out[k] = None if size is None else len(range(*bounds(size, *limits)))
     return TensorType(src.dtype, tuple(out))
 
 
-def _bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:
+def bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:
     """ONNX's clamping: numbers from the end are negative, and what lies outside is the end itself."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
     start, end = (x + size if x < 0 else x for x in (start, end))
@@ -66,7 +73,7 @@ def _bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:
 def slice_(src: Array, *, axes: list[int], starts: list[int], ends: list[int], steps: list[int]) -> Array:
     """The elements from start to before end in steps, along each of `axes` (ONNX Slice)."""
     for axis, *limits in zip(axes, starts, ends, steps, strict=True):
-        start, end, step = _bounds(src.shape[axis], *limits)
+        start, end, step = bounds(src.shape[axis], *limits)
         src = np.moveaxis(np.moveaxis(src, axis, 0)[slice(start, None if end < 0 else end, step)], 0, axis)
     return src
 

@@ -1,0 +1,89 @@
+"""Compiled slices and gathers: copies by kernels, equal to the reference."""
+import numpy as np
+import pytest
+from compiled import compiled_beside_reference
+from guarded_memory import guarded
+
+import graphq as gq
+from graphq.errors import GraphError
+from graphq.kernels.transpose import dense, plan_strided_copy, run_bytes
+
+SLICES = [  # shape, axes, starts, ends, steps
+    ((1, 40, 3, 8, 15), [2], [1], [2], [1]),
+    ((6, 7, 33), [0, 2], [-1, 30], [-99, 3], [-2, -1]),
+    ((5, 9, 20), [-2], [2], [-1], [3]),
+    ((4, 70), [0, 1], [1, 3], [3, 69], [1, 1]),
+    ((4, 6), [0], [3], [1], [1]),
+    ((130,), [0], [-1], [-200], [-1]),
+]
+
+
+def sliced(shape, axes, starts, ends, steps, dtype="f32"):
+    g = gq.Graph()
+    x = g.input("x", dtype=dtype, shape=shape)
+    g.output(g.slice(x, axes=axes, starts=starts, ends=ends, steps=steps), name="y")
+    return g
+
+
+def gathered(shape, axis, indices, dtype="f32", index="s64"):
+    g = gq.Graph()
+    x, i = g.input("x", dtype=dtype, shape=shape), g.input("i", dtype=index, shape=indices)
+    g.output(g.gather(x, i, axis=axis), name="y")
+    return g
+
+
+@pytest.mark.parametrize("case", SLICES)
+@pytest.mark.parametrize("dtype", ["u8", "f32", "s64", "boolean"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_slices(case, dtype, threads):
+    got, want, text = compiled_beside_reference(sliced(*case, dtype=dtype), None, threads)
+    assert (got == want).all() and ("copying" in text or not got.size)
+
+
+def test_slices_of_many_elements_that_lie_apart_are_numpys():
+    g = sliced((100, 64), [1], [0], [64], [2])
+    model = gq.compile(g)
+    assert "NumPy reference" in model.explain()
+    x = np.arange(6400, dtype=np.float32).reshape(100, 64)
+    assert (model(x=x) == x[:, ::2]).all()
+
+
+@pytest.mark.parametrize("shape,axis,count", [((50, 70), 0, (3, 4)), ((3, 20, 7, 5), 1, (9,)), ((2, 3, 5), -1, ()),
+                                              ((40,), 0, (6,)), ((2000, 8), 0, (900,))])
+@pytest.mark.parametrize("dtype,index", [("f32", "s64"), ("u8", "s32"), ("boolean", "s64")])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_gathers(shape, axis, count, dtype, index, threads):
+    model = gq.compile(gathered(shape, axis, count, dtype, index), threads=threads, strict=True)
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2, shape).astype(model.source.inputs[0].dtype.numpy)
+    i = np.asarray(rng.integers(-shape[axis], shape[axis], count), np.int64 if index == "s64" else np.int32)
+    assert (model(x=x, i=i) == np.take(x, i, axis=axis)).all() and "gathering" in model.explain()
+
+
+@pytest.mark.parametrize("index", [50, -51, 2**40, -2**63])
+def test_an_index_outside_is_an_error_and_reads_nothing(index):
+    model = gq.compile(gathered((50, 70), 0, (3,)), strict=True)
+    x = np.ones((50, 70), np.float32)
+    for _ in range(2):
+        with pytest.raises(GraphError, match=rf"must be in \[-50, 49\] for axis 0 of shape \[50,70\], got {index}$"):
+            model(x=x, i=np.asarray([1, index, 2]))
+        assert (model(x=x, i=np.asarray([1, -50, 2])) == 1).all()
+
+
+def test_gathers_of_nothing():
+    assert gq.compile(gathered((3, 0), 0, (2,)))(x=np.zeros((3, 0), np.float32), i=np.asarray([0, 2])).shape == (2, 0)
+    with pytest.raises(GraphError, match="must be in"):
+        gq.compile(gathered((0, 3), 0, (2,)))(x=np.zeros((0, 3), np.float32), i=np.asarray([0, 2]))
+
+
+def test_slices_touch_nothing_beyond_the_buffers():
+    x, out = guarded(np.arange(130, dtype=np.uint8)), guarded(np.zeros(130, np.uint8))
+    step = plan_strided_copy((130,), (-1,), 1)
+    step.run(step.arguments({0: x.ctypes.data + 129, 1: out.ctypes.data}, []))
+    assert (out == x[::-1]).all()
+
+
+def test_bytes_that_lie_together():
+    assert run_bytes((4, 5, 6), dense((4, 5, 6), 4), 4) == 480
+    assert run_bytes((4, 2, 6), dense((4, 5, 6), 4), 4) == 48
+    assert run_bytes((4, 5, 3), dense((4, 5, 6), 4), 4) == 12 and run_bytes((4, 5), (8, 40), 4) == 4
