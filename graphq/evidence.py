@@ -10,7 +10,7 @@ import numpy as np
 
 from graphq.errors import KernelError
 from graphq.kernels import machine_code, peaks
-from graphq.kernels.cache import Module
+from graphq.kernels.cache import Function, Module
 from graphq.kernels.registry import KERNELS
 from graphq.runtime import NativeStep, Plan, Ref, Runner
 
@@ -66,12 +66,14 @@ def gather(plan: Plan, k: int, cache: bool = True) -> Evidence:
 
 
 def functions(keep: object) -> Iterator[int]:
-    """The addresses of the block functions in modules, nested in tuples."""
+    """The addresses of block functions and of those in modules, nested in tuples."""
     if isinstance(keep, tuple | list):
         for part in keep:
             yield from functions(part)
     elif isinstance(keep, Module):
-        yield from (x.address for x in keep.functions.values())
+        yield from functions(tuple(keep.functions.values()))
+    elif isinstance(keep, Function):
+        yield keep.address
 
 
 def _counts(step: NativeStep) -> dict[str, int] | str:

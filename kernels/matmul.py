@@ -376,10 +376,10 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     most_tiles = max(1, (1 << 20) // max(1, rows * depth))
     each_tiles, each_panels = split(tiles, all_panels, panels, batch, worth, most_tiles)
     blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
-    literal = None if store.near is None else load_literal(reading, cache)
+    literal = None if store.near is None else getattr(load_literal(cache), f"{reading}_sum")
     header = (0, 0, row_bytes, 0, 0, batch, m, n, row_bytes, each_tiles * rows, each_panels, rows, panels,
               tile.TILE.address, tail.TILE.address, setup.address if setup else 0,
-              literal.LITERAL.address if literal else 0, 0, 0 if table is None else table.ctypes.data)
+              literal.address if literal else 0, 0, 0 if table is None else table.ctypes.data)
     return Step(kernel.name, block.BLOCK.address, header, blocks, (block, outputs, table, tile, tail, literal),
                 batch * m * n * k * taps, serial=worth == 1)
 

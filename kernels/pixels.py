@@ -207,9 +207,9 @@ def plan_pixels(name: str, store: Store, tile: Module, image_bytes: int, pixels:
     share = -(-channels // (max(1, parts // max(1, rows)) * 64)) * 64
     width = max(1, channels if whole else min(CHANNELS, share, channels))
     blocks = batch * -(-m // each) * -(-channels // width)
-    literal = None if store.near is None else load_literal("pixels", cache)
+    literal = None if store.near is None else load_literal(cache).pixels_sum
     step = max(1, min(MOST_ROWS, CHANNELS // (width * unit))) * unit
     header = (0, 0, image_bytes, pixels, batch, m, channels, each, width, step, tile.TILE.address, 0, *chunk, 0, 0,
-              literal.LITERAL.address if literal else 0, 0, 0 if table is None else table.ctypes.data)
+              literal.address if literal else 0, 0, 0 if table is None else table.ctypes.data)
     return Step(name, made.BLOCK.address, header, blocks, (made, outputs, table, tile, literal), macs,
                 serial=parts == 1)
