@@ -2,15 +2,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from graphq.anchors import lower_partition
 from graphq.coverage import coverage
-from graphq.evidence import Evidence
 from graphq.ir import Graph, Node
 from graphq.kernels.isa import Level
 from graphq.reorder_steps import NATIVE, kilobytes, reorder_text
 from graphq.rewrite import Refusal
 from graphq.runtime import VIEWS, NativeStep, Plan, PythonStep
+
+if TYPE_CHECKING:
+    from graphq.evidence import Evidence
 
 
 def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level: Level, threads: int,
