@@ -18,6 +18,8 @@ import tempfile
 import time
 from typing import Any
 
+from model_files import BYTECODE
+
 CHILD = """
 import json, sys, time
 options = json.loads(sys.argv[1])
@@ -48,7 +50,7 @@ print(json.dumps({**{n: b - a for n, a, b in zip(names, t, t[1:])},
 
 def run_once(folder: str, options: dict[str, Any]) -> dict[str, float]:
     """The child's times and counts, and the time of its whole life."""
-    environment = {**os.environ, "GRAPHQ_CACHE_DIR": folder}
+    environment = {**os.environ, **BYTECODE, "GRAPHQ_CACHE_DIR": folder}
     start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", CHILD, json.dumps(options)], env=environment,
                           capture_output=True, text=True, check=False)

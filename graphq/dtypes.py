@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import ml_dtypes
@@ -36,12 +37,12 @@ class DType:
         """Bytes an element takes in memory; those of 2 and 4 bits take one, as in ml_dtypes."""
         return self.numpy.itemsize
 
-    @property
+    @cached_property
     def min(self) -> float:
         """The least finite value."""
         return self._limit("min")
 
-    @property
+    @cached_property
     def max(self) -> float:
         """The greatest finite value."""
         return self._limit("max")

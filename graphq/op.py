@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -83,7 +84,7 @@ class Op:
         """The name in reports; an op that stands for those of another library says for which."""
         return f"{self.name} {attrs['op_type']}" if "op_type" in self.attributes else self.name
 
-    @property
+    @cached_property
     def signature(self) -> inspect.Signature:
         """How its builder method is called: operands by place, attributes and `name` by keyword."""
         P = inspect.Parameter
@@ -189,6 +190,8 @@ def lookup(name: str) -> Op:
 
 def normalise(annotation: Any, value: Any, name: str) -> Any:
     """`value` in the normal form of `annotation` (lists become tuples); raises GraphError when it does not fit."""
+    if type(annotation) is type:
+        return _scalar(annotation, value, name)
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:

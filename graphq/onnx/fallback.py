@@ -121,8 +121,15 @@ def run(model: bytes, srcs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ..
 
 def since_version(op_type: str, domain: str, opset: int, where: str) -> int:
     """The version of the operator that the opset has; raises GraphError for an operator that ONNX does not know."""
+    version = _since(op_type, domain, opset)
+    if version is None:
+        raise GraphError(f"{where}: no operator {op_type} in version {opset} of domain '{domain or 'ai.onnx'}'")
+    return version
+
+
+@lru_cache(4096)
+def _since(op_type: str, domain: str, opset: int) -> int | None:
     try:
         return int(onnx.defs.get_schema(op_type, opset, domain).since_version)
     except onnx.defs.SchemaError:
-        raise GraphError(f"{where}: no operator {op_type} in version {opset} of domain '{domain or 'ai.onnx'}'"
-                         ) from None
+        return None

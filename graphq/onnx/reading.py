@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from math import prod
 from typing import Any, NoReturn, TypeAlias
 
 import onnx
@@ -18,7 +19,7 @@ MAX_BYTES = 2**31 - 1
 """protobuf's own limit of a message."""
 
 LARGE = 1 << 12
-"""Bytes from which on the checker need not see a tensor's data: `array_of` looks at data itself."""
+"""Elements from which on the checker need not see a tensor's data: `array_of` looks at data itself."""
 
 MAX_NODES = 200_000
 """Nodes of a model, functions expanded and bodies included."""
@@ -93,7 +94,7 @@ def _without_data(model: ModelProto) -> ModelProto:
             _copy(checked.graph, field.name, value)
     inputs = {v.name for v in graph.input}
     for t in graph.initializer:
-        if t.data_location != TensorProto.EXTERNAL and t.ByteSize() < LARGE:
+        if t.data_location != TensorProto.EXTERNAL and prod(t.dims) < LARGE:
             checked.graph.initializer.append(t)
         elif t.name not in inputs:
             inputs.add(t.name)

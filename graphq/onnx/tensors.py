@@ -28,9 +28,13 @@ def array_of(tensor: TensorProto, folder: str | None, where: str) -> np.ndarray:
     check_size(tensor.dims, where)
     if tensor.data_location == TensorProto.EXTERNAL:
         tensor = _with_data(tensor, folder, where)
-    size = math.prod(tensor.dims)
-    if tensor.HasField("raw_data") and len(tensor.raw_data) != _bytes(size, dtype.bits, dtype.itemsize):
-        raise GraphError(f"{where}: {len(tensor.raw_data)} bytes do not fit {dtype}{list(tensor.dims)}")
+    if tensor.HasField("raw_data"):
+        raw = tensor.raw_data  # each access is a copy
+        if len(raw) != _bytes(math.prod(tensor.dims), dtype.bits, dtype.itemsize):
+            raise GraphError(f"{where}: {len(raw)} bytes do not fit {dtype}{list(tensor.dims)}")
+        if dtype.bits not in PACKED:
+            little = np.frombuffer(raw, dtype.numpy.newbyteorder("<")).reshape(tensor.dims)
+            return np.asarray(little, dtype.numpy)
     try:
         array = numpy_helper.to_array(tensor)
     except Exception as e:  # ValueError, TypeError and others for data that does not fit
