@@ -20,8 +20,8 @@ GAINS = {"relu": 1.0, "clamp": 1.0, "abs": 1.0, "tanh": 1.0, "sigmoid": 0.25, "e
 """Operations of one operand and what their slopes do not exceed, for alpha of 1 at most."""
 SLOPES = {"leaky_relu": "alpha", "hard_sigmoid": "alpha"}
 SUMS = ("add", "subtract", "bias_add")
-BOUNDED = ("add", "subtract", "multiply", "relu", "clamp", "hard_sigmoid", "leaky_relu", "maximum", "minimum")
-"""Operations that keep numbers of quantised operands finite."""
+HUGE = 2.0**60
+"""Bounds from here on count as infinite."""
 
 
 @dataclass
@@ -29,13 +29,15 @@ class Drift:
     """The differences of a body's values; `slope` is the relative one that the anchor's result has besides.
 
     `constants` are the arrays of the body's constant inputs, `sums` the anchor's result and what it is of the literal
-    sum; `settled` likewise results of quantizes. A value whose difference is not known is not in `of`.
+    sum; `settled` likewise results of quantizes. A value whose difference is not known is not in `of`, and one that may
+    not be finite not in `bounds`.
     """
 
     slope: float
     constants: dict[Value, np.ndarray]
     sums: dict[Expr, Expr]
     of: dict[Value, np.ndarray] = field(default_factory=dict)
+    bounds: dict[Value, float] = field(default_factory=dict)
     settled: dict[Expr, Expr] = field(default_factory=dict)
 
     def known(self, value: Value | None) -> np.ndarray | None:
@@ -45,7 +47,8 @@ class Drift:
         return self.of.get(value)
 
     def follow(self, node: Node) -> None:
-        """Enter the difference of a node's result, from those of its operands."""
+        """Enter the difference of a node's result and its bound, from those of its operands."""
+        self.bounds[node.output] = self._bound(node)
         operands = [self.known(v) for v in node.inputs]
         first = operands[0]
         if node.op.name == "quantize":
@@ -72,26 +75,15 @@ class Drift:
         return drift is not None and not drift.any()
 
     def finite(self, node: Node) -> bool:
-        """Whether what quantize `node` divides is finite, and its quotient not tiny: values made of quantised ones."""
-        todo, seen = [node.inputs[0]], set()
-        while todo:
-            value = todo.pop()
-            if value is None or value in seen:
-                continue
-            seen.add(value)
-            maker = value.node
-            if maker is None:
-                if value in self.constants and np.isfinite(self.constants[value]).all():
-                    continue
-                return False
-            if maker.op.name in ("dequantize", "quantize"):
-                if not all(2.0**-60 < s < 2.0**60 for s in maker.attrs["scales"]):
-                    return False
-            elif maker.op.name in BOUNDED:
-                todo.extend(maker.inputs)
-            else:
-                return False
-        return all(2.0**-60 < s < 2.0**60 for s in node.attrs["scales"])
+        """Whether what quantize `node` divides is finite, and scales are such that quotients are."""
+        return self.bound(node.inputs[0]) < HUGE and all(1 / HUGE < s < HUGE for s in node.attrs["scales"])
+
+    def bound(self, value: Value | None) -> float:
+        """What an operand's size does not exceed; infinite when it is not known, also of what may be NaN."""
+        if value in self.constants:
+            size = np.abs(self.constants[value]).max(initial=0)
+            return float(size) if np.isfinite(size) else np.inf
+        return 0.0 if value is None else self.bounds.get(value, np.inf)
 
     def share(self, node: Node) -> np.ndarray | None:
         """Half a band around ties, in steps of quantize `node`: what lies in it may round to another integer.
@@ -112,6 +104,25 @@ class Drift:
         if name == "elu" and abs(node.attrs["alpha"]) > 1:
             return None
         return GAINS.get(name)
+
+    def _bound(self, node: Node) -> float:
+        """The bound of a node's result: f32 sums and products of such as are below HUGE exceed it a little only."""
+        name, sizes = node.op.name, [self.bound(v) for v in node.inputs]
+        if name == "quantize":
+            return 2.0**9
+        if name == "dequantize":
+            return 2.0**(next(node.operands).dtype.bits + 1) * max(node.attrs["scales"])
+        if max(sizes, default=np.inf) >= HUGE:
+            return np.inf
+        if name in SUMS:
+            return 1.01 * sum(sizes)
+        if name == "multiply":
+            return 1.01 * float(np.prod(sizes))
+        if name in ("relu", "maximum", "minimum"):
+            return max(sizes)
+        if name == "clamp":
+            return max(abs(node.attrs["min"]), abs(node.attrs["max"]), sizes[0])
+        return np.inf if (gain := self._gain(node)) is None else max(1.0, gain * 1.01) * max(1.0, sizes[0])
 
     def size(self, value: Value | None) -> np.ndarray:
         """How large a constant operand is, one a column where it is a row of columns; 0 of what is not constant."""

@@ -18,7 +18,7 @@ from graphq.kernels.expression import Store, acc, const, load, op
 from graphq.kernels.intrinsics import word
 from graphq.kernels.vector import epilogue
 
-{store}WRITE = epilogue(STORE, {lanes}, 1)
+{store}WRITE = epilogue(STORE, {lanes})
 
 
 @block

@@ -1,16 +1,17 @@
 """From graph operations to lane-wise expressions: the rules, and the operands that the expressions load."""
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels import math
+from graphq.kernels import math, quick
 from graphq.kernels.drift import Drift
-from graphq.kernels.expression import KINDS, STORAGE, Expr, const, load, maximum, op, select
+from graphq.kernels.expression import STORAGE, Expr, const, load, maximum, op, select, walk
 from graphq.kernels.expression import minimum as least
 from graphq.node import PLACE
 
@@ -33,18 +34,30 @@ class Source:
     data: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class Tie:
+    """Where a quantize's result q is near a tie, and what it may be where `distance` is not below `band` (`Ties`)."""
+
+    q: Expr
+    near: Expr
+    distance: Expr
+    band: Expr
+    quick: Expr
+
+
 @dataclass
 class Epilogue:
     """Collects the operand slots while the rules turn nodes into expressions, for an output of shape `out`.
 
     `anchored`: the expressions follow an anchor's accumulator (else the loop over memory is all there is). With `drift`
-    outputs near a tie are marked by `near`.
+    `ties` are those of the quantizes after it. `constants` has the arrays of constant inputs.
     """
 
     out: tuple[int, ...]
     anchored: bool = False
     drift: Drift | None = None
-    near: Expr | None = None
+    constants: Sequence[np.ndarray | None] = ()
+    ties: list[Tie] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     _slots: dict[Any, Expr] = field(default_factory=dict)
 
@@ -81,6 +94,16 @@ class Epilogue:
         if len(padded) > len(self.out) or any(a not in (1, b) for a, b in zip(padded, self.out, strict=True)):
             raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(self.out)}")
 
+    def numbers(self) -> dict[Expr, np.ndarray]:
+        """What operands load, of those that the plan knows."""
+        known = {}
+        for x in self._slots.values():
+            source = self.sources[x.value[0]]
+            data = self.constants[source.index] if source.place == "input" and self.constants else source.data
+            if data is not None:
+                known[x] = data
+        return known
+
     def axis(self, node: Node) -> int | None:
         """The dimension of the output along which a quantize's or dequantize's parameters vary; None per tensor."""
         rank = len(node.output.type.dims)
@@ -99,12 +122,16 @@ class Epilogue:
         return op("to_f32", x) * self.parameter(a["scales"], "f32", axis)
 
     def _kind(self, shape: tuple[int, ...]) -> str:
-        """How an operand varies: along the last dimension of the output that is not 1, over others only, or not."""
-        vector, row, scalar = KINDS
+        """How an operand varies: along the last dimension of the output that is not 1, others only, or not.
+
+        After an anchor that is a "column" where it varies along no other.
+        """
         if all(d == 1 for d in shape):
-            return scalar
+            return "scalar"
         last = max((k for k, d in enumerate(self.out) if d != 1), default=0) - len(self.out)
-        return vector if len(shape) >= -last and shape[last] != 1 else row
+        if len(shape) < -last or shape[last] == 1:
+            return "row"
+        return "column" if self.anchored and prod(shape) == shape[last] else "vector"
 
 
 def _undoes(dequantize: Node, node: Node) -> bool:
@@ -264,15 +291,43 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
         return math.quantize(args[0] / e.parameter(a["scales"], "f32", axis), 1.0, zps, dtype)
     scale = e.parameter(inverse, "f32", axis)
     if e.drift is not None and (share := e.drift.share(node)) is not None:
-        slope = e.parameter([e.drift.slope], "f32", None)
-        band = e.parameter(np.atleast_1d(0.5 - share), "f32", len(e.out) - 1)
-        positive = all(z == math.RANGES[dtype][0] for z in a["zps"] or [0])
-        tie = math.near_tie(args[0], scale, zps, dtype, slope, positive=positive) >= band
-        e.near = tie if e.near is None else op("or", e.near, tie)
         quotient = e.drift.literal(args[0]) / e.parameter(a["scales"], "f32", axis)
-        q = math.quantize(args[0], scale, zps, dtype)
-        e.drift.settled[q] = math.quantize(quotient, 1.0, zps, dtype)
+        e.ties.append(_tie(e, node, args[0], scale, zps, share, e.drift))
+        e.drift.settled[e.ties[-1].q] = math.quantize(quotient, 1.0, zps, dtype)
     return math.quantize(args[0], scale, zps, dtype)
+
+
+def _tie(e: Epilogue, node: Node, y: Expr, inverse: Expr, zps: Expr, share: np.ndarray, drift: Drift) -> Tie:
+    """Say where quantize `node` of y is near a tie, `share` of a step on both sides, and what it may be elsewhere."""
+    axis, columns, dtype = e.axis(node), len(e.out) - 1, node.attrs["dtype"].name
+    q = math.quantize(y, inverse, zps, dtype)
+    slope = e.parameter([drift.slope], "f32", None)
+    near = math.near_tie(y, inverse, zps, dtype, slope) >= e.parameter(np.atleast_1d(0.5 - share), "f32", columns)
+    if not drift.finite(node) or axis not in (None, columns):
+        return Tie(q, near, select(near, const(0, "s32"), const(1, "s32")), const(1, "s32"), q)
+
+    def numbers(values: np.ndarray) -> Expr:
+        return e.parameter(np.atleast_1d(values), "f32", columns)
+
+    known = {x: data for x, data in e.numbers().items() if x.value[2] in ("column", "scalar")}
+    share = share + 255 * drift.slope
+    plain, is_relu = quick.without_relu(y)
+    made = quick.affine(plain, known)
+    zero_points = known[zps].astype(np.float64)
+    if made is not None and made.factors and any(x.op != "load" for x in made.factors):
+        operations = sum(x.op in ("add", "sub", "mul") and x.dtype == "f32" for x in walk(plain)) + 1
+        factors, constant, error = quick.factors(made, known[inverse].astype(np.float64), operations)
+        half = quick.half_band(share + error)
+        u = numbers(constant + quick.offset(zero_points, half, dtype))
+        for x, factor in factors.items():
+            u = op("fma", op("to_f32", x), numbers(factor), u)
+    else:
+        half = quick.half_band(share + quick.STEP)
+        u = op("fma", plain, inverse, numbers(quick.offset(zero_points, half, dtype)))
+    least = 256.25 + (zero_points - math.RANGES[dtype][0] if is_relu else np.zeros(1))
+    steps = math.steps_of(u, numbers(least))
+    return Tie(q, near, steps, e.parameter(np.atleast_1d(quick.band(half)), "s32", columns),
+               quick.quantized(steps, dtype))
 
 
 @_rule("dynamic_dequantize")

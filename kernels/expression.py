@@ -28,7 +28,7 @@ STORAGE: dict[str, np.dtype] = {
     "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16),
 }
 COMPUTE: dict[str, str] = {"f32": "f32", "bf16": "f32", "f16": "f32", "s32": "s32", "s8": "s32", "u8": "s32"}
-KINDS = ("vector", "row", "scalar")
+KINDS = ("vector", "row", "column", "scalar")
 TABLE = "table"
 BYTES = ("s8", "u8")
 _NUMPY = {"f32": np.float32, "s32": np.int32, "bool": np.bool_}
@@ -110,6 +110,10 @@ _LOGIC = "s32 s32 -> s32, bool bool -> bool"
 _COMPARE = "f32 f32 -> bool, s32 s32 -> bool"
 
 
+def _below(x: Any, y: Any) -> Any:
+    return np.asarray(x).view(np.uint32) < np.asarray(y).view(np.uint32)
+
+
 def _logical_shift(x: Any, n: Any) -> Any:
     return np.right_shift(np.asarray(x).view(np.uint32), np.asarray(n).view(np.uint32)).view(np.int32)
 
@@ -136,7 +140,8 @@ def _round_s32(x: Any) -> Any:
 
 # s32 wraps. max and min are x86's: the second operand when one is NaN or both are zeros. Comparisons are ordered (false
 # on NaN) except ne. round_s32 rounds to even, and gives x86's -2**31 for NaN and what s32 does not hold; to_s32
-# truncates numbers within s32's range, and must not be asked for others. Shift counts are constants, 0 to 31.
+# truncates numbers within s32's range, and must not be asked for others. below compares without
+# signs. Shift counts are constants, 0 to 31.
 BASIC: dict[str, Basic] = {
     "add": Basic(_SAME2, np.add),
     "sub": Basic(_SAME2, np.subtract),
@@ -154,6 +159,7 @@ BASIC: dict[str, Basic] = {
     "le": Basic(_COMPARE, np.less_equal),
     "gt": Basic(_COMPARE, np.greater),
     "ge": Basic(_COMPARE, np.greater_equal),
+    "below": Basic("s32 s32 -> bool", _below),
     "eq": Basic(_COMPARE, np.equal),
     "ne": Basic(_COMPARE, np.not_equal),
     "select": Basic("bool f32 f32 -> f32, bool s32 s32 -> s32", np.where),
@@ -205,8 +211,8 @@ def acc(dtype: Literal["s32", "f32"] = "s32") -> Expr:
 def load(slot: int, dtype: str, kind: str) -> Expr:
     """Give operand `slot` of storage type `dtype`: s8 and u8 arrive as s32, bf16 and f16 as f32, exactly.
 
-    `kind` is "vector" (an element per output), "row" (one per row), "scalar" (one for all) or, of s8 and u8, "table":
-    256 elements for "lookup", which takes the one that the low byte of its index says.
+    `kind` is "vector" (an element per output), "row" (one per row), "column" (one per column), "scalar" (one for all)
+    or, of s8 and u8, "table": 256 elements for "lookup", which takes the one that the low byte of its index says.
     """
     if slot < 0 or dtype not in STORAGE or kind not in (*KINDS, TABLE) or kind == TABLE and dtype not in BYTES:
         raise KernelError(f"load({slot}, {dtype!r}, {kind!r}): slots count from 0, dtypes are {', '.join(STORAGE)}, "
@@ -283,41 +289,76 @@ def select(condition: Expr, a: Operand, b: Operand) -> Expr:
     return op("select", condition, a, b)
 
 
+Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
+
+
+@dataclass(frozen=True)
+class Ties:
+    """What outputs near a tie are: where `near` (a bool) holds, of another accumulator (`kernels/literal.py`).
+
+    `settled` are the nodes that are not the same there, and what they are there. `factors` are what that accumulator
+    takes from operands: scale and zero point of the weights, and where sums start.
+
+    Outputs whose `distance` (s32, without sign) is below `band`, which varies by column at most, are those near a tie
+    and few others. Where it is not, nodes may be computed as the other ones of `quick`.
+    """
+
+    near: Expr
+    settled: Pairs
+    factors: tuple[Expr, ...]
+    distance: Expr
+    band: Expr
+    quick: Pairs
+
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        """All its expressions."""
+        others = (b for _, b in (*self.settled, *self.quick))
+        return self.near, *others, *self.factors, self.distance, self.band
+
+    def renamed(self, new: Mapping[Expr, Expr]) -> Ties:
+        """The same with these nodes replaced."""
+        def each(pairs: Pairs) -> Pairs:
+            return tuple((substitute(a, new), substitute(b, new)) for a, b in pairs)
+
+        near, distance, band = (substitute(x, new) for x in (self.near, self.distance, self.band))
+        return Ties(near, each(self.settled), tuple(substitute(x, new) for x in self.factors), distance, band,
+                    each(self.quick))
+
+
 @dataclass(frozen=True)
 class Store:
-    """An expression and the storage type of the output it is written to.
+    """An expression and the storage type of the output it is written to; with `ties` what outputs near one are.
 
     s8 and u8 take the low byte of an s32, which the expression has brought into range; bf16 and f16 round to even.
-
-    An output where `near` (a bool) holds is `literal` instead, of another accumulator: an f32 sum that is made of few
-    outputs only (`kernels/literal.py`). `settled` are the nodes that are not the same there, and what they are there.
-    `factors` are what that sum takes from operands: scale and zero point of the weights, and where it starts.
     """
 
     expr: Expr
     dtype: str
-    near: Expr | None = None
-    settled: tuple[tuple[Expr, Expr], ...] = ()
-    factors: tuple[Expr, ...] = ()
+    ties: Ties | None = None
 
     def __post_init__(self) -> None:
         for expr in (self.expr, self.literal):
-            if expr is not None and COMPUTE.get(self.dtype) != expr.dtype:
+            if COMPUTE.get(self.dtype) != expr.dtype:
                 raise KernelError(f"a {expr.dtype} expression cannot be stored as {self.dtype}")
         loads = self.loads
         if len({x[0] for x in loads}) != len(loads):
             raise KernelError(f"a slot is loaded in two ways: {loads}")
 
     @cached_property
-    def literal(self) -> Expr | None:
-        """The expression of outputs where `near` holds; None without."""
-        return None if self.near is None else substitute(self.expr, dict(self.settled))
+    def literal(self) -> Expr:
+        """The expression of outputs near a tie."""
+        return self.expr if self.ties is None else substitute(self.expr, dict(self.ties.settled))
+
+    @property
+    def quick(self) -> Expr:
+        """An expression of the same outputs, but those of which `distance` is below the band."""
+        return self.expr if self.ties is None else substitute(self.expr, dict(self.ties.quick))
 
     @property
     def roots(self) -> tuple[Expr, ...]:
         """All its expressions."""
-        made = (x for _, x in self.settled)
-        return tuple(x for x in (self.expr, self.near, *made, *self.factors) if x is not None)
+        return self.expr, *(() if self.ties is None else self.ties.roots)
 
     @cached_property
     def loads(self) -> tuple[tuple[int, str, str], ...]:
@@ -439,10 +480,12 @@ def to_source(store: Store) -> str:
             args = ", ".join(names[a] for a in node.args)
             lines.append(f"{names[node]} = op({node.op!r}, {args})")
     more = ""
-    if store.near is not None:
-        settled = "".join(f"({names[a]}, {names[b]}), " for a, b in store.settled)
-        factors = "".join(f"{names[x]}, " for x in store.factors)
-        more = f", {names[store.near]}, ({settled}), ({factors})"
+    if (ties := store.ties) is not None:
+        settled, quick = ("".join(f"({names[a]}, {names[b]}), " for a, b in pairs)
+                          for pairs in (ties.settled, ties.quick))
+        factors = "".join(f"{names[x]}, " for x in ties.factors)
+        near, distance, band = (names[x] for x in (ties.near, ties.distance, ties.band))
+        more = f", Ties({near}, ({settled}), ({factors}), {distance}, {band}, ({quick}))"
     lines.append(f"STORE = Store({names[store.expr]}, {store.dtype!r}{more})")
     return "\n".join(lines) + "\n"
 

@@ -55,9 +55,21 @@ def invariant_load(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, alig
     return x
 
 
+def _loop_without_unrolling(module: ir.Module) -> ir.MDValue:
+    """LLVM's metadata of a loop, a node that begins with itself."""
+    option = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    loop = ir.MDValue(module, (option,), name=str(len(module.metadata)))
+    loop.operands = (loop, option)
+    return loop
+
+
 @contextmanager
-def counted(builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int = 1) -> Iterator[ir.Value]:
-    """`for k in range(start, stop, step)` over 64-bit integers; gives `k`. The body may run no times."""
+def counted(builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int = 1, *,
+            unroll: bool = True) -> Iterator[ir.Value]:
+    """`for k in range(start, stop, step)` over 64-bit integers; gives `k`. The body may run no times.
+
+    `unroll` lets LLVM do so, which takes dozens of instructions before the loop.
+    """
     before = builder.block
     head, body, after = (builder.append_basic_block(f"loop.{part}") for part in ("head", "body", "after"))
     builder.branch(head)
@@ -68,7 +80,9 @@ def counted(builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int = 
     builder.position_at_end(body)
     yield k
     k.add_incoming(builder.add(k, c64(step)), builder.block)
-    builder.branch(head)
+    back = builder.branch(head)
+    if not unroll:
+        back.set_metadata("llvm.loop", _loop_without_unrolling(builder.module))
     builder.position_at_end(after)
 
 

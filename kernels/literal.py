@@ -33,7 +33,10 @@ TYPICAL = 32.0
 In layers of MobileNetV2, ResNet-50 and a text recogniser the rms difference was a tenth of `Literal.error` or less, but
 of first layers, whose bands `Literal.slope` decides.
 """
-UNIT = 2.0**-24
+ROUNDING = 0.41 * 2.0**-24
+"""The rms of a relative rounding error: uniform, of a significand that is."""
+SIGMAS = 4
+"""Of errors that count. Of 10**7 outputs that leaves 0.003 that round otherwise; see TYPICAL, too."""
 MOST_NEAR = 2.0**-6
 """Of a step: however large errors are estimated, no more than a 32nd of the outputs is near a tie."""
 
@@ -55,19 +58,19 @@ class Literal:
     taps: int = 1
 
     def slope(self, k: int) -> float:
-        """The relative error of y: roundings after the sum, and those of a sum that grows steadily (6 sigma)."""
+        """The relative error of y: seven roundings after the sum, and those of a sum that grows steadily."""
         chain = self.chain(k)
-        return UNIT * (7 + 2 * (chain / 3 + k / chain / 3) ** 0.5)
+        return float(SIGMAS * ROUNDING * (7 + chain / 3 + k / chain / 3) ** 0.5)
 
     def chain(self, k: int) -> int:
         """How many products are summed before their sum goes to a total; octets' lanes as if they were such sums."""
         return max(1, min(k, {"quads": 4, "octets": 8}.get(self.order, self.block)))
 
     def error(self, k: int, rms: np.ndarray) -> np.ndarray:
-        """Six sigma of the roundings of a random walk of k products, for weights of this rms (a column, real units)."""
+        """The error of a random walk of k products, for weights of this rms (a column, real units)."""
         chain = self.chain(k)
         walk = (chain * k / 2 + (k / chain) ** 2 * chain / 2) ** 0.5
-        return np.asarray(6 * 0.4 * UNIT * walk * float(self.x_scale) * TYPICAL * rms)
+        return np.asarray(SIGMAS * ROUNDING * walk * float(self.x_scale) * TYPICAL * rms)
 
     def factors(self, x: np.ndarray, w: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The f32 factors of integers x and w [p, k], w of these columns."""

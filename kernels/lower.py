@@ -70,9 +70,9 @@ class Lowered:
         total = None if self.anchor is None else self.anchor.accumulate(inputs)
         operands = [operand(s, inputs) for s in self.sources]
         result = np.array(np.broadcast_to(evaluate(self.store, total, operands), self.out), order="C")
-        if self.store.near is not None and self.store.literal is not None and self.literal is not None:
+        if self.store.ties is not None and self.literal is not None:
             assert isinstance(self.anchor, Settled)
-            places = np.flatnonzero(np.broadcast_to(evaluate(self.store.near, total, operands), self.out))
+            places = np.flatnonzero(np.broadcast_to(evaluate(self.store.ties.near, total, operands), self.out))
             at = np.unravel_index(places, self.out)
             picked = [np.broadcast_to(x, self.out)[at] for x in operands]
             sums = self.anchor.literal_sums(inputs, places, self.literal)

@@ -257,13 +257,10 @@ def quotient(y: Expr, scale: Expr, inv_scale: Expr) -> Expr:
     return op("fma", op("fma", -t, scale, y), inv_scale, t)
 
 
-def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr, *, positive: bool) -> Expr:
-    """How near to a tie `quantize` rounds y: |q - rint(q)| + slope * |q|, from 0.5 at a tie.
-
-    `positive`: zp is the least number of `dtype`, so that q is not below 0 and needs no absolute value.
-    """
+def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr) -> Expr:
+    """How near to a tie `quantize` rounds y: |q - rint(q)| + slope * |q|, from 0.5 at a tie."""
     lo, hi = RANGES[dtype]
-    return op("tie_from_0" if positive else "tie", y, inv_scale, zp, lo, hi, slope)
+    return op("tie", y, inv_scale, zp, lo, hi, slope)
 
 
 @define("f32 f32 f32 f32 f32 f32 -> f32")
@@ -273,11 +270,12 @@ def tie(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr, slope: Expr) -> 
     return op("fma", op("abs", clipped), slope, op("abs", clipped - op("rint", clipped)))
 
 
-@define("f32 f32 f32 f32 f32 f32 -> f32")
-def tie_from_0(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr, slope: Expr) -> Expr:
-    """Compute `near_tie` where zp is lo; NaN of a NaN."""
-    clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
-    return op("fma", clipped, slope, op("abs", clipped - op("rint", clipped)))
+@define("f32 f32 -> s32")
+def steps_of(x: Expr, lowest: Expr) -> Expr:
+    """Give whole and fraction of x saturated to [lowest, 511.75] apart, lowest from 256: see `kernels.quick`."""
+    # f32 from 256 to 512 have a last bit of 2**-15: bits 15 to 22 are the whole, less 256, and go to 0 to 7.
+    bits = op("as_s32", minimum(511.75, maximum(lowest, x)))
+    return op("or", op("shl", bits, 17), op("shr", bits, 15))
 
 
 def quantized(x: Expr, dtype: str) -> Expr:

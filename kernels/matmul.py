@@ -11,7 +11,7 @@ once per Store. The words of an argument block:
     0 a        1 table of a   2 stride  3 packed w     4 table of w   5 batch   6 m          7 n
     8 k        9 rows/block  10 panels/block          11 tile rows   12 tile panels         13 tile function
     14 tile function of the last n % (16 * tile panels) columns      15 setup function (AMX) or 0
-    16 block function of literal sums   17 their spec (`settle`): where the Store has `near`   18 the Store's functions
+    16 block function of literal sums   17 their spec (`settle`): where the Store has `ties`   18 the Store's functions
 
 Tables are byte offsets per batch element, or 0. The operands and the output of the Store follow, three words each.
 `tile_frame` says how tiles find activations and what `stride` means: in rows or columns of `a`, or in windows of an
@@ -30,7 +30,10 @@ from graphq.kernels.isa import Level, is_emulated
 from graphq.kernels.outputs import CALLS, load_outputs
 from graphq.kernels.pack import LINE, PANEL, pack, panel_count
 from graphq.kernels.registry import KERNELS, Kernel, Reading, Step, register_kernel, select, threads_for
-from graphq.kernels.settle import SETTLING, UNSETTLED, load_literal
+from graphq.kernels.settle import load_literal, settling
+
+MOST_VECTORS = 128
+"""Vectors of a tile's accumulators: 1,024 in all are 8 lanes at the least, or 64 of one."""
 
 A, A_TABLE, STRIDE, W, W_TABLE, SPEC = *range(5), 17  # words that the caller fills in or changes
 
@@ -69,7 +72,7 @@ def BLOCK(args, index):
     if word(args, 4):
         w += load_s64(word(args, 4) + 8 * batch)
     panel_bytes = {panel_bytes}
-    frame, sums, ties = stack(FRAME_BYTES), stack(SCRATCH), {ties}
+    frame, sums = stack(FRAME_BYTES), stack(SCRATCH)
     store_s64(frame + 8, stride)
     store_s64(frame + 24, k)
     store_s64(frame + 48, sums)
@@ -92,24 +95,27 @@ def BLOCK(args, index):
 '''
 
 _SETTLE = '''            store_s64(words + 24, {panel_bytes})
-            for r in range(rows if near_some else 0):
-                near = ties_of(ties, columns, r, 0)
-                while near:
-                    c = first_bit(near)
-                    near &= near - 1
-                    store_s64(words + 8, r)
-                    store_s64(words + 32, 16 * j + c)
-                    store_s64(words + 40, w_scale(args, batch, 16 * j + c))
-                    store_s64(words + 48, w_zp(args, batch, 16 * j + c))
-                    store_s64(words + 56, start(args, batch, 16 * j + c))
-                    call_block(word(args, 16), words, c)
-                    rewrite(args, batch, i + r, 16 * j + c, 1, 1, words + 64, 0, 0)
+            for group in range(uncertain):
+                first, c0, bits = entry_of(groups, group)
+                for tie in range(exact(args, batch, i + first, 16 * j + c0, min(GROUP, rows - first),
+                                       min(lanes, columns - c0), sums + 64 * now * first + 4 * c0, 64 * now, ties)):
+                    row, c, bits = entry_of(ties, tie)
+                    while bits:
+                        column = c0 + c + first_bit(bits)
+                        bits &= bits - 1
+                        store_s64(words + 8, first + row)
+                        store_s64(words + 32, 16 * j + column)
+                        store_s64(words + 40, w_scale(args, batch, 16 * j + column))
+                        store_s64(words + 48, w_zp(args, batch, 16 * j + column))
+                        store_s64(words + 56, start(args, batch, 16 * j + column))
+                        call_block(word(args, 16), words, column)
+                        rewrite(args, batch, i + first + row, 16 * j + column, 1, 1, words + 64, 0, 0)
 '''
 
 _EXPRESSION = "from graphq.kernels.expression import Store, acc, const, load, op\n"
 _SCRATCH = CALLS, """call_block(tile if now == width else tail, frame, 0)
             columns = min(16 * now, n - 16 * j)
-            near_some = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, ties)"""
+            uncertain = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, groups)"""
 _REGISTERS = "", """store_s64(frame + 8 * OUTPUTS_AT, args)
             store_s64(frame + 8 * OUTPUTS_AT + 8, batch)
             store_s64(frame + 8 * OUTPUTS_AT + 16, i)
@@ -308,13 +314,11 @@ def block_source(store: Store | None, reading: str, itemsize: int, w_dtype: str 
     """Give the text of the block function's module, one for all Stores; without `store` tiles write the outputs."""
     taps = "word(stride, 1) * word(stride, 2)" if reading == "windows" else "1"
     panel_bytes = "word(w, 2)" if w_dtype == "s4" else f"{taps} * ((k + 3) // 4 * 64)"
-    settles = store is not None and store.near is not None
-    parts = SETTLING if settles else UNSETTLED
-    settle = _SETTLE.format(panel_bytes=panel_bytes) if settles else ""
+    parts = settling(store, MOST_VECTORS)
+    settle = "" if store is None or store.ties is None else _SETTLE.format(panel_bytes=panel_bytes)
     before, compute = _REGISTERS if store is None else _SCRATCH
     return _BLOCK.format(before=before + parts["imports"], compute=compute, reading=reading, panel_bytes=panel_bytes,
-                         place=_PLACES[reading].format(itemsize=itemsize), settle=settle, words=parts["words"],
-                         ties="stack(256)" if settles else "0")
+                         place=_PLACES[reading].format(itemsize=itemsize), settle=settle, words=parts["words"])
 
 
 def _writes(kernel: Kernel, store: Store, depth: int) -> bool:
@@ -323,7 +327,7 @@ def _writes(kernel: Kernel, store: Store, depth: int) -> bool:
     Then there are tiles for every Store. They save 8 % of the time of 16 k, 13 % of 24, 8 % of 32, and 2 % of 100
     (Zen 4, the convolutions of MobileNetV2).
     """
-    return (kernel.dtypes in FLOATS and kernel.level != "scalar" and depth <= SHORT_ROW and store.near is None
+    return (kernel.dtypes in FLOATS and kernel.level != "scalar" and depth <= SHORT_ROW and store.ties is None
             and len(list(walk(lower(store.expr)))) <= SHORT)
 
 
@@ -376,7 +380,7 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     most_tiles = max(1, (1 << 20) // max(1, rows * depth))
     each_tiles, each_panels = split(tiles, all_panels, panels, batch, worth, most_tiles)
     blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
-    literal = None if store.near is None else getattr(load_literal(cache), f"{reading}_sum")
+    literal = None if store.ties is None else getattr(load_literal(cache), f"{reading}_sum")
     header = (0, 0, row_bytes, 0, 0, batch, m, n, row_bytes, each_tiles * rows, each_panels, rows, panels,
               tile.TILE.address, tail.TILE.address, setup.address if setup else 0,
               literal.address if literal else 0, 0, 0 if table is None else table.ctypes.data)

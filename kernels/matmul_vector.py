@@ -170,7 +170,7 @@ def _write(b: Any, f: Frame, result: Store, rows: int, panels: int, values: list
             for n, value in enumerate(values):
                 store(b, value, at(b, f.acc, 4 * lanes * n), 4 * lanes)
             line = c64(4 * PANEL * panels)
-            Epilogue(b, result, lanes).emit(1, block, batch, i, j, f.rows, columns, f.acc, line, c64(0))
+            Epilogue(b, result, lanes).emit(block, batch, i, j, f.rows, columns, f.acc, line, c64(0))
 
 
 class _Sums:

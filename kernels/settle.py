@@ -18,6 +18,7 @@ import numpy as np
 from llvmlite import ir
 
 from graphq.kernels import cache as modules
+from graphq.kernels.expression import Store
 from graphq.kernels.intrinsics import (
     F32,
     I8,
@@ -37,6 +38,7 @@ from graphq.kernels.intrinsics import (
 from graphq.kernels.jit import njit, types
 from graphq.kernels.literal import ORDERS, Literal
 from graphq.kernels.tile_frame import ROWS_AT
+from graphq.kernels.vector import GROUP
 from graphq.kernels.windows import KI, KO, PAD_ROW
 from graphq.kernels.x86 import load, store, vector
 
@@ -75,12 +77,21 @@ def load_literal(cache: bool) -> Any:
     return modules.load("literal_sums", _MODULE, cache=cache)
 
 
-SETTLING = {
-    "imports": "from graphq.kernels.settle import WORDS_BYTES, first_bit, ties_of\n",
-    "words": "words = stack(WORDS_BYTES)\n    store_s64(words, frame)\n    store_s64(words + 16, word(args, 17))",
-}
-"""Text for a block function of Stores that have `near`: imports, and its words."""
-UNSETTLED = {"imports": "", "words": ""}
+def settling(store: Store | None, most: int) -> dict[str, str]:
+    """Text for a block function of stores such as this: imports, and its words.
+
+    Of stores with ties there are `groups` of at most `most` vectors, and of one of them the `ties`.
+    """
+    if store is None or store.ties is None:
+        return {"imports": "", "words": "groups = 0"}
+    return {
+        "imports": "from graphq.kernels.outputs import LANES\n"
+                   "from graphq.kernels.settle import WORDS_BYTES, entry_of, first_bit\n"
+                   "from graphq.kernels.vector import GROUP\n",
+        "words": f"groups, ties, words = stack({8 * (most + 1)}), stack({8 * (GROUP + 1)}), stack(WORDS_BYTES)\n"
+                 "    lanes = word(word(args, FUNCTIONS), LANES)\n"
+                 "    store_s64(words, frame)\n    store_s64(words + 16, word(args, 17))",
+    }
 
 
 @intrinsic
@@ -126,11 +137,10 @@ def first_bit(_typing: Any, bits: Any) -> Any:
 
 
 @njit
-def ties_of(ties: int, columns: int, row: int, number: int) -> int:
-    """The bits of word `number` of a row of `ties`, those of columns only."""
-    bits = load_s64(ties + 8 * (row * ((columns + 63) >> 6) + number))
-    left = columns - 64 * number
-    return bits & ((1 << left) - 1) if left < 64 else bits
+def entry_of(entries: int, number: int) -> Any:
+    """The row, the first column and the bits of columns of an entry."""
+    entry = load_s64(entries + 8 * number)
+    return entry >> 16 & 0xFFFF, entry >> 32, entry & 0xFFFF
 
 
 @intrinsic

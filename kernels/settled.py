@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass
+from functools import partial, reduce
 from math import prod
 from string import ascii_lowercase
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from graphq.ir import Graph, Node
 from graphq.kernels.drift import Drift, constants_of
 from graphq.kernels.epilogue import Epilogue, translate
-from graphq.kernels.expression import Expr, Store, acc
+from graphq.kernels.expression import Expr, Store, Ties, acc, const, op, select
 from graphq.kernels.literal import TYPICAL, Literal, Order
 from graphq.kernels.lower import Accumulator, Arrays, Lowered
 from graphq.kernels.scales import Numbers, wrapped
@@ -91,17 +92,24 @@ def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[
             e.drift.sums[y] = acc("f32")
         return y
 
-    last = len(e.out) - 1
+    last, e.constants = len(e.out) - 1, constants
     if sums is not None:
         e.drift = Drift(sums.literal.slope(sums.k), constants_of(body.inputs, constants), {total: acc("f32")})
         bias = e.drift.size(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(())
         e.drift.of[node.output] = sums.drift + e.drift.slope * bias
+        scale = float(sums.literal.x_scale) * float(sums.literal.w_scale.max())
+        most = e.drift.bound(node.inputs[2]) if len(node.inputs) > 2 else 0.0
+        e.drift.bounds[node.output] = sums.k * 2.0**16 * scale + most
     expr = translate(e, body, (node, dense), producers, own=own)
-    if sums is None or e.drift is None or e.near is None:
+    if sums is None or e.drift is None or not e.ties:
         return Lowered(e.out, Store(expr, dtype), tuple(e.sources), anchor)
     literal = sums.literal
     factors = (e.parameter(literal.w_scale, "f32", last), e.parameter(sums.shift, "s32", last),
                e.parameter(literal.start, "f32", last))
-    settled = tuple((e.drift.sums | e.drift.settled).items())
-    store = Store(expr, dtype, e.near, settled, factors)
+    near, distance, band = reduce(partial(op, "or"), (t.near for t in e.ties)), e.ties[0].distance, e.ties[0].band
+    if len(e.ties) > 1:
+        marked = reduce(partial(op, "or"), (op("below", t.distance, t.band) for t in e.ties))
+        distance, band = select(marked, const(0, "s32"), const(1, "s32")), const(1, "s32")
+    settled, quick = tuple((e.drift.sums | e.drift.settled).items()), tuple((t.q, t.quick) for t in e.ties)
+    store = Store(expr, dtype, Ties(near, settled, factors, distance, band, quick))
     return Lowered(e.out, store, tuple(e.sources), anchor, literal)

@@ -54,9 +54,7 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
         slot = len(sources) + list(tables).index(key)
         new[node] = op("lookup", load(slot, key[0], TABLE), new[chain.origin])
     looked_up = {node: new[node] for node in chains}
-    near = None if store.near is None else substitute(store.near, looked_up)
-    settled = tuple((new[a], substitute(b, looked_up)) for a, b in store.settled)
-    made = replace(store, expr=new[store.expr], near=near, settled=settled)
+    made = replace(store, expr=new[store.expr], ties=store.ties and store.ties.renamed(looked_up))
     return _renumbered(made, [*sources, *tables.values()])
 
 
@@ -110,7 +108,7 @@ def _bytes(store: Store) -> dict[Expr, str]:
     """The nodes whose values are bytes: vectors of them, what `math.quantized` makes, and what is stored as them."""
     found = {}
     for node in walk(store.expr):
-        if node.op == "load" and node.value[1] in BYTES and node.value[2] == "vector":
+        if node.op == "load" and node.value[1] in BYTES and node.value[2] in ("vector", "column"):
             found[node] = node.value[1]
         elif node.op == "and" and node.args[1].value == 0xFF:
             found[node] = "u8"
@@ -146,10 +144,5 @@ def _renumbered(store: Store, sources: Sequence[Source]) -> tuple[Store, tuple[S
     loads = store.loads
     new = {load(*x): load(k, *x[1:]) for k, x in enumerate(loads)}
 
-    def renamed(expr: Expr) -> Expr:
-        return substitute(expr, new)
-
-    settled = tuple((renamed(a), renamed(b)) for a, b in store.settled)
-    near = None if store.near is None else renamed(store.near)
-    made = Store(renamed(store.expr), store.dtype, near, settled, tuple(map(renamed, store.factors)))
+    made = Store(substitute(store.expr, new), store.dtype, store.ties and store.ties.renamed(new))
     return made, tuple(sources[x[0]] for x in loads)

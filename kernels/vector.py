@@ -5,15 +5,15 @@ kernel: words HEADER_WORDS + 3*s are operand s, the slot after the last operand 
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, Literal
 
 from llvmlite import ir
 
 from graphq.kernels import math  # generated modules name its definitions, too
-from graphq.kernels.expression import STORAGE, TABLE, Expr, Store, acc, load, lower, walk
+from graphq.kernels.expression import STORAGE, TABLE, Expr, Store, Ties, acc, load, lower, walk
 from graphq.kernels.intrinsics import (
     F16,
     F32,
@@ -34,6 +34,9 @@ from graphq.kernels.jit import intrinsic, types
 from graphq.kernels.lookup import Table, look_up
 
 SLOT_WORDS = 3
+Form = Literal["quick", "exact", "literal"]
+GROUP = 8
+"""Rows of a vector of columns that are computed again when one of them may be near a tie."""
 
 COMPUTE_IR = {"f32": F32, "s32": I32, "bool": I1}
 STORAGE_IR = {"f32": F32, "s32": I32, "s8": I8, "u8": I8, "bf16": I16, "f16": I16}
@@ -86,6 +89,7 @@ EMIT: dict[str, Callable[..., ir.Value]] = {
        {"abs": "fabs", "sqrt": "sqrt", "rint": "rint", "floor": "floor", "fma": "fma"}.items()},
     **{name: partial(_compare, sign) for name, sign in
        {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items()},
+    "below": lambda b, lanes, x, y: b.icmp_unsigned("<", x, y),
     "div": lambda b, lanes, x, y: b.fdiv(x, y),
     "neg": lambda b, lanes, x: b.fneg(x),
     "max": partial(_pick, ">"),
@@ -191,7 +195,7 @@ class Operand:
                                builder.add(table, builder.mul(batch, c64(8))))
         address = builder.add(address, invariant_load(builder, entry, I64, 8))
         address = builder.add(address, builder.mul(i0, stride))
-        if kind == "vector":
+        if kind in ("vector", "column"):
             address = builder.add(address, builder.mul(j0, c64(itemsize)))
         return Operand(address, stride, itemsize)
 
@@ -241,8 +245,7 @@ def tail_mask(builder: ir.IRBuilder, lanes: int, left: ir.Value) -> ir.Value:
 
 
 def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
-    """Say for each node how often it changes: with every vector of outputs, every row, or never ("scalar")."""
-    order = ("scalar", "row", "vector")
+    """Say for each node how often it changes: with every vector of outputs, every row, every column, or never."""
     rates: dict[Expr, str] = {}
     for node in nodes:
         if node.op == "acc":
@@ -250,7 +253,8 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
         elif node.op == "load":
             rates[node] = "scalar" if node.dtype == TABLE else node.value[2]
         else:
-            rates[node] = max((rates[a] for a in node.args), key=order.index, default="scalar")
+            of = {rates[a] for a in node.args} - {"scalar"}
+            rates[node] = of.pop() if len(of) == 1 else "vector" if of else "scalar"
     return rates
 
 
@@ -258,13 +262,18 @@ class Epilogue:
     """The emission of one epilogue over a block of rows x cols outputs; accumulators are in memory or registers."""
 
     def __init__(self, builder: ir.IRBuilder, store: Store, lanes: int, into_acc: bool = False,
-                 literal: bool = False) -> None:
+                 form: Form = "quick") -> None:
         self.builder, self.store, self.lanes, self.into_acc = builder, store, lanes, into_acc
-        expr = store.literal if literal else store.expr
-        assert expr is not None
-        self.expr = lower(expr)
-        self.near = None if literal or store.near is None else lower(store.near)
-        self.nodes = list(dict.fromkeys(n for x in (self.expr, self.near) if x is not None for n in walk(x)))
+        self.expr = lower({"quick": store.quick, "exact": store.expr, "literal": store.literal}[form])
+        self.near: Expr | None = None
+        self.distance: Expr | None = None
+        self.band: Expr | None = None
+        if store.ties is not None and form == "quick":
+            self.distance, self.band = lower(store.ties.distance), lower(store.ties.band)
+        elif store.ties is not None and form == "exact":
+            self.near = lower(store.ties.near)
+        roots = [x for x in (self.expr, self.near, self.distance, self.band) if x is not None]
+        self.nodes = list(dict.fromkeys(n for x in roots for n in walk(x)))
         self.rates = _rates(self.nodes)
         self.register: ir.Value | None = None  # the accumulators of the vector that is emitted, if not in memory
 
@@ -272,39 +281,86 @@ class Epilogue:
         """The nodes of a rate."""
         return [n for n in self.nodes if self.rates[n] == rate]
 
-    def emit(self, unroll: int, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value, rows: ir.Value,
-             cols: ir.Value, acc: ir.Value, ldacc: ir.Value, ties: ir.Value) -> None:
-        """Emit the loops: scalars before them, row values before each row's, then vectors, `unroll` at a time."""
-        b, lanes = self.builder, self.lanes
+    def emit(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value, rows: ir.Value, cols: ir.Value,
+             acc: ir.Value, ldacc: ir.Value, ties: ir.Value) -> None:
+        """Emit the loops: over columns, then rows, for accumulators; else as outputs lie in memory."""
+        b = self.builder
         self.begin(args, batch, i0, j0)
-        if self.near is not None:
-            with b.goto_entry_block():
-                self.any = b.alloca(I64)
-            b.store(c64(0), self.any)
-        with counted(b, c64(0), rows) as r:
-            per_row = self.row(r)
-            self.acc_row = b.add(acc, b.mul(r, ldacc))
-            self.ties_row = b.add(ties, b.mul(r, b.shl(b.lshr(b.add(cols, c64(63)), c64(6)), c64(3))))
+        self.ties = ties
+        with b.goto_entry_block():
+            self.count = b.alloca(I64)
+        b.store(c64(0), self.count)
+
+        def each_row(r: ir.Value) -> None:
+            self.row(r)
+            self.acc_row, self.entry = b.add(acc, b.mul(r, ldacc)), b.shl(r, c64(16))
             if self.into_acc:
                 self.out_row = self.acc_row
-            done = c64(0)
-            for width in dict.fromkeys((unroll, 1)):
-                stop = b.sub(cols, b.urem(b.sub(cols, done), c64(width * lanes)))
-                with counted(b, done, stop, width * lanes) as j:
-                    self.outputs([Columns(b, lanes, b.add(j, c64(u * lanes))) for u in range(width)], per_row)
-                done = stop
-            if lanes > 1:
-                with b.if_then(b.icmp_signed("<", done, cols)):
-                    self.outputs([Columns(b, lanes, done, tail_mask(b, lanes, b.sub(cols, done)))], per_row)
+
+        if self.store.uses_acc:
+            for columns in self.vectors(cols):
+                self.rows_of(columns, rows, each_row)
+        else:
+            with counted(b, c64(0), rows) as r:
+                each_row(r)
+                for columns in self.vectors(cols):
+                    self.outputs(columns, self.column(columns))
+
+    def rows_of(self, columns: Columns, rows: ir.Value, each_row: Callable[[ir.Value], None]) -> None:
+        """Emit the outputs of all rows at these columns, and entries of those that have or may have ties near.
+
+        The least distance of each lane in a group of rows says so, for one operation a vector.
+        """
+        b, per_column = self.builder, self.column(columns)
+        if self.distance is None or self.band is None:
+            with counted(b, c64(0), rows, unroll=False) as r:
+                each_row(r)
+                values = self.outputs(columns, per_column)
+                if self.near is not None:
+                    self.enter(columns, self.entry, values[self.near])
+            return
+        with b.goto_entry_block():
+            least = b.alloca(vec(I32, self.lanes))
+        with counted(b, c64(0), rows, GROUP) as first:
+            b.store(constant(I32, -1, self.lanes), least)
+            last = b.add(first, c64(GROUP))
+            with counted(b, first, b.select(b.icmp_signed("<", last, rows), last, rows), unroll=False) as r:
+                each_row(r)
+                distance, before = self.outputs(columns, per_column)[self.distance], b.load(least)
+                b.store(b.select(b.icmp_unsigned("<", distance, before), distance, before), least)
+            self.enter(columns, b.shl(first, c64(16)), b.icmp_unsigned("<", b.load(least), per_column[self.band]))
+
+    def enter(self, columns: Columns, row: ir.Value, found: ir.Value) -> None:
+        """Append an entry of these columns where some are found: it is stored anyway, and counted if so."""
+        b = self.builder
+        if columns.mask is not None:
+            found = b.and_(found, columns.mask)
+        bits = b.zext(b.bitcast(found, ir.IntType(self.lanes)), I64)
+        count = b.load(self.count)
+        entry = b.or_(b.or_(row, b.shl(columns.j, c64(32))), bits)
+        b.store(entry, pointer(b, b.add(self.ties, b.shl(count, c64(3))), I64), align=8)
+        b.store(b.add(count, b.zext(b.icmp_unsigned("!=", bits, c64(0)), I64)), self.count)
+
+    def vectors(self, cols: ir.Value) -> Iterator[Columns]:
+        """Emit a loop over whole vectors of columns, then a masked one."""
+        b, lanes = self.builder, self.lanes
+        whole = b.sub(cols, b.urem(cols, c64(lanes)))
+        with counted(b, c64(0), whole, lanes) as j:
+            yield Columns(b, lanes, j)
+        if lanes > 1:
+            with b.if_then(b.icmp_signed("<", whole, cols)):
+                yield Columns(b, lanes, whole, tail_mask(b, lanes, b.sub(cols, whole)))
 
     def emit_registers(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value,
                        rows: Sequence[Sequence[ir.Value]], mask: ir.Value | None = None) -> None:
         """Emit the outputs of the vectors of `rows`; of a row the first lanes that the mask has."""
         self.begin(args, batch, i0, j0)
-        for r, vectors in enumerate(rows):
-            per_row = self.row(c64(r))
-            for n, self.register in enumerate(vectors):
-                self.outputs([Columns(self.builder, self.lanes, c64(n * self.lanes), mask)], per_row)
+        for n, vectors in enumerate(zip(*rows, strict=True)):
+            columns = Columns(self.builder, self.lanes, c64(n * self.lanes), mask)
+            values = self.column(columns)
+            for r, self.register in enumerate(vectors):
+                self.row(c64(r))
+                self.outputs(columns, values)
 
     def begin(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value) -> None:
         """Emit what is the same for all outputs of the block."""
@@ -315,15 +371,20 @@ class Epilogue:
         self.fixed: dict[Expr, ir.Value] = {}
         emit_nodes(b, self.at("scalar"), self.fixed, self.lanes, partial(self.broadcast, None))
 
-    def row(self, r: ir.Value) -> dict[Expr, ir.Value]:
-        """Emit what is the same for all outputs of row `r`; the values."""
+    def row(self, r: ir.Value) -> None:
+        """Emit what is the same for all outputs of row `r`."""
         b = self.builder
-        per_row = dict(self.fixed)
-        emit_nodes(b, self.at("row"), per_row, self.lanes, partial(self.broadcast, r))
+        self.per_row: dict[Expr, ir.Value] = dict(self.fixed)
+        emit_nodes(b, self.at("row"), self.per_row, self.lanes, partial(self.broadcast, r))
         self.rows = {slot: operand.row(b, r) for slot, operand in self.operands.items()}
         if self.out is not None:
             self.out_row = self.out.row(b, r)
-        return per_row
+
+    def column(self, columns: Columns) -> dict[Expr, ir.Value]:
+        """Emit what is the same for all outputs of these columns; the values."""
+        values = dict(self.fixed)
+        emit_nodes(self.builder, self.at("column"), values, self.lanes, partial(self.leaf, columns))
+        return values
 
     def broadcast(self, r: ir.Value | None, node: Expr) -> ir.Value | Table:
         """Load a scalar (`r` is None) or row operand into all lanes, or a table."""
@@ -337,43 +398,22 @@ class Epilogue:
             x = self.builder.load(pointer(self.builder, operand.row(self.builder, r), kind), align=1)
         return splat(self.builder, widen(self.builder, x, dtype, 1), self.lanes)
 
-    def outputs(self, groups: list[Columns], per_row: Mapping[Expr, ir.Value]) -> None:
-        """Compute and store groups of columns; all are computed before one is stored."""
-        results = []
-        for columns in groups:
-            values = dict(per_row)
-            emit_nodes(self.builder, self.at("vector"), values, self.lanes, partial(self.leaf, columns))
-            results.append(narrow(self.builder, values[self.expr], self.store.dtype, self.lanes))
-            if self.near is not None:
-                self.mark(columns, values[self.near])
-        kind, itemsize = STORAGE_IR[self.store.dtype], STORAGE[self.store.dtype].itemsize
-        for columns, x in zip(groups, results, strict=True):
-            columns.store(x, self.out_row, kind, itemsize)
-
-    def mark(self, columns: Columns, near: ir.Value) -> None:
-        """Store a bit for each column, also in `any`; those past the last one of the row are 0."""
-        b, lanes = self.builder, self.lanes
-        if columns.mask is not None:
-            near = b.and_(near, columns.mask)
-        place = b.add(self.ties_row, b.lshr(columns.j, c64(3)))
-        if lanes == 1:  # neighbours come one after another: the first of eight begins a byte
-            number = b.trunc(b.and_(columns.j, c64(7)), I8)
-            before = b.load(pointer(b, place, I8), align=1)
-            before = b.select(b.icmp_unsigned("==", number, I8(0)), I8(0), before)
-            b.store(b.or_(before, b.shl(b.zext(near, I8), number)), pointer(b, place, I8), align=1)
-            b.store(b.or_(b.load(self.any), b.zext(near, I64)), self.any)
-            return
-        kind = ir.IntType(lanes)
-        bits = b.bitcast(near, kind)
-        b.store(bits, pointer(b, place, kind), align=1)
-        b.store(b.or_(b.load(self.any), b.zext(bits, I64)), self.any)
+    def outputs(self, columns: Columns, per_column: Mapping[Expr, ir.Value]) -> dict[Expr, ir.Value]:
+        """Compute and store the outputs of the row at these columns; the values of all nodes."""
+        values = {**self.per_row, **per_column}
+        emit_nodes(self.builder, self.at("vector"), values, self.lanes, partial(self.leaf, columns))
+        dtype = self.store.dtype
+        columns.store(narrow(self.builder, values[self.expr], dtype, self.lanes), self.out_row, STORAGE_IR[dtype],
+                      STORAGE[dtype].itemsize)
+        return values
 
     def leaf(self, columns: Columns, node: Expr) -> ir.Value:
         """Load the accumulators or a vector operand."""
         if node.op == "acc":
             return columns.load(self.acc_row, COMPUTE_IR[node.dtype], 4) if self.register is None else self.register
-        slot, dtype, _ = node.value
-        x = columns.load(self.rows[slot], STORAGE_IR[dtype], self.operands[slot].itemsize)
+        slot, dtype, kind = node.value
+        row = self.operands[slot].address if kind == "column" else self.rows[slot]
+        x = columns.load(row, STORAGE_IR[dtype], self.operands[slot].itemsize)
         return widen(self.builder, x, dtype, self.lanes)
 
 
@@ -385,27 +425,27 @@ def _zero(builder: ir.IRBuilder) -> ir.GlobalVariable:
 
 
 @cache
-def epilogue(store: Store, lanes: int, unroll: int = 1, into_acc: bool = False, *,
-             literal: bool = False) -> Callable[..., None]:
-    """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc, ties) -> any: it writes rows x cols outputs.
+def epilogue(store: Store, lanes: int, *, into_acc: bool = False,
+             form: Form = "quick") -> Callable[..., None]:
+    """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc, ties) -> count: it writes rows x cols outputs.
 
     The first is (i0, j0). `args` is the address of the argument block; the accumulator of output (r, c) of the block is
-    the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16), `unroll` of them a turn of the
-    loop; the last one of a row is masked. Nothing outside the operands and outputs is read or written. Unrolling gained
-    nothing where it was measured (Zen 4: relu, requantise, exp, tanh, 8 and 16 lanes). With `into_acc` the outputs go
+    the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16); the last one of a row is masked.
+    Nothing outside the operands and outputs is read or written. With `into_acc` the outputs go
     to where accumulators would lie, and no slot says where.
 
-    `ties`: where a store has `near`, its bits go there, each row a whole number of 8-byte words; what lies past `cols`
-    in the last of them is not defined; `any` is 0 where all bits are. `literal` makes the intrinsic of the store's
-    literal expression.
+    Of a store with ties the "quick" `form` is right but for groups of GROUP rows and `lanes` columns that it enters in
+    `ties`: column << 32 | first row << 16 | other bits, 8 bytes each. The "exact" form enters what is near a tie, with
+    a bit for each of the columns, and the "literal" one is what that is. They give the number of entries; there is room
+    for one more than there are vectors.
     """
     intp, uintp = types.intp, types.uintp
     signature = types.intp(uintp, intp, intp, intp, intp, intp, uintp, intp, intp)
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        made = Epilogue(builder, store, lanes, into_acc, literal)
-        made.emit(unroll, *values)
-        return c64(0) if made.near is None else builder.load(made.any)
+        made = Epilogue(builder, store, lanes, into_acc, form)
+        made.emit(*values)
+        return builder.load(made.count)
 
     @intrinsic
     def write(_typing: Any, args: Any, batch: Any, i0: Any, j0: Any, rows: Any, cols: Any, acc: Any, ldacc: Any,
@@ -415,9 +455,9 @@ def epilogue(store: Store, lanes: int, unroll: int = 1, into_acc: bool = False, 
     return write
 
 
-def factor(store: Store, number: int) -> Callable[..., int]:
-    """Make the intrinsic (args, batch, j): factor `number` of the store for column j, the bits of its 4 bytes."""
-    expr = lower(store.factors[number])
+def factor(ties: Ties, number: int) -> Callable[..., int]:
+    """Make the intrinsic (args, batch, j): factor `number` for column j, the bits of its 4 bytes."""
+    expr = lower(ties.factors[number])
 
     def codegen(context: Any, b: Any, signature: Any, values: Any) -> Any:
         args, batch, j = values

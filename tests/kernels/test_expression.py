@@ -33,7 +33,7 @@ def test_equal_expressions_are_one_object():
     (lambda: acc() + 2**31, "not a number of this type"),
     (lambda: load(-1, "f32", "vector"), r"load\(-1"),
     (lambda: load(0, "f64", "vector"), "dtypes are f32"),
-    (lambda: load(0, "f32", "column"), "kinds vector, row, scalar"),
+    (lambda: load(0, "f32", "diagonal"), "kinds vector, row, column, scalar"),
     (lambda: load(0, "f32", "table"), "table of s8 and u8"),
     (lambda: op("lookup", X, acc()), r"lookup\(f32, s32\): takes"),
     (lambda: load(0, "u8", "table") + 1, r"add\(table, number\): takes"),

@@ -27,9 +27,9 @@ def BLOCK(args, index):
 """
 
 
-def compiled(stores, lanes, unroll=1):
+def compiled(stores, lanes):
     """One block function whose call `index` runs stores[index]."""
-    text = "".join(f"{to_source(s)}WRITE{k} = epilogue(STORE, {lanes}, {unroll})\n" for k, s in enumerate(stores))
+    text = "".join(f"{to_source(s)}WRITE{k} = epilogue(STORE, {lanes})\n" for k, s in enumerate(stores))
     calls = "\n".join(f"    if index == {k}:\n        WRITE{k}(args, batch, i0, j0, rows, cols, acc, ldacc, 0)"
                       for k in range(len(stores)))
     module = cache.load("test", _MODULE.format(stores=text, calls=calls), cache=False)
@@ -130,7 +130,7 @@ def test_tails_touch_nothing_outside(lanes):
     rng, rows = np.random.default_rng(4), 3
     stores = [requantise("u8"), requantise("s8"), Store(load(0, "s8", "vector"), "s32"),
               Store(load(0, "bf16", "vector") + load(1, "f16", "vector"), "f16")]
-    block = compiled(stores, lanes, unroll=2)
+    block = compiled(stores, lanes)
     for cols in (*range(71), 257):
         total = rng.integers(-30_000, 30_000, (rows, cols), dtype=np.int32)
         m, b = rng.random((1, cols), np.float32) * 0.01, rng.standard_normal((1, cols), np.float32)
@@ -145,17 +145,22 @@ def test_tails_touch_nothing_outside(lanes):
 
 
 @pytest.mark.parametrize("lanes", LANES)
-@pytest.mark.parametrize("kind", ["vector", "row", "scalar"])
-def test_operands_of_every_type_and_kind(lanes, kind):
+@pytest.mark.parametrize("kind", ["vector", "row", "column", "scalar"])
+@pytest.mark.parametrize("after", ["an anchor", "nothing"])
+def test_operands_of_every_type_and_kind(lanes, kind, after):
     rng, rows, cols = np.random.default_rng(5), 4, 21
-    shape = {"vector": (rows, cols), "row": (rows, 1), "scalar": (1, 1)}[kind]
-    stores = [Store(x, x.dtype) for x in (load(0, dtype, kind) for dtype in STORAGE)]
+    shape = {"vector": (rows, cols), "row": (rows, 1), "column": (1, cols), "scalar": (1, 1)}[kind]
+    total = rng.integers(-99, 99, (rows, cols), dtype=np.int32) if after == "an anchor" else None
+    stores = []
+    for x in (load(0, dtype, kind) for dtype in STORAGE):
+        one = acc() if x.dtype == "s32" else op("to_f32", acc())
+        stores.append(Store(x if total is None else one - x, x.dtype))
     block = compiled(stores, lanes)
     for k, (dtype, store) in enumerate(zip(STORAGE, stores, strict=True)):
         raw = rng.integers(0, 256, (*shape, STORAGE[dtype].itemsize), dtype=np.uint8)
         x = raw.view(STORAGE[dtype]).reshape(shape)
-        got = run(block, store, k, None, [x], (rows, cols), guarded)
-        assert_same(got, evaluate(store, None, [x]), f"{dtype} {kind}")
+        got = run(block, store, k, total, [x], (rows, cols), guarded)
+        assert_same(got, evaluate(store, total, [x]), f"{dtype} {kind}")
 
 
 @pytest.mark.parametrize("lanes", LANES)
