@@ -87,7 +87,7 @@ def factors(y: Affine, inverse: np.ndarray, operations: int) -> tuple[dict[Expr,
     others = np.abs(scaled.constant) + sum(256 * np.abs(f) for x, f in scaled.factors.items() if x.op == "load")
     size = 256 + 2 * others
     with np.errstate(divide="ignore"):
-        widest = np.max([np.max(size / np.abs(f)) for f in scaled.factors.values()])
+        widest = max(np.max(size / np.abs(f), initial=0) for f in scaled.factors.values())
     count = operations + 2 * len(scaled.factors) + (0 if widest < 2.0**24 else 2)
     error = UNIT * (count * size + np.abs(scaled.constant) + 512)
     return {x: f.astype(np.float32) for x, f in scaled.factors.items()}, scaled.constant, error

@@ -97,7 +97,7 @@ def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[
         e.drift = Drift(sums.literal.slope(sums.k), constants_of(body.inputs, constants), {total: acc("f32")})
         bias = e.drift.size(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(())
         e.drift.of[node.output] = sums.drift + e.drift.slope * bias
-        scale = float(sums.literal.x_scale) * float(sums.literal.w_scale.max())
+        scale = float(sums.literal.x_scale) * float(sums.literal.w_scale.max(initial=0))
         most = e.drift.bound(node.inputs[2]) if len(node.inputs) > 2 else 0.0
         e.drift.bounds[node.output] = sums.k * 2.0**16 * scale + most
     expr = translate(e, body, (node, dense), producers, own=own)
