@@ -23,7 +23,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert isinstance(c, Convolution)
     source, value = node.inputs[c.a], node.inputs[c.b]
     assert source is not None
-    tile = None if c.integer else depthwise_float.choose(c.filter.groups, c.windows, c.strides[-1], c.dilations[-1],
+    tile = None if c.integer else depthwise_float.choose(c.filter.outputs, c.windows, c.strides[-1], c.dilations[-1],
                                                          b.level.lanes, transposed=c.filter.transposed)
     weights = _weights(b, node, c, b.level.lanes if tile is None else tile.chunk)
     places: list[tuple[Ref, Strides]] = []
@@ -37,7 +37,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         else:
             places.append(place(b, node, s, lowered.out))
     space = factor(lowered.out, [strides for _, strides in places], keep=1)
-    options: dict[str, Any] = dict(threads=b.threads, cache=b.cache)
+    options: dict[str, Any] = dict(multiplier=c.filter.multiplier, threads=b.threads, cache=b.cache)
     if tile is None:
         step = depthwise.plan_depthwise(lowered.store, c.a_dtype, c.windows, space.n, space.batch, space.m, b.level,
                                         **options)
@@ -50,7 +50,8 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(padding_block(b, node, c, block)),
               pixels.WEIGHTS: Ref(weights)}
     if lowered.literal is not None:
-        header[pixels.SPEC] = Ref(b.constant(settle.spec(lowered.literal, 1, signed=c.a_dtype == "s8")))
+        spec = settle.spec(lowered.literal, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier)
+        header[pixels.SPEC] = Ref(b.constant(spec))
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 
@@ -59,10 +60,10 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, lanes: int) -> int:
     """The buffer of the packed weights, by the lanes of integers or the channels of a chunk of floats."""
     value = node.inputs[c.b]
     assert value is not None
-    kernel, taps, channels = depthwise if c.integer else depthwise_float, c.windows.taps, c.filter.groups
+    kernel, taps, channels = depthwise if c.integer else depthwise_float, c.windows.taps, c.filter.outputs
 
     def packed(w: np.ndarray) -> np.ndarray:
-        return kernel.pack(c.matrix(w)[:, :, 0, 0].T, lanes)
+        return kernel.pack(c.matrix(w)[:, :, 0].transpose(1, 0, 2).reshape(taps, channels), lanes)
 
     if value.data is not None:
         return b.constant(packed(value.data))

@@ -1,7 +1,9 @@
-"""Depthwise convolutions of u8 and s8: every output channel sums products over the taps of its own input channel.
+"""Depthwise convolutions of u8 and s8: every output channel sums products over the taps of one input channel.
 
-    R[i, c] = sum over taps t of x[window(i, t), c] * w[t, c]        exact, s32; padding reads the pad row
+    R[i, c] = sum over taps t of x[window(i, t), c // m] * w[t, c]   exact, s32; padding reads the pad row
     out[i, c] = Store(R[i, c], operands)
+
+m, the multiplier, is how many output channels read an input channel; a vector of c repeats each of the c // m it loads.
 
 Pairs of taps are interleaved as bytes, widened to 16 bits, and vpmaddwd sums two taps a lane: w is s16 (s8 or u8 less a
 zero point), and nothing needs a shift. Weights are packed as the vectors meet them:
@@ -19,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from graphq.kernels.expression import Store
-from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, intrinsic, store_s64, word
+from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, intrinsic, splat, store_s64, word
 from graphq.kernels.isa import Level, is_emulated
 from graphq.kernels.jit import njit, types
 from graphq.kernels.pack import aligned_empty
@@ -30,6 +32,8 @@ from graphq.kernels.windows import KI, KO, Windows, tap_addresses
 from graphq.kernels.x86 import Loop, at, filled, load, load_bytes, madd16, shuffle, smaller, store, vector
 
 MOST_TAPS = 1024
+MULTIPLIERS = (1, 2, 4, 8)
+"""What divides every chunk and vector of channels."""
 ADDRESSES = 8 * (MOST_TAPS + 1)
 
 _IMPORTS = "from graphq.kernels.depthwise import ADDRESSES, depthwise"
@@ -37,9 +41,9 @@ _BODY = """place(windows, image, outer, inner, 0, taps, addresses)
         multiply(addresses, (taps + 1) // 2, word(frame, 10) + {skip}, channels, target)"""
 
 
-def fits(taps: int, channels: int) -> bool:
-    """Whether the kernel takes so many taps and channels."""
-    return 0 < taps <= MOST_TAPS and channels <= CHANNELS
+def fits(taps: int, channels: int, multiplier: int) -> bool:
+    """Whether the kernel takes so many taps and output channels."""
+    return 0 < taps <= MOST_TAPS and channels <= CHANNELS and multiplier in MULTIPLIERS
 
 
 def chunk_channels(lanes: int) -> int:
@@ -90,7 +94,14 @@ def pack(w: np.ndarray, lanes: int) -> np.ndarray:
     return out
 
 
-def depthwise(dtype: str, lanes: int, taps: int, few: int, emulated: bool) -> Any:
+def repeated(b: Any, x: Any, multiplier: int, lanes: int) -> Any:
+    """Emit each lane `multiplier` times, `lanes` in all."""
+    if lanes <= multiplier:
+        return splat(b, x, lanes)
+    return x if multiplier == 1 else shuffle(b, x, x, [k // multiplier for k in range(lanes)])
+
+
+def depthwise(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multiplier: int) -> Any:
     """Make the intrinsic (addresses, pairs, weights, channels, target): the sums of one output pixel, dense s32.
 
     `taps` is their number, 0 for any; the channels are `few` where that is not 0, fewer than a chunk. At the end it may
@@ -105,8 +116,10 @@ def depthwise(dtype: str, lanes: int, taps: int, few: int, emulated: bool) -> An
         chunk_bytes = b.mul(c64(pairs) if pairs else count, c64(halves * half_bytes))
 
         def activations(tap: Any, c: Any) -> Any:
-            address = at(b, load(b, at(b, addresses, b.mul(tap, c64(8))), I64, 8), c)
-            return load_bytes(b, address, c64(few), size) if few else load(b, address, vec(I8, size))
+            address = at(b, load(b, at(b, addresses, b.mul(tap, c64(8))), I64, 8), b.udiv(c, c64(multiplier)))
+            n = max(1, size // multiplier)
+            x = load_bytes(b, address, c64(few // multiplier), n) if few else load(b, address, vec(I8, n))
+            return repeated(b, x, multiplier, size)
 
         def widened(x: Any, kind: Any) -> Any:
             return b.zext(x, kind) if dtype == "u8" else b.sext(x, kind)
@@ -176,8 +189,10 @@ def settler(lanes: int) -> Any:
 
 
 def plan_depthwise(store: Store, dtype: str, windows: Windows, channels: int, batch: int, m: int, level: Level, *,
-                   threads: int = 1, cache: bool = True) -> Step:
+                   multiplier: int = 1, threads: int = 1, cache: bool = True) -> Step:
     """Plan the depthwise convolution of images of `dtype` to batch * m output pixels, for which `fits` holds.
+
+    `channels` are those of the output.
 
     See `pixels` for the words to fill in; the weights are those of `pack` for the level's lanes.
     """
@@ -186,7 +201,7 @@ def plan_depthwise(store: Store, dtype: str, windows: Windows, channels: int, ba
     size = chunk_channels(lanes)
     few = channels if channels < size else 0
     emulated = lanes > 1 and is_emulated("avx512" if lanes == 16 else "avx2")
-    setup = f"multiply = depthwise({dtype!r}, {lanes}, {ko * ki}, {few}, {emulated})"
+    setup = f"multiply = depthwise({dtype!r}, {lanes}, {ko * ki}, {few}, {emulated}, {multiplier})"
     tile = load_tile(f"depthwise_{dtype}", (ko, ki), imports=_IMPORTS, setup=setup, room="ADDRESSES",
                      body=_BODY.format(skip=header_bytes(channels)), cache=cache)
     cycles = 30 + -(-channels // size) * (6 + 4 * taps)

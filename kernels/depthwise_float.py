@@ -1,7 +1,9 @@
 """Depthwise convolutions of f32, bf16 and f16: several output pixels at a time, a fused multiply-add for each product.
 
-    acc[i, c] = sum over taps t, in order, of x[window(i, t), c] * w[t, c]    as `float_sums`; padding reads the pad row
-    out[i, c] = Store(acc[i, c], operands)
+    acc[i, c] = sum over taps t, in order, of x[window(i, t), c // m] * w[t, c]    as `float_sums`
+    out[i, c] = Store(acc[i, c], operands)                                         padding reads the pad row
+
+m is the multiplier, as in `depthwise`.
 
 A tile is some neighbouring pixels of a line x vectors of channels, each accumulator a register from the first product
 to the Store: with sums in memory in between, as `pixels` has them, 3 x 3 taps took twice as long (Zen 4). A run of taps
@@ -26,6 +28,7 @@ import numpy as np
 from llvmlite import ir
 
 from graphq.kernels import cache as modules
+from graphq.kernels.depthwise import MULTIPLIERS, repeated
 from graphq.kernels.expression import STORAGE, Store, to_source
 from graphq.kernels.float_sums import BLOCK
 from graphq.kernels.intrinsics import F32, I64, c64, intrinsic, splat
@@ -53,7 +56,7 @@ from graphq.kernels.expression import Store, acc, const, load, op
 from graphq.kernels.intrinsics import stack, word
 
 {store}
-multiply = multiplication(STORE, {dtype!r}, {tile}, {few})
+multiply = multiplication(STORE, {dtype!r}, {tile}, {few}, {multiplier})
 
 
 @block
@@ -101,14 +104,14 @@ class Tile:
         return -(-len(self.columns) // LINE)
 
 
-def fits(taps: int) -> bool:
+def fits(taps: int, multiplier: int) -> bool:
     """Whether the kernel takes windows of so many taps."""
-    return 0 < taps <= MOST_TAPS
+    return 0 < taps <= MOST_TAPS and multiplier in MULTIPLIERS
 
 
 def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: int, *,
            transposed: bool = False) -> Tile:
-    """Choose the tile for images of so many channels; `stride` and `dilation` are those along lines.
+    """Choose the tile for so many output channels; `stride` and `dilation` are those along lines.
 
     Pixels of `transposed` convolutions share no columns.
     """
@@ -175,33 +178,37 @@ def place(_typing: Any, windows: Any, image: Any, outer: Any, tile: Any, nbytes:
     return types.void(*[types.intp] * 6), codegen
 
 
-def multiplication(result: Store, dtype: str, tile: Tile, few: int) -> Any:
+def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Any:
     """Make the intrinsic (args, batch, i, addresses, runs, weights, channels): the outputs of the tile at row i.
 
     Addresses are as `place` stores them. The channels are `few` where that is not 0, fewer than a chunk.
     """
     pixels, vectors, width, size = tile.pixels, tile.vectors, tile.width, tile.chunk
-    item, stored, kind = STORAGE[dtype].itemsize, vec(STORAGE_IR[dtype], width), vec(F32, width)
+    item, kind, loaded = STORAGE[dtype].itemsize, vec(F32, width), max(1, width // multiplier)
+    stored = vec(STORAGE_IR[dtype], loaded)
     zeros = [constant(F32, 0.0, width)] * (pixels * vectors)
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         block, batch, i, addresses, runs, weights, channels = args
         write = Epilogue(b, result, width)
 
-        def activations(address: Any) -> Any:
+        def activations(column: Any, c: Any) -> Any:
+            address = at(b, column, b.mul(b.udiv(c, c64(multiplier)), c64(item)))
             if few:
-                bits = load_first(b, address, c64(few), vector(ir.IntType(8 * item), width))
-                return widen(b, b.bitcast(bits, stored), dtype, width)
-            return widen(b, load(b, address, stored), dtype, width)
+                bits = load_first(b, address, c64(few // multiplier), vector(ir.IntType(8 * item), loaded))
+                x = widen(b, b.bitcast(bits, stored), dtype, loaded)
+            else:
+                x = widen(b, load(b, address, stored), dtype, loaded)
+            return repeated(b, x, multiplier, width)
 
         def multiply(run: Any, c: Any, w: Any, sums: list[Any]) -> list[Any]:
             first = at(b, w, b.mul(run, c64(4 * size * tile.run)))
             factors = [load(b, at(b, first, 4 * width * n), kind) for n in range(tile.run * vectors)]
             line, out = at(b, addresses, b.mul(run, c64(8 * LINE * tile.lines))), list(sums)
             for n, (_, uses) in enumerate(tile.columns):  # in order: a pixel meets its taps in theirs
-                column = at(b, load(b, at(b, line, 8 * n), I64, 8), c)
+                column = load(b, at(b, line, 8 * n), I64, 8)
                 for v in range(vectors):
-                    x = activations(at(b, column, v * width * item))
+                    x = activations(column, at(b, c, v * width))
                     for p, k in uses:
                         one = p * vectors + v
                         out[one] = EMIT["fma"](b, width, x, factors[k * vectors + v], out[one])
@@ -219,7 +226,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int) -> Any:
         mask = tail_mask(b, width, c64(few)) if few else None
         with Loop(b, c64(1) if few else b.sdiv(at(b, channels, size - 1), c64(size))) as chunk:
             c = c64(0) if few else smaller(b, b.mul(chunk.k, c64(size)), b.sub(channels, c64(size)))
-            sums = total(b.mul(c, c64(item)), at(b, weights, b.mul(b.mul(runs, c64(4 * size * tile.run)), chunk.k)))
+            sums = total(c, at(b, weights, b.mul(b.mul(runs, c64(4 * size * tile.run)), chunk.k)))
             rows = [sums[p * vectors:(p + 1) * vectors] for p in range(pixels)]
             write.emit_registers(block, batch, i, c, rows, mask)
         return context.get_dummy_value()
@@ -233,16 +240,17 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int) -> Any:
 
 
 def plan_depthwise(store: Store, dtype: str, windows: Windows, tile: Tile, channels: int, batch: int, m: int,
-                   level: Level, *, threads: int = 1, cache: bool = True) -> Step:
+                   level: Level, *, multiplier: int = 1, threads: int = 1, cache: bool = True) -> Step:
     """Plan the depthwise convolution of images of `dtype` to batch * m output pixels, for which `fits` holds.
 
-    The caller fills in words 0, 1 and 11, as `pixels` names them: the images, the block of the windows with `table`,
-    and the weights in chunks of `tile`, which `choose` gives.
+    `channels` are those of the output. The caller fills in words 0, 1 and 11, as `pixels` names them: the images, the
+    block of the windows with `table`, and the weights in chunks of `tile`, which `choose` gives.
     """
     ow, taps, line = len(windows.inner), windows.taps, tile.lines * LINE * 8
     room = next(x for x in ROOMS if x >= taps // tile.run * line)
     few = channels if channels < tile.chunk else 0
-    text = _BLOCK.format(store=to_source(store), dtype=dtype, tile=tile, few=few, room=room, line=line)
+    text = _BLOCK.format(store=to_source(store), dtype=dtype, tile=tile, few=few, room=room, line=line,
+                         multiplier=multiplier)
     made = modules.load(f"depthwise_{dtype}", text, cache=cache)
     across = -(-ow // tile.pixels)
     tiles = across * (batch * m // max(1, ow))

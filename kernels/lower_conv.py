@@ -71,9 +71,14 @@ class Filter:
         return tuple(self.dims[k] for k in self.axes[2:])
 
     @property
-    def depthwise(self) -> bool:
-        """Whether every output channel reads one input channel of its own."""
-        return self.groups > 1 and self.channels == self.columns == 1
+    def multiplier(self) -> int:
+        """How many output channels read an input channel that no others read; 0 where output channels read more."""
+        return self.columns if self.groups > 1 and self.channels == 1 else 0
+
+    @property
+    def outputs(self) -> int:
+        """Output channels."""
+        return self.groups * self.columns
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
         """A view or copy of weights as [groups, taps, channels, columns]."""
@@ -153,7 +158,7 @@ class IntegerConvolution(Convolution):
     @property
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes it, which takes activations and w - zw as they are."""
-        return self.filter.depthwise and depthwise.fits(self.windows.taps, self.filter.groups)
+        return depthwise.fits(self.windows.taps, self.filter.outputs, self.filter.multiplier)
 
     @property
     def shifted_zp(self) -> Numbers:
@@ -228,7 +233,7 @@ class FloatConvolution(Convolution):
     @property
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes it; a transposed one over all taps, most of which read padding."""
-        return self.filter.depthwise and depthwise_float.fits(self.windows.taps)
+        return depthwise_float.fits(self.windows.taps, self.filter.multiplier)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
         """One phase, if the depthwise kernel computes them all alike."""
@@ -333,7 +338,7 @@ def _check_scales(right: Node, filter: Filter) -> None:
     axis = right.attrs["axis"] % len(filter.dims)
     channels = filter.axes[0]
     if filter.transposed and filter.groups > 1:  # O counts the channels of one group
-        channels = filter.axes[1] if filter.depthwise else -1
+        channels = filter.axes[1] if filter.multiplier == 1 else -1
     if axis != channels:
         raise Unsupported(f"the weights are quantised along axis {axis}, which is not that of all output channels")
 

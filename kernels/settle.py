@@ -355,12 +355,13 @@ def windows_sum(words: int, column: int) -> None:
 
 
 def pixels_sum(words: int, channel: int) -> None:
-    """Sum over the taps of a channel of its own, from the tap addresses in word 0.
+    """Sum over the taps of the one channel that an output channel reads, from the tap addresses in word 0.
 
     Words 1 and 3 are how many taps there are and where their weights lie, 6 the bytes between pairs of them.
     """
     spec, addresses, taps, place = load_s64(words + 16), load_s64(words), load_s64(words + 8), load_s64(words + 24)
     order, block, signed, zp = word(spec, 0), word(spec, 1), word(spec, 6), word(spec, 7)
+    channel = channel // word(spec, 9) if word(spec, 9) else channel
     pair, x_scale, w_scale = load_s64(words + 48), f32_of(word(spec, 8)), f32_of(load_s64(words + 40))
     factors, lanes, total = stack(_FACTORS_BYTES), stack(32), f32_of(load_s64(words + 56))
     _clear(lanes)

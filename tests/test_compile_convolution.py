@@ -120,6 +120,13 @@ GEOMETRIES = {
     "depthwise of s8, strides": dict(sizes=(9, 8), channels=17, columns=17, kernel=(3, 3), strides=2, pads=1, groups=17,
                                      x="s8", x_zp=5),
     "depthwise, two columns a channel": dict(sizes=(6, 5), channels=3, columns=6, kernel=(3, 3), groups=3, x="s8"),
+    "depthwise, four columns a channel": dict(sizes=(7, 6), channels=29, columns=116, kernel=(3, 2), groups=29, pads=1,
+                                              strides=2, images=2),
+    "depthwise, eight columns a channel": dict(sizes=(6, 5), channels=9, columns=72, kernel=(7, 5), groups=9, pads=3,
+                                               w="u8", w_zps=99),
+    "depthwise, three columns a channel": dict(sizes=(6, 5), channels=20, columns=60, kernel=(3, 3), groups=20),
+    "transposed depthwise, two columns a channel": dict(sizes=(5, 6), channels=21, columns=42, kernel=(3, 3), strides=2,
+                                                        groups=21, op="conv_transpose", x="s8", x_zp=3),
     "no images": dict(sizes=(5, 6), channels=4, columns=8, kernel=(3, 3), images=0),
 }
 
@@ -128,6 +135,12 @@ GEOMETRIES = {
 def test_geometry(name, level):
     g, arrays = build(**GEOMETRIES[name], epilogue=lambda g, y, *_: g.relu(y))
     check(g, arrays, level, threads=2)
+
+
+@pytest.mark.parametrize("columns,kernel", [(24, "depthwise_u8"), (36, "matmul")])
+def test_kernel_of_columns_a_channel(columns, kernel):
+    g, _ = build((6, 5), 12, columns, (3, 3), groups=12)
+    assert kernel in gq.compile(g).explain()
 
 
 @pytest.mark.parametrize("epilogue", [residual, squeeze_excite, columns_of_pixels])

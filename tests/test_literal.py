@@ -71,6 +71,7 @@ CONVOLUTIONS = {
     "one pixel": dict(size=(1, 1), channels=90, outputs=22, kernel=(1, 1), pads=0),
     "dilated": dict(size=(12, 12), channels=5, outputs=6, kernel=(3, 2), dilations=(2, 3), pads=2),
     "depthwise": dict(size=(9, 11), channels=37, outputs=37, kernel=(3, 3), groups=37, strides=(2, 1)),
+    "depthwise, two columns a channel": dict(size=(9, 11), channels=37, outputs=74, kernel=(3, 3), groups=37),
     "depthwise, few": dict(size=(9, 11), channels=5, outputs=5, kernel=(5, 5), groups=5, x="s8"),
     "depthwise, many": dict(size=(5, 6), channels=150, outputs=150, kernel=(3, 3), groups=150),
     "transposed": dict(size=(5, 4), channels=24, outputs=10, kernel=(2, 2), strides=(2, 2), transposed=True),

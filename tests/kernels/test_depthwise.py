@@ -66,4 +66,5 @@ def test_packed_weights_begin_with_column_sums(lanes, taps, channels):
 
 
 def test_what_fits():
-    assert depthwise.fits(49, 512) and not depthwise.fits(49, 5000) and not depthwise.fits(1025, 3)
+    assert depthwise.fits(49, 512, 1) and depthwise.fits(49, 512, 8) and not depthwise.fits(49, 512, 3)
+    assert not depthwise.fits(49, 5000, 1) and not depthwise.fits(1025, 3, 1)

@@ -73,4 +73,5 @@ def test_no_images(level):
 
 
 def test_what_fits():
-    assert depthwise_float.fits(49) and not depthwise_float.fits(1025) and not depthwise_float.fits(0)
+    assert depthwise_float.fits(49, 1) and not depthwise_float.fits(1025, 1) and not depthwise_float.fits(0, 1)
+    assert depthwise_float.fits(49, 4) and not depthwise_float.fits(49, 6)

@@ -13,6 +13,7 @@ LAYERS = {  # operator, shapes of the input and of the weights, attributes
     "few pixels": ("Conv", (1, 300, 5, 5), (200, 300, 3, 3), dict(pads=[1] * 4)),
     "one pixel": ("Conv", (1, 480, 1, 1), (200, 480, 1, 1), {}),
     "depthwise": ("Conv", (1, 64, 50, 50), (64, 1, 5, 5), dict(group=64, pads=[2] * 4)),
+    "two columns a channel": ("Conv", (1, 48, 50, 50), (96, 1, 3, 3), dict(group=48, pads=[1] * 4)),
     "groups": ("Conv", (1, 32, 40, 40), (64, 8, 3, 3), dict(group=4)),
     "transposed": ("ConvTranspose", (1, 160, 20, 20), (160, 24, 2, 2), dict(strides=[2, 2])),
     "rows": ("MatMul", (1, 200, 384), (384, 256), {}),
