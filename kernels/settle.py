@@ -370,6 +370,10 @@ def pixels_sum(words: int, channel: int) -> None:
         w = load_u8(weight) | load_s8(weight + 1) << 8
         x = _source(load_s64(addresses + 8 * t) + channel, signed, zp, x_scale)
         _store_factors(factors, 16 * t, x, np.float32(w) * w_scale)
-    total, chain, left = _take(order, block, 1, taps, factors, lanes, total, np.float32(0),
-                               0 if 1 <= order <= 2 else block)
-    store_s64(words + 64, bits_of(_total(order, block, lanes, total, chain, left)))
+    each = 1 if order == 3 else max(1, taps)  # taps of a sum
+    for t in range(0, taps, each):
+        so_far, chain, left = np.float32(0) if order == 3 else total, np.float32(0), 0 if 1 <= order <= 2 else block
+        so_far, chain, left = _take(order, block, 1, each, factors + 16 * t, lanes, so_far, chain, left)
+        so_far = _total(order, block, lanes, so_far, chain, left)
+        total = total + so_far if order == 3 else so_far
+    store_s64(words + 64, bits_of(total))

@@ -75,6 +75,10 @@ CONVOLUTIONS = {
     "depthwise, few": dict(size=(9, 11), channels=5, outputs=5, kernel=(5, 5), groups=5, x="s8"),
     "depthwise, many": dict(size=(5, 6), channels=150, outputs=150, kernel=(3, 3), groups=150),
     "transposed": dict(size=(5, 4), channels=24, outputs=10, kernel=(2, 2), strides=(2, 2), transposed=True),
+    "transposed, depthwise": dict(size=(9, 8), channels=37, outputs=37, kernel=(3, 3), strides=(1, 1), groups=37,
+                                  transposed=True),
+    "transposed, depthwise, two columns a channel": dict(size=(9, 8), channels=37, outputs=74, kernel=(3, 3),
+                                                         strides=(2, 2), groups=37, transposed=True),
     "transposed, 3x3": dict(size=(5, 4), channels=8, outputs=20, kernel=(3, 3), strides=(2, 1), transposed=True),
 }
 GRAPHS = {**{k: (matmul, v) for k, v in MATMULS.items()}, **{k: (convolution, v) for k, v in CONVOLUTIONS.items()}}
@@ -95,3 +99,31 @@ def test_all_outputs_literal(level, case, all_near):
     rng = np.random.default_rng(3)
     _, y, _ = check(make(rng, **options), level, rng)
     assert np.unique(y).size > 5
+
+
+TIES = {  # of sums in each order
+    "chains": dict(channels=32, outputs=32, groups=1), "quads": dict(channels=32, outputs=32, groups=32),
+    "chains, two columns a channel": dict(channels=16, outputs=32, groups=16),
+    "taps": dict(channels=16, outputs=32, groups=1, transposed=True),
+    "taps, depthwise": dict(channels=32, outputs=32, groups=32, transposed=True),
+}
+
+
+@pytest.mark.parametrize("case", TIES)
+def test_the_order_of_sums_decides_ties(level, case):
+    """With the output's scale twice that of the products every odd sum is a tie, but for the roundings of its terms."""
+    channels, outputs, groups, transposed = (TIES[case].get(k, False) for k in ("channels", "outputs", "groups",
+                                                                                "transposed"))
+    rng = np.random.default_rng(1)
+    shape = (channels, outputs // groups, 3, 3) if transposed else (outputs, channels // groups, 3, 3)
+    g = gq.Graph("ties")
+    a = g.dequantize(g.input("x", shape=(1, 20, 20, channels), dtype="u8"), scales=[0.0173], zps=[7])
+    b = g.dequantize(g.constant(rng.integers(-2, 3, shape).astype(np.int8)), scales=[1.1e-3])
+    lists = dict(strides=[1, 1], pads_begin=[0, 0], pads_end=[0, 0], dilations=[1, 1])
+    op = g.conv_transpose if transposed else g.convolution
+    y = op(a, b, **lists, groups=groups, data_format="NXC", weights_format="IOX" if transposed else "OIX")
+    g.output(g.quantize(y, dtype="s8", scales=[float(np.float32(2 * 0.0173 * 1.1e-3))]), name="y")
+    model = gq.compile(g, isa=level, strict=True)
+    x = rng.integers(0, 15, (1, 20, 20, channels)).astype(np.uint8)
+    got, want = model(x=x), model.formula(x=x)
+    assert np.unique(want).size > 50 and np.array_equal(got, want)
