@@ -195,7 +195,7 @@ _LOCK = threading.Lock()
 
 def _make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
     """Find or make the one node of this content."""
-    key = (name, args, dtype, str(value))  # str tells -0.0 from 0.0, and NaN is equal to itself
+    key = (name, args, dtype, value if value is None else str(value))  # str tells -0.0 from 0.0; NaN is equal to itself
     with _LOCK:
         found = _KNOWN.get(key)
         if found is None:
@@ -243,16 +243,19 @@ def op(name: str, *args: Operand) -> Expr:
         rules = {DEFINITIONS[name].types: DEFINITIONS[name].result}
     else:
         raise KernelError(f"unknown operation {name!r}; there are {', '.join((*BASIC, *DEFINITIONS))}")
-    given = [a.dtype if isinstance(a, Expr) else None for a in args]
-    for types in rules:
-        if len(types) == len(args) and all(g is None or g == t for g, t in zip(given, types, strict=True)):
-            break
-    else:
+    given = tuple([a.dtype if isinstance(a, Expr) else None for a in args])
+    types = next((t for t in rules if t == given or _fit(given, t)), None)
+    if types is None:
         raise KernelError(f"{name}({', '.join(g or 'number' for g in given)}): takes {list(rules)}")
-    nodes = tuple(a if isinstance(a, Expr) else const(a, t) for a, t in zip(args, types, strict=True))
+    nodes = tuple([a if isinstance(a, Expr) else const(a, t) for a, t in zip(args, types, strict=True)])
     if name in ("shl", "sar", "shr") and (nodes[1].op != "const" or not 0 <= nodes[1].value < 32):
         raise KernelError(f"{name}: the count is a constant from 0 to 31")
     return _make(name, nodes, rules[types])
+
+
+def _fit(given: tuple[str | None, ...], types: tuple[str, ...]) -> bool:
+    """Whether arguments of these types, None for numbers, can be of `types`."""
+    return len(given) == len(types) and all(g is None or g == t for g, t in zip(given, types, strict=True))
 
 
 def define(types: str) -> Callable[[Callable[..., Expr]], Callable[..., Expr]]:
@@ -402,11 +405,11 @@ def substitute(expr: Expr, new: Mapping[Expr, Expr]) -> Expr:
     """`expr` with the nodes in `new` replaced."""
     done: dict[Expr, Expr] = {}
     for node in walk(expr):
-        done[node] = new[node] if node in new else _again(node, tuple([done[a] for a in node.args]))
+        done[node] = new[node] if node in new else again(node, tuple([done[a] for a in node.args]))
     return done[expr]
 
 
-def _again(node: Expr, args: tuple[Expr, ...]) -> Expr:
+def again(node: Expr, args: tuple[Expr, ...]) -> Expr:
     """The same operation on other arguments."""
     return node if args == node.args else _make(node.op, args, node.dtype, node.value)
 
@@ -417,7 +420,7 @@ def lower(expr: Expr) -> Expr:
     done: dict[Expr, Expr] = {}
     for node in walk(expr):
         args = tuple([done[a] for a in node.args])
-        done[node] = lower(DEFINITIONS[node.op].body(*args)) if node.op in DEFINITIONS else _again(node, args)
+        done[node] = lower(DEFINITIONS[node.op].body(*args)) if node.op in DEFINITIONS else again(node, args)
     return done[expr]
 
 

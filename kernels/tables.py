@@ -20,6 +20,7 @@ from graphq.kernels.expression import (
     TABLE,
     Expr,
     Store,
+    again,
     evaluate,
     load,
     lower,
@@ -43,7 +44,7 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
     new: dict[Expr, Expr] = {}
     for node in walk(store.expr):
         if node not in chains:
-            new[node] = op(node.op, *(new[a] for a in node.args)) if node.args else node
+            new[node] = again(node, tuple([new[a] for a in node.args]))
             continue
         chain = chains[node]
         index = np.arange(256, dtype=np.uint8).view(STORAGE[chain.byte.value[1]])
