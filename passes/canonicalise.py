@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from math import prod
 from typing import Any
 
@@ -254,10 +255,14 @@ REWRITES = (
 
 
 def canonicalise(graph: Graph) -> int:
-    """Apply all of REWRITES until none matches; their number."""
-    total = 0
-    while count := sum(rewrite(graph) for rewrite in REWRITES):
+    """Apply all of REWRITES, one after another and again, until none matches; their number."""
+    total = done = 0
+    for rewrite in cycle(REWRITES):
+        count = rewrite(graph)
         total += count
+        done = 1 if count else done + 1  # so many have no match left
+        if done == len(REWRITES):
+            break
     return total
 
 
