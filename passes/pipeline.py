@@ -21,6 +21,7 @@ from graphq.passes.fuse_matmul import FuseFloatMatmul, FuseMatmul
 from graphq.passes.fuse_matmul_4bit import FuseMatmul4bit
 from graphq.passes.fuse_pool import FusePool
 from graphq.passes.fuse_row import FuseRow
+from graphq.passes.normalise_groups import NormaliseGroupsAsRows
 from graphq.passes.rows_last import RowsLast
 from graphq.rewrite import Pass, Refusal, Rewrite
 from graphq.text import SHORT, to_text
@@ -47,6 +48,7 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     FuseFloatConvolution(),
     FuseFloatMatmul(),
+    NormaliseGroupsAsRows(),
     RowsLast(),
     FuseRow(),
     FuseEltwise(),
