@@ -120,6 +120,8 @@ def exported(**intrinsics: Deferred) -> None:
 def load(kind: str, source: str, cache: bool = True) -> Module:
     """Give the module of this text, made at most once per process; `kind` (an identifier) begins its name.
 
+    `SPEED = 3` in the text asks for more optimisation, for the innermost loops of kernels.
+
     With `cache=False` a module that is not loaded yet is compiled in memory: no file is read or written.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
@@ -199,7 +201,7 @@ def _compiled(name: str, source: str, filename: str | None = None) -> tuple[byte
     _marked.clear()
     try:
         exec(compile(source, filename, "exec"), module.__dict__)
-        code = codegen.object_code(_marked)
+        code = codegen.object_code(_marked, getattr(module, "SPEED", 2))
     finally:
         _marked.clear()
     found = link(code)

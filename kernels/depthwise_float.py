@@ -55,6 +55,7 @@ from graphq.kernels.depthwise_float import Tile, multiplication, place
 from graphq.kernels.expression import Store, acc, const, load, op
 from graphq.kernels.intrinsics import stack, word
 
+SPEED = 3
 {store}
 multiply = multiplication(STORE, {dtype!r}, {tile}, {few}, {multiplier})
 

@@ -24,6 +24,7 @@ from graphq.kernels.cache import exported
 from graphq.kernels.expression import Store, Ties, acc, const, load, op
 from graphq.kernels.vector import epilogue, factor
 
+SPEED = 3
 {store}
 exported({functions})
 '''

@@ -13,8 +13,8 @@ def recorded() -> Iterator[dict[str, str]]:
     compiled = cache._compiled
 
     def record(name, *rest):
-        def object_code(functions):
-            whole, machine = codegen.whole_module(functions), codegen.target_machine()
+        def object_code(functions, speed):
+            whole, machine = codegen.whole_module(functions, speed), codegen.target_machine()
             texts[name] = machine.emit_assembly(whole.clone())
             return machine.emit_object(whole)
 
