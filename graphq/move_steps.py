@@ -1,10 +1,11 @@
-"""The plan steps of slices and gathers."""
+"""The plan steps of slices, gathers and casts."""
 from __future__ import annotations
 
 from functools import partial
 from math import prod
 
 from graphq.ir import Node
+from graphq.kernels import cast
 from graphq.kernels.gather import INDICES, OUTSIDE, TABLE, TARGET, plan_gather
 from graphq.kernels.transpose import dense, plan_strided_copy, run_bytes
 from graphq.ops.infer import normal_axis
@@ -47,6 +48,15 @@ def gather_steps(b: PlanBuilder, node: Node) -> None:
     outside = b.report(partial(index_error, dims, axis))
     run(b, step, {TABLE: Ref(b.of[source]), INDICES: Ref(b.of[indices]), TARGET: Ref(b.result(node.output)),
                   OUTSIDE: Ref(outside)}, [])
+
+
+def cast_steps(b: PlanBuilder, node: Node) -> None:
+    """One step of integers and booleans; floats are left to the reference."""
+    (source,) = node.operands
+    if not cast.fits(source.dtype, node.output.dtype):
+        return reference_steps(b, node)
+    step = cast.plan_cast(source.dtype, node.output.dtype, source.type.size, threads=b.threads, cache=b.cache)
+    run(b, step, {0: Ref(b.of[source]), 1: Ref(b.result(node.output))}, [])
 
 
 def _tiny(nbytes: int, row: int) -> bool:

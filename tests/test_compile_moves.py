@@ -1,4 +1,4 @@
-"""Compiled slices and gathers: copies by kernels, equal to the reference."""
+"""Compiled slices, gathers and casts of integers: by kernels, equal to the reference."""
 import numpy as np
 import pytest
 from compiled import compiled_beside_reference
@@ -87,3 +87,41 @@ def test_bytes_that_lie_together():
     assert run_bytes((4, 5, 6), dense((4, 5, 6), 4), 4) == 480
     assert run_bytes((4, 2, 6), dense((4, 5, 6), 4), 4) == 48
     assert run_bytes((4, 5, 3), dense((4, 5, 6), 4), 4) == 12 and run_bytes((4, 5), (8, 40), 4) == 4
+
+
+INTEGERS = ["s64", "s32", "s16", "s8", "u64", "u32", "u16", "u8", "boolean"]
+
+
+def as_dtype(source, target, size):
+    g = gq.Graph()
+    g.output(g.cast(g.input("x", dtype=source, shape=(size,)), dtype=target), name="y")
+    return g
+
+
+@pytest.mark.parametrize("source", INTEGERS)
+@pytest.mark.parametrize("target", [*INTEGERS, "f32"])
+def test_casts_of_integers(level, source, target):
+    """Also numbers that f32 rounds, ties and carries among them, and numbers that wrap."""
+    g = as_dtype(source, target, 151)
+    model = gq.compile(g, isa=level, threads=2, strict=True)
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**64, 151, np.uint64) >> rng.integers(0, 64, 151).astype(np.uint64)
+    bits[:8] = 0, 1, 2**24 + 1, 2**24 + 3, 2**63, 2**64 - 1, 2**63 - 1, 2**40 + 2**16
+    dtype = g.inputs[0].dtype.numpy
+    x = bits % 2 == 1 if source == "boolean" else bits.astype(dtype)
+    got = model(x=x)
+    assert got.tobytes() == gq.reference(g, x=x).tobytes()
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 100_003])
+def test_casts_of_many_elements(size):
+    g = as_dtype("s64", "boolean", size)
+    x = np.random.default_rng(0).integers(-1, 2, size)
+    assert (gq.compile(g, threads=2)(x=x) == (x != 0)).all()
+
+
+def test_casts_of_floats_are_numpys():
+    g = as_dtype("f32", "s32", 4)
+    model = gq.compile(g)
+    assert "1 operation outside" in model.explain() and "NumPy reference" in model.explain()
+    assert model(x=np.float32([1.5, -2.5, np.nan, 1e20])).tolist() == [1, -2, 0, 2**31 - 1]
