@@ -313,15 +313,15 @@ def build_amx(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
     return text + _SETUP.format(setup=f"amx_setup({rows}, {emulated})")
 
 
-def block_source(store: Store | None, reading: str, itemsize: int, w_dtype: str = "s8") -> str:
-    """Give the text of the block function's module, one for all Stores; without `store` tiles write the outputs."""
+def block_source(inside: bool, reading: str, itemsize: int, w_dtype: str = "s8") -> str:
+    """Give the text of the block function's module, one for all Stores; `inside`: tiles write the outputs."""
     taps = "word(stride, 1) * word(stride, 2)" if reading == "windows" else "1"
     panel_bytes = "word(w, 2)" if w_dtype == "s4" else f"{taps} * ((k + 3) // 4 * 64)"
-    parts = settling(store, MOST_VECTORS)
-    settle = "" if store is None or store.ties is None else _SETTLE.format(panel_bytes=panel_bytes)
-    before, compute = _REGISTERS if store is None else _SCRATCH
-    return _BLOCK.format(before=before + parts["imports"], compute=compute, reading=reading, panel_bytes=panel_bytes,
-                         place=_PLACES[reading].format(itemsize=itemsize), settle=settle, words=parts["words"])
+    imports, words = ("", "") if inside else settling(MOST_VECTORS)
+    settle = "" if inside else _SETTLE.format(panel_bytes=panel_bytes)
+    before, compute = _REGISTERS if inside else _SCRATCH
+    return _BLOCK.format(before=before + imports, compute=compute, reading=reading, panel_bytes=panel_bytes,
+                         place=_PLACES[reading].format(itemsize=itemsize), settle=settle, words=words)
 
 
 def _writes(kernel: Kernel, store: Store, depth: int) -> bool:
@@ -369,7 +369,7 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     w_dtype = w_dtype or packed_dtype(a_dtype)
     kernel = kernel or select("matmul", (a_dtype, w_dtype), m, n, depth, level, log, reading=reading)
     inside = {"store": store} if _writes(kernel, store, depth) else {}
-    block = modules.load("matmul", block_source(None if inside else store, reading, itemsize, w_dtype), cache=cache)
+    block = modules.load("matmul", block_source(bool(inside), reading, itemsize, w_dtype), cache=cache)
     outputs, table = (None, None) if inside else load_outputs(store, level.lanes, cache)
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     emulated = is_emulated(kernel.level)

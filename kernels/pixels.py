@@ -17,19 +17,20 @@ Output row (batch, i) is pixel batch * m + i of all images. The tile function's 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 from graphq.kernels import cache as modules
 from graphq.kernels.cache import Module
 from graphq.kernels.expression import Store
-from graphq.kernels.intrinsics import HEADER_WORDS, c64, load_s64, store_s64, word
+from graphq.kernels.intrinsics import HEADER_WORDS, I64, c64, intrinsic
 from graphq.kernels.isa import Level
-from graphq.kernels.jit import njit
+from graphq.kernels.jit import types
 from graphq.kernels.outputs import CALLS, load_outputs
 from graphq.kernels.registry import Step, threads_for
 from graphq.kernels.settle import load_literal, settling
 from graphq.kernels.windows import INNER_TABLE, OUTER_TABLE, PAD_ROW, tap_addresses
-from graphq.kernels.x86 import Loop, at
+from graphq.kernels.x86 import Loop, at, load, store
 
 IMAGES, WINDOWS, WEIGHTS, SPEC = 0, 1, 11, 17  # words that the caller fills in
 FRAME_BYTES = 88
@@ -141,18 +142,26 @@ def tap_placer(ko: int, ki: int) -> Any:
     if not ko:
         return tap_addresses
 
-    @njit
-    def place(windows: int, image: int, outer: int, inner: int, first: int, count: int, addresses: int) -> None:
-        outers = windows + word(windows, OUTER_TABLE) + 8 * ko * outer
-        inners = windows + word(windows, INNER_TABLE) + 8 * ki * inner
-        pad, address = windows + word(windows, PAD_ROW), image
-        for a in range(ko):
-            start = load_s64(outers + 8 * a)
-            for k in range(ki):
-                offset = start + load_s64(inners + 8 * k)
-                address = image + offset if offset >= 0 else pad
-                store_s64(addresses + 8 * (a * ki + k), address)
-        store_s64(addresses + 8 * ko * ki, address)
+    @intrinsic
+    def place(_typing: Any, windows: Any, image: Any, outer: Any, inner: Any, first: Any, count: Any,
+              addresses: Any) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            windows, image, outer, inner, _, _, addresses = args
+
+            def entries(table: int, index: Any, taps: int) -> list[Any]:
+                line = at(b, windows, load(b, at(b, windows, 8 * table), I64, 8), b.mul(index, c64(8 * taps)))
+                return [load(b, at(b, line, 8 * k), I64, 8) for k in range(taps)]
+
+            pad, address = at(b, windows, load(b, at(b, windows, 8 * PAD_ROW), I64, 8)), image
+            outers, inners = entries(OUTER_TABLE, outer, ko), entries(INNER_TABLE, inner, ki)
+            for k, (down, across) in enumerate(product(outers, inners)):
+                offset = b.add(down, across)
+                address = b.select(b.icmp_signed(">=", offset, c64(0)), b.add(image, offset), pad)
+                store(b, address, at(b, addresses, 8 * k), 8)
+            store(b, address, at(b, addresses, 8 * ko * ki), 8)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 7), codegen
 
     return place
 
@@ -193,14 +202,14 @@ def plan_pixels(name: str, store: Store, tile: Module, image_bytes: int, pixels:
     channels at most CHANNELS accumulators. `settle` is text that makes the function `settle` of stores that have
     ties, which reads the header's words `chunk`.
     """
-    texts = settling(store, CHANNELS + MOST_ROWS)
+    imports, words = settling(CHANNELS + MOST_ROWS) if store.ties is not None else ("", "groups = 0")
     target, write = (text.format(itemsize=direct, slot=HEADER_WORDS)
                      for text in (_DIRECT if direct else _SCRATCH if store.ties is None else _SETTLED))
     if store.ties is not None:
-        texts = {**texts, "imports": texts["imports"] + _SETTLER + settle}
+        imports += _SETTLER + settle
     if not direct:
-        texts = {**texts, "imports": CALLS + texts["imports"]}
-    made = modules.load("pixels", _BLOCK.format(target=target, write=write, **texts), cache=cache)
+        imports = CALLS + imports
+    made = modules.load("pixels", _BLOCK.format(imports=imports, words=words, target=target, write=write), cache=cache)
     outputs, table = (None, None) if direct else load_outputs(store, level.lanes, cache)
     rows = batch * m
     parts = threads_for(threads, cycles * rows)

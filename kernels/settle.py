@@ -18,7 +18,6 @@ import numpy as np
 from llvmlite import ir
 
 from graphq.kernels import cache as modules
-from graphq.kernels.expression import Store
 from graphq.kernels.intrinsics import (
     F32,
     I8,
@@ -78,21 +77,17 @@ def load_literal(cache: bool) -> Any:
     return modules.load("literal_sums", _MODULE, cache=cache)
 
 
-def settling(store: Store | None, most: int) -> dict[str, str]:
-    """Text for a block function of stores such as this: imports, and its words.
+def settling(most: int) -> tuple[str, str]:
+    """Text for a block function of stores that may have ties: imports, and its words.
 
-    Of stores with ties there are `groups` of at most `most` vectors, and of one of them the `ties`.
+    There are `groups` of at most `most` vectors, and of one of them the `ties`.
     """
-    if store is None or store.ties is None:
-        return {"imports": "", "words": "groups = 0"}
-    return {
-        "imports": "from graphq.kernels.outputs import LANES\n"
-                   "from graphq.kernels.settle import WORDS_BYTES, entry_of, first_bit\n"
-                   "from graphq.kernels.vector import GROUP\n",
-        "words": f"groups, ties, words = stack({8 * (most + 1)}), stack({8 * (GROUP + 1)}), stack(WORDS_BYTES)\n"
-                 "    lanes = word(word(args, FUNCTIONS), LANES)\n"
-                 "    store_s64(words, frame)\n    store_s64(words + 16, word(args, 17))",
-    }
+    return ("from graphq.kernels.outputs import LANES\n"
+            "from graphq.kernels.settle import WORDS_BYTES, entry_of, first_bit\n"
+            "from graphq.kernels.vector import GROUP\n",
+            f"groups, ties, words = stack({8 * (most + 1)}), stack({8 * (GROUP + 1)}), stack(WORDS_BYTES)\n"
+            "    lanes = word(word(args, FUNCTIONS), LANES)\n"
+            "    store_s64(words, frame)\n    store_s64(words + 16, word(args, 17))")
 
 
 @intrinsic
