@@ -56,14 +56,18 @@ def qlinear_softmax(c: Call) -> Outputs:
 
 @imports("QLinearAveragePool", domain=MICROSOFT)
 def qlinear_average_pool(c: Call) -> Outputs:
-    """Channels first or last."""
+    """Channels first or last. Its kernel adds the zero point before it rounds, which turns ties where that is odd."""
     kernel = c.attr("kernel_shape")
     attrs = windows(c, len(kernel))
     del attrs["dilations"]
     attrs["data_format"] = "NXC" if c.attr("channels_last", 0) else "NCX"
-    y = c.graph.avg_pool(at(c, 0), kernel=kernel, exclude_pad=not c.attr("count_include_pad", 0),
+    y = c.graph.avg_pool(at(c, 0), kernel=kernel, exclude_pad=not c.attr("count_include_pad", 0), in_order=True,
                          rounding_type="ceil" if c.attr("ceil_mode", 0) else "floor", **attrs)
-    return result(c, y, 3, c.input(0).dtype)
+    scale, zp = c.input(3).data, None if c.optional(4) is None else c.input(4).data
+    if scale is None or zp is None or scale.size != 1 or scale.item() <= 0:
+        return result(c, y, 3, c.input(0).dtype)
+    y = c.graph.add(c.graph.divide(y, scale), np.float32(zp.item()))
+    return c.graph.quantize(y, dtype=c.input(4).dtype, scales=[1.0], zps=[0])
 
 
 @imports("QLinearGlobalAveragePool", domain=MICROSOFT)
