@@ -9,10 +9,11 @@ from typing import Any, Literal
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels import math, quick
+from graphq.kernels import math
 from graphq.kernels.drift import Drift
-from graphq.kernels.expression import STORAGE, Expr, const, load, maximum, op, select, walk
+from graphq.kernels.expression import STORAGE, Expr, const, load, maximum, op, select
 from graphq.kernels.expression import minimum as least
+from graphq.kernels.quick import Rounding
 from graphq.node import PLACE
 
 
@@ -34,40 +35,34 @@ class Source:
     data: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class Tie:
-    """Where a quantize's result q is near a tie, and what it may be where `distance` is not below `band` (`Ties`)."""
-
-    q: Expr
-    near: Expr
-    distance: Expr
-    band: Expr
-    quick: Expr
-
-
 @dataclass
 class Epilogue:
     """Collects the operand slots while the rules turn nodes into expressions, for an output of shape `out`.
 
     `anchored`: the expressions follow an anchor's accumulator (else the loop over memory is all there is). With `drift`
-    `ties` are those of the quantizes after it. `constants` has the arrays of constant inputs.
+    `roundings` are those of the quantizes after it. `constants` has the arrays of constant inputs.
     """
 
     out: tuple[int, ...]
     anchored: bool = False
     drift: Drift | None = None
     constants: Sequence[np.ndarray | None] = ()
-    ties: list[Tie] = field(default_factory=list)
+    roundings: list[Rounding] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
     _slots: dict[Any, Expr] = field(default_factory=dict)
 
-    def parameter(self, values: Iterable[float] | np.ndarray, dtype: Literal["f32", "s32"], axis: int | None) -> Expr:
-        """Numbers of the operation itself: one for all, or one for each place along output dimension `axis`."""
+    def parameter(self, values: Iterable[float] | np.ndarray, dtype: Literal["f32", "s32"], axis: int | None,
+                  role: str = "") -> Expr:
+        """Numbers of the operation itself: one for all, or one for each place along output dimension `axis`.
+
+        The same numbers of one role are one operand; those of another are not, so that kernels depend on no accident.
+        """
         data = np.ascontiguousarray(values, STORAGE[dtype])
         shape = tuple(data.size if k == axis else 1 for k in range(len(self.out)))
         if data.size == 1 or axis is None:
             shape, data = (), data[:1]
-        return self.slot(Source("parameter", dtype, shape, data=data), ("parameter", dtype, shape, data.tobytes()))
+        key = ("parameter", dtype, shape, data.tobytes(), role)
+        return self.slot(Source("parameter", dtype, shape, data=data), key)
 
     def input(self, index: int, value: Value, shape: tuple[int, ...] | None = None) -> Expr:
         """Input `index` of the partition, as its compute type."""
@@ -95,12 +90,12 @@ class Epilogue:
             raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(self.out)}")
 
     def numbers(self) -> dict[Expr, np.ndarray]:
-        """What operands load, of those that the plan knows."""
+        """What operands load that are the same for all rows, of those that the plan knows."""
         known = {}
         for x in self._slots.values():
             source = self.sources[x.value[0]]
             data = self.constants[source.index] if source.place == "input" and self.constants else source.data
-            if data is not None:
+            if data is not None and x.op == "load" and x.value[2] in ("column", "scalar"):
                 known[x] = data
         return known
 
@@ -284,50 +279,28 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     exact = not e.anchored or (e.drift is not None and e.drift.exact(node.inputs[0]))
     if not exact and not usual:
         raise Unsupported("1/scale of a quantize is not a finite f32")
-    if exact and e.drift is not None and usual and e.drift.finite(node):
-        y = math.quotient(args[0], e.parameter(a["scales"], "f32", axis), e.parameter(inverse, "f32", axis))
-        return math.quantize(y, 1.0, zps, dtype)
+    scales = np.asarray(a["scales"], np.float32).astype(np.float64)
+    zero_points = np.asarray(a["zps"] or [0], np.float64)
+    by_column = axis in (None, len(e.out) - 1)
     if exact:
-        return math.quantize(args[0] / e.parameter(a["scales"], "f32", axis), 1.0, zps, dtype)
+        if e.drift is None or not usual or not e.drift.finite(node):
+            return math.quantize(args[0] / e.parameter(a["scales"], "f32", axis), 1.0, zps, dtype)
+        y = math.quotient(args[0], e.parameter(a["scales"], "f32", axis), e.parameter(inverse, "f32", axis))
+        q = math.quantize(y, 1.0, zps, dtype)
+        if by_column:
+            e.roundings.append(Rounding(q, args[0], dtype, scales, zero_points))
+        return q
     scale = e.parameter(inverse, "f32", axis)
+    q = math.quantize(args[0], scale, zps, dtype)
     if e.drift is not None and (share := e.drift.share(node)) is not None:
         quotient = e.drift.literal(args[0]) / e.parameter(a["scales"], "f32", axis)
-        e.ties.append(_tie(e, node, args[0], scale, zps, share, e.drift))
-        e.drift.settled[e.ties[-1].q] = math.quantize(quotient, 1.0, zps, dtype)
-    return math.quantize(args[0], scale, zps, dtype)
-
-
-def _tie(e: Epilogue, node: Node, y: Expr, inverse: Expr, zps: Expr, share: np.ndarray, drift: Drift) -> Tie:
-    """Say where quantize `node` of y is near a tie, `share` of a step on both sides, and what it may be elsewhere."""
-    axis, columns, dtype = e.axis(node), len(e.out) - 1, node.attrs["dtype"].name
-    q = math.quantize(y, inverse, zps, dtype)
-    slope = e.parameter([drift.slope], "f32", None)
-    near = math.near_tie(y, inverse, zps, dtype, slope) >= e.parameter(np.atleast_1d(0.5 - share), "f32", columns)
-    if not drift.finite(node) or axis not in (None, columns):
-        return Tie(q, near, select(near, const(0, "s32"), const(1, "s32")), const(1, "s32"), q)
-
-    def numbers(values: np.ndarray) -> Expr:
-        return e.parameter(np.atleast_1d(values), "f32", columns)
-
-    known = {x: data for x, data in e.numbers().items() if x.value[2] in ("column", "scalar")}
-    share = share + 255 * drift.slope
-    plain, is_relu = quick.without_relu(y)
-    made = quick.affine(plain, known)
-    zero_points = known[zps].astype(np.float64)
-    if made is not None and made.factors and any(x.op != "load" for x in made.factors):
-        operations = sum(x.op in ("add", "sub", "mul") and x.dtype == "f32" for x in walk(plain)) + 1
-        factors, constant, error = quick.factors(made, known[inverse].astype(np.float64), operations)
-        half = quick.half_band(share + error)
-        u = numbers(constant + quick.offset(zero_points, half, dtype))
-        for x, factor in factors.items():
-            u = op("fma", op("to_f32", x), numbers(factor), u)
-    else:
-        half = quick.half_band(share + quick.STEP)
-        u = op("fma", plain, inverse, numbers(quick.offset(zero_points, half, dtype)))
-    least = 256.25 + (zero_points - math.RANGES[dtype][0] if is_relu else np.zeros(1))
-    steps = math.steps_of(u, numbers(least))
-    return Tie(q, near, steps, e.parameter(np.atleast_1d(quick.band(half)), "s32", columns),
-               quick.quantized(steps, dtype))
+        e.drift.settled[q] = math.quantize(quotient, 1.0, zps, dtype)
+        slope = e.parameter([e.drift.slope], "f32", None)
+        most = e.parameter(np.atleast_1d(0.5 - share), "f32", len(e.out) - 1)
+        near = math.near_tie(args[0], scale, zps, dtype, slope) >= most
+        width = share + 255 * e.drift.slope if by_column and e.drift.finite(node) else None
+        e.roundings.append(Rounding(q, args[0], dtype, 1 / inverse.astype(np.float64), zero_points, scale, near, width))
+    return q
 
 
 @_rule("dynamic_dequantize")

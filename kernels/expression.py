@@ -140,8 +140,8 @@ def _round_s32(x: Any) -> Any:
 
 # s32 wraps. max and min are x86's: the second operand when one is NaN or both are zeros. Comparisons are ordered (false
 # on NaN) except ne. round_s32 rounds to even, and gives x86's -2**31 for NaN and what s32 does not hold; to_s32
-# truncates numbers within s32's range, and must not be asked for others. below compares without
-# signs. Shift counts are constants, 0 to 31.
+# truncates numbers within s32's range, and must not be asked for others. below and lower
+# compare without signs. Shift counts are constants, 0 to 31.
 BASIC: dict[str, Basic] = {
     "add": Basic(_SAME2, np.add),
     "sub": Basic(_SAME2, np.subtract),
@@ -160,6 +160,7 @@ BASIC: dict[str, Basic] = {
     "gt": Basic(_COMPARE, np.greater),
     "ge": Basic(_COMPARE, np.greater_equal),
     "below": Basic("s32 s32 -> bool", _below),
+    "lower": Basic(_INT2, lambda a, b: np.where(_below(a, b), a, b)),
     "eq": Basic(_COMPARE, np.equal),
     "ne": Basic(_COMPARE, np.not_equal),
     "select": Basic("bool f32 f32 -> f32, bool s32 s32 -> s32", np.where),

@@ -270,11 +270,17 @@ def tie(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr, slope: Expr) -> 
     return op("fma", op("abs", clipped), slope, op("abs", clipped - op("rint", clipped)))
 
 
-@define("f32 f32 -> s32")
-def steps_of(x: Expr, lowest: Expr) -> Expr:
-    """Give whole and fraction of x saturated to [lowest, 511.75] apart, lowest from 256: see `kernels.quick`."""
-    # f32 from 256 to 512 have a last bit of 2**-15: bits 15 to 22 are the whole, less 256, and go to 0 to 7.
-    bits = op("as_s32", minimum(511.75, maximum(lowest, x)))
+@define("f32 f32 -> f32")
+def saturate(x: Expr, lowest: Expr) -> Expr:
+    """Saturate x to [lowest, 511.75]."""
+    return minimum(511.75, maximum(lowest, x))
+
+
+@define("f32 -> s32")
+def steps_of(x: Expr) -> Expr:
+    """Give whole and fraction of x from 256 to 512 apart: see `kernels.quick`."""
+    # The last bit of f32 is 2**-15 there: bits 15 to 22 are the whole, less 256, and go to 0 to 7.
+    bits = op("as_s32", x)
     return op("or", op("shl", bits, 17), op("shr", bits, 15))
 
 

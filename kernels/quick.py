@@ -1,23 +1,24 @@
-"""Quantizes right after an anchor in few operations, which also say how near to a tie they are.
+"""Quantizes after an anchor in few operations, which also say how near to a tie they are.
 
-    exact   q = saturate(rint(f32(y * inv)) + zp)      y of several f32 operations, as `formula` has them
-    quick   u = y * inv + zp - lo + 256.5 + half       saturated to [256.25, 511.75], in f32, whose last bit is 2**-15
+    exact   q = saturate(rint(y / s) + zp)             y of several f32 operations, as `formula` has them
+    quick   u = y / s + zp - lo + 256.5 + half         saturated to [256.25, 511.75], in f32, whose last bit is 2**-15
             q = whole(u) - 256 + lo                    for fraction(u) >= 2 * half
 
 q lies between lo and lo + 255. Within `half` of a tie fraction(u) is below 2 * half; there, and only there, the two may
 differ, as `half` is larger than the difference of both u, and larger than the band within which outputs are settled by
 literal sums. Saturated values, a quarter from the next whole number, are not near. Where y is a sum of integers times
-constants, u is that of fused multiply-adds with other constants, which saves an operation each for scale and bias.
+constants, u is that of fused multiply-adds with other constants, which saves an operation each for scales and zero
+points; the integers of a quantize before it are whole(u) of that one.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from graphq.kernels import math
-from graphq.kernels.expression import BYTES, Expr, const, op, walk
+from graphq.kernels.expression import BYTES, Expr, Pairs, const, op, walk
 
 STEP = 2.0**-15
 """The last bit of u."""
@@ -29,12 +30,35 @@ Numbers = Mapping[Expr, np.ndarray]
 """Loads and what they load, one number or one a column."""
 
 
+@dataclass(frozen=True, eq=False)
+class Rounding:
+    """A quantize's result q of y, and its parameters: one number or one a column.
+
+    Right after an anchor y * `inverse` is rounded, and outputs of which `near` holds are settled, those at most `width`
+    of a step from a tie. After a quantize the quotient is, exactly.
+    """
+
+    q: Expr
+    y: Expr
+    dtype: str
+    scales: np.ndarray
+    zps: np.ndarray
+    inverse: Expr | None = None
+    near: Expr | None = None
+    width: np.ndarray | None = None
+
+
 @dataclass(frozen=True)
 class Affine:
-    """A value as `factors` times f32 of integers, by these, and a constant; of f64, each one number or one a column."""
+    """A value as `factors` times integers, by these, and a constant; of f64, each one number or one a column."""
 
     factors: dict[Expr, np.ndarray]
     constant: np.ndarray
+
+    @property
+    def of_bytes(self) -> bool:
+        """Whether no integer holds the accumulator."""
+        return all(is_byte(x) for x in self.factors)
 
     def times(self, factor: np.ndarray) -> Affine:
         """The multiple."""
@@ -48,58 +72,71 @@ class Affine:
         return Affine(factors, self.constant + other.constant)
 
 
+def is_byte(x: Expr) -> bool:
+    """Whether an s32 is one of 8 bits: what is loaded so, or a quantize's result."""
+    if x.op == "load":
+        return x.value[1] in BYTES and x.value[2] in ("vector", "column")
+    return _quantized(x) is not None
+
+
+def _quantized(x: Expr) -> Expr | None:
+    """What `math.quantized` was made of; None for any other."""
+    if x.op == "and" and x is math.quantized(x.args[0], "u8"):
+        return x.args[0]
+    if x.op == "sar" and x.args[0].op == "shl" and x is math.quantized(x.args[0].args[0], "s8"):
+        return x.args[0].args[0]
+    return None
+
+
 def affine(y: Expr, numbers: Numbers) -> Affine | None:
-    """y as a sum of the anchor's integers and of bytes, in exact arithmetic; None where it is none."""
+    """y as a sum of bytes and of the integer that holds the accumulator, in exact arithmetic; None where it is none."""
     known: dict[Expr, Affine | None] = {}
     for node in walk(y):
-        args = [known[a] for a in node.args]
-        known[node] = None
-        if node in numbers:
-            known[node] = Affine({}, numbers[node].astype(np.float64).reshape(-1))
-        elif node.op == "const" and node.dtype != "bool":
-            known[node] = Affine({}, np.full(1, float(node.value)))
-        elif node.dtype == "s32" and _whole(node):
-            known[node] = Affine({node: np.ones(1)}, np.zeros(1))
-        elif len(args) == 2 and (a := args[0]) is not None and (b := args[1]) is not None:
-            if node.op in ("add", "sub"):
-                known[node] = a.plus(b.times(np.full(1, 1.0 if node.op == "add" else -1.0)))
-            elif node.op == "mul" and not (a.factors and b.factors):
-                known[node] = a.times(b.constant) if a.factors else b.times(a.constant)
-        elif node.op == "to_f32":
-            known[node] = args[0]
+        known[node] = _affine(node, [known[a] for a in node.args], numbers)
     return known[y]
 
 
-def _whole(node: Expr) -> bool:
-    """Whether an s32 is taken as it is: what holds the accumulator, and bytes."""
-    if node.op == "load":
-        return node.value[1] in BYTES and node.value[2] == "vector"
-    return any(x.op == "acc" for x in walk(node))
+def _affine(node: Expr, args: Sequence[Affine | None], numbers: Numbers) -> Affine | None:
+    if node in numbers:
+        return Affine({}, numbers[node].astype(np.float64).reshape(-1))
+    if node.op == "const" and node.dtype != "bool":
+        return Affine({}, np.full(1, float(node.value)))
+    if is_byte(node):
+        return Affine({node: np.ones(1)}, np.zeros(1))
+    pair = [a for a in args if a is not None] if len(args) == 2 else []
+    if node.dtype == "s32" and not (len(pair) == 2 and all(a.of_bytes for a in pair)):
+        holds = any(x.op == "acc" for x in walk(node))
+        return Affine({node: np.ones(1)}, np.zeros(1)) if holds else None
+    if len(pair) == 2:
+        a, b = pair
+        if node.op in ("add", "sub"):
+            return a.plus(b.times(np.full(1, 1.0 if node.op == "add" else -1.0)))
+        if node.op == "mul" and not (a.factors and b.factors):
+            return a.times(b.constant) if a.factors else b.times(a.constant)
+        return None
+    return args[0] if node.op == "to_f32" else None
 
 
-def factors(y: Affine, inverse: np.ndarray, operations: int) -> tuple[dict[Expr, np.ndarray], np.ndarray, np.ndarray]:
-    """The factors of u in f32, its constant less the offset, and how far u may lie from y * inv, in steps.
+def error(u: Affine, y: Expr) -> np.ndarray:
+    """How far two ways of computing u may lie from each other, in steps: the operations of y, and multiply-adds.
 
-    Only for |u - offset| <= 256: then the accumulator's term is at most 256 and the others', and each of the operations
-    rounds a partial sum of all. Both products with an integer of 24 bits or more round it, too.
+    Only for |u - offset| <= 256: then the accumulator's term is at most 256 and the others', as partial sums are. Each
+    operation rounds its result by half a unit. Both ways round an integer of 24 bits or more, too.
     """
-    scaled = y.times(inverse)
-    others = np.abs(scaled.constant) + sum(256 * np.abs(f) for x, f in scaled.factors.items() if x.op == "load")
-    size = 256 + 2 * others
+    bytes_ = sum((256 * np.abs(f) for x, f in u.factors.items() if is_byte(x)), np.zeros(1))
+    most = 256 + bytes_ + np.abs(u.constant)
+    terms = bytes_ if u.of_bytes else bytes_ + most
+    names = [x.op for x in walk(y) if x.dtype == "f32"]
+    products, sums = names.count("mul"), names.count("add") + names.count("sub")
     with np.errstate(divide="ignore"):
-        widest = max(np.max(size / np.abs(f), initial=0) for f in scaled.factors.values())
-    count = operations + 2 * len(scaled.factors) + (0 if widest < 2.0**24 else 2)
-    error = UNIT * (count * size + np.abs(scaled.constant) + 512)
-    return {x: f.astype(np.float32) for x, f in scaled.factors.items()}, scaled.constant, error
-
-
-def half_band(width: np.ndarray) -> np.ndarray:
-    """Half of the band around ties, at least this width: whole units of STEP."""
-    return np.ceil(width / STEP) * STEP
+        widest = max(np.max(most / np.abs(f), initial=0) for f in u.factors.values())
+    rounded = -(-products // len(u.factors)) + 1 + (0 if widest < 2.0**24 else 2)
+    partial = max(0, sums - 1) + len(u.factors) - 1
+    return np.asarray(UNIT * (rounded * terms + partial * most + 2 * 256 + np.abs(u.constant) + 512) + STEP / 2)
 
 
 def offset(zps: np.ndarray, half: np.ndarray, dtype: str) -> np.ndarray:
-    """What is added to y * inv."""
+    """What is added to y / s."""
     return np.asarray(256.5 + zps - math.RANGES[dtype][0] + np.where(half < _WIDEST, half, 0.0))
 
 
@@ -109,12 +146,63 @@ def band(half: np.ndarray) -> np.ndarray:
     return np.where(half < _WIDEST, steps << 17, 2**32 - 1).astype(np.uint32).view(np.int32)
 
 
-def quantized(steps: Expr, dtype: str) -> Expr:
-    """The s32 whose low byte is q, from `steps_of`."""
-    return steps if dtype == "u8" else op("xor", steps, 0x80)
-
-
 def without_relu(y: Expr) -> tuple[Expr, bool]:
     """The operand of a ReLU, or y itself, and whether there is one."""
     is_relu = y.op == "max" and y.args[0] is const(0)
     return (y.args[1], True) if is_relu else (y, False)
+
+
+@dataclass
+class Quick:
+    """The quick quantizes of an epilogue, one by one.
+
+    `numbers` are those that operands load. `parameter` makes an operand of f32 numbers, one or one a column, in a role.
+    """
+
+    numbers: Numbers
+    parameter: Callable[[np.ndarray, str], Expr]
+
+    def __post_init__(self) -> None:
+        self.wholes: dict[Expr, tuple[Expr, int]] = {}
+
+    def make(self, roundings: Iterable[Rounding]) -> tuple[Expr, np.ndarray, Pairs]:
+        """The distance, the band below which outputs may be near a tie, and the quantizes and what they may be."""
+        taken: list[tuple[Rounding, Expr, bool, Affine | None, np.ndarray]] = []
+        for r in roundings:
+            plain, is_relu = without_relu(r.y)
+            sum_ = affine(plain, self.numbers)
+            if sum_ is not None and len(sum_.factors) > (0 if r.near is not None else 1):  # of one byte: a table's
+                sum_ = sum_.times(1 / r.scales)
+                taken.append((r, plain, is_relu, sum_, error(sum_, plain)))
+            elif r.near is not None:
+                taken.append((r, plain, is_relu, None, np.full(1, STEP)))
+        half = np.zeros(1)
+        for r, *_, far in taken:
+            half = np.maximum(half, far if r.width is None else far + r.width)
+        half = np.ceil(half / STEP) * STEP
+        distance, pairs = None, []
+        for k, (r, plain, is_relu, sum_, _) in enumerate(taken):
+            shift = offset(r.zps, half, r.dtype)
+            least = 256.25 + (r.zps - math.RANGES[r.dtype][0] if is_relu else np.zeros(1))
+            u = math.saturate(self.u(k, r, plain, sum_, shift), self.parameter(least, f"least {k}"))
+            steps = math.steps_of(u)
+            self.wholes[math.quantized(r.q, r.dtype)] = op("floor", u), math.RANGES[r.dtype][0] - 256
+            pairs.append((r.q, steps if r.dtype == "u8" else op("xor", steps, 0x80)))
+            distance = steps if distance is None else op("lower", distance, steps)
+        assert distance is not None
+        return distance, band(half), tuple(pairs)
+
+    def u(self, k: int, r: Rounding, plain: Expr, sum_: Affine | None, shift: np.ndarray) -> Expr:
+        """y / s and an offset, of quantize k."""
+        if sum_ is None:
+            assert r.inverse is not None
+            return op("fma", plain, r.inverse, self.parameter(shift, f"offset {k}"))
+        terms: list[tuple[Expr, Expr]] = []
+        for x, factor in sum_.factors.items():
+            value, less = self.wholes.get(x, (op("to_f32", x), 0))
+            shift = shift + less * factor
+            terms.append((value, self.parameter(factor, f"factor {k} {len(terms)}")))
+        total = self.parameter(shift + sum_.constant, f"offset {k}")
+        for value, f in terms:
+            total = op("fma", value, f, total)
+        return total

@@ -16,6 +16,7 @@ from graphq.kernels.epilogue import Epilogue, translate
 from graphq.kernels.expression import Expr, Store, Ties, acc, const, op, select
 from graphq.kernels.literal import TYPICAL, Literal, Order
 from graphq.kernels.lower import Accumulator, Arrays, Lowered
+from graphq.kernels.quick import Quick
 from graphq.kernels.scales import Numbers, wrapped
 
 CHUNK = 2**22
@@ -101,15 +102,18 @@ def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[
         most = e.drift.bound(node.inputs[2]) if len(node.inputs) > 2 else 0.0
         e.drift.bounds[node.output] = sums.k * 2.0**16 * scale + most
     expr = translate(e, body, (node, dense), producers, own=own)
-    if sums is None or e.drift is None or not e.ties:
+    tests = [r.near for r in e.roundings if r.near is not None]
+    if sums is None or e.drift is None or not tests:
         return Lowered(e.out, Store(expr, dtype), tuple(e.sources), anchor)
-    literal = sums.literal
-    factors = (e.parameter(literal.w_scale, "f32", last), e.parameter(sums.shift, "s32", last),
-               e.parameter(literal.start, "f32", last))
-    near, distance, band = reduce(partial(op, "or"), (t.near for t in e.ties)), e.ties[0].distance, e.ties[0].band
-    if len(e.ties) > 1:
-        marked = reduce(partial(op, "or"), (op("below", t.distance, t.band) for t in e.ties))
-        distance, band = select(marked, const(0, "s32"), const(1, "s32")), const(1, "s32")
-    settled, quick = tuple((e.drift.sums | e.drift.settled).items()), tuple((t.q, t.quick) for t in e.ties)
-    store = Store(expr, dtype, Ties(near, settled, factors, distance, band, quick))
+    literal, near = sums.literal, reduce(partial(op, "or"), tests)
+    factors = (e.parameter(literal.w_scale, "f32", last, "w_scale"), e.parameter(sums.shift, "s32", last, "w_zp"),
+               e.parameter(literal.start, "f32", last, "start"))
+    settled = tuple((e.drift.sums | e.drift.settled).items())
+    if all(r.near is None or r.width is not None for r in e.roundings):
+        quick = Quick(e.numbers(), lambda x, role: e.parameter(np.atleast_1d(x), "f32", last, role))
+        distance, below, pairs = quick.make(e.roundings)
+        ties = Ties(near, settled, factors, distance, e.parameter(below, "s32", last), pairs)
+    else:
+        ties = Ties(near, settled, factors, select(near, const(0, "s32"), const(1, "s32")), const(1, "s32"), ())
+    store = Store(expr, dtype, ties)
     return Lowered(e.out, store, tuple(e.sources), anchor, literal)

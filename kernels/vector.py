@@ -90,6 +90,7 @@ EMIT: dict[str, Callable[..., ir.Value]] = {
     **{name: partial(_compare, sign) for name, sign in
        {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items()},
     "below": lambda b, lanes, x, y: b.icmp_unsigned("<", x, y),
+    "lower": lambda b, lanes, x, y: b.select(b.icmp_unsigned("<", x, y), x, y),
     "div": lambda b, lanes, x, y: b.fdiv(x, y),
     "neg": lambda b, lanes, x: b.fneg(x),
     "max": partial(_pick, ">"),

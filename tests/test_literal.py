@@ -21,9 +21,10 @@ def all_near(monkeypatch):
 
 
 def finish(g, y, scale):
-    """A bias-free epilogue with two quantizes, the second of exact numbers."""
+    """An epilogue with two quantizes, the second of exact numbers by a chain that a table may replace."""
     y = g.quantize(g.relu(y), dtype="u8", scales=[scale], zps=[3])
     z = g.multiply(g.dequantize(y, scales=[scale], zps=[3]), g.constant(np.float32(0.7)))
+    z = g.multiply(g.add(z, g.constant(np.float32(0.1))), g.constant(np.float32(1.1)))
     g.output(g.quantize(z, dtype="s8", scales=[scale], zps=[-100]), name="y")
     return g
 
@@ -127,3 +128,22 @@ def test_the_order_of_sums_decides_ties(level, case):
     x = rng.integers(0, 15, (1, 20, 20, channels)).astype(np.uint8)
     got, want = model(x=x), model.formula(x=x)
     assert np.unique(want).size > 50 and np.array_equal(got, want)
+
+
+def test_three_quantizes_after_a_matmul(level):
+    """The second is of one byte, for which a table may stand, and the third of two."""
+    rng, m, n = np.random.default_rng(5), 150, 70
+    g = gq.Graph("residual")
+    a = g.dequantize(g.input("x", shape=(m, 64), dtype="u8"), scales=[0.013], zps=[7])
+    b = g.dequantize(g.constant(integers(rng, "s8", (64, n))), scales=[1.3e-3])
+    first, second = dict(scales=[0.0171], zps=[11]), dict(scales=[0.0223], zps=[-9])
+    y = g.dequantize(g.quantize(g.matmul(a, b), dtype="u8", **first), **first)
+    y = g.multiply(g.add(g.multiply(y, g.constant(np.float32(0.7))), g.constant(np.float32(0.1))),
+                   g.constant(np.float32(1.1)))
+    y = g.dequantize(g.quantize(y, dtype="s8", **second), **second)
+    y = g.add(y, g.dequantize(g.input("r", shape=(m, n), dtype="u8"), scales=[0.0071], zps=[100]))
+    g.output(g.quantize(g.relu(y), dtype="u8", scales=[0.0193], zps=[5]), name="y")
+    model = gq.compile(g, isa=level, strict=True)
+    inputs = {"x": integers(rng, "u8", (m, 64)), "r": integers(rng, "u8", (m, n))}
+    y = model(**inputs)
+    assert np.unique(y).size > 50 and np.array_equal(y, model.formula(**inputs))

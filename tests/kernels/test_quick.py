@@ -7,7 +7,7 @@ from graphq.anchors import lower_partition
 from graphq.kernels.expression import evaluate, op
 
 
-def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False):
+def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice=""):
     """A matmul of 64 k to 32 columns of scales from 1e-4 to 1e-2, with a bias."""
     n = 32
     g = gq.Graph()
@@ -15,6 +15,10 @@ def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False):
     w = g.constant(rng.integers(-128, 128, (64, n)).astype(np.int8))
     b = g.dequantize(w, qtype="per_channel", axis=1, scales=np.geomspace(1e-4, 1e-2, n).tolist())
     y = g.matmul(a, b, g.constant(rng.normal(size=n, scale=3).astype(np.float32)))
+    if twice:
+        q = dict(scales=[0.071], zps=[zp])
+        y = g.dequantize(g.quantize(y, dtype=dtype, **q), **q)
+        y = g.multiply(y, g.constant(np.float32(0.9))) if twice == "scaled" else y
     if residual:
         y = g.add(y, g.dequantize(g.input("r", shape=(5, n), dtype="s8"), scales=[0.03], zps=[-5]))
     if tail:
@@ -31,6 +35,9 @@ CASES = {
     "s8": dict(dtype="s8", zp=-7, x_zp=0), "relu": dict(dtype="u8", zp=40, x_zp=8, relu=True),
     "s8, relu": dict(dtype="s8", zp=40, x_zp=8, relu=True), "residual": dict(dtype="u8", zp=128, x_zp=3, residual=True),
     "residual, relu": dict(dtype="s8", zp=-128, x_zp=3, residual=True, relu=True),
+    "requantised": dict(dtype="u8", zp=3, x_zp=3, residual=True, twice="plain"),
+    "requantised s8": dict(dtype="s8", zp=-3, x_zp=30, residual=True, twice="scaled", relu=True),
+    "one byte": dict(dtype="s8", zp=-3, x_zp=30, twice="scaled"),
     "not a sum": dict(dtype="u8", zp=120, x_zp=3, tail=True),
 }
 
@@ -56,4 +63,4 @@ def test_quick_quantizes_are_exact_outside_of_bands(case):
     in_band, near = value(op("below", ties.distance, ties.band)), value(ties.near)
     same = (value(store.expr) & 0xFF) == (value(store.quick) & 0xFF)
     assert same[~in_band].all() and in_band[near].all()
-    assert near.any() and in_band.mean() < 0.004
+    assert near.any() and in_band.mean() < 0.01
