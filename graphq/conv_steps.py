@@ -127,8 +127,9 @@ def _space(images: int, groups: int, counts: tuple[int, ...], columns: int, oper
     `merge_images`: images may be pixels too.
     """
     def even(o: _Operand) -> bool:
-        offsets = o.spatial_offsets(counts)
-        return bool((offsets == np.arange(offsets.size) * _pixel(o, counts)).all())
+        pixel = _pixel(o, counts)
+        return 0 in counts or all(n == 1 or s == pixel * prod(counts[k + 1:])
+                                  for k, (s, n) in enumerate(zip(o.spatial, counts, strict=True)))
 
     merged = all(map(even, operands))
     lines, pixels = ((), prod(counts)) if merged else (counts[:-1], counts[-1])
