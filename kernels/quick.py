@@ -121,18 +121,35 @@ def error(u: Affine, y: Expr) -> np.ndarray:
     """How far two ways of computing u may lie from each other, in steps: the operations of y, and multiply-adds.
 
     Only for |u - offset| <= 256: then the accumulator's term is at most 256 and the others', as partial sums are. Each
-    operation rounds its result by half a unit. Both ways round an integer of 24 bits or more, too.
+    operation rounds its result by half a unit. Both ways round an integer of 24 bits or more, too. Quantized bytes are
+    taken as 256 to 511, and the constant makes up for it.
     """
-    bytes_ = sum((256 * np.abs(f) for x, f in u.factors.items() if is_byte(x)), np.zeros(1))
-    most = 256 + bytes_ + np.abs(u.constant)
+    bytes_, constant = np.zeros(1), np.abs(u.constant)
+    for x, f in u.factors.items():
+        if is_byte(x):
+            bytes_ = bytes_ + 256 * np.abs(f)
+        if _quantized(x) is not None:
+            bytes_, constant = bytes_ + 256 * np.abs(f), constant + 256 * np.abs(f)
+    most = 256 + bytes_ + constant
     terms = bytes_ if u.of_bytes else bytes_ + most
-    names = [x.op for x in walk(y) if x.dtype == "f32"]
-    products, sums = names.count("mul"), names.count("add") + names.count("sub")
+    products, sums = _operations(y, u)
     with np.errstate(divide="ignore"):
         widest = max(np.max(most / np.abs(f), initial=0) for f in u.factors.values())
     rounded = -(-products // len(u.factors)) + 1 + (0 if widest < 2.0**24 else 2)
     partial = max(0, sums - 1) + len(u.factors) - 1
-    return np.asarray(UNIT * (rounded * terms + partial * most + 2 * 256 + np.abs(u.constant) + 512) + STEP / 2)
+    return np.asarray(UNIT * (rounded * terms + partial * most + 2 * 256 + constant + 512) + STEP / 2)
+
+
+def _operations(y: Expr, u: Affine) -> tuple[int, int]:
+    """The products, and the sums, of f32 from the integers of `u` to y."""
+    todo, seen, names = [y], set(u.factors), []
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo.extend(node.args)
+            names.append(node.op if node.dtype == "f32" else "")
+    return names.count("mul"), names.count("add") + names.count("sub")
 
 
 def offset(zps: np.ndarray, half: np.ndarray, dtype: str) -> np.ndarray:

@@ -284,7 +284,7 @@ class Epilogue:
 
     def emit(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value, rows: ir.Value, cols: ir.Value,
              acc: ir.Value, ldacc: ir.Value, ties: ir.Value) -> None:
-        """Emit the loops: over columns, then rows, for accumulators; else as outputs lie in memory."""
+        """Emit the loops: over columns, then rows, where operands vary by column; else as outputs lie in memory."""
         b = self.builder
         self.begin(args, batch, i0, j0)
         self.ties = ties
@@ -298,7 +298,7 @@ class Epilogue:
             if self.into_acc:
                 self.out_row = self.acc_row
 
-        if self.store.uses_acc:
+        if self.at("column") or self.store.ties is not None:
             for columns in self.vectors(cols):
                 self.rows_of(columns, rows, each_row)
         else:
