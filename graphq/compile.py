@@ -195,7 +195,8 @@ class CompiledGraph:
 
     def _latest(self) -> _Compiled | None:
         """What was compiled last; None before the first call with open shapes."""
-        return self._fixed or next(reversed(self._by_shapes.values()), None)
+        with self._lock:
+            return self._fixed or next(reversed(self._by_shapes.values()), None)
 
     def _fast_check(self, given: Mapping[str, Any]) -> list[np.ndarray]:
         """The arrays in order of the inputs; the usual good case without the cost of messages."""

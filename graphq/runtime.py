@@ -241,11 +241,16 @@ class Runner:
                 start = perf_counter_ns()
                 self._segment(instance.segments[step], instance, inputs, outs)
                 times[run, step] = 1e-9 * (perf_counter_ns() - start)
+        self._raise(instance)
         return times
 
     def _run(self, instance: _Instance, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         for part in instance.segments:
             self._segment(part, instance, inputs, outputs)
+        self._raise(instance)
+
+    def _raise(self, instance: _Instance) -> None:
+        """Raise what a step has reported."""
         for number, make in zip(instance.reports, self.plan.errors, strict=True):
             if number:
                 raise make(number)

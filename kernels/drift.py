@@ -28,12 +28,13 @@ HUGE = 2.0**60
 class Drift:
     """The differences of a body's values; `slope` is the relative one that the anchor's result has besides.
 
-    `constants` are the arrays of the body's constant inputs, `sums` the anchor's result and what it is of the literal
-    sum; `settled` likewise results of quantizes. A value whose difference is not known is not in `of`, and one that may
-    not be finite not in `bounds`.
+    `columns` are those of the result, `constants` the arrays of the body's constant inputs, `sums` the anchor's result
+    and what it is of the literal sum; `settled` likewise results of quantizes. A value whose difference is not known is
+    not in `of`, and one that may not be finite not in `bounds`.
     """
 
     slope: float
+    columns: int
     constants: dict[Value, np.ndarray]
     sums: dict[Expr, Expr]
     of: dict[Value, np.ndarray] = field(default_factory=dict)
@@ -59,8 +60,8 @@ class Drift:
         elif first is not None and (gain := self._gain(node)) is not None:
             self.of[node.output] = gain * first
         elif node.op.name in SUMS and all(x is not None for x in operands):
-            known = [x + self.slope * self.size(v) for x, v in zip(operands, node.inputs, strict=True)
-                     if x is not None]
+            known = [x + self.slope * self.size(v, by_column=not along_channels(node))
+                     for x, v in zip(operands, node.inputs, strict=True) if x is not None]
             self.of[node.output] = np.asarray(sum(known))
         elif node.op.name == "multiply" and first is not None and node.inputs[1] in self.constants:
             self.of[node.output] = first * self.size(node.inputs[1])
@@ -124,13 +125,20 @@ class Drift:
             return max(abs(node.attrs["min"]), abs(node.attrs["max"]), sizes[0])
         return np.inf if (gain := self._gain(node)) is None else max(1.0, gain * 1.01) * max(1.0, sizes[0])
 
-    def size(self, value: Value | None) -> np.ndarray:
+    def size(self, value: Value | None, *, by_column: bool = True) -> np.ndarray:
         """How large a constant operand is, one a column where it is a row of columns; 0 of what is not constant."""
         data = self.constants.get(value) if value is not None else None
         if data is None or data.size == 0:
             return np.zeros(())
         size = np.abs(data.astype(np.float64))
-        return size.ravel() if size.ndim and size.size == size.shape[-1] else np.asarray(size.max())
+        row = by_column and size.ndim > 0 and size.size == size.shape[-1] == self.columns
+        return size.ravel() if row else np.asarray(size.max())
+
+
+def along_channels(node: Node) -> bool:
+    """Whether a one-dimensional second operand runs along dimension 1."""
+    return node.op.name in ("bias_add", "prelu") and node.attrs["data_format"] == "NCX" \
+        and bool(node.attrs.get("per_channel_broadcast", True))
 
 
 def constants_of(inputs: Sequence[Value], arrays: Sequence[np.ndarray | None]) -> dict[Value, np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from graphq.ir import Graph, Node, Value
 from graphq.kernels import math
-from graphq.kernels.drift import Drift
+from graphq.kernels.drift import Drift, along_channels
 from graphq.kernels.expression import STORAGE, Expr, const, load, maximum, op, select
 from graphq.kernels.expression import minimum as least
 from graphq.kernels.quick import Rounding
@@ -404,19 +404,13 @@ def _intermediate(y: Expr, value: Value) -> Expr:
     return y
 
 
-def _along_channels(node: Node) -> bool:
-    """Whether a one-dimensional second operand runs along dimension 1."""
-    return node.op.name in ("bias_add", "prelu") and node.attrs["data_format"] == "NCX" \
-        and bool(node.attrs.get("per_channel_broadcast", True))
-
-
 def _argument(e: Epilogue, body: Graph, node: Node, k: int, known: dict[Value, Any]) -> Any:
     value = node.inputs[k]
     if value is None or value in known:
         return None if value is None else known[value]
     shape = value.type.dims
     rank = len(node.output.type.dims)
-    if k == 1 and _along_channels(node) and len(shape) == 1:
+    if k == 1 and along_channels(node) and len(shape) == 1:
         shape = (*shape, *[1] * (rank - 2))
     if k > 0 and node.op.name in ("dynamic_quantize", "dynamic_dequantize"):
         per_channel = node.attrs["qtype"] == "per_channel"

@@ -25,8 +25,8 @@ from graphq.kernels.expression import COMPUTE, STORAGE, Expr, Store, acc, evalua
 from graphq.kernels.lower import Arrays, Lowered, result_dims
 from graphq.kernels.means import Scales, dequantized
 from graphq.kernels.pool import GREATER, How, least
+from graphq.kernels.sums import Order, array_total, pool_order
 from graphq.kernels.windows import Windows, windows
-from graphq.ops.sums import Order, array_total, pool_order
 from graphq.ops.window import padding, window_counts
 
 POOLS: dict[str, How] = {"max_pool": "max", "avg_pool": "mean", "reduce_mean": "mean"}

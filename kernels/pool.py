@@ -22,11 +22,11 @@ from graphq.kernels.jit import types
 from graphq.kernels.means import Taps
 from graphq.kernels.pixels import UNROLLED, load_tile, over_channels, plan_pixels, unrolled
 from graphq.kernels.registry import Step
+from graphq.kernels.sums import QUAD, Order, halved, lanes_of, start_of, total
 from graphq.kernels.vector import STORAGE_IR, constant, emit, vec, widen
 from graphq.kernels.windows import INNER_TABLE, KI, KO, OUTER_TABLE, PAD_ROW, Windows
 from graphq.kernels.x86 import Loop, at, store
 from graphq.kernels.x86 import load as load_vector
-from graphq.ops.sums import QUAD, Order, halved, lanes_of, start_of, total
 
 How = Literal["max", "mean"]
 Take: TypeAlias = Callable[[Any, Any], Any]

@@ -13,7 +13,7 @@ points; the integers of a quantize before it are whole(u) of that one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,10 +50,26 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Affine:
-    """A value as `factors` times integers, by these, and a constant; of f64, each one number or one a column."""
+    """A value as `factors` times integers, by these, and a constant; of f64, each one number or one a column.
+
+    `gross` are the sizes of what was added up to a factor (a constant: None), and `products` how often terms were
+    multiplied.
+    """
 
     factors: dict[Expr, np.ndarray]
     constant: np.ndarray
+    gross: dict[Expr | None, np.ndarray]
+    products: int = 0
+
+    @staticmethod
+    def integer(x: Expr) -> Affine:
+        """An integer itself."""
+        return Affine({x: np.ones(1)}, np.zeros(1), {x: np.ones(1), None: np.zeros(1)})
+
+    @staticmethod
+    def number(x: np.ndarray) -> Affine:
+        """A constant."""
+        return Affine({}, x, {None: np.abs(x)})
 
     @property
     def of_bytes(self) -> bool:
@@ -61,15 +77,18 @@ class Affine:
         return all(is_byte(x) for x in self.factors)
 
     def times(self, factor: np.ndarray) -> Affine:
-        """The multiple."""
-        return Affine({x: f * factor for x, f in self.factors.items()}, self.constant * factor)
+        """The multiple, with no rounding."""
+        return Affine({x: f * factor for x, f in self.factors.items()}, self.constant * factor,
+                      {x: f * np.abs(factor) for x, f in self.gross.items()}, self.products)
 
     def plus(self, other: Affine) -> Affine:
         """The sum."""
-        factors = dict(self.factors)
+        factors, gross = dict(self.factors), dict(self.gross)
         for x, f in other.factors.items():
             factors[x] = factors.get(x, np.zeros(())) + f
-        return Affine(factors, self.constant + other.constant)
+        for key, size in other.gross.items():
+            gross[key] = gross.get(key, np.zeros(())) + size
+        return Affine(factors, self.constant + other.constant, gross, max(self.products, other.products))
 
 
 def is_byte(x: Expr) -> bool:
@@ -98,21 +117,22 @@ def affine(y: Expr, numbers: Numbers) -> Affine | None:
 
 def _affine(node: Expr, args: Sequence[Affine | None], numbers: Numbers) -> Affine | None:
     if node in numbers:
-        return Affine({}, numbers[node].astype(np.float64).reshape(-1))
+        return Affine.number(numbers[node].astype(np.float64).reshape(-1))
     if node.op == "const" and node.dtype != "bool":
-        return Affine({}, np.full(1, float(node.value)))
+        return Affine.number(np.full(1, float(node.value)))
     if is_byte(node):
-        return Affine({node: np.ones(1)}, np.zeros(1))
+        return Affine.integer(node)
     pair = [a for a in args if a is not None] if len(args) == 2 else []
     if node.dtype == "s32" and not (len(pair) == 2 and all(a.of_bytes for a in pair)):
         holds = any(x.op == "acc" for x in walk(node))
-        return Affine({node: np.ones(1)}, np.zeros(1)) if holds else None
+        return Affine.integer(node) if holds else None
     if len(pair) == 2:
         a, b = pair
         if node.op in ("add", "sub"):
             return a.plus(b.times(np.full(1, 1.0 if node.op == "add" else -1.0)))
         if node.op == "mul" and not (a.factors and b.factors):
-            return a.times(b.constant) if a.factors else b.times(a.constant)
+            y = a.times(b.constant) if a.factors else b.times(a.constant)
+            return replace(y, products=max(a.products, b.products) + 1)
         return None
     return args[0] if node.op == "to_f32" else None
 
@@ -121,35 +141,36 @@ def error(u: Affine, y: Expr) -> np.ndarray:
     """How far two ways of computing u may lie from each other, in steps: the operations of y, and multiply-adds.
 
     Only for |u - offset| <= 256: then the accumulator's term is at most 256 and the others', as partial sums are. Each
-    operation rounds its result by half a unit. Both ways round an integer of 24 bits or more, too. Quantized bytes are
-    taken as 256 to 511, and the constant makes up for it.
+    operation rounds its result by half a unit, of sizes before terms cancel. Both ways round an integer of 24 bits or
+    more, too. Quantized bytes are taken as 256 to 511, and the constant makes up for it.
     """
-    bytes_, constant = np.zeros(1), np.abs(u.constant)
-    for x, f in u.factors.items():
-        if is_byte(x):
-            bytes_ = bytes_ + 256 * np.abs(f)
-        if _quantized(x) is not None:
-            bytes_, constant = bytes_ + 256 * np.abs(f), constant + 256 * np.abs(f)
-    most = 256 + bytes_ + constant
-    terms = bytes_ if u.of_bytes else bytes_ + most
-    products, sums = _operations(y, u)
-    with np.errstate(divide="ignore"):
+    bytes_, constant, ratio = np.zeros(1), u.gross[None], np.zeros(1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for x, f in u.factors.items():
+            if is_byte(x):
+                wide = _quantized(x) is not None
+                bytes_ = bytes_ + (512 if wide else 256) * u.gross[x]
+                constant = constant + (384 if wide else 0) * np.abs(f)
+            else:
+                ratio = np.where(u.gross[x] == 0, 1.0, u.gross[x] / np.abs(f))
+        most = (256 + bytes_ + constant) * np.maximum(ratio, 1.0)
         widest = max(np.max(most / np.abs(f), initial=0) for f in u.factors.values())
-    rounded = -(-products // len(u.factors)) + 1 + (0 if widest < 2.0**24 else 2)
-    partial = max(0, sums - 1) + len(u.factors) - 1
-    return np.asarray(UNIT * (rounded * terms + partial * most + 2 * 256 + constant + 512) + STEP / 2)
+        terms = bytes_ + most * np.sign(ratio)
+        rounded, partial = u.products + 1 + (0 if widest < 2.0**24 else 2), len(u.factors) - 1
+        last = 512 + constant + (512 + most) * partial
+        return np.asarray(UNIT * (rounded * terms + max(0, _sums(y, u) - 1) * most + 2 * 256 + last) + STEP / 2)
 
 
-def _operations(y: Expr, u: Affine) -> tuple[int, int]:
-    """The products, and the sums, of f32 from the integers of `u` to y."""
-    todo, seen, names = [y], set(u.factors), []
+def _sums(y: Expr, u: Affine) -> int:
+    """The sums of f32 from the integers of `u` to y."""
+    todo, seen, count = [y], set(u.factors), 0
     while todo:
         node = todo.pop()
         if node not in seen:
             seen.add(node)
             todo.extend(node.args)
-            names.append(node.op if node.dtype == "f32" else "")
-    return names.count("mul"), names.count("add") + names.count("sub")
+            count += node.dtype == "f32" and node.op in ("add", "sub")
+    return count
 
 
 def offset(zps: np.ndarray, half: np.ndarray, dtype: str) -> np.ndarray:

@@ -20,7 +20,7 @@ import numpy as np
 from graphq.kernels import math
 from graphq.kernels.expression import Expr, evaluate, fused, load, maximum, op, select
 from graphq.kernels.expression import minimum as least
-from graphq.ops.sums import row_totals
+from graphq.kernels.sums import row_totals
 
 Array = np.ndarray
 X, Y = load(0, "f32", "vector"), load(1, "f32", "vector")

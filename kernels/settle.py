@@ -326,20 +326,28 @@ def _settle(words: int, column: int, addresses: int, places: int, taps: int, ste
     store_s64(words + 64, bits_of(total))
 
 
+@njit
+def _first_channel(words: int) -> int:
+    """The first channel of the column's group, where panels hold several groups."""
+    spec = load_s64(words + 16)
+    return load_s64(words + 32) // word(spec, 9) * word(spec, 2) if word(spec, 9) else 0
+
+
 def rows_sum(words: int, column: int) -> None:
     """Sum over k of a row of activations."""
-    frame, places = load_s64(words), stack(16)
-    store_s64(places, load_s64(frame) + load_s64(words + 8) * load_s64(frame + 8))
-    store_s64(places + 8, 0)
+    frame, places, first = load_s64(words), stack(16), _first_channel(words)
+    store_s64(places, load_s64(frame) + load_s64(words + 8) * load_s64(frame + 8) + first)
+    store_s64(places + 8, first)
     _settle(words, column, places, places + 8, 1, 1, 0)
 
 
 def columns_sum(words: int, column: int) -> None:
     """Sum over k of a column of activations."""
-    frame, places = load_s64(words), stack(16)
-    store_s64(places, load_s64(frame) + load_s64(words + 8))
-    store_s64(places + 8, 0)
-    _settle(words, column, places, places + 8, 1, load_s64(frame + 8), 0)
+    frame, places, first = load_s64(words), stack(16), _first_channel(words)
+    step = load_s64(frame + 8)
+    store_s64(places, load_s64(frame) + load_s64(words + 8) + first * step)
+    store_s64(places + 8, first)
+    _settle(words, column, places, places + 8, 1, step, 0)
 
 
 def windows_sum(words: int, column: int) -> None:
@@ -349,7 +357,7 @@ def windows_sum(words: int, column: int) -> None:
     outer = load_s64(frame + 8 * ROWS_AT + 16 * r)
     inner = load_s64(frame + 8 * ROWS_AT + 16 * r + 8)
     channels, merged, tap_k, parts = word(spec, 2), word(spec, 3), word(spec, 4), word(spec, 5)
-    first = load_s64(words + 32) // word(spec, 9) * channels if word(spec, 9) else 0
+    first = _first_channel(words)
     ki, pad = word(windows, KI), windows + word(windows, PAD_ROW)
     lines = word(windows, KO) // parts
     addresses, places = stack(_TAPS_BYTES), stack(_TAPS_BYTES)

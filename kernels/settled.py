@@ -95,7 +95,8 @@ def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[
 
     last, e.constants = len(e.out) - 1, constants
     if sums is not None:
-        e.drift = Drift(sums.literal.slope(sums.k), constants_of(body.inputs, constants), {total: acc("f32")})
+        columns, known = e.out[-1] if e.out else 1, constants_of(body.inputs, constants)
+        e.drift = Drift(sums.literal.slope(sums.k), columns, known, {total: acc("f32")})
         bias = e.drift.size(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(())
         e.drift.of[node.output] = sums.drift + e.drift.slope * bias
         scale = float(sums.literal.x_scale) * float(sums.literal.w_scale.max(initial=0))

@@ -68,6 +68,8 @@ def test_an_index_outside_is_an_error_and_reads_nothing(index):
         with pytest.raises(GraphError, match=rf"must be in \[-50, 49\] for axis 0 of shape \[50,70\], got {index}$"):
             model(x=x, i=np.asarray([1, index, 2]))
         assert (model(x=x, i=np.asarray([1, -50, 2])) == 1).all()
+    with pytest.raises(GraphError, match="must be in"):
+        model.profile(x=x, i=np.asarray([1, index, 2]), runs=1)
 
 
 def test_gathers_of_nothing():

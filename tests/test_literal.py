@@ -69,6 +69,12 @@ CONVOLUTIONS = {
     "1x1": dict(size=(6, 9), channels=70, outputs=18, kernel=(1, 1), pads=0, strides=(2, 1), x="s8"),
     "stem": dict(size=(15, 13), channels=3, outputs=17, kernel=(5, 5), pads=2, strides=(2, 2)),
     "groups": dict(size=(7, 7), channels=12, outputs=24, kernel=(3, 3), groups=4),
+    "groups, 1x1": dict(size=(7, 7), channels=16, outputs=16, kernel=(1, 1), groups=4, pads=0),
+    "groups, 1x1, wider": dict(size=(5, 6), channels=18, outputs=14, kernel=(1, 1), groups=2, pads=0),
+    "groups, one pixel": dict(size=(1, 1), channels=16, outputs=16, kernel=(1, 1), groups=4, pads=0),
+    "groups, transposed": dict(size=(5, 4), channels=16, outputs=16, kernel=(1, 1), groups=4, transposed=True),
+    "groups, transposed, phases": dict(size=(5, 4), channels=16, outputs=16, kernel=(2, 2), groups=4, strides=(2, 2),
+                                       transposed=True),
     "one pixel": dict(size=(1, 1), channels=90, outputs=22, kernel=(1, 1), pads=0),
     "dilated": dict(size=(12, 12), channels=5, outputs=6, kernel=(3, 2), dilations=(2, 3), pads=2),
     "depthwise": dict(size=(9, 11), channels=37, outputs=37, kernel=(3, 3), groups=37, strides=(2, 1)),
@@ -128,6 +134,16 @@ def test_the_order_of_sums_decides_ties(level, case):
     x = rng.integers(0, 15, (1, 20, 20, channels)).astype(np.uint8)
     got, want = model(x=x), model.formula(x=x)
     assert np.unique(want).size > 50 and np.array_equal(got, want)
+
+
+def test_a_bias_along_channels_of_batched_matmuls(level):
+    rng = np.random.default_rng(2)
+    g = gq.Graph("bias")
+    a = g.dequantize(g.input("x", shape=(2, 7, 64), dtype="u8"), scales=[0.013], zps=[7])
+    b = g.dequantize(g.constant(integers(rng, "s8", (64, 16))), scales=[1.3e-3])
+    y = g.bias_add(g.matmul(a, b), g.constant(rng.normal(size=7).astype(np.float32)), data_format="NCX")
+    g.output(g.quantize(y, dtype="u8", scales=[0.02], zps=[100]), name="y")
+    check(g, level, rng)
 
 
 def test_three_quantizes_after_a_matmul(level):

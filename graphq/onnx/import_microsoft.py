@@ -64,7 +64,7 @@ def qlinear_average_pool(c: Call) -> Outputs:
     y = c.graph.avg_pool(at(c, 0), kernel=kernel, exclude_pad=not c.attr("count_include_pad", 0), in_order=True,
                          rounding_type="ceil" if c.attr("ceil_mode", 0) else "floor", **attrs)
     scale, zp = c.input(3).data, None if c.optional(4) is None else c.input(4).data
-    if scale is None or zp is None or scale.size != 1 or scale.item() <= 0:
+    if scale is None or zp is None or scale.size != 1 or zp.size != 1 or not 0 < scale.item() < np.inf:
         return result(c, y, 3, c.input(0).dtype)
     y = c.graph.add(c.graph.divide(y, scale), np.float32(zp.item()))
     return c.graph.quantize(y, dtype=c.input(4).dtype, scales=[1.0], zps=[0])

@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 
 from graphq.ir import TensorType
+from graphq.kernels.sums import array_total, pool_order
 from graphq.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, expect_dtype
-from graphq.ops.sums import array_total, pool_order
 from graphq.ops.window import (
     AutoPad,
     DataFormat,

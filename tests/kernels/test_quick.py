@@ -19,6 +19,9 @@ def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice
         q = dict(scales=[0.071], zps=[zp])
         y = g.dequantize(g.quantize(y, dtype=dtype, **q), **q)
         y = g.multiply(y, g.constant(np.float32(0.9))) if twice == "scaled" else y
+        for c in (3e4, -3e4) if twice == "cancels" else ():
+            y = g.add(y, g.constant(np.float32(c)))
+        y = g.subtract(y, g.multiply(y, g.constant(np.float32(0.999)))) if twice == "nearly cancels" else y
     if residual:
         y = g.add(y, g.dequantize(g.input("r", shape=(5, n), dtype="s8"), scales=[0.03], zps=[-5]))
     if tail:
@@ -37,6 +40,8 @@ CASES = {
     "residual, relu": dict(dtype="s8", zp=-128, x_zp=3, residual=True, relu=True),
     "requantised": dict(dtype="u8", zp=3, x_zp=3, residual=True, twice="plain"),
     "requantised s8": dict(dtype="s8", zp=-3, x_zp=30, residual=True, twice="scaled", relu=True),
+    "constants cancel": dict(dtype="u8", zp=3, x_zp=3, residual=True, twice="cancels"),
+    "bytes nearly cancel": dict(dtype="u8", zp=3, x_zp=3, residual=True, twice="nearly cancels"),
     "one byte": dict(dtype="s8", zp=-3, x_zp=30, twice="scaled"),
     "not a sum": dict(dtype="u8", zp=120, x_zp=3, tail=True),
 }
@@ -63,4 +68,4 @@ def test_quick_quantizes_are_exact_outside_of_bands(case):
     in_band, near = value(op("below", ties.distance, ties.band)), value(ties.near)
     same = (value(store.expr) & 0xFF) == (value(store.quick) & 0xFF)
     assert same[~in_band].all() and in_band[near].all()
-    assert near.any() and in_band.mean() < 0.01
+    assert near.any() and (in_band.mean() < 0.01 or "cancel" in case)

@@ -9,7 +9,7 @@ from graphq.kernels import isa, math, row
 from graphq.kernels.expression import STORAGE, Store, acc, load
 from graphq.kernels.lower_row import NUMBERS, REDUCTIONS, ROWS
 from graphq.kernels.row_numbers import squares
-from graphq.ops.sums import row_totals
+from graphq.kernels.sums import row_totals
 
 LENGTHS = (1, 2, 5, 8, 13, 16, 23, 40, 70)
 TOLERANCE = {"f32": 1e-5, "bf16": 8e-3, "f16": 1e-3}

@@ -18,8 +18,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from graphq.ops.compute import Array
-
 Order: TypeAlias = Literal["taps", "columns", "fours", "eights"]
 
 QUAD = 4
@@ -79,13 +77,14 @@ def halved(sums: list[Any], add: Callable[[Any, Any], Any]) -> list[Any]:
     return [add(x, y) for x, y in zip(sums[:half], sums[half:], strict=True)]
 
 
-def array_total(order: Order, tap: Callable[[int], Array], n: int, width: int, shape: tuple[int, ...]) -> Array:
+def array_total(order: Order, tap: Callable[[int], np.ndarray], n: int, width: int,
+                shape: tuple[int, ...]) -> np.ndarray:
     """`total` of arrays of `shape`, f32."""
     with np.errstate(all="ignore"):
         return np.asarray(total(order, tap, n, width, np.full(shape, start_of(order), np.float32), np.add))
 
 
-def row_totals(x: Array) -> Array:
+def row_totals(x: np.ndarray) -> np.ndarray:
     """The sums of f32 along the last axis, by eights."""
     taps = np.ascontiguousarray(np.moveaxis(x, -1, 0))
     return array_total("eights", taps.__getitem__, len(taps), 1, x.shape[:-1])
