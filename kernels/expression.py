@@ -140,8 +140,8 @@ def _round_s32(x: Any) -> Any:
 
 # s32 wraps. max and min are x86's: the second operand when one is NaN or both are zeros. Comparisons are ordered (false
 # on NaN) except ne. round_s32 rounds to even, and gives x86's -2**31 for NaN and what s32 does not hold; to_s32
-# truncates numbers within s32's range, and must not be asked for others. below and lower
-# compare without signs. Shift counts are constants, 0 to 31.
+# truncates numbers within s32's range, and must not be asked for others. below and lower compare without signs. Shift
+# counts are constants, 0 to 31.
 BASIC: dict[str, Basic] = {
     "add": Basic(_SAME2, np.add),
     "sub": Basic(_SAME2, np.subtract),
