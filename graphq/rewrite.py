@@ -51,8 +51,8 @@ class Refusal:
 class Rewrite:
     """Base of all rewrites; see the module's docstring. An instance is a pass: `rewrite(graph)` returns the count.
 
-    Subclasses define `pattern(self, g, *variables)`, `replace(self, g, ...)` and, to refuse, `check(self, ...)`. A pattern
-    is built once an instance, so what it depends on is set before; nodes that a round makes are met in the next one.
+    Subclasses define `pattern(self, g, *variables)`, `replace(self, g, ...)` and, to refuse, `check(self, ...)`. An
+    instance builds its pattern once, so what it depends on is set before; nodes that a round makes are met in the next.
     """
 
     pattern: Callable[..., PatternLike]
