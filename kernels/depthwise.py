@@ -28,10 +28,9 @@ from graphq.kernels.pack import aligned_empty
 from graphq.kernels.pixels import CHANNELS, load_tile, plan_pixels, unrolled
 from graphq.kernels.registry import Step
 from graphq.kernels.vector import constant, vec
-from graphq.kernels.windows import KI, KO, Windows, tap_addresses
+from graphq.kernels.windows import KI, KO, MOST_TAPS, Windows, tap_addresses
 from graphq.kernels.x86 import Loop, at, filled, load, load_bytes, madd16, shuffle, smaller, store, vector
 
-MOST_TAPS = 1024
 MULTIPLIERS = (1, 2, 4, 8)
 """What divides every chunk and vector of channels."""
 ADDRESSES = 8 * (MOST_TAPS + 1)
@@ -192,9 +191,8 @@ def plan_depthwise(store: Store, dtype: str, windows: Windows, channels: int, ba
                    multiplier: int = 1, threads: int = 1, cache: bool = True) -> Step:
     """Plan the depthwise convolution of images of `dtype` to batch * m output pixels, for which `fits` holds.
 
-    `channels` are those of the output.
-
-    See `pixels` for the words to fill in; the weights are those of `pack` for the level's lanes.
+    `channels` are those of the output. See `pixels` for the words to fill in; the weights are those of `pack` for the
+    level's lanes.
     """
     lanes, taps = level.lanes, windows.taps
     ko, ki = unrolled(windows.outer.shape[1], windows.inner.shape[1])

@@ -37,13 +37,12 @@ from graphq.kernels.jit import types
 from graphq.kernels.pack import aligned_empty
 from graphq.kernels.registry import Step, threads_for
 from graphq.kernels.vector import EMIT, STORAGE_IR, Epilogue, constant, tail_mask, vec, widen
-from graphq.kernels.windows import INVALID, KO, MORE, OUTER_TABLE, PAD_ROW, Windows
+from graphq.kernels.windows import INVALID, KO, MORE, MOST_TAPS, OUTER_TABLE, PAD_ROW, Windows
 from graphq.kernels.x86 import Loop, at, filled, load, load_first, smaller, store, vector
 
 ACCUMULATORS = 8
 """Registers of a tile: as many as hide the latency of a multiply-add, and as AVX2 has room for."""
 LONGEST_RUN = 8
-MOST_TAPS = 1024
 LINE = 8
 """Addresses of columns are made so many at a time."""
 ROOMS = 4096, 8 * MOST_TAPS * LINE

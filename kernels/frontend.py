@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from numba.core import codegen, compiler, cpu, types, utils
@@ -17,7 +18,7 @@ from numba.core import typed_passes as typed
 from numba.core import untyped_passes as untyped
 from numba.core.base import _wrap_impl
 from numba.core.datamodel import models
-from numba.core.imputils import user_function
+from numba.core.imputils import builtin_registry, user_function
 from numba.core.typing import templates
 from numba.core.typing.context import BaseContext
 
@@ -29,6 +30,10 @@ class Called(types.Callable, types.Dummy):
         self.body = body
         self.code: dict[tuple[Any, ...], Callable[..., Any]] = {}
         super().__init__(f"{body.__module__}.{body.__qualname__} at {id(body):#x}")
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        """The signature of a call, or None."""
+        raise NotImplementedError
 
     def get_call_signatures(self) -> tuple[list[Any], bool]:
         """None known beforehand, by Numba's protocol."""
@@ -120,7 +125,7 @@ class _Typing(BaseContext):
     def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
         """The signature of a call or an operator, looked for once."""
         if isinstance(func, Called):
-            return func.get_call_type(self, args, kws)  # type: ignore[arg-type]
+            return func.get_call_type(self, args, kws)
         if kws or isinstance(func, str):  # an index, which need not be hashable, is not looked for again and again
             return super().resolve_function_type(func, args, kws)
         if (func, args) not in self.resolved:
@@ -148,12 +153,13 @@ class _Codegen(codegen.AOTCPUCodegen):
 class _Target(cpu.CPUContext):
     """Lowering without reference counts and Python objects."""
 
-    def init(self) -> None:
-        from numba.core.imputils import builtin_registry
-        from numba.cpython import builtins, numbers, rangeobj, tupleobj  # noqa: F401  # they fill the registry
+    _internal_codegen: Any
 
+    def init(self) -> None:
+        for module in "builtins", "numbers", "rangeobj", "tupleobj":
+            import_module(f"numba.cpython.{module}")  # each fills the registry
         self.is32bit = utils.MACHINE_BITS == 32
-        self._internal_codegen = _Codegen("graphq", "host")  # type: ignore[assignment]
+        self._internal_codegen = _Codegen("graphq", "host")
         self.install_registry(builtin_registry)
 
     def refresh(self) -> None:

@@ -30,9 +30,8 @@ from graphq.kernels.lower import Arrays, Lowered, result_dims
 from graphq.kernels.lower_matmul import quantised_operands, refuse_overflow
 from graphq.kernels.phases import Phase, transposed_phases, whole
 from graphq.kernels.scales import Numbers, known, reach, scaled, scales_of, wrapped, zero_points_of
-from graphq.kernels.settle import MOST_TAPS
 from graphq.kernels.settled import LiteralSums, anchored, literal_sums, rms
-from graphq.kernels.windows import Windows, windows
+from graphq.kernels.windows import MOST_TAPS, Windows, windows
 from graphq.ops.conv import weight_axes
 from graphq.ops.conv_transpose import transposed_padding
 from graphq.ops.window import padding

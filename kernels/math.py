@@ -289,6 +289,15 @@ def quantized(x: Expr, dtype: str) -> Expr:
     return op("and", x, 0xFF) if dtype == "u8" else op("sar", op("shl", x, 24), 24)
 
 
+def unquantized(x: Expr) -> tuple[Expr, str] | None:
+    """What `quantized` was given where it made x; None for any other."""
+    if x.op == "and" and x.args[1].value == 0xFF:
+        return x.args[0], "u8"
+    if x.op == "sar" and x.args[0].op == "shl" and x.args[1].value == x.args[0].args[1].value == 24:
+        return x.args[0].args[0], "s8"
+    return None
+
+
 @define("f32 -> f32")
 def round_bf16(x: Expr) -> Expr:
     """Round to the nearest bf16, ties to even; NaN stays NaN."""

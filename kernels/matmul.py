@@ -30,7 +30,7 @@ from graphq.kernels.isa import Level, is_emulated
 from graphq.kernels.outputs import CALLS, load_outputs
 from graphq.kernels.pack import LINE, PANEL, pack, panel_count
 from graphq.kernels.registry import KERNELS, Kernel, Reading, Step, register_kernel, select, threads_for
-from graphq.kernels.settle import load_literal, settling
+from graphq.kernels.settle import load_literal, settle_text, settling
 
 MOST_VECTORS = 128
 """Vectors of a tile's accumulators: 1,024 in all are 8 lanes at the least, or 64 of one."""
@@ -96,23 +96,11 @@ def BLOCK(args, index):
         call_block(setup, frame, 0)
 '''
 
-_SETTLE = '''            store_s64(words + 24, {panel_bytes})
-            for group in range(uncertain):
-                first, c0, bits = entry_of(groups, group)
-                for tie in range(exact(args, batch, i + first, 16 * j + c0, min(GROUP, rows - first),
-                                       min(lanes, columns - c0), sums + 64 * now * first + 4 * c0, 64 * now, ties)):
-                    row, c, bits = entry_of(ties, tie)
-                    while bits:
-                        column = c0 + c + first_bit(bits)
-                        bits &= bits - 1
-                        store_s64(words + 8, first + row)
-                        store_s64(words + 32, 16 * j + column)
-                        store_s64(words + 40, w_scale(args, batch, 16 * j + column))
-                        store_s64(words + 48, w_zp(args, batch, 16 * j + column))
-                        store_s64(words + 56, start(args, batch, 16 * j + column))
-                        call_block(word(args, 16), words, column)
-                        rewrite(args, batch, i + first + row, 16 * j + column, 1, 1, words + 64, 0, 0)
-'''
+_PREPARE = """store_s64(words + 8, r)
+store_s64(words + 32, 16 * j + c1)
+store_s64(words + 40, w_scale(args, batch, 16 * j + c1))
+store_s64(words + 48, w_zp(args, batch, 16 * j + c1))
+store_s64(words + 56, start(args, batch, 16 * j + c1))"""
 
 _EXPRESSION = "from graphq.kernels.expression import Store, acc, const, load, op\n"
 _SCRATCH = CALLS, """call_block(tile if now == width else tail, frame, 0)
@@ -318,7 +306,10 @@ def block_source(inside: bool, reading: str, itemsize: int, w_dtype: str = "s8")
     taps = "word(stride, 1) * word(stride, 2)" if reading == "windows" else "1"
     panel_bytes = "word(w, 2)" if w_dtype == "s4" else f"{taps} * ((k + 3) // 4 * 64)"
     imports, words = ("", "") if inside else settling(MOST_VECTORS)
-    settle = "" if inside else _SETTLE.format(panel_bytes=panel_bytes)
+    settle = ""
+    if not inside:
+        words += "\n    store_s64(words + 24, panel_bytes)"
+        settle = settle_text("16 * j", "64 * now", _PREPARE, 3)
     before, compute = _REGISTERS if inside else _SCRATCH
     return _BLOCK.format(before=before + imports, compute=compute, reading=reading, panel_bytes=panel_bytes,
                          place=_PLACES[reading].format(itemsize=itemsize), settle=settle, words=words)

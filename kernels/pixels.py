@@ -28,7 +28,7 @@ from graphq.kernels.isa import Level
 from graphq.kernels.jit import types
 from graphq.kernels.outputs import CALLS, load_outputs
 from graphq.kernels.registry import Step, threads_for
-from graphq.kernels.settle import load_literal, settling
+from graphq.kernels.settle import load_literal, settle_text, settling
 from graphq.kernels.windows import INNER_TABLE, OUTER_TABLE, PAD_ROW, tap_addresses
 from graphq.kernels.x86 import Loop, at, load, store
 
@@ -80,22 +80,13 @@ def BLOCK(args, index):
 _SCRATCH = ('''store_s64(frame + 64, sums)
     store_s64(frame + 72, 4 * columns)''', '''call_block(word(args, 10), frame, 0)
         uncertain = write(args, batch, i, left, rows, columns, sums, 4 * columns, groups)''')
-_SETTLED = (_SCRATCH[0] + "\n    taps = stack(ADDRESSES)", _SCRATCH[1] + '''
-        for group in range(uncertain):
-            top, c0, bits = entry_of(groups, group)
-            for tie in range(exact(args, batch, i + top, left + c0, min(GROUP, rows - top), min(lanes, columns - c0),
-                                   sums + 4 * (columns * top + c0), 4 * columns, ties)):
-                r, c, bits = entry_of(ties, tie)
-                while bits:
-                    column = left + c0 + c + first_bit(bits)
-                    bits &= bits - 1
-                    pixel = place + top + r
-                    image, inside = word(args, 0) + pixel // pixels * image_bytes, pixel % pixels
-                    store_s64(words, taps)
-                    settle(args, windows, image, inside // word(windows, 0), inside % word(windows, 0), taps, words,
-                           column, w_scale(args, batch, column))
-                    call_block(word(args, 16), words, column)
-                    rewrite(args, batch, i + top + r, column, 1, 1, words + 64, 0, 0)''')
+_PREPARE = """image, inside = word(args, 0) + (place + r) // pixels * image_bytes, (place + r) % pixels
+store_s64(words, taps)
+settle(args, windows, image, inside // word(windows, 0), inside % word(windows, 0), taps, words, c1,
+       w_scale(args, batch, c1))"""
+# Blocks have all channels then: c1 is one of all.
+_SETTLED = (_SCRATCH[0] + "\n    taps = stack(ADDRESSES)",
+            _SCRATCH[1] + "\n" + settle_text("left", "4 * columns", _PREPARE, 2))
 _DIRECT = ('''target, stride = word(args, {slot}) + left * {itemsize}, word(args, {slot} + 2)
     if word(args, {slot} + 1):
         target += load_s64(word(args, {slot} + 1) + 8 * batch)

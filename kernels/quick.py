@@ -95,16 +95,7 @@ def is_byte(x: Expr) -> bool:
     """Whether an s32 is one of 8 bits: what is loaded so, or a quantize's result."""
     if x.op == "load":
         return x.value[1] in BYTES and x.value[2] in ("vector", "column")
-    return _quantized(x) is not None
-
-
-def _quantized(x: Expr) -> Expr | None:
-    """What `math.quantized` was made of; None for any other."""
-    if x.op == "and" and x is math.quantized(x.args[0], "u8"):
-        return x.args[0]
-    if x.op == "sar" and x.args[0].op == "shl" and x is math.quantized(x.args[0].args[0], "s8"):
-        return x.args[0].args[0]
-    return None
+    return math.unquantized(x) is not None
 
 
 def affine(y: Expr, numbers: Numbers) -> Affine | None:
@@ -148,7 +139,7 @@ def error(u: Affine, y: Expr) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         for x, f in u.factors.items():
             if is_byte(x):
-                wide = _quantized(x) is not None
+                wide = math.unquantized(x) is not None
                 bytes_ = bytes_ + (512 if wide else 256) * u.gross[x]
                 constant = constant + (384 if wide else 0) * np.abs(f)
             else:

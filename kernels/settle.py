@@ -12,6 +12,7 @@ waits for its last product, 4 cycles a k; so four chains of a piece are summed a
 """
 from __future__ import annotations
 
+from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,10 @@ from graphq.kernels.jit import njit, types
 from graphq.kernels.literal import ORDERS, Literal
 from graphq.kernels.tile_frame import ROWS_AT
 from graphq.kernels.vector import GROUP
-from graphq.kernels.windows import KI, KO, PAD_ROW
+from graphq.kernels.windows import KI, KO, MOST_TAPS, PAD_ROW
 from graphq.kernels.x86 import load, store, vector
 
 WORDS_BYTES = 80
-MOST_TAPS = 1024
-"""Windows of more taps have no literal sums."""
 _PIECE = 4 * MOST_TAPS
 """Products of a piece at the most, four channels at the least."""
 _TAPS_BYTES, _PIECE_BYTES = 8 * MOST_TAPS, 4 * _PIECE
@@ -77,8 +76,30 @@ def load_literal(cache: bool) -> Any:
     return modules.load("literal_sums", _MODULE, cache=cache)
 
 
+_SETTLE = """for group in range(uncertain):
+    top, c0, bits = entry_of(groups, group)
+    for tie in range(exact(args, batch, i + top, {left} + c0, min(GROUP, rows - top), min(lanes, columns - c0),
+                           sums + {stride} * top + 4 * c0, {stride}, ties)):
+        down, c, bits = entry_of(ties, tie)
+        while bits:
+            r, c1 = top + down, c0 + c + first_bit(bits)
+            bits &= bits - 1
+{prepare}
+            call_block(word(args, 16), words, c1)
+            rewrite(args, batch, i + r, {left} + c1, 1, 1, words + 64, 0, 0)
+"""
+
+
+def settle_text(left: str, stride: str, prepare: str, depth: int) -> str:
+    """Text that settles what `write` left `uncertain` in `groups`, of the tile at (i, `left`); `depth` levels deep.
+
+    `sums` are its accumulators, `stride` bytes a row. `prepare` stores the words of output (r, c1) of the tile.
+    """
+    return indent(_SETTLE.format(left=left, stride=stride, prepare=indent(prepare, " " * 12)), " " * 4 * depth)
+
+
 def settling(most: int) -> tuple[str, str]:
-    """Text for a block function of stores that may have ties: imports, and its words.
+    """Text for a block function of stores that may have ties: imports, and its words; see `settle_text`.
 
     There are `groups` of at most `most` vectors, and of one of them the `ties`.
     """
@@ -243,8 +264,21 @@ def _take(order: int, block: int, count: int, factors: int, lanes: int, total: A
 
 
 @njit
+def _begin(order: int, block: int, total: Any) -> Any:
+    """The sum that one begins with (of taps: 0), the first chain, and what is left of it or the number of a product."""
+    zero = np.float32(0)
+    return zero if order == 3 else total, zero, 0 if 1 <= order <= 2 else block
+
+
+@njit
+def _end(order: int, block: int, lanes: int, total: Any, so_far: Any, chain: Any, left: int) -> Any:
+    """The total, from the sum of what was taken, which is one of a tap where sums are."""
+    so_far = _total(order, block, lanes, so_far, chain, left)
+    return total + so_far if order == 3 else so_far
+
+
+@njit
 def _total(order: int, block: int, lanes: int, total: Any, chain: Any, left: int) -> Any:
-    """The sum at the end."""
     if order == 1:
         return total if left & 3 == 0 else total + chain
     if order == 2:
@@ -315,14 +349,13 @@ def _settle(words: int, column: int, addresses: int, places: int, taps: int, ste
     each = 1 if order == 3 else max(1, taps)  # taps of a sum
     most = _PIECE // each // 4 * 4
     for tap in range(0, taps, each):
-        so_far, chain, left = np.float32(0) if order == 3 else total, np.float32(0), 0 if 1 <= order <= 2 else block
+        so_far, chain, left = _begin(order, block, total)
         for first in range(0, channels, most):
             now = min(most, channels - first)
             _packed_factors(words, panel, factors, first, now, addresses + 8 * tap, places + 8 * tap, each, step, part,
                             fours)
             so_far, chain, left = _take(order, block, now * each, factors, lanes, so_far, chain, left)
-        so_far = _total(order, block, lanes, so_far, chain, left)
-        total = total + so_far if order == 3 else so_far
+        total = _end(order, block, lanes, total, so_far, chain, left)
     store_s64(words + 64, bits_of(total))
 
 
@@ -391,8 +424,7 @@ def pixels_sum(words: int, channel: int) -> None:
         _store_factors(factors, 4 * t, x, np.float32(w) * w_scale)
     each = 1 if order == 3 else max(1, taps)  # taps of a sum
     for t in range(0, taps, each):
-        so_far, chain, left = np.float32(0) if order == 3 else total, np.float32(0), 0 if 1 <= order <= 2 else block
+        so_far, chain, left = _begin(order, block, total)
         so_far, chain, left = _take(order, block, each, factors + 4 * t, lanes, so_far, chain, left)
-        so_far = _total(order, block, lanes, so_far, chain, left)
-        total = total + so_far if order == 3 else so_far
+        total = _end(order, block, lanes, total, so_far, chain, left)
     store_s64(words + 64, bits_of(total))

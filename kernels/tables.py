@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from graphq.kernels import math
 from graphq.kernels.epilogue import Source
 from graphq.kernels.expression import (
     BYTES,
@@ -111,10 +112,8 @@ def _bytes(store: Store) -> dict[Expr, str]:
     for node in walk(store.expr):
         if node.op == "load" and node.value[1] in BYTES and node.value[2] in ("vector", "column"):
             found[node] = node.value[1]
-        elif node.op == "and" and node.args[1].value == 0xFF:
-            found[node] = "u8"
-        elif node.op == "sar" and node.args[0].op == "shl" and node.args[1].value == node.args[0].args[1].value == 24:
-            found[node] = "s8"
+        elif (made := math.unquantized(node)) is not None:
+            found[node] = made[1]
     return found | ({store.expr: store.dtype} if store.dtype in BYTES else {})
 
 

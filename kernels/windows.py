@@ -22,6 +22,8 @@ from graphq.kernels.jit import njit
 INVALID = -2**62
 OUTPUTS, KO, KI, OUTER_TABLE, INNER_TABLE, PAD_ROW, OUTER, MORE = range(8)
 """Words of a block; see `Windows.block`."""
+MOST_TAPS = 1024
+"""Windows of more taps have no depthwise kernel and no literal sums."""
 
 _LINE = 64
 

@@ -103,8 +103,9 @@ def _without_data(model: ModelProto) -> ModelProto:
 
 
 def _with_types(model: ModelProto) -> ModelProto:
-    """The model with any ranks of inputs and types of outputs where it has none: they are inferred, not by the checker,
-    but it asks for them.
+    """The model with any ranks of inputs and types of outputs where it has none.
+
+    They are inferred later, but the checker asks for them.
     """
     graph = model.graph
     for v in graph.output:

@@ -73,9 +73,9 @@ def infer_avg_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tup
 def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end: list[int], kernel: list[int],
              exclude_pad: bool, in_order: bool = False, rounding_type: Literal["floor", "ceil"] = "floor",
              auto_pad: AutoPad = "none", data_format: DataFormat = "NXC") -> Array:
-    """The mean of each window (oneDNN AvgPool), in f32, its sum in the order of `sums.pool_order`, or of the taps with
-    `in_order`, which oneDNN does not have. `auto_pad` is as in convolution.
+    """The mean of each window in f32 (oneDNN AvgPool). `auto_pad` is as in convolution.
 
+    Its sum has the order of `sums.pool_order`, with `in_order` (which oneDNN does not have) that of the taps.
     Padding counts as zeros, or not at all with `exclude_pad` (a window of padding alone gives NaN then). What rounding
     up adds beyond the padding never counts, as in ONNX; oneDNN refuses that without `exclude_pad`.
     """

@@ -1,5 +1,7 @@
-"""The reductions: reduce_sum, _l1, _l2, _prod in f64, rounded to f32 once; reduce_mean in f32, in an order of `sums`,
-as its results may be quantised at ties; reduce_max and _min exactly.
+"""The reductions, of which reduce_max and reduce_min are exact.
+
+reduce_sum, _l1, _l2 and _prod run in f64 and are rounded to f32 once; reduce_mean runs in f32, in an order of `sums`,
+as its results may be quantised at ties.
 """
 from __future__ import annotations
 

@@ -68,4 +68,6 @@ def test_quick_quantizes_are_exact_outside_of_bands(case):
     in_band, near = value(op("below", ties.distance, ties.band)), value(ties.near)
     same = (value(store.expr) & 0xFF) == (value(store.quick) & 0xFF)
     assert same[~in_band].all() and in_band[near].all()
-    assert near.any() and (in_band.mean() < 0.01 or "cancel" in case)
+    assert near.any()
+    if "cancel" not in case:  # there bands are as wide as roundings are
+        assert in_band.mean() < 0.004 * (2 if CASES[case].get("twice") else 1)

@@ -1,16 +1,14 @@
 """Real quantised models give what their files literally mean, and the same decision, on stored inputs."""
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from model_files import DECISIONS, agreement, cosine, decision_of, inputs_of, listed
 
 import graphq as gq
 
 MODELS = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[3] / "shared")) / "models"
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from model_files import DECISIONS, agreement, cosine, decision_of, inputs_of, listed  # noqa: E402
 
 CHOSEN = {"ppocr2_cls_u8": "argmax", "ppocr4_rec_u8": "ctc"}
 """Two that compile soon, of all kinds of partitions; `benchmarks/models.py` prints the same for all of them."""
