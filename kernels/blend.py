@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphq.kernels.expression import STORAGE, Store
+from graphq.kernels.expression import STORAGE
 from graphq.kernels.intrinsics import F32, F64, I64, c64, intrinsic, splat
 from graphq.kernels.isa import Level
 from graphq.kernels.jit import types
 from graphq.kernels.means import Taps
 from graphq.kernels.pixels import load_tile, over_channels, plan_pixels
 from graphq.kernels.registry import Step
+from graphq.kernels.stores import Store
 from graphq.kernels.vector import vec
 from graphq.kernels.windows import Windows
 from graphq.kernels.x86 import at, store

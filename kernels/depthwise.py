@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from graphq.kernels.expression import Store
 from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, intrinsic, splat, store_s64, word
 from graphq.kernels.isa import Level, is_emulated
 from graphq.kernels.jit import njit, types
 from graphq.kernels.pack import aligned_empty
 from graphq.kernels.pixels import CHANNELS, load_tile, plan_pixels, unrolled
 from graphq.kernels.registry import Step
+from graphq.kernels.stores import Store
 from graphq.kernels.vector import constant, vec
 from graphq.kernels.windows import KI, KO, MOST_TAPS, Windows, tap_addresses
 from graphq.kernels.x86 import Loop, at, filled, load, load_bytes, madd16, shuffle, smaller, store, vector

@@ -1,16 +1,17 @@
 """Elementwise kernel: a Store over the space (batch, m, n), for chains that no anchor takes.
 
 Header of the argument block: 0 batch, 1 m, 2 n, 3 batch elements per block, 4 rows per block, 5 columns per block,
-18 the Store's functions (`outputs`). Operands and output follow as everywhere (`vector.Operand`).
+18 the Store's functions (`outputs`). Operands and output follow as everywhere (`store_code.Operand`).
 """
 from __future__ import annotations
 
 from graphq.kernels import cache as modules
-from graphq.kernels.expression import Store, lower, walk
+from graphq.kernels.expression import lower, walk
 from graphq.kernels.intrinsics import FUNCTIONS
 from graphq.kernels.isa import Level
 from graphq.kernels.outputs import CALLS, load_outputs
 from graphq.kernels.registry import BLOCK_CYCLES, Step
+from graphq.kernels.stores import Store
 
 BLOCKS_PER_THREAD = 4
 

@@ -1,4 +1,4 @@
-"""Instructions and memory access for kernels, one function each; with vector.py the only file that knows llvmlite.
+"""Instructions and memory access for kernels, one function each.
 
 The first part helps to emit LLVM IR (`builder` first), the second part is the intrinsics that block functions call.
 Addresses are integers, `intp` where arithmetic follows (Numba makes uintp + intp a float); offsets and sizes are bytes

@@ -12,10 +12,10 @@ import numpy as np
 
 from graphq.ir import Graph
 from graphq.kernels.epilogue import Epilogue, Source, Unsupported, translate
-from graphq.kernels.expression import Store, evaluate
 from graphq.kernels.isa import Level
 from graphq.kernels.literal import Literal
 from graphq.kernels.lookup import least_saved
+from graphq.kernels.stores import Store, evaluate
 from graphq.kernels.tables import tabulate
 
 Arrays = Sequence[np.ndarray | None]

@@ -19,10 +19,11 @@ import numpy as np
 
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.epilogue import Epilogue, Unsupported, translate
-from graphq.kernels.expression import Expr, Store, acc
+from graphq.kernels.expression import Expr, acc
 from graphq.kernels.lower import Arrays, Lowered, result_dims
 from graphq.kernels.pack_4bit import pack_4bit
 from graphq.kernels.scales import RANGES, wrapped
+from graphq.kernels.stores import Store
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,9 @@ import numpy as np
 
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.epilogue import Epilogue, Unsupported
-from graphq.kernels.expression import Store
 from graphq.kernels.isa import Level
 from graphq.kernels.lower import Arrays, Lowered, lower_eltwise, result_dims
+from graphq.kernels.stores import Store
 
 
 @dataclass(frozen=True, eq=False)

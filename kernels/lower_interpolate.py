@@ -15,10 +15,11 @@ import numpy as np
 
 from graphq.ir import Graph, Node
 from graphq.kernels.epilogue import Epilogue, Unsupported, translate
-from graphq.kernels.expression import STORAGE, Expr, Store, acc
+from graphq.kernels.expression import STORAGE, Expr, acc
 from graphq.kernels.lower import Arrays, Lowered, result_dims
 from graphq.kernels.lower_pool import Pool, dequantize_of, scales_of, source_of
 from graphq.kernels.means import Scales, dequantized
+from graphq.kernels.stores import Store
 from graphq.kernels.windows import INVALID, Windows, merged
 from graphq.ops.interpolate import elements
 

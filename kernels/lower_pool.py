@@ -21,10 +21,11 @@ import numpy as np
 
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.epilogue import Epilogue, Unsupported, translate
-from graphq.kernels.expression import COMPUTE, STORAGE, Expr, Store, acc, evaluate
+from graphq.kernels.expression import COMPUTE, STORAGE, Expr, acc
 from graphq.kernels.lower import Arrays, Lowered, result_dims
 from graphq.kernels.means import Scales, dequantized
 from graphq.kernels.pool import GREATER, How, least
+from graphq.kernels.stores import Store, evaluate
 from graphq.kernels.sums import Order, array_total, pool_order
 from graphq.kernels.windows import Windows, windows
 from graphq.ops.window import padding, window_counts

@@ -17,8 +17,9 @@ import numpy as np
 from graphq.ir import Graph, Node
 from graphq.kernels import row_numbers
 from graphq.kernels.epilogue import Epilogue, Source, Unsupported, above, translate
-from graphq.kernels.expression import STORAGE, Expr, Store, acc, evaluate, op
+from graphq.kernels.expression import STORAGE, Expr, acc, op
 from graphq.kernels.lower import Arrays, Lowered, operand, result_dims
+from graphq.kernels.stores import Store, evaluate
 
 REDUCTIONS = frozenset(f"reduce_{how}" for how in (*row_numbers.TERMS, *row_numbers.EXTREMES))
 ROWS = frozenset({"softmax", "log_softmax", "layer_norm", "rms_norm", *REDUCTIONS})

@@ -25,12 +25,13 @@ from functools import partial
 import numpy as np
 
 from graphq.kernels import cache as modules
-from graphq.kernels.expression import STORAGE, Store, acc, lower, to_source, walk
+from graphq.kernels.expression import STORAGE, acc, lower, walk
 from graphq.kernels.isa import Level, is_emulated
 from graphq.kernels.outputs import CALLS, load_outputs
 from graphq.kernels.pack import LINE, PANEL, pack, panel_count
 from graphq.kernels.registry import KERNELS, Kernel, Reading, Step, register_kernel, select, threads_for
 from graphq.kernels.settle import load_literal, settle_text, settling
+from graphq.kernels.stores import Store, to_source
 
 MOST_VECTORS = 128
 """Vectors of a tile's accumulators: 1,024 in all are 8 lanes at the least, or 64 of one."""
@@ -102,7 +103,7 @@ store_s64(words + 40, w_scale(args, batch, 16 * j + c1))
 store_s64(words + 48, w_zp(args, batch, 16 * j + c1))
 store_s64(words + 56, start(args, batch, 16 * j + c1))"""
 
-_EXPRESSION = "from graphq.kernels.expression import Store, acc, const, load, op\n"
+_EXPRESSION = "from graphq.kernels.expression import acc, const, load, op\nfrom graphq.kernels.stores import Store\n"
 _SCRATCH = CALLS, """call_block(tile if now == width else tail, frame, 0)
             columns = min(16 * now, n - 16 * j)
             uncertain = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, groups)"""

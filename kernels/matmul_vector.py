@@ -12,12 +12,12 @@ from typing import Any
 
 from llvmlite import ir
 
-from graphq.kernels.expression import Store
 from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, splat
 from graphq.kernels.jit import intrinsic
 from graphq.kernels.pack import PANEL
+from graphq.kernels.store_code import Epilogue
+from graphq.kernels.stores import Store
 from graphq.kernels.tile_frame import OUTPUTS_AT, Frame, Window, clamped, frame_signature, read_columns, tail_group
-from graphq.kernels.vector import Epilogue
 from graphq.kernels.x86 import Loop, at, dot_u8s8, flipped, load, madd16, shuffle, smaller, store, vector
 
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from graphq.kernels.expression import COMPUTE, Expr, evaluate, load, op
+from graphq.kernels.expression import COMPUTE, Expr, load, op
 from graphq.kernels.intrinsics import F32, I64, c64, word
 from graphq.kernels.jit import njit
+from graphq.kernels.stores import evaluate
 from graphq.kernels.vector import STORAGE_IR, emit, vec, widen
 from graphq.kernels.x86 import at
 from graphq.kernels.x86 import load as load_vector

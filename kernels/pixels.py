@@ -22,13 +22,13 @@ from typing import Any
 
 from graphq.kernels import cache as modules
 from graphq.kernels.cache import Module
-from graphq.kernels.expression import Store
 from graphq.kernels.intrinsics import HEADER_WORDS, I64, c64, intrinsic
 from graphq.kernels.isa import Level
 from graphq.kernels.jit import types
 from graphq.kernels.outputs import CALLS, load_outputs
 from graphq.kernels.registry import Step, threads_for
 from graphq.kernels.settle import load_literal, settle_text, settling
+from graphq.kernels.stores import Store
 from graphq.kernels.windows import INNER_TABLE, OUTER_TABLE, PAD_ROW, tap_addresses
 from graphq.kernels.x86 import Loop, at, load, store
 

@@ -15,13 +15,14 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from graphq.kernels.expression import COMPUTE, STORAGE, Expr, Store, load, op, select
+from graphq.kernels.expression import COMPUTE, STORAGE, Expr, load, op, select
 from graphq.kernels.intrinsics import F32, F64, I8, I64, c64, intrinsic, splat
 from graphq.kernels.isa import Level
 from graphq.kernels.jit import types
 from graphq.kernels.means import Taps
 from graphq.kernels.pixels import UNROLLED, load_tile, over_channels, plan_pixels, unrolled
 from graphq.kernels.registry import Step
+from graphq.kernels.stores import Store
 from graphq.kernels.sums import QUAD, Order, halved, lanes_of, start_of, total
 from graphq.kernels.vector import STORAGE_IR, constant, emit, vec, widen
 from graphq.kernels.windows import INNER_TABLE, KI, KO, OUTER_TABLE, PAD_ROW, Windows

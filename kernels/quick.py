@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphq.kernels import math
-from graphq.kernels.expression import BYTES, Expr, Pairs, const, op, walk
+from graphq.kernels.expression import BYTES, Expr, const, op, walk
+from graphq.kernels.stores import Pairs
 
 STEP = 2.0**-15
 """The last bit of u."""

@@ -18,8 +18,9 @@ from collections.abc import Callable
 import numpy as np
 
 from graphq.kernels import math
-from graphq.kernels.expression import Expr, evaluate, fused, load, maximum, op, select
+from graphq.kernels.expression import Expr, fused, load, maximum, op, select
 from graphq.kernels.expression import minimum as least
+from graphq.kernels.stores import evaluate
 from graphq.kernels.sums import row_totals
 
 Array = np.ndarray

@@ -37,8 +37,8 @@ from graphq.kernels.intrinsics import (
 )
 from graphq.kernels.jit import njit, types
 from graphq.kernels.literal import ORDERS, Literal
+from graphq.kernels.store_code import GROUP
 from graphq.kernels.tile_frame import ROWS_AT
-from graphq.kernels.vector import GROUP
 from graphq.kernels.windows import KI, KO, MOST_TAPS, PAD_ROW
 from graphq.kernels.x86 import load, store, vector
 
@@ -105,7 +105,7 @@ def settling(most: int) -> tuple[str, str]:
     """
     return ("from graphq.kernels.outputs import LANES\n"
             "from graphq.kernels.settle import WORDS_BYTES, entry_of, first_bit\n"
-            "from graphq.kernels.vector import GROUP\n",
+            "from graphq.kernels.store_code import GROUP\n",
             f"groups, ties, words = stack({8 * (most + 1)}), stack({8 * (GROUP + 1)}), stack(WORDS_BYTES)\n"
             "    lanes = word(word(args, FUNCTIONS), LANES)\n"
             "    store_s64(words, frame)\n    store_s64(words + 16, word(args, 17))")

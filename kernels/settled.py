@@ -13,11 +13,12 @@ import numpy as np
 from graphq.ir import Graph, Node
 from graphq.kernels.drift import Drift, constants_of
 from graphq.kernels.epilogue import Epilogue, translate
-from graphq.kernels.expression import Expr, Store, Ties, acc, const, op, select
+from graphq.kernels.expression import Expr, acc, const, op, select
 from graphq.kernels.literal import TYPICAL, Literal, Order
 from graphq.kernels.lower import Accumulator, Arrays, Lowered
 from graphq.kernels.quick import Quick
 from graphq.kernels.scales import Numbers, wrapped
+from graphq.kernels.stores import Store, Ties
 
 CHUNK = 2**22
 """Factors of literal sums that a formula takes at a time."""

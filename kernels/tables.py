@@ -20,15 +20,14 @@ from graphq.kernels.expression import (
     STORAGE,
     TABLE,
     Expr,
-    Store,
     again,
-    evaluate,
     load,
     lower,
     op,
     substitute,
     walk,
 )
+from graphq.kernels.stores import Store, evaluate
 
 Origins = Mapping[Expr, frozenset[Expr]]
 

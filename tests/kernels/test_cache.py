@@ -14,9 +14,10 @@ from graphq.kernels import cache
 
 SOURCE = '''"""A kernel that writes its index."""
 from graphq.kernels.cache import block, function
-from graphq.kernels.expression import Store, const
+from graphq.kernels.expression import const
+from graphq.kernels.stores import Store
 from graphq.kernels.intrinsics import store_s64
-from graphq.kernels.vector import epilogue
+from graphq.kernels.store_code import epilogue
 
 WRITE = epilogue(Store(const({value}, "s32"), "s32"), 1)
 

@@ -5,7 +5,8 @@ from geometries import GEOMETRIES
 from guarded_memory import guarded
 
 from graphq.kernels import depthwise, isa, pixels
-from graphq.kernels.expression import STORAGE, Store, acc
+from graphq.kernels.expression import STORAGE, acc
+from graphq.kernels.stores import Store
 from graphq.kernels.windows import windows
 
 

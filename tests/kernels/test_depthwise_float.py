@@ -5,8 +5,9 @@ from geometries import GEOMETRIES
 from guarded_memory import guarded
 
 from graphq.kernels import depthwise_float, isa, pixels
-from graphq.kernels.expression import STORAGE, Store, acc
+from graphq.kernels.expression import STORAGE, acc
 from graphq.kernels.float_sums import float_sums
+from graphq.kernels.stores import Store
 from graphq.kernels.windows import windows
 
 MORE = {**GEOMETRIES, "5x5/3": ((12, 17), (5, 5), (3, 3), (1, 1), ((2, 2), (2, 2)), (4, 6)),

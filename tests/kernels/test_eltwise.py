@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 
 from graphq.kernels import eltwise, isa, math, shell
-from graphq.kernels.expression import Store, acc, evaluate, load, maximum, op
+from graphq.kernels.expression import acc, load, maximum, op
+from graphq.kernels.stores import Store, evaluate
 from graphq.threads import launch, parallel_region, pool
 
 LEVELS = isa.available()

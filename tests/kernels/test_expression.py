@@ -7,7 +7,8 @@ import pytest
 from graphq.errors import KernelError
 from graphq.kernels import expression as ex
 from graphq.kernels import math
-from graphq.kernels.expression import STORAGE, Store, acc, const, evaluate, fused, load, op, to_source
+from graphq.kernels.expression import STORAGE, acc, const, fused, load, op
+from graphq.kernels.stores import Store, evaluate, to_source
 
 X, Y = load(0, "f32", "vector"), load(1, "f32", "row")
 
@@ -165,7 +166,7 @@ def test_source_builds_the_same_store():
     y = ex.select(y < float("inf"), y * 1e-45, const(-0.0)) + 0.1
     store = Store(math.quantize(y, load(2, "f32", "scalar"), 3.0, "u8"), "u8")
     text = to_source(store)
-    names = {k: getattr(ex, k) for k in ("Store", "acc", "const", "load", "op")}
+    names: dict = {"Store": Store, **{k: getattr(ex, k) for k in ("acc", "const", "load", "op")}}
     exec(text, names)
     assert names["STORE"] == store
     assert to_source(names["STORE"]) == text

@@ -12,8 +12,9 @@ from graphq.errors import KernelError
 from graphq.kernels import cache, eltwise, isa, matmul
 from graphq.kernels import machine_code as mc
 from graphq.kernels.cache import Module
-from graphq.kernels.expression import Store, acc, load
+from graphq.kernels.expression import acc, load
 from graphq.kernels.registry import KERNELS
+from graphq.kernels.stores import Store
 
 # Bytes by LLVM's assembler, and its AT&T text.
 DECISIVE = """

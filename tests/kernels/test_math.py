@@ -4,7 +4,8 @@ import pytest
 from scipy import special
 
 from graphq.kernels import math
-from graphq.kernels.expression import Store, evaluate, load
+from graphq.kernels.expression import load
+from graphq.kernels.stores import Store, evaluate
 
 X = load(0, "f32", "vector")
 EXACT = {"exp": np.exp, "log": np.log, "tanh": np.tanh, "sigmoid": special.expit, "erf": special.erf}

@@ -8,8 +8,9 @@ from guarded_memory import guarded
 
 from graphq.kernels import isa, machine_code, matmul, pack
 from graphq.kernels import math as gm
-from graphq.kernels.expression import Store, acc, evaluate, load, maximum, op
+from graphq.kernels.expression import acc, load, maximum, op
 from graphq.kernels.registry import KERNELS
+from graphq.kernels.stores import Store, evaluate
 from graphq.kernels.tile_frame import RUN
 from graphq.kernels.windows import windows
 

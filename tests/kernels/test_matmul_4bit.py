@@ -7,9 +7,10 @@ from guarded_memory import guarded
 
 from graphq.errors import KernelError
 from graphq.kernels import isa, matmul, matmul_4bit
-from graphq.kernels.expression import Store, acc
+from graphq.kernels.expression import acc
 from graphq.kernels.pack_4bit import pack_4bit
 from graphq.kernels.registry import KERNELS, select
+from graphq.kernels.stores import Store
 
 NATIVE = [level.name for level in isa.available()]
 FOUR_BIT = [k for k in KERNELS.values() if k.op == "matmul" and k.dtypes in matmul_4bit.DTYPES]

@@ -8,9 +8,10 @@ from float_arrays import float_array
 from guarded_memory import guarded
 
 from graphq.kernels import isa, matmul, pack
-from graphq.kernels.expression import STORAGE, Store, acc, evaluate, load, maximum
+from graphq.kernels.expression import STORAGE, acc, load, maximum
 from graphq.kernels.float_sums import BLOCK, float_sums
 from graphq.kernels.registry import KERNELS, select
+from graphq.kernels.stores import Store, evaluate
 from graphq.kernels.windows import windows
 
 RAW = Store(acc("f32"), "f32")

@@ -5,7 +5,8 @@ from guarded_memory import guarded
 
 import graphq as gq
 from graphq.kernels import isa, means, pixels, pool
-from graphq.kernels.expression import STORAGE, Store, acc
+from graphq.kernels.expression import STORAGE, acc
+from graphq.kernels.stores import Store
 from graphq.kernels.windows import windows
 
 SCALE, ZP = 0.0173, 7

@@ -4,7 +4,8 @@ import pytest
 
 import graphq as gq
 from graphq.anchors import lower_partition
-from graphq.kernels.expression import evaluate, op
+from graphq.kernels.expression import op
+from graphq.kernels.stores import evaluate
 
 
 def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice=""):

@@ -6,9 +6,10 @@ from guarded_memory import guarded
 
 import graphq as gq
 from graphq.kernels import isa, math, row
-from graphq.kernels.expression import STORAGE, Store, acc, load
+from graphq.kernels.expression import STORAGE, acc, load
 from graphq.kernels.lower_row import NUMBERS, REDUCTIONS, ROWS
 from graphq.kernels.row_numbers import squares
+from graphq.kernels.stores import Store
 from graphq.kernels.sums import row_totals
 
 LENGTHS = (1, 2, 5, 8, 13, 16, 23, 40, 70)

@@ -7,15 +7,17 @@ from assembly import recorded
 from guarded_memory import guarded
 
 from graphq.kernels import cache, isa, math
-from graphq.kernels.expression import BASIC, STORAGE, Store, acc, const, evaluate, load, maximum, op, select, to_source
+from graphq.kernels.expression import BASIC, STORAGE, acc, const, load, maximum, op, select
 from graphq.kernels.intrinsics import HEADER_WORDS
+from graphq.kernels.stores import Store, evaluate, to_source
 
 LANES = (1, 8, 16) if len(isa.available()) > 1 else (1,)  # vectors of f16 need AVX2's generation
 _MODULE = """
 from graphq.kernels.cache import block
-from graphq.kernels.expression import Store, acc, const, load, op
+from graphq.kernels.expression import acc, const, load, op
+from graphq.kernels.stores import Store
 from graphq.kernels.intrinsics import word
-from graphq.kernels.vector import epilogue
+from graphq.kernels.store_code import epilogue
 
 {stores}
 
