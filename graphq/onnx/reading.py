@@ -12,6 +12,7 @@ import onnx.inliner
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from graphq.errors import GraphError, ParseError
+from graphq.onnx.ordering import ordered
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 
@@ -32,6 +33,7 @@ def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
     """
     model, folder, where = _parsed(source)
     _check_count(model, where)
+    model = ordered(model)
     _check(model, where)
     if model.functions:
         try:

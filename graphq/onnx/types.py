@@ -39,7 +39,10 @@ def element_of(dtype: DType) -> int:
 
 
 def tensor_type(proto: TypeProto, where: str) -> TensorType:
-    """The type of a tensor; symbolic dimensions are unknown. Raises GraphError for sequences, maps, optionals."""
+    """The type of a tensor; symbolic dimensions are unknown, and so are those of -1, which PaddlePaddle's files have.
+
+    Raises GraphError for sequences, maps, optionals.
+    """
     kind = proto.WhichOneof("value")
     if kind != "tensor_type":
         raise GraphError(f"{where}: must be a tensor, got {kind or 'no type'}")
@@ -47,7 +50,7 @@ def tensor_type(proto: TypeProto, where: str) -> TensorType:
     dtype = dtype_of(tensor.elem_type, where)
     if not tensor.HasField("shape"):
         return TensorType(dtype, None)
-    dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
+    dims = [d.dim_value if d.HasField("dim_value") and d.dim_value != -1 else None for d in tensor.shape.dim]
     return TensorType(dtype, check_dims(dims, where))
 
 

@@ -56,6 +56,32 @@ def test_symbolic_dimensions_are_open_and_resolve_at_the_first_call():
         assert "onnx_node" not in ops(compiled.graph)
 
 
+def test_a_dimension_of_minus_one_is_open():
+    """PaddlePaddle's exporters write it; ONNX Runtime takes it as unknown."""
+    m = model("net (float[n, 2] x) => (float[n, 2] y) { y = Relu (x) }")
+    for v in (m.graph.input[0], m.graph.output[0]):
+        v.type.tensor_type.shape.dim[0].dim_value = -1
+    g = gq.load_onnx(m)
+    assert g.inputs[0].shape == (None, 2)
+    assert gq.compile(g)(x=np.float32([[-1, 1]])).tolist() == [[0, 1]]
+    m.graph.input[0].type.tensor_type.shape.dim[1].dim_value = -2
+    with pytest.raises(GraphError, match="input 'x': a dimension must be a non-negative int or None, got -2"):
+        gq.load_onnx(m)
+
+
+def test_nodes_in_any_order_are_sorted():
+    """Float16 converters put casts at the end. Values that bodies take from around them count too."""
+    m = model("""net (float[2] x, bool c) => (float[2] y) { z = Abs (w)
+        y = If (c) <then_branch = yes () => (float[2] t) { t = Neg (z) }, else_branch = no () => (float[2] e) {
+            e = Identity (x) }>  w = Sub (x, one)  one = Cast <to = 1> (k)  k = Constant <value_int = 1> () }""")
+    before = m.SerializeToString()
+    y = gq.compile(gq.load_onnx(m))(x=np.float32([0, 3]), c=np.asarray(True))
+    assert y.tolist() == [-1, -2] and m.SerializeToString() == before
+    cycle = model("net (float[2] x) => (float[2] y) { y = Add (x, b)  b = Abs (a)  a = Neg (b) }")
+    with pytest.raises(GraphError, match="topologically sorted"):
+        gq.load_onnx(cycle)
+
+
 DATA_DEPENDENT = """net (float[6] x) => (float[n] y, int64[1, n] i) {
     r = Relu(x)  i = NonZero(r)  z = Squeeze(i)  picked = Gather(r, z)  y = Exp(picked) }"""
 
