@@ -49,11 +49,11 @@ class FuseAnchor(Fusion):
         """A post-op's second operand may be dequantized, or a scale multiplied, on the way in; a constant's folds."""
         if refuses(node) is not None or all(v.data is not None for v in node.operands):
             return False
+        feeds_anchor = any(user.op.name in self.operations for user in node.output.users)
         if node.op.name == "multiply":
-            return all(v.type.known and sum(d != 1 for d in v.type.dims) < 2 for v in node.operands)
-        if node.op.name not in DEQUANTIZES:
-            return False
-        return self.takes_dequantize or not any(u.node and u.node.op.name in self.operations for u in node.output.uses)
+            return not feeds_anchor and all(v.type.known and sum(d != 1 for d in v.type.dims) < 2
+                                            for v in node.operands)
+        return node.op.name in DEQUANTIZES and (self.takes_dequantize or not feeds_anchor)
 
     def check(self, g: Graph, match: Match) -> str | None:
         """A kernel must be able to compute it, each sum once."""

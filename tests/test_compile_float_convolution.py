@@ -199,3 +199,16 @@ def test_refusals_have_reasons():
 
     assert "channels-first (NCX)" in reasons((1, 3, 5, 5), "NCX")
     assert "known at the first call" in reasons((None, 5, 5, 3))
+
+
+def test_a_product_in_front_of_one_pixel_stays_outside():
+    """Its result is the anchor's source, whose dimensions are 1 but for the channels (squeeze and excite)."""
+    rng = np.random.default_rng(0)
+    g = gq.Graph("gate")
+    x = g.input("x", shape=(1, 8, 1, 1), dtype="f32")
+    w = g.constant(rng.standard_normal((6, 8, 1, 1), np.float32))
+    lists = {"strides": [1, 1], "pads_begin": [0, 0], "pads_end": [0, 0], "dilations": [1, 1]}
+    y = g.convolution(g.multiply(x, g.sigmoid(x)), w, data_format="NCX", weights_format="OIX", **lists)
+    g.output(g.sigmoid(y), name="y")
+    arrays = {"x": rng.standard_normal((1, 8, 1, 1), np.float32)}
+    np.testing.assert_allclose(gq.compile(g)(**arrays), gq.reference(g, **arrays), rtol=1e-5)

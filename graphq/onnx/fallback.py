@@ -36,7 +36,7 @@ def single(node: NodeProto, opsets: Mapping[str, int],
             operands.append(value)
     for name in filter(None, node.output):
         graph.output.add().CopyFrom(ValueInfoProto(name=name))
-    domains = {n.domain for n in _nodes(node)} | {""}
+    domains = {n.domain for n in nodes_of(node)} | {""}
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()
                                                     if d in domains])
     text = np.frombuffer(model.SerializeToString(deterministic=True), np.uint8)
@@ -62,11 +62,12 @@ def _bodies(node: NodeProto) -> Iterator[GraphProto]:
         yield from a.graphs
 
 
-def _nodes(node: NodeProto) -> Iterator[NodeProto]:
+def nodes_of(node: NodeProto) -> Iterator[NodeProto]:
+    """A node and all in graphs among its attributes."""
     yield node
     for graph in _bodies(node):
         for inner in graph.node:
-            yield from _nodes(inner)
+            yield from nodes_of(inner)
 
 
 def parsed(model: bytes) -> ModelProto:

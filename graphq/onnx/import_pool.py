@@ -1,16 +1,20 @@
 """Pools and Resize, channels first."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from graphq.dtypes import s8, u8
 from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.import_conv import spatial, windows
 from graphq.onnx.import_shape import dims_of, known
 from graphq.onnx.importer import Call, Outputs, imports
 from graphq.ops.window import padding
+
+BYTES = (s8, u8)
 
 
 def pool(c: Call) -> dict[str, Any]:
@@ -30,10 +34,18 @@ def pool(c: Call) -> dict[str, Any]:
     return attrs
 
 
+def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
+    """What `pick` takes of the elements of input 0; of 8-bit integers by way of f32, which holds them all."""
+    x = c.input(0)
+    if x.dtype not in BYTES:
+        return pick(x)
+    return c.graph.quantize(pick(c.graph.dequantize(x, scales=[1.0])), dtype=x.dtype, scales=[1.0])
+
+
 @imports("MaxPool")
 def max_pool(c: Call) -> Outputs:
     """Without the indices."""
-    return c.graph.max_pool(c.input(0), **pool(c)) if c.outputs == 1 else None
+    return picked(c, lambda x: c.graph.max_pool(x, **pool(c))) if c.outputs == 1 else None
 
 
 @imports("AveragePool")
@@ -76,7 +88,7 @@ def resize(c: Call) -> Outputs:
         whole = all(b % a == 0 and s * a == b for a, b, s in zip(old, new, scales, strict=True))
         # For a whole factor r, floor(o / r) = floor((o + 1/2) / r), the nearest by half pixels.
         rule = transformation, c.attr("nearest_mode", "round_prefer_floor" if c.version >= 11 else "floor")
-        return _nearest(c, x, new) if whole and rule in WHOLE else None
+        return _nearest(c, new) if whole and rule in WHOLE else None
     exact = all(round(a * s) == b and a * s == b for a, b, s in zip(old, new, scales, strict=True))
     if mode != "linear" or transformation not in ("half_pixel", "align_corners") or not exact:
         return None
@@ -89,8 +101,8 @@ WHOLE = {("asymmetric", "floor"), *(("half_pixel", m) for m in ("floor", "round_
 WHOLE.discard(("half_pixel", "floor"))
 
 
-def _nearest(c: Call, x: Value, new: tuple[int, ...]) -> Value:
-    return c.graph.interpolate(x, mode="nearest", sizes=new[2:], data_format="NCX")
+def _nearest(c: Call, new: tuple[int, ...]) -> Value:
+    return picked(c, lambda x: c.graph.interpolate(x, mode="nearest", sizes=new[2:], data_format="NCX"))
 
 
 def _sizes(c: Call, old: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:

@@ -192,7 +192,7 @@ def dequantized(c: Call, x: Value, p: Parameters, dtype: DType | None = t.f32) -
     dtype = dtype or (p.scale.dtype if p.scale.dtype in FLOATS else t.f32)
     if p.constant and dtype == t.f32 and not p.block_size and x.dtype in (*QUANTIZED, t.s32):
         return c.graph.dequantize(x, scales=_scales(c, p), zps=_zero_points(c, p, x.dtype), **p.attrs)
-    _check_constant(c, p)
+    _check_constant(c, p, positive=not p.block_size)
     zp = None if x.dtype.kind == "float" or x.dtype == t.s32 else p.zero_point
     group = _group(x, p)
     if x.dtype in ZERO_POINTS and p.scale.dtype in FLOATS and group is not None:
@@ -229,13 +229,18 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
     return Parameters(scale, zp, axis, block_size)
 
 
-def _check_constant(c: Call, p: Parameters) -> None:
-    """Refuse scales that are not finite and positive."""
+def _check_constant(c: Call, p: Parameters, *, positive: bool = True) -> None:
+    """Refuse scales that are not finite, or not positive.
+
+    Those of blocks of weights may be negative, which symmetric quantisers use for a range of -8 to 7, or 0.
+    """
     data = p.scale.data
-    if data is not None:
-        wide = data.astype(np.float64)
-        if not np.all((wide > 0) & np.isfinite(wide)):
-            c.refuse(f"scales must be finite and positive, got {wide[~((wide > 0) & np.isfinite(wide))].ravel()[0]}")
+    if data is None:
+        return
+    wide = data.astype(np.float64)
+    bad = ~np.isfinite(wide) | (wide <= 0 if positive else False)
+    if bad.any():
+        c.refuse(f"scales must be finite{' and positive' * positive}, got {wide[bad].ravel()[0]}")
 
 
 def _scales(c: Call, p: Parameters) -> list[float]:

@@ -12,6 +12,8 @@ import onnx.inliner
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from graphq.errors import GraphError, ParseError
+from graphq.onnx.fallback import nodes_of
+from graphq.onnx.importer import MICROSOFT
 from graphq.onnx.ordering import ordered
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
@@ -33,7 +35,7 @@ def read_model(source: Source) -> tuple[ModelProto, str | None, str]:
     """
     model, folder, where = _parsed(source)
     _check_count(model, where)
-    model = ordered(model)
+    model = _with_microsoft(ordered(model))
     _check(model, where)
     if model.functions:
         try:
@@ -83,6 +85,20 @@ def _check(model: ModelProto, where: str) -> None:
         onnx.checker.check_model(_with_types(_without_data(model)))
     except Exception as e:  # ValidationError, what pybind makes of C++'s, text that is not UTF-8
         _refuse(where, e)
+
+
+def _with_microsoft(model: ModelProto) -> ModelProto:
+    """The model, or a copy that has the one version of com.microsoft's operators where it uses them and names none.
+
+    Quantisers forget it, and ONNX Runtime does without.
+    """
+    if any(i.domain == MICROSOFT for i in model.opset_import) or \
+            all(n.domain != MICROSOFT for node in model.graph.node for n in nodes_of(node)):
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    copy.opset_import.add(domain=MICROSOFT, version=1)
+    return copy
 
 
 def _without_data(model: ModelProto) -> ModelProto:

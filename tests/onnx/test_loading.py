@@ -206,3 +206,11 @@ def test_wrong_arrays_are_refused_before_anything_runs():
     g = gq.load_onnx(model("net (float[n] x) => (float[n] y) { y = Relu(x) }"))
     with pytest.raises(InputError, match="input 'x' must be f32"):
         gq.compile(g)(x=np.zeros((2, 2), np.float32))
+
+
+def test_microsoft_operators_without_their_operator_set():
+    m = model("net (float[2] x) => (float[2] y) { y = Relu(x) }")
+    m.graph.node[0].op_type, m.graph.node[0].domain = "QuickGelu", "com.microsoft"
+    x = np.float32([-1, 2])
+    np.testing.assert_allclose(gq.reference(gq.load_onnx(m), x=x), x / (1 + np.exp(-1.702 * x)), rtol=1e-5)
+    assert len(m.opset_import) == 1

@@ -63,6 +63,8 @@ CASES = {
                         ("BZ", u8(5))], {"K": 40, "N": 5, "bits": 4, "block_size": 32}, 0),
     "MatMulNBits 8": ([("a", floats(3, 64)), ("B", u8(5, 2, 32)), ("BS", np.abs(floats(10)) + S(0.1)),
                        ("BZ", u8(10))], {"K": 64, "N": 5, "bits": 8, "block_size": 32}, 0),
+    "MatMulNBits negative": ([("a", floats(3, 64)), ("B", u8(5, 2, 16)), ("BS", np.append(floats(9), S(0)))],
+                             {"K": 64, "N": 5, "bits": 4, "block_size": 32}, 0),
     "FusedMatMul": ([("a", floats(2, 8, 3)), ("b", floats(2, 5, 8))], {"transA": 1, "transB": 1, "alpha": 0.25}, 0),
     "Gelu": ([("x", floats(3, 9))], {}, 0),
     "FastGelu": ([("x", floats(3, 9)), ("D", floats(9))], {}, 0),

@@ -48,3 +48,30 @@ def test_matmul(per_column):
     want = saturated((a.astype(int) - 5) @ b.astype(int), scale * bs / ys, -7, np.int8)
     np.testing.assert_array_equal(gq.reference(g, a=a), want)
     np.testing.assert_array_equal(gq.compile(g)(a=a), want)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_pools_and_resizes_of_integers(dtype):
+    """They run in kernels."""
+    name, least = np.dtype(dtype).name, np.iinfo(dtype).min
+    x = rng.integers(least, least + 256, (1, 5, 6, 7)).astype(dtype)
+    g = model(f"net ({name}[1, 5, 6, 7] x) => ({name}[1, 5, 3, 4] y, {name}[1, 5, 12, 21] z) "
+              "{ y = MaxPool <kernel_shape = [2, 3], strides = [2, 2], pads = [0, 1, 0, 1]> (x) "
+              "  z = Resize <coordinate_transformation_mode = \"asymmetric\", nearest_mode = \"floor\"> (x, , s) }",
+              s=np.float32([1, 1, 2, 3]))
+    wide = np.pad(x, [(0, 0), (0, 0), (0, 0), (1, 1)], constant_values=least)
+    y = np.lib.stride_tricks.sliding_window_view(wide, (2, 3), (2, 3))[:, :, ::2, ::2].max(axis=(4, 5))
+    for out in (gq.reference(g, x=x), gq.compile(g, strict=True)(x=x)):
+        for got, want in zip(out.values(), (y, x.repeat(2, 2).repeat(3, 3)), strict=True):
+            assert got.dtype == dtype
+            np.testing.assert_array_equal(got, want)
+
+
+def test_pools_of_integers_whose_windows_lie_in_the_padding():
+    """Such a window is the least integer."""
+    x = rng.integers(-100, 100, (1, 2, 5, 5), dtype=np.int8)
+    g = model("net (int8[1, 2, 5, 5] x) => (int8[1, 2, 5, 5] y) "
+              "{ y = MaxPool <kernel_shape = [1, 1], strides = [3, 3], pads = [4, 4, 4, 4]> (x) }")
+    want = np.pad(x, [(0, 0), (0, 0), (4, 4), (4, 4)], constant_values=-128)[:, :, ::3, ::3]
+    for got in (gq.reference(g, x=x), gq.compile(g)(x=x)):
+        np.testing.assert_array_equal(got, want)
