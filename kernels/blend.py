@@ -1,9 +1,9 @@
 """Weighted means of neighbouring pixels of channels-last images, as linear interpolation takes them.
 
-    acc[i, c] = f32(sum over taps t of w[i, t] * d(x[window(i, t), c]))     in f64, tap by tap: a product, then a sum
+    acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
 
-d: see `means`. The weight of tap (ko, ki) of pixel (outer, inner) is the product of two, which lie in memory as [outer
-outputs, KO], then [ow, KI]. A tap of weight 0 should lie in the padding, of zeros.
+d: see `means`. The weight of tap (ko, ki) of pixel (outer, inner) is the product of two in f32, which lie in memory as
+[outer outputs, KO], then [ow, KI]. A tap of weight 0 should lie in the padding, of zeros.
 """
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from graphq.kernels.means import Taps
 from graphq.kernels.pixels import load_tile, over_channels, plan_pixels
 from graphq.kernels.registry import Step
 from graphq.kernels.stores import Store
-from graphq.kernels.vector import vec
 from graphq.kernels.windows import Windows
 from graphq.kernels.x86 import at, store
 from graphq.kernels.x86 import load as load_vector
@@ -45,7 +44,7 @@ def blending(dtype: str, lanes: int, ko: int, ki: int) -> Any:
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         addresses, outer, inner, left, channels, target, tables = args
-        down, across = ([load_vector(b, at(b, base, 8 * k), F64) for k in range(n)]
+        down, across = ([b.fptrunc(load_vector(b, at(b, base, 8 * k), F64), F32) for k in range(n)]
                         for base, n in ((outer, ko), (inner, ki)))
         weights = [b.fmul(y, x) for y in down for x in across]
         places = [load_vector(b, at(b, addresses, 8 * t), I64, 8) for t in range(ko * ki)]
@@ -54,10 +53,9 @@ def blending(dtype: str, lanes: int, ko: int, ki: int) -> Any:
             channel, total = at(b, left, c), None
             taps, skip = Taps(b, dtype, width, tables, channel), b.mul(channel, c64(itemsize))
             for place, weight in zip(places, weights, strict=True):
-                x = b.fpext(taps.load(at(b, place, skip)), vec(F64, width))
-                product = b.fmul(x, splat(b, weight, width))
+                product = b.fmul(taps.load(at(b, place, skip)), splat(b, weight, width))
                 total = product if total is None else b.fadd(total, product)
-            store(b, b.fptrunc(total, vec(F32, width)), at(b, target, b.mul(c, c64(4))))
+            store(b, total, at(b, target, b.mul(c, c64(4))))
 
         over_channels(b, channels, lanes, vectors)
         return context.get_dummy_value()

@@ -3,7 +3,7 @@
 nearest takes one pixel: a pool of one tap, exact. linear, bilinear and trilinear (the same over all axes) take two
 elements along every axis; with x the source, dequantized in f32, and w[t] the product of the axes' weights,
 
-    y = f32(sum_t w[t] * x[t])        tap by tap, weights, products and sums in f64
+    y = sum_t w[t] * x[t]        tap by tap, weights, products and sums in f32
 """
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from graphq.ops.interpolate import elements
 class Blend:
     """Weighted means of pixels of input `source` of the partition, `shape` [images, spatial..., channels].
 
-    Weights are f64 [outer outputs, KO] and [ow, KI], as the tables of the windows. `pad` are the channels of a padding
+    Weights are f32 [outer outputs, KO] and [ow, KI], as the tables of the windows. `pad` are the channels of a padding
     pixel; integers have `scales`.
     """
 
@@ -43,16 +43,16 @@ class Blend:
     scales: Scales | None
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The means, rounded to f32."""
+        """The means."""
         weights = self.outer[:, None, :, None] * self.inner[None, :, None, :]
         weights = weights.reshape(self.windows.pixels, self.windows.taps, 1)
         total: Any = None
         with np.errstate(all="ignore"):
             tap = self.windows.tap_of(inputs[self.source], self.pad)
             for k in range(self.windows.taps):
-                product = dequantized(tap(k), self.dtype, self.scales).astype(np.float64) * weights[:, k]
+                product = dequantized(tap(k), self.dtype, self.scales) * weights[:, k]
                 total = product if total is None else total + product
-            return np.asarray(total, np.float32).reshape(self.out)
+            return np.asarray(total).reshape(self.out)
 
 
 def lower_interpolate(body: Graph, constants: Arrays = (), *, compensate: bool = False) -> Lowered:
@@ -95,7 +95,7 @@ def _anchor(node: Node, dequantize: Node | None, source: int, dtype: str, shape:
         return Pool("max", source, dtype, shape, w, pad, out)
     if w.taps > 16:
         raise Unsupported(f"linear interpolation over {len(tables)} axes, kernels take up to 4")
-    outer = np.ones((1, 1))
+    outer = np.ones((1, 1), np.float32)
     for x in weights[:-1]:
         outer = np.multiply.outer(outer, x).transpose(0, 2, 1, 3).reshape(len(outer) * len(x), -1)
     return Blend(source, dtype, shape, w, pad, outer, weights[-1], out, scales_of(dequantize, shape[-1]))

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -70,9 +71,10 @@ def interpolate(src: Array, sizes_tensor: Array | None = None, *,
 
     Element o of an axis lies at `(o + 1/2) * old / new - 1/2` of the source (half_pixel), or at
     `o * (old - 1) / (new - 1)` (align_corners); `scales` only give the new sizes, as in oneDNN. nearest takes the
-    nearest element, the upper one of two; linear a mean in f64 of the two around; both keep to the source's ends.
+    nearest element, the upper one of two; linear a mean of the two around, along every axis; both keep to the source's
+    ends. Places and means are those of ONNX Runtime's CPU kernel, step by step in f32.
     """
-    x = to_channels_first(src, data_format).astype(np.float64)
+    x = to_channels_first(src, data_format).astype(np.float32)
     old = x.shape[2:]
     if sizes_tensor is not None:
         new = [int(d) for d in sizes_tensor]
@@ -80,25 +82,49 @@ def interpolate(src: Array, sizes_tensor: Array | None = None, *,
             raise GraphError(f"spatial sizes must be positive, got {new}")
     else:
         new = list(sizes) or [scaled(d, s) for d, s in zip(old, scales, strict=True)]
-    for k, (before, after) in enumerate(zip(old, new, strict=True)):
-        low, high, part = elements(before, after, mode, coordinate_transformation_mode)
-        if mode == "nearest":
-            x = np.take(x, low, axis=k + 2)
-            continue
-        part = part.reshape(-1, *[1] * (len(old) - k - 1))
-        x = np.take(x, low, axis=k + 2) * (1 - part) + np.where(part > 0, np.take(x, high, axis=k + 2), 0) * part
-    return rounded(from_channels_first(x, data_format), src.dtype)
+    axes = [elements(*sizes, mode, coordinate_transformation_mode) for sizes in zip(old, new, strict=True)]
+    return rounded(from_channels_first(_nearest(x, axes) if mode == "nearest" else _blended(x, axes), data_format),
+                   src.dtype)
+
+
+def _nearest(x: Array, axes: Sequence[tuple[Array, Array, Array]]) -> Array:
+    for k, (low, _, _) in enumerate(axes):
+        x = np.take(x, low, axis=k + 2)
+    return x
+
+
+def _blended(x: Array, axes: Sequence[tuple[Array, Array, Array]]) -> Array:
+    """Of 2**n taps, in order: the product of n weights, its product with the element, the sum of those."""
+    total: Array | None = None
+    for tap in product(*[(0, 1)] * len(axes)):
+        weight, value = np.ones(1, np.float32), x
+        for k, (high, (low, up, part)) in enumerate(zip(tap, axes, strict=True)):
+            each = (part if high else 1 - part).reshape(-1, *[1] * (len(axes) - k - 1))
+            weight = weight * each
+            value = np.where(each > 0, np.take(value, up if high else low, axis=k + 2), 0)
+        total = value * weight if total is None else total + value * weight
+    assert total is not None
+    return total
 
 
 def elements(old: int, new: int, mode: str, transformation: str) -> tuple[Array, Array, Array]:
-    """For each element of an axis of `new` two elements of one of `old`, and the second one's part of the mean, f64."""
-    o = np.arange(new, dtype=np.int64)
-    up, down = (2 * o + 1) * old - new, 2 * new  # where they lie, as exact fractions
-    if transformation == "align_corners":
-        up, down = o * (old - 1), max(new - 1, 1)
+    """For each element of an axis of `new` two elements of one of `old`, and the second one's part of the mean, f32.
+
+    Where the two are one, at the end, each has half.
+    """
     if mode == "nearest":
+        o = np.arange(new, dtype=np.int64)
+        up, down = (2 * o + 1) * old - new, 2 * new  # where they lie, as exact fractions
+        if transformation == "align_corners":
+            up, down = o * (old - 1), max(new - 1, 1)
         nearest = np.clip((2 * up + down) // (2 * down), 0, old - 1)  # floor(up / down + 1/2)
-        return nearest, nearest, np.zeros(new)
-    place = np.clip(up / down, 0, old - 1)
-    low = place.astype(np.int64)
-    return low, np.minimum(low + 1, old - 1), place - low
+        return nearest, nearest, np.zeros(new, np.float32)
+    at = np.arange(new, dtype=np.float32)
+    if transformation == "align_corners":
+        at = at * np.float32(old - 1) / np.float32(max(new - 1, 1))
+    else:
+        at = (at + np.float32(0.5)) / (np.float32(new) / np.float32(old)) - np.float32(0.5)
+    at = np.clip(at, 0, np.float32(old - 1))
+    low = at.astype(np.int64)
+    high = np.minimum(low + 1, old - 1)
+    return low, high, np.where(high > low, at - low.astype(np.float32), np.float32(0.5))

@@ -94,3 +94,16 @@ def test_means_equal_onnx_runtime(name, opset, ratio):
              helper.make_node(op, ["xf"], ["f"], **attrs),
              helper.make_node("QuantizeLinear", ["f", "ys", "z"], ["y"])]
     equal(nodes, x, constants, opset)
+
+
+@pytest.mark.parametrize("place", ["half_pixel", "align_corners"])
+@pytest.mark.parametrize("factors", [(2, 2), (4, 3), (1.5, 2.5), (1, 2)])
+def test_linear_interpolation_equals_onnx_runtime(factors, place):
+    """Where the scale stays many means are ties, as those of AveragePool."""
+    x = np.random.default_rng(2).integers(0, 256, (1, 16, 20, 30)).astype(np.uint8)
+    constants = {"xs": np.float32(0.0173), "ys": np.float32(0.0173), "z": np.uint8(121),
+                 "scales": np.float32([1, 1, *factors])}
+    nodes = [helper.make_node("DequantizeLinear", ["x", "xs", "z"], ["xf"]),
+             helper.make_node("Resize", ["xf", "", "scales"], ["f"], mode="linear", coordinate_transformation_mode=place),
+             helper.make_node("QuantizeLinear", ["f", "ys", "z"], ["y"])]
+    assert "NumPy" not in equal(nodes, x, constants).explain()
