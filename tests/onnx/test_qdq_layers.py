@@ -104,6 +104,7 @@ def test_linear_interpolation_equals_onnx_runtime(factors, place):
     constants = {"xs": np.float32(0.0173), "ys": np.float32(0.0173), "z": np.uint8(121),
                  "scales": np.float32([1, 1, *factors])}
     nodes = [helper.make_node("DequantizeLinear", ["x", "xs", "z"], ["xf"]),
-             helper.make_node("Resize", ["xf", "", "scales"], ["f"], mode="linear", coordinate_transformation_mode=place),
+             helper.make_node("Resize", ["xf", "", "scales"], ["f"], mode="linear",
+                              coordinate_transformation_mode=place),
              helper.make_node("QuantizeLinear", ["f", "ys", "z"], ["y"])]
     assert "NumPy" not in equal(nodes, x, constants).explain()
