@@ -53,7 +53,7 @@ class Drift:
         operands = [self.known(v) for v in node.inputs]
         first = operands[0]
         if node.op.name == "quantize":
-            if first is not None:
+            if first is not None and (node.attrs["dtype"].bits == 8 or not first.any()):
                 self.of[node.output] = np.zeros(())
         elif all(x is not None and not x.any() for x in operands):
             self.of[node.output] = np.zeros(())
@@ -110,7 +110,7 @@ class Drift:
         """The bound of a node's result: f32 sums and products of such as are below HUGE exceed it a little only."""
         name, sizes = node.op.name, [self.bound(v) for v in node.inputs]
         if name == "quantize":
-            return 2.0**9
+            return 2.0**(node.attrs["dtype"].bits + 1)
         if name == "dequantize":
             return 2.0**(next(node.operands).dtype.bits + 1) * max(node.attrs["scales"])
         if max(sizes, default=np.inf) >= HUGE:

@@ -5,7 +5,8 @@ meaning in NumPy, `vector.emit` its machine code. Both do the same operations in
 bit for bit (NaNs aside: that a value is NaN is fixed, its payload is not). Equal expressions are one object: `==` is
 `is`.
 
-Storage types: f32 s32 s8 u8 bf16 f16 (`load`, `stores.Store`). Compute types: f32 s32 bool; tables are looked up only.
+Storage types: f32 s32 s8 u8 s16 u16 bf16 f16 (`load`, `stores.Store`). Compute types: f32 s32 bool; tables are looked
+up only.
 """
 from __future__ import annotations
 
@@ -26,9 +27,11 @@ Operand: TypeAlias = "Expr | float | int"
 
 STORAGE: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32), "s32": np.dtype(np.int32), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
-    "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16),
+    "s16": np.dtype(np.int16), "u16": np.dtype(np.uint16), "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f16": np.dtype(np.float16),
 }
-COMPUTE: dict[str, str] = {"f32": "f32", "bf16": "f32", "f16": "f32", "s32": "s32", "s8": "s32", "u8": "s32"}
+COMPUTE: dict[str, str] = {"f32": "f32", "bf16": "f32", "f16": "f32",
+                           **dict.fromkeys(("s32", "s8", "u8", "s16", "u16"), "s32")}
 KINDS = ("vector", "row", "column", "scalar")
 TABLE = "table"
 BYTES = ("s8", "u8")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphq.kernels.expression import Expr, const, define, maximum, minimum, op, select
+from graphq.kernels.expression import STORAGE, Expr, const, define, maximum, minimum, op, select
 
 _LOG2E = 1.44269504088896341
 _LN2_HIGH = 0.693359375  # few bits: a product with a whole number below 2**15 is exact
@@ -226,11 +226,11 @@ def hard_swish(x: Expr) -> Expr:
     return x * minimum(6.0, maximum(0.0, x + 3.0)) / 6.0
 
 
-RANGES = {"s8": (-128, 127), "u8": (0, 255)}
+RANGES = {"s8": (-128, 127), "u8": (0, 255), "s16": (-2**15, 2**15 - 1), "u16": (0, 2**16 - 1)}
 
 
 def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> Expr:
-    """Saturate rint(y * inv_scale) + zp to s8 or u8, NaN -> zp; an s32 to be stored as `dtype`, see `quantized`.
+    """Saturate rint(y * inv_scale) + zp to `dtype`, NaN -> zp; an s32 to be stored as `dtype`, see `quantized`.
 
     `zp` is a whole number in the range of `dtype`, as f32.
     """
@@ -240,10 +240,10 @@ def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> 
 
 @define("f32 f32 f32 f32 f32 -> s32")
 def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
-    """Saturate rint(y * inv_scale) + zp to [lo, hi], whole numbers below 2**22 in size; NaN -> zp in the low byte."""
+    """Saturate rint(y * inv_scale) + zp to [lo, hi], whole numbers below 2**22 in size; NaN -> zp in 16 low bits."""
     # Clipping q to whole bounds before rounding is the same as saturating after it, and makes the conversion safe;
     # rounding in the conversion saves an operation. zp is exact as an integer. A NaN passes min and max as their second
-    # operand and converts to -2**31, whose low byte is 0: a test for it made requantising a tenth slower.
+    # operand and converts to -2**31, whose low bits are 0: a test for it made requantising a tenth slower.
     clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
     return op("round_s32", clipped) + op("round_s32", zp)
 
@@ -285,12 +285,13 @@ def steps_of(x: Expr) -> Expr:
 
 
 def quantized(x: Expr, dtype: str) -> Expr:
-    """The number that a store of the result of `quantize` as s8 or u8 keeps: its low byte."""
-    return op("and", x, 0xFF) if dtype == "u8" else op("sar", op("shl", x, 24), 24)
+    """The number that a store of the result of `quantize` as `dtype` keeps: its low bits."""
+    bits = 8 * STORAGE[dtype].itemsize
+    return op("and", x, (1 << bits) - 1) if dtype[0] == "u" else op("sar", op("shl", x, 32 - bits), 32 - bits)
 
 
 def unquantized(x: Expr) -> tuple[Expr, str] | None:
-    """What `quantized` was given where it made x; None for any other."""
+    """What `quantized` was given where it made x, of 8 bits; None for any other."""
     if x.op == "and" and x.args[1].value == 0xFF:
         return x.args[0], "u8"
     if x.op == "sar" and x.args[0].op == "shl" and x.args[1].value == x.args[0].args[1].value == 24:

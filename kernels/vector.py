@@ -17,7 +17,7 @@ from graphq.kernels.intrinsics import F16, F32, I1, I8, I16, I32, c64, declare, 
 from graphq.kernels.lookup import look_up
 
 COMPUTE_IR = {"f32": F32, "s32": I32, "bool": I1}
-STORAGE_IR = {"f32": F32, "s32": I32, "s8": I8, "u8": I8, "bf16": I16, "f16": I16}
+STORAGE_IR = {"f32": F32, "s32": I32, "s8": I8, "u8": I8, "s16": I16, "u16": I16, "bf16": I16, "f16": I16}
 
 
 def vec(kind: ir.Type, lanes: int) -> ir.Type:
@@ -115,9 +115,9 @@ def emit(builder: ir.IRBuilder, expr: Expr, lanes: int, leaf: Leaf) -> ir.Value:
 def widen(builder: ir.IRBuilder, x: ir.Value, dtype: str, lanes: int) -> ir.Value:
     """Convert a loaded storage type to its compute type, exactly."""
     match dtype:
-        case "u8":
+        case "u8" | "u16":
             return builder.zext(x, vec(I32, lanes))
-        case "s8":
+        case "s8" | "s16":
             return builder.sext(x, vec(I32, lanes))
         case "bf16":
             bits = builder.shl(builder.zext(x, vec(I32, lanes)), constant(I32, 16, lanes))
@@ -134,6 +134,8 @@ def narrow(builder: ir.IRBuilder, x: ir.Value, dtype: str, lanes: int) -> ir.Val
     match dtype:
         case "u8" | "s8":
             return builder.trunc(x, vec(I8, lanes))
+        case "u16" | "s16":
+            return builder.trunc(x, vec(I16, lanes))
         case "f16" if lanes == 1:
             return builder.trunc(emit(builder, math.f16_bits(load(0, "f32", "vector")), 1, lambda _: x), I16)
         case "f16":

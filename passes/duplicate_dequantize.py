@@ -2,14 +2,17 @@
 from __future__ import annotations
 
 from graphq.ir import Graph
-from graphq.passes.fuse_anchor import DEQUANTIZES
+from graphq.passes.fuse_anchor import DEQUANTIZES, taken
 
 
 def duplicate_dequantize(graph: Graph) -> int:
-    """(dynamic_)dequantize with n users -> n of them; the number added. A returned one keeps one for that alone."""
+    """(dynamic_)dequantize with n users -> n of them; the number added. A returned one keeps one for that alone.
+
+    Those of wider integers, which no anchor takes, are left to the chain that made them.
+    """
     count = 0
     for node in list(graph.nodes):
-        if node.op.name not in DEQUANTIZES:
+        if node.op.name not in DEQUANTIZES or not taken(node):
             continue
         out = node.output
         for user in out.users if out.is_output else out.users[1:]:

@@ -24,10 +24,15 @@ DEQUANTIZES = ("dequantize", "dynamic_dequantize")
 
 def ends_chain(node: Node) -> str | None:
     """A reason why an epilogue ends before `node`, or None; empty for a dequantize that the next partition needs."""
-    if node.op.name in DEQUANTIZES and any(
+    if node.op.name in DEQUANTIZES and taken(node) and any(
             u.node is not None and u.node.op.name in ANCHORS for u in node.output.uses):
         return ""
     return refuses(node)
+
+
+def taken(node: Node) -> bool:
+    """Whether anchors take what a dequantize is given, integers of at most 8 bits."""
+    return next(node.operands).dtype.bits <= 8
 
 
 class FuseAnchor(Fusion):
@@ -53,7 +58,7 @@ class FuseAnchor(Fusion):
         if node.op.name == "multiply":
             return not feeds_anchor and all(v.type.known and sum(d != 1 for d in v.type.dims) < 2
                                             for v in node.operands)
-        return node.op.name in DEQUANTIZES and (self.takes_dequantize or not feeds_anchor)
+        return node.op.name in DEQUANTIZES and (not feeds_anchor or self.takes_dequantize and taken(node))
 
     def check(self, g: Graph, match: Match) -> str | None:
         """A kernel must be able to compute it, each sum once."""

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from graphq.dtypes import s8, u8
+from graphq.dtypes import s8, s16, u8, u16
 from graphq.ir import Graph, Node, Value
 from graphq.ops.pool import max_pool
 from graphq.ops.quant import dequantize, quantize
 from graphq.rewrite import ANY, Match, Rewrite
 
-SCALES = float(np.finfo(np.float32).tiny), 1e36
-"""Between these no product of a scale and a difference of 8-bit numbers is subnormal or infinite."""
+INTEGERS = (s8, u8, s16, u16)
+
+SCALES = float(np.finfo(np.float32).tiny), 1e33
+"""Between these no product of a scale and a difference of numbers of at most 16 bits is subnormal or infinite."""
 
 MULTIPLIES = frozenset({"matmul", "convolution", "conv_transpose"})
 """Operations that run in integers when their operands come from dequantize."""
@@ -24,7 +26,7 @@ MULTIPLIES = frozenset({"matmul", "convolution", "conv_transpose"})
 class DropRequantize(Rewrite):
     """quantize(dequantize(x)) with the same parameters -> x
 
-    With d = x - zp, |d| <= 255: d * s and its division by s are off by 2**-23 parts at most, and round to d.
+    With d = x - zp, |d| < 2**16: d * s and its division by s are off by 2**-23 parts at most, and round to d.
     """
 
     def pattern(self, g, x):
@@ -32,8 +34,8 @@ class DropRequantize(Rewrite):
         return g.quantize(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
-        """One dtype of 8-bit integers, equal parameters, scales that keep products in the range of f32."""
-        if x.dtype not in (s8, u8) or match.root.output.dtype != x.dtype:
+        """One dtype of integers, equal parameters, scales that keep products in the range of f32."""
+        if x.dtype not in INTEGERS or match.root.output.dtype != x.dtype:
             return f"{x.dtype} becomes {match.root.output.dtype}"
         return _same_parameters(match.node("dequantize"), match.root)
 
@@ -52,8 +54,8 @@ class DropLimitBeforeQuantize(Rewrite):
     def check(self, match: Match) -> str | None:
         """Quantisation keeps the order: each limit must become the end of the integers' range, in all channels."""
         dtype, attrs = match.root.output.dtype, match.root.attrs
-        if dtype not in (s8, u8):
-            return f"{dtype} is no 8-bit integer"
+        if dtype not in INTEGERS:
+            return f"{dtype} is no integer"
         zps = attrs["zps"] or (0,) * len(attrs["scales"])
         for limit, end in zip(_limits(match), (dtype.min, dtype.max), strict=True):
             ends = quantize.reference(np.full(len(zps), limit, np.float32), dtype=dtype, qtype="per_channel", axis=0,
@@ -76,8 +78,8 @@ class DropLimitAfterDequantize(Rewrite):
 
     def check(self, x: Value, match: Match) -> str | None:
         """The least and the greatest number of each channel must lie within."""
-        if x.dtype not in (s8, u8):
-            return f"{x.dtype} is no 8-bit integer"
+        if x.dtype not in INTEGERS:
+            return f"{x.dtype} is no integer"
         attrs = match.node("dequantize").attrs
         ends = np.asarray([[x.dtype.min, x.dtype.max]] * len(attrs["scales"])).astype(x.dtype.numpy)
         numbers = dequantize.reference(ends, **{**attrs, "qtype": "per_channel", "axis": 0})

@@ -105,3 +105,24 @@ def test_narrow_floats_round_after_each_operation(level, dtype):
     assert [n.op.name for n in model.graph.nodes] == ["partition"]
     assert np.array_equal(model(inputs), model.formula(inputs))
     assert np.array_equal(model(inputs), gq.reference(g, inputs))
+
+
+@pytest.mark.parametrize("dtype", ["u16", "s16"])
+@pytest.mark.parametrize("scales", [[0.0173], np.linspace(1e-4, 0.1, 37).tolist()])
+def test_quantize_to_16_bits_equals_the_reference(level, dtype, scales):
+    rng = np.random.default_rng(0)
+    g = gq.Graph("q16")
+    x, z = g.input("x", shape=(5, 37), dtype="f32"), g.input("z", shape=(37,), dtype=dtype)
+    attrs = {"qtype": "per_channel" if len(scales) > 1 else "per_tensor", "axis": -1, "scales": scales,
+             "zps": [77] * len(scales)}
+    q = g.quantize(g.add(x, g.dequantize(z, **attrs)), dtype=dtype, **attrs)
+    g.output(q, name="q")
+    g.output(g.relu(g.dequantize(q, **attrs)), name="y")
+    info = np.iinfo(dtype.replace("s", "int").replace("u", "uint"))
+    feeds = {"x": np.float32(scales) * rng.integers(info.min, info.max, (5, 37)).astype(np.float32) / 2,
+             "z": rng.integers(info.min, info.max, 37).astype(info.dtype)}
+    feeds["x"][0, :4] = [np.nan, np.inf, -np.inf, 1e38]
+    got, want = gq.compile(g, isa=level, strict=True)(feeds), gq.reference(g, feeds)
+    for name in got:
+        assert got[name].dtype == want[name].dtype
+        np.testing.assert_array_equal(got[name], want[name])

@@ -212,3 +212,15 @@ def test_a_product_in_front_of_one_pixel_stays_outside():
     g.output(g.sigmoid(y), name="y")
     arrays = {"x": rng.standard_normal((1, 8, 1, 1), np.float32)}
     np.testing.assert_allclose(gq.compile(g)(**arrays), gq.reference(g, **arrays), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["u16", "s16"])
+def test_activations_of_16_bits_stay_in_the_epilogue(level, dtype):
+    """quantize and dequantize of what no integer kernel takes are two operations of the convolution before them."""
+    def rounded(g, y, arrays, rng, _):
+        q = g.dequantize(g.quantize(g.relu(y), dtype=dtype, scales=[1e-3], zps=[100]), scales=[1e-3], zps=[100])
+        return g.add(q, g.abs(q))
+
+    g, arrays = build((6, 7), 20, 24, (3, 3), pads=1, epilogue=rounded)
+    got = check(g, arrays, isa=level)[0]
+    np.testing.assert_allclose(got, gq.reference(g, **arrays), atol=2.1e-3)

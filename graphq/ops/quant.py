@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from graphq.dtypes import DType, f8_e4m3, f8_e5m2, f32, s8, s32, u8
+from graphq.dtypes import DType, f8_e4m3, f8_e5m2, f32, s8, s16, s32, u8, u16
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.op import register_op
@@ -18,7 +18,8 @@ from graphq.ops.infer import Shape, expect_dtype, listing, normal_axis, show
 
 QType: TypeAlias = Literal["per_tensor", "per_channel"]
 
-QUANTIZED = (s8, u8, f8_e4m3, f8_e5m2)
+QUANTIZED = (s8, u8, f8_e4m3, f8_e5m2, s16, u16)
+"""oneDNN's, and ONNX's of 16 bits."""
 
 
 def check_parameters(shape: Shape, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
@@ -80,7 +81,7 @@ def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales
                zps: list[int] | None = None) -> Array:
     """`(src - zps) * scales` as f32, the difference exact in s32 (oneDNN Dequantize; s32 as in ONNX, zero point 0)."""
     scale = _along(tuple(scales), np.float32, qtype, axis, src.ndim)
-    if src.dtype not in (np.int8, np.uint8):
+    if src.dtype.kind not in "iu" or src.dtype == np.int32:
         return np.asarray(src.astype(np.float32) * scale)
     zp = _along(tuple(zps or [0] * len(scales)), np.int32, qtype, axis, src.ndim)
     return np.asarray((src.astype(np.int32) - zp).astype(np.float32) * scale)
@@ -88,7 +89,7 @@ def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales
 
 def infer_quantize(src: TensorType, *, dtype: DType, qtype: str, axis: int, scales: tuple[float, ...],
                    zps: tuple[int, ...] | None) -> TensorType:
-    """f32 in, s8, u8 or f8 out."""
+    """f32 in, a quantised dtype out."""
     expect_dtype("src", src, (f32,))
     if dtype not in QUANTIZED:
         raise GraphError(f"dtype must be {listing(QUANTIZED)}, got {dtype}")
@@ -100,7 +101,7 @@ def infer_quantize(src: TensorType, *, dtype: DType, qtype: str, axis: int, scal
 @quiet
 def quantize(src: Array, *, dtype: DType, qtype: QType = "per_tensor", axis: int = 1, scales: list[float],
              zps: list[int] | None = None) -> Array:
-    """`saturate(rint(src / scales) + zps)` as s8 or u8, ties to even; NaN gives the zero point (oneDNN Quantize).
+    """`saturate(rint(src / scales) + zps)` as integers, ties to even; NaN gives the zero point (oneDNN Quantize).
 
     f8: `src / scales` rounded to nearest even; beyond the range, infinities included, the greatest finite value;
     NaN stays (ONNX Cast, saturate=1).

@@ -7,7 +7,7 @@ from assembly import recorded
 from guarded_memory import guarded
 
 from graphq.kernels import cache, isa, math
-from graphq.kernels.expression import BASIC, STORAGE, acc, const, load, maximum, op, select
+from graphq.kernels.expression import BASIC, COMPUTE, STORAGE, acc, const, load, maximum, op, select
 from graphq.kernels.intrinsics import HEADER_WORDS
 from graphq.kernels.stores import Store, evaluate, to_source
 
@@ -194,7 +194,7 @@ def test_results_of_every_type(lanes):
     bits[4:] = bits[4:] & ~np.uint32(0x1FFF) & 0xC7FFFFFF | np.array([[0xFFF], [0x1000]], np.uint32)
     x = bits.view(np.float32)
     x[0, :FLOATS.size] = FLOATS
-    stores = [Store(load(0, "s32" if t in ("s8", "u8", "s32") else "f32", "vector"), t) for t in STORAGE]
+    stores = [Store(load(0, COMPUTE[t], "vector"), t) for t in STORAGE]
     block = compiled(stores, lanes)
     for k, store in enumerate(stores):
         arrays = [x.view(STORAGE[store.loads[0][1]])]

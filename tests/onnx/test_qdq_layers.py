@@ -108,3 +108,15 @@ def test_linear_interpolation_equals_onnx_runtime(factors, place):
                               coordinate_transformation_mode=place),
              helper.make_node("QuantizeLinear", ["f", "ys", "z"], ["y"])]
     assert "NumPy" not in equal(nodes, x, constants).explain()
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int16])
+@pytest.mark.parametrize("op,attrs", [("MaxPool", dict(kernel_shape=[3, 3], strides=[2, 2])), ("Relu", {}),
+                                      ("AveragePool", dict(kernel_shape=[2, 2])), ("Concat", dict(axis=1))])
+def test_activations_of_16_bits_equal_onnx_runtime(op, attrs, dtype):
+    x = np.random.default_rng(3).integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (1, 16, 20, 30)).astype(dtype)
+    constants = {"xs": np.float32(1.3e-4), "ys": np.float32(1.1e-4), "z": dtype(121)}
+    nodes = [helper.make_node("DequantizeLinear", ["x", "xs", "z"], ["xf"]),
+             helper.make_node(op, ["xf", "xf"] if op == "Concat" else ["xf"], ["f"], **attrs),
+             helper.make_node("QuantizeLinear", ["f", "ys", "z"], ["y"])]
+    assert "NumPy" not in equal(nodes, x, constants, 21).explain()

@@ -113,7 +113,7 @@ DTYPE_TABLE = {
     "greater_equal": dict.fromkeys([*FLOAT_PAIRS, ("s32", "s32")], "boolean"),
     "select": {("boolean", *t): t[0] for t in FLOAT_PAIRS},
     "quantize": {("f32",): "u8"},
-    "dequantize": {(t,): "f32" for t in ("s8", "u8", "f8_e4m3", "f8_e5m2", "s32")},
+    "dequantize": {(t,): "f32" for t in ("s8", "u8", "s16", "u16", "f8_e4m3", "f8_e5m2", "s32")},
     "static_reshape": {(t,): t for t in DTYPES},
     "static_transpose": {(t,): t for t in DTYPES},
     "softmax": {t: t[0] for t in FLOATS},
@@ -143,7 +143,7 @@ CHOSEN = {  # ops with an attribute dtype -> {source: outputs}
     "type_cast": {"f32": {"bf16", "f16"}, "bf16": {"f32"}, "f16": {"f32"}},
     "softmax": {"f32": {"f32", "bf16", "f16"}, "bf16": {"f32", "bf16"}, "f16": {"f32", "f16"}},
     "matmul": {"f32": {"f32"}, "bf16": {"f32", "bf16"}, "f16": {"f32", "f16"}},
-    "quantize": {"f32": {"s8", "u8", "f8_e4m3", "f8_e5m2"}},
+    "quantize": {"f32": {"s8", "u8", "s16", "u16", "f8_e4m3", "f8_e5m2"}},
 }
 
 

@@ -234,4 +234,6 @@ def test_a_returned_dequantize_is_left_to_the_return():
 def test_one_user_keeps_it():
     check(duplicate_dequantize, "%0 = dequantize(x, scales=[0.5])\n %1 = add(%0, %0)\n return %1", inputs="x: u8[4]")
     check(duplicate_dequantize, "%0 = dequantize(x, scales=[0.5])\n return %0, %0", inputs="x: u8[4]")
+    check(duplicate_dequantize, "%0 = dequantize(x, scales=[0.5])\n %1 = relu(%0)\n %2 = exp(%0)\n return %1, %2",
+          inputs="x: u16[4]")
     check(duplicate_dequantize, "%0 = relu(x)\n %1 = exp(%0)\n %2 = tanh(%0)\n return %1, %2")

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.dtypes import s8
+from graphq.dtypes import s8, s16
 from graphq.ops.quant import dequantize, quantize
 from graphq.passes.requantize import (
     DropLimitAfterDequantize,
@@ -23,7 +23,7 @@ PARAMETERS = ["scales=[0.1], zps=[3]", "scales=[0.003]",
               'qtype="per_channel", axis=0, scales=[1,0.2,3e-30,4e30], zps=[5,6,7,0]']
 
 
-@pytest.mark.parametrize("dtype", ["u8", "s8"])
+@pytest.mark.parametrize("dtype", ["u8", "s8", "u16", "s16"])
 @pytest.mark.parametrize("parameters", PARAMETERS)
 def test_equal_parameters_undo_each_other(parameters, dtype):
     text = f"%0 = dequantize(x, {parameters})\n %1 = quantize(%0, dtype={dtype}, {parameters})\n"
@@ -39,6 +39,15 @@ def test_each_integer_comes_back_for_any_scale(zero):
         attrs = {"scales": [scale], "zps": [zero]}
         numbers = dequantize.reference(every, **attrs)
         assert np.array_equal(quantize.reference(numbers, dtype=s8, **attrs), every), scale
+
+
+@pytest.mark.parametrize("zero", [-2**15, 77, 2**15 - 1])
+def test_each_integer_of_16_bits_comes_back_for_any_scale(zero):
+    every = np.arange(-2**15, 2**15).astype(np.int16)
+    for scale in (1.1754944e-38, 1e33, *(10**np.random.default_rng(0).uniform(-37, 33, 50)).tolist()):
+        attrs = {"scales": [scale], "zps": [zero]}
+        numbers = dequantize.reference(every, **attrs)
+        assert np.array_equal(quantize.reference(numbers, dtype=s16, **attrs), every), scale
 
 
 @pytest.mark.parametrize("second", ["dtype=s8, scales=[0.1], zps=[3]", "dtype=u8, scales=[0.1], zps=[4]",
