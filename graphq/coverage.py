@@ -126,6 +126,12 @@ def _conv_transpose(node: Node) -> int:
     return prod(src) * prod(weights) // max(1, weights[_filters(node, len(weights))[1]])
 
 
+def _recurrent(node: Node) -> int:
+    """Each row of each step takes all weights of the state."""
+    gates, weights = (t.dims for t in _types(node)[:2])
+    return gates[0] * gates[1] * prod(weights)
+
+
 def _filters(node: Node, rank: int) -> tuple[int, ...]:
     """The axes of O, I and the spatial ones in the weights; ONNX's conv_integer has no other format than OIX."""
     return weight_axes(node.attrs.get("weights_format", "OIX"), rank - 2)
@@ -133,5 +139,6 @@ def _filters(node: Node, rank: int) -> tuple[int, ...]:
 
 MACS: dict[str, Callable[[Node], int]] = {
     "matmul": _matmul, "matmul_integer": _matmul, "convolution": _convolution, "conv_integer": _convolution,
-    "conv_transpose": _conv_transpose}
+    "conv_transpose": _conv_transpose, "lstm": _recurrent, "gru": _recurrent,
+    "rnn": _recurrent}
 """The multiply-accumulates of operations that have any."""

@@ -9,6 +9,7 @@ from graphq.kernels.extremes import plan_range
 from graphq.kernels.transpose import plan_transpose
 from graphq.move_steps import cast_steps, gather_steps, slice_steps
 from graphq.plan_builder import PlanBuilder
+from graphq.recurrent_steps import gru_steps, lstm_steps, rnn_steps
 from graphq.runtime import Ref
 from graphq.slots import run
 
@@ -44,4 +45,5 @@ def range_steps(b: PlanBuilder, node: Node) -> None:
 
 NATIVE: Mapping[str, Callable[[PlanBuilder, Node], None]] = {"static_transpose": transpose_steps,
                                                              "dynamic_range": range_steps, "slice": slice_steps,
-                                                             "gather": gather_steps, "cast": cast_steps}
+                                                             "gather": gather_steps, "cast": cast_steps,
+                                                             "lstm": lstm_steps, "gru": gru_steps, "rnn": rnn_steps}

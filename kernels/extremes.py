@@ -33,7 +33,7 @@ def _least(b: Any, x: Any, y: Any) -> Any:
 
 
 @intrinsic
-def _extremes(_typing: Any, source: Any, count: Any, target: Any) -> Any:
+def extremes(_typing: Any, source: Any, count: Any, target: Any) -> Any:
     """Store max(x, 0) and min(x, 0) of `count` f32 at `source`, NaN when one of them is NaN."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
@@ -71,11 +71,11 @@ def extremes_block(args: int, index: int) -> None:
     """Find the extremes of a block. Words as in `plan_range`."""
     each, count = word(args, 8), word(args, 9)
     first = index * each * PIECE
-    _extremes(word(args, 0) + 4 * first, min(each * PIECE, count - first), word(args, 1) + 8 * index)
+    extremes(word(args, 0) + 4 * first, min(each * PIECE, count - first), word(args, 1) + 8 * index)
 
 
 @intrinsic
-def _scale(_typing: Any, extremes: Any, count: Any, scale: Any, zero_point: Any) -> Any:
+def scale_of(_typing: Any, extremes: Any, count: Any, scale: Any, zero_point: Any) -> Any:
     """Store the scale and the zero point of `count` pairs of extremes."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
@@ -106,7 +106,7 @@ def _scale(_typing: Any, extremes: Any, count: Any, scale: Any, zero_point: Any)
 @njit
 def scale_block(args: int, index: int) -> None:
     """Store scale and zero point. Words as in `plan_range`."""
-    _scale(word(args, 0), word(args, 1), word(args, 2), word(args, 3))
+    scale_of(word(args, 0), word(args, 1), word(args, 2), word(args, 3))
 
 
 def plan_range(count: int, *, threads: int = 1, cache: bool = True) -> tuple[Step, Step]:

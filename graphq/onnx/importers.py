@@ -10,6 +10,7 @@ from graphq.onnx import (  # noqa: F401
     import_pick,
     import_pool,
     import_quant,
+    import_recurrent,
     import_reduce,
     import_shape,
     import_transformer,

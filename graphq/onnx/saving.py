@@ -9,7 +9,8 @@ from onnx import ModelProto, helper
 import graphq.onnx.export_compute
 import graphq.onnx.export_move
 import graphq.onnx.export_pick
-import graphq.onnx.export_quant  # noqa: F401  # these fill the table
+import graphq.onnx.export_quant
+import graphq.onnx.export_recurrent  # noqa: F401  # these fill the table
 from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.onnx.types import value_info

@@ -21,6 +21,7 @@ from graphq.ops import (
     pick,
     pool,
     quant,
+    recurrent,
     reduce,
     shape,
     structure,
@@ -29,4 +30,4 @@ from graphq.ops import (
 
 __all__ = ["binary", "cast", "constant", "control", "conv", "conv_transpose", "dropout", "dynamic_quant", "eltwise",
            "integer", "interpolate", "linear_quant", "logic", "matmul", "move", "norm", "normalise", "onnx_node",
-           "pick", "pool", "quant", "reduce", "shape", "structure", "threshold"]
+           "pick", "pool", "quant", "recurrent", "reduce", "shape", "structure", "threshold"]

@@ -1,0 +1,103 @@
+"""Recurrent layers of one direction, whose input's gates a matmul has computed: lstm, gru, rnn."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.dtypes import f32, s32
+from graphq.errors import GraphError
+from graphq.ir import Dim, TensorType
+from graphq.kernels import recurrent as numbers
+from graphq.op import register_op
+from graphq.ops.compute import Array
+from graphq.ops.infer import expect_dtype, show
+
+
+def _check(gates: TensorType, count: int, **operands: tuple[TensorType | None, tuple[str, ...]]) -> dict[str, Dim]:
+    """The sizes T, B, H, where a name stands for one and a number with it, as 4H, for a multiple.
+
+    Raises GraphError for an operand of another dtype or one that contradicts the others.
+    """
+    sizes: dict[str, Dim] = {}
+    for name, (t, axes) in {"gates": (gates, ("T", "B", f"{count}H")), **operands}.items():
+        if t is None:
+            continue
+        expect_dtype(name, t, (s32,) if name == "lengths" else (f32,))
+        if t.shape is None:
+            continue
+        text = f"[{', '.join(axes)}]"
+        if len(t.shape) != len(axes):
+            raise GraphError(f"'{name}' must have shape {text}, got {show(t.shape)}")
+        for axis, dim in zip(axes, t.shape, strict=True):
+            times, letter = int(axis[:-1] or 1), axis[-1]
+            if dim is None:
+                continue
+            if dim % times or sizes.setdefault(letter, dim // times) != dim // times:
+                raise GraphError(f"'{name}' must have shape {text}, got {show(t.shape)}, with "
+                                 f"{letter} = {sizes.get(letter, '?')}")
+    return sizes
+
+
+def infer_lstm(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, c: TensorType | None = None,
+               scales: TensorType | None = None, lengths: TensorType | None = None,
+               peepholes: TensorType | None = None, *, reverse: bool) -> tuple[TensorType, ...]:
+    """f32; scales of one number or one a row of the weights, lengths s32."""
+    n = _check(gates, 4, recurrent=(recurrent, ("4H", "H")), h=(h, ("B", "H")), c=(c, ("B", "H")),
+               lengths=(lengths, ("B",)), peepholes=(peepholes, ("3H",)),
+               scales=(None if scales is not None and scales.shape == (1,) else scales, ("4H",)))
+    state = TensorType(f32, (n.get("B"), n.get("H")))
+    return TensorType(f32, (n.get("T"), n.get("B"), n.get("H"))), state, state
+
+
+@register_op(infer=infer_lstm)
+def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None = None, scales: Array | None = None,
+         lengths: Array | None = None, peepholes: Array | None = None, *, reverse: bool = False) -> tuple[Array, ...]:
+    """Long short-term memory: all states [T, B, H], the last one [B, H], and the last cell [B, H].
+
+    `gates` [T, B, 4H] are those of the input with all biases, in ONNX's order i, o, f, c; `recurrent` [4H, H] the
+    weights of the state. `h` and `c` are the first state and cell, zeros when absent. With `scales` the weights are
+    integers, and each step quantises the state to u8, all rows alike, as DynamicQuantizeLinear does (com.microsoft
+    DynamicQuantizeLSTM). Row b ends after `lengths[b]` steps: later states are 0, its last one is that of its end.
+    `peepholes` times the cell are added to the gates i, o, f. `reverse` goes from the last step to the first. The sums
+    are exact of integers, else chains of fused multiply-adds, see graphq.kernels.recurrent.
+    """
+    zeros = np.zeros((gates.shape[1], recurrent.shape[1]), np.float32)
+    return numbers.lstm(gates, recurrent, zeros if h is None else h, zeros if c is None else c, scales, lengths,
+                        peepholes, reverse)
+
+
+def infer_gru(gates: TensorType, recurrent: TensorType, h: TensorType | None = None, bias: TensorType | None = None,
+              lengths: TensorType | None = None, *, linear_before_reset: bool, reverse: bool) -> tuple[TensorType, ...]:
+    """f32, lengths s32."""
+    n = _check(gates, 3, recurrent=(recurrent, ("3H", "H")), h=(h, ("B", "H")), bias=(bias, ("H",)),
+               lengths=(lengths, ("B",)))
+    return TensorType(f32, (n.get("T"), n.get("B"), n.get("H"))), TensorType(f32, (n.get("B"), n.get("H")))
+
+
+@register_op(infer=infer_gru)
+def gru(gates: Array, recurrent: Array, h: Array | None = None, bias: Array | None = None,
+        lengths: Array | None = None, *, linear_before_reset: bool = False, reverse: bool = False) -> tuple[Array, ...]:
+    """Gated recurrent units: all states [T, B, H] and the last one [B, H].
+
+    `gates` [T, B, 3H] are those of the input with its biases, in ONNX's order z, r, h; `recurrent` [3H, H] the weights
+    of the state, `bias` [H] what its products for h have added. With `linear_before_reset` the gate r multiplies their
+    sum, else the state before them. `h` is the first state, zeros when absent; `lengths` and `reverse` as in lstm.
+    """
+    size = recurrent.shape[1]
+    first = np.zeros((gates.shape[1], size), np.float32) if h is None else h
+    return numbers.gru(gates, recurrent, first, np.zeros(size, np.float32) if bias is None else bias,
+                       lengths, linear_before_reset, reverse)
+
+
+def infer_rnn(gates: TensorType, recurrent: TensorType, h: TensorType | None = None,
+              lengths: TensorType | None = None, *, reverse: bool) -> tuple[TensorType, ...]:
+    """f32, lengths s32."""
+    n = _check(gates, 1, recurrent=(recurrent, ("1H", "H")), h=(h, ("B", "H")), lengths=(lengths, ("B",)))
+    return TensorType(f32, (n.get("T"), n.get("B"), n.get("H"))), TensorType(f32, (n.get("B"), n.get("H")))
+
+
+@register_op(infer=infer_rnn)
+def rnn(gates: Array, recurrent: Array, h: Array | None = None, lengths: Array | None = None, *,
+        reverse: bool = False) -> tuple[Array, ...]:
+    """`h' = tanh(gates + h @ recurrent')`: all states [T, B, H] and the last one [B, H]; operands as in lstm."""
+    first = np.zeros((gates.shape[1], recurrent.shape[1]), np.float32) if h is None else h
+    return numbers.rnn(gates, recurrent, first, lengths, reverse)

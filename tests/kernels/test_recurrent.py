@@ -1,0 +1,102 @@
+"""Recurrent kernels give what the operations' references give, bit for bit."""
+import numpy as np
+import pytest
+from guarded_memory import guarded
+
+import graphq as gq
+
+rng = np.random.default_rng(5)
+
+
+def floats(*shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def graph(op, steps, rows, units, *, states=True, extra=None, lengths=None, **attrs):
+    gates = {"lstm": 4, "gru": 3, "rnn": 1}[op]
+    g = gq.Graph(op)
+    x = g.input("x", shape=(steps, rows, gates * units), dtype="f32")
+    first = [g.input(n, shape=(rows, units), dtype="f32") if states else None for n in "hc"[:2 if op == "lstm" else 1]]
+    quantised = extra is not None and op == "lstm"
+    r = rng.integers(-128, 128, (4 * units, units)) if quantised else floats(gates * units, units)
+    more = [lengths] if op == "rnn" else [extra, lengths]
+    outs = getattr(g, op)(x, g.constant(np.float32(r)), *first, *more, **attrs)
+    for name, v in zip(("y", "last", "cell"), outs, strict=False):
+        g.output(v, name=name)
+    return g
+
+
+def check(g, threads):
+    feeds = {v.name: guarded(floats(*v.shape)) for v in g.inputs}
+    model = gq.compile(g, threads=threads, strict=True)
+    want, got = gq.reference(g, feeds), model(feeds)
+    for name in want:
+        np.testing.assert_array_equal(got[name], want[name], err_msg=name)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("steps,rows,units", [(1, 1, 1), (3, 1, 15), (2, 4, 16), (3, 7, 17), (2, 1, 300), (2, 13, 33)])
+def test_layers(steps, rows, units, reverse, threads):
+    check(graph("lstm", steps, rows, units, reverse=reverse), threads)
+    check(graph("gru", steps, rows, units, reverse=reverse, linear_before_reset=True), threads)
+    check(graph("rnn", steps, rows, units, reverse=reverse), threads)
+
+
+def test_many_rows_in_threads():
+    check(graph("lstm", 3, 37, 40), 2)
+    check(graph("gru", 3, 37, 40, linear_before_reset=True, extra=floats(40)), 2)
+
+
+@pytest.mark.parametrize("op,quantised", [("lstm", False), ("lstm", True), ("gru", False), ("rnn", False)])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_lengths(op, quantised, reverse):
+    """Of nothing, of all steps and of more, in a block with others."""
+    extra = np.float32([0.003]) if quantised else None
+    attrs = {"linear_before_reset": True} if op == "gru" else {}
+    check(graph(op, 4, 6, 20, extra=extra, lengths=np.int32([4, 0, 2, 9, 1, 3]), reverse=reverse, **attrs), 2)
+
+
+@pytest.mark.parametrize("op", ["lstm", "gru"])
+def test_without_states(op):
+    check(graph(op, 3, 5, 20, states=False, **({} if op == "lstm" else {"linear_before_reset": True})), 1)
+
+
+@pytest.mark.parametrize("steps,rows,units", [(1, 1, 1), (4, 1, 40), (3, 6, 17), (2, 2, 520)])
+@pytest.mark.parametrize("scales", ["one", "each"])
+def test_quantised_states(steps, rows, units, scales):
+    extra = np.float32([0.003]) if scales == "one" else np.abs(floats(4 * units)) / 100
+    check(graph("lstm", steps, rows, units, extra=extra), 2)
+    check(graph("lstm", steps, rows, units, extra=extra, reverse=True, states=False), 1)
+
+
+def test_the_largest_sums_of_integers_are_exact():
+    """255 * 255 * 520 is beyond what f32 holds."""
+    g = gq.Graph()
+    x, h = g.input("x", shape=(1, 1, 2080), dtype="f32"), g.input("h", shape=(1, 520), dtype="f32")
+    r = np.full((2080, 520), 255, np.float32)
+    r[:, ::7] = 254
+    for k, v in enumerate(g.lstm(x, g.constant(r), h, None, np.float32([1e-8]))):
+        g.output(v, name=f"y{k}")
+    feeds = {"x": floats(1, 1, 2080), "h": np.ones((1, 520), np.float32)}
+    want, got = gq.reference(g, feeds), gq.compile(g, threads=1, strict=True)(feeds)
+    for name in want:
+        np.testing.assert_array_equal(got[name], want[name])
+
+
+@pytest.mark.parametrize("g,why", [
+    (graph("gru", 2, 2, 8), "reset before the products"), (graph("lstm", 0, 2, 8), "no steps"),
+    (graph("lstm", 2, 0, 8), "no rows")], ids=lambda x: x if isinstance(x, str) else "")
+def test_what_is_left_to_the_reference(g, why):
+    feeds = {v.name: floats(*v.shape) for v in g.inputs}
+    want, got = gq.reference(g, feeds), gq.compile(g, threads=1)(feeds)
+    for name in want:
+        np.testing.assert_array_equal(got[name], want[name])
+
+
+def test_weights_that_are_no_constants():
+    g = gq.Graph()
+    values = [g.input(n, shape=s, dtype="f32") for n, s in (("x", (2, 1, 32)), ("r", (32, 8)))]
+    g.output(g.lstm(*values)[0], name="y")
+    feeds = {"x": floats(2, 1, 32), "r": floats(32, 8)}
+    np.testing.assert_array_equal(gq.compile(g)(feeds), gq.reference(g, feeds))

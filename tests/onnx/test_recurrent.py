@@ -1,0 +1,130 @@
+"""LSTM, GRU and DynamicQuantizeLSTM against ONNX Runtime, and round trips of what they become."""
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import graphq as gq
+from graphq.errors import GraphError
+
+rng = np.random.default_rng(1)
+COUNT = {"LSTM": 4, "DynamicQuantizeLSTM": 4, "GRU": 3, "RNN": 1}
+SIZE, WIDTH = 20, 12
+
+
+def floats(*shape):
+    return (rng.standard_normal(shape) / 2).astype(np.float32)
+
+
+def model(op, direction="forward", bias=True, states=True, lengths=False, more=(), **attrs):
+    """A model with open steps and rows."""
+    ways, rows = 2 if direction == "bidirectional" else 1, COUNT[op] * SIZE
+    quantised = op.startswith("Dynamic")
+    values = {"w": floats(ways, rows, WIDTH), "r": floats(ways, rows, SIZE), "b": floats(ways, 2 * rows)}
+    values["p"] = floats(ways, 3 * SIZE)
+    if quantised:
+        values |= {"w": rng.integers(-127, 128, (ways, WIDTH, rows)).astype(np.int8),
+                   "r": rng.integers(-127, 128, (ways, SIZE, rows)).astype(np.int8),
+                   "ws": np.full(ways, 0.004, np.float32), "wz": np.zeros(ways, np.int8),
+                   "rs": np.full(ways, 0.003, np.float32), "rz": np.full(ways, 3, np.int8)}
+    names = ["h", "c"] if COUNT[op] == 4 else ["h"]
+    inputs = ["x", "w", "r", "b" if bias else "", "len" if lengths else "", *(names if states else ["", ""]), *more]
+    if quantised:
+        inputs += [""] * (8 - len(inputs)) + ["ws", "wz", "rs", "rz"]
+    while not inputs[-1]:
+        inputs.pop()
+    typed = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["t", "n", WIDTH])]
+    typed += [helper.make_tensor_value_info(n, TensorProto.FLOAT, [ways, "n", SIZE]) for n in names if n in inputs]
+    if lengths:
+        typed.append(helper.make_tensor_value_info("len", TensorProto.INT32, ["n"]))
+    outs = ["y", "yh", "yc"] if COUNT[op] == 4 else ["y", "yh"]
+    node = helper.make_node(op, inputs, outs, domain="com.microsoft" if quantised else "", hidden_size=SIZE,
+                            direction=direction, **attrs)
+    results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["t", ways, "n", SIZE] if n == "y" else
+                                             [ways, "n", SIZE]) for n in outs]
+    graph = helper.make_graph([node], "net", typed, results, [numpy_helper.from_array(values[n], n) for n in values
+                                                              if n in inputs])
+    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17),
+                                                                 helper.make_opsetid("com.microsoft", 1)])
+
+
+def feeds(m, steps, rows):
+    dims = {"t": steps, "n": rows}
+    whole = {v.name: floats(*(dims.get(d.dim_param, d.dim_value) for d in v.type.tensor_type.shape.dim))
+             for v in m.graph.input}
+    return whole | ({"len": np.int32([steps, 1, 2, 3][:rows])} if "len" in whole else {})
+
+
+def compare(m, shapes=((4, 1), (7, 3)), tolerance=1e-5):
+    compiled = gq.compile(g := gq.load_onnx(m), threads=1)
+    session = ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    for steps, rows in shapes:
+        given = feeds(m, steps, rows)
+        for out in (gq.reference(g, given), compiled(given)):
+            for got, want in zip(out.values(), session.run(None, given), strict=True):
+                np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+    assert "onnx_node" not in {n.op.name for n in compiled.graph.nodes}
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+def test_directions(op, direction):
+    compare(model(op, direction))
+
+
+@pytest.mark.parametrize("op,options", [
+    ("LSTM", {"bias": False}), ("LSTM", {"states": False}), ("GRU", {"bias": False}), ("GRU", {"states": False}),
+    ("GRU", {"linear_before_reset": 1}), ("GRU", {"linear_before_reset": 1, "bias": False}),
+    ("GRU", {"activations": ["Sigmoid", "Tanh"]})], ids=str)
+def test_options(op, options):
+    compare(model(op, **options))
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+def test_lengths(op, direction):
+    m = model(op, direction, lengths=True, **({"linear_before_reset": 1} if op == "GRU" else {}))
+    compare(m, shapes=((5, 4),))
+
+
+@pytest.mark.parametrize("op,attrs,message", [
+    ("GRU", {"activations": ["Sigmoid", "Relu"]}, "activations must be Sigmoid, Tanh, got Sigmoid, Relu"),
+    ("LSTM", {"clip": 1.0}, "clip is not supported"), ("LSTM", {"input_forget": 1}, "input_forget is not supported")])
+def test_what_the_reference_of_onnx_passes_over_is_refused(op, attrs, message):
+    with pytest.raises(GraphError, match=f"{op} 'y': {message}"):
+        gq.load_onnx(model(op, **attrs))
+
+
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_peepholes(direction):
+    compare(model("LSTM", direction, more=["p"]))
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_a_quantised_layer(direction):
+    """Of one row, for with more ONNX Runtime's range is that of a part of them."""
+    compare(model("DynamicQuantizeLSTM", direction), shapes=((4, 1), (9, 1)), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_round_trip(op, direction, tmp_path):
+    m = model(op, direction, **({"linear_before_reset": 1} if op == "GRU" else {"more": ["p"]} if op == "LSTM" else {}))
+    given = feeds(m, 3, 2)
+    g = gq.load_onnx(m).specialise({n: gq.TensorType(gq.dtypes.f32, x.shape) for n, x in given.items()})
+    gq.save_onnx(g, tmp_path / "m.onnx")
+    again = gq.load_onnx(tmp_path / "m.onnx")
+    assert {n.op.name for n in again.nodes} & {"lstm", "gru", "rnn"}
+    for name, want in gq.reference(g, given).items():
+        np.testing.assert_array_equal(gq.reference(again, given)[name], want)
+    session = ort.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    for got, want in zip(session.run(None, given), gq.reference(g, given).values(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_quantised_layer_is_not_saved(tmp_path):
+    m = model("DynamicQuantizeLSTM")
+    given = feeds(m, 3, 1)
+    g = gq.load_onnx(m).specialise({n: gq.TensorType(gq.dtypes.f32, x.shape) for n, x in given.items()})
+    with pytest.raises(GraphError, match="no layer that quantises the state"):
+        gq.save_onnx(g, tmp_path / "m.onnx")
