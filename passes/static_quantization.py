@@ -5,9 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from graphq.dtypes import DType, f32
+from graphq.dtypes import DType, f32, s4, s8, u4, u8
 from graphq.ir import Graph, Node, Value
 from graphq.rewrite import ANY, Rewrite
+
+WIDER = {s4: s8, u4: u8}
+"""What integers of 4 bits become where kernels take those of 8."""
 
 MAX_SUM = 2**31 // 255**2
 """The longest sum of products of 9 bits that cannot leave s32."""
@@ -16,7 +19,7 @@ MAX_SUM = 2**31 // 255**2
 class StaticDequantize(Rewrite):
     """dynamic_dequantize(x, scales, zps?) of constant scales and zero points -> dequantize(x), for s8 and u8
 
-    Of 4 bits it stays: their fusion takes it.
+    Constants of 4 bits become such of 8; those that a matmul takes stay, for they have a fusion of their own.
     """
 
     def pattern(self, g, x, scales, zps):
@@ -27,10 +30,14 @@ class StaticDequantize(Rewrite):
         """dequantize must be able to say it."""
         if match.root.output.dtype != f32:
             return f"the result is {match.root.output.dtype}"
-        return _refuses(match.root, x.dtype, scales, zps)
+        if x.dtype in WIDER and (x.data is None or any(user.op.name == "matmul" for user in match.root.output.users)):
+            return "a matmul takes 4 bits" if x.data is not None else f"of {x.dtype} that are not constant"
+        return _refuses(match.root, WIDER.get(x.dtype, x.dtype), scales, zps)
 
     def replace(self, g, x, scales, zps, match):
         """See the class."""
+        if x.dtype in WIDER:
+            x = g.constant(x.data.astype(WIDER[x.dtype].numpy))
         return g.dequantize(x, **_attributes(match.root, scales, zps))
 
 
@@ -61,7 +68,8 @@ def _refuses(node: Node, dtype: DType, scales: Value, zps: Value | None) -> str 
     wide = scales.data.astype(np.float32)
     if not (np.isfinite(wide) & (wide > 0)).all():
         return "scales are not finite and positive"
-    if zps is not None and zps.data is not None and not ((zps.data >= dtype.min) & (zps.data <= dtype.max)).all():
+    numbers = np.zeros(1) if zps is None or zps.data is None else zps.data.astype(np.int64)
+    if not ((numbers >= dtype.min) & (numbers <= dtype.max)).all():
         return f"zero points are not in the range of {dtype}"
     return None
 

@@ -117,15 +117,18 @@ def dynamic_quantize_matmul(c: Call) -> Outputs:
     return g.add(y, c.input(4)) if c.has(4) else y
 
 
+PACKED = {2: t.u2, 4: t.u4, 8: t.u8}
+"""Integers of so many bits that bytes hold."""
+
+
 @imports("MatMulNBits", domain=MICROSOFT)
 def matmul_n_bits(c: Call) -> Outputs:
     """B holds [n, blocks, bytes], the lower bits first; scales and zero points are one for each block along k."""
     k, n, bits, block = (int(c.attr(name, 4 if name == "bits" else None)) for name in ("K", "N", "bits", "block_size"))
     packed, scales = c.data(1), c.data(2)
-    if bits not in (4, 8) or packed is None or scales is None or c.has(4):
-        raise GraphError("weights must be constants of 4 or 8 bits, in their order (no g_idx)")
-    blocks = -(-k // block)
-    dtype = t.u4 if bits == 4 else t.u8
+    if bits not in PACKED or packed is None or scales is None or c.has(4):
+        raise GraphError("weights must be constants of 2, 4 or 8 bits, in their order (no g_idx)")
+    blocks, dtype = -(-k // block), PACKED[bits]
     w = unpacked(packed.reshape(n, -1), bits)[:, :k].T.astype(dtype.numpy)
     s = scales.reshape(n, blocks).T
     zp = np.full((blocks, n), 1 << (bits - 1))
@@ -140,8 +143,23 @@ def matmul_n_bits(c: Call) -> Outputs:
     return g.add(y, c.input(5)) if c.has(5) else y
 
 
-def unpacked(rows: np.ndarray, bits: int) -> np.ndarray:
-    """The numbers in rows of bytes, the lower bits first."""
-    if bits == 8:
-        return rows
-    return np.stack([rows & 15, rows >> 4], axis=-1).reshape(rows.shape[0], -1)
+def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """The numbers in bytes along the last axis, the lower bits first."""
+    parts = [packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1)
+
+
+@imports("GatherBlockQuantized", domain=MICROSOFT)
+def gather_block_quantized(c: Call) -> Outputs:
+    """Constants of 4 or 8 bits, dequantized, and picked along `gather_axis`. In u8 those of 4 bits are packed."""
+    g, bits, data, zps = c.graph, int(c.attr("bits", 4)), c.input(0), c.optional(3)
+    if data.dtype == t.u8 and bits in PACKED:
+        zps, given = None if zps is None else c.data(3), data.data
+        if given is None or c.has(3) and zps is None:
+            raise GraphError("packed integers must be constants")
+        data = g.constant(unpacked(given, bits).astype(PACKED[bits].numpy))
+        scales = c.input(2).type.dims
+        centre = np.full(scales, 1 << (bits - 1)) if zps is None else unpacked(zps, bits)[..., :scales[-1]]
+        zps = g.constant(centre.astype(PACKED[bits].numpy))
+    p = parameters(c, data, c.input(2), zps, c.attr("quantize_axis", 1), int(c.attr("block_size", 128)))
+    return g.gather(dequantized(c, data, p, c.input(2).dtype), c.input(1), axis=c.attr("gather_axis", 0))

@@ -43,6 +43,11 @@ class Parameters:
         return self.scale.data is not None and (self.zero_point is None or self.zero_point.data is not None)
 
     @property
+    def usual(self) -> bool:
+        """Whether scale and zero point are constants, and the scale finite."""
+        return self.constant and bool(np.isfinite(np.asarray(self.scale.data, np.float64)).all())
+
+    @property
     def attrs(self) -> dict[str, Any]:
         """qtype and axis."""
         return {"qtype": "per_tensor", "axis": 1} if self.per_tensor else {"qtype": "per_channel", "axis": self.axis}
@@ -177,7 +182,7 @@ def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool 
               precision: DType = t.f32) -> Value:
     """`x` quantized."""
     plain = x.dtype == t.f32 and precision == t.f32 and not p.block_size and (saturate or dtype.kind == "int")
-    if plain and p.constant and dtype in QUANTIZED and p.scale.dtype in FLOATS:
+    if plain and p.usual and dtype in QUANTIZED and p.scale.dtype in FLOATS:
         return c.graph.quantize(x, dtype=dtype, scales=_scales(c, p), zps=_zero_points(c, p, dtype), **p.attrs)
     if plain and not p.constant and dtype in (t.s8, t.u8) and p.scale.dtype == t.f32:
         return c.graph.dynamic_quantize(x, p.scale, p.zero_point, dtype=dtype, **p.attrs)
@@ -190,12 +195,12 @@ def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool 
 def dequantized(c: Call, x: Value, p: Parameters, dtype: DType | None = t.f32) -> Value:
     """`x` dequantized to `dtype`, or (None) to the scale's."""
     dtype = dtype or (p.scale.dtype if p.scale.dtype in FLOATS else t.f32)
-    if p.constant and dtype == t.f32 and not p.block_size and x.dtype in (*QUANTIZED, t.s32):
+    if p.usual and dtype == t.f32 and not p.block_size and x.dtype in (*QUANTIZED, t.s32):
         return c.graph.dequantize(x, scales=_scales(c, p), zps=_zero_points(c, p, x.dtype), **p.attrs)
     _check_constant(c, p, positive=not p.block_size)
     zp = None if x.dtype.kind == "float" or x.dtype == t.s32 else p.zero_point
     group = _group(x, p)
-    if x.dtype in ZERO_POINTS and p.scale.dtype in FLOATS and group is not None:
+    if x.dtype in ZERO_POINTS and p.scale.dtype in FLOATS and group is not None and p.usual is p.constant:
         attrs = {"qtype": "per_group", "group_shape": group} if p.block_size else p.attrs
         return c.graph.dynamic_dequantize(x, p.scale, zp, dtype=dtype, **attrs)
     return c.graph.dequantize_linear(x, p.scale, zp, dtype=dtype, axis=p.axis, block_size=p.block_size)
@@ -230,17 +235,18 @@ def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, blo
 
 
 def _check_constant(c: Call, p: Parameters, *, positive: bool = True) -> None:
-    """Refuse scales that are not finite, or not positive.
+    """Refuse scales that are NaN, or not positive.
 
-    Those of blocks of weights may be negative, which symmetric quantisers use for a range of -8 to 7, or 0.
+    Quantisers write infinite ones where masks of -inf were calibrated. Those of blocks of weights may be negative, which
+    symmetric quantisers use for a range of -8 to 7, or 0.
     """
     data = p.scale.data
     if data is None:
         return
     wide = data.astype(np.float64)
-    bad = ~np.isfinite(wide) | (wide <= 0 if positive else False)
+    bad = np.isnan(wide) | (wide <= 0 if positive else False)
     if bad.any():
-        c.refuse(f"scales must be finite{' and positive' * positive}, got {wide[bad].ravel()[0]}")
+        c.refuse(f"scales must be {'positive' if positive else 'numbers'}, got {wide[bad].ravel()[0]}")
 
 
 def _scales(c: Call, p: Parameters) -> list[float]:

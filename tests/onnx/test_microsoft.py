@@ -1,4 +1,5 @@
 """com.microsoft's operators against ONNX Runtime, op by op and compiled; models of one node."""
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -63,6 +64,14 @@ CASES = {
                         ("BZ", u8(5))], {"K": 40, "N": 5, "bits": 4, "block_size": 32}, 0),
     "MatMulNBits 8": ([("a", floats(3, 64)), ("B", u8(5, 2, 32)), ("BS", np.abs(floats(10)) + S(0.1)),
                        ("BZ", u8(10))], {"K": 64, "N": 5, "bits": 8, "block_size": 32}, 0),
+    "MatMulNBits 2": ([("a", floats(3, 64)), ("B", u8(5, 2, 8)), ("BS", floats(5, 2)), ("BZ", u8(5, 1))],
+                      {"K": 64, "N": 5, "bits": 2, "block_size": 32}, 0),
+    "GatherBlockQuantized": ([("W", u8(20, 16)), ("ids", IDS), ("WS", floats(20, 2)), ("WZ", u8(20, 1))],
+                             {"block_size": 16, "bits": 4, "quantize_axis": 1}, 0),
+    "GatherBlockQuantized 8": ([("W", u8(20, 32)), ("ids", IDS), ("WS", floats(20, 2))],
+                               {"block_size": 16, "bits": 8, "quantize_axis": 1}, 0),
+    "GatherBlockQuantized s4": ([("W", s8(20, 32).astype(ml_dtypes.int4)), ("ids", IDS), ("WS", floats(20, 2)),
+                                 ("WZ", s8(20, 2).astype(ml_dtypes.int4))], {"block_size": 16, "quantize_axis": 1}, 0),
     "MatMulNBits negative": ([("a", floats(3, 64)), ("B", u8(5, 2, 16)), ("BS", np.append(floats(9), S(0)))],
                              {"K": 64, "N": 5, "bits": 4, "block_size": 32}, 0),
     "FusedMatMul": ([("a", floats(2, 8, 3)), ("b", floats(2, 5, 8))], {"transA": 1, "transB": 1, "alpha": 0.25}, 0),

@@ -1,4 +1,5 @@
 """Quantised layers equal ONNX Runtime without optimisations, which executes every quantize and dequantize by itself."""
+import ml_dtypes
 import numpy as np
 import onnxruntime as ort
 import pytest
@@ -120,3 +121,28 @@ def test_activations_of_16_bits_equal_onnx_runtime(op, attrs, dtype):
              helper.make_node(op, ["xf", "xf"] if op == "Concat" else ["xf"], ["f"], **attrs),
              helper.make_node("QuantizeLinear", ["f", "ys", "z"], ["y"])]
     assert "NumPy" not in equal(nodes, x, constants, 21).explain()
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.int4, ml_dtypes.uint4])
+def test_convolution_of_weights_of_4_bits_equals_onnx_runtime(dtype):
+    rng = np.random.default_rng(4)
+    x, zero = rng.integers(0, 256, (1, 24, 20, 19)).astype(np.uint8), 8 if dtype == ml_dtypes.uint4 else 0
+    constants = {
+        "xs": np.float32(0.0173), "xz": np.uint8(128), "ws": rng.uniform(2e-2, 4e-2, 32).astype(np.float32),
+        "w": (rng.integers(-8, 8, (32, 24, 3, 3)) + zero).astype(dtype), "wz": np.full(32, zero).astype(dtype),
+        "ys": np.float32(0.1)}
+    nodes = [helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xf"]),
+             helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"], axis=0),
+             helper.make_node("Conv", ["xf", "wf"], ["f"], pads=[1] * 4),
+             helper.make_node("QuantizeLinear", ["f", "ys", "xz"], ["y"])]
+    assert "(1 integer)" in equal(nodes, x, constants, 21).explain()
+
+
+def test_infinite_scales_run():
+    """Quantisers write them where they saw -inf, in masks."""
+    x = np.float32([-1e30, 3, 0, 7]).reshape(1, 4)
+    constants = {"s": np.float32(np.inf), "z": np.uint8(255), "t": np.float32(0.02), "zero": np.uint8(0)}
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+             helper.make_node("DequantizeLinear", ["q", "s", "zero"], ["d"]),
+             helper.make_node("Min", ["d", "t"], ["y"])]
+    equal(nodes, x, constants)

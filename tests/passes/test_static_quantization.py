@@ -23,6 +23,35 @@ def test_dequantize_by_constants(dtype, zps, attrs):
         }}""")
 
 
+def test_constants_of_4_bits_become_such_of_8():
+    check_pass(StaticDequantize(), before="""
+        graph(x: f32[3,2]) {
+          %w = constant(value=s4[2]{-8, 7})
+          %s = constant(value=f32[]{0.5})
+          %z = constant(value=s4[]{3})
+          %0 = dynamic_dequantize(%w, %s, %z)
+          %1 = multiply(x, %0)
+          return %1
+        }""", after="""
+        graph(x: f32[3,2]) {
+          %0 = constant(value=s8[2]{-8, 7})
+          %1 = dequantize(%0, scales=[0.5], zps=[3])
+          %2 = multiply(x, %1)
+          return %2
+        }""")
+
+
+def test_constants_of_4_bits_that_a_matmul_takes_stay():
+    check_pass(StaticDequantize(), before="""
+        graph(x: f32[3,2]) {
+          %w = constant(value=u4[2,2]{1, 2, 3, 15})
+          %s = constant(value=f32[]{0.5})
+          %0 = dynamic_dequantize(%w, %s)
+          %1 = matmul(x, %0)
+          return %1
+        }""")
+
+
 def test_quantize_by_constants():
     check_pass(StaticQuantize(), before="""
         graph(x: f32[4,3]) {
