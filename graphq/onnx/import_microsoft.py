@@ -154,12 +154,11 @@ def gather_block_quantized(c: Call) -> Outputs:
     """Constants of 4 or 8 bits, dequantized, and picked along `gather_axis`. In u8 those of 4 bits are packed."""
     g, bits, data, zps = c.graph, int(c.attr("bits", 4)), c.input(0), c.optional(3)
     if data.dtype == t.u8 and bits in PACKED:
-        zps, given = None if zps is None else c.data(3), data.data
-        if given is None or c.has(3) and zps is None:
+        weights, given, scales = c.data(0), c.data(3), c.input(2).type.dims
+        if weights is None or c.has(3) and given is None:
             raise GraphError("packed integers must be constants")
-        data = g.constant(unpacked(given, bits).astype(PACKED[bits].numpy))
-        scales = c.input(2).type.dims
-        centre = np.full(scales, 1 << (bits - 1)) if zps is None else unpacked(zps, bits)[..., :scales[-1]]
+        data = g.constant(unpacked(weights, bits).astype(PACKED[bits].numpy))
+        centre = np.full(scales, 1 << (bits - 1)) if given is None else unpacked(given, bits)[..., :scales[-1]]
         zps = g.constant(centre.astype(PACKED[bits].numpy))
     p = parameters(c, data, c.input(2), zps, c.attr("quantize_axis", 1), int(c.attr("block_size", 128)))
     return g.gather(dequantized(c, data, p, c.input(2).dtype), c.input(1), axis=c.attr("gather_axis", 0))
