@@ -22,7 +22,7 @@ from graphq.profile import Profile, profile_steps
 from graphq.rewrite import Pass, Refusal
 from graphq.runtime import NativeStep, PythonStep, Runner
 from graphq.staged import StagedRunner
-from graphq.stages import shapes_known
+from graphq.stages import CONTROL, in_one_plan
 from graphq.threads import resolve_threads
 from graphq.verify import check_order
 
@@ -183,7 +183,7 @@ class CompiledGraph:
         checked = check_inputs(self.source, merge_inputs(inputs, arrays))
         fixed = self._fixed
         graph = self.source if fixed else self._specialised(checked, self._constant_inputs(checked))
-        if not shapes_known(graph):
+        if not in_one_plan(graph):
             runner = fixed.runner if fixed else StagedRunner(graph, self._part)
             assert isinstance(runner, StagedRunner)
             return pack_outputs(graph, runner.formula(checked))
@@ -259,10 +259,12 @@ class CompiledGraph:
         return CompiledGraph(graph, self.level, self.threads, self.strict, self.passes, self.cache)
 
     def _build(self, source: Graph) -> _Compiled:
-        if not shapes_known(source):
+        if not in_one_plan(source):
             if self.strict:
-                unknown = next(n for n in source.nodes if not all(v.type.known for v in n.outputs))
-                raise CompileError(f"strict: shapes depend on data: {source.describe(unknown)}")
+                node = next(n for n in source.nodes if n.op.name in CONTROL
+                            or not all(v.type.known for v in n.outputs))
+                why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
+                raise CompileError(f"strict: {why}: {source.describe(node)}")
             return _Compiled(source, StagedRunner(source, self._part), [])
         graph = source.copy()
         refusals = run_passes(graph, self.passes)

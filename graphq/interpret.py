@@ -1,7 +1,7 @@
 """The op-by-op reference: every node's NumPy body in graph order. The meaning that all else is checked against."""
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,17 @@ def reference(graph: Graph, inputs: Mapping[str, Any] | None = None, /, **arrays
     return pack_outputs(graph, [np.array(y, order="C") for y in evaluate(graph, given)])
 
 
-def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The outputs of `graph` for checked input arrays; they may be inputs, constants or views of them."""
+def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray],
+             attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs) -> list[np.ndarray]:
+    """The outputs of `graph` for checked input arrays; they may be inputs, constants or views of them.
+
+    `attributes` may give a node's reference others than its own, of the same meaning.
+    """
     env: dict[Value, np.ndarray] = {v: inputs[str(v.name)] for v in graph.inputs}
     left = {v: len(v.uses) for v in graph.inputs}
     for node in graph.nodes:
         args = [None if v is None else env[v] for v in node.inputs]
-        for value, array in zip(node.outputs, _run(graph, node, args), strict=True):
+        for value, array in zip(node.outputs, _run(graph, node, args, attributes(node)), strict=True):
             env[value], left[value] = array, len(value.uses)
         for v in node.operands:  # what nothing needs any more is freed
             left[v] -= 1
@@ -43,12 +47,12 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]
     return [env[v] for v in graph.outputs]
 
 
-def _run(graph: Graph, node: Node, args: list[np.ndarray | None]) -> list[np.ndarray]:
+def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping[str, Any]) -> list[np.ndarray]:
     """The results of one node's reference, which must have the inferred types (NumPy's f64 becomes f32)."""
     if not all(v.type.known for v in node.operands):
         _check_operands(graph, node, args)
     try:
-        out = node.op.reference(*args, **node.attrs)
+        out = node.op.reference(*args, **attrs)
     except MemoryError:
         raise GraphError(f"{graph.describe(node)}: not enough memory") from None
     outs = out if isinstance(out, tuple) else (out,)

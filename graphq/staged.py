@@ -1,20 +1,39 @@
-"""StagedRunner: runs a graph some of whose shapes depend on data."""
+"""StagedRunner: runs a graph some of whose shapes depend on data, or whose operations run bodies."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from graphq.coverage import Coverage, coverage, merged
 from graphq.interpret import evaluate
-from graphq.ir import Graph
+from graphq.ir import Graph, Node
 from graphq.profile import Profile, StepTime
 from graphq.runtime import Plan
 from graphq.stages import stages
 
 if TYPE_CHECKING:
     from graphq.compile import CompiledGraph
+
+
+Call: TypeAlias = "Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarray | dict[str, np.ndarray]]"
+"""Runs a compiled part."""
+
+
+class Body:
+    """A body of an operation of the cut, compiled when it first runs; `call` runs it."""
+
+    def __init__(self, graph: Graph, model: Callable[[], CompiledGraph], call: Call) -> None:
+        self.inputs, self.outputs, self._model, self._call = graph.inputs, graph.outputs, model, call
+
+    def run(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """The results, in their order."""
+        model = self._model()
+        results = _results(model, self._call(model, feeds))
+        return [results[name] for name in model.source.output_names]
 
 
 class StagedRunner:
@@ -29,6 +48,8 @@ class StagedRunner:
         self.output_types = tuple(v.type for v in graph.outputs)
         parts = self.stages.head, self.stages.tail
         self.head, self.tail = (compile(part) if part.outputs else None for part in parts)
+        self._compile, self._lock = compile, Lock()
+        self._bodies: dict[tuple[Node, str], CompiledGraph] = {}
 
     @property
     def plan(self) -> Plan | None:
@@ -53,11 +74,14 @@ class StagedRunner:
     def explain(self, report: Callable[[CompiledGraph], str]) -> str:
         """The `report` of the head and of the tail, and the operations between them."""
         cut = self.stages.cut
-        lines = ["shapes depend on data: the graph runs in stages"]
+        lines = ["shapes depend on data, or bodies run: the graph runs in stages"]
         if self.head is not None:
             lines.append(report(self.head))
-        lines.append("these run as NumPy references, and their results decide the shapes of what follows:")
-        lines += [f"  {cut.describe(n)}" for n in cut.nodes if n.op.name != "constant"]
+        lines.append("these run as NumPy references, but bodies; they decide the shapes of what follows:")
+        for node in cut.nodes:
+            if node.op.name != "constant":
+                lines.append(f"  {cut.describe(node)}")
+                lines += [f"{name} of it:\n{report(model)}" for (n, name), model in self._bodies.items() if n is node]
         if self.tail is not None:
             lines.append(report(self.tail))
         return "\n".join(lines)
@@ -75,16 +99,30 @@ class StagedRunner:
 
     def coverage(self) -> Coverage:
         """That of all parts. Raises CompileError when the tail has not run yet."""
-        return merged([coverage(self.stages.cut), *(p.coverage() for p in (self.head, self.tail) if p is not None)])
+        parts = (self.head, self.tail, *self._bodies.values())
+        return merged([coverage(self.stages.cut), *(p.coverage() for p in parts if p is not None)])
 
-    def _run(self, inputs: Mapping[str, np.ndarray],
-             call: Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarray | dict[str, np.ndarray]],
-             ) -> list[np.ndarray]:
+    def _body(self, node: Node, name: str) -> CompiledGraph:
+        with self._lock:
+            if (node, name) not in self._bodies:
+                self._bodies[node, name] = self._compile(node.attrs[name])
+            return self._bodies[node, name]
+
+    def _attributes(self, call: Call, node: Node) -> Mapping[str, Any]:
+        """The node's attributes, its bodies compiled ones; those of loops where no turn can have other shapes."""
+        def compiled(x: Any) -> bool:
+            return isinstance(x, Graph) and bool(x.outputs) and (
+                node.op.name == "if_else" or all(v.type.known for v in x.inputs))
+
+        return {name: Body(x, partial(self._body, node, name), call) if compiled(x) else x
+                for name, x in node.attrs.items()}
+
+    def _run(self, inputs: Mapping[str, np.ndarray], call: Call) -> list[np.ndarray]:
         env = {**self.stages.constants, **inputs}
         if self.head is not None:
             env |= _results(self.head, call(self.head, {n: env[n] for n in self.head.names}))
         cut = self.stages.cut
-        results = evaluate(cut, {str(v.name): env[str(v.name)] for v in cut.inputs})
+        results = evaluate(cut, {str(v.name): env[str(v.name)] for v in cut.inputs}, partial(self._attributes, call))
         env |= dict(zip(cut.output_names, (np.array(x, order="C") for x in results), strict=True))
         if self.tail is not None:
             env |= _results(self.tail, call(self.tail, {n: env[n] for n in self.tail.names}))

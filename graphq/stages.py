@@ -1,7 +1,8 @@
-"""Cut a graph where shapes depend on data: what comes before, the operations that decide, and the rest.
+"""Cut a graph where shapes depend on data, or bodies run: what comes before, these operations, and the rest.
 
-Plans need all shapes. Before the cut they are known; the operations of the cut run as references; what they give has
-shapes, so that the rest can be compiled when it is reached (and cut again there).
+Plans need all shapes and have no branches. Before the cut all shapes are known; the operations of the cut run as
+references, the bodies that they hold compiled; what they give has shapes, so that the rest can be compiled when it is
+reached (and cut again there).
 """
 from __future__ import annotations
 
@@ -28,9 +29,13 @@ class Stages:
     constants: Mapping[str, np.ndarray]
 
 
-def shapes_known(graph: Graph) -> bool:
-    """Whether all shapes are, so that the graph needs no stages."""
-    return all(v.type.known for n in graph.nodes for v in n.outputs)
+CONTROL = frozenset({"if_else", "loop", "scan"})
+"""Operations that run bodies."""
+
+
+def in_one_plan(graph: Graph) -> bool:
+    """Whether all shapes are known and nothing runs bodies, so that the graph needs no stages."""
+    return not graph.nodes_of(CONTROL) and all(v.type.known for n in graph.nodes for v in n.outputs)
 
 
 def stages(graph: Graph) -> Stages:
@@ -42,7 +47,7 @@ def stages(graph: Graph) -> Stages:
     for node in graph.nodes:
         if any(v not in early for v in node.operands):
             tail.append(node)
-        elif all(v.type.known for v in node.outputs):
+        elif node.op.name not in CONTROL and all(v.type.known for v in node.outputs):
             head.append(node)
             early.update(node.outputs)
         else:

@@ -1,28 +1,40 @@
-"""ONNX's control flow: if_else, loop, scan. Their bodies are graphs and run op by op, as references.
+"""ONNX's control flow: if_else, loop, scan. Their bodies are graphs; as references they run op by op.
 
-A body's inputs stand for the operands one by one; `Graph.specialise` leaves bodies as they are, so what they give has
-the shapes that the bodies know.
+A body's inputs stand for the operands one by one; `Graph.specialise` leaves the bodies of loops as they are, so what
+they give has the shapes that the bodies know.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from graphq.dtypes import boolean, s64
 from graphq.errors import GraphError
 from graphq.interpret import evaluate
-from graphq.ir import Graph, TensorType
-from graphq.op import register_op
+from graphq.ir import Graph, TensorType, Value
+from graphq.op import lookup, register_op
 from graphq.ops.compute import Array
 from graphq.ops.infer import normal_axis
 
 
-def call(body: Graph, arrays: Sequence[Array]) -> list[Array]:
+@runtime_checkable
+class Runnable(Protocol):
+    """A body that runs otherwise than by its operations' references: compiled, say."""
+
+    inputs: list[Value]
+    outputs: list[Value]
+
+    def run(self, feeds: dict[str, Array]) -> list[Array]:
+        """The results for arrays by the inputs' names."""
+
+
+def call(body: Graph | Runnable, arrays: Sequence[Array]) -> list[Array]:
     """The results of a body."""
     feeds = {str(v.name): np.asarray(x, v.dtype.numpy) for v, x in zip(body.inputs, arrays, strict=True)}
-    return [np.array(x) for x in evaluate(body, feeds)]
+    return body.run(feeds) if isinstance(body, Runnable) else [np.array(x) for x in evaluate(body, feeds)]
 
 
 def common_type(a: TensorType, b: TensorType) -> TensorType:
@@ -57,7 +69,46 @@ def infer_if_else(cond: TensorType, *srcs: TensorType, then_body: Graph, else_bo
     return tuple(common_type(a.type, b.type) for a, b in zip(then_body.outputs, else_body.outputs, strict=True))
 
 
-@register_op(infer=infer_if_else)
+def resolve_if_else(graph: Graph, operands: Sequence[Value | None],
+                    attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
+    """The branch of a condition that became a constant, or bodies of the types and constants known now."""
+    cond, *srcs = (v for v in operands if v is not None)
+    bodies = attrs["then_body"], attrs["else_body"]
+    if cond.data is not None:
+        body = bodies[0 if cond.data.any() else 1]
+        return tuple(inlined(graph, body, srcs))
+    if [v.type for v in bodies[0].inputs] == [v.type for v in srcs] and all(v.data is None for v in srcs):
+        return None
+    try:
+        new = [_known(body, srcs) for body in bodies]
+    except GraphError:  # the branch that will not be taken need not fit
+        return None
+    return graph.add_node(lookup("if_else"), [cond, *(v for v in srcs if v.data is None)],
+                          {"then_body": new[0], "else_body": new[1]})
+
+
+def _known(body: Graph, srcs: Sequence[Value]) -> Graph:
+    """The body for operands of these types; constants among them go into it."""
+    pairs = [(str(v.name), x) for v, x in zip(body.inputs, srcs, strict=True)]
+    return body.specialise({n: x.type for n, x in pairs if x.data is None},
+                           {n: x.data for n, x in pairs if x.data is not None})
+
+
+def inlined(graph: Graph, body: Graph, srcs: Sequence[Value]) -> list[Value]:
+    """The results of a body whose nodes are added to `graph`."""
+    part = _known(body, srcs)
+    new = dict(zip(part.inputs, (x for x in srcs if x.data is None), strict=True))
+    for node in part.nodes:
+        outs = graph.add_again(node, [None if v is None else new[v] for v in node.inputs])
+        graph.nodes[-1].meta = node.meta
+        for old, value in zip(node.outputs, outs, strict=True):
+            new[old] = value
+            if old.name is not None and not graph.has_name(old.name):
+                graph.rename(value, old.name)
+    return [new[v] for v in part.outputs]
+
+
+@register_op(infer=infer_if_else, resolve=resolve_if_else)
 def if_else(cond: Array, *srcs: Array, then_body: Graph, else_body: Graph) -> tuple[Array, ...]:
     """The results of `then_body` where `cond` is true, else of `else_body`, both of the same operands (ONNX If)."""
     return tuple(call(then_body if bool(cond.reshape(())) else else_body, srcs))

@@ -169,6 +169,56 @@ def test_if_by_data_runs_one_branch_with_what_it_captures():
     assert compiled(x=x, c=np.array(False)).tolist() == [-1, -2]
 
 
+def test_branches_run_compiled():
+    """The numbers are those of the formula; `explain` and `coverage` know what ran."""
+    weights = ", ".join(map(str, range(-16, 16)))
+    m = model("""net (float[n, 8] x, int64 rate) => (float[k, 4] y) <float[8, 4] w = {weights}, int64 fast = {16000},
+            int64[1] zero = {0}, int64[1] four = {4}, int64[1] one = {1}> {
+        c = Equal (rate, fast)  y = If (c) <then_branch = a () => (float[n, 4] t) { h = MatMul (x, w)  t = Relu (h) },
+            else_branch = b () => (float[k, 4] e) { e = Slice (x, zero, four, one) }> }""".replace("weights", weights))
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
+    g = gq.load_onnx(m)
+    compiled = gq.compile(g, threads=1)
+    feeds = {"x": x, "rate": np.asarray(16000)}
+    np.testing.assert_array_equal(compiled(feeds), compiled.formula(feeds))
+    np.testing.assert_allclose(compiled(feeds), gq.reference(g, feeds), rtol=1e-5)
+    assert "then_body of it:" in compiled.explain() and "else_body" not in compiled.explain()
+    assert compiled.coverage().total == 3 * 8 * 4
+    assert any("matmul" in s.kernel for s in compiled.profile(feeds, runs=1).steps)
+    np.testing.assert_array_equal(compiled(x=x, rate=np.asarray(8000)), x[:, :4])
+    with pytest.raises(GraphqError, match="strict: (bodies|shapes)"):
+        gq.compile(g, strict=True)(feeds)
+
+
+def test_conditions_on_shapes_are_decided_once_shapes_are_known():
+    """Also those inside of another branch; the branch not taken need not fit."""
+    m = model("""net (float[m, n] x, bool c) => (float[a, b] y) <int64 two = {2}, int64 one = {1}> {
+        s = Shape (x)  n = Gather (s, one)
+        wide = Greater (n, two)
+        y = If (c) <then_branch = p () => (float[a, b] t) {
+                t = If (wide) <then_branch = q () => (float[a, b] u) { u = Neg (x) },
+                    else_branch = r () => (float[a, b] v) { v = MatMul (x, x) }> },
+            else_branch = o () => (float[a, b] e) { e = Abs (x) }> }""")
+    g = gq.load_onnx(m)
+    compiled = gq.compile(g)
+    for shape in ((2, 5), (2, 2)):
+        x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        want = -x if shape[1] > 2 else x @ x
+        np.testing.assert_allclose(compiled(x=x, c=np.asarray(True)), want, rtol=1e-5)
+        np.testing.assert_array_equal(compiled(x=x, c=np.asarray(False)), abs(x))
+        np.testing.assert_allclose(gq.reference(g, x=x, c=np.asarray(True)), want, rtol=1e-5)
+    known = g.specialise({"x": gq.TensorType(gq.dtypes.f32, (2, 5))}, {"c": np.asarray(True)})
+    assert ops(known) == ["multiply"]
+
+
+def test_loops_whose_states_grow():
+    m = model("""net (int64 n, bool go, float[k] s) => (float[l] last) {
+        last = Loop (n, go, s) <body = b (int64 i, bool c, float[j] a) => (bool d, float[h] next) {
+            d = Identity(c)  next = Concat <axis = 0> (a, a) }> }""")
+    out = gq.compile(gq.load_onnx(m))(n=np.array(3), go=np.array(True), s=np.float32([1, 2]))
+    assert out.tolist() == [1, 2] * 8
+
+
 def test_loop_stacks_values_and_carries_states():
     m = model("""net (int64 n, bool go, float s) => (float last, float[k] all) {
         last, all = Loop (n, go, s) <body = b (int64 i, bool c, float a) => (bool d, float next, float v) {
