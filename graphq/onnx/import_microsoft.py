@@ -3,6 +3,8 @@ float operation, quantize. Weights of a few bits are unpacked.
 """
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import numpy as np
 
 from graphq import dtypes as t
@@ -14,6 +16,9 @@ from graphq.onnx.import_quant import Parameters, dequantized, parameters, result
 from graphq.onnx.importer import MICROSOFT, Call, Outputs, imports
 from graphq.ops.infer import normal_axis
 
+F32: TypeAlias = Any
+"""A NumPy scalar of f32, whose products are rounded to it."""
+
 
 def at(c: Call, k: int, axis: int = 1) -> Value:
     """Inputs `k`, `k + 1` and `k + 2`: a tensor, its scale and zero point; dequantized."""
@@ -24,8 +29,42 @@ def at(c: Call, k: int, axis: int = 1) -> Value:
 @imports("QLinearAdd", "QLinearMul", domain=MICROSOFT)
 def qlinear_binary(c: Call) -> Outputs:
     """A and B with scales and zero points, then those of C."""
-    build = c.graph.add if c.node.op_type == "QLinearAdd" else c.graph.multiply
-    return result(c, build(at(c, 0), at(c, 3)), 6, c.input(0).dtype)
+    numbers = _numbers(c)
+    if numbers is None:
+        build = c.graph.add if c.node.op_type == "QLinearAdd" else c.graph.multiply
+        return result(c, build(at(c, 0), at(c, 3)), 6, c.input(0).dtype)
+    y = (_sum if c.node.op_type == "QLinearAdd" else _product)(c, *numbers)
+    return c.graph.quantize(y, dtype=c.input(0).dtype, scales=[1.0], zps=[0])
+
+
+def _numbers(c: Call) -> list[Any] | None:
+    """Scale and zero point of A, B and C where they are constants, one each, and finite; zero points may be absent."""
+    found = []
+    for k in (1, 2, 4, 5, 6, 7):
+        data = c.data(k) if c.has(k) or k in (1, 4, 6) else np.zeros(1)
+        if data is None or data.size != 1 or not np.isfinite(data.astype(np.float32)).all():
+            return None
+        found.append(data.astype(np.float32).reshape(-1)[0])
+    return found if min(found[::2]) > 0 else None
+
+
+def _sum(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> Value:
+    """`a * (sa / sc) + (b * (sb / sc) + (zc - za * (sa / sc) - zb * (sb / sc)))`, as ONNX Runtime's kernel computes it.
+
+    Where scales are commensurate many sums are ties, which these roundings decide.
+    """
+    g, a, b = c.graph, sa / sc, sb / sc
+    x, y = (g.dequantize(c.input(k), scales=[1.0]) for k in (0, 3))
+    rest = g.add(g.multiply(y, one(y, b)), one(y, zc - (a * za + b * zb)))
+    return g.add(g.multiply(x, one(x, a)), rest)
+
+
+def _product(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> Value:
+    """`(a - za) * (b - zb) * (sa * sb / sc) + zc`, likewise."""
+    g = c.graph
+    x, y = (g.dequantize(c.input(k), scales=[1.0], zps=[int(zp)]) for k, zp in ((0, za), (3, zb)))
+    y = g.multiply(g.multiply(x, y), one(x, sa * sb / sc))
+    return g.add(y, one(y, zc))
 
 
 @imports("QLinearConcat", domain=MICROSOFT)

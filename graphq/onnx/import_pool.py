@@ -35,7 +35,10 @@ def pool(c: Call) -> dict[str, Any]:
 
 
 def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
-    """What `pick` takes of the elements of input 0; of 8-bit integers by way of f32, which holds them all."""
+    """What `pick` takes of the elements of input 0, or means of them.
+
+    Of 8-bit integers by way of f32, which holds them all; means are rounded to nearest even as ONNX's reference does.
+    """
     x = c.input(0)
     if x.dtype not in BYTES:
         return pick(x)
@@ -92,8 +95,8 @@ def resize(c: Call) -> Outputs:
     exact = all(round(a * s) == b and a * s == b for a, b, s in zip(old, new, scales, strict=True))
     if mode != "linear" or transformation not in ("half_pixel", "align_corners") or not exact:
         return None
-    return c.graph.interpolate(x, mode="linear", coordinate_transformation_mode=transformation, sizes=new[2:],
-                               data_format="NCX")
+    return picked(c, lambda x: c.graph.interpolate(
+        x, mode="linear", coordinate_transformation_mode=transformation, sizes=new[2:], data_format="NCX"))
 
 
 WHOLE = {("asymmetric", "floor"), *(("half_pixel", m) for m in ("floor", "round_prefer_floor", "round_prefer_ceil"))}

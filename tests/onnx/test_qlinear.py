@@ -3,6 +3,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import graphq as gq
 
@@ -65,6 +66,21 @@ def test_pools_and_resizes_of_integers(dtype):
         for got, want in zip(out.values(), (y, x.repeat(2, 2).repeat(3, 3)), strict=True):
             assert got.dtype == dtype
             np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_linear_resize_of_integers_rounds_as_the_reference(dtype):
+    name = np.dtype(dtype).name
+    x = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (1, 8, 20, 17)).astype(dtype)
+    text = f"net ({name}[1, 8, 20, 17] x) => ({name}[1, 8, 40, 68] y) {{ y = Resize <mode = \"linear\"> (x, , s) }}"
+    g, scales = model(text, s=np.float32([1, 1, 2, 4])), np.float32([1, 1, 2, 4])
+    m = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> ' + text)
+    m.graph.initializer.append(numpy_helper.from_array(scales, "s"))
+    want = ReferenceEvaluator(m).run(None, {"x": x})[0].astype(int)
+    got = gq.compile(g, strict=True)(x=x)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(gq.reference(g, x=x), got)
 
 
 def test_pools_of_integers_whose_windows_lie_in_the_padding():
