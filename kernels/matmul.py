@@ -245,7 +245,7 @@ def build_avx512(kernel: Kernel, panels: int, emulated: bool, reading: str) -> s
 
 
 @register_kernel("matmul", DTYPES, ((24, 16),), "avx512_vnni", partial(estimate_vnni, parts=1), readings=COPYING)
-@register_kernel("matmul", DTYPES, ((12, 32), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
+@register_kernel("matmul", DTYPES, ((12, 32), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_vnni, parts=1))
 def build_vnni(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
     """Build vpdpbusd on 16 columns."""

@@ -32,7 +32,7 @@ class Products:
     accumulates, and `columns(b, parts)` gives the sums of a panel, lowest column first.
 
     Elements have `itemsize` bytes. With `block`, sums begin anew after so many groups, and the sums of blocks are added
-    in order: floats so lose less.
+    in order: floats so lose less. A pixel of `silent` bytes adds nothing to sums, nor would it if it were left out.
     """
 
     parts: int
@@ -43,11 +43,17 @@ class Products:
     columns: Callable[..., list[Any]] = lambda b, parts: parts
     itemsize: int = 1
     block: int = 0
+    silent: int | None = None
 
 
 def unsigned(b: Any, group: Any, a_dtype: str) -> Any:
     """Four activations as u8: s8 become s8 + 128."""
     return b.xor(group, I32(FLIP)) if a_dtype == "s8" else group
+
+
+def silent(a_dtype: str) -> int:
+    """The byte that `unsigned` makes 0."""
+    return FLIP & 0xFF if a_dtype == "s8" else 0
 
 
 def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
@@ -59,7 +65,7 @@ def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
         return flipped(b, x, FLIP, emulated) if a_dtype == "s8" else x
 
     return Products(16 // lanes, kind, activations, lambda b, address: load(b, address, kind),
-                    lambda b, acc, x, w: dot_u8s8(b, acc, x, w, emulated))
+                    lambda b, acc, x, w: dot_u8s8(b, acc, x, w, emulated), silent=silent(a_dtype))
 
 
 def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
@@ -79,7 +85,7 @@ def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
         return [b.add(shuffle(b, x, y, even), shuffle(b, x, y, odd)) for x, y in pairs]
 
     return Products(32 // lanes, vector(I32, lanes), activations, weights,
-                    lambda b, acc, x, w: b.add(acc, madd16(b, x, w, emulated)), columns)
+                    lambda b, acc, x, w: b.add(acc, madd16(b, x, w, emulated)), columns, silent=silent(a_dtype))
 
 
 Groups = Callable[[Any], list[Any]]  # the groups of all rows at a group number; of a tail
@@ -132,11 +138,13 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
                        lambda left: read_columns(b, f, rows, done, left, itemsize))
         window = Window(b, f)
         stride = b.mul(line, b.mul(window.outer, window.inner))
-        with Loop(b, window.outer, state) as outer, Loop(b, window.inner, outer.values) as inner:
-            tap = b.add(b.mul(outer.k, window.inner), inner.k)
-            values = from_rows(b, f, inner.values, [window.address(c64(i), outer.k, inner.k) for i in range(rows)],
-                               at(b, f.w, b.mul(tap, line)), stride)
-            inner.update(values)
+        with Loop(b, window.outer, state) as outer:
+            inner_taps = window.inner if products.silent is None else window.inner_taps(outer.k, rows, products.silent)
+            with Loop(b, inner_taps, outer.values) as inner:
+                tap = b.add(b.mul(outer.k, window.inner), inner.k)
+                values = from_rows(b, f, inner.values, [window.address(c64(i), outer.k, inner.k) for i in range(rows)],
+                                   at(b, f.w, b.mul(tap, line)), stride)
+                inner.update(values)
             outer.update(inner.values)
         return outer.values
 

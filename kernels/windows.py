@@ -20,7 +20,7 @@ from graphq.kernels.intrinsics import load_s64, store_s64, word
 from graphq.kernels.jit import njit
 
 INVALID = -2**62
-OUTPUTS, KO, KI, OUTER_TABLE, INNER_TABLE, PAD_ROW, OUTER, MORE = range(8)
+OUTPUTS, KO, KI, OUTER_TABLE, INNER_TABLE, PAD_ROW, OUTER, MORE, EVEN_PAD = range(9)
 """Words of a block; see `Windows.block`."""
 MOST_TAPS = 1024
 """Windows of more taps have no depthwise kernel and no literal sums."""
@@ -109,6 +109,7 @@ class Windows:
 
             0 ow   1 KO   2 KI   3 bytes from the block's start to the outer table   4 to the inner one
             5 to the pad row   6 outer outputs   7 to `more`, a table of the kernel's own, as `runs`
+            8 whether all bytes of the pad row are equal
 
         Then come the tables and the pad row, of which 64 bytes more can be read. Raises KernelError for a pad row that
         is shorter than a pixel.
@@ -117,14 +118,14 @@ class Windows:
             raise KernelError(f"a pad row must have at least a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")
         row = np.ascontiguousarray(pad_row).reshape(-1).view(np.uint8)
         tables = [self.outer, self.inner] + ([] if more is None else [np.ascontiguousarray(more)])
-        parts = [np.zeros(_LINE, np.uint8), *(x.reshape(-1).view(np.uint8) for x in tables), row]
+        parts = [np.zeros(2 * _LINE, np.uint8), *(x.reshape(-1).view(np.uint8) for x in tables), row]
         starts = np.cumsum([0, *(-(-part.nbytes // _LINE) * _LINE for part in parts)])
         block = np.zeros(starts[-1] + _LINE, np.uint8)
         for start, part in zip(starts, parts, strict=False):
             block[start:start + part.nbytes] = part
         words = block.view(np.int64)
-        words[:8] = (len(self.inner), self.outer.shape[1], self.inner.shape[1], *starts[1:3], starts[len(parts) - 1],
-                     len(self.outer), 0 if more is None else starts[3])
+        words[:9] = (len(self.inner), self.outer.shape[1], self.inner.shape[1], *starts[1:3], starts[len(parts) - 1],
+                     len(self.outer), 0 if more is None else starts[3], (row == row[:1]).all())
         return words
 
 

@@ -5,7 +5,19 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels.windows import INNER_TABLE, INVALID, KI, KO, MORE, OUTER, OUTER_TABLE, OUTPUTS, PAD_ROW, windows
+from graphq.kernels.windows import (
+    EVEN_PAD,
+    INNER_TABLE,
+    INVALID,
+    KI,
+    KO,
+    MORE,
+    OUTER,
+    OUTER_TABLE,
+    OUTPUTS,
+    PAD_ROW,
+    windows,
+)
 
 CASES = [
     # sizes, kernel, strides, dilations, pads, outputs
@@ -64,6 +76,7 @@ def test_block(case):
     w = windows(*case, 17)
     block = w.block(pad_row)
     data = block.view(np.uint8)
+    assert not block[EVEN_PAD] and w.block(pad_row * 0 + 9)[EVEN_PAD]
     assert block.dtype == np.int64 and block.nbytes % 64 == 0
     assert (block[OUTPUTS], block[KO], block[KI], block[OUTER]) == (
         len(w.inner), w.outer.shape[1], w.inner.shape[1], len(w.outer))
