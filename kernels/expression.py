@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
@@ -113,8 +113,12 @@ _LOGIC = "s32 s32 -> s32, bool bool -> bool"
 _COMPARE = "f32 f32 -> bool, s32 s32 -> bool"
 
 
-def _below(x: Any, y: Any) -> Any:
-    return np.asarray(x).view(np.uint32) < np.asarray(y).view(np.uint32)
+def _min_u16(x: Any, y: Any) -> Any:
+    return np.minimum(*(np.ascontiguousarray(a).view(np.uint16) for a in np.broadcast_arrays(x, y))).view(np.int32)
+
+
+def _high(low: int, high: int, x: Any) -> Any:
+    return np.clip(np.asarray(x) >> 16, low, high)
 
 
 def _logical_shift(x: Any, n: Any) -> Any:
@@ -143,8 +147,8 @@ def _round_s32(x: Any) -> Any:
 
 # s32 wraps. max and min are x86's: the second operand when one is NaN or both are zeros. Comparisons are ordered (false
 # on NaN) except ne. round_s32 rounds to even, and gives x86's -2**31 for NaN and what s32 does not hold; to_s32
-# truncates numbers within s32's range, and must not be asked for others. below and lower compare without signs. Shift
-# counts are constants, 0 to 31.
+# truncates numbers within s32's range, and must not be asked for others. min_u16 takes the lesser of both halves,
+# without signs; high_u8 and high_s8 saturate the upper half. Shift counts are constants, 0 to 31.
 BASIC: dict[str, Basic] = {
     "add": Basic(_SAME2, np.add),
     "sub": Basic(_SAME2, np.subtract),
@@ -162,8 +166,9 @@ BASIC: dict[str, Basic] = {
     "le": Basic(_COMPARE, np.less_equal),
     "gt": Basic(_COMPARE, np.greater),
     "ge": Basic(_COMPARE, np.greater_equal),
-    "below": Basic("s32 s32 -> bool", _below),
-    "lower": Basic(_INT2, lambda a, b: np.where(_below(a, b), a, b)),
+    "min_u16": Basic(_INT2, _min_u16),
+    "high_u8": Basic("s32 -> s32", partial(_high, 0, 255)),
+    "high_s8": Basic("s32 -> s32", partial(_high, -128, 127)),
     "eq": Basic(_COMPARE, np.equal),
     "ne": Basic(_COMPARE, np.not_equal),
     "select": Basic("bool f32 f32 -> f32, bool s32 s32 -> s32", np.where),

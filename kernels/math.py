@@ -276,14 +276,6 @@ def saturate(x: Expr, lowest: Expr) -> Expr:
     return minimum(511.75, maximum(lowest, x))
 
 
-@define("f32 -> s32")
-def steps_of(x: Expr) -> Expr:
-    """Give whole and fraction of x from 256 to 512 apart: see `kernels.quick`."""
-    # The last bit of f32 is 2**-15 there: bits 15 to 22 are the whole, less 256, and go to 0 to 7.
-    bits = op("as_s32", x)
-    return op("or", op("shl", bits, 17), op("shr", bits, 15))
-
-
 def quantized(x: Expr, dtype: str) -> Expr:
     """The number that a store of the result of `quantize` as `dtype` keeps: its low bits."""
     bits = 8 * STORAGE[dtype].itemsize

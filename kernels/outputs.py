@@ -11,6 +11,7 @@ import numpy as np
 
 from graphq.kernels import cache as modules
 from graphq.kernels.cache import Module
+from graphq.kernels.isa import is_emulated
 from graphq.kernels.stores import Store, to_source
 
 NAMES = ("write", "exact", "rewrite", "w_scale", "w_zp", "start")
@@ -34,7 +35,8 @@ exported({functions})
 
 def load_outputs(store: Store, lanes: int, cache: bool) -> tuple[Module, np.ndarray]:
     """The module of a Store's functions, and their table, with 0 for those that it has not."""
-    made = [f"epilogue(STORE, {lanes})"]
+    packs = lanes == 16 and store.ties is not None and not is_emulated("avx512")
+    made = [f"epilogue(STORE, {lanes}{', packs=True' if packs else ''})"]
     if store.ties is not None:
         made += [f"epilogue(STORE, {lanes}, form='exact')", "epilogue(STORE, 1, form='literal')",
                  *(f"factor(STORE.ties, {n})" for n in range(len(store.ties.factors)))]

@@ -1,14 +1,18 @@
 """Quantizes after an anchor in few operations, which also say how near to a tie they are.
 
     exact   q = saturate(rint(y / s) + zp)             y of several f32 operations, as `formula` has them
-    quick   u = y / s + zp - lo + 256.5 + half         saturated to [256.25, 511.75], in f32, whose last bit is 2**-15
-            q = whole(u) - 256 + lo                    for fraction(u) >= 2 * half
+    quick   u = y / s + zp + 0.5 + half                in f32
+            q = saturate(whole(u))                     for fraction(u) >= 2 * half
 
 q lies between lo and lo + 255. Within `half` of a tie fraction(u) is below 2 * half; there, and only there, the two may
 differ, as `half` is larger than the difference of both u, and larger than the band within which outputs are settled by
-literal sums. Saturated values, a quarter from the next whole number, are not near. Where y is a sum of integers times
-constants, u is that of fused multiply-adds with other constants, which saves an operation each for scales and zero
-points; the integers of a quantize before it are whole(u) of that one.
+literal sums. Where y is a sum of integers times constants, u is that of fused multiply-adds with other constants, which
+saves an operation each for scales and zero points; the integers of a quantize before it are whole(u) of that one.
+
+What is stored is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Saturated values may be
+near a tie; but where the least number stands for all below it, as after a ReLU, u is at least a quarter more than that.
+Beyond 2**15, and for NaN, x86 rounds to -2**31, whose fraction 0 is near. The integers of a quantize that is not stored
+are used as floats: u - lo + 256, saturated to [256.25, 511.75], is floor(u - lo + 256), and has 15 bits of fraction.
 """
 from __future__ import annotations
 
@@ -18,11 +22,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphq.kernels import math
-from graphq.kernels.expression import BYTES, Expr, const, op, walk
+from graphq.kernels.expression import BYTES, Expr, const, maximum, op, walk
 from graphq.kernels.stores import Pairs
 
 STEP = 2.0**-15
-"""The last bit of u."""
+"""The last bit of f32 from 256 to 512."""
+ONE = 2.0**16
+"""What stands for 1 where u is an s32."""
 UNIT = 2.0**-24
 _WIDEST = 0.125
 """From here on saturated values would be near; then all outputs count as near."""
@@ -165,15 +171,14 @@ def _sums(y: Expr, u: Affine) -> int:
     return count
 
 
-def offset(zps: np.ndarray, half: np.ndarray, dtype: str) -> np.ndarray:
+def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
     """What is added to y / s."""
-    return np.asarray(256.5 + zps - math.RANGES[dtype][0] + np.where(half < _WIDEST, half, 0.0))
+    return np.asarray(0.5 + zps + np.where(half < _WIDEST, half, 0.0))
 
 
 def band(half: np.ndarray) -> np.ndarray:
-    """Below which `steps_of` are near a tie: their upper 15 bits are the fraction."""
-    steps = np.where(half < _WIDEST, 2 * half / STEP, 0).astype(np.int64)
-    return np.where(half < _WIDEST, steps << 17, 2**32 - 1).astype(np.uint32).view(np.int32)
+    """Below which a fraction is near a tie, s32: those are the lower 16 bits of an s32."""
+    return np.where(half < _WIDEST, 2 * half * ONE, ONE).astype(np.int32)
 
 
 def without_relu(y: Expr) -> tuple[Expr, bool]:
@@ -195,8 +200,11 @@ class Quick:
     def __post_init__(self) -> None:
         self.wholes: dict[Expr, tuple[Expr, int]] = {}
 
-    def make(self, roundings: Iterable[Rounding]) -> tuple[Expr, np.ndarray, Pairs]:
-        """The distance, the band below which outputs may be near a tie, and the quantizes and what they may be."""
+    def make(self, roundings: Iterable[Rounding], stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
+        """The distance, the band below which outputs may be near a tie, and the quantizes and what they may be.
+
+        The lower half of the distance counts. `stored` is the result of the quantize whose bytes are stored, if any.
+        """
         taken: list[tuple[Rounding, Expr, bool, Affine | None, np.ndarray]] = []
         for r in roundings:
             plain, is_relu = without_relu(r.y)
@@ -212,27 +220,37 @@ class Quick:
         half = np.ceil(half / STEP) * STEP
         distance, pairs = None, []
         for k, (r, plain, is_relu, sum_, _) in enumerate(taken):
-            shift = offset(r.zps, half, r.dtype)
-            least = 256.25 + (r.zps - math.RANGES[r.dtype][0] if is_relu else np.zeros(1))
-            u = math.saturate(self.u(k, r, plain, sum_, shift), self.parameter(least, f"least {k}"))
-            steps = math.steps_of(u)
-            self.wholes[math.quantized(r.q, r.dtype)] = op("floor", u), math.RANGES[r.dtype][0] - 256
-            pairs.append((r.q, steps if r.dtype == "u8" else op("xor", steps, 0x80)))
-            distance = steps if distance is None else op("lower", distance, steps)
+            lo, shift = math.RANGES[r.dtype][0], offset(r.zps, half)
+            least = 0.25 + (r.zps if is_relu else np.full(1, lo))
+            if r.q is stored:
+                u = self.u(k, r, plain, sum_, shift, ONE)
+                if is_relu or (r.zps == lo).any():
+                    u = maximum(self.parameter(ONE * least, f"least {k}"), u)  # NaN passes
+                steps = op("round_s32", u)
+                pairs.append((r.q, op(f"high_{r.dtype}", steps)))
+            else:
+                u = math.saturate(self.u(k, r, plain, sum_, shift + (256 - lo)),
+                                  self.parameter(least + (256 - lo), f"least {k}"))
+                bits = op("as_s32", u)
+                steps = op("shl", bits, 1)
+                self.wholes[math.quantized(r.q, r.dtype)] = op("floor", u), lo - 256
+                pairs.append((r.q, op("add", op("shr", bits, 15), lo)))
+            distance = steps if distance is None else op("min_u16", distance, steps)
         assert distance is not None
         return distance, band(half), tuple(pairs)
 
-    def u(self, k: int, r: Rounding, plain: Expr, sum_: Affine | None, shift: np.ndarray) -> Expr:
-        """y / s and an offset, of quantize k."""
+    def u(self, k: int, r: Rounding, plain: Expr, sum_: Affine | None, shift: np.ndarray, one: float = 1.0) -> Expr:
+        """y / s and an offset, of quantize k, times `one`."""
         if sum_ is None:
             assert r.inverse is not None
-            return op("fma", plain, r.inverse, self.parameter(shift, f"offset {k}"))
+            inverse = r.inverse if one == 1 else r.inverse * one
+            return op("fma", plain, inverse, self.parameter(one * shift, f"offset {k}"))
         terms: list[tuple[Expr, Expr]] = []
         for x, factor in sum_.factors.items():
             value, less = self.wholes.get(x, (op("to_f32", x), 0))
             shift = shift + less * factor
-            terms.append((value, self.parameter(factor, f"factor {k} {len(terms)}")))
-        total = self.parameter(shift + sum_.constant, f"offset {k}")
+            terms.append((value, self.parameter(one * factor, f"factor {k} {len(terms)}")))
+        total = self.parameter(one * (shift + sum_.constant), f"offset {k}")
         for value, f in terms:
             total = op("fma", value, f, total)
         return total

@@ -113,7 +113,7 @@ def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[
     settled = tuple((e.drift.sums | e.drift.settled).items())
     if all(r.near is None or r.width is not None for r in e.roundings):
         quick = Quick(e.numbers(), lambda x, role: e.parameter(np.atleast_1d(x), "f32", last, role))
-        distance, below, pairs = quick.make(e.roundings)
+        distance, below, pairs = quick.make(e.roundings, expr)
         ties = Ties(near, settled, factors, distance, e.parameter(below, "s32", last), pairs)
     else:
         ties = Ties(near, settled, factors, select(near, const(0, "s32"), const(1, "s32")), const(1, "s32"), ())

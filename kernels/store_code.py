@@ -6,14 +6,14 @@ kernel: words HEADER_WORDS + 3*s are operand s, the slot after the last operand 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
 
 from llvmlite import ir
 
 from graphq.kernels.expression import STORAGE, TABLE, Expr, lower, walk
-from graphq.kernels.intrinsics import HEADER_WORDS, I32, I64, c64, counted, invariant_load, pointer, splat
+from graphq.kernels.intrinsics import HEADER_WORDS, I8, I32, I64, c64, counted, invariant_load, pointer, splat
 from graphq.kernels.jit import intrinsic, types
 from graphq.kernels.lookup import Table
 from graphq.kernels.stores import Store, Ties
@@ -24,6 +24,8 @@ from graphq.kernels.vector import (
     constant,
     emit,
     emit_nodes,
+    high_bytes,
+    min_u16,
     narrow,
     tail_mask,
     vec,
@@ -34,6 +36,8 @@ SLOT_WORDS = 3
 Form = Literal["quick", "exact", "literal"]
 GROUP = 8
 """Rows of a vector of columns that are computed again when one of them may be near a tie."""
+PACKED = 4
+"""Vectors of 16 columns whose outputs are one of 64 bytes."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class Epilogue:
     """The emission of one epilogue over a block of rows x cols outputs; accumulators are in memory or registers."""
 
     def __init__(self, builder: ir.IRBuilder, store: Store, lanes: int, into_acc: bool = False,
-                 form: Form = "quick") -> None:
+                 form: Form = "quick", packs: bool = False) -> None:
         self.builder, self.store, self.lanes, self.into_acc = builder, store, lanes, into_acc
         self.expr = lower({"quick": store.quick, "exact": store.expr, "literal": store.literal}[form])
         self.near: Expr | None = None
@@ -103,6 +107,7 @@ class Epilogue:
         roots = [x for x in (self.expr, self.near, self.distance, self.band) if x is not None]
         self.nodes = list(dict.fromkeys(n for x in roots for n in walk(x)))
         self.rates = _rates(self.nodes)
+        self.packs = packs and self.distance is not None and self.expr.op.startswith("high_")
         self.register: ir.Value | None = None  # the accumulators of the vector that is emitted, if not in memory
 
     def at(self, rate: str) -> list[Expr]:
@@ -126,37 +131,55 @@ class Epilogue:
                 self.out_row = self.acc_row
 
         if self.at("column") or self.store.ties is not None:
-            for columns in self.vectors(cols):
-                self.rows_of(columns, rows, each_row)
+            for group in self.groups(cols):
+                self.rows_of(group, rows, each_row)
         else:
             with counted(b, c64(0), rows) as r:
                 each_row(r)
-                for columns in self.vectors(cols):
+                for columns in self.vectors(c64(0), cols):
                     self.outputs(columns, self.column(columns))
 
-    def rows_of(self, columns: Columns, rows: ir.Value, each_row: Callable[[ir.Value], None]) -> None:
+    def rows_of(self, group: Sequence[Columns], rows: ir.Value, each_row: Callable[[ir.Value], None]) -> None:
         """Emit the outputs of all rows at these columns, and entries of those that have or may have ties near.
 
         The least distance of each lane in a group of rows says so, for one operation a vector.
         """
-        b, per_column = self.builder, self.column(columns)
+        b, per_column = self.builder, [self.column(columns) for columns in group]
         if self.distance is None or self.band is None:
             with counted(b, c64(0), rows, unroll=False) as r:
                 each_row(r)
-                values = self.outputs(columns, per_column)
-                if self.near is not None:
-                    self.enter(columns, self.entry, values[self.near])
+                for columns, known in zip(group, per_column, strict=True):
+                    values = self.outputs(columns, known)
+                    if self.near is not None:
+                        self.enter(columns, self.entry, values[self.near])
             return
         with b.goto_entry_block():
-            least = b.alloca(vec(I32, self.lanes))
+            least = [b.alloca(vec(I32, self.lanes)) for _ in group]
         with counted(b, c64(0), rows, GROUP) as first:
-            b.store(constant(I32, -1, self.lanes), least)
+            for place in least:
+                b.store(constant(I32, -1, self.lanes), place)
             last = b.add(first, c64(GROUP))
             with counted(b, first, b.select(b.icmp_signed("<", last, rows), last, rows), unroll=False) as r:
                 each_row(r)
-                distance, before = self.outputs(columns, per_column)[self.distance], b.load(least)
-                b.store(b.select(b.icmp_unsigned("<", distance, before), distance, before), least)
-            self.enter(columns, b.shl(first, c64(16)), b.icmp_unsigned("<", b.load(least), per_column[self.band]))
+                found = [self.values(columns, known) for columns, known in zip(group, per_column, strict=True)]
+                for place, values in zip(least, found, strict=True):
+                    b.store(min_u16(b, values[self.distance], b.load(place)), place)
+                self.store_group(group, found)
+            for columns, place, known in zip(group, least, per_column, strict=True):
+                fraction = b.and_(b.load(place), constant(I32, 0xFFFF, self.lanes))
+                self.enter(columns, b.shl(first, c64(16)), b.icmp_signed("<", fraction, known[self.band]))
+
+    def store_group(self, group: Sequence[Columns], found: Sequence[Mapping[Expr, ir.Value]]) -> None:
+        """Store the outputs of a row at these columns: of four vectors the upper halves, saturated together.
+
+        They take 4 operations; to shift, saturate and narrow each vector takes 4 for one.
+        """
+        if len(group) == 1:
+            self.store_vector(group[0], found[0])
+            return
+        b, (fixed,) = self.builder, self.expr.args
+        bytes_ = high_bytes(b, [values[fixed] for values in found], self.store.dtype)
+        replace(group[0], lanes=len(group) * self.lanes).store(bytes_, self.out_row, I8, 1)
 
     def enter(self, columns: Columns, row: ir.Value, found: ir.Value) -> None:
         """Append an entry of these columns where some are found: it is stored anyway, and counted if so."""
@@ -169,11 +192,22 @@ class Epilogue:
         b.store(entry, pointer(b, b.add(self.ties, b.shl(count, c64(3))), I64), align=8)
         b.store(b.add(count, b.zext(b.icmp_unsigned("!=", bits, c64(0)), I64)), self.count)
 
-    def vectors(self, cols: ir.Value) -> Iterator[Columns]:
-        """Emit a loop over whole vectors of columns, then a masked one."""
+    def groups(self, cols: ir.Value) -> Iterator[list[Columns]]:
+        """Emit a loop over groups of PACKED vectors of columns, if they are packed, and loops over single ones."""
+        b, first = self.builder, c64(0)
+        if self.packs:
+            each = PACKED * self.lanes
+            first = b.sub(cols, b.urem(cols, c64(each)))
+            with counted(b, c64(0), first, each) as j:
+                yield [Columns(b, self.lanes, b.add(j, c64(n * self.lanes))) for n in range(PACKED)]
+        for columns in self.vectors(first, cols):
+            yield [columns]
+
+    def vectors(self, first: ir.Value, cols: ir.Value) -> Iterator[Columns]:
+        """Emit a loop over whole vectors of columns from `first` on, then a masked one."""
         b, lanes = self.builder, self.lanes
         whole = b.sub(cols, b.urem(cols, c64(lanes)))
-        with counted(b, c64(0), whole, lanes) as j:
+        with counted(b, first, whole, lanes) as j:
             yield Columns(b, lanes, j)
         if lanes > 1:
             with b.if_then(b.icmp_signed("<", whole, cols)):
@@ -228,12 +262,21 @@ class Epilogue:
 
     def outputs(self, columns: Columns, per_column: Mapping[Expr, ir.Value]) -> dict[Expr, ir.Value]:
         """Compute and store the outputs of the row at these columns; the values of all nodes."""
+        values = self.values(columns, per_column)
+        self.store_vector(columns, values)
+        return values
+
+    def values(self, columns: Columns, per_column: Mapping[Expr, ir.Value]) -> dict[Expr, ir.Value]:
+        """Compute all nodes of the row at these columns."""
         values = {**self.per_row, **per_column}
         emit_nodes(self.builder, self.at("vector"), values, self.lanes, partial(self.leaf, columns))
+        return values
+
+    def store_vector(self, columns: Columns, values: Mapping[Expr, ir.Value]) -> None:
+        """Store the outputs of the row at these columns."""
         dtype = self.store.dtype
         columns.store(narrow(self.builder, values[self.expr], dtype, self.lanes), self.out_row, STORAGE_IR[dtype],
                       STORAGE[dtype].itemsize)
-        return values
 
     def leaf(self, columns: Columns, node: Expr) -> ir.Value:
         """Load the accumulators or a vector operand."""
@@ -253,14 +296,14 @@ def _zero(builder: ir.IRBuilder) -> ir.GlobalVariable:
 
 
 @cache
-def epilogue(store: Store, lanes: int, *, into_acc: bool = False,
-             form: Form = "quick") -> Callable[..., None]:
+def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "quick",
+             packs: bool = False) -> Callable[..., None]:
     """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc, ties) -> count: it writes rows x cols outputs.
 
     The first is (i0, j0). `args` is the address of the argument block; the accumulator of output (r, c) of the block is
     the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16); the last one of a row is masked.
     Nothing outside the operands and outputs is read or written. With `into_acc` the outputs go to where accumulators
-    would lie, and no slot says where.
+    would lie, and no slot says where. `packs` says that the CPU has AVX-512's packuswb.
 
     Of a store with ties the "quick" `form` is right but for groups of GROUP rows and `lanes` columns that it enters in
     `ties`: column << 32 | first row << 16 | other bits, 8 bytes each. The "exact" form enters what is near a tie, with
@@ -271,7 +314,7 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False,
     signature = types.intp(uintp, intp, intp, intp, intp, intp, uintp, intp, intp)
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        made = Epilogue(builder, store, lanes, into_acc, form)
+        made = Epilogue(builder, store, lanes, into_acc, form, packs)
         made.emit(*values)
         return builder.load(made.count)
 

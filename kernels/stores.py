@@ -23,8 +23,8 @@ class Ties:
     `settled` are the nodes that are not the same there, and what they are there. `factors` are what that accumulator
     takes from operands: scale and zero point of the weights, and where sums start.
 
-    Outputs whose `distance` (s32, without sign) is below `band`, which varies by column at most, are those near a tie
-    and few others. Where it is not, nodes may be computed as the other ones of `quick`.
+    Outputs whose `distance` (the lower half of an s32) is below `band`, which varies by column at most, are those near
+    a tie and few others. Where it is not, nodes may be computed as the other ones of `quick`.
     """
 
     near: Expr

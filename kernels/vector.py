@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from graphq.kernels import math  # generated modules name its definitions, too
 from graphq.kernels.expression import Expr, acc, load, lower, walk
-from graphq.kernels.intrinsics import F16, F32, I1, I8, I16, I32, c64, declare, pointer, splat
+from graphq.kernels.intrinsics import F16, F32, I1, I8, I16, I32, I64, c64, declare, pointer, splat
 from graphq.kernels.lookup import look_up
 
 COMPUTE_IR = {"f32": F32, "s32": I32, "bool": I1}
@@ -61,14 +61,27 @@ def _round(b: ir.IRBuilder, lanes: int, x: ir.Value) -> ir.Value:
     return b.call(declare(b, f"llvm.lrint.{suffix}i32.{suffix}f32", result, [x.type]), [x])
 
 
+def min_u16(b: ir.IRBuilder, x: ir.Value, y: ir.Value) -> ir.Value:
+    """Emit the lesser of both halves of s32, without signs."""
+    halves = vec(I16, 2 * (x.type.count if isinstance(x.type, ir.VectorType) else 1))
+    x16, y16 = b.bitcast(x, halves), b.bitcast(y, halves)
+    return b.bitcast(b.select(b.icmp_unsigned("<", x16, y16), x16, y16), x.type)
+
+
+def _high(low: int, high: int, b: ir.IRBuilder, lanes: int, x: ir.Value) -> ir.Value:
+    value = b.ashr(x, constant(I32, 16, lanes))
+    return _pick("<", b, lanes, _pick(">", b, lanes, value, constant(I32, low, lanes)), constant(I32, high, lanes))
+
+
 EMIT: dict[str, Callable[..., ir.Value]] = {
     **{name: partial(_float, name) for name in ("add", "sub", "mul")},
     **{name: partial(_intrinsic, llvm) for name, llvm in
        {"abs": "fabs", "sqrt": "sqrt", "rint": "rint", "floor": "floor", "fma": "fma"}.items()},
     **{name: partial(_compare, sign) for name, sign in
        {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items()},
-    "below": lambda b, lanes, x, y: b.icmp_unsigned("<", x, y),
-    "lower": lambda b, lanes, x, y: b.select(b.icmp_unsigned("<", x, y), x, y),
+    "min_u16": lambda b, lanes, x, y: min_u16(b, x, y),
+    "high_u8": partial(_high, 0, 255),
+    "high_s8": partial(_high, -128, 127),
     "div": lambda b, lanes, x, y: b.fdiv(x, y),
     "neg": lambda b, lanes, x: b.fneg(x),
     "max": partial(_pick, ">"),
@@ -147,6 +160,17 @@ def narrow(builder: ir.IRBuilder, x: ir.Value, dtype: str, lanes: int) -> ir.Val
             kept = builder.select(builder.fcmp_unordered("uno", x, x), c(0x7FC0), kept)
             return builder.trunc(kept, vec(I16, lanes))
     return x
+
+
+def high_bytes(b: ir.IRBuilder, vectors: list[ir.Value], dtype: str) -> ir.Value:
+    """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, as one vector: AVX-512's packs."""
+    words, quads = [b.bitcast(x, vec(I16, 32)) for x in vectors], vec(I64, 8)
+    upper = ir.Constant(vec(I32, 32), list(range(1, 64, 2)))
+    pairs = [b.shuffle_vector(x, y, upper) for x, y in zip(words[::2], words[1::2], strict=True)]
+    name = f"llvm.x86.avx512.pack{'us' if dtype == 'u8' else 'ss'}wb.512"
+    packed = b.bitcast(b.call(declare(b, name, vec(I8, 64), [x.type for x in pairs]), pairs), quads)
+    order = ir.Constant(vec(I32, 8), [0, 2, 4, 6, 1, 3, 5, 7])  # 8 bytes of each pair in turn, as packs leave them
+    return b.bitcast(b.shuffle_vector(packed, packed, order), vec(I8, 64))
 
 
 @dataclass(frozen=True)
