@@ -36,6 +36,12 @@ def store(b: Any, value: Any, address: Any, align: int = 1) -> None:
     b.store(value, pointer(b, address, value.type), align=align)
 
 
+def prefetch(b: Any, address: Any) -> None:
+    """Bring the line of an address, which need not be valid, into the caches."""
+    place = pointer(b, address, I8)
+    b.call(declare(b, "llvm.prefetch.p0", ir.VoidType(), [place.type, I32, I32, I32]), [place, I32(0), I32(3), I32(1)])
+
+
 def shuffle(b: Any, x: Any, y: Any, lanes: Sequence[int]) -> Any:
     """Take the elements `lanes` of the concatenation of the vectors x and y."""
     return b.shuffle_vector(x, y, ir.Constant(vector(I32, len(lanes)), list(lanes)))

@@ -42,7 +42,7 @@ def test_small_m_takes_small_tiles():
 def test_few_columns_take_tall_tiles():
     vnni = isa.level_named("avx512_vnni")
     tiles = [select("matmul", U8, 10_000, n, 36, vnni).tile for n in (1, 16, 24, 32, 48, 64, 96)]
-    assert tiles == [(24, 16)] * 2 + [(12, 32)] * 2 + [(7, 48)] + [(6, 64)] * 2
+    assert tiles == [(24, 16)] * 2 + [(12, 32)] * 2 + [(7, 48), (6, 64), (7, 48)]
 
 
 def test_amx_takes_large_work_and_leaves_single_rows():
