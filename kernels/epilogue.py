@@ -176,6 +176,8 @@ _unary("square", lambda x: x * x)
 _unary("sqrt", lambda x: op("sqrt", x))
 _unary("reciprocal", lambda x: const(1.0) / x)
 _unary("round", lambda x: op("rint", x))
+_unary("floor", lambda x: op("floor", x))
+_unary("ceil", lambda x: op("neg", op("floor", op("neg", x))))
 _unary("exp", math.exp)
 _unary("log", math.log)
 _unary("tanh", math.tanh)
@@ -253,7 +255,13 @@ def _type_cast(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
 
 @_rule("cast")
 def _cast(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
-    return op("to_f32", args[0])
+    """To f32, or from it towards zero, beyond s32 its nearest end, of NaN 0."""
+    x = args[0]
+    if node.attrs["dtype"] == "f32":
+        return op("to_f32", x)
+    inside = op("abs", x) < 2.0**31
+    ends = select(x > 0.0, const(2**31 - 1, "s32"), select(x < 0.0, const(-2**31, "s32"), const(0, "s32")))
+    return select(inside, op("to_s32", select(inside, x, const(0.0))), ends)
 
 
 @_rule("dequantize")
@@ -345,7 +353,8 @@ def refuses(node: Node) -> str | None:
         return f"scales of groups of {list(node.attrs['group_shape'])}"
     if node.op.name == "cast":
         src, dtype = next(node.operands).dtype, node.attrs["dtype"]
-        return None if src.name in INTEGERS and dtype == "f32" else f"kernels do not cast {src} to {dtype}"
+        known = src.name in INTEGERS and dtype == "f32" or (src, dtype) == ("f32", "s32")
+        return None if known else f"kernels do not cast {src} to {dtype}"
     return None
 
 

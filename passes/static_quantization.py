@@ -82,15 +82,17 @@ def _attributes(node: Node, scales: Value, zps: Value | None) -> dict[str, Any]:
 
 
 class ConvIntegerAsConvolution(Rewrite):
-    """cast(conv_integer(x, w, zx?, zw?)) to f32 -> convolution(x - zx, w - zw), both dequantized by 1
+    """cast(conv_integer(x, w, zx?, zw?) + bias?) to f32 -> convolution(x - zx, w - zw) + cast(bias)?
 
-    The sums are exact, and rounded to f32 once, either way.
+    Both are dequantized by 1. The sums are exact, and rounded to f32 once, either way; with a bias also it and their sum,
+    which changes nothing below 2**24 and is within one rounding more beyond.
     """
 
-    def pattern(self, g, x, w, zx, zw):
+    def pattern(self, g, x, w, zx, zw, bias):
         """See the class."""
         forms = ((x, w), (x, w, zx), (x, w, zx, zw), (x, w, None, zw))
-        return g.cast(g.any_of(*(g.conv_integer(*operands, attrs=ANY) for operands in forms)), dtype=f32)
+        sums = g.any_of(*(g.conv_integer(*operands, attrs=ANY) for operands in forms))
+        return g.cast(g.any_of(sums, g.add(sums, bias, attrs=ANY)), dtype=f32)
 
     def check(self, w, zw):
         """Sums must not wrap, and the zero points of the weights be one, or one a channel."""
@@ -102,10 +104,11 @@ class ConvIntegerAsConvolution(Rewrite):
             return f"zero points {zw.type} of the weights"
         return None
 
-    def replace(self, g, x, w, zx, zw, match):
+    def replace(self, g, x, w, zx, zw, bias, match):
         """See the class."""
         attrs = match.node("conv_integer").attrs
-        return g.convolution(_centred(g, x, zx), _centred(g, w, zw), data_format="NCX", weights_format="OIX", **attrs)
+        y = g.convolution(_centred(g, x, zx), _centred(g, w, zw), data_format="NCX", weights_format="OIX", **attrs)
+        return y if bias is None else g.add(y, g.cast(bias, dtype=f32))
 
 
 def _centred(g: Graph, x: Value, zps: Value | None) -> Value:

@@ -7,8 +7,8 @@ from graphq.testing import random_inputs
 
 RNG = np.random.default_rng(11)
 
-UNARY = ["abs", "erf", "exp", "gelu", "hard_swish", "log", "mish", "reciprocal", "relu", "round", "sigmoid", "sqrt",
-         "square", "tanh"]
+UNARY = ["abs", "ceil", "erf", "exp", "floor", "gelu", "hard_swish", "log", "mish", "reciprocal", "relu", "round",
+         "sigmoid", "sqrt", "square", "tanh"]
 BINARY = ["add", "divide", "maximum", "minimum", "multiply", "squared_difference", "subtract"]
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-42, 3e38, -3e38, 0.5, 2.5, 88.0, -104.0],
                    np.float32)
@@ -40,6 +40,19 @@ def test_integers_become_floats(level, dtype):
     g.output(g.multiply(g.cast(g.input("x", shape=x.shape, dtype=dtype), dtype="f32"), np.float32(0.5)))
     y = gq.compile(g, isa=level, strict=True)(x=x)
     np.testing.assert_array_equal(y, x.astype(np.float32) * np.float32(0.5))
+
+
+def test_floats_become_integers_within_a_chain(level):
+    """Towards zero, beyond s32 its nearest end, of NaN 0."""
+    x = np.concatenate([SPECIAL, np.float32([2**31, -2**31, 2**31 - 128, -2**31 - 256, 7.9, -7.9])])
+    g = gq.Graph()
+    v = g.cast(g.floor(g.multiply(g.input("x", shape=x.shape, dtype="f32"), np.float32(1))), dtype="s32")
+    g.output(g.multiply(g.cast(g.add(v, np.int32(5)), dtype="f32"), np.float32(0.5)), name="y")
+    g.output(v, name="v")
+    model = gq.compile(g, isa=level, strict=True)
+    got, want = model(x=x), gq.reference(g, x=x)
+    for name in "vy":
+        np.testing.assert_array_equal(got[name], want[name])
 
 
 @pytest.mark.parametrize("name, attrs", [

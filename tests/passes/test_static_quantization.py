@@ -98,6 +98,25 @@ def test_conv_integer_is_a_convolution(zps, attrs, left):
         }}""")
 
 
+def test_a_bias_of_integers_is_added_to_the_sums():
+    """As ONNX Runtime's older quantiser writes it, computed from the scale of the run."""
+    check_pass(ConvIntegerAsConvolution(), before=f"""
+        graph(x: u8[1,3,4,5], w: s8[2,3,2,2], b: s32[1,2,1,1]) {{
+          %0 = conv_integer(x, w, {ATTRS})
+          %1 = add(b, %0)
+          %2 = cast(%1, dtype=f32)
+          return %2
+        }}""", after=f"""
+        graph(x: u8[1,3,4,5], w: s8[2,3,2,2], b: s32[1,2,1,1]) {{
+          %3 = dequantize(x, scales=[1])
+          %4 = dequantize(w, scales=[1])
+          %5 = convolution(%3, %4, {ATTRS}, data_format="NCX", weights_format="OIX")
+          %6 = cast(b, dtype=f32)
+          %2 = add(%5, %6)
+          return %2
+        }}""")
+
+
 @pytest.mark.parametrize("end", ["return %0", "%1 = cast(%0, dtype=s8)\n return %1",
                                  "%1 = cast(%0, dtype=f32)\n return %1, %0"])
 def test_sums_that_are_needed_as_integers_stay(end):
