@@ -84,8 +84,8 @@ def _attributes(node: Node, scales: Value, zps: Value | None) -> dict[str, Any]:
 class ConvIntegerAsConvolution(Rewrite):
     """cast(conv_integer(x, w, zx?, zw?) + bias?) to f32 -> convolution(x - zx, w - zw) + cast(bias)?
 
-    Both are dequantized by 1. The sums are exact, and rounded to f32 once, either way; with a bias also it and their sum,
-    which changes nothing below 2**24 and is within one rounding more beyond.
+    Both are dequantized by 1. The sums are exact, and rounded to f32 once, either way; with a bias so are it and the
+    total, which changes nothing below 2**24 and is within one rounding more beyond.
     """
 
     def pattern(self, g, x, w, zx, zw, bias):

@@ -13,5 +13,6 @@ from graphq.onnx import (  # noqa: F401
     import_recurrent,
     import_reduce,
     import_shape,
+    import_signal,
     import_transformer,
 )
