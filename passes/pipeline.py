@@ -23,6 +23,7 @@ from graphq.passes.fuse_pool import FusePool
 from graphq.passes.fuse_row import FuseRow
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
 from graphq.passes.rows_last import RowsLast
+from graphq.passes.widen_floats import WidenProducts
 from graphq.rewrite import Pass, Refusal, Rewrite
 from graphq.text import SHORT, to_text
 from graphq.verify import verify
@@ -34,6 +35,7 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     fold_constants,
     fold_scales,
+    WidenProducts(),
     channels_last,
     canonicalise,
     eliminate_common_subexpressions,

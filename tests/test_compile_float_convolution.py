@@ -1,6 +1,7 @@
 """Compiled float convolutions: equal to their formula bit for bit at every level, close to the reference."""
 import numpy as np
 import pytest
+from compiled import AS_WRITTEN
 
 import graphq as gq
 from graphq.kernels.expression import STORAGE
@@ -36,7 +37,7 @@ def build(sizes, channels, columns, kernel, dtype="f32", *, images=1, strides=1,
 
 def check(g, arrays, *, isa=None, threads=1, strict=True):
     """Compiled: one float partition, and the formula's bits but for NaN's; the result and the reference's."""
-    model = gq.compile(g, isa=isa, threads=threads, strict=strict)
+    model = gq.compile(g, isa=isa, threads=threads, strict=strict, passes=AS_WRITTEN)
     assert "1 partition (0 integer), 0 operations outside" in model.explain()
     got, formula, wanted = model(arrays), model.formula(arrays), gq.reference(g, arrays)
     assert got.dtype == formula.dtype == wanted.dtype and got.shape == wanted.shape

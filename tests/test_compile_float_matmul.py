@@ -1,6 +1,7 @@
 """Float matmuls with epilogues: compiled equals the formula bit for bit, and the reference within rounding errors."""
 import numpy as np
 import pytest
+from compiled import AS_WRITTEN
 from float_arrays import float_array
 
 import graphq as gq
@@ -11,7 +12,7 @@ TOLERANCE = {"f32": 1e-5, "bf16": 2e-2, "f16": 2e-3}
 
 def check(g, arrays, **options):
     """Compile strictly and run; the result and the report."""
-    model = gq.compile(g, strict=True, **options)
+    model = gq.compile(g, strict=True, passes=AS_WRITTEN, **options)
     got, formula, wanted = model(arrays), model.formula(arrays), gq.reference(g, arrays)
     assert got.dtype == formula.dtype == wanted.dtype and got.shape == wanted.shape
     nan = np.isnan(got.astype(np.float32)) if got.dtype.kind != "u" else np.zeros(got.shape, bool)

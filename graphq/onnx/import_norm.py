@@ -2,22 +2,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
-from graphq.dtypes import f32
+from graphq.dtypes import bf16, f16, f32
+from graphq.ir import Value
 from graphq.onnx.import_eltwise import one
 from graphq.onnx.import_shape import dims_of
 from graphq.onnx.importer import Call, Outputs, imports
-from graphq.ops.infer import normal_axis
+from graphq.ops.infer import FLOATS, normal_axis
 
 
 @imports("Softmax", "LogSoftmax")
 def softmax(c: Call) -> Outputs:
-    """Along `axis` since version 13; before, over all dimensions from `axis` on."""
+    """Along `axis` since version 13; before, over all dimensions from `axis` on.
+
+    Of narrow floats in f32, rounded once, as ONNX Runtime does; ONNX's function rounds each step.
+    """
     g, x = c.graph, c.input(0)
-    if x.dtype != f32:
-        return None  # ONNX rounds every step to the narrow dtype
+    if x.dtype not in FLOATS:
+        return None
     build = g.softmax if c.node.op_type == "Softmax" else g.log_softmax
     axis = c.attr("axis", -1 if c.version >= 13 else 1)
     if c.version >= 13:
@@ -54,17 +59,27 @@ def layer_normalization(c: Call) -> Outputs:
     """Over the dimensions from `axis` on, statistics in f32."""
     if c.outputs > 1 or c.attr("stash_type", 1) != 1:
         return None
-    gamma = c.input(1)
-    beta = c.optional(2) or c.graph.constant(np.zeros(dims_of(gamma), gamma.dtype.numpy))
-    return c.graph.layer_norm(c.input(0), gamma, beta, keep_stats=False, epsilon=c.attr("epsilon", 1e-5),
-                              begin_norm_axis=c.attr("axis", -1))
+    def normalised(x: Value, gamma: Value, beta: Value | None = None) -> Value:
+        beta = beta or c.graph.constant(np.zeros(dims_of(gamma), gamma.dtype.numpy))
+        return c.graph.layer_norm(x, gamma, beta, keep_stats=False, epsilon=c.attr("epsilon", 1e-5),
+                                  begin_norm_axis=c.attr("axis", -1))
+
+    return _in_f32(c, normalised)
+
+
+def _in_f32(c: Call, build: Callable[..., Value]) -> Value:
+    """`build` of the operands, those of f16 and bf16 in f32 and the result rounded once, as ONNX Runtime does."""
+    g, x = c.graph, c.input(0)
+    if x.dtype not in (bf16, f16):
+        return build(*c.inputs)
+    return g.type_cast(build(*(v if v is None else g.type_cast(v, dtype=f32) for v in c.inputs)), dtype=x.dtype)
 
 
 @imports("InstanceNormalization")
 def instance_normalization(c: Call) -> Outputs:
     """A group normalisation of one channel a group."""
-    return c.graph.group_norm(*(c.input(k) for k in range(3)), groups=dims_of(c.input(0))[1], keep_stats=False,
-                              epsilon=c.attr("epsilon", 1e-5), data_format="NCX")
+    return _in_f32(c, lambda *operands: c.graph.group_norm(
+        *operands, groups=dims_of(c.input(0))[1], keep_stats=False, epsilon=c.attr("epsilon", 1e-5), data_format="NCX"))
 
 
 @imports("GroupNormalization")
@@ -72,8 +87,8 @@ def group_normalization(c: Call) -> Outputs:
     """Since version 21, whose scales are one a channel."""
     if c.version < 21 or c.attr("stash_type", 1) != 1:
         return None
-    return c.graph.group_norm(*(c.input(k) for k in range(3)), groups=c.attr("num_groups"), keep_stats=False,
-                              epsilon=c.attr("epsilon", 1e-5), data_format="NCX")
+    return _in_f32(c, lambda *operands: c.graph.group_norm(
+        *operands, groups=c.attr("num_groups"), keep_stats=False, epsilon=c.attr("epsilon", 1e-5), data_format="NCX"))
 
 
 @imports("RMSNormalization")

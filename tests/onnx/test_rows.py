@@ -74,3 +74,23 @@ def test_functions(op):
 @pytest.mark.parametrize("k", [100, 384, 1536])
 def test_matmul_by_constant_weights(k):
     same_bits([helper.make_node("MatMul", ["x", "w"], ["y"])], normal(7, k), {"w": normal(k, 130, seed=1)})
+
+
+@pytest.mark.parametrize("node", [
+    "Softmax <axis = -1> (x)", "LogSoftmax <axis = -1> (x)", "LayerNormalization (x, g, b)",
+    "LayerNormalization (x, g)", "InstanceNormalization (x, h, h)"])
+def test_rows_of_f16_run_in_kernels(node):
+    """In f32, rounded once."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 40)).astype(np.float16)
+    text = f"net (float16[2, 3, 40] x) => (float16[2, 3, 40] y) {{ y = {node} }}"
+    constants = {"g": np.linspace(0.5, 2, 40), "b": np.linspace(-1, 1, 40), "h": np.ones(3)}
+
+    def loaded(dtype, text):
+        m = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+        m.graph.initializer.extend(onnx.numpy_helper.from_array(v.astype(np.float16).astype(dtype), k) for k, v in constants.items())
+        return gq.load_onnx(m)
+
+    want = gq.reference(loaded(np.float32, text.replace("float16", "float")), x=x.astype(np.float32))
+    got = gq.compile(loaded(np.float16, text), strict=True)(x=x)
+    assert got.dtype == np.float16
+    np.testing.assert_allclose(got.astype(float), want, rtol=1.1e-3, atol=1e-6)

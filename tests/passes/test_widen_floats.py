@@ -1,0 +1,62 @@
+"""Products of f16 become such of f32 between casts; text in and text out, equal bits, and the negatives."""
+import numpy as np
+import pytest
+from compiled import AS_WRITTEN
+
+import graphq as gq
+from graphq.passes.widen_floats import WidenProducts
+from graphq.testing import check_pass
+
+LISTS = "strides=[1,1], pads_begin=[0,0], pads_end=[0,0], dilations=[1,1]"
+
+
+def test_a_matmul_of_constant_weights():
+    check_pass(WidenProducts(), before="""
+        graph(x: f16[8,2]) {
+          %w = constant(value=f16[2,1]{0.5, 3})
+          %b = constant(value=f16[1]{7})
+          %0 = matmul(x, %w, %b)
+          %1 = relu(%0)
+          return %1
+        }""", after="""
+        graph(x: f16[8,2]) {
+          %0 = constant(value=f32[2,1]{0.5, 3})
+          %1 = constant(value=f32[1]{7})
+          %2 = type_cast(x, dtype=f32)
+          %3 = matmul(%2, %0, %1)
+          %4 = type_cast(%3, dtype=f16)
+          %5 = relu(%4)
+          return %5
+        }""")
+
+
+@pytest.mark.parametrize("inputs, nodes", [
+    ("x: f16[7,2]", "%w = constant(value=f16[2,1]{0.5, 3})\n %0 = matmul(x, %w)"),
+    ("x: bf16[8,2]", "%w = constant(value=bf16[2,1]{0.5, 3})\n %0 = matmul(x, %w)"),
+    ("x: f32[8,2]", "%w = constant(value=f32[2,1]{0.5, 3})\n %0 = matmul(x, %w)"),
+    ("x: f16[8,2], w: f16[2,1]", "%0 = matmul(x, w)"),
+    ("x: f16[8,2], b: f16[1]", "%w = constant(value=f16[2,1]{0.5, 3})\n %0 = matmul(x, %w, b)"),
+    ("x: f16[1,2,7,1]", f"%w = constant(value=f16[1,2,1,1]{{1, 2}})\n"
+                        f'%0 = convolution(x, %w, {LISTS}, data_format="NCX", weights_format="OIX")'),
+])
+def test_what_stays(inputs, nodes):
+    check_pass(WidenProducts(), before=f"graph({inputs}) {{\n {nodes}\n return %0\n}}")
+
+
+def test_a_chain_of_layers_has_the_same_bits():
+    """Casts join the layers' kernels; a source that is read twice is cast once."""
+    rng = np.random.default_rng(0)
+    g = gq.Graph()
+    x = y = g.input("x", shape=(1, 16, 9, 7), dtype="f16")
+    for _ in range(2):
+        w = g.constant((rng.standard_normal((16, 16, 3, 3)) / 12).astype(np.float16))
+        y = g.convolution(y, w, g.constant(rng.standard_normal(16).astype(np.float16)), strides=[1, 1],
+                          pads_begin=[1, 1], pads_end=[1, 1], dilations=[1, 1], data_format="NCX", weights_format="OIX")
+        y = g.relu(g.add(y, x))
+    g.output(y, name="y")
+    feed = {"x": rng.standard_normal((1, 16, 9, 7)).astype(np.float16)}
+    models = [gq.compile(g, strict=True, **options) for options in ({}, {"passes": AS_WRITTEN})]
+    got, narrow = (m(feed) for m in models)
+    assert got.tobytes() == narrow.tobytes()
+    np.testing.assert_allclose(got.astype(float), gq.reference(g, feed).astype(float), rtol=4e-3, atol=4e-3)
+    assert "f32f32" in models[0].explain() and "f16f16" in models[1].explain()
