@@ -87,7 +87,8 @@ def test_rows_of_f16_run_in_kernels(node):
 
     def loaded(dtype, text):
         m = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
-        m.graph.initializer.extend(onnx.numpy_helper.from_array(v.astype(np.float16).astype(dtype), k) for k, v in constants.items())
+        narrow = {k: v.astype(np.float16).astype(dtype) for k, v in constants.items()}
+        m.graph.initializer.extend(onnx.numpy_helper.from_array(v, k) for k, v in narrow.items())
         return gq.load_onnx(m)
 
     want = gq.reference(loaded(np.float32, text.replace("float16", "float")), x=x.astype(np.float32))
