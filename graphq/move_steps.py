@@ -29,7 +29,7 @@ def slice_steps(b: PlanBuilder, node: Node) -> None:
         start, _, every = bounds(dims[k], *limits)
         offset += start * strides[k]
         strides[k] *= every
-    if _tiny(node.output.type.nbytes, run_bytes(node.output.type.dims, strides, itemsize)):
+    if is_tiny(node.output.type.nbytes, run_bytes(node.output.type.dims, strides, itemsize)):
         return reference_steps(b, node)
     step = plan_strided_copy(node.output.type.dims, strides, itemsize, threads=b.threads, cache=b.cache)
     run(b, step, {0: Ref(b.of[source], offset), 1: Ref(b.result(node.output))}, [])
@@ -41,7 +41,7 @@ def gather_steps(b: PlanBuilder, node: Node) -> None:
     dims = source.type.dims
     axis = normal_axis(node.attrs["axis"], dims)
     row = prod(dims[axis + 1:]) * source.dtype.itemsize
-    if 0 in (source.type.size, indices.type.size) or _tiny(node.output.type.nbytes, row):
+    if 0 in (source.type.size, indices.type.size) or is_tiny(node.output.type.nbytes, row):
         return reference_steps(b, node)
     step = plan_gather(prod(dims[:axis]), dims[axis], indices.type.size, row, indices.dtype.itemsize,
                        threads=b.threads, cache=b.cache)
@@ -59,6 +59,6 @@ def cast_steps(b: PlanBuilder, node: Node) -> None:
     run(b, step, {0: Ref(b.of[source]), 1: Ref(b.result(node.output))}, [])
 
 
-def _tiny(nbytes: int, row: int) -> bool:
+def is_tiny(nbytes: int, row: int) -> bool:
     """Whether so many bytes are many rows too short for a kernel."""
     return row < SHORT and nbytes > MANY * row

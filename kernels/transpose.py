@@ -275,11 +275,16 @@ def dense(shape: Sequence[int], itemsize: int) -> list[int]:
     return [itemsize * prod(shape[d + 1:]) for d in range(len(shape))]
 
 
-def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> list[Axis]:
-    """The axes of a dense result with these strides in the source, those of 1 left out, neighbours in both as one."""
+def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int,
+           targets: Sequence[int] | None = None) -> list[Axis]:
+    """The axes of a result (None: a dense one) with these strides in the source.
+
+    Those of 1 are left out, neighbours in both are one.
+    """
     axes: list[Axis] = []
-    for size, source, target in zip(reversed(sizes), reversed(strides), reversed(dense(sizes, itemsize)), strict=True):
-        if axes and source == axes[0].source * axes[0].size:
+    targets = dense(sizes, itemsize) if targets is None else targets
+    for size, source, target in zip(reversed(sizes), reversed(strides), reversed(targets), strict=True):
+        if axes and (source, target) == (axes[0].source * axes[0].size, axes[0].target * axes[0].size):
             axes[0] = Axis(size * axes[0].size, axes[0].source, axes[0].target)
         elif size != 1:
             axes.insert(0, Axis(size, source, target))
@@ -333,15 +338,16 @@ def run_bytes(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> in
     return itemsize * (axes[-1].size if axes and axes[-1].source == itemsize else 1)
 
 
-def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: int, *, threads: int = 1,
-                      cache: bool = True) -> Step:
-    """Plan the copy to a dense tensor of `sizes` from elements that lie `strides` bytes apart, backwards too.
+def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: int, *,
+                      targets: Sequence[int] | None = None, threads: int = 1, cache: bool = True) -> Step:
+    """Plan the copy of a tensor of `sizes` from elements that lie `strides` bytes apart, backwards too, or are one.
 
-    The caller fills in word 0, the first element in the source, and 1, the target; they must not overlap.
+    It becomes dense, or its elements lie `targets` bytes apart. The caller fills in word 0, the first element in the
+    source, and 1, that of the target; they must not overlap.
     """
-    axes, nbytes = merged(sizes, strides, itemsize), run_bytes(sizes, strides, itemsize)
-    if nbytes > itemsize:
-        axes.pop()
+    axes, nbytes = merged(sizes, strides, itemsize, targets), itemsize
+    if axes and axes[-1].source == axes[-1].target == itemsize:
+        nbytes *= axes.pop().size
     rows = axes.pop() if axes else Axis(1, 0, 0)
     x = Loops("copying", (), rows.size, nbytes, rows.source, rows.target, tuple(axes))
     return _planned(x, 0 in sizes, threads, cache)

@@ -1,4 +1,6 @@
-"""Move dequantize behind what only picks, repeats or joins elements, so that 8-bit data moves. Numbers do not change.
+"""Move dequantize behind what only picks, repeats or joins elements, quantize before pads, so that 8-bit data moves.
+
+Numbers do not change.
 
 Rewrites for gather, slice, expand, pad and concat, which canonicalise applies beside those for reshapes and transposes;
 with them a dequantize meets the operation that it fuses with, or a quantize that undoes it (`requantize`), and a table
@@ -10,7 +12,7 @@ import numpy as np
 
 from graphq.dtypes import s8, u8
 from graphq.ir import Graph, Node, Value
-from graphq.ops.quant import dequantize
+from graphq.ops.quant import dequantize, quantize
 from graphq.passes.requantize import MULTIPLIES
 from graphq.rewrite import ANY, Match, Rewrite
 
@@ -109,6 +111,27 @@ class PadBeforeDequantize(Rewrite):
         return next((int(q) for q in every[numbers == np.float32(value)]), None)
 
 
+class QuantizeBeforePad(Rewrite):
+    """quantize(pad(y, value=v)) -> pad(quantize(y), value=q), q the integer of v"""
+
+    def pattern(self, g, y):
+        """See the class."""
+        return g.quantize(g.pad(y, attrs=ANY), attrs=ANY)
+
+    def check(self, match: Match) -> str | None:
+        """One scale, and integers."""
+        attrs = match.root.attrs
+        if attrs["qtype"] != "per_tensor":
+            return "quantize has a scale for each channel"
+        return None if attrs["dtype"].kind == "int" else f"{attrs['dtype']} is no integer"
+
+    def replace(self, g: Graph, y: Value, match: Match) -> Value:
+        """See the class."""
+        pad, attrs = match.node("pad").attrs, match.root.attrs
+        value = int(quantize.reference(np.asarray(pad["value"], np.float32), **attrs))
+        return g.pad(g.quantize(y, **attrs), **{**pad, "value": value})
+
+
 class ConcatBeforeDequantize(Rewrite):
     """concat(dequantize(x), dequantize(y), ...) with equal parameters -> dequantize(concat(x, y, ...))
 
@@ -138,4 +161,5 @@ class ConcatBeforeDequantize(Rewrite):
         return g.dequantize(g.concat(*(next(n.operands) for n in nodes), **match.root.attrs), **nodes[0].attrs)
 
 
-MOVES = (GatherBeforeDequantize(), PickBeforeDequantize(), PadBeforeDequantize(), ConcatBeforeDequantize())
+MOVES = (GatherBeforeDequantize(), PickBeforeDequantize(), PadBeforeDequantize(), QuantizeBeforePad(),
+         ConcatBeforeDequantize())

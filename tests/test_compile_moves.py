@@ -122,8 +122,46 @@ def test_casts_of_many_elements(size):
     assert (gq.compile(g, threads=2)(x=x) == (x != 0)).all()
 
 
-def test_casts_of_floats_are_numpys():
-    g = as_dtype("f32", "s32", 4)
+def test_casts_of_floats_to_64_bits_are_numpys():
+    g = as_dtype("f32", "s64", 4)
     model = gq.compile(g)
     assert "1 operation outside" in model.explain() and "NumPy reference" in model.explain()
-    assert model(x=np.float32([1.5, -2.5, np.nan, 1e20])).tolist() == [1, -2, 0, 2**31 - 1]
+    assert model(x=np.float32([1.5, -2.5, np.nan, 1e20])).tolist() == [1, -2, 0, 2**63 - 1]
+
+
+PADS = [  # shape, pads at the beginning, pads at the end
+    ((3, 5), (1, 0), (0, 2)), ((2, 3, 4, 5), (0, 0, 2, 1), (0, 0, 1, 3)), ((4, 5, 6), (1, -2, 2), (2, 1, -3)),
+    ((6,), (3,), (5,)), ((2, 3, 40, 7), (1, 2, 3, 4), (0, 1, 2, 3)), ((3, 4), (0, 0), (0, 0)),
+    ((3, 4), (-1, 0), (-2, 0)),
+]
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+@pytest.mark.parametrize("dtype", ["f32", "u8", "f16", "s64"])
+@pytest.mark.parametrize("shape, begin, end", PADS)
+def test_pads(shape, begin, end, dtype, mode):
+    g = gq.Graph()
+    x = g.input("x", dtype=dtype, shape=shape)
+    g.output(g.pad(x, pads_begin=begin, pads_end=end, mode=mode, value=3), name="y")
+    given = np.random.default_rng(0).integers(0, 100, shape).astype(x.dtype.numpy)
+    for threads in (1, 2):
+        got = gq.compile(g, threads=threads)(x=given)
+        np.testing.assert_array_equal(got, gq.reference(g, x=given))
+        assert got.dtype == given.dtype
+
+
+def test_pads_run_in_kernels():
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(2, 3, 9, 8))
+    y = g.pad(x, pads_begin=[0, 0, 2, 2], pads_end=[0, 0, 2, 2], mode="reflect")
+    g.output(g.expand(g.pad(y, pads_begin=[0, 1, 0, 0], pads_end=[0, 0, 0, 1]), shape=[5, 1, 4, 13, 13]), name="y")
+    gq.compile(g, strict=True)
+
+
+@pytest.mark.parametrize("shape, to", [((1, 4, 1, 9, 8), (2, 4, 3, 9, 8)), ((4, 1), (4, 6)), ((), (3, 2)),
+                                       ((5,), (2, 0, 5)), ((3, 1, 500), (2, 1, 7, 1)), ((2000, 1), (2000, 3))])
+def test_expands(shape, to):
+    g = gq.Graph()
+    g.output(g.expand(g.input("x", dtype="f32", shape=shape), shape=to), name="y")
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    np.testing.assert_array_equal(gq.compile(g)(x=x), gq.reference(g, x=x))

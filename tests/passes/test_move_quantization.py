@@ -8,6 +8,7 @@ from graphq.passes.move_quantization import (
     GatherBeforeDequantize,
     PadBeforeDequantize,
     PickBeforeDequantize,
+    QuantizeBeforePad,
 )
 from graphq.testing import check_pass
 
@@ -87,6 +88,21 @@ def test_pad(parameters, pad, value):
 def test_pad_of_floats_that_are_quantised_stays():
     check(PadBeforeDequantize(), "%0 = dequantize(x, scales=[0.1])\n %1 = pad(%0, pads_begin=[1,0], pads_end=[0,2])\n "
           "return %1", inputs="x: f8_e4m3[4,6]")
+
+
+@pytest.mark.parametrize("pad, moved", [("value=-0.26", "value=0"), ("value=1e30", "value=255"), ("", "value=3"),
+                                        ('mode="reflect", value=9', 'mode="reflect", value=93')])
+def test_quantize_moves_in_front_of_pads(pad, moved):
+    at, scales = "pads_begin=[1,0], pads_end=[0,2]", "dtype=u8, scales=[0.1], zps=[3]"
+    check(QuantizeBeforePad(), f"%0 = pad(x, {at}, {pad})\n %1 = quantize(%0, {scales})\n return %1",
+          f"%0 = quantize(x, {scales})\n %1 = pad(%0, {at}, {moved})\n return %1", inputs="x: f32[4,6]")
+
+
+@pytest.mark.parametrize("end", [
+    'quantize(%0, dtype=u8, qtype="per_channel", axis=0, scales=[0.1,0.2,0.3,0.4,0.5])\n return %1',
+    "quantize(%0, dtype=f8_e4m3, scales=[0.1])\n return %1", "quantize(%0, dtype=u8, scales=[0.1])\n return %1, %0"])
+def test_quantizes_that_stay_behind_pads(end):
+    check(QuantizeBeforePad(), f"%0 = pad(x, pads_begin=[1,0], pads_end=[0,2])\n %1 = {end}", inputs="x: f32[4,6]")
 
 
 JOINED = ("%0 = dequantize(x, scales=[0.1], zps=[3])\n %1 = dequantize(y, {})\n %2 = concat(%0, %1, axis=1)\n "
