@@ -222,8 +222,8 @@ def hard_sigmoid(x: Expr, alpha: Expr, beta: Expr) -> Expr:
 
 @define("f32 -> f32")
 def hard_swish(x: Expr) -> Expr:
-    """x * min(max(x + 3, 0), 6) / 6; NaN at -inf, as the formula says."""
-    return x * minimum(6.0, maximum(0.0, x + 3.0)) / 6.0
+    """x * max(0, min(1, x / 6 + 1/2)), x times f32(1/6); NaN at -inf, as the formula says."""
+    return x * hard_sigmoid(x, const(1 / 6), const(0.5))
 
 
 RANGES = {"s8": (-128, 127), "u8": (0, 255), "s16": (-2**15, 2**15 - 1), "u16": (0, 2**16 - 1)}

@@ -77,5 +77,8 @@ def hard_sigmoid(src: Array, *, alpha: float, beta: float) -> Array:
 @register_op(infer=infer_unary, elementwise=True)
 @in_f32
 def hard_swish(src: Array) -> Array:
-    """`src * min(max(src + 3, 0), 6) / 6` (oneDNN HardSwish). NaN at -inf, as the formula says."""
-    return src * limited(src + np.float32(3), 0, 6) / np.float32(6)
+    """`src * max(0, min(1, src / 6 + 1/2))` (oneDNN HardSwish), as ONNX's function has it, src times f32(1/6).
+
+    NaN at -inf, as the formula says.
+    """
+    return src * limited(src * np.float32(1 / 6) + np.float32(0.5), 0, 1)

@@ -85,7 +85,7 @@ def test_hard_activations_are_their_formulas():
     got = evaluate(math.hard_sigmoid(X, load(1, "f32", "scalar"), load(2, "f32", "scalar")), None, [x, alpha, beta])
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(got, np.clip(alpha * x + beta, np.float32(0), np.float32(1)))
-        expected = x * np.clip(x + np.float32(3), np.float32(0), np.float32(6)) / np.float32(6)
+        expected = x * np.clip(x * np.float32(1 / 6) + np.float32(0.5), np.float32(0), np.float32(1))
     np.testing.assert_array_equal(evaluate(math.hard_swish(X), None, [x]), expected)
 
 

@@ -95,3 +95,7 @@ def test_rows_of_f16_run_in_kernels(node):
     got = gq.compile(loaded(np.float16, text), strict=True)(x=x)
     assert got.dtype == np.float16
     np.testing.assert_allclose(got.astype(float), want, rtol=1.1e-3, atol=1e-6)
+
+
+def test_hard_swish_has_the_bits_of_onnx_s_function():
+    same_bits([helper.make_node("HardSwish", ["x"], ["y"])], normal(7, 5000))

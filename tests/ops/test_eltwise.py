@@ -49,7 +49,7 @@ def test_values(run, float_dtype, name, attrs, function, ulp):
     if ulp == 0 or float_dtype != "f32":
         with np.errstate(all="ignore"):
             want = want.astype(dtype)
-    # x + 3 rounds in f32: near x = -3 that is an absolute error, not a relative one
+    # x / 6 + 1/2 rounds in f32: near x = -3 that is an absolute error, not a relative one
     rtol = ulp * 2e-7 if float_dtype == "f32" else 0
     np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=ulp * 1e-7)
 
