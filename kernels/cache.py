@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any
 
 from graphq.errors import KernelError
-from graphq.kernels import codegen, isa
+from graphq.kernels import codegen, compiling, isa
 from graphq.kernels.jit import Deferred
 from graphq.kernels.linker import link
 
@@ -76,6 +76,7 @@ class Function:
 
     def __call__(self, *args: int) -> None:
         """Call it by way of ctypes: for tests and self-tests."""
+        compiling.finish()
         ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * len(args))(self.address)(*args)
 
 
@@ -120,6 +121,8 @@ def exported(**intrinsics: Deferred) -> None:
 def load(kind: str, source: str, cache: bool = True) -> Module:
     """Give the module of this text, made at most once per process; `kind` (an identifier) begins its name.
 
+    Its functions have addresses, but may be called after `compiling.finish` only.
+
     `SPEED = 3` in the text asks for more optimisation, for the innermost loops of kernels.
 
     With `cache=False` a module that is not loaded yet is compiled in memory: no file is read or written.
@@ -129,7 +132,7 @@ def load(kind: str, source: str, cache: bool = True) -> Module:
     name = f"{kind}_{_digest(source)}"
     with _lock:
         if name not in _modules:
-            linked = _from_folder(name, source) if cache else _compiled(name, source)[1]
+            linked = _from_folder(name, source) if cache else _compiled(name, source)
             _modules[name] = Module(name, {k: Function(address) for k, address in linked.items()})
         return _modules[name]
 
@@ -168,13 +171,15 @@ def _from_folder(name: str, source: str) -> dict[str, int]:
             return found
     except OSError:
         pass
-    code, found = _compiled(name, source, str(path))
-    try:
-        _write(path, source.encode())
-        _write(objects, code + hashlib.sha256(code).digest())
-    except OSError as error:  # full disk, folder gone
-        log.warning("kernel cache %s cannot be used: %s", path.parent, error)
-    return found
+
+    def keep(code: bytes) -> None:
+        try:
+            _write(path, source.encode())
+            _write(objects, code + hashlib.sha256(code).digest())
+        except OSError as error:  # full disk, folder gone
+            log.warning("kernel cache %s cannot be used: %s", path.parent, error)
+
+    return _compiled(name, source, str(path), keep)
 
 
 def _linked(path: Path) -> dict[str, int] | None:
@@ -194,19 +199,21 @@ def _linked(path: Path) -> dict[str, int] | None:
     return found
 
 
-def _compiled(name: str, source: str, filename: str | None = None) -> tuple[bytes, dict[str, int]]:
-    """Run the module's text, compile the functions that it marks, and load them: the object code, and addresses."""
+def _compiled(name: str, source: str, filename: str | None = None,
+              keep: compiling.Keep = lambda code: None) -> dict[str, int]:
+    """Run the module's text, and begin to compile the functions that it marks: their addresses."""
+    compiling.prepare()
     module = ModuleType(f"graphq_kernels.{name}")
     filename = filename or f"<{name}>"
     _marked.clear()
     try:
         exec(compile(source, filename, "exec"), module.__dict__)
-        code = codegen.object_code(_marked, getattr(module, "SPEED", 2))
+        request = codegen.request(_marked, getattr(module, "SPEED", 2))
     finally:
         _marked.clear()
-    found = link(code)
+    found = compiling.begin(request, keep)
     _count(compiled=len(found))
-    return code, found
+    return found
 
 
 def _count(compiled: int = 0, loaded: int = 0) -> None:
@@ -294,12 +301,14 @@ def _files() -> list[Path]:
 
 def info() -> Info:
     """Say where the cache is and how much it holds."""
+    compiling.finish()
     files = _files()
     return Info(folder(), sum(p.suffix == ".py" for p in files), sum(p.stat().st_size for p in files))
 
 
 def clear() -> int:
     """Remove the cache's files, and no others; the number of modules removed. Loaded modules stay usable."""
+    compiling.finish()
     removed = 0
     for path in _files():
         path.unlink(missing_ok=True)

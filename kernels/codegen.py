@@ -1,13 +1,15 @@
-"""From the functions of a kernel module to object code: Numba types and lowers them, LLVM makes the code.
+"""From the functions of a kernel module to one module of LLVM's IR: Numba types and lowers them.
 
 Numba would link the code into memory, with wrappers that raise Python exceptions, which block functions cannot. Here
-its IR becomes one position-independent object without them, which `linker` loads, now and in later processes.
+its IR becomes one position-independent object without them (`backend`), which `linker` loads, now and in later
+processes.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from graphq.kernels.backend import Request, Target
 from graphq.kernels.jit import Deferred
 
 Marked: TypeAlias = tuple[Callable[..., None], Sequence[str]] | Deferred
@@ -25,43 +27,23 @@ define void @"{name}"({parameters}) {{
 """
 
 
-def object_code(functions: Functions, speed: int) -> bytes:
-    """Compile functions to one object file, in which they are global under their names.
+def request(functions: Functions, speed: int) -> Request:
+    """Type and lower functions to one module, in which they are global under their names.
 
     `speed` is LLVM's level of optimisation: at 3 it unrolls loops more, which can double the time that it takes.
     """
-    code: bytes = target_machine().emit_object(whole_module(functions, speed))
-    return code
-
-
-def whole_module(functions: Functions, speed: int) -> Any:
-    """Give LLVM's module of the functions, optimised; nothing else can be seen from outside."""
-    import llvmlite.binding as llvm
-
     whole, *others = (_emitted(name, x) if isinstance(x, Deferred) else _lowered(name, *x)
                       for name, x in functions.items())
     for other in others:
         whole.link_in(other)
-    for x in (*whole.functions, *whole.global_variables):
-        if not x.is_declaration and x.name not in functions:
-            x.linkage = "internal"
-    builder = llvm.create_pass_builder(target_machine(), llvm.create_pipeline_tuning_options(speed_level=speed))
-    unused = llvm.create_new_module_pass_manager()
-    unused.add_global_dead_code_eliminate_pass()  # what is written for Python's sake
-    unused.run(whole, builder)
-    builder.getModulePassManager().run(whole, builder)
-    return whole
+    return Request(whole.as_bitcode(), tuple(functions), speed, _target())
 
 
-def target_machine() -> Any:
-    """LLVM's code generator for this machine, with the features that Numba compiles for."""
-    import llvmlite.binding as llvm
-
+def _target() -> Target:
+    """Give this machine, with the features that Numba compiles for."""
     from graphq.kernels.frontend import contexts
 
-    triple, cpu, features = contexts()[1].codegen().magic_tuple()
-    return llvm.Target.from_triple(triple).create_target_machine(
-        cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small")
+    return Target(*contexts()[1].codegen().magic_tuple())
 
 
 def _emitted(name: str, intrinsic: Deferred) -> Any:

@@ -11,6 +11,7 @@ import ctypes
 import mmap
 import platform
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphq.errors import KernelError
@@ -26,6 +27,7 @@ _STUB_BYTES = 16
 _MOST = 1 << 26  # bytes of a module; the largest have some 10,000
 
 _kept: list[object] = []  # code stays where it is for as long as the process lives
+_gates: dict[int, int] = {}  # addresses of gates, and of what they read
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,37 @@ class _Symbol:
     section: int
     value: int
     seen: bool  # from outside
+
+
+class Gates:
+    """Functions of a module that is not compiled yet: jumps to where they will be. Calls before `open` end the process.
+
+    The jumps are in a page of code, what they read in one of data.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        page = mmap.PAGESIZE * -(-len(names) * _STUB_BYTES // mmap.PAGESIZE)
+        self._room = mmap.mmap(-1, 2 * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
+                               prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(self._room))
+        self.addresses = {name: base + k * _STUB_BYTES for k, name in enumerate(names)}
+        self._places = {name: page + 8 * k for k, name in enumerate(names)}
+        _gates.update({self.addresses[name]: base + place for name, place in self._places.items()})
+        for k in range(len(names)):
+            at = k * _STUB_BYTES
+            self._room[at:at + 6] = _STUB[:2] + struct.pack("<i", page + 8 * k - at - 6)
+        _protect(base, page)
+        _kept.append(self._room)
+
+    def open(self, found: Mapping[str, int]) -> None:
+        """Let the functions be those at the addresses that `link` gave."""
+        for name, place in self._places.items():
+            struct.pack_into("<Q", self._room, place, found[name])
+
+
+def behind(address: int) -> int:
+    """The address of a function, where `address` may be that of its gate, which is open."""
+    return ctypes.c_uint64.from_address(_gates[address]).value if address in _gates else address
 
 
 def link(data: bytes) -> dict[str, int]:

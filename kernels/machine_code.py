@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from graphq.errors import KernelError
+from graphq.kernels import compiling
+from graphq.kernels.linker import behind
 
 NONE, P66, F3, F2 = range(4)  # the mandatory prefix, numbered as `pp` of VEX and EVEX
 _LEGACY, _0F, _0F38, _0F3A = range(4)  # opcode maps, numbered as in VEX and EVEX
@@ -194,7 +196,8 @@ def instructions(address: int) -> Iterator[Instruction]:
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         raise KernelError(f"machine code of {platform.machine()} is not understood")
-    ranges = _generated()
+    compiling.finish()
+    address, ranges = behind(address), _generated()
 
     def room(at: int) -> int:
         return next((r.end - at for r in ranges if r.begin <= at < r.end), 0)

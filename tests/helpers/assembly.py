@@ -3,7 +3,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from graphq.kernels import cache, codegen
+from graphq.kernels import backend, cache, codegen
 
 
 @contextmanager
@@ -13,12 +13,14 @@ def recorded() -> Iterator[dict[str, str]]:
     compiled = cache._compiled
 
     def record(name, *rest):
-        def object_code(functions, speed):
-            whole, machine = codegen.whole_module(functions, speed), codegen.target_machine()
-            texts[name] = machine.emit_assembly(whole.clone())
-            return machine.emit_object(whole)
+        made = codegen.request
 
-        with patch.object(codegen, "object_code", object_code):
+        def request(functions, speed):
+            asked = made(functions, speed)
+            texts[name] = backend.machine(asked.target).emit_assembly(backend.optimised(asked))
+            return asked
+
+        with patch.object(codegen, "request", request):
             return compiled(name, *rest)
 
     with patch.object(cache, "_compiled", record):

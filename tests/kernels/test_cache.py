@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphq.kernels import cache
+from graphq.errors import KernelError
+from graphq.kernels import backend, cache, compiling
 
 SOURCE = '''"""A kernel that writes its index."""
 from graphq.kernels.cache import block, function
@@ -35,7 +36,8 @@ def twice(x, target):
 _CHILD = """
 import json, sys
 import numpy as np
-from graphq.kernels import cache
+from graphq.errors import KernelError
+from graphq.kernels import backend, cache, compiling
 from graphq.kernels.intrinsics import HEADER_WORDS
 module = cache.load("test", sys.stdin.read())
 out = np.zeros(3, np.int32)
@@ -197,3 +199,51 @@ def test_a_defect_in_a_module_is_its_own_error(folder):
             cache.load("test", "1 / 0\n")
     with pytest.raises(ValueError, match="lower-case identifier"):
         cache.load("../test", "")
+
+
+def test_gates_open_when_the_code_is_there(folder):
+    """Addresses stand before the code is made; the file is written when it is."""
+    module = cache.load("test", SOURCE.format(value=11))
+    address = module.twice.address
+    compiling.finish()
+    assert list(folder.glob("test_*.o")) and module.twice.address == address
+    assert twice(module) == 42
+
+
+@pytest.mark.parametrize("command", ["false", "no such program", sys.executable])
+def test_without_a_worker_modules_are_compiled_here(folder, monkeypatch, command):
+    """The command ends at once, does not exist, or answers nothing."""
+    worker = compiling._Worker()
+    monkeypatch.setattr(compiling, "_worker", worker)
+    monkeypatch.setattr(compiling.sys, "executable", command)
+    monkeypatch.setattr(compiling.backend, "__file__", os.devnull)
+    monkeypatch.setattr(compiling, "in_background", lambda: True)
+    assert twice(cache.load("test", SOURCE.format(value=12))) == 42
+    worker.stop()
+
+
+def test_on_one_cpu_modules_are_compiled_at_once(folder, monkeypatch):
+    monkeypatch.setattr(compiling.os, "sched_getaffinity", lambda process: {0})
+    assert not compiling.in_background()
+    cache.load("test", SOURCE.format(value=13))
+    assert list(folder.glob("test_*.o"))
+
+
+def test_what_llvm_refuses_stays_refused(monkeypatch):
+    """A function whose gate is closed cannot be called, then or later."""
+    monkeypatch.setattr(compiling, "_jobs", [])
+    request = backend.Request(b"no bitcode", ("f",), 2, backend.Target("x86_64-unknown-linux-gnu", "generic", ""))
+    compiling.begin(request, lambda code: None)
+    for _ in range(2):
+        with pytest.raises((KernelError, RuntimeError)):
+            compiling.finish()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12, of its threads
+def test_a_fork_makes_what_its_parent_had_begun(folder):
+    module = cache.load("test", SOURCE.format(value=14))
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if twice(module) == 42 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert twice(module) == 42

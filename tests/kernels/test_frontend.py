@@ -4,7 +4,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from graphq.kernels import cache
+from graphq.kernels import cache, compiling
 from graphq.kernels.intrinsics import FUNCTIONS
 
 HEAD = """
@@ -42,6 +42,7 @@ def test_exported_intrinsics_are_called_by_a_table():
     table = np.array([module.LOAD.address, module.STORE.address], np.int64)
     args = np.zeros(FUNCTIONS + 1, np.int64)
     args[0], args[FUNCTIONS] = 17, table.ctypes.data
+    compiling.finish()
     assert load(args.ctypes.data) == 17
     text = HEAD + "give = outer(0)\n@block\ndef BLOCK(args, index):\n    store_s64(args + 8, give(args) + index)\n"
     cache.load("front", text, cache=False).BLOCK(args.ctypes.data, 5)

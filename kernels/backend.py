@@ -1,0 +1,123 @@
+"""LLVM's half of compilation: from the IR of a kernel module to its object code, in any process.
+
+As a script it does so for another process (`compiling`): it answers one request after another, until its input ends or
+it has had none for a while. It imports nothing of graphq, and LLVM is half of the time that a kernel takes to compile.
+"""
+from __future__ import annotations
+
+import os
+import select
+import signal
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+IDLE_SECONDS = 10
+_SIZES = struct.Struct("<QQ")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A CPU, by LLVM's names."""
+
+    triple: str
+    cpu: str
+    features: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """A module to compile: its bitcode, the functions that are seen from outside, and LLVM's level of optimisation."""
+
+    bitcode: bytes
+    names: tuple[str, ...]
+    speed: int
+    target: Target
+
+    def pack(self) -> bytes:
+        """As a message for `serve`."""
+        import json
+
+        rest = asdict(self)
+        del rest["bitcode"]
+        head = json.dumps(rest).encode()
+        return _SIZES.pack(len(head), len(self.bitcode)) + head + self.bitcode
+
+
+def machine(target: Target) -> Any:
+    """LLVM's code generator of a target."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small")
+
+
+def optimised(request: Request) -> Any:
+    """Give LLVM's module, optimised; nothing but its names can be seen from outside."""
+    import llvmlite.binding as llvm
+
+    module = llvm.parse_bitcode(request.bitcode)
+    for x in (*module.functions, *module.global_variables):
+        if not x.is_declaration and x.name not in request.names:
+            x.linkage = "internal"
+    builder = llvm.create_pass_builder(machine(request.target),
+                                       llvm.create_pipeline_tuning_options(speed_level=request.speed))
+    unused = llvm.create_new_module_pass_manager()
+    unused.add_global_dead_code_eliminate_pass()  # what is written for Python's sake
+    unused.run(module, builder)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def object_code(request: Request) -> bytes:
+    """Compile a module to an object file."""
+    code: bytes = machine(request.target).emit_object(optimised(request))
+    return code
+
+
+def answer(message: bytes) -> tuple[bool, bytes]:
+    """What `serve` wrote: whether there is object code, and it or what went wrong."""
+    return message[:1] == b"1", message[1:]
+
+
+def serve(source: int, target: int) -> None:
+    """Answer requests from one file descriptor on another."""
+    import json
+
+    for head, bitcode in _requests(source):
+        try:
+            facts = json.loads(head)
+            facts |= {"bitcode": bitcode, "names": tuple(facts["names"]), "target": Target(**facts["target"])}
+            message = b"1" + object_code(Request(**facts))
+        except Exception as error:  # whatever it is, it is the other process's to tell
+            message = b"0" + f"{type(error).__name__}: {error}".encode()
+        data = struct.pack("<Q", len(message)) + message
+        while data:
+            data = data[os.write(target, data):]
+
+
+def _requests(source: int) -> Iterator[tuple[bytes, bytes]]:
+    while select.select([source], [], [], IDLE_SECONDS)[0]:
+        sizes = read(source, _SIZES.size)
+        if len(sizes) < _SIZES.size:
+            return
+        head, bitcode = _SIZES.unpack(sizes)
+        yield read(source, head), read(source, bitcode)
+
+
+def read(source: int, size: int) -> bytes:
+    """Read so many bytes, or fewer where the input ends."""
+    parts, left = [], size
+    while left and (part := os.read(source, min(left, 1 << 20))):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process's to act upon
+    serve(sys.stdin.fileno(), sys.stdout.fileno())
