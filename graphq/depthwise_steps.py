@@ -46,7 +46,8 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         step = depthwise_float.plan_depthwise(lowered.store, c.a_dtype, c.windows, tile, space.n, space.batch, space.m,
                                               b.level, **options)
         more = depthwise_float.table(c.windows, tile)
-    block = c.windows.block(np.full(c.windows.pixel_bytes, c.pad & 0xFF, np.uint8), more)
+    padding = np.broadcast_to((c.padding & 0xFF).astype(np.uint8), c.windows.pixel_bytes)
+    block = c.windows.block(padding, more)
     header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(padding_block(b, node, c, block)),
               pixels.WEIGHTS: Ref(weights)}
     if lowered.literal is not None:

@@ -114,6 +114,11 @@ class Convolution:
         """The number in the padding, which stands for 0."""
         return 0
 
+    @property
+    def padding(self) -> np.ndarray:
+        """The same, or one for each input channel."""
+        return np.asarray(self.pad)
+
     def phases(self, view: Windows) -> Iterator[Phase]:
         """The phases of `view`, which are its windows or make the same sums."""
         if self.filter.transposed:
@@ -135,7 +140,7 @@ class Convolution:
             part = np.zeros((self.images, pixels, groups, columns), out.dtype)
             step = max(1, CHUNK // max(1, taps * groups * channels))
             for image, first in product(range(self.images), range(0, pixels if taps else 0, step)):
-                rows = phase.windows.gather(x[image:image + 1], self.pad, slice(first, first + step))
+                rows = phase.windows.gather(x[image:image + 1], self.padding, slice(first, first + step))
                 rows = rows.reshape(rows.shape[1], taps, groups, channels).transpose(2, 0, 1, 3)
                 part[image, first:first + step] = self.sums(rows, factors).transpose(1, 0, 2)
             out[(slice(None), *phase.outputs)] = part.reshape(self.images, *phase.counts, groups, columns)
@@ -148,7 +153,10 @@ class Convolution:
 
 @dataclass(frozen=True, eq=False)
 class IntegerConvolution(Convolution):
-    """A convolution of u8 and s8, and their zero points; `b_zp` is one number, or one an output channel."""
+    """A convolution of u8 and s8, and their zero points; `b_zp` is one number, or one an output channel.
+
+    So is `a_zp` of the depthwise kernel, whose output channels read one input channel each.
+    """
 
     integer: ClassVar[bool] = True
     a_zp: Numbers
@@ -166,8 +174,14 @@ class IntegerConvolution(Convolution):
 
     @property
     def pad(self) -> int:
-        """The zero point; 0 where it is known when it runs only, and filled in then."""
-        return 0 if self.a_zp.data is None else int(self.a_zp.data)
+        """The zero point; 0 where it is known when it runs only, and filled in then, or where there are several."""
+        return 0 if self.a_zp.data is None or self.a_zp.shape else int(self.a_zp.data)
+
+    @property
+    def padding(self) -> np.ndarray:
+        """The zero point, or that of each input channel."""
+        data = self.a_zp.data
+        return data[::self.filter.columns] if data is not None and data.ndim else np.asarray(self.pad)
 
     def matrix(self, w: np.ndarray) -> np.ndarray:
         """w - zw [groups, taps, channels, columns]: s32, or w itself where zw is 0 and w is s8."""
@@ -186,7 +200,7 @@ class IntegerConvolution(Convolution):
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """As of any convolution, with the zero point that it runs with."""
-        return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs))), inputs)
+        return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs), self.a_zp.shape)), inputs)
 
     def literal_sums(self, inputs: Sequence[np.ndarray], places: np.ndarray, literal: Literal) -> np.ndarray:
         """The literal sums of the outputs of these flat indices, f32."""
@@ -219,7 +233,7 @@ class IntegerConvolution(Convolution):
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
         """Exact in f64, as they are below 2**31."""
         groups, pixels, *_, columns = *rows.shape, w.shape[-1]
-        x = rows.reshape(groups, pixels, -1).astype(np.float64) - self.pad
+        x = rows.reshape(groups, pixels, -1).astype(np.float64) - self.padding.reshape(-1, 1, 1)
         return (x @ w.reshape(groups, -1, columns).astype(np.float64)).astype(np.int32)
 
 
@@ -275,7 +289,7 @@ def lower_convolution(body: Graph, constants: Arrays, *, compensate: bool = Fals
 def _literal(c: IntegerConvolution, scales: tuple[Numbers, Numbers], data: np.ndarray | None) -> LiteralSums | None:
     """The literal sums: of a transposed convolution those of every tap's channels, one after another."""
     taps, channels = c.windows.taps, c.filter.channels
-    if taps > MOST_TAPS:
+    if taps > MOST_TAPS or scales[0].shape:
         return None
     pixels = c.windows.pixels
     order: Order
@@ -303,15 +317,15 @@ def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvo
     """The integer convolution, and the scales of both operands."""
     left, right = quantised_operands(node)
     a, b = (next(n.operands) for n in (left, right))
-    if left.attrs["qtype"] != "per_tensor":
-        raise Unsupported(f"the source is quantised per channel along axis {left.attrs['axis']}: its scale would stand "
-                          "inside the sum")
     columns = (node.output.type.dims[-1],)
-    a_zp, b_zp = zero_points_of(left, body, constants, ()), zero_points_of(right, body, constants, columns)
+    a_scale, a_zp = _of_source(left, _filter(node, b.type.dims), body, constants)
+    b_zp = zero_points_of(right, body, constants, columns)
     if b_zp.data is None:
         raise Unsupported("the zero points of the weights are not constant")
     c = IntegerConvolution(**_geometry(body, node, a, b), a_zp=a_zp, b_zp=np.atleast_1d(b_zp.data).astype(np.int32))
     _check_scales(right, c.filter)
+    if a_scale.shape and not c.depthwise:
+        raise Unsupported(_INSIDE.format(left.attrs["axis"]))
     weights = constants[c.b]
     if weights is None and (c.b_zp.any() or c.b_dtype == "u8") and not c.depthwise:
         raise Unsupported("the weights are u8 or have zero points, and are not constant")
@@ -322,7 +336,22 @@ def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvo
 
     refuse_overflow(c.windows.taps * c.filter.channels, reach(c.a_dtype, a_zp), reach(c.b_dtype, b_zp),
                     None if weights is None else absolute)
-    return c, (scales_of(left, body, constants, ()), scales_of(right, body, constants, columns))
+    return c, (a_scale, scales_of(right, body, constants, columns))
+
+
+_INSIDE = "the source is quantised per channel along axis {}: its scale would stand inside the sum"
+
+
+def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[Numbers, Numbers]:
+    """Scale and zero point of the source; one an output channel where each reads one input channel."""
+    if left.attrs["qtype"] == "per_tensor":
+        return scales_of(left, body, constants, ()), zero_points_of(left, body, constants, ())
+    axis = left.attrs["axis"]
+    if left.op.name != "dequantize" or not filter.multiplier or axis % len(filter.dims) != len(filter.dims) - 1:
+        raise Unsupported(_INSIDE.format(axis))
+    scales = left.attrs["scales"]
+    scale, zp = (np.repeat(x, filter.columns) for x in (scales, left.attrs["zps"] or [0] * len(scales)))
+    return known(scale, scale.shape, "f32"), known(zp, zp.shape)
 
 
 def _filter(node: Node, dims: tuple[int, ...]) -> Filter:

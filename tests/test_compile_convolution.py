@@ -14,7 +14,8 @@ def numbers(rng, shape, dtype):
 
 
 def build(sizes, channels, columns, kernel, *, images=1, strides=1, pads=0, dilations=1, groups=1, x="u8", w="s8",
-          x_zp=120, w_zps=0, constant=True, op="convolution", epilogue=None, out="u8", pads_end=None, **attrs):
+          x_zp=120, w_zps=0, constant=True, op="convolution", epilogue=None, out="u8", pads_end=None, x_scales=None,
+          **attrs):
     """A quantised convolution and its inputs; numbers stand for one value a spatial axis."""
     rng = np.random.default_rng(len(sizes) + channels + 10 * columns)
     lists = {"strides": strides, "pads_begin": pads, "pads_end": pads if pads_end is None else pads_end,
@@ -35,9 +36,10 @@ def build(sizes, channels, columns, kernel, *, images=1, strides=1, pads=0, dila
     quantised = {"qtype": "per_channel", "axis": axis, "scales": rng.uniform(1e-4, 9e-4, columns).tolist(),
                  "zps": [w_zps] * columns} if many > 1 else {"scales": [4e-4], "zps": [w_zps]}
     bias = g.constant(rng.standard_normal(columns).astype(np.float32), name="b")
-    y = getattr(g, op)(g.dequantize(source, scales=[0.02], zps=[x_zp]), g.dequantize(weights, **quantised), bias,
-                       **lists, groups=groups, data_format="NXC", weights_format="IOX" if transposed else "OIX",
-                       **attrs)
+    given = {"scales": [0.02], "zps": [x_zp]} if x_scales is None else \
+        {"qtype": "per_channel", "axis": -1, "scales": x_scales, "zps": x_zp}
+    y = getattr(g, op)(g.dequantize(source, **given), g.dequantize(weights, **quantised), bias, **lists, groups=groups,
+                       data_format="NXC", weights_format="IOX" if transposed else "OIX", **attrs)
     if epilogue is not None:
         y = epilogue(g, y, arrays, rng)
     g.output(g.quantize(y, dtype=out, scales=[0.05], zps=[3]), name="y")
@@ -233,3 +235,22 @@ def test_depthwise_weights_that_are_not_constant(level):
                       pads_end=[1, 1], dilations=[1, 1], groups=21)
     g.output(g.quantize(y, dtype="s8", scales=[0.05]), name="y")
     check(g, {"x": numbers(rng, (2, 5, 4, 21), "s8"), "w": numbers(rng, (3, 3, 1, 21), "u8")}, isa=level)
+
+
+@pytest.mark.parametrize("x", ["u8", "s8"])
+@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("constant", [True, False])
+def test_depthwise_sources_with_a_scale_for_each_channel(level, x, columns, constant):
+    """Each output channel reads one input channel, whose zero point is its padding, too."""
+    low = -128 if x == "s8" else 0
+    scales, zps = np.linspace(0.004, 0.04, 40).tolist(), [low + 6 * k for k in range(40)]
+    options = dict(groups=40, pads=1, strides=[1, 2], x=x, x_scales=scales, x_zp=zps, constant=constant)
+    for threads in (1, 2):
+        check(*build((9, 11), 40, columns, (3, 3), **options), isa=level, threads=threads)
+
+
+def test_sources_with_a_scale_for_each_channel_that_are_summed_up_stay_floats():
+    g, arrays = build((5, 6), 8, 8, (3, 3), groups=2, x_scales=[0.01 * k + 0.01 for k in range(8)], x_zp=[3] * 8)
+    model = gq.compile(g)
+    assert "0 integer" in model.explain() and "its scale would stand inside the sum" in model.explain()
+    assert np.abs(model(arrays).astype(int) - gq.reference(g, arrays)).max() <= 1
