@@ -18,19 +18,17 @@ def stft(c: Call) -> Outputs:
     Of f32, real or complex; sums of products instead of a fast transform, so within the rounding errors of f32.
     """
     x, g = c.input(0), c.graph
-    window = known(c, 2).astype(np.float64) if c.has(2) else None
     if x.shape is not None and len(x.shape) == 2:  # as ONNX Runtime takes it
         x = g.static_reshape(x, shape=[0, -1, 1], special_zero=True)
     if x.dtype != f32 or x.shape is None or len(x.shape) != 3 or x.shape[2] is None or not (c.has(2) or c.has(3)):
         return None
-    length = int(known(c, 3).reshape(())) if c.has(3) else len(window if window is not None else ())
-    if window is None or len(window) != length:
-        if window is not None:
-            c.refuse(f"the window must have the frame's length {length}, got {len(window)}")
-        window = np.ones(length)
+    length = int(known(c, 3).reshape(())) if c.has(3) else known(c, 2).size
     bins = length // 2 + 1 if c.attr("onesided", 1) else length
-    if 2 * bins * length > MOST:
+    if length < 1 or 2 * bins * length > MOST:
         return None
+    window = known(c, 2).astype(np.float64) if c.has(2) else np.ones(length)
+    if window.shape != (length,):
+        c.refuse(f"the window must have the frame's length {length}, got {list(window.shape)}")
     angle = 2 * np.pi / length * (np.outer(np.arange(bins), np.arange(length)) % length)
     cosines, sines = np.cos(angle) * window, np.sin(angle) * window
     real, imaginary = (cosines, -sines), (sines, cosines)  # of a sample's real and of its imaginary part

@@ -5,7 +5,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import graphq as gq
-from graphq.errors import GraphError
+from graphq.errors import GraphError, GraphqError
 
 rng = np.random.default_rng(2)
 
@@ -51,5 +51,12 @@ def test_a_signal_without_a_last_dimension():
 
 
 def test_a_window_of_another_length():
-    with pytest.raises(GraphError, match="STFT 'y': the window must have the frame's length 16, got 20"):
+    with pytest.raises(GraphError, match="STFT 'y': the window must have the frame's length 16, got .20."):
         gq.load_onnx(model([1, 47, 1], 5, window(20), 16))
+
+
+@pytest.mark.parametrize("length", [0, -1, 2**40])
+def test_frames_of_no_use_are_graphq_errors(length):
+    m = model([1, 47, 1], 5, length=length)
+    with pytest.raises(GraphqError):
+        gq.compile(gq.load_onnx(m))(x=np.zeros((1, 47, 1), np.float32))
