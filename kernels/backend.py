@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 IDLE_SECONDS = 10
-_SIZES = struct.Struct("<QQ")
+SIZE, _SIZES = struct.Struct("<Q"), struct.Struct("<QQ")
 
 
 @dataclass(frozen=True)
@@ -79,23 +79,18 @@ def object_code(request: Request) -> bytes:
     return code
 
 
-def answer(message: bytes) -> tuple[bool, bytes]:
-    """What `serve` wrote: whether there is object code, and it or what went wrong."""
-    return message[:1] == b"1", message[1:]
-
-
 def serve(source: int, target: int) -> None:
-    """Answer requests from one file descriptor on another."""
+    """Answer requests from one file descriptor on another: sizes and object code, none where something went wrong."""
     import json
 
     for head, bitcode in _requests(source):
         try:
             facts = json.loads(head)
             facts |= {"bitcode": bitcode, "names": tuple(facts["names"]), "target": Target(**facts["target"])}
-            message = b"1" + object_code(Request(**facts))
-        except Exception as error:  # whatever it is, it is the other process's to tell
-            message = b"0" + f"{type(error).__name__}: {error}".encode()
-        data = struct.pack("<Q", len(message)) + message
+            code = object_code(Request(**facts))
+        except Exception:  # whatever it is, the other process tries itself, and tells
+            code = b""
+        data = SIZE.pack(len(code)) + code
         while data:
             data = data[os.write(target, data):]
 
@@ -120,4 +115,4 @@ def read(source: int, size: int) -> bytes:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process's to act upon
-    serve(sys.stdin.fileno(), sys.stdout.fileno())
+    serve(sys.stdin.fileno(), int(sys.argv[1]))

@@ -9,14 +9,12 @@ from __future__ import annotations
 import atexit
 import os
 import platform
-import struct
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graphq.errors import KernelError
 from graphq.kernels import backend
 from graphq.kernels.backend import Request
 from graphq.kernels.linker import Gates, link
@@ -64,6 +62,7 @@ class _Worker:
 
     def __init__(self) -> None:
         self.process: Popen[bytes] | None = None
+        self.answers = -1
 
     def start(self) -> None:
         """Start the process, if there is none; it ends by itself when it is idle."""
@@ -72,13 +71,21 @@ class _Worker:
         if self.process is not None and self.process.poll() is not None:
             self.stop()
         if self.process is None:
-            command = [sys.executable, "-P", str(Path(backend.__file__))]  # -P: math.py beside it is not Python's
-            self.process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, bufsize=0)
+            self.answers, theirs = os.pipe()  # its output may have what a sitecustomize prints
+            command = [sys.executable, "-P", str(Path(backend.__file__)), str(theirs)]  # math.py there is not Python's
+            try:
+                self.process = Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, bufsize=0, pass_fds=[theirs])
+            except OSError:
+                os.close(self.answers)
+                raise
+            finally:
+                os.close(theirs)
 
     def stop(self) -> None:
         """End the process, which its input's end tells to."""
         if self.process is not None:
-            with self.process:  # closes the pipes, and waits
+            with self.process:  # closes the pipe, and waits
+                os.close(self.answers)
                 self.process = None
 
     def compile(self, request: Request) -> bytes:
@@ -86,26 +93,24 @@ class _Worker:
         for _ in range(2):  # it may end between two requests
             try:
                 self.start()
-                return self.ask(request)
+                if (code := self.ask(request)) is not None:
+                    return code
+                break
             except OSError:
                 self.stop()
         return backend.object_code(request)
 
-    def ask(self, request: Request) -> bytes:
-        """Send a request, and wait for the answer."""
-        assert self.process is not None and self.process.stdin is not None and self.process.stdout is not None
+    def ask(self, request: Request) -> bytes | None:
+        """Send a request, and wait for the answer; None where LLVM refuses it or cannot be imported there."""
+        assert self.process is not None and self.process.stdin is not None
         data = memoryview(request.pack())
         while data:
             data = data[self.process.stdin.write(data):]
-        source = self.process.stdout.fileno()
-        size = backend.read(source, 8)
-        message = backend.read(source, struct.unpack("<Q", size)[0]) if len(size) == 8 else b""
-        if not message:
+        size = backend.read(self.answers, backend.SIZE.size)
+        if len(size) < backend.SIZE.size:
             raise OSError("the process ended")
-        good, rest = backend.answer(message)
-        if not good:
-            raise KernelError(f"LLVM refuses a kernel: {rest.decode(errors='replace')}")
-        return rest
+        code = backend.read(self.answers, backend.SIZE.unpack(size)[0])
+        return code or None
 
 
 _worker = _Worker()
@@ -164,7 +169,7 @@ def begin(request: Request, keep: Keep) -> dict[str, int]:
 def finish() -> None:
     """Compile what still has to wait for its turn, the last ones first, and wait for the rest.
 
-    Raises KernelError for what LLVM refuses, each time: such functions cannot be called.
+    Raises what LLVM refuses, each time: such functions cannot be called.
     """
     with _lock:
         jobs = list(_jobs)
