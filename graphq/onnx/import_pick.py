@@ -84,3 +84,10 @@ def trilu(c: Call) -> Outputs:
     """The diagonal is a constant, 0 when absent."""
     k = int(known(c, 1).reshape(())) if c.has(1) else 0
     return c.graph.trilu(c.input(0), upper=bool(c.attr("upper", 1)), k=k)
+
+
+@imports("NonMaxSuppression")
+def non_max_suppression(c: Call) -> Outputs:
+    """How many boxes there are is known when it runs."""
+    return c.graph.non_max_suppression(*(c.optional(k) for k in range(5)),
+                                       center_point_box=bool(c.attr("center_point_box", 0)))

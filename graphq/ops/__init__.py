@@ -6,6 +6,7 @@ from graphq.ops import (
     control,
     conv,
     conv_transpose,
+    detect,
     dropout,
     dynamic_quant,
     eltwise,
@@ -28,6 +29,6 @@ from graphq.ops import (
     threshold,
 )
 
-__all__ = ["binary", "cast", "constant", "control", "conv", "conv_transpose", "dropout", "dynamic_quant", "eltwise",
-           "integer", "interpolate", "linear_quant", "logic", "matmul", "move", "norm", "normalise", "onnx_node",
-           "pick", "pool", "quant", "recurrent", "reduce", "shape", "structure", "threshold"]
+__all__ = ["binary", "cast", "constant", "control", "conv", "conv_transpose", "detect", "dropout", "dynamic_quant",
+           "eltwise", "integer", "interpolate", "linear_quant", "logic", "matmul", "move", "norm", "normalise",
+           "onnx_node", "pick", "pool", "quant", "recurrent", "reduce", "shape", "structure", "threshold"]

@@ -70,8 +70,8 @@ ALL = os.environ.get("GRAPHQ_ONNX_NODES") == "all"
 QUANTIZATION = ("convinteger", "dequantizelinear", "dynamicquantizelinear", "matmulinteger", "qlinearconv",
                 "qlinearmatmul", "quantizelinear")
 SAMPLE = ("add", "batch_normalization", "clip", "compress", "concat", "conv", "convtranspose", "flatten", "gather",
-          "gemm", "globalaveragepool", "gru", "identity", "if_", "loop", "lstm", "matmul", "nonzero", "rnn", "scan",
-          "slice", "split", "squeeze", "string_concat", "unique", "where")
+          "gemm", "globalaveragepool", "gru", "identity", "if_", "loop", "lstm", "matmul", "nonmaxsuppression",
+          "nonzero", "rnn", "scan", "slice", "split", "squeeze", "string_concat", "unique", "where")
 
 
 @pytest.mark.parametrize("module", QUANTIZATION)
