@@ -256,7 +256,7 @@ def test_an_absent_optional_operand_leaves_no_trace(g, x):
     (lambda g, x: g.quantize(x, dtype="u8", scales=[0.1], zps=[1.5]), "attribute 'zps' must be of type int, got 1.5"),
     (lambda g, x: g.quantize(x, dtype="u8", scales=[0.1], zps=[1, 2]), "zps must be as many as scales, got 2 and 1"),
     (lambda g, x: g.quantize(x, dtype="f8_e4m3", scales=[0.1], zps=[1]), "zps must be absent for f8_e4m3"),
-    (lambda g, x: g.quantize(x, dtype="f32", scales=[0.1]), "dtype must be s8, u8, f8_e4m3 or f8_e5m2, got f32"),
+    (lambda g, x: g.quantize(x, dtype="f32", scales=[0.1]), "dtype must be s8, u8, f8_e4m3, f8_e5m2, s16 or u16, got f32"),
     (lambda g, x: g.dequantize(x, scales=[0.1]), "'src' must be s8, u8"),
     (lambda g, x: g.matmul(x, x), r"matmul\(x: f32\[2,3\], x: f32\[2,3\]\): k must agree, got 3 and 2"),
     (lambda g, x: g.add(x, np.zeros(2, np.float32)), r"add\(x: f32\[2,3\], f32\[2\]\): shapes .* do not"),
