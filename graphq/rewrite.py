@@ -59,7 +59,7 @@ class Rewrite:
     """The pattern, built with `g` from the variables."""
 
     check: Callable[..., str | None] = lambda self: None
-    """A reason to refuse a match, or None."""
+    """A reason to refuse a match, "" where that is nothing to report, or None."""
 
     replace: Callable[..., Value]
     """The value that takes the place of the root, of the same type; nodes are added in front of the root."""
@@ -147,8 +147,9 @@ class _Application:
                 return True
             if not isinstance(reason, str):
                 raise GraphError(f"{self.rewrite.name}.check must return a reason or None, got {reason!r}")
-            if refused is None or len(m.nodes) > refused[0]:
-                refused = len(m.nodes), lambda reason=reason: reason
+            depth = len(m.nodes) if reason else 0
+            if refused is None or depth > refused[0]:
+                refused = depth, lambda reason=reason: reason
         if self.explain:
             self._miss(node, *(refused or (self.matcher.depth, self.matcher.reason)))
         return False

@@ -325,6 +325,14 @@ def test_no_near_miss_without_a_likeness():
     assert FuseBias().apply(parse("graph(x: f32[4]) {\n %0 = relu(x)\n return %0\n}")) == (0, [])
 
 
+def test_a_check_may_refuse_without_a_report():
+    class Never(FuseBias):
+        def check(self):
+            return ""
+
+    assert Never().apply(parse(MATMUL)) == (0, [])
+
+
 def test_one_refusal_for_each_reason():
     g = graph("%0 = matmul(x, y)\n %1 = relu(%0)\n %2 = tanh(%1)\n return %2")
 
