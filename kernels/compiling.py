@@ -12,6 +12,8 @@ import platform
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,89 +21,92 @@ from graphq.kernels import backend
 from graphq.kernels.backend import Request
 from graphq.kernels.linker import Gates, link
 
-if TYPE_CHECKING:  # 20 ms to import, which a process that compiles nothing saves
-    from concurrent.futures import ThreadPoolExecutor
+if TYPE_CHECKING:  # 10 ms to import, which a process that compiles nothing saves
     from subprocess import Popen
 
 Keep = Callable[[bytes], None]
 
 
+@dataclass(eq=False)
 class _Job:
-    """A module that is being compiled, by the thread that claims it first."""
+    """A module that is being compiled. A thread has `taken` it, or one that `finish` runs in will."""
 
-    def __init__(self, request: Request, keep: Keep) -> None:
-        self.request, self.keep, self.gates = request, keep, Gates(request.names)
-        self.reset()
+    request: Request
+    keep: Keep
+    gates: Gates = field(init=False)
+    taken: bool = False
+    refused: bool = False
+    """Whether the worker did not compile it."""
 
-    def reset(self) -> None:
-        """Let it be claimed."""
-        self.claimed, self.done = threading.Lock(), threading.Event()
-        self.error: Exception | None = None
-
-    def run(self, compiled: Callable[[Request], bytes]) -> None:
-        """Compile it and open its gates, unless another thread does."""
-        if not self.claimed.acquire(blocking=False):
-            return
-        try:
-            code = compiled(self.request)
-            self.gates.open(link(code))
-            self.keep(code)
-        except Exception as error:  # for those who wait
-            self.error = error
-        self.done.set()
-
-    def wait(self) -> None:
-        """Wait until it is compiled; raises what went wrong, each time."""
-        self.done.wait()
-        if self.error is not None:
-            raise self.error
+    def __post_init__(self) -> None:
+        self.gates = Gates(self.request.names)
 
 
 class _Worker:
-    """The process, started when there is work for it; one thread uses it."""
+    """The process, started when there is work for it; one thread uses it, and it ends by itself when it is idle."""
 
     def __init__(self) -> None:
         self.process: Popen[bytes] | None = None
         self.answers = -1
+        self.works: bool | None = None  # not known before its first answer
 
-    def start(self) -> None:
-        """Start the process, if there is none; it ends by itself when it is idle."""
+    def start(self) -> bool:
+        """Start the process, if there is none; whether there is one."""
         from subprocess import DEVNULL, PIPE, Popen
 
         if self.process is not None and self.process.poll() is not None:
             self.stop()
-        if self.process is None:
+        if self.process is None and self.works is not False:
             self.answers, theirs = os.pipe()  # its output may have what a sitecustomize prints
-            command = [sys.executable, "-P", str(Path(backend.__file__)), str(theirs)]  # math.py there is not Python's
+            flag = "-I" if sys.flags.isolated else "-P"  # either way, math.py beside the script is not Python's
+            command = [sys.executable, flag, str(Path(backend.__file__)), str(theirs)]
             try:
                 self.process = Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, bufsize=0, pass_fds=[theirs])
             except OSError:
                 os.close(self.answers)
-                raise
             finally:
                 os.close(theirs)
+        return self.process is not None
 
     def stop(self) -> None:
-        """End the process, which its input's end tells to."""
+        """End the process."""
         if self.process is not None:
+            self.process.kill()
             with self.process:  # closes the pipe, and waits
-                os.close(self.answers)
-                self.process = None
+                self.forget()
 
-    def compile(self, request: Request) -> bytes:
-        """Give the object code; if the process cannot, this one does."""
-        for _ in range(2):  # it may end between two requests
-            try:
-                self.start()
-                if (code := self.ask(request)) is not None:
-                    return code
+    def close(self) -> None:
+        """End the process for good."""
+        self.works = False
+        self.stop()
+
+    def forget(self) -> None:
+        """Close what leads to the process, which another one waits for."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+            os.close(self.answers)
+            self.process.returncode = self.process.returncode or 0
+            self.process = None
+
+    def compile(self, request: Request) -> bytes | None:
+        """Give the object code; None where there is no process, or LLVM refuses the module or cannot be imported there.
+
+        A process that ended between two requests is started anew, once; one that ended before its first answer is not.
+        """
+        for _ in range(2):
+            if not self.start():
                 break
+            try:
+                code = self.ask(request)
+                self.works = True
+                return code
             except OSError:
                 self.stop()
-        return backend.object_code(request)
+                self.works = self.works or False
+        return None
 
     def ask(self, request: Request) -> bytes | None:
-        """Send a request, and wait for the answer; None where LLVM refuses it or cannot be imported there."""
+        """Send a request, and wait for the answer."""
         assert self.process is not None and self.process.stdin is not None
         data = memoryview(request.pack())
         while data:
@@ -109,36 +114,26 @@ class _Worker:
         size = backend.read(self.answers, backend.SIZE.size)
         if len(size) < backend.SIZE.size:
             raise OSError("the process ended")
-        code = backend.read(self.answers, backend.SIZE.unpack(size)[0])
-        return code or None
+        return backend.read(self.answers, backend.SIZE.unpack(size)[0]) or None
 
 
 _worker = _Worker()
-_threads: ThreadPoolExecutor | None = None
-_jobs: list[_Job] = []
-_lock = threading.Lock()
-
-
-def _executor() -> ThreadPoolExecutor:
-    global _threads
-    from concurrent.futures import ThreadPoolExecutor
-
-    if _threads is None:
-        _threads = ThreadPoolExecutor(1, "graphq-compiling")
-    return _threads
+_jobs: list[_Job] = []  # that are not done
+_changed = threading.Condition()
+_running = False  # whether there is a thread for the worker
 
 
 def _forked() -> None:
-    """Forget threads and the process, which are the parent's, and what they were at."""
-    global _worker, _threads, _lock
-    _worker, _threads, _lock = _Worker(), None, threading.Lock()
+    """Forget the thread and the process, which are the parent's, and what was under way."""
+    global _worker, _changed, _running
+    _worker.forget()
+    _worker, _changed, _running = _Worker(), threading.Condition(), False
     for job in _jobs:
-        if not job.done.is_set():
-            job.reset()
+        job.taken = False
 
 
 os.register_at_fork(after_in_child=_forked)
-atexit.register(lambda: _worker.stop())
+atexit.register(lambda: _worker.close())
 
 
 def in_background() -> bool:
@@ -150,7 +145,7 @@ def in_background() -> bool:
 def prepare() -> None:
     """Start the worker, while this process imports Numba."""
     if in_background():
-        _executor().submit(_worker.start)
+        _serve()
 
 
 def begin(request: Request, keep: Keep) -> dict[str, int]:
@@ -160,9 +155,9 @@ def begin(request: Request, keep: Keep) -> dict[str, int]:
         keep(code)
         return link(code)
     job = _Job(request, keep)
-    with _lock:
+    with _changed:
         _jobs.append(job)
-    _executor().submit(job.run, _worker.compile)
+    _serve()
     return job.gates.addresses
 
 
@@ -171,12 +166,58 @@ def finish() -> None:
 
     Raises what LLVM refuses, each time: such functions cannot be called.
     """
-    with _lock:
-        jobs = list(_jobs)
-    for job in reversed(jobs):
-        job.run(backend.object_code)
-    for job in jobs:
-        job.wait()
-    if jobs:
-        with _lock:
-            _jobs[:] = [job for job in _jobs if job not in jobs]
+    while _jobs:
+        with _changed:
+            job = next((x for x in reversed(_jobs) if not x.taken), None)
+            if job is None:
+                if _jobs:
+                    _changed.wait()
+                continue
+            job.taken = True
+        _compile(job, backend.object_code)
+
+
+def _compile(job: _Job, compiled: Callable[[Request], bytes | None]) -> None:
+    """Compile a job that this thread has taken; where that fails, it can be taken again."""
+    done = False
+    try:
+        code = compiled(job.request)
+        if code is not None:
+            job.gates.open(link(code))
+            job.keep(code)
+            done = True
+    finally:
+        with _changed:
+            if done:
+                _jobs.remove(job)
+            else:
+                job.taken, job.refused = False, True
+            _changed.notify_all()
+
+
+def _serve() -> None:
+    """See to it that a thread gives jobs to the worker; where none can be started, `finish` does them all."""
+    global _running
+    with _changed:
+        if _running:
+            return
+        _running = True
+    try:
+        threading.Thread(target=_work, args=(_worker, _changed), name="graphq-compiling", daemon=True).start()
+    except RuntimeError:  # no more threads, or the main one has ended
+        _running = False
+
+
+def _work(worker: _Worker, changed: threading.Condition) -> None:
+    """Give jobs to the worker until there are none. LLVM is never called here: a fork would keep its lock."""
+    global _running
+    worker.start()
+    while True:
+        with changed:
+            job = next((x for x in _jobs if not (x.taken or x.refused)), None)
+            if job is None:
+                _running = False
+                return
+            job.taken = True
+        with suppress(Exception):  # `finish` tries again, and tells
+            _compile(job, worker.compile)

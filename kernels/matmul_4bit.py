@@ -33,7 +33,7 @@ from graphq.kernels.intrinsics import (
 )
 from graphq.kernels.jit import njit, types
 from graphq.kernels.matmul import tile_source
-from graphq.kernels.matmul_vector import FLIP, Products, vnni, widened
+from graphq.kernels.matmul_vector import Products, vnni, widened
 from graphq.kernels.pack import LINE, PANEL, panel_count
 from graphq.kernels.pack_4bit import GROUP, GROUPS, LINES, ZERO_POINTS
 from graphq.kernels.registry import Kernel, register_kernel
@@ -50,22 +50,16 @@ class Unpacked:
 
     products: Products
     spread: Callable[..., Any]
-    fill: int
-    """A byte of activations that counts as 0."""
 
 
 def unpacked_vnni(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
     """Multiply by vpdpbusd."""
-    return Unpacked(vnni(a_dtype, lanes, emulated), lambda b, x: b.bitcast(x, vector(I32, lanes)), _fill(a_dtype))
+    return Unpacked(vnni(a_dtype, lanes, emulated), lambda b, x: b.bitcast(x, vector(I32, lanes)))
 
 
 def unpacked_widened(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
     """Multiply by vpmaddwd."""
-    return Unpacked(widened(a_dtype, lanes, emulated), lambda b, x: b.sext(x, vector(I16, 2 * lanes)), _fill(a_dtype))
-
-
-def _fill(a_dtype: str) -> int:
-    return FLIP & 0xFF if a_dtype == "s8" else 0
+    return Unpacked(widened(a_dtype, lanes, emulated), lambda b, x: b.sext(x, vector(I16, 2 * lanes)))
 
 
 def partial_group(b: Any, address: Any, count: Any, fill: int) -> Any:
@@ -111,7 +105,9 @@ class _Tile:
             with Loop(b, b.ashr(at(b, rest, 3), c64(2)), loop.values) as last:  # mostly no turn
                 done = b.mul(last.k, c64(4))
                 count = smaller(b, b.sub(rest, done), c64(4))
-                x = [partial_group(b, at(b, source, first, done), count, self.how.fill) for source in self.sources]
+                assert self.how.products.silent is not None
+                fill = self.how.products.silent
+                x = [partial_group(b, at(b, source, first, done), count, fill) for source in self.sources]
                 last.update(self.multiply(x, here, done, last.values))
             self.settle(groups.k, last.values)
 

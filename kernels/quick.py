@@ -218,6 +218,12 @@ class Quick:
         for r, *_, far in taken:
             half = np.maximum(half, far if r.width is None else far + r.width)
         half = np.ceil(half / STEP) * STEP
+        with np.errstate(over="ignore"):  # what is infinite is near
+            return self.quantizes(taken, half, stored)
+
+    def quantizes(self, taken: Sequence[tuple[Rounding, Expr, bool, Affine | None, np.ndarray]], half: np.ndarray,
+                  stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
+        """What `make` gives, of the roundings that are `taken`, with bands of one width."""
         distance, pairs = None, []
         for k, (r, plain, is_relu, sum_, _) in enumerate(taken):
             lo, shift = math.RANGES[r.dtype][0], offset(r.zps, half)

@@ -303,7 +303,7 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     The first is (i0, j0). `args` is the address of the argument block; the accumulator of output (r, c) of the block is
     the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16); the last one of a row is masked.
     Nothing outside the operands and outputs is read or written. With `into_acc` the outputs go to where accumulators
-    would lie, and no slot says where. `packs` says that the CPU has AVX-512's packuswb.
+    would lie, and no slot says where. `packs` says that the CPU has AVX-512's packuswb and packsswb.
 
     Of a store with ties the "quick" `form` is right but for groups of GROUP rows and `lanes` columns that it enters in
     `ties`: column << 32 | first row << 16 | other bits, 8 bytes each. The "exact" form enters what is near a tie, with

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -208,16 +209,71 @@ def test_gates_open_when_the_code_is_there(folder):
     assert twice(module) == 42
 
 
+@pytest.fixture
+def request_(folder, monkeypatch):
+    """What is asked of the worker for a module."""
+    asked = []
+    monkeypatch.setattr(compiling, "begin", lambda request, keep: asked.append(request) or {})
+    monkeypatch.setattr(cache, "_modules", {})
+    cache.load("test", SOURCE.format(value=12), cache=False)
+    return asked[0]
+
+
+@pytest.fixture
+def worker():
+    made = compiling._Worker()
+    yield made
+    made.close()
+
+
+def test_the_worker_makes_the_same_code(request_, worker):
+    """Also when the process ended after an answer."""
+    here = backend.object_code(request_)
+    assert worker.compile(request_) == here
+    worker.process.kill()
+    worker.process.wait()
+    assert worker.compile(request_) == here
+    assert worker.compile(replace(request_, bitcode=b"none")) is None
+
+
 @pytest.mark.parametrize("command", ["false", "no such program", sys.executable])
-def test_without_a_worker_modules_are_compiled_here(folder, monkeypatch, command):
+def test_a_worker_that_cannot_work_is_not_started_again(request_, worker, monkeypatch, command):
     """The command ends at once, does not exist, or answers nothing."""
-    worker = compiling._Worker()
-    monkeypatch.setattr(compiling, "_worker", worker)
     monkeypatch.setattr(compiling.sys, "executable", command)
     monkeypatch.setattr(compiling.backend, "__file__", os.devnull)
+    assert [worker.compile(request_), worker.compile(request_)] == [None, None]
+    assert worker.process is None
+
+
+def test_without_a_worker_modules_are_compiled_here(folder, monkeypatch):
     monkeypatch.setattr(compiling, "in_background", lambda: True)
+    monkeypatch.setattr(compiling._Worker, "compile", lambda self, request: None)
     assert twice(cache.load("test", SOURCE.format(value=12))) == 42
-    worker.stop()
+
+
+def test_without_threads_modules_are_compiled_here(folder, monkeypatch):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(compiling, "in_background", lambda: True)
+    with monkeypatch.context() as m:
+        m.setattr(compiling.threading.Thread, "start", start)
+        module = cache.load("test", SOURCE.format(value=15))
+    assert twice(module) == 42
+
+
+def test_an_interrupt_leaves_the_work_to_the_next_call(folder, monkeypatch):
+    monkeypatch.setattr(compiling, "in_background", lambda: True)
+    monkeypatch.setattr(compiling._Worker, "compile", lambda self, request: None)
+
+    def interrupted(request):
+        raise KeyboardInterrupt
+
+    module = cache.load("test", SOURCE.format(value=16))
+    with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
+        m.setattr(compiling.backend, "object_code", interrupted)
+        compiling.finish()
+    assert twice(module) == 42
 
 
 def test_on_one_cpu_modules_are_compiled_at_once(folder, monkeypatch):
@@ -230,6 +286,7 @@ def test_on_one_cpu_modules_are_compiled_at_once(folder, monkeypatch):
 def test_what_llvm_refuses_stays_refused(monkeypatch):
     """A function whose gate is closed cannot be called, then or later."""
     monkeypatch.setattr(compiling, "_jobs", [])
+    monkeypatch.setattr(compiling, "in_background", lambda: True)
     request = backend.Request(b"no bitcode", ("f",), 2, backend.Target("x86_64-unknown-linux-gnu", "generic", ""))
     compiling.begin(request, lambda code: None)
     for _ in range(2):
