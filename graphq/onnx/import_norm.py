@@ -3,27 +3,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from graphq.dtypes import bf16, f16, f32
-from graphq.ir import Value
+from graphq.ir import Graph, Value
 from graphq.onnx.import_eltwise import one
 from graphq.onnx.import_shape import dims_of
 from graphq.onnx.importer import Call, Outputs, imports
-from graphq.ops.infer import FLOATS, normal_axis
+from graphq.ops.infer import normal_axis
 
 
 @imports("Softmax", "LogSoftmax")
 def softmax(c: Call) -> Outputs:
     """Along `axis` since version 13; before, over all dimensions from `axis` on.
 
-    Of narrow floats in f32, rounded once, as ONNX Runtime does; ONNX's function rounds each step.
+    Of f16 the steps of ONNX's function, each rounded; of bf16 ONNX's reference rounds the sum after each element.
     """
     g, x = c.graph, c.input(0)
-    if x.dtype not in FLOATS:
+    if x.dtype not in (f16, f32):
         return None
-    build = g.softmax if c.node.op_type == "Softmax" else g.log_softmax
+    is_log = c.node.op_type == "LogSoftmax"
+    build = partial(_in_steps, g, is_log) if x.dtype != f32 else g.log_softmax if is_log else g.softmax
     axis = c.attr("axis", -1 if c.version >= 13 else 1)
     if c.version >= 13:
         return build(x, axis=axis)
@@ -54,11 +56,20 @@ def mean_variance_normalization(c: Call) -> Outputs:
     return g.divide(g.subtract(x, mean), g.add(deviation, one(x, 1e-9)))
 
 
+def _in_steps(g: Graph, is_log: bool, x: Value, *, axis: int) -> Value:
+    """Softmax or LogSoftmax as ONNX defines them by other operators."""
+    less = g.subtract(x, g.reduce_max(x, axes=[axis], keep_dims=True))
+    powers = g.exp(less)
+    total = g.reduce_sum(powers, axes=[axis], keep_dims=True)
+    return g.subtract(less, g.log(total)) if is_log else g.divide(powers, total)
+
+
 @imports("LayerNormalization")
 def layer_normalization(c: Call) -> Outputs:
     """Over the dimensions from `axis` on, statistics in f32."""
     if c.outputs > 1 or c.attr("stash_type", 1) != 1:
         return None
+
     def normalised(x: Value, gamma: Value, beta: Value | None = None) -> Value:
         beta = beta or c.graph.constant(np.zeros(dims_of(gamma), gamma.dtype.numpy))
         return c.graph.layer_norm(x, gamma, beta, keep_stats=False, epsilon=c.attr("epsilon", 1e-5),

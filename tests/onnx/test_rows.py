@@ -77,9 +77,8 @@ def test_matmul_by_constant_weights(k):
 
 
 @pytest.mark.parametrize("node", [
-    "Softmax <axis = -1> (x)", "LogSoftmax <axis = -1> (x)", "LayerNormalization (x, g, b)",
-    "LayerNormalization (x, g)", "InstanceNormalization (x, h, h)"])
-def test_rows_of_f16_run_in_kernels(node):
+    "LayerNormalization (x, g, b)", "LayerNormalization (x, g)", "InstanceNormalization (x, h, h)"])
+def test_normalisations_of_f16_run_in_kernels(node):
     """In f32, rounded once."""
     x = np.random.default_rng(0).standard_normal((2, 3, 40)).astype(np.float16)
     text = f"net (float16[2, 3, 40] x) => (float16[2, 3, 40] y) {{ y = {node} }}"
@@ -95,6 +94,22 @@ def test_rows_of_f16_run_in_kernels(node):
     got = gq.compile(loaded(np.float16, text), strict=True)(x=x)
     assert got.dtype == np.float16
     np.testing.assert_allclose(got.astype(float), want, rtol=1.1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+@pytest.mark.parametrize("opset", [11, 17])
+def test_softmax_of_f16_rounds_each_step(op, opset):
+    """As ONNX's function has them; of version 11 over the last two dimensions together."""
+    text = f"net (float16[5, 6, 40] x) => (float16[5, 6, 40] y) {{ y = {op} <axis = 1> (x) }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {text}')
+    x = np.random.default_rng(0).standard_normal((5, 6, 40)).astype(np.float16)
+    less = x - x.max((1, 2) if opset == 11 else 1, keepdims=True)
+    powers = np.exp(less)
+    total = powers.sum((1, 2) if opset == 11 else 1, dtype=np.float32, keepdims=True).astype(np.float16)
+    want = powers / total if op == "Softmax" else less - np.log(total)
+    got = gq.compile(gq.load_onnx(model), strict=True)(x=x)
+    assert got.dtype == np.float16
+    np.testing.assert_array_equal(got, want)
 
 
 def test_hard_swish_has_the_bits_of_onnx_s_function():
