@@ -121,7 +121,7 @@ class Graph:
             raise GraphError(f"add_node takes an Op (see graphq.op.lookup), got {op!r}")
         where = op.name if name is None else f"{op.name} '{name}'"
         given = [self._operand(x, where) for x in operands]
-        while given and given[-1] is None:
+        while given and given[-1] is None and not op.variadic:
             given.pop()
         types = [_type_of(x) for x in given]
         try:

@@ -84,6 +84,11 @@ class Op:
         """The name in reports; an op that stands for those of another library says for which."""
         return f"{self.name} {attrs['op_type']}" if "op_type" in self.attributes else self.name
 
+    @property
+    def variadic(self) -> bool:
+        """Whether it takes any number of operands."""
+        return bool(self.operands) and self.operands[-1].variadic
+
     @cached_property
     def signature(self) -> inspect.Signature:
         """How its builder method is called: operands by place, attributes and `name` by keyword."""
@@ -105,12 +110,13 @@ class Op:
 
     def check_operands(self, count: int, missing: Callable[[int], bool]) -> None:
         """Raise GraphError unless `count` operands, some of them `missing`, fit the signature."""
-        most = math.inf if any(p.variadic for p in self.operands) else len(self.operands)
+        most = math.inf if self.variadic else len(self.operands)
         required = [p.name for p in self.operands if not p.optional and not p.variadic]
         if count > most or count < len(required):
             raise GraphError(f"takes operands ({', '.join(p.name for p in self.operands)}), got {count} of them")
-        for k, p in enumerate(self.operands):
-            if not (p.optional or p.variadic) and missing(k):
+        for k in range(count):
+            p = self.operands[min(k, len(self.operands) - 1)]
+            if not p.optional and missing(k):
                 raise GraphError(f"operand '{p.name}' is required, got None")
 
     def complete(self, attrs: Mapping[str, Any]) -> dict[str, Any]:

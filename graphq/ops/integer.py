@@ -9,7 +9,7 @@ from graphq.ir import TensorType
 from graphq.op import register_op
 from graphq.ops.compute import Array, quiet
 from graphq.ops.conv import correlate, infer_convolution
-from graphq.ops.infer import Shape, broadcast, expect_dtype
+from graphq.ops.infer import Shape, expect_dtype, show
 from graphq.ops.matmul import infer_matmul
 from graphq.ops.window import AutoPad, padding
 
@@ -41,14 +41,15 @@ def _wrapped(y: Array) -> Array:
 
 
 def _fits(src: Shape, zero_point: TensorType | None, axis: int, name: str) -> None:
-    if src is None or zero_point is None or zero_point.shape is None or len(src) < 2:
+    """A zero point must broadcast to its tensor, and not the other way round."""
+    if not src or zero_point is None or zero_point.shape is None:
         return
     z = zero_point.shape
     if len(z) == 1 and z != (1,):
         z = tuple(z[0] if k == axis % len(src) else 1 for k in range(len(src)))
-    whole = broadcast(src, z)
-    if whole is not None and len(whole) != len(src):
-        raise GraphError(f"the zero point of '{name}' must broadcast to it, got {zero_point}")
+    padded = (1,) * (len(src) - len(z)) + z
+    if len(z) > len(src) or any(q not in (1, d, None) and d is not None for q, d in zip(padded, src, strict=True)):
+        raise GraphError(f"the zero point of '{name}' must broadcast to {show(src)}, got {zero_point}")
 
 
 def infer_matmul_integer(a: TensorType, b: TensorType, a_zero_point: TensorType | None = None,

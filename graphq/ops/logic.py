@@ -7,7 +7,7 @@ from graphq.dtypes import boolean
 from graphq.ir import TensorType
 from graphq.op import register_op
 from graphq.ops.cast import CASTABLE
-from graphq.ops.compute import Array
+from graphq.ops.compute import Array, quiet
 from graphq.ops.infer import FLOATS, broadcast, expect_dtype, expect_same_dtype
 
 
@@ -37,24 +37,28 @@ def infer_test(src: TensorType, **attrs: bool) -> TensorType:
 
 
 @register_op(infer=infer_comparison, commutative=True, elementwise=True)
+@quiet
 def equal(src_0: Array, src_1: Array) -> Array:
     """`src_0 == src_1` (ONNX Equal). False when either is NaN."""
     return np.asarray(src_0 == src_1)
 
 
 @register_op(infer=infer_comparison, elementwise=True)
+@quiet
 def greater(src_0: Array, src_1: Array) -> Array:
     """`src_0 > src_1` (ONNX Greater). False when either is NaN."""
     return np.asarray(src_0 > src_1)
 
 
 @register_op(infer=infer_comparison, elementwise=True)
+@quiet
 def less(src_0: Array, src_1: Array) -> Array:
     """`src_0 < src_1` (ONNX Less). False when either is NaN."""
     return np.asarray(src_0 < src_1)
 
 
 @register_op(infer=infer_comparison, elementwise=True)
+@quiet
 def less_equal(src_0: Array, src_1: Array) -> Array:
     """`src_0 <= src_1` (ONNX LessOrEqual). False when either is NaN."""
     return np.asarray(src_0 <= src_1)

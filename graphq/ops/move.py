@@ -102,6 +102,8 @@ def pad(src: Array, *, pads_begin: list[int], pads_end: list[int],
     """
     kept = tuple(slice(max(-b, 0), n - max(-e, 0)) for n, b, e in zip(src.shape, pads_begin, pads_end, strict=True))
     widths = [(max(b, 0), max(e, 0)) for b, e in zip(pads_begin, pads_end, strict=True)]
+    if not widths:  # a scalar, which numpy.pad does not take
+        return src
     if mode == "constant":
         return np.pad(src[kept], widths, constant_values=np.asarray(value).astype(src.dtype)[()])
     return np.pad(src[kept], widths, mode=mode)

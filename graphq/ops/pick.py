@@ -143,7 +143,8 @@ def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) ->
         return TensorType(src.dtype, None)
     depth: Dim = indices.shape[-1] if indices.shape else None
     limit = min(len(src.shape), len(indices.shape) - 1)
-    if not indices.shape or not 0 <= batch_dims <= limit or depth is not None and batch_dims + depth > len(src.shape):
+    if not indices.shape or not 0 <= batch_dims <= limit \
+            or depth is not None and not 1 <= depth <= len(src.shape) - batch_dims:
         raise GraphError(f"batch_dims {batch_dims} and indices {indices} do not fit {src}")
     if depth is None:
         return TensorType(src.dtype, None)
@@ -197,8 +198,8 @@ def infer_scatter_nd(src: TensorType, indices: TensorType, updates: TensorType, 
     expect_dtype("indices", indices, INDICES)
     expect_same_dtype(src=src, updates=updates)
     depth = indices.shape[-1] if indices.shape else None
-    if indices.shape == () or src.shape is not None and depth is not None and depth > len(src.shape):
-        raise GraphError(f"indices {indices} are too long for {src}")
+    if indices.shape == () or depth == 0 or src.shape is not None and depth is not None and depth > len(src.shape):
+        raise GraphError(f"indices {indices} do not fit {src}")
     return src
 
 

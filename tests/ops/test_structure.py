@@ -46,6 +46,12 @@ def test_concat_rules(infer, types, axis, match):
         infer("concat", *types, axis=axis)
 
 
+@pytest.mark.parametrize("types", [(None, "f32[2]"), ("f32[2]", None), ("f32[2]", None, "f32[2]")])
+def test_concat_has_no_absent_sources(infer, types):
+    with pytest.raises(GraphError, match="operand 'srcs' is required, got None"):
+        infer("concat", *types, axis=0)
+
+
 @pytest.mark.parametrize("axis, want", [(0, [[0, 0, 0], [1, 1, 1]]), (1, [[0, 1, 2]] * 2), (-1, [[0, 1, 2]] * 2)])
 def test_gen_index(run, axis, want):
     got = run("gen_index", np.full((2, 3), np.nan, np.float32), axis=axis)
