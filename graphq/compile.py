@@ -41,21 +41,20 @@ def compile(graph: Graph, *, isa: str | None = None, threads: int | None = None,
     process may use). `strict`: refuse operations that would run as NumPy references. `passes`: instead of
     `passes.PIPELINE`. `cache`: keep compiled kernels on disk. Results do not depend on `isa`, `threads` or `cache`.
 
-    Raises GraphError when the graph has no outputs, KernelError for a level that this machine lacks, CompileError when
-    `strict` refuses.
+    Raises GraphError when the graph has no outputs, KernelError for a level that this machine lacks, CompileError for
+    other options that are wrong and when `strict` refuses.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"compile takes a Graph, got {graph!r}")
     for name, value in (("strict", strict), ("cache", cache)):
         if not isinstance(value, bool):
             raise CompileError(f"{name} must be True or False, got {value!r}")
-    if passes is not None and not isinstance(passes, list | tuple):
-        raise GraphError(f"passes must be a list of passes, got {passes!r}")
-    check_passes(passes or ())
+    chosen = PIPELINE if passes is None else passes
+    check_passes(chosen)
     require_outputs(graph)
     check_order(graph)
     return CompiledGraph(graph, isa_levels.resolve(isa, cache=cache), resolve_threads(threads), strict,
-                         PIPELINE if passes is None else tuple(passes), cache)
+                         tuple(chosen), cache)
 
 
 @dataclass(frozen=True)

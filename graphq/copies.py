@@ -19,6 +19,12 @@ FlatNode: TypeAlias = tuple[Op, list[int | None], dict[str, Any], list[str | Non
 
 def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> Graph:
     """See Graph.specialise."""
+    for given in (types, constants):
+        if not isinstance(given, Mapping):
+            raise GraphError(f"specialise: expected a mapping by the names of inputs, got {given!r}")
+    for name, t in types.items():
+        if not isinstance(t, TensorType):
+            raise GraphError(f"specialise: the type of input '{name}' must be a TensorType, got {t!r}")
     unknown = [n for n in (*types, *constants) if n not in [v.name for v in graph.inputs]]
     if unknown:
         raise GraphError(f"specialise: graph '{graph.name}' has no input {unknown[0]!r}")

@@ -23,7 +23,7 @@ class InputError(GraphqError, ValueError):
 
 
 class CompileError(GraphqError):
-    """The graph is valid but cannot be compiled as asked (`strict`, `isa`, `threads`)."""
+    """The graph is valid but cannot be compiled as asked (`strict`, `threads`, `cache`)."""
 
 
 class KernelError(GraphqError, RuntimeError):

@@ -81,6 +81,7 @@ class Graph:
         if name is None:
             name = value.name or next(n for k in range(len(self.outputs), 2 * len(self.outputs) + 1)
                                       if (n := f"out{k}") not in self.output_names)
+        check_name(name, "output")
         if name in self.output_names:
             raise GraphError(f"output '{name}': the graph has an output of that name already")
         self.set_outputs([*self.outputs, value], [*self.output_names, name])
@@ -235,6 +236,8 @@ class Graph:
     @contextmanager
     def before(self, node: Node) -> Iterator[Graph]:
         """Within the block, nodes are added in front of `node`; raises GraphError when the graph does not have it."""
+        if not isinstance(node, Node):
+            raise GraphError(f"before: expected a node of graph '{self.name}', got {node!r}")
         self._index(node)
         saved, self._before = self._before, node
         try:
@@ -273,6 +276,7 @@ class Graph:
     def rename(self, value: Value, name: str) -> None:
         """Give a value a name that nothing else in the graph has."""
         self._own(value, "rename")
+        check_name(name, "rename")
         if name == value.name:
             return
         self._claim(name, "rename")

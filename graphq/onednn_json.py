@@ -29,6 +29,7 @@ from graphq.onednn_kinds import (
 )
 from graphq.onednn_reader import read_graph_file
 from graphq.onednn_topology import in_order, interface, shapes_agree, tensors
+from graphq.paths import path_text
 
 _HEADER = {"version": "3.13.0", "engine_kind": "cpu", "fpmath_mode": "strict"}
 _ID = re.compile(r"t(0|[1-9][0-9]{0,19})")
@@ -55,8 +56,10 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
     than t<id> give way to free ids. Raises GraphError for what the format cannot state: partitions, ops that are not
     oneDNN's, an input that no op uses, an output that no op computes.
     """
+    if not isinstance(graph, Graph):
+        raise GraphError(f"save_onednn_json takes a Graph, got {graph!r}")
     text = to_json(from_graph(graph))
-    with open(path, "w", encoding="utf-8") as file:
+    with open(path_text(path), "w", encoding="utf-8") as file:
         file.write(text)
 
 

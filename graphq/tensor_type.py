@@ -86,8 +86,8 @@ def frozen(value: Any, where: str) -> np.ndarray:
         array = np.asarray(_real(value))
     except OverflowError:
         raise GraphError(f"{where}: an int of {value.bit_length()} bits does not fit into f32") from None
-    except (TypeError, ValueError) as e:
-        raise GraphError(f"{where}: {type(value).__name__} is no array: {e}") from None
+    except Exception as e:  # an object's own __array__ may raise anything
+        raise GraphError(f"{where}: {type(value).__name__} is no array: {e}") from e
     if not isinstance(value, np.ndarray) and array.dtype in (np.float64, np.int64):
         with np.errstate(over="ignore"):
             narrow = array.astype(np.float32)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graphq.errors import InputError, KernelError
+from graphq.errors import CompileError, KernelError
 
 _LAYERS = {"omp": "omppool", "workqueue": "workqueue"}
 SPIN = "20000"
@@ -142,12 +142,12 @@ def _most() -> int:
 def resolve_threads(threads: int | None) -> int:
     """The thread number asked for, at most `_most`; by default all cores that this process may use.
 
-    Raises InputError unless it is a positive int or None.
+    Raises CompileError unless it is a positive int or None.
     """
     if threads is None:
         return max(1, min(_most(), len(os.sched_getaffinity(0)), _quota()))
     if not isinstance(threads, int | np.integer) or isinstance(threads, bool) or threads < 1:
-        raise InputError(f"threads must be a positive int or None, got {threads!r}")
+        raise CompileError(f"threads must be a positive int or None, got {threads!r}")
     return min(int(threads), _most())
 
 

@@ -53,7 +53,7 @@ _checked: dict[Level, bool] = {}
 def level_named(name: str) -> Level:
     """Find a level by name; raises KernelError naming all levels."""
     for level in LEVELS:
-        if level.name == name:
+        if isinstance(name, str) and level.name == name:
             return level
     raise KernelError(f"unknown ISA level {name!r}; the levels are {', '.join(x.name for x in LEVELS)}")
 

@@ -69,6 +69,8 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]
     debug = os.environ.get("GRAPHQ_DEBUG", "").split(",")
     check = "verify" in debug or "PYTEST_CURRENT_TEST" in os.environ
     refusals: list[Refusal] = []
+    if not isinstance(graph, Graph):
+        raise GraphError(f"run_passes takes a Graph, got {graph!r}")
     check_passes(passes)
     graph.keep_labels()
     for step in passes:
@@ -87,7 +89,9 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]
 
 
 def check_passes(passes: Sequence[Pass]) -> None:
-    """Raise GraphError for what is not a pass."""
+    """Raise GraphError for what is not a list of passes."""
+    if not isinstance(passes, list | tuple):
+        raise GraphError(f"passes must be a list of passes, got {passes!r}")
     for step in passes:
         if isinstance(step, type) or not callable(step):
             raise GraphError(f"a pass is a function or an instance of a Rewrite, got {step!r}")

@@ -557,6 +557,10 @@ def test_specialise_refuses():
         g.specialise({}, {"w": np.ones((4, 4), np.uint8)})
     with pytest.raises(GraphError, match="k must agree, got 5 and 4"):
         g.specialise({"x": TensorType(DTYPES["f32"], (2, 5))})
+    with pytest.raises(GraphError, match="the type of input 'x' must be a TensorType, got 'f32'"):
+        g.specialise({"x": "f32"})
+    with pytest.raises(GraphError, match="expected a mapping by the names of inputs, got 3"):
+        g.specialise(3)
 
 
 def test_specialise_takes_bodies_along(g):

@@ -7,7 +7,7 @@ import numba
 import numpy as np
 import pytest
 
-from graphq.errors import InputError
+from graphq.errors import CompileError
 from graphq.threads import SPIN, _quota, resolve_threads
 
 
@@ -29,7 +29,7 @@ def test_quota_of_the_control_group(tmp_path):
 
 @pytest.mark.parametrize("threads", [0, -1, 2.0, True, "2"])
 def test_bad_thread_numbers(threads):
-    with pytest.raises(InputError, match="positive int"):
+    with pytest.raises(CompileError, match="positive int"):
         resolve_threads(threads)
 
 

@@ -15,6 +15,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.onnx.types import value_info
 from graphq.onnx.writer import Writer
+from graphq.paths import path_text
 
 IR_VERSION = 10
 
@@ -26,9 +27,10 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
     GraphError, naming the operation, for what ONNX cannot say with the same numbers: partitions, and oneDNN's forms
     that ONNX's operators lack.
     """
-    model = to_model(graph)
-    data = model.SerializeToString()
-    with open(path, "wb") as file:
+    if not isinstance(graph, Graph):
+        raise GraphError(f"save_onnx takes a Graph, got {graph!r}")
+    data = to_model(graph).SerializeToString()
+    with open(path_text(path), "wb") as file:
         file.write(data)
 
 
