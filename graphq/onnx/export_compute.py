@@ -8,7 +8,8 @@ from graphq.ir import Node, Value
 from graphq.onnx.import_conv import AUTO_PAD
 from graphq.onnx.import_eltwise import BINARY, SAME, WITH_ALPHA
 from graphq.onnx.import_reduce import REDUCTIONS
-from graphq.onnx.writer import Writer, cast_attribute, exports, rank
+from graphq.onnx.types import element_of
+from graphq.onnx.writer import Writer, exports, rank
 
 ALIKE = {**{ours: theirs for theirs, ours in {**SAME, **BINARY}.items()}, "maximum": "Max", "minimum": "Min",
          "greater_equal": "GreaterOrEqual", "select": "Where", "matmul_integer": "MatMulInteger", "reorder": "Identity"}
@@ -56,7 +57,7 @@ def gelu(w: Writer, node: Node) -> None:
 @exports("type_cast", "cast")
 def cast(w: Writer, node: Node) -> None:
     """To the dtype."""
-    w.node(node, "Cast", to=cast_attribute(node.attrs["dtype"]))
+    w.node(node, "Cast", to=element_of(node.attrs["dtype"]))
 
 
 @exports("prelu", "bias_add")
@@ -131,8 +132,8 @@ def convolution(w: Writer, node: Node) -> None:
     if transposed:
         if "auto_pad" in attrs:
             raise GraphError("auto_pad of ConvTranspose is another")
-        attrs["output_padding"] = list(node.attrs["output_padding"] or [0] * len(node.attrs["strides"]))[:rank(weights)
-                                                                                                         - 2]
+        count = rank(weights) - 2
+        attrs["output_padding"] = list(node.attrs["output_padding"] or [0] * count)[:count]
     name = w.name(weights)
     order = _axes(form, "IO" if transposed else "OI", rank(weights))
     if order != list(range(rank(weights))):
@@ -220,5 +221,3 @@ def interpolate(w: Writer, node: Node) -> None:
 def dynamic_range(w: Writer, node: Node) -> None:
     """The second and third result of DynamicQuantizeLinear."""
     w.add("DynamicQuantizeLinear", [w.name(node.inputs[0])], [w.claim("quantized"), *map(w.name, node.outputs)])
-
-

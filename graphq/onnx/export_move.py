@@ -7,7 +7,7 @@ from graphq.errors import GraphError
 from graphq.ir import Node
 from graphq.onnx.fallback import parsed
 from graphq.onnx.tensors import array_of
-from graphq.onnx.writer import Writer, exports
+from graphq.onnx.writer import OPSET, Writer, exports
 
 
 @exports("static_reshape")
@@ -59,13 +59,13 @@ def onnx_node(w: Writer, node: Node) -> None:
     opsets = {i.domain: i.version for i in model.opset_import}
     if set(opsets) - {""}:
         raise GraphError(f"operators of domain {', '.join(sorted(set(opsets) - {''}))} are not written")
-    if opsets[""] < w.opset:
+    if opsets[""] < OPSET:
         try:
-            model = version_converter.convert_version(model, w.opset)
+            model = version_converter.convert_version(model, OPSET)
         except Exception as e:  # what pybind makes of C++'s
-            raise GraphError(f"not convertible from version {opsets['']} to {w.opset}: {str(e)[:200]}") from None
-    elif opsets[""] > w.opset:
-        raise GraphError(f"version {opsets['']} of its operator set is newer than {w.opset}")
+            raise GraphError(f"not convertible from version {opsets['']} to {OPSET}: {str(e)[:200]}") from None
+    elif opsets[""] > OPSET:
+        raise GraphError(f"version {opsets['']} of its operator set is newer than {OPSET}")
     names = {slot.name: w.name(v) for slot, v in zip(model.graph.input, node.inputs, strict=True)}
     names |= {t.name: w.constant(array_of(t, None, t.name)) for t in model.graph.initializer}
     names |= {slot.name: w.name(v) for slot, v in zip(model.graph.output, node.outputs, strict=True)}

@@ -47,7 +47,7 @@ def single(node: NodeProto, opsets: Mapping[str, int],
 def used_names(node: NodeProto) -> Iterator[str]:
     """The names of the node's operands, and of what the graphs among its attributes take from around them."""
     yield from filter(None, node.input)
-    for graph in _bodies(node):
+    for graph in bodies(node):
         own = {v.name for v in (*graph.input, *graph.initializer)} | {s.values.name for s in graph.sparse_initializer}
         for inner in graph.node:
             yield from (name for name in used_names(inner) if name not in own)
@@ -55,7 +55,8 @@ def used_names(node: NodeProto) -> Iterator[str]:
         yield from (v.name for v in graph.output if v.name not in own)
 
 
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
+def bodies(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs among a node's attributes."""
     for a in node.attribute:
         if a.HasField("g"):
             yield a.g
@@ -65,7 +66,7 @@ def _bodies(node: NodeProto) -> Iterator[GraphProto]:
 def nodes_of(node: NodeProto) -> Iterator[NodeProto]:
     """A node and all in graphs among its attributes."""
     yield node
-    for graph in _bodies(node):
+    for graph in bodies(node):
         for inner in graph.node:
             yield from nodes_of(inner)
 

@@ -99,9 +99,8 @@ def resize(c: Call) -> Outputs:
         x, mode="linear", coordinate_transformation_mode=transformation, sizes=new[2:], data_format="NCX"))
 
 
-WHOLE = {("asymmetric", "floor"), *(("half_pixel", m) for m in ("floor", "round_prefer_floor", "round_prefer_ceil"))}
+WHOLE = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil")}
 """Transformations and roundings that take element floor(o / r) for a whole factor r."""
-WHOLE.discard(("half_pixel", "floor"))
 
 
 def _nearest(c: Call, new: tuple[int, ...]) -> Value:

@@ -10,8 +10,10 @@ from graphq.onnx.fallback import used_names
 
 
 def ordered(model: ModelProto) -> ModelProto:
-    """The model, or a copy of it with its nodes in order where they are not: converters leave casts at the end, and
-    ONNX Runtime sorts. Nodes of a cycle are left out of order, for the checker to refuse.
+    """The model, or a copy of it with its nodes in order where they are not.
+
+    Converters leave casts at the end, and ONNX Runtime sorts. Nodes of a cycle are left out of order, for the checker
+    to refuse.
     """
     nodes = model.graph.node
     order = _order(nodes)

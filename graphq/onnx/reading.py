@@ -3,16 +3,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from math import prod
 from typing import Any, NoReturn, TypeAlias
 
 import onnx
 import onnx.inliner
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto
 
 from graphq.errors import GraphError, ParseError
-from graphq.onnx.fallback import nodes_of
+from graphq.onnx.fallback import bodies, nodes_of
 from graphq.onnx.importer import MICROSOFT
 from graphq.onnx.ordering import ordered
 
@@ -151,7 +150,7 @@ def _check_count(model: ModelProto, where: str) -> None:
     known: dict[tuple[str, str], int] = {}
 
     def count(node: NodeProto, open_: tuple[tuple[str, str], ...]) -> int:
-        total = 1 + sum(count(n, open_) for g in _graphs(node) for n in g.node)
+        total = 1 + sum(count(n, open_) for g in bodies(node) for n in g.node)
         key = (node.domain, node.op_type)
         if key not in functions:
             return total
@@ -169,14 +168,5 @@ def _check_count(model: ModelProto, where: str) -> None:
         raise GraphError(f"{where}: more than {MAX_NODES} nodes")
 
 
-def _graphs(node: NodeProto) -> Iterator[GraphProto]:
-    for a in node.attribute:
-        if a.HasField("g"):
-            yield a.g
-        yield from a.graphs
-
-
 def _refuse(where: str, error: Exception) -> NoReturn:
     raise GraphError(f"{where}: {str(error).strip()[:500]}") from None
-
-

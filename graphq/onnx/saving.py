@@ -6,22 +6,16 @@ import os
 import onnx
 from onnx import ModelProto, helper
 
-import graphq.onnx.export_compute
-import graphq.onnx.export_move
-import graphq.onnx.export_pick
-import graphq.onnx.export_quant
-import graphq.onnx.export_recurrent  # noqa: F401  # these fill the table
+import graphq.onnx.exporters  # noqa: F401  # fills the table
 from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.onnx.types import value_info
-from graphq.onnx.writer import Writer
+from graphq.onnx.writer import IR_VERSION, OPSET, Writer
 from graphq.paths import path_text
-
-IR_VERSION = 10
 
 
 def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write `graph` as an ONNX model, opset 21 or newer where its nodes are.
+    """Write `graph` as an ONNX model, opset 21.
 
     Inputs and outputs keep their names. quantize and dequantize become QuantizeLinear and DequantizeLinear. Raises
     GraphError, naming the operation, for what ONNX cannot say with the same numbers: partitions, and oneDNN's forms
@@ -54,8 +48,8 @@ def to_model(graph: Graph) -> ModelProto:
     proto = helper.make_graph(w.nodes, graph.name, [value_info(str(v.name), v.type) for v in graph.inputs],
                               [value_info(n, v.type) for v, n in zip(graph.outputs, graph.output_names, strict=True)],
                               w.initializers)
-    model = helper.make_model(proto, producer_name="graphq", ir_version=IR_VERSION if w.opset < 23 else 12,
-                              opset_imports=[helper.make_opsetid("", w.opset)])
+    model = helper.make_model(proto, producer_name="graphq", ir_version=IR_VERSION,
+                              opset_imports=[helper.make_opsetid("", OPSET)])
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as e:

@@ -10,10 +10,9 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Node, Value
-from graphq.onnx.types import element_of
 
-OPSET = 21
-"""The version of the operators that are written: 4-bit types and blocks came with it."""
+OPSET, IR_VERSION = 21, 10
+"""The versions of the operators and of the format that are written: 4-bit types and blocks came with them."""
 
 Exporter: TypeAlias = "Callable[[Writer, Node], None]"
 
@@ -21,10 +20,13 @@ EXPORTERS: dict[str, Exporter] = {}
 
 
 def exports(*ops: str) -> Callable[[Exporter], Exporter]:
-    """Register the decorated function as the exporter of these operations."""
+    """Register the decorated function as the exporter of these operations; raises GraphError for a second one."""
 
     def declare(f: Exporter) -> Exporter:
-        EXPORTERS.update(dict.fromkeys(ops, f))
+        for op in ops:
+            if op in EXPORTERS:
+                raise GraphError(f"an exporter of {op} is registered already")
+            EXPORTERS[op] = f
         return f
 
     return declare
@@ -38,7 +40,6 @@ class Writer:
         self.initializers: list[TensorProto] = []
         self.names: dict[Value, str] = {}
         self.taken: set[str] = set()
-        self.opset = OPSET
 
     def claim(self, wanted: str) -> str:
         """`wanted`, or it with a number when that is taken."""
@@ -59,11 +60,10 @@ class Writer:
                 self.initializers.append(numpy_helper.from_array(value.data, self.names[value]))
         return self.names[value]
 
-    def constant(self, array: Any, dtype: Any = None) -> str:
+    def constant(self, array: np.ndarray | np.generic) -> str:
         """The name of a new initializer."""
         name = self.claim("constant")
-        self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array, dtype).reshape(np.shape(array)),
-                                                         name))
+        self.initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
         return name
 
     def integers(self, *values: int) -> str:
@@ -105,8 +105,3 @@ def rank(value: Value) -> int:
     if value.shape is None:
         raise GraphError(f"the rank of {value.type} is not known")
     return len(value.shape)
-
-
-def cast_attribute(dtype: DType) -> int:
-    """The attribute `to` of a Cast."""
-    return element_of(dtype)
