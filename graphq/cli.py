@@ -3,7 +3,8 @@
     graphq cache info | clear
     graphq show FILE.txt        parse a graph's text form and print it, checked and in normal form
     graphq passes FILE.txt      print the graph after the passes, and the near misses of their rewrites
-    graphq explain FILE         what fused in a graph (text form or oneDNN .json) and what runs it; --kernels: how fast
+    graphq explain FILE         what fused in a graph (text form, oneDNN's .json, .onnx) and what runs it;
+                                --kernels: how fast
     graphq partitions FILE.json print the partitions of a oneDNN Graph file
     graphq run FILE.json [KNOB ...]           compile a oneDNN Graph file and compare it with the reference
     graphq run --batch=CASES.txt [--root=DIR] the same for each line of a file of knobs and --case=FILE.json
@@ -18,8 +19,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from graphq.errors import GraphqError, ParseError
+
+if TYPE_CHECKING:
+    from graphq.ir import Graph
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--elide", type=int, metavar="N", help="cut lists and arrays after N elements")
         command.set_defaults(run=run)
     command = commands.add_parser("explain", help="say what fused, what did not and why, and which kernels run it")
-    command.add_argument("file", type=Path, help="a graph's text form, or a oneDNN Graph file (.json)")
+    command.add_argument("file", type=Path, help="a graph's text form, a oneDNN Graph file (.json) or a model (.onnx)")
     command.add_argument("--kernels", action="store_true", help="also their instructions and speed on this machine")
     command.add_argument("--isa", metavar="LEVEL", help="the highest ISA level to use")
     command.add_argument("--threads", type=int, metavar="N", help="at most N threads")
@@ -120,12 +125,20 @@ def _passes(options: argparse.Namespace) -> None:
 
 def _explain(options: argparse.Namespace) -> None:
     from graphq.compile import compile
+
+    graph = _loaded(options.file)
+    print(compile(graph, isa=options.isa, threads=options.threads).explain(kernels=options.kernels))
+
+
+def _loaded(path: Path) -> Graph:
+    """The graph of a file, of the kind that its name says."""
     from graphq.onednn_json import load_onednn_json
+    from graphq.onnx_files import load_onnx
     from graphq.text import parse
 
-    graph = load_onednn_json(options.file) if options.file.suffix == ".json" else \
-        parse(options.file.read_text(encoding="utf-8"))
-    print(compile(graph, isa=options.isa, threads=options.threads).explain(kernels=options.kernels))
+    if path.suffix == ".json":
+        return load_onednn_json(path)
+    return load_onnx(path) if path.suffix == ".onnx" else parse(path.read_text(encoding="utf-8"))
 
 
 def _partitions(options: argparse.Namespace) -> None:

@@ -28,6 +28,12 @@ def computed(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
         return None
     if any(t.known and t.size > FOLDED for t in types):
         return None
+    return evaluated(op, operands, attrs, types)
+
+
+def evaluated(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
+              types: Sequence[TensorType]) -> tuple[np.ndarray, ...] | None:
+    """The results, of `types`, of an operation on constants; None for one that cannot run."""
     try:
         out = op.reference(*(None if v is None else v.data for v in operands), **attrs)
     except GraphError:

@@ -139,6 +139,5 @@ def _filters(node: Node, rank: int) -> tuple[int, ...]:
 
 MACS: dict[str, Callable[[Node], int]] = {
     "matmul": _matmul, "matmul_integer": _matmul, "convolution": _convolution, "conv_integer": _convolution,
-    "conv_transpose": _conv_transpose, "lstm": _recurrent, "gru": _recurrent,
-    "rnn": _recurrent}
+    "conv_transpose": _conv_transpose, "lstm": _recurrent, "gru": _recurrent, "rnn": _recurrent}
 """The multiply-accumulates of operations that have any."""

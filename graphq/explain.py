@@ -57,7 +57,7 @@ def _why(node: Node) -> str:
 
 
 def _partition(graph: Graph, node: Node) -> str:
-    """`%y = matmul partition: dequantize, matmul, relu, quantize : u8[4,16]`"""
+    """`%y = matmul partition (dequantize, matmul, relu, quantize) : u8[4,16]`"""
     ops = ", ".join(n.op.name for n in node.attrs["body"].nodes)
     return f"{graph.label(node.output)} = {node.attrs['anchor']} partition ({ops}) : {node.output.type}"
 

@@ -77,7 +77,7 @@ class StagedRunner:
         lines = ["shapes depend on data, or bodies run: the graph runs in stages"]
         if self.head is not None:
             lines.append(report(self.head))
-        lines.append("these run as NumPy references, but bodies; they decide the shapes of what follows:")
+        lines.append("these run as NumPy references, but for their bodies; they decide the shapes of what follows:")
         for node in cut.nodes:
             if node.op.name != "constant":
                 lines.append(f"  {cut.describe(node)}")

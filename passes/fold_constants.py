@@ -3,9 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
-from graphq.errors import GraphError
+from graphq.constants import evaluated
 from graphq.ir import Graph, Node
 
 MAX_ELEMENTS = 1 << 26
@@ -32,10 +30,12 @@ def fold_dequantized_constants(graph: Graph) -> int:
 def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:
     count = 0
     for node in list(graph.nodes):
-        result = _computed(node) if wanted(node) and _foldable(node) else None
-        if result is not None:
+        if not (wanted(node) and _foldable(node)):
+            continue
+        results = evaluated(node.op, node.inputs, node.attrs, [node.output.type])
+        if results is not None:
             with graph.before(node):
-                graph.replace_uses(node.output, graph.constant(result))
+                graph.replace_uses(node.output, graph.constant(results[0]))
             count += 1
     if count:
         graph.prune()
@@ -45,12 +45,3 @@ def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:
 def _foldable(node: Node) -> bool:
     constant = any(True for _ in node.operands) and all(v.data is not None for v in node.operands)
     return constant and len(node.outputs) == 1 and node.output.type.known and node.output.type.size <= MAX_ELEMENTS
-
-
-def _computed(node: Node) -> np.ndarray | None:
-    """The node's result; None for an op that cannot run."""
-    try:
-        out = node.op.reference(*(None if v is None else v.data for v in node.inputs), **node.attrs)
-    except GraphError:
-        return None
-    return np.asarray(out[0] if isinstance(out, tuple) else out, node.output.dtype.numpy)

@@ -182,6 +182,16 @@ def test_explain_takes_onednn_files(onednn, capsys):
     error_line(capsys)
 
 
+def test_explain_takes_onnx_files(tmp_path, capsys):
+    pytest.importorskip("onnx")
+    gq.save_onnx(gq.parse(GRAPH), tmp_path / "g.onnx")
+    assert main(["explain", str(tmp_path / "g.onnx"), "--threads=1"]) == 0
+    assert "eltwise partition (dequantize, relu)" in capsys.readouterr().out
+    (tmp_path / "g.onnx").write_bytes(b"strange")
+    assert main(["explain", str(tmp_path / "g.onnx")]) == 2
+    assert "not an ONNX model" in error_line(capsys)
+
+
 def test_run_passes(onednn, capsys):
     assert main(["run", str(onednn), "--expected-n-partitions=2", "--in-shapes=0:2x4,0:5x4"]) == 0
     first, second, counts = capsys.readouterr().out.splitlines()

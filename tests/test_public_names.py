@@ -4,6 +4,7 @@ import inspect
 import pytest
 
 import graphq as gq
+from graphq.passes.pipeline import pass_name
 
 NAMES = {
     "CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError", "Node",
@@ -49,6 +50,10 @@ def test_passes_and_testing_have_what_a_pass_author_needs():
         assert hasattr(gq.passes, name), name
     assert isinstance(gq.passes.PIPELINE, tuple) and all(callable(p) for p in gq.passes.PIPELINE)
     assert callable(gq.testing.check_pass)
+
+
+def test_each_pass_of_the_pipeline_is_public():
+    assert {pass_name(p) for p in gq.passes.PIPELINE} <= set(gq.passes.__all__)
 
 
 def test_errors_have_one_base():
