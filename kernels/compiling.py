@@ -111,10 +111,15 @@ class _Worker:
         data = memoryview(request.pack())
         while data:
             data = data[self.process.stdin.write(data):]
-        size = backend.read(self.answers, backend.SIZE.size)
-        if len(size) < backend.SIZE.size:
+        (size,) = backend.SIZE.unpack(self.part(backend.SIZE.size))
+        return self.part(size) or None
+
+    def part(self, size: int) -> bytes:
+        """So many bytes of the answer; raises OSError when the process ends before."""
+        data = backend.read(self.answers, size)
+        if len(data) < size:
             raise OSError("the process ended")
-        return backend.read(self.answers, backend.SIZE.unpack(size)[0]) or None
+        return data
 
 
 _worker = _Worker()

@@ -131,15 +131,12 @@ def dot_u8s8(b: Any, acc: Any, a: Any, w: Any, emulated: bool = False, signed: b
 def flipped(b: Any, x: Any, bits: int, emulated: bool = False) -> Any:
     """Emit vpxord of s32 lanes and one number.
 
-    As assembly, which needs LLVM's parser: by itself LLVM flips scalars before it broadcasts them, which costs two
-    instructions more than a broadcast from memory. Tiles of 24 x 16 on Zen 4: 1.8 times faster, of 12 x 32 1.3.
+    As assembly, whose parser `backend` initialises: by itself LLVM flips scalars before it broadcasts them, which costs
+    two instructions more than a broadcast from memory. Tiles of 24 x 16 on Zen 4: 1.8 times faster, of 12 x 32 1.3.
     """
     mask = filled(x.type, bits)
     if emulated:
         return b.xor(x, mask)
-    import llvmlite.binding as llvm  # at import it would load LLVM, 37 MB, where all kernels are compiled already
-
-    llvm.initialize_native_asmparser()
     wide = x.type.count == 16
     kind = ir.FunctionType(x.type, [x.type, x.type])
     text, place = ("vpxord $2, $1, $0", "v") if wide else ("vpxor $2, $1, $0", "x")

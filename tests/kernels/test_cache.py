@@ -236,11 +236,38 @@ def test_the_worker_makes_the_same_code(request_, worker):
     assert worker.compile(replace(request_, bitcode=b"none")) is None
 
 
-@pytest.mark.parametrize("command", ["false", "no such program", sys.executable])
-def test_a_worker_that_cannot_work_is_not_started_again(request_, worker, monkeypatch, command):
-    """The command ends at once, does not exist, or answers nothing."""
+CRASHING = """
+import importlib.util, os, sys
+spec = importlib.util.spec_from_file_location("backend", {path!r})
+backend = sys.modules["backend"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(backend)
+compiled = backend.object_code
+backend.object_code = lambda request: compiled(request) if request.speed == 2 else os._exit(1)
+backend.serve(0, int(sys.argv[1]))
+"""
+
+
+def test_a_worker_that_crashes_at_one_request_is_started_for_the_next(request_, worker, tmp_path, monkeypatch):
+    (tmp_path / "script.py").write_text(CRASHING.format(path=backend.__file__))
+    monkeypatch.setattr(compiling.backend, "__file__", str(tmp_path / "script.py"))
+    here = backend.object_code(request_)
+    assert worker.compile(request_) == here
+    assert worker.compile(replace(request_, speed=1)) is None
+    assert worker.compile(request_) == here
+
+
+ANSWER = "import os, sys; os.read(0, 9); os.write(int(sys.argv[1]), {})"
+
+
+@pytest.mark.parametrize("command, script", [
+    ("false", ""), ("no such program", ""), (sys.executable, ""),
+    (sys.executable, "import os; os.read(0, 9); os._exit(1)"), (sys.executable, ANSWER.format("b'half'")),
+    (sys.executable, ANSWER.format("(99).to_bytes(8, 'little') + b'half'"))])
+def test_a_worker_that_cannot_work_is_not_started_again(request_, worker, monkeypatch, tmp_path, command, script):
+    """It ends at once, does not exist, answers nothing, crashes at a request, or in the middle of its answer."""
+    (tmp_path / "script.py").write_text(script)
     monkeypatch.setattr(compiling.sys, "executable", command)
-    monkeypatch.setattr(compiling.backend, "__file__", os.devnull)
+    monkeypatch.setattr(compiling.backend, "__file__", str(tmp_path / "script.py"))
     assert [worker.compile(request_), worker.compile(request_)] == [None, None]
     assert worker.process is None
 

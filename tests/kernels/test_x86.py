@@ -1,0 +1,83 @@
+"""x86 instructions that kernels emit by themselves, by hand; what the kernels' own tests cover is not repeated."""
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from assembly import recorded
+
+from graphq.kernels import backend, cache, compiling, isa
+
+HEAD = """
+from graphq.kernels.cache import block
+from graphq.kernels.intrinsics import I8, I32, c64, word
+from graphq.kernels.jit import intrinsic, types
+from graphq.kernels.vector import high_bytes
+from graphq.kernels.x86 import at, flipped, load, store, vector
+
+
+@intrinsic
+def run(_typing, source, target):
+    def codegen(context, b, signature, args):
+        source, target = args
+{body}
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
+
+
+@block
+def BLOCK(args, index):
+    run(word(args, 0), word(args, 1))
+"""
+FLIP = """
+        x = load(b, source, vector(I32, {lanes}))
+        store(b, flipped(b, x, 0x80808080, {emulated}), target)
+"""
+HIGH_BYTES = """
+        parts = [load(b, at(b, source, c64(64 * k)), vector(I32, 16)) for k in range(4)]
+        store(b, high_bytes(b, parts, "{dtype}"), target)
+"""
+WIDE = any(level.name.startswith("avx512") for level in isa.available())
+LANES = [8] * (len(isa.available()) > 1) + [16] * WIDE
+
+
+def ran(body, source, target):
+    """What the block function with this body writes to `target`."""
+    module = cache.load("x86", HEAD.format(body=body), cache=False)
+    module.BLOCK(np.array([source.ctypes.data, target.ctypes.data]).ctypes.data, 0)
+    return target
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("emulated", [False, True])
+def test_flipped(lanes, emulated):
+    source = np.random.default_rng(0).integers(-2**31, 2**31, lanes).astype(np.int32)
+    got = ran(FLIP.format(lanes=lanes, emulated=emulated), source, np.zeros_like(source))
+    assert np.array_equal(got.view(np.uint8), source.view(np.uint8) ^ 0x80)
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_inline_assembly_compiles_in_another_process(lanes, monkeypatch):
+    """Whose LLVM parses it only where the parser is initialised."""
+    asked, worker = [], compiling._Worker()
+    monkeypatch.setattr(compiling, "begin", lambda request, keep: asked.append(request) or {})
+    monkeypatch.setattr(cache, "_modules", {})
+    with recorded() as texts:
+        cache.load("x86", HEAD.format(body=FLIP.format(lanes=lanes, emulated=False)), cache=False)
+    assert "#APP" in "".join(texts.values())
+    try:
+        assert worker.compile(asked[0]) == backend.object_code(asked[0])
+        assert worker.compile(replace(asked[0], bitcode=b"none")) is None  # and what it cannot do is noticed
+    finally:
+        worker.close()
+
+
+@pytest.mark.skipif(not WIDE, reason="needs AVX-512")
+@pytest.mark.parametrize("dtype, least, most", [("s8", -128, 127), ("u8", 0, 255)])
+def test_high_bytes(dtype, least, most):
+    """The upper halves of 64 numbers, saturated, in their order."""
+    halves = np.array([-2**15, -129, -128, -127, -1, 0, 1, 126, 127, 128, 254, 255, 256, 2**15 - 1], np.int32)
+    source = np.resize(halves, 64) * 65536 + np.random.default_rng(0).integers(0, 65536, 64)
+    source = source.astype(np.int32)
+    got = ran(HIGH_BYTES.format(dtype=dtype), source, np.zeros(64, np.int8 if dtype == "s8" else np.uint8))
+    assert np.array_equal(got, np.clip(source >> 16, least, most))
