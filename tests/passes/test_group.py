@@ -3,6 +3,8 @@ import networkx as nx
 import numpy as np
 import pytest
 from dependencies import dependencies
+from families import FAMILIES, member
+from networks import NETWORKS, random_graph
 
 import graphq as gq
 from graphq.interpret import reference
@@ -43,7 +45,8 @@ def run_parts(graph, parts, run):
 # -- families -------------------------------------------------------------------------------------------------
 
 
-def test_family_is_one_partition(family, member):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family_is_one_partition(family):
     for seed in range(8):
         graph, anchor = member(family, seed)
         parts = graph.partitions()
@@ -51,7 +54,8 @@ def test_family_is_one_partition(family, member):
         check_cut(graph, parts)
 
 
-def test_order_of_nodes_does_not_matter(family, member):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_order_of_nodes_does_not_matter(family):
     """The same graph in another topological order gives the same partition."""
     graph, anchor = member(family, 3)
     rng = np.random.default_rng(0)
@@ -83,7 +87,7 @@ def test_twenty_operations_with_casts_between():
 
 @pytest.mark.parametrize("name", ["matmul_transpose_reshape", "matmul_dynamic_quantisation", "convolution_depthwise",
                                   "int8_avg_pool_moved", "layer_norm_with_statistics", "attention_int8", "gated_mlp"])
-def test_family_runs_compiled(name, member):
+def test_family_runs_compiled(name):
     """The partition compiles on its own, and agrees with the reference."""
     graph, _ = member(name, 1)
     inputs = random_inputs(graph, 1)
@@ -207,6 +211,7 @@ def test_further_results_that_come_back():
 # -- networks -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda f: f.__name__)
 def test_network(network):
     graph, anchors = network()
     parts = graph.partitions()
@@ -214,6 +219,7 @@ def test_network(network):
     assert [p.anchor for p in parts] == anchors
 
 
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda f: f.__name__)
 def test_network_runs_in_parts(network):
     graph, _ = network()
     got = run_parts(graph, graph.partitions(), lambda p, inputs: p.compile()(inputs))
@@ -225,7 +231,7 @@ def test_network_runs_in_parts(network):
 
 
 @pytest.mark.parametrize("marks", [False, True])
-def test_random_graphs(random_graph, marks):
+def test_random_graphs(marks):
     for seed in range(50):
         graph = random_graph(seed, marks=marks)
         parts = graph.partitions()
@@ -237,6 +243,7 @@ def test_random_graphs(random_graph, marks):
             assert all(np.array_equal(got[k], wanted[k], equal_nan=True) for k in wanted), seed
 
 
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda f: f.__name__)
 def test_group_is_a_pass(network):
     """`group` itself leaves a graph that verifies and means the same."""
     graph, _ = network()
