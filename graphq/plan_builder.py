@@ -1,12 +1,17 @@
 """PlanBuilder: collects the buffers and steps of a plan."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from graphq.ir import Graph, TensorType, Value
 from graphq.kernels.isa import Level
 from graphq.kernels.registry import Step as KernelStep
 from graphq.runtime import VIEWS, Buffer, MakeError, NativeStep, Ref, Step
+
+MOST_AHEAD = 1 << 18
+"""Bytes of the next step's weights that are prefetched at the most, a quarter of L2."""
 
 
 class PlanBuilder:
@@ -18,6 +23,7 @@ class PlanBuilder:
         self.steps: list[Step] = []
         self.errors: list[MakeError] = []
         self.of: dict[Value, int] = {}
+        self._ahead: tuple[int, int] | None = None  # the last step that prefetches, and the word for it
         for k, v in enumerate(graph.inputs):
             self.of[v] = self.add(Buffer("input", v.type.nbytes, v.type, k))
 
@@ -42,9 +48,24 @@ class PlanBuilder:
     def native(self, step: KernelStep, words: list[int | Ref]) -> None:
         """Add a kernel's step, unless it has nothing to do; one block, little work, or no second thread: serially."""
         if step.blocks > 0:
+            self._announce(step, words)
             parallel = step.blocks > 1 and self.threads > 1 and not step.serial
             self.steps.append(NativeStep(step.name, step.address, tuple(words), step.blocks, parallel, step.keep,
                                          step.macs))
+
+    def _announce(self, step: KernelStep, words: list[int | Ref]) -> None:
+        """Let the last step that prefetches bring the constant weights of this one."""
+        weights = None if step.weights is None else words[step.weights]
+        if isinstance(weights, Ref) and self.buffers[weights.buffer].place == "constant":
+            if self._ahead is not None:
+                number, at = self._ahead
+                before = self.steps[number]
+                assert isinstance(before, NativeStep)
+                what = (weights, min(self.buffers[weights.buffer].nbytes - weights.offset, MOST_AHEAD))
+                self.steps[number] = replace(before, words=(*before.words[:at], *what, *before.words[at + 2:]))
+            self._ahead = None
+        if step.ahead is not None:
+            self._ahead = len(self.steps), step.ahead
 
     def result(self, value: Value) -> int:
         """The buffer that a node writes `value` to: where it can be, the array of an output that is it or views it."""

@@ -17,7 +17,7 @@ from graphq.kernels.jit import intrinsic
 from graphq.kernels.pack import PANEL
 from graphq.kernels.store_code import Epilogue
 from graphq.kernels.stores import Store
-from graphq.kernels.tile_frame import OUTPUTS_AT, Frame, Window, clamped, frame_signature, read_columns, tail_group
+from graphq.kernels.tile_frame import AHEAD_AT, OUTPUTS_AT, Frame, Window, clamped, frame_signature, read_columns, tail_group
 from graphq.kernels.x86 import Loop, at, dot_u8s8, flipped, load, madd16, prefetch, shuffle, smaller, store, vector
 
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8
@@ -113,8 +113,14 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
     def run(b: Any, f: Frame, state: list[Any], w: Any, stride: Any, whole: Groups, tail: Groups) -> list[Any]:
         """Accumulate over k, whose first line of weights is at `w`; panels are `stride` bytes apart."""
         groups = b.ashr(f.k, c64(2))
-        state = sums.over(b, f, groups, state, lambda g, acc: multiply(
-            b, whole(g), at(b, w, b.mul(g, c64(64))), acc, stride))
+        ahead, step = (load(b, at(b, f.address, 8 * (AHEAD_AT + n)), I64, 8) for n in range(2))
+        ahead = at(b, ahead, b.mul(b.ashr(b.sub(w, f.w), c64(6)), step))
+
+        def turn(g: Any, acc: list[Any]) -> list[Any]:
+            prefetch(b, at(b, ahead, b.mul(g, step)), 2)
+            return multiply(b, whole(g), at(b, w, b.mul(g, c64(64))), acc, stride)
+
+        state = sums.over(b, f, groups, state, turn)
         if itemsize == 4:
             return state
         left = b.and_(f.k, c64(3))

@@ -49,7 +49,8 @@ class Step:
 
     Words of `header` that are addresses are 0: the caller fills them in. `keep` holds what `address` lives in: modules
     with all its block functions. `macs` are the multiply-accumulates that the result asks for. `serial` says that a
-    second thread is not worth it.
+    second thread is not worth it. `weights` is the word with the address of weights, `ahead` the first of two words for
+    the address and size of what to prefetch, the weights of the next step.
     """
 
     name: str
@@ -59,6 +60,8 @@ class Step:
     keep: object = field(default=None, repr=False, compare=False)
     macs: int = 0
     serial: bool = False
+    weights: int | None = None
+    ahead: int | None = None
 
     def arguments(self, words: Mapping[int, int], slots: Sequence[tuple[int, int, int]] = ()) -> np.ndarray:
         """Make the argument block: `words` replace header words, `slots` are (pointer, offset table, row stride)."""
