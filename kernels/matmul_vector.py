@@ -17,7 +17,16 @@ from graphq.kernels.jit import intrinsic
 from graphq.kernels.pack import PANEL
 from graphq.kernels.store_code import Epilogue
 from graphq.kernels.stores import Store
-from graphq.kernels.tile_frame import AHEAD_AT, OUTPUTS_AT, Frame, Window, clamped, frame_signature, read_columns, tail_group
+from graphq.kernels.tile_frame import (
+    AHEAD_AT,
+    OUTPUTS_AT,
+    Frame,
+    Window,
+    clamped,
+    frame_signature,
+    read_columns,
+    tail_group,
+)
 from graphq.kernels.x86 import Loop, at, dot_u8s8, flipped, load, madd16, prefetch, shuffle, smaller, store, vector
 
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8
@@ -117,7 +126,7 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
         ahead = at(b, ahead, b.mul(b.ashr(b.sub(w, f.w), c64(6)), step))
 
         def turn(g: Any, acc: list[Any]) -> list[Any]:
-            prefetch(b, at(b, ahead, b.mul(g, step)), 2)
+            prefetch(b, at(b, ahead, b.mul(g, step)), level=2)
             return multiply(b, whole(g), at(b, w, b.mul(g, c64(64))), acc, stride)
 
         state = sums.over(b, f, groups, state, turn)

@@ -36,10 +36,11 @@ def store(b: Any, value: Any, address: Any, align: int = 1) -> None:
     b.store(value, pointer(b, address, value.type), align=align)
 
 
-def prefetch(b: Any, address: Any, nearness: int = 3) -> None:
-    """Bring the line of an address, which need not be valid, into the caches."""
+def prefetch(b: Any, address: Any, level: int = 1) -> None:
+    """Bring the line of an address into the caches from `level` on; an invalid one takes time but is no fault."""
     place = pointer(b, address, I8)
-    b.call(declare(b, "llvm.prefetch.p0", ir.VoidType(), [place.type, I32, I32, I32]), [place, I32(0), I32(nearness), I32(1)])
+    kind = [place.type, I32, I32, I32]
+    b.call(declare(b, "llvm.prefetch.p0", ir.VoidType(), kind), [place, I32(0), I32(4 - level), I32(1)])
 
 
 def shuffle(b: Any, x: Any, y: Any, lanes: Sequence[int]) -> Any:
