@@ -384,7 +384,7 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     setup = getattr(tile, "SETUP", None)
     tiles, all_panels = max(1, -(-m // rows)), max(1, panel_count(n))
     worth = threads_for(threads, kernel.cost(kernel, m, n, depth) * batch)
-    most_tiles = max(1, (1 << 19) // max(1, rows * depth))
+    most_tiles = max(1, (1 << 20) // max(1, rows * depth))
     each_tiles, each_panels = split(tiles, all_panels, panels, batch, worth, most_tiles)
     blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
     literal = None if store.ties is None else getattr(load_literal(cache), f"{reading}_sum")
