@@ -7,8 +7,7 @@ A block function takes the address of words, and the column c of the output with
     8 the sum (f32), which it stores
 
 Weights are read where they lie packed, 64 bytes apart. The f32 factors of a piece of the channels and taps are stored
-first, in the order of sums, then they are summed: so there is one loop for each order, whatever the reading. A chain
-waits for its last product, 4 cycles a k; so four chains of a piece are summed at a time.
+first, in the order of sums, then `ordered_sums` takes them: so there is one loop for each order, whatever the reading.
 """
 from __future__ import annotations
 
@@ -37,6 +36,7 @@ from graphq.kernels.intrinsics import (
 )
 from graphq.kernels.jit import njit, types
 from graphq.kernels.literal import ORDERS, Literal
+from graphq.kernels.ordered_sums import TAPS, begin, bits_of, clear, end, f32_of, take
 from graphq.kernels.store_code import GROUP
 from graphq.kernels.tile_frame import ROWS_AT
 from graphq.kernels.windows import KI, KO, MOST_TAPS, PAD_ROW
@@ -112,37 +112,6 @@ def settling(most: int) -> tuple[str, str]:
 
 
 @intrinsic
-def fma(_typing: Any, x: Any, w: Any, total: Any) -> Any:
-    """x * w + total in f32, rounded once."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(F32, [F32] * 3)
-        return b.call(b.module.declare_intrinsic("llvm.fma.f32", (), kind), args)
-
-    return types.float32(types.float32, types.float32, types.float32), codegen
-
-
-@intrinsic
-def f32_of(_typing: Any, bits: Any) -> Any:
-    """The f32 of these bits."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        return b.bitcast(b.trunc(args[0], I32), F32)
-
-    return types.float32(types.intp), codegen
-
-
-@intrinsic
-def bits_of(_typing: Any, x: Any) -> Any:
-    """The bits of an f32."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        return b.zext(b.bitcast(args[0], I32), I64)
-
-    return types.intp(types.float32), codegen
-
-
-@intrinsic
 def first_bit(_typing: Any, bits: Any) -> Any:
     """The number of the lowest bit that is set, of bits that are not 0."""
 
@@ -179,123 +148,6 @@ def four_factors(_typing: Any, address: Any, signed: Any, zp: Any, scale: Any, t
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp, types.float32, types.intp, types.intp), codegen
-
-
-@intrinsic
-def load_f32(_typing: Any, address: Any) -> Any:
-    """Load the f32 at `address`."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        return load(b, args[0], F32)
-
-    return types.float32(types.intp), codegen
-
-
-@njit
-def _product(chain: Any, xs: int, ws: int, k: int) -> Any:
-    return fma(load_f32(xs + 4 * k), load_f32(ws + 4 * k), chain)
-
-
-@njit
-def _chains(block: int, count: int, xs: int, ws: int, total: Any, chain: Any, left: int) -> Any:
-    """Take a piece into chains of `block` products; the total, the last chain, and what is left of it."""
-    k, zero = 0, np.float32(0)
-    while k < count:
-        if left == block and k + 2 * block <= count:
-            second, third, fourth = zero, zero, zero
-            if k + 4 * block <= count:
-                for first in range(k, k + block):
-                    chain = _product(chain, xs, ws, first)
-                    second = _product(second, xs, ws, first + block)
-                    third = _product(third, xs, ws, first + 2 * block)
-                    fourth = _product(fourth, xs, ws, first + 3 * block)
-                total = (((total + chain) + second) + third) + fourth
-                k += 4 * block
-            else:
-                for first in range(k, k + block):
-                    chain = _product(chain, xs, ws, first)
-                    second = _product(second, xs, ws, first + block)
-                total = (total + chain) + second
-                k += 2 * block
-            chain = zero
-        else:
-            some = min(left, count - k)
-            for one in range(k, k + some):
-                chain = _product(chain, xs, ws, one)
-            k += some
-            left -= some
-            if left == 0:
-                total += chain
-                chain, left = zero, block
-    return total, chain, left
-
-
-@njit
-def _quads(count: int, xs: int, ws: int, total: Any, chain: Any, number: int) -> Any:
-    """Take a piece into sums of four; the total, the last sum, and the number of the next product."""
-    for k in range(count):
-        x = load_f32(xs + 4 * k) * load_f32(ws + 4 * k)
-        chain = x if number & 3 == 0 else chain + x
-        number += 1
-        if number & 3 == 0:
-            total += chain
-    return total, chain, number
-
-
-@njit
-def _octets(count: int, xs: int, ws: int, lanes: int, number: int) -> int:
-    """Take a piece into eight sums, every eighth product each; the number of the next product."""
-    for k in range(count):
-        lane = lanes + 4 * (number & 7)
-        store_s32(lane, bits_of(load_f32(lane) + load_f32(xs + 4 * k) * load_f32(ws + 4 * k)))
-        number += 1
-    return number
-
-
-@njit
-def _take(order: int, block: int, count: int, factors: int, lanes: int, total: Any, chain: Any, left: int) -> Any:
-    """Take a piece of factors, in the order of products, into what is summed so far."""
-    xs, ws = factors, factors + _PIECE_BYTES
-    if order == 1:
-        return _quads(count, xs, ws, total, chain, left)
-    if order == 2:
-        return total, chain, _octets(count, xs, ws, lanes, left)
-    return _chains(block, count, xs, ws, total, chain, left)
-
-
-@njit
-def _begin(order: int, block: int, total: Any) -> Any:
-    """The sum that one begins with (of taps: 0), the first chain, and what is left of it or the number of a product."""
-    zero = np.float32(0)
-    return zero if order == 3 else total, zero, 0 if 1 <= order <= 2 else block
-
-
-@njit
-def _end(order: int, block: int, lanes: int, total: Any, so_far: Any, chain: Any, left: int) -> Any:
-    """The total, from the sum of what was taken, which is one of a tap where sums are."""
-    so_far = _total(order, block, lanes, so_far, chain, left)
-    return total + so_far if order == 3 else so_far
-
-
-@njit
-def _total(order: int, block: int, lanes: int, total: Any, chain: Any, left: int) -> Any:
-    if order == 1:
-        return total if left & 3 == 0 else total + chain
-    if order == 2:
-        half = np.float32(0)
-        for first in (0, 16):
-            s = load_f32(lanes + first) + load_f32(lanes + first + 4)
-            s = (s + load_f32(lanes + first + 8)) + load_f32(lanes + first + 12)
-            half = s if first == 0 else half + s
-        return total + half
-    return total + chain if left != block else total
-
-
-@njit
-def _clear(lanes: int) -> None:
-    """Make eight sums 0."""
-    for lane in range(4):
-        store_s64(lanes + 8 * lane, 0)
 
 
 @njit
@@ -340,22 +192,23 @@ def _settle(words: int, column: int, addresses: int, places: int, taps: int, ste
     panel = load_s64(frame + 16) + column // 16 * load_s64(words + 24) + column % 16 * 4
     order, block, channels = word(spec, 0), word(spec, 1), word(spec, 2)
     factors, lanes, total, fours = stack(_FACTORS_BYTES), stack(32), f32_of(load_s64(words + 56)), 1
-    _clear(lanes)
+    weights = factors + _PIECE_BYTES
+    clear(lanes)
     if step != 1 or word(spec, 5) != 1:
         fours = 0
     for t in range(taps):
         if load_s64(places + 8 * t) & 3:
             fours = 0
-    each = 1 if order == 3 else max(1, taps)  # taps of a sum
+    each = 1 if order == TAPS else max(1, taps)  # taps of a sum
     most = _PIECE // each // 4 * 4
     for tap in range(0, taps, each):
-        so_far, chain, left = _begin(order, block, total)
+        so_far, chain, left = begin(order, block, total)
         for first in range(0, channels, most):
             now = min(most, channels - first)
             _packed_factors(words, panel, factors, first, now, addresses + 8 * tap, places + 8 * tap, each, step, part,
                             fours)
-            so_far, chain, left = _take(order, block, now * each, factors, lanes, so_far, chain, left)
-        total = _end(order, block, lanes, total, so_far, chain, left)
+            so_far, chain, left = take(order, block, now * each, factors, weights, lanes, so_far, chain, left)
+        total = end(order, block, lanes, total, so_far, chain, left)
     store_s64(words + 64, bits_of(total))
 
 
@@ -416,15 +269,16 @@ def pixels_sum(words: int, channel: int) -> None:
     channel = channel // word(spec, 9) if word(spec, 9) else channel
     pair, x_scale, w_scale = load_s64(words + 48), f32_of(word(spec, 8)), f32_of(load_s64(words + 40))
     factors, lanes, total = stack(_FACTORS_BYTES), stack(32), f32_of(load_s64(words + 56))
-    _clear(lanes)
+    weights = factors + _PIECE_BYTES
+    clear(lanes)
     for t in range(taps):
         weight = place + t // 2 * pair + t % 2 * 2
         w = load_u8(weight) | load_s8(weight + 1) << 8
         x = _source(load_s64(addresses + 8 * t) + channel, signed, zp, x_scale)
         _store_factors(factors, 4 * t, x, np.float32(w) * w_scale)
-    each = 1 if order == 3 else max(1, taps)  # taps of a sum
+    each = 1 if order == TAPS else max(1, taps)  # taps of a sum
     for t in range(0, taps, each):
-        so_far, chain, left = _begin(order, block, total)
-        so_far, chain, left = _take(order, block, each, factors + 4 * t, lanes, so_far, chain, left)
-        total = _end(order, block, lanes, total, so_far, chain, left)
+        so_far, chain, left = begin(order, block, total)
+        so_far, chain, left = take(order, block, each, factors + 4 * t, weights + 4 * t, lanes, so_far, chain, left)
+        total = end(order, block, lanes, total, so_far, chain, left)
     store_s64(words + 64, bits_of(total))
