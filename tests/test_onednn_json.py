@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onednn_document import UNKNOWN, dense, document, op, tensor
+from onednn_document import UNKNOWN, dense, document, load, op, tensor, write
 
 import graphq as gq
 from graphq.errors import GraphError, GraphqError
@@ -56,16 +56,6 @@ def open_ends():
 
 
 SAMPLES = {f.__name__: f for f in (dense, attention, odd, open_ends)}
-
-
-def write(folder, doc, name="graph.json"):
-    path = folder / name
-    path.write_text(doc if isinstance(doc, str) else json.dumps(doc), encoding="utf-8")
-    return path
-
-
-def load(folder, doc):
-    return load_onednn_json(write(folder, doc))
 
 
 # -- what is loaded -------------------------------------------------------------------------------------------

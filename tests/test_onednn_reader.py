@@ -3,21 +3,11 @@ import json
 import os
 
 import pytest
-from onednn_document import dense, document, op, tensor
+from onednn_document import dense, document, load, op, tensor, write
 
 from graphq import onednn_reader
 from graphq.errors import GraphError, ParseError
 from graphq.onednn_json import load_onednn_json
-
-
-def write(folder, doc, name="graph.json"):
-    path = folder / name
-    path.write_text(doc if isinstance(doc, str) else json.dumps(doc), encoding="utf-8")
-    return path
-
-
-def load(folder, doc):
-    return load_onednn_json(write(folder, doc))
 
 
 def change(*steps, to=None, drop=False):

@@ -1,5 +1,8 @@
-"""oneDNN Graph documents, as Python values, for tests."""
+"""oneDNN Graph documents, as Python values, for tests; and their files."""
+import json
 import math
+
+from graphq.onednn_json import load_onednn_json
 
 UNKNOWN = -(2**63)
 
@@ -33,3 +36,13 @@ def dense():
         op(9, "ReLU", [tensor(12, [4, 2])], [tensor(13, [UNKNOWN], stride=[UNKNOWN])]),
         op(2, "Quantize", [tensor(13, [UNKNOWN], stride=[UNKNOWN])], [tensor(14, [4, 2], "s8")],
            scales=("f32[]", [0.5])))
+
+
+def write(folder, doc, name="graph.json"):
+    path = folder / name
+    path.write_text(doc if isinstance(doc, str) else json.dumps(doc), encoding="utf-8")
+    return path
+
+
+def load(folder, doc):
+    return load_onednn_json(write(folder, doc))

@@ -1,8 +1,9 @@
 """Interpolates fold with what dequantizes their source and what follows them."""
+import fusions
 import pytest
 
 from graphq.passes.fuse_interpolate import FuseInterpolate
-from graphq.testing import check_pass, check_same_numbers
+from graphq.testing import check_pass
 from graphq.text import parse
 
 QUANTISED = """
@@ -14,7 +15,7 @@ QUANTISED = """
 
 
 def text_of(statements, inputs="x: u8[2,3,4,5]"):
-    return f"graph({inputs}) {{{statements}\n}}"
+    return fusions.text_of(statements, inputs)
 
 
 def test_a_quantised_interpolate():
@@ -34,11 +35,7 @@ def test_a_quantised_interpolate():
     ("%s = exp(%0)\n return %q, %s", ["interpolate", "relu", "quantize"]),
 ])
 def test_values_with_other_users_stay_outside(end, ops):
-    g = parse(text_of(QUANTISED.replace("return %q", end)))
-    before = g.copy()
-    FuseInterpolate()(g)
-    check_same_numbers(before, g)
-    assert [[n.op.name for n in p.attrs["body"].nodes] for p in g.nodes if p.op.name == "partition"] == [ops]
+    assert fusions.fused(FuseInterpolate(), QUANTISED.replace("return %q", end), "x: u8[2,3,4,5]")[0] == [ops]
 
 
 @pytest.mark.parametrize("statements,inputs,reason", [

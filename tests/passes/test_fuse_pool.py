@@ -1,8 +1,9 @@
 """Pools fold with what dequantizes their source and what follows them."""
+import fusions
 import pytest
 
 from graphq.passes.fuse_pool import FusePool
-from graphq.testing import check_pass, check_same_numbers
+from graphq.testing import check_pass
 from graphq.text import parse
 
 POOL = "strides=[2,2], pads_begin=[1,1], pads_end=[1,1], kernel=[3,3]"
@@ -15,16 +16,11 @@ QUANTISED = f"""
 
 
 def text_of(statements, inputs="x: u8[2,5,7,3]"):
-    return f"graph({inputs}) {{{statements}\n}}"
+    return fusions.text_of(statements, inputs)
 
 
 def fused(statements, inputs="x: u8[2,5,7,3]"):
-    """The operations of the partitions that the fusion makes, and its refusals; the numbers stay."""
-    g = parse(text_of(statements, inputs))
-    before = g.copy()
-    _, refusals = FusePool().apply(g)
-    check_same_numbers(before, g)
-    return [[n.op.name for n in p.attrs["body"].nodes] for p in g.nodes if p.op.name == "partition"], refusals
+    return fusions.fused(FusePool(), statements, inputs)
 
 
 def refusal(statements, inputs="x: u8[2,5,7,3]"):
