@@ -23,6 +23,7 @@ forms of an operator (an input that is known only when it runs, a dtype) go to O
 
 SECTIONS = {
     "native": "Operations of graphq: with kernels, or as NumPy references, which `explain()` names.",
+    "function": "Functions of simpler operators, as ONNX gives them; the node becomes those.",
     "reference": "Run by ONNX's own reference evaluator, node by node (slow; `explain()` says so); folded where all\n"
                  "operands are constants.",
     "random": "Refused: random numbers are not defined by ONNX; give them as an input.",
@@ -31,8 +32,8 @@ SECTIONS = {
 }
 
 
-TITLES = {"native": "Native", "reference": "By ONNX's reference", "random": "Random numbers",
-          "types": "Sequences, optionals, maps, strings", "missing": "Without a reference"}
+TITLES = {"native": "Native", "function": "By ONNX's function", "reference": "By ONNX's reference",
+          "random": "Random numbers", "types": "Sequences, optionals, maps, strings", "missing": "Without a reference"}
 
 
 def listed(names: list[str]) -> str:
@@ -55,11 +56,13 @@ def section(schema: onnx.defs.OpSchema) -> str:
         return "random"
     if not (numbers(schema.inputs) and numbers(schema.outputs)):
         return "types"
+    if schema.has_function or schema.has_context_dependent_function:
+        return "function"
     load = aionnxml.load_op if schema.domain == "ai.onnx.ml" else load_op
     try:
         load(schema.domain, schema.name, schema.since_version)
     except Exception:  # of several kinds
-        return "reference" if schema.has_function else "missing"
+        return "missing"
     return "reference"
 
 

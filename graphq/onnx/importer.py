@@ -18,6 +18,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper
 from graphq.constants import computed
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
+from graphq.onnx.bodies import body_of
 from graphq.onnx.fallback import parsed, since_version, single, used_names
 from graphq.onnx.tensors import array_of
 from graphq.op import lookup
@@ -211,15 +212,13 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
         raise Refused(f"operator {node.op_type} of domain {domain} is not supported")
     if domain == "" and node.op_type in RANDOM:
         raise Refused("random numbers are not defined by ONNX: give them as an input")
-    if importer is None:
-        return None, "graphq has no operation for it"
     missing = [name for name in used_names(node) if name not in scope.values]
     if missing:
         raise Refused(f"input '{missing[0]}' is not defined")
     inputs = tuple(scope.values[name] if name else None for name in node.input)
     first = len(graph.nodes)
     try:
-        outs = importer(Call(graph, node, scope, version, inputs))
+        outs = (importer or _expanded)(Call(graph, node, scope, version, inputs))
     except Refused:
         raise
     except GraphError as e:
@@ -236,6 +235,21 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
         return None, "graphq has no operation for these operands"
     made = (outs,) if isinstance(outs, Value) else tuple(outs)
     return {name: v for name, v in zip(node.output, _fold(graph, first, made), strict=False) if name}, ""
+
+
+def _expanded(c: Call) -> Outputs:
+    """The operator's body, where ONNX has one; raises GraphError where it has none."""
+    domain = DOMAINS.get(c.node.domain, c.node.domain)
+    prefix = f"{c.node.name or next(iter(c.node.output), '')}/"
+    body = body_of(c.node, c.scope.opsets[domain], c.inputs, prefix)
+    if body is None:
+        raise GraphError("graphq has no operation for it")
+    values = {name: v for name, v in zip(body.input, c.inputs, strict=False) if v is not None}
+    opsets = {**c.scope.opsets, **{i.domain: i.version for i in body.opset_import}}
+    inner = Scope(opsets, values, c.scope.folder)
+    for node in body.node:
+        import_node(c.graph, node, inner)
+    return [inner.values[name] for name in body.output[:c.outputs]]
 
 
 def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
