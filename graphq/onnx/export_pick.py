@@ -10,7 +10,8 @@ from graphq.onnx.writer import Writer, exports
 FROM_ALIKE = {ours: theirs for theirs, ours in ALIKE.items()}
 
 SAME = {"gather_elements": "GatherElements", "gather_nd": "GatherND", "scatter_elements": "ScatterElements",
-        "scatter_nd": "ScatterND", "is_inf": "IsInf", "non_max_suppression": "NonMaxSuppression"}
+        "scatter_nd": "ScatterND", "is_inf": "IsInf", "non_max_suppression": "NonMaxSuppression",
+        "grid_sample": "GridSample"}
 """Operations whose attributes ONNX's operators have under the same names."""
 
 

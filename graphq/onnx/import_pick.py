@@ -91,3 +91,12 @@ def non_max_suppression(c: Call) -> Outputs:
     """How many boxes there are is known when it runs."""
     return c.graph.non_max_suppression(*(c.optional(k) for k in range(5)),
                                        center_point_box=bool(c.attr("center_point_box", 0)))
+
+
+@imports("GridSample")
+def grid_sample(c: Call) -> Outputs:
+    """Modes have other names before version 20."""
+    mode = c.attr("mode", "linear")
+    return c.graph.grid_sample(c.input(0), c.input(1), mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
+                               padding_mode=c.attr("padding_mode", "zeros"),
+                               align_corners=bool(c.attr("align_corners", 0)))

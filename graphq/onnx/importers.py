@@ -2,6 +2,7 @@
 from graphq.onnx import (  # noqa: F401
     import_control,
     import_conv,
+    import_einsum,
     import_eltwise,
     import_matmul,
     import_microsoft,

@@ -10,6 +10,7 @@ from graphq.ops import (
     dropout,
     dynamic_quant,
     eltwise,
+    grid_sample,
     integer,
     interpolate,
     linear_quant,
@@ -30,5 +31,5 @@ from graphq.ops import (
 )
 
 __all__ = ["binary", "cast", "constant", "control", "conv", "conv_transpose", "detect", "dropout", "dynamic_quant",
-           "eltwise", "integer", "interpolate", "linear_quant", "logic", "matmul", "move", "norm", "normalise",
-           "onnx_node", "pick", "pool", "quant", "recurrent", "reduce", "shape", "structure", "threshold"]
+           "eltwise", "grid_sample", "integer", "interpolate", "linear_quant", "logic", "matmul", "move", "norm",
+           "normalise", "onnx_node", "pick", "pool", "quant", "recurrent", "reduce", "shape", "structure", "threshold"]

@@ -114,3 +114,7 @@ def test_softmax_of_f16_rounds_each_step(op, opset):
 
 def test_hard_swish_has_the_bits_of_onnx_s_function():
     same_bits([helper.make_node("HardSwish", ["x"], ["y"])], normal(7, 5000))
+
+
+def test_cube():
+    same_bits([helper.make_node("Pow", ["x", "three"], ["y"])], normal(5, 40), {"three": np.float32(3)})

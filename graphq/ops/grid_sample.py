@@ -1,0 +1,114 @@
+"""grid_sample: an image at given places."""
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from graphq.errors import GraphError
+from graphq.ir import TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array, in_f32
+from graphq.ops.infer import FLOATS, expect_dtype, expect_same_dtype
+
+CUBIC = np.float32(-0.75)
+"""The slope of the cubic's outer parts."""
+
+
+def infer_grid_sample(src: TensorType, grid: TensorType, *, mode: str, padding_mode: str,
+                      align_corners: bool) -> TensorType:
+    """[N, C, spatial sizes] and [N, sizes of the result, a coordinate for each spatial axis]."""
+    expect_dtype("src", src, FLOATS)
+    expect_same_dtype(src=src, grid=grid)
+    if grid.shape is None:
+        return TensorType(src.dtype, None)
+    rank = len(grid.shape)
+    if src.shape is not None:
+        count, last = len(src.shape) - 2, grid.shape[-1] if grid.shape else None
+        batches = {d for d in (*src.shape[:1], *grid.shape[:1]) if d is not None}
+        if count < 1 or rank != count + 2 or last not in (count, None) or len(batches) > 1:
+            raise GraphError(f"grid must be [N, sizes, coordinates] for a source [N, C, sizes], got {grid} for {src}")
+        if 0 in src.shape[2:]:
+            raise GraphError(f"spatial sizes must be positive, got {src}")
+    batch, channels = (None, None) if src.shape is None else src.shape[:2]
+    return TensorType(src.dtype, (grid.shape[0] if batch is None else batch, channels, *grid.shape[1:-1]))
+
+
+@register_op(infer=infer_grid_sample)
+@in_f32
+def grid_sample(src: Array, grid: Array, *, mode: Literal["linear", "nearest", "cubic"] = "linear",
+                padding_mode: Literal["zeros", "border", "reflection"] = "zeros",
+                align_corners: bool = False) -> Array:
+    """`src` [N, C, ...] at the places of `grid` [N, ..., k], whose last axis has the last spatial axis first.
+
+    -1 and 1 are the centers of the first and last elements with `align_corners`, else their outer edges. What lies
+    outside is 0, the element at the edge, or mirrored at the edge (ONNX GridSample, as ONNX Runtime computes it).
+    """
+    batch, channels, *sizes = src.shape
+    points = [_placed(grid[..., ~d].reshape(batch, -1), size, align_corners) for d, size in enumerate(sizes)]
+    taps = [_taps(x, size, mode, padding_mode, align_corners) for x, size in zip(points, sizes, strict=True)]
+    flat = src.reshape(batch, channels, -1)
+    first = np.zeros_like(points[0], np.int64)
+    return _sum(flat, sizes, taps, first, np.ones_like(first, bool)).reshape(batch, channels, *grid.shape[1:-1])
+
+
+def _placed(n: Array, size: int, align_corners: bool) -> Array:
+    """Coordinates of -1 to 1 as places of elements."""
+    one, two = np.float32(1), np.float32(2)
+    if align_corners:
+        return (n + one) / two * np.float32(size - 1)
+    return ((n + one) * np.float32(size) - one) / two
+
+
+def _taps(x: Array, size: int, mode: str, padding: str, align_corners: bool) -> list[tuple[Array, Array, Array]]:
+    """Of the elements that a place reads along an axis: their index, whether they are there, their weight."""
+    if mode == "nearest":
+        steps, weights, first = [0], [np.ones_like(x)], np.rint(x)
+    else:
+        first = np.floor(x)
+        part = x - first
+        steps, weights = ([0, 1], [1 - part, part]) if mode == "linear" else ([-1, 0, 1, 2], _cubic(part))
+    return [(*_inside(first + np.float32(k), size, padding, align_corners), w)
+            for k, w in zip(steps, weights, strict=True)]
+
+
+def _cubic(x: Array) -> list[Array]:
+    """Weights of four neighbours by Keys' cubic convolution, `x` from the second one."""
+    a, one, two, three, four, five, eight = CUBIC, *map(np.float32, (1, 2, 3, 4, 5, 8))
+
+    def outer(d: Array) -> Array:
+        return ((a * d - five * a) * d + eight * a) * d - four * a
+
+    def inner(d: Array) -> Array:
+        return ((a + two) * d - (a + three)) * d * d + one
+
+    return [outer(x + one), inner(x), inner(one - x), outer(two - x)]
+
+
+def _inside(place: Array, size: int, padding: str, align_corners: bool) -> tuple[Array, Array]:
+    """Indices within the axis, and which of the elements are there."""
+    there = (place >= 0) & (place < size)
+    if padding == "reflection":
+        low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
+        place = np.where(place < low, _mirrored(low - place, low, high), place)
+        place = np.where(place > high, high + low - _mirrored(place - high, low, high), place)
+    index = np.clip(np.nan_to_num(place), 0, size - 1).astype(np.int64)
+    return index, there if padding == "zeros" else np.ones_like(there)
+
+
+def _mirrored(beyond: Array, low: float, high: float) -> Array:
+    """The place so far beyond the lower edge, mirrored at the edges until it is between them."""
+    span = np.float32(high - low)
+    turns = np.trunc(beyond / span)
+    rest = beyond - turns * span
+    return np.where(turns % 2 == 0, np.float32(low) + rest, np.float32(high) - rest)
+
+
+def _sum(src: Array, sizes: list[int], taps: list[list[tuple[Array, Array, Array]]], index: Array,
+         there: Array) -> Array:
+    """The sum over the taps of the axes that remain, from the elements at `index` of those before."""
+    if not taps:
+        return np.where(there[:, None], np.take_along_axis(src, index[:, None], axis=2), np.float32(0))
+    terms = [weight[:, None] * _sum(src, sizes[1:], taps[1:], index * sizes[0] + k, there & known)
+             for k, known, weight in taps[0]]
+    return sum(terms[1:], terms[0])
