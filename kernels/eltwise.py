@@ -45,8 +45,9 @@ def plan_eltwise(store: Store, batch: int, m: int, n: int, level: Level, *, thre
 
 
 def _parts(store: Store, elements: int, lanes: int, threads: int) -> int:
-    """Choose a number of blocks by the work there is: a cycle per operation on a vector (measured: 0.65 to 0.85), 4 to
-    move it.
+    """Choose a number of blocks by the work there is.
+
+    A vector takes a cycle per operation (measured: 0.65 to 0.85), and 4 to be moved.
     """
     cycles = elements * (len(list(walk(lower(store.expr)))) + 4) // lanes
     return 1 if threads == 1 else max(1, min(BLOCKS_PER_THREAD * threads, cycles // BLOCK_CYCLES))

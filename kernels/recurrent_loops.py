@@ -98,8 +98,9 @@ def _gru(b: Any, x: Vectors, s: Vectors, bias: Any, h: Any) -> Any:
 
 
 def _units(gates: int, whole: bool, rows: int) -> Any:
-    """Make the intrinsic that computes 16 units of `rows` rows: (args, row, unit, step's gates, state, products' state,
-    new state).
+    """Make the intrinsic that computes 16 units of `rows` rows.
+
+    It takes (args, row, unit, step's gates, state, products' state, new state).
     """
 
     def codegen(context: Any, b: Any, signature: Any, values: Any) -> Any:

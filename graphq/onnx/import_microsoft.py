@@ -1,5 +1,6 @@
-"""com.microsoft's quantized operators, as ONNX Runtime's documentation (ContribOperators.md) has them: dequantize, the
-float operation, quantize. Weights of a few bits are unpacked.
+"""com.microsoft's quantized operators, as ONNX Runtime's documentation (ContribOperators.md) has them.
+
+They become dequantize, the float operation, quantize. Weights of a few bits are unpacked.
 """
 from __future__ import annotations
 

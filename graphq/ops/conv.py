@@ -116,8 +116,9 @@ def with_bias(y: Array, bias: Array | None) -> Array:
 
 def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int, ...], pads: Pads,
               groups: int, result: type = np.float32) -> Array:
-    """The sums of x [n, c, ...] with w [o, c / groups, ...], rounded to `result` once: matrix products over columns
-    of windows.
+    """The sums of x [n, c, ...] with w [o, c / groups, ...], rounded to `result` once.
+
+    They are matrix products over columns of windows.
     """
     count, taps = len(strides), w.shape[2:]
     x = np.pad(x, [(0, 0), (0, 0), *pads])

@@ -130,7 +130,7 @@ def infer_dynamic_dequantize(src: TensorType, scales: TensorType, zps: TensorTyp
 @quiet
 def dynamic_dequantize(src: Array, scales: Array, zps: Array | None = None, *,
                        qtype: Literal["per_tensor", "per_channel", "per_group"] = "per_tensor", axis: int = 1,
-                       group_shape: list[int] = (), dtype: DType | None = None) -> Array:  # type: ignore[assignment]
+                       group_shape: tuple[int, ...] = (), dtype: DType | None = None) -> Array:
     """`(src - zps) * scales` in f32, the difference exact, rounded to `dtype` (oneDNN DynamicDequantize).
 
     per_group: `group_shape` has the size of a group along each axis, and scales and zps one value a group. `dtype` None

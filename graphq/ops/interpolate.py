@@ -65,7 +65,7 @@ def scaled(size: int, scale: float) -> int:
 def interpolate(src: Array, sizes_tensor: Array | None = None, *,
                 mode: Literal["nearest", "linear", "bilinear", "trilinear"],
                 coordinate_transformation_mode: Literal["half_pixel", "align_corners"] = "half_pixel",
-                sizes: list[int] = (), scales: list[float] = (),  # type: ignore[assignment]
+                sizes: tuple[int, ...] = (), scales: tuple[float, ...] = (),
                 data_format: DataFormat = "NXC") -> Array:
     """Resize the spatial axes (oneDNN Interpolate). linear, bilinear and trilinear are the same over all axes.
 

@@ -76,11 +76,11 @@ def infer_quantize_linear(src: TensorType, scale: TensorType, zero_point: Tensor
 @quiet
 def quantize_linear(src: Array, scale: Array, zero_point: Array | None = None, *, dtype: DType, axis: int = 1,
                     block_size: int = 0, saturate: bool = True, precision: DType = t.f32) -> Array:
-    """`saturate(rint(src / scale) + zero_point)`, ties to even; the quotient is rounded to `precision` (ONNX
-    QuantizeLinear). NaN gives the zero point.
+    """`saturate(rint(src / scale) + zero_point)`, ties to even (ONNX QuantizeLinear). NaN gives the zero point.
 
-    Floats: the quotient, plus a zero point where there is one, is rounded to nearest even, beyond the range to the
-    greatest finite value, infinities included, or without `saturate` to what the dtype has there (an infinity or NaN).
+    The quotient is rounded to `precision`. Floats: it is, plus a zero point where there is one, rounded to nearest
+    even, beyond the range to the greatest finite value, infinities included, or without `saturate` to what the dtype
+    has there (an infinity or NaN).
     """
     s = spread(scale.astype(np.float64), src.shape, axis, block_size)
     # Division in f64 rounds to f32, bf16 and f16 as one division there does: 53 >= 2 * 24 + 2 bits.

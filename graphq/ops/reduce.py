@@ -52,10 +52,10 @@ def _by_tensor(src: TensorType, axes_tensor: TensorType, axes: tuple[int, ...], 
     return TensorType(src.dtype, (None,) * len(src.shape) if keep_dims and src.shape is not None else None)
 
 
-def _chosen(src: Array, axes_tensor: Array | None, axes: list[int]) -> tuple[int, ...]:
+def _chosen(src: Array, axes_tensor: Array | None, axes: tuple[int, ...]) -> tuple[int, ...]:
     """The axes to reduce; raises GraphError when those of a tensor do not fit."""
     if axes_tensor is None:
-        return tuple(axes)
+        return axes
     chosen = tuple(normal_axis(int(a), src.shape, "axes") for a in axes_tensor)
     if len(set(chosen)) < len(chosen):
         raise GraphError(f"axes must be different ones, got {axes_tensor.tolist()} for shape {list(src.shape)}")
@@ -64,7 +64,7 @@ def _chosen(src: Array, axes_tensor: Array | None, axes: list[int]) -> tuple[int
 
 @register_op(infer=infer_reduce)
 @quiet
-def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
     """The sum over `axes` (oneDNN ReduceSum). Of nothing: 0. Without axes: `src`."""
     chosen = _chosen(src, axes_tensor, axes)
@@ -73,7 +73,7 @@ def reduce_sum(src: Array, axes_tensor: Array | None = None, *, axes: list[int] 
 
 @register_op(infer=infer_reduce)
 @quiet
-def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                 keep_dims: bool = False) -> Array:
     """The mean over `axes` (oneDNN ReduceMean), in f32. Of nothing: NaN. Without axes: `src`."""
     chosen = _chosen(src, axes_tensor, axes)
@@ -89,7 +89,7 @@ def reduce_mean(src: Array, axes_tensor: Array | None = None, *, axes: list[int]
 
 @register_op(infer=infer_reduce)
 @quiet
-def reduce_l1(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+def reduce_l1(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
               keep_dims: bool = False) -> Array:
     """The sum of absolute values over `axes` (oneDNN ReduceL1). Without axes: `src`."""
     chosen = _chosen(src, axes_tensor, axes)
@@ -98,7 +98,7 @@ def reduce_l1(src: Array, axes_tensor: Array | None = None, *, axes: list[int] =
 
 @register_op(infer=infer_reduce)
 @quiet
-def reduce_l2(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+def reduce_l2(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
               keep_dims: bool = False) -> Array:
     """The root of the sum of squares over `axes` (oneDNN ReduceL2). Without axes: `src`."""
     chosen = _chosen(src, axes_tensor, axes)
@@ -109,7 +109,7 @@ def reduce_l2(src: Array, axes_tensor: Array | None = None, *, axes: list[int] =
 
 @register_op(infer=infer_reduce)
 @quiet
-def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                 keep_dims: bool = False) -> Array:
     """The product over `axes` (oneDNN ReduceProd). Of nothing: 1. Without axes: `src`."""
     chosen = _chosen(src, axes_tensor, axes)
@@ -118,7 +118,7 @@ def reduce_prod(src: Array, axes_tensor: Array | None = None, *, axes: list[int]
 
 @register_op(infer=infer_reduce)
 @quiet
-def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
     """The greatest element over `axes` (oneDNN ReduceMax), NaN where there is one. Of nothing: -inf.
 
@@ -133,7 +133,7 @@ def reduce_max(src: Array, axes_tensor: Array | None = None, *, axes: list[int] 
 
 @register_op(infer=infer_reduce)
 @quiet
-def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: list[int] = (),  # type: ignore[assignment]
+def reduce_min(src: Array, axes_tensor: Array | None = None, *, axes: tuple[int, ...] = (),
                keep_dims: bool = False) -> Array:
     """The least element over `axes` (oneDNN ReduceMin), NaN where there is one. Of nothing: inf.
 

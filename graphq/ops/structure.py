@@ -90,7 +90,7 @@ def infer_wildcard(*srcs: TensorType, dtypes: tuple[DType, ...],
 
 
 @register_op(infer=infer_wildcard)
-def wildcard(*srcs: Array, dtypes: list[DType] = (),  # type: ignore[assignment]
+def wildcard(*srcs: Array, dtypes: tuple[DType, ...] = (),
              shapes: list[list[int]] | None = None) -> NoReturn:
     """An operation that oneDNN Graph does not know (oneDNN Wildcard). It has a place in a graph but no meaning.
 
