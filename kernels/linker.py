@@ -1,9 +1,8 @@
 """A linker for what LLVM makes of one kernel module: x86-64 ELF object code into executable memory.
 
 The objects are self-contained and position-independent, so that a process loads them without LLVM (50 MB, 50 ms; it
-links those of other machines).
-Sections that are loaded lie in one mapping as in the file; stubs for calls of the C library follow. Formats are those
-of the System V ABI and its AMD64 supplement: 4.1 (headers), 4.4 (relocations).
+links those of other machines). Sections that are loaded lie in one mapping as in the file; stubs for calls of the C
+library follow. Formats are those of the System V ABI and its AMD64 supplement: 4.1 (headers), 4.4 (relocations).
 """
 from __future__ import annotations
 
@@ -57,9 +56,7 @@ class Gates:
 
     def __init__(self, names: Sequence[str]) -> None:
         page = mmap.PAGESIZE * -(-len(names) * _STUB_BYTES // mmap.PAGESIZE)
-        self._room = mmap.mmap(-1, 2 * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
-                               prot=mmap.PROT_READ | mmap.PROT_WRITE)
-        base = ctypes.addressof(ctypes.c_char.from_buffer(self._room))
+        self._room, base = _memory(2 * page)
         self.addresses = {name: base + k * _STUB_BYTES for k, name in enumerate(names)}
         self._places = {name: page + 8 * k for k, name in enumerate(names)}
         _gates.update({self.addresses[name]: base + place for name, place in self._places.items()})
@@ -98,19 +95,10 @@ def _link(data: bytes) -> dict[str, int]:
     symbols = next((_symbols(data, sections, s) for s in sections if s.kind == _SYMTAB), [])
     if data[18] != _X86_64:
         return _by_llvm(data, [x.name for x in symbols if x.seen and sections[x.section].flags & _EXECUTABLE])
-    places, size = {}, 0
-    for k, s in enumerate(sections):
-        if s.flags & _ALLOC and s.kind in (_PROGBITS, _NOBITS):
-            size = -(-size // max(1, s.align)) * max(1, s.align)
-            places[k] = size
-            size += s.size
-    if size > _MOST:
-        raise KernelError(f"damaged object code: sections of {size} bytes")
+    places, size = _laid_out(sections)
     outer = list(dict.fromkeys(x.name for x in symbols[1:] if x.section == 0))
-    stubs = {name: -(-size // _STUB_BYTES) * _STUB_BYTES + k * _STUB_BYTES for k, name in enumerate(outer)}
-    room = mmap.mmap(-1, max(1, size + _STUB_BYTES * (len(outer) + 1)), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS,
-                     prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    base = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    stubs = {name: (-(-size // _STUB_BYTES) + k) * _STUB_BYTES for k, name in enumerate(outer)}
+    room, base = _memory(size + _STUB_BYTES * (len(outer) + 1))
     for k, at in places.items():
         s = sections[k]
         if s.kind == _PROGBITS:
@@ -125,6 +113,25 @@ def _link(data: bytes) -> dict[str, int]:
     _kept.append(room)
     return {x.name: base + at for x, at in zip(symbols, addresses, strict=True)
             if x.seen and x.section in places and sections[x.section].flags & _EXECUTABLE}
+
+
+def _laid_out(sections: Sequence[_Section]) -> tuple[dict[int, int], int]:
+    """Where the sections that are loaded lie, by their numbers, and the bytes of all."""
+    places, size = {}, 0
+    for k, s in enumerate(sections):
+        if s.flags & _ALLOC and s.kind in (_PROGBITS, _NOBITS):
+            align = max(1, s.align)
+            places[k] = -(-size // align) * align
+            size = places[k] + s.size
+    if size > _MOST:
+        raise KernelError(f"damaged object code: sections of {size} bytes")
+    return places, size
+
+
+def _memory(size: int) -> tuple[mmap.mmap, int]:
+    """New memory to write to, and its address."""
+    room = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    return room, ctypes.addressof(ctypes.c_char.from_buffer(room))
 
 
 def _by_llvm(data: bytes, names: list[str]) -> dict[str, int]:

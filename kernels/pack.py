@@ -85,11 +85,6 @@ def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return out
 
 
-def column_sums(packed: np.ndarray, n: int) -> np.ndarray:
-    """Give the s32 sums (..., n) over k of packed weights: a view of their first bytes."""
-    return packed[..., :4 * n].view(np.int32)
-
-
 def _pack_rows(itemsize: int) -> Any:
     """Make the intrinsic that packs `groups` groups of rows of 16 neighbouring elements, bytes xor `flip`."""
     items = 4 // itemsize
