@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from graphq.dtypes import f32
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.kernels.transpose import is_view
 from graphq.passes.fold_pads import FoldPadIntoConvolution
@@ -246,10 +247,27 @@ class DropRepeatedRelu(Rewrite):
         return g.relu(x)
 
 
+class CubeAsProducts(Rewrite):
+    """pow(x, beta=3) -> square(x) * x, in f32, where that is how pow computes it"""
+
+    def pattern(self, g, x):
+        """See the class."""
+        return g.pow(x, beta=3)
+
+    def check(self, x):
+        """Narrower floats would be rounded between the products."""
+        return None if x.dtype == f32 else f"x is {x.dtype}"
+
+    def replace(self, g, x):
+        """See the class."""
+        return g.multiply(g.square(x), x)
+
+
 REWRITES = (
     DropNoopReshape(), MergeReshapes(), MergeTransposes(), DropNoopTranspose(),
     TransposeBeforeDequantize(), ReshapeBeforeDequantize(), QuantizeBeforeReshape(), QuantizeBeforeTranspose(),
     TransposeAsReshape(), PositiveAxis(), UniformChannelsArePerTensor(), DropMultiplyByOne(), DropRepeatedRelu(),
+    CubeAsProducts(),
     *STATIC, *MOVES, *REQUANTIZE, FoldPadIntoConvolution(),
 )
 

@@ -7,7 +7,7 @@ from graphq.constants import evaluated
 from graphq.ir import Graph, Node
 
 MAX_ELEMENTS = 1 << 26
-"""Results larger than this stay operations."""
+"""Results larger than this stay operations. So do loops, which may run for long."""
 
 
 def fold_constants(graph: Graph) -> int:
@@ -32,10 +32,11 @@ def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:
     for node in list(graph.nodes):
         if not (wanted(node) and _foldable(node)):
             continue
-        results = evaluated(node.op, node.inputs, node.attrs, [node.output.type])
+        results = evaluated(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
         if results is not None:
             with graph.before(node):
-                graph.replace_uses(node.output, graph.constant(results[0]))
+                for old, array in zip(node.outputs, results, strict=True):
+                    graph.replace_uses(old, graph.constant(array))
             count += 1
     if count:
         graph.prune()
@@ -44,4 +45,5 @@ def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:
 
 def _foldable(node: Node) -> bool:
     constant = any(True for _ in node.operands) and all(v.data is not None for v in node.operands)
-    return constant and len(node.outputs) == 1 and node.output.type.known and node.output.type.size <= MAX_ELEMENTS
+    return constant and node.op.name != "loop" and all(
+        v.type.known and v.type.size <= MAX_ELEMENTS for v in node.outputs)

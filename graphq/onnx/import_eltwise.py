@@ -66,15 +66,12 @@ def neg(c: Call) -> Outputs:
 
 @imports("Pow")
 def pow_(c: Call) -> Outputs:
-    """`x**y` for a constant scalar y of any dtype; y = 2 and y = 3 are products, as in ONNX Runtime."""
+    """`x**y` for a constant scalar y of any dtype; y = 2 is a product."""
     y = c.data(1)
     if y is None or y.size != 1 or y.ndim > (len(c.input(0).shape or ())):
         return None
     beta = float(y.reshape(()))
-    x = c.input(0)
-    if beta not in (2, 3):
-        return c.graph.pow(x, beta=beta)
-    return c.graph.square(x) if beta == 2 else c.graph.multiply(c.graph.square(x), x)
+    return c.graph.square(c.input(0)) if beta == 2 else c.graph.pow(c.input(0), beta=beta)
 
 
 @imports("Clip")

@@ -160,9 +160,21 @@ def infer_pow(src: TensorType, *, beta: float) -> TensorType:
 
 
 @register_op(infer=infer_pow, elementwise=True)
-@in_f64
 def pow_(src: Array, *, beta: float) -> Array:
-    """`src**beta` (oneDNN Pow). NaN below zero when beta is not an integer."""
+    """`src**beta` (oneDNN Pow), a beta of 3 by two products as in ONNX Runtime.
+
+    NaN below zero when beta is not an integer.
+    """
+    return _cube(src) if beta == 3 else _power(src, beta=beta)
+
+
+@in_f32
+def _cube(src: Array) -> Array:
+    return src * src * src
+
+
+@in_f64
+def _power(src: Array, *, beta: float) -> Array:
     return np.float_power(src, np.float32(beta))  # np.power turns beta 0.5 into sqrt, other than C's pow at -0 and -inf
 
 

@@ -25,7 +25,7 @@ FUNCTIONS = [
     ("mish", {}, lambda x: x * np.tanh(np.log1p(np.exp(np.minimum(x, 700)))), 0),
     ("softplus", {}, lambda x: -special.log_expit(-x), 0),
     ("softplus", {"beta": -2.5}, lambda x: special.log_expit(2.5 * x) / 2.5, 0),
-    ("pow", {"beta": 3.0}, lambda x: x * x * x, 0),
+    ("pow", {"beta": 3.0}, lambda x: x * x * x, 2), ("pow", {"beta": 2.0}, np.square, 0),
     ("pow", {"beta": 0.5}, lambda x: np.sqrt(np.where(x == -INF, INF, x)), 0),
     ("pow", {"beta": 0.0}, np.ones_like, 0), ("relu", {}, lambda x: np.maximum(x, 0), 0),
     ("clamp", {"min": -1.5, "max": 6}, lambda x: np.clip(x, -1.5, 6), 0),

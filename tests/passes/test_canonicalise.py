@@ -5,6 +5,7 @@ import pytest
 import graphq as gq
 from graphq.passes import canonicalise
 from graphq.passes.canonicalise import (
+    CubeAsProducts,
     DropMultiplyByOne,
     DropNoopReshape,
     DropNoopTranspose,
@@ -257,6 +258,12 @@ def test_multiply_by_one_keeps_types():
     check(DropMultiplyByOne(), unknown, inputs="x: f32[*]", sizes={"x": (3,)})  # the result has another rank
     check(DropMultiplyByOne(), unknown.replace("[1,1]", "[]"), "return x as out0", inputs="x: f32[*]",
           sizes={"x": (3,)})
+
+
+def test_cube():
+    check(CubeAsProducts(), "%0 = pow(x, beta=3)\n return %0", "%0 = square(x)\n %1 = multiply(%0, x)\n return %1")
+    check(CubeAsProducts(), "%0 = pow(x, beta=3)\n return %0", inputs="x: f16[4,6]")
+    check(CubeAsProducts(), "%0 = pow(x, beta=2.5)\n return %0")
 
 
 def test_repeated_relu():

@@ -179,9 +179,9 @@ def test_an_integer_matmul_of_constants_folds():
     assert g.outputs[0].data.tolist() == [[-3.0], [-5.0]]
 
 
-def test_several_results_stay():
-    check(fold_constants, "%0 = constant(value=f32[2]{1, 2})\n"
-          "%1, %2 = softmax(%0, axis=0, keep_stats=true)\n return %1, %2")
+def test_several_results_fold():
+    check(fold_constants, "%0 = constant(value=f32[3]{1, 3, 2})\n %1, %2 = top_k(%0, k=2)\n return %1, %2",
+          "%0 = constant(value=f32[2]{3, 2})\n %1 = constant(value=s64[2]{1, 2})\n return %0, %1", count=1)
 
 
 def test_what_cannot_run_stays():
