@@ -14,7 +14,8 @@ import numpy as np
 
 from graphq.dtypes import DTypeLike, as_dtype
 from graphq.errors import GraphError, GraphqError
-from graphq.names import check_name, quote
+from graphq.labels import Labels
+from graphq.names import check_name
 from graphq.node import PLACE, Node, Property, Use, Value
 from graphq.op import OPS, Op, lookup
 from graphq.tensor_type import Dim, TensorType, check_dims, check_size, frozen
@@ -33,7 +34,7 @@ class Graph:
     """A graph of operations, built by its methods (one for each op) or loaded from a file.
 
     `inputs` and `outputs` are values; `output_names` are the names under which results are returned. `meta` holds
-    facts of the file that the graph was loaded from.
+    facts of the file that the graph was loaded from, `labels` says what text calls the values.
     """
 
     def __init__(self, name: str = "graph") -> None:
@@ -48,8 +49,7 @@ class Graph:
         self._names: set[str] = set()
         self._by_op: dict[str, dict[Node, None]] = {}
         self._before: Node | None = None
-        self._numbers: dict[Value, int] | None = None
-        self._keep_numbers = False
+        self.labels = Labels(self)
 
     # -- building ---------------------------------------------------------------------------------------------
 
@@ -186,9 +186,9 @@ class Graph:
         new.uses.extend(chosen)
         if not old.uses and old.name is not None and new.name is None and new.node is not None:
             new.name, old.name = old.name, None
-            self._changed()
-        elif not old.uses and self._keep_numbers and self._numbers and old in self._numbers and new.node is not None:
-            self._numbers.setdefault(new, self._numbers[old])
+            self.labels.changed()
+        elif not old.uses and new.node is not None:
+            self.labels.replaced(old, new)
 
     def set_outputs(self, values: Sequence[Value], names: Sequence[str]) -> None:
         """Return `values` under `names`, in place of the outputs so far."""
@@ -228,7 +228,7 @@ class Graph:
             for node in dead:
                 del self.nodes[self._index(node)]
         if dead:
-            self._changed()
+            self.labels.changed()
         return len(dead)
 
     # -- help for passes --------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class Graph:
         if value.name is not None:
             self._names.discard(value.name)
         value.name = name
-        self._changed()
+        self.labels.changed()
 
     def partitions(self) -> list[Partition]:
         """The partitions as oneDNN Graph would make them, in an order in which they can run.
@@ -296,36 +296,7 @@ class Graph:
 
     def label(self, value: Value) -> str:
         """The value's name in text: an input's name, `%name`, or `%N` for the N-th unnamed one."""
-        if value.name is not None:
-            return quote(value.name) if value.node is None else f"%{quote(value.name)}"
-        if self._numbers is None:
-            unnamed = (o for n in self.nodes for o in n.outputs if o.name is None)
-            self._numbers = {o: k for k, o in enumerate(unnamed)}
-        if self._keep_numbers:
-            self._numbers.setdefault(value, len(self._numbers))
-        return f"%{self._numbers.get(value, '?')}"
-
-    @contextmanager
-    def stable_labels(self) -> Iterator[None]:
-        """Within the block, unnamed values keep their numbers while the graph changes; new ones get further numbers."""
-        saved, self._keep_numbers = self._keep_numbers, True
-        try:
-            yield
-        finally:
-            self._keep_numbers = saved
-            self._changed()
-
-    @property
-    def keeps_labels(self) -> bool:
-        """Whether unnamed values keep their numbers while the graph changes."""
-        return self._keep_numbers
-
-    def keep_labels(self) -> None:
-        """From now on unnamed values keep their numbers, and what replaces one takes its number over."""
-        self._numbers = None
-        for v in (o for n in self.nodes for o in n.outputs):
-            self.label(v)
-        self._keep_numbers = True
+        return self.labels.of(value)
 
     def describe(self, node: Node) -> str:
         """One line for errors and reports: `%3 = relu(%2) : f32[4]`."""
@@ -382,7 +353,7 @@ class Graph:
 
     def _insert(self, node: Node) -> None:
         """Put the node into the list at the insertion point, its place between those of its neighbours."""
-        self._changed()
+        self.labels.changed()
         if self._before is None:
             node.place = self.nodes[-1].place + _GAP if self.nodes else 0
             self.nodes.append(node)
@@ -394,10 +365,6 @@ class Graph:
         if node.place == low:
             for k, n in enumerate(self.nodes):
                 n.place = k * _GAP
-
-    def _changed(self) -> None:
-        if not self._keep_numbers:
-            self._numbers = None
 
     def _index(self, node: Node) -> int:
         at = bisect_left(self.nodes, node.place, key=PLACE)

@@ -117,7 +117,7 @@ class _Application:
     def run(self) -> int:
         """Rewrite until nothing matches; the number of rewrites."""
         total, rounds, size = 0, 0, len(self.graph.nodes)
-        with self.graph.stable_labels():
+        with self.graph.labels.stable():
             while count := self._round():
                 total, rounds = total + count, rounds + 1
                 if total > 10 * size + 100 or rounds > 2 * size + 100:

@@ -34,7 +34,7 @@ def to_text(graph: Graph, *, elide: int | None = None, indent: str = "") -> str:
     """The graph as text; lists and arrays of more than `elide` elements are cut short (never when None)."""
     if not isinstance(graph, Graph):
         raise GraphError(f"to_text takes a Graph, got {graph!r}")
-    if elide is None and graph.keeps_labels:
+    if elide is None and graph.labels.kept:
         graph = graph.copy()  # numbered from 0, as the text that is read back will be
     params = ", ".join(f"{graph.label(v)}: {v.type}" + (f" {v.property}" if v.property != "undef" else "")
                        for v in graph.inputs)

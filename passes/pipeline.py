@@ -72,7 +72,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]
     if not isinstance(graph, Graph):
         raise GraphError(f"run_passes takes a Graph, got {graph!r}")
     check_passes(passes)
-    graph.keep_labels()
+    graph.labels.keep()
     for step in passes:
         if isinstance(step, Rewrite):
             count, missed = step.apply(graph)

@@ -1,0 +1,58 @@
+"""What text calls the values of a graph: by their names, and unnamed ones by numbers."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from graphq.names import quote
+from graphq.node import Value
+
+if TYPE_CHECKING:
+    from graphq.ir import Graph
+
+
+class Labels:
+    """The labels of a graph's values. Numbers are counted anew after each change, unless they are `kept`."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.kept = graph, False
+        self._numbers: dict[Value, int] | None = None
+
+    def of(self, value: Value) -> str:
+        """An input's name, `%name`, or `%N` for the N-th unnamed value."""
+        if value.name is not None:
+            return quote(value.name) if value.node is None else f"%{quote(value.name)}"
+        if self._numbers is None:
+            unnamed = (o for n in self.graph.nodes for o in n.outputs if o.name is None)
+            self._numbers = {o: k for k, o in enumerate(unnamed)}
+        if self.kept:
+            self._numbers.setdefault(value, len(self._numbers))
+        return f"%{self._numbers.get(value, '?')}"
+
+    def changed(self) -> None:
+        """Count anew."""
+        if not self.kept:
+            self._numbers = None
+
+    def replaced(self, old: Value, new: Value) -> None:
+        """Let `new` take over the number of `old`, which nothing uses, where numbers are kept."""
+        if self.kept and self._numbers and old in self._numbers:
+            self._numbers.setdefault(new, self._numbers[old])
+
+    def keep(self) -> None:
+        """From now on unnamed values keep their numbers, and what replaces one takes its number over."""
+        self._numbers = None
+        for v in (o for n in self.graph.nodes for o in n.outputs):
+            self.of(v)
+        self.kept = True
+
+    @contextmanager
+    def stable(self) -> Iterator[None]:
+        """Within the block, unnamed values keep their numbers while the graph changes; new ones get further numbers."""
+        saved, self.kept = self.kept, True
+        try:
+            yield
+        finally:
+            self.kept = saved
+            self.changed()
