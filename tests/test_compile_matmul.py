@@ -1,0 +1,157 @@
+"""compile: integer matmuls at every ISA level and thread count, their formula and the reference."""
+import numpy as np
+import pytest
+from dense import dense
+
+import graphq as gq
+from graphq.testing import random_inputs
+
+RNG = np.random.default_rng(11)
+
+VARIANTS = {
+    "plain": {}, "s8 source": dict(x="s8", zx=-5), "no source zero point": dict(zx=0),
+    "s8 source zero point -128": dict(x="s8", zx=-128), "weight zero points": dict(zw=(-100, 100)),
+    "u8 weights": dict(w="u8", zw=(0, 256)), "u8 weights without zero points": dict(w="u8"),
+    "s8 out": dict(out="s8"), "f32 out": dict(out="f32"), "weights not constant": dict(constant=False),
+    "all at once, not constant": dict(constant=False, zw=(0, 256), w="u8", x="s8", zx=3),
+    "batch, shared weights": dict(batch=(3,)), "batch on both": dict(batch=(3,), w_batch=(3,), constant=False),
+    "broadcast batches": dict(batch=(2, 1), w_batch=(3,), zw=(-9, 9)), "transpose b": dict(transpose_b=True),
+    "broadcast batches, not constant": dict(batch=(2, 1), w_batch=(3,), zw=(-9, 9), constant=False),
+    "transpose a": dict(transpose_a=True, batch=(2,)), "transpose both": dict(transpose_a=True, transpose_b=True,
+                                                                              constant=False),
+    "transpose a with row sums": dict(transpose_a=True, batch=(2, 1), w_batch=(3,), zw=(-9, 9), x="s8", zx=3),
+    "transpose a of one row": dict(transpose_a=True, batch=(4,), m=1, zw=(-9, 9)),
+    "bias_add": dict(bias="op"), "added bias": dict(bias="add"), "no bias": dict(bias="none", residual=False),
+    "gelu": dict(activation="gelu"), "sigmoid": dict(activation="sigmoid"), "tanh": dict(activation="tanh"),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_integer_matmul_equals_its_formula_and_the_reference(level, variant):
+    g = dense(**VARIANTS[variant])
+    inputs = random_inputs(g)
+    reference = gq.reference(g, inputs)
+    for threads in (1, 2):
+        model = gq.compile(g, isa=level, threads=threads, strict=True)
+        assert sum(n.op.name == "partition" for n in model.graph.nodes) == 1
+        y = model(inputs)
+        assert np.array_equal(y, model.formula(inputs))
+    steps = np.abs(y.astype(np.float64) - reference)
+    if VARIANTS[variant].get("out") == "f32":
+        assert steps.max() <= 1e-6 * np.abs(reference).max()
+    else:
+        assert steps.max() <= 1 and (steps > 0).mean() <= 1e-4 + 1 / steps.size
+
+
+@pytest.mark.parametrize("m, k, n", [(1, 1, 1), (1, 5, 3), (2, 63, 16), (5, 64, 15), (7, 65, 17), (16, 3, 64),
+                                     (31, 66, 65), (4, 0, 5), (0, 3, 4), (3, 4, 0)])
+def test_any_size(level, m, k, n):
+    for variant in ("plain", "all at once, not constant", "s8 source"):
+        g = dense(m, k, n, **VARIANTS[variant])
+        inputs = random_inputs(g)
+        model = gq.compile(g, isa=level, threads=2)
+        assert np.array_equal(model(inputs), model.formula(inputs))
+        steps = np.abs(model(inputs).astype(int) - gq.reference(g, inputs))
+        assert steps.max(initial=0) <= 1
+
+
+def written_formula(x, zx, sx, w, sw, bias, sy, zy):
+    """relu and requantize, as the design writes it."""
+    acc = ((x.astype(np.int64) - zx) @ w.astype(np.int64)).astype(np.int32)
+    m = (np.float64(np.float32(sx)) * np.asarray(sw, np.float32).astype(np.float64)).astype(np.float32)
+    y = np.maximum(acc.astype(np.float32) * m + bias, np.float32(0))
+    inverse = np.float32(1 / np.float64(np.float32(sy)))
+    return np.clip(np.rint(y * inverse) + np.float32(zy), 0, 255).astype(np.uint8)
+
+
+@pytest.mark.parametrize("fill", ["random", 0, 255, "ties"])
+def test_the_formula_is_the_one_of_the_design(level, fill):
+    m, k, n = 37, 100, 50
+    x = np.full((m, k), fill if isinstance(fill, int) else 0, np.uint8)
+    if fill == "random":
+        x = RNG.integers(0, 256, (m, k)).astype(np.uint8)
+    w = RNG.choice([-128, 127], (k, n)).astype(np.int8)
+    sx, sy, sw, bias = 0.02, 0.11, RNG.uniform(1e-3, 4e-3, n), RNG.standard_normal(n).astype(np.float32)
+    if fill == "ties":  # x = 0, w = 1: acc = -zx * k; scales of powers of two give y = i + 1/2
+        w[:] = 1
+        sx, sy, sw = 0.5, 1.0, np.ones(n)
+        bias = (50 * 100 * 0.5 + np.arange(n) + 0.5).astype(np.float32)
+    zx, zy = (50, 0) if fill == "ties" else (131, 7)
+    g = gq.Graph()
+    y = g.matmul(g.dequantize(g.input("x", shape=x.shape, dtype="u8"), scales=[sx], zps=[zx]),
+                 g.dequantize(g.constant(w), qtype="per_channel", axis=1, scales=sw), bias)
+    g.output(g.quantize(g.relu(y), dtype="u8", scales=[sy], zps=[zy]))
+    wanted = written_formula(x, zx, sx, w, sw, bias, sy, zy)
+    for threads in (1, 2):
+        assert np.array_equal(gq.compile(g, isa=level, threads=threads)(x=x), wanted)
+    if fill == "ties":
+        assert set(wanted[0, :4]) == {0, 2, 4}
+
+
+def test_nan_in_the_epilogue_gives_the_zero_point(level):
+    g = dense(4, 8, 20, residual=False, activation=None)
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=(4, 8), dtype="u8"), scales=[0.1])
+    w = g.dequantize(g.constant(np.ones((8, 20), np.int8)), scales=[0.1])
+    y = g.multiply(g.matmul(x, w), g.input("f", shape=(20,), dtype="f32"))
+    g.output(g.quantize(y, dtype="u8", scales=[0.1], zps=[9]))
+    f = np.array([np.nan, np.inf, -np.inf, 1e30] * 5, np.float32)
+    x = np.full((4, 8), 200, np.uint8)
+    y = gq.compile(g, isa=level)(x=x, f=f)
+    assert y[0, :4].tolist() == [9, 255, 0, 255] and np.array_equal(y, gq.reference(g, x=x, f=f))
+
+
+def test_a_deep_chain_fuses_whole():
+    g = dense(8, 16, 24, out="f32", residual=False)
+    y = g.outputs[0]
+    g.set_outputs([], [])
+    for k in range(9):
+        y = g.add(g.tanh(y), np.float32(k))
+    g.output(g.quantize(y, dtype="s8", scales=[0.1]), name="q")
+    model = gq.compile(g, strict=True)
+    assert [n.op.name for n in model.graph.nodes if n.op.name != "constant"] == ["partition"]
+    inputs = random_inputs(g)
+    assert np.array_equal(model(inputs), model.formula(inputs))
+
+
+def test_two_layers_pass_8_bit_data_between_them():
+    g = gq.Graph()
+    y = g.input("x", shape=(9, 32), dtype="u8")
+    for n in (48, 16):
+        w = g.dequantize(g.constant(RNG.integers(-127, 128, (y.shape[1], n)).astype(np.int8)), scales=[0.01])
+        y = g.quantize(g.relu(g.matmul(g.dequantize(y, scales=[0.02], zps=[3]), w)), dtype="u8", scales=[0.1], zps=[3])
+    g.output(y)
+    model = gq.compile(g, strict=True)
+    types = [n.output.type for n in model.graph.nodes if n.op.name == "partition"]
+    assert [str(t) for t in types] == ["u8[9,48]", "u8[9,16]"]
+    inputs = random_inputs(g)
+    assert np.array_equal(model(inputs), model.formula(inputs))
+
+
+def test_sums_beyond_s32_are_refused_with_the_reason():
+    def graph(weight):
+        g = gq.Graph()
+        x = g.dequantize(g.input("x", shape=(1, 70_000), dtype="u8"), scales=[1.0])
+        g.output(g.matmul(x, g.dequantize(g.constant(np.full((70_000, 1), weight, np.int8)), scales=[1.0])))
+        return g
+
+    model = gq.compile(graph(127))
+    assert "beyond s32" in model.explain()
+    x = np.full((1, 70_000), 255, np.uint8)
+    np.testing.assert_allclose(model(x=x), 255 * 127 * 70_000, rtol=1e-5)
+    model = gq.compile(graph(100), strict=True)  # these weights cannot reach it
+    assert model(x=x)[0, 0] == np.float32(255 * 100 * 70_000)
+
+
+@pytest.mark.parametrize("change, reason", [
+    (dict(qtype="per_channel", axis=1, scales=[0.1] * 8), "source is quantised per channel"),
+    (dict(scales=[0.1]), None),
+])
+def test_explain_gives_the_reason(change, reason):
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=(4, 8), dtype="u8"), zps=list(range(8)) if reason else None, **change)
+    w = g.dequantize(g.constant(np.ones((8, 3), np.int8)), scales=[0.1])
+    g.output(g.relu(g.matmul(x, w)), name="y")
+    model = gq.compile(g)
+    text = model.explain()
+    assert (reason in text and "(0 integer)" in text) if reason else "(1 integer)" in text
