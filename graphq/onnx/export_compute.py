@@ -11,7 +11,8 @@ from graphq.onnx.import_reduce import REDUCTIONS
 from graphq.onnx.types import element_of
 from graphq.onnx.writer import Writer, exports, rank
 
-ALIKE = {**{ours: theirs for theirs, ours in {**SAME, **BINARY}.items()}, "maximum": "Max", "minimum": "Min",
+ALIKE = {**{ours: theirs for theirs, ours in {**SAME, **BINARY}.items()}, "abs": "Abs", "choose": "Where",
+         "maximum": "Max", "minimum": "Min",
          "greater_equal": "GreaterOrEqual", "select": "Where", "matmul_integer": "MatMulInteger", "reorder": "Identity"}
 """Operations that are one ONNX node without attributes."""
 

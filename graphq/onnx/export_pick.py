@@ -1,4 +1,4 @@
-"""How comparisons, operations on booleans, and those that pick elements by value or index are written."""
+"""How comparisons, operations on booleans and integers, and those that pick elements by value or index are written."""
 from __future__ import annotations
 
 import numpy as np
@@ -52,3 +52,16 @@ def cum_sum(w: Writer, node: Node) -> None:
 def trilu(w: Writer, node: Node) -> None:
     """The diagonal as a constant."""
     w.node(node, "Trilu", w.constant(np.int64(node.attrs["k"])), upper=int(node.attrs["upper"]))
+
+
+FUNCTIONS = {"add": "Add", "subtract": "Sub", "multiply": "Mul", "divide": "Div", "maximum": "Max", "minimum": "Min"}
+
+
+@exports("arithmetic")
+def arithmetic(w: Writer, node: Node) -> None:
+    """One node."""
+    function = node.attrs["function"]
+    if function in FUNCTIONS:
+        w.node(node, FUNCTIONS[function])
+    else:
+        w.node(node, "Mod", fmod=int(function == "remainder"))

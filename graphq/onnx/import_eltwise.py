@@ -5,14 +5,16 @@ from functools import reduce
 
 import numpy as np
 
-from graphq.dtypes import DType, bf16, f16, f32
+from graphq.dtypes import DType, bf16, f16, f32, s32
 from graphq.ir import Value
 from graphq.onnx.importer import Call, Outputs, imports
 from graphq.onnx.types import dtype_of
 from graphq.op import lookup
+from graphq.ops.arithmetic import NUMBERS
 from graphq.ops.cast import CASTABLE
+from graphq.ops.infer import FLOATS
 
-SAME = {"Abs": "abs", "Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp", "Floor": "floor",
+SAME = {"Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp", "Floor": "floor",
         "HardSwish": "hard_swish", "Log": "log", "Mish": "mish", "Reciprocal": "reciprocal", "Relu": "relu",
         "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin", "Softplus": "softplus", "Sqrt": "sqrt",
         "Tanh": "tanh"}
@@ -45,23 +47,48 @@ def with_alpha(c: Call) -> Outputs:
 @imports(*BINARY)
 def binary(c: Call) -> Outputs:
     """Add, Sub, Mul, Div since version 7, which broadcast as NumPy does."""
-    a, b = c.input(0), c.input(1)
-    return None if c.version < 7 else c.graph.add_node(lookup(BINARY[c.node.op_type]), [a, b], {})
+    return None if c.version < 7 else _binary(c, BINARY[c.node.op_type], c.input(0), c.input(1))
+
+
+def _binary(c: Call, function: str, a: Value, b: Value) -> Value:
+    """The operation of that name, or arithmetic of dtypes that it does not take."""
+    if a.dtype in NUMBERS and not (a.dtype == s32 and function in ("add", "subtract")):
+        return c.graph.arithmetic(a, b, function=function)
+    return c.graph.add_node(lookup(function), [a, b], {})[0]
 
 
 @imports(*VARIADIC)
 def variadic(c: Call) -> Outputs:
     """Max, Min, Sum of any number of tensors, from the first to the last."""
-    if c.version < 8 or not c.floats():
+    if c.version < 8:
         return None
-    op = lookup(VARIADIC[c.node.op_type])
-    return reduce(lambda a, b: c.graph.add_node(op, [a, b], {})[0], [c.input(k) for k in range(len(c.inputs))])
+    function = VARIADIC[c.node.op_type]
+    return reduce(lambda a, b: _binary(c, function, a, b), [c.input(k) for k in range(len(c.inputs))])
 
 
 @imports("Neg")
 def neg(c: Call) -> Outputs:
     """`x * -1`, which is `-x`, signs of zeros included."""
-    return c.graph.multiply(c.input(0), one(c.input(0), -1)) if c.floats() else None
+    x = c.input(0)
+    return _binary(c, "multiply", x, c.graph.constant(one(x, -1)))
+
+
+@imports("Abs")
+def abs_(c: Call) -> Outputs:
+    """Of integers the greater one of x and -x."""
+    x = c.input(0)
+    if x.dtype in FLOATS:
+        return c.graph.abs(x)
+    if not x.dtype.name.startswith("s"):
+        return None
+    negative = c.graph.arithmetic(x, one(x, -1), function="multiply")
+    return c.graph.arithmetic(x, negative, function="maximum")
+
+
+@imports("Mod")
+def mod(c: Call) -> Outputs:
+    """With the sign of the divisor, or with `fmod` that of what is divided."""
+    return c.graph.arithmetic(c.input(0), c.input(1), function="remainder" if c.attr("fmod", 0) else "modulo")
 
 
 @imports("Pow")
@@ -77,6 +104,8 @@ def pow_(c: Call) -> Outputs:
 @imports("Clip")
 def clip(c: Call) -> Outputs:
     """Limits are attributes before version 11, then constants."""
+    if c.input(0).dtype in NUMBERS:
+        return _clip_numbers(c)
     limits = []
     for k, (name, default) in enumerate((("min", -np.inf), ("max", np.inf)), 1):
         limit = c.data(k)
@@ -84,6 +113,16 @@ def clip(c: Call) -> Outputs:
             return None
         limits.append(c.attr(name, default) if limit is None else float(limit.reshape(())))
     return c.graph.clamp(c.input(0), min=limits[0], max=limits[1])
+
+
+def _clip_numbers(c: Call) -> Value:
+    """Of integers and f64, whose limits are inputs."""
+    x = c.input(0)
+    for k, function in ((1, "maximum"), (2, "minimum")):
+        limit = c.optional(k)
+        if limit is not None:
+            x = c.graph.arithmetic(x, limit, function=function)
+    return x
 
 
 @imports("Mean")
@@ -153,8 +192,9 @@ def gelu(c: Call) -> Outputs:
 
 @imports("Where")
 def where(c: Call) -> Outputs:
-    """Of floats."""
-    return c.graph.select(c.input(0), c.input(1), c.input(2))
+    """Of floats, or of any dtype."""
+    build = c.graph.select if c.input(1).dtype in FLOATS else c.graph.choose
+    return build(c.input(0), c.input(1), c.input(2))
 
 
 @imports("Identity", "Dropout")

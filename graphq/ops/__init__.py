@@ -1,5 +1,6 @@
 """Op declarations by family; importing this package registers all of them."""
 from graphq.ops import (
+    arithmetic,
     binary,
     cast,
     constant,
@@ -30,6 +31,7 @@ from graphq.ops import (
     threshold,
 )
 
-__all__ = ["binary", "cast", "constant", "control", "conv", "conv_transpose", "detect", "dropout", "dynamic_quant",
-           "eltwise", "grid_sample", "integer", "interpolate", "linear_quant", "logic", "matmul", "move", "norm",
-           "normalise", "onnx_node", "pick", "pool", "quant", "recurrent", "reduce", "shape", "structure", "threshold"]
+__all__ = ["arithmetic", "binary", "cast", "constant", "control", "conv", "conv_transpose", "detect", "dropout",
+           "dynamic_quant", "eltwise", "grid_sample", "integer", "interpolate", "linear_quant", "logic", "matmul",
+           "move", "norm", "normalise", "onnx_node", "pick", "pool", "quant", "recurrent", "reduce", "shape",
+           "structure", "threshold"]

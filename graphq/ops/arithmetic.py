@@ -1,0 +1,78 @@
+"""Arithmetic of the dtypes that oneDNN's operations do not take: integers and f64, as ONNX has it."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from graphq.dtypes import boolean, f32, f64
+from graphq.errors import GraphError
+from graphq.ir import TensorType
+from graphq.op import register_op
+from graphq.ops.cast import CASTABLE
+from graphq.ops.compute import Array, quiet
+from graphq.ops.infer import FLOATS, broadcast, expect_dtype, expect_same_dtype
+
+NUMBERS = tuple(t for t in CASTABLE if t not in (*FLOATS, boolean))
+"""Integers and f64."""
+
+TAKES = {"modulo": tuple(t for t in NUMBERS if t != f64), "remainder": (f32, *NUMBERS)}
+"""What a function takes other than NUMBERS: modulo, as ONNX Mod, no floats; remainder has no operation of f32."""
+
+
+def _quotient(a: Array, b: Array) -> Array:
+    """Of integers without its fraction."""
+    if a.dtype.kind == "f":
+        return a / b
+    if not b.all():
+        raise GraphError("arithmetic: an integer is divided by zero")
+    down = np.floor_divide(a, b)
+    return down + ((np.remainder(a, b) != 0) & ((a < 0) ^ (b < 0))).astype(a.dtype)
+
+
+def _rest(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    def rest(a: Array, b: Array) -> Array:
+        if a.dtype.kind != "f" and not b.all():
+            raise GraphError("arithmetic: an integer is divided by zero")
+        return function(a, b)
+
+    return rest
+
+
+FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": _quotient, "maximum": np.maximum,
+    "minimum": np.minimum, "modulo": _rest(np.mod), "remainder": _rest(np.fmod)}
+
+
+def infer_arithmetic(src_0: TensorType, src_1: TensorType, *, function: str) -> TensorType:
+    """One dtype, see TAKES, and NumPy's broadcast."""
+    expect_dtype("src_0", src_0, TAKES.get(function, NUMBERS))
+    expect_same_dtype(src_0=src_0, src_1=src_1)
+    return TensorType(src_0.dtype, broadcast(src_0.shape, src_1.shape))
+
+
+@register_op(infer=infer_arithmetic, elementwise=True)
+@quiet
+def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
+        "add", "subtract", "multiply", "divide", "maximum", "minimum", "modulo", "remainder"]) -> Array:
+    """A function of two numbers of one dtype. Integers wrap, and their quotients have no fraction.
+
+    What remains of a division has the sign of `src_1` in modulo (ONNX Mod), that of `src_0` in remainder (fmod). An
+    integer divided by zero is a GraphError.
+    """
+    return np.asarray(FUNCTIONS[function](src_0, src_1), src_0.dtype)
+
+
+def infer_choose(cond: TensorType, src_0: TensorType, src_1: TensorType) -> TensorType:
+    """Booleans, two sources of one dtype, the broadcast of all three shapes."""
+    expect_dtype("cond", cond, (boolean,))
+    expect_dtype("src_0", src_0, CASTABLE)
+    expect_same_dtype(src_0=src_0, src_1=src_1)
+    return TensorType(src_0.dtype, broadcast(cond.shape, src_0.shape, src_1.shape))
+
+
+@register_op(infer=infer_choose, elementwise=True)
+def choose(cond: Array, src_0: Array, src_1: Array) -> Array:
+    """`src_0` where `cond` is true, else `src_1`: select, of any dtype (ONNX Where)."""
+    return np.where(cond, src_0, src_1)
