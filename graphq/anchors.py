@@ -9,7 +9,7 @@ from graphq.conv_steps import convolution_steps
 from graphq.errors import CompileError
 from graphq.interpolate_steps import interpolate_steps
 from graphq.ir import Node
-from graphq.kernels.lower import Lowered, lower_eltwise
+from graphq.kernels.lower import Lower, Lowered, lower_eltwise, lowered
 from graphq.kernels.lower_4bit import lower_matmul_4bit
 from graphq.kernels.lower_concat import lower_concat
 from graphq.kernels.lower_conv import lower_convolution
@@ -26,9 +26,9 @@ from graphq.row_steps import row_steps
 
 @dataclass(frozen=True)
 class Anchor:
-    """`lower(body, constants, compensate=)` says what is computed, `steps(builder, node, lowered)` adds the steps."""
+    """`lower` says what is computed, `steps(builder, node, lowered)` adds the steps."""
 
-    lower: Callable[..., Lowered]
+    lower: Lower
     steps: Callable[[PlanBuilder, Node, Lowered], None]
 
 
@@ -52,5 +52,6 @@ def lower_partition(node: Node, *, compensate: bool = False) -> Lowered:
     kind = node.attrs["anchor"]
     if kind not in ANCHORS:
         raise CompileError(f"a partition's anchor must be one of {', '.join(ANCHORS)}, got {kind!r}")
+    lower, body = ANCHORS[kind].lower, node.attrs["body"]
     constants = [None if v is None else v.data for v in node.inputs]
-    return ANCHORS[kind].lower(node.attrs["body"], constants, compensate=compensate)
+    return lowered(lower, body, constants, take=True) if compensate else lower(body, constants)

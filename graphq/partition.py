@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,6 +36,10 @@ def fuse(graph: Graph, nodes: Iterable[Node], anchor: str) -> Value:
     Raises GraphError when the nodes have several results or are not convex (a path leaves and enters again).
     """
     body, operands, _ = extract(graph, nodes)
+    return _partition(graph, body, operands, anchor)
+
+
+def _partition(graph: Graph, body: Graph, operands: list[Value], anchor: str) -> Value:
     return graph.add_node(OPS["partition"], operands, {"body": body, "anchor": anchor})[0]
 
 
@@ -150,6 +154,13 @@ class Fusion(Rewrite):
                     members[v.node] = None
         return list(members)
 
-    def replace(self, g: Graph, match: Match) -> Value:
+    def extracted(self, g: Graph, match: Match, notes: dict[str, Any]) -> tuple[Graph, list[Value]]:
+        """The body of the partition and its operands, once for both `check` and `replace`."""
+        if "extracted" not in notes:
+            notes["extracted"] = extract(g, self.members(match))[:2]
+        body, operands = notes["extracted"]
+        return body, operands
+
+    def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
         """The partition's result."""
-        return fuse(g, self.members(match), self.anchor)
+        return _partition(g, *self.extracted(g, match, notes), self.anchor)

@@ -14,9 +14,10 @@
             return g.matmul(a, b, bias)
 
 The parameters of `pattern` after `g` are its variables; `check` and `replace` take the variables that they name (None
-where an alternative did not use it), `match` for all that matched, and `g`, the graph. An attribute that a pattern
-leaves out means its default (a required one: any value); `key=ANY` or `attrs=ANY` accepts any. Both operand orders of
-a commutative op are tried. Values inside of the match, other than the root, must have no other user.
+where an alternative did not use it), `match` for all that matched, `g`, the graph, and `notes`, a dict in which `check`
+leaves what `replace` can use. An attribute that a pattern leaves out means its default (a required one: any value);
+`key=ANY` or `attrs=ANY` accepts any. Both operand orders of a commutative op are tried. Values inside of the match,
+other than the root, must have no other user.
 """
 from __future__ import annotations
 
@@ -36,6 +37,9 @@ __all__ = ["ANY", "Match", "Matcher", "Pass", "PatternBuilder", "PatternLike", "
 
 Pass: TypeAlias = Callable[[Graph], int]
 """A function that changes a graph and returns the number of changes."""
+
+GIVEN = {"g", "match", "notes"}
+"""What `check` and `replace` can take beside the variables of the pattern."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +92,10 @@ class Rewrite:
     def _form(self) -> _Form:
         """What the class says, read once: a graph meets most rewrites without a node for them."""
         names = _parameters(self, "pattern")[1:]
-        reserved = {"g", "match"} & set(names)
+        reserved = GIVEN & set(names)
         if reserved:
             raise GraphError(f"{self.name}.pattern: the name '{reserved.pop()}' is not free for a variable")
-        known = {*names, "g", "match"}
+        known = {*names, *GIVEN}
         pattern = self.pattern(PatternBuilder(), *(Var(n) for n in names))
         return _Form(pattern, _wanted(self, "check", known), _wanted(self, "replace", known))
 
@@ -124,9 +128,9 @@ class _Application:
                     raise GraphError(f"{self.rewrite.name} was applied {total} times to {size} nodes: it undoes itself")
         return total
 
-    def _given(self, names: tuple[str, ...], m: Match) -> dict[str, Any]:
+    def _given(self, names: tuple[str, ...], m: Match, notes: dict[str, Any]) -> dict[str, Any]:
         """What a method with parameters of these names is given for a match."""
-        env = {**m.values, "match": m, "g": self.graph}
+        env = {**m.values, "match": m, "g": self.graph, "notes": notes}
         return {name: env.get(name) for name in names}
 
     def _round(self) -> int:
@@ -141,9 +145,10 @@ class _Application:
         """Rewrite at `node`, or note why not."""
         refused: tuple[int, Reason] | None = None
         for m in self.matcher.matches(self.graph, node):
-            reason = self.rewrite.check(**self._given(self.form.check, m))
+            notes: dict[str, Any] = {}
+            reason = self.rewrite.check(**self._given(self.form.check, m, notes))
             if reason is None:
-                self._rewrite(node, m)
+                self._rewrite(node, m, notes)
                 return True
             if not isinstance(reason, str):
                 raise GraphError(f"{self.rewrite.name}.check must return a reason or None, got {reason!r}")
@@ -158,11 +163,11 @@ class _Application:
         if depth > (self.misses[node].depth if node in self.misses else 0):
             self.misses[node] = Refusal(self.rewrite.name, self.graph.describe(node), why(), depth)
 
-    def _rewrite(self, node: Node, m: Match) -> None:
+    def _rewrite(self, node: Node, m: Match, notes: dict[str, Any]) -> None:
         name, graph = self.rewrite.name, self.graph
         try:
             with graph.before(node):
-                new = self.rewrite.replace(**self._given(self.form.replace, m))
+                new = self.rewrite.replace(**self._given(self.form.replace, m, notes))
             if not isinstance(new, Value):
                 raise GraphError(f"replace must return a value, got {new!r}")
             if new is node.output:

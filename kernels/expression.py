@@ -323,11 +323,12 @@ def walk(expr: Expr) -> tuple[Expr, ...]:
     return tuple(found)
 
 
-def substitute(expr: Expr, new: Mapping[Expr, Expr]) -> Expr:
-    """`expr` with the nodes in `new` replaced."""
-    done: dict[Expr, Expr] = {}
-    for node in walk(expr):
-        done[node] = new[node] if node in new else again(node, tuple([done[a] for a in node.args]))
+def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | None = None) -> Expr:
+    """`expr` with the nodes in `new` replaced; `done` holds what is known of other expressions, and takes more."""
+    done = {} if done is None else done
+    for node in walk(expr) if expr not in done else ():
+        if node not in done:
+            done[node] = new[node] if node in new else again(node, tuple([done[a] for a in node.args]))
     return done[expr]
 
 

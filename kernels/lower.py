@@ -4,9 +4,10 @@ Each family of anchors has a file of its own, as lower_matmul; here is what they
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self, TypeAlias, runtime_checkable
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -78,6 +79,35 @@ class Lowered:
             sums = self.anchor.literal_sums(inputs, places, self.literal)
             result[at] = evaluate(Store(self.store.literal, self.store.dtype), sums, picked)
         return result
+
+
+Lower: TypeAlias = Callable[..., Lowered]
+"""`lower(body, constants, compensate=)` says what is computed, or raises Unsupported."""
+
+_asked: WeakKeyDictionary[Graph, tuple[Arrays, Lowered]] = WeakKeyDictionary()
+
+
+def lowered(lower: Lower, body: Graph, constants: Arrays, *, take: bool = False) -> Lowered:
+    """What kernels compute for a body, from accumulators as they leave them.
+
+    A fusion asks whether there is such a thing, a plan what it is and `take`s it: it is worked out once, for a body
+    that stays as it is, unless the constants become others in between.
+    """
+    known, made = _asked.get(body, ((), None))
+    if made is None or len(known) != len(constants) or not all(map(_same, known, constants)):
+        made = lower(body, constants, compensate=True)
+    if take:
+        _asked.pop(body, None)
+    else:
+        _asked[body] = constants, made
+    return made
+
+
+def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
+    """Whether constants are the same, bit for bit; equal ones become one array."""
+    if a is b or a is None or b is None:
+        return a is b
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
 def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray:

@@ -108,31 +108,38 @@ def is_byte(x: Expr) -> bool:
 def affine(y: Expr, numbers: Numbers) -> Affine | None:
     """y as a sum of bytes and of the integer that holds the accumulator, in exact arithmetic; None where it is none."""
     known: dict[Expr, Affine | None] = {}
-    for node in walk(y):
-        known[node] = _affine(node, [known[a] for a in node.args], numbers)
-    return known[y]
+
+    def of(node: Expr) -> Affine | None:
+        if node not in known:
+            known[node] = _affine(node, of, numbers)
+        return known[node]
+
+    return of(y)
 
 
-def _affine(node: Expr, args: Sequence[Affine | None], numbers: Numbers) -> Affine | None:
+def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: Numbers) -> Affine | None:
+    """See `affine`; `of` gives those of operands, which most nodes are told without."""
     if node in numbers:
         return Affine.number(numbers[node].astype(np.float64).reshape(-1))
     if node.op == "const" and node.dtype != "bool":
         return Affine.number(np.full(1, float(node.value)))
     if is_byte(node):
         return Affine.integer(node)
-    pair = [a for a in args if a is not None] if len(args) == 2 else []
-    if node.dtype == "s32" and not (len(pair) == 2 and all(a.of_bytes for a in pair)):
-        holds = any(x.op == "acc" for x in walk(node))
-        return Affine.integer(node) if holds else None
-    if len(pair) == 2:
-        a, b = pair
-        if node.op in ("add", "sub"):
-            return a.plus(b.times(np.full(1, 1.0 if node.op == "add" else -1.0)))
-        if node.op == "mul" and not (a.factors and b.factors):
-            y = a.times(b.constant) if a.factors else b.times(a.constant)
-            return replace(y, products=max(a.products, b.products) + 1)
+    if node.op == "to_f32":
+        return of(node.args[0])
+    if node.dtype != "s32" and node.op not in ("add", "sub", "mul"):
         return None
-    return args[0] if node.op == "to_f32" else None
+    a, b = (of(x) for x in node.args) if len(node.args) == 2 else (None, None)
+    if node.dtype == "s32" and (a is None or b is None or not (a.of_bytes and b.of_bytes)):
+        return Affine.integer(node) if any(x.op == "acc" for x in walk(node)) else None
+    if a is None or b is None:
+        return None
+    if node.op in ("add", "sub"):
+        return a.plus(b if node.op == "add" else b.times(np.full(1, -1.0)))
+    if node.op == "mul" and not (a.factors and b.factors):
+        y = a.times(b.constant) if a.factors else b.times(a.constant)
+        return replace(y, products=max(a.products, b.products) + 1)
+    return None
 
 
 def error(u: Affine, y: Expr) -> np.ndarray:

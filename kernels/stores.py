@@ -42,12 +42,16 @@ class Ties:
 
     def renamed(self, new: Mapping[Expr, Expr]) -> Ties:
         """The same with these nodes replaced."""
-        def each(pairs: Pairs) -> Pairs:
-            return tuple((substitute(a, new), substitute(b, new)) for a, b in pairs)
+        done: dict[Expr, Expr] = {}
 
-        near, distance, band = (substitute(x, new) for x in (self.near, self.distance, self.band))
-        return Ties(near, each(self.settled), tuple(substitute(x, new) for x in self.factors), distance, band,
-                    each(self.quick))
+        def one(x: Expr) -> Expr:
+            return substitute(x, new, done)
+
+        def each(pairs: Pairs) -> Pairs:
+            return tuple((one(a), one(b)) for a, b in pairs)
+
+        return Ties(one(self.near), each(self.settled), tuple(map(one, self.factors)), one(self.distance),
+                    one(self.band), each(self.quick))
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
     """
     known = _numbers(store, sources, constants)
     chains = _chains(store, {load(*x) for x in store.loads if x[0] in known}, len(sources), least)
+    if not chains:
+        return _renumbered(store, sources)
     tables: dict[tuple[str, bytes], Source] = {}
     new: dict[Expr, Expr] = {}
     for node in walk(store.expr):
@@ -141,6 +143,8 @@ def _operations(chain: Expr, byte: Expr) -> int:
 def _renumbered(store: Store, sources: Sequence[Source]) -> tuple[Store, tuple[Source, ...]]:
     """Slots from 0 on for what is still loaded."""
     loads = store.loads
+    if [x[0] for x in loads] == list(range(len(sources))):
+        return store, tuple(sources)
     new = {load(*x): load(k, *x[1:]) for k, x in enumerate(loads)}
 
     made = Store(substitute(store.expr, new), store.dtype, store.ties and store.ties.renamed(new))

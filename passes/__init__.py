@@ -3,7 +3,7 @@ from graphq.passes.canonicalise import canonicalise
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
 from graphq.passes.duplicate_dequantize import duplicate_dequantize
-from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants
+from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants, fold_dequantized_operands
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse_concat import FuseConcat
 from graphq.passes.fuse_convolution import FuseConvolution, FuseFloatConvolution
@@ -23,4 +23,4 @@ __all__ = ["ANY", "PIPELINE", "FuseConcat", "FuseConvolution", "FuseEltwise", "F
            "FuseInterpolate", "FuseMatmul", "FuseMatmul4bit", "FusePool", "FuseRow", "Match", "NormaliseGroupsAsRows",
            "Pass", "Refusal", "Rewrite", "RowsLast", "WidenProducts", "canonicalise", "channels_last",
            "duplicate_dequantize", "eliminate_common_subexpressions", "eliminate_dead_code", "fold_constants",
-           "fold_dequantized_constants", "fold_scales", "run_passes"]
+           "fold_dequantized_constants", "fold_dequantized_operands", "fold_scales", "run_passes"]

@@ -5,21 +5,31 @@ from collections.abc import Callable
 
 from graphq.constants import evaluated
 from graphq.ir import Graph, Node
+from graphq.passes.fuse_anchor import DEQUANTIZES, feeds_anchor, taken
 
 MAX_ELEMENTS = 1 << 26
 """Results larger than this stay operations. So do loops, which may run for long."""
 
 
 def fold_constants(graph: Graph) -> int:
-    """op(constants) -> constant; but dequantize stays, for int8 and 4-bit weights fuse and f32 ones do not.
+    """op(constants) -> constant; but dequantize of 8 bits stays, for int8 and 4-bit weights fuse and f32 ones do not.
 
-    So a Quantize -> Dequantize pair is never folded away, only a constant's quantize is.
+    So a Quantize -> Dequantize pair is never folded away, only a constant's quantize is. Wider integers, as biases are,
+    no anchor takes.
     """
-    return _fold(graph, lambda node: node.op.name not in ("dequantize", "constant") and not _dequantizes_4bit(node))
+    return _fold(graph, lambda node: node.op.name != "constant" and not _fuses(node))
 
 
-def _dequantizes_4bit(node: Node) -> bool:
+def _fuses(node: Node) -> bool:
+    """Whether anchors take what a dequantize is given; where its scales are tensors, 4 bits alone."""
+    if node.op.name == "dequantize":
+        return taken(node)
     return node.op.name == "dynamic_dequantize" and next(node.operands).dtype.name in ("s4", "u4")
+
+
+def fold_dequantized_operands(graph: Graph) -> int:
+    """dequantize(constant) -> constant, where no anchor takes it: what chains read; runs before the fusions."""
+    return _fold(graph, lambda node: node.op.name in DEQUANTIZES and not feeds_anchor(node))
 
 
 def fold_dequantized_constants(graph: Graph) -> int:

@@ -1,14 +1,13 @@
 """What the fusions of anchors share: an operation that sums or moves, and the lane-wise epilogue that follows it."""
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from graphq.ir import Graph, Node
 from graphq.kernels.epilogue import RULES, Unsupported, refuses
-from graphq.kernels.lower import Lowered
+from graphq.kernels.lower import Lower, lowered
 from graphq.kernels.lower_row import ROWS
-from graphq.partition import Fusion, extract
+from graphq.partition import Fusion
 from graphq.pattern import PatternLike
 from graphq.rewrite import Match
 
@@ -24,10 +23,13 @@ DEQUANTIZES = ("dequantize", "dynamic_dequantize")
 
 def ends_chain(node: Node) -> str | None:
     """A reason why an epilogue ends before `node`, or None; empty for a dequantize that the next partition needs."""
-    if node.op.name in DEQUANTIZES and taken(node) and any(
-            u.node is not None and u.node.op.name in ANCHORS for u in node.output.uses):
-        return ""
-    return refuses(node)
+    return "" if feeds_anchor(node) else refuses(node)
+
+
+def feeds_anchor(node: Node) -> bool:
+    """Whether `node` is a dequantize that the partition of an anchor can begin with."""
+    return node.op.name in DEQUANTIZES and taken(node) and any(
+        u.node is not None and u.node.op.name in ANCHORS for u in node.output.uses)
 
 
 def taken(node: Node) -> bool:
@@ -35,15 +37,28 @@ def taken(node: Node) -> bool:
     return next(node.operands).dtype.bits <= 8
 
 
-class FuseAnchor(Fusion):
+class FuseLowered(Fusion):
+    """A fusion of what kernels compute as one: `lower` says what that is for a body, or why they cannot."""
+
+    lower: ClassVar[Lower]
+
+    def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
+        """A kernel must be able to compute it."""
+        body, operands = self.extracted(g, match, notes)
+        try:
+            lowered(self.lower, body, [v.data for v in operands])
+        except Unsupported as e:
+            return str(e)
+        return None
+
+
+class FuseAnchor(FuseLowered):
     """f?(anchor(...)) -> partition, where f is any chain of lane-wise operations; a subclass has the pattern.
 
-    `operations` are the anchors, `lower` says what kernels compute for a body, or why they cannot. `takes_dequantize`:
-    whether a dequantize before the anchor comes along.
+    `operations` are the anchors. `takes_dequantize`: whether a dequantize before the anchor comes along.
     """
 
     operations: ClassVar[tuple[str, ...]]
-    lower: ClassVar[Callable[..., Lowered]]
     takes_dequantize: ClassVar[bool] = True
 
     def epilogue(self, g: Graph, y: PatternLike) -> PatternLike:
@@ -60,15 +75,10 @@ class FuseAnchor(Fusion):
                                             for v in node.operands)
         return node.op.name in DEQUANTIZES and (not feeds_anchor or self.takes_dequantize and taken(node))
 
-    def check(self, g: Graph, match: Match) -> str | None:
+    def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
         """A kernel must be able to compute it, each sum once."""
         anchor = next(n for n in match.nodes if n.op.name in self.operations)
         product, result = anchor.output.type, match.root.output.type
         if product.known and result.known and result.size > product.size:
             return f"the epilogue broadcasts {product} to {result}: sums would be computed more than once"
-        body, operands, _ = extract(g, self.members(match))
-        try:
-            self.lower(body, [v.data for v in operands])
-        except Unsupported as e:
-            return str(e)
-        return None
+        return super().check(g, match, notes)

@@ -1,6 +1,8 @@
 """What a group takes along besides the operations that its pattern matches, and how it becomes a partition."""
 from __future__ import annotations
 
+from typing import Any
+
 from graphq.ir import Graph, Node, Value
 from graphq.op import OPS
 from graphq.partition import Fusion, carve, is_convex
@@ -43,7 +45,7 @@ class Group(Fusion):
         """The matched nodes, and what they absorb, in graph order."""
         return sorted(absorbing(match.nodes), key=lambda n: n.place)
 
-    def replace(self, g: Graph, match: Match) -> Value:
+    def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
         """The partition's value for the root; further results are replaced here."""
         new = enclose(g, self.members(match), self.anchor, match.root)
         return new[match.root.output]

@@ -11,7 +11,7 @@ from graphq.passes.canonicalise import canonicalise
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
 from graphq.passes.duplicate_dequantize import duplicate_dequantize
-from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants
+from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants, fold_dequantized_operands
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse_concat import FuseConcat
 from graphq.passes.fuse_convolution import FuseConvolution, FuseFloatConvolution
@@ -40,6 +40,7 @@ PIPELINE: tuple[Pass, ...] = (
     canonicalise,
     eliminate_common_subexpressions,
     duplicate_dequantize,
+    fold_dequantized_operands,
     FuseConvolution(),
     FuseMatmul(),
     FuseMatmul4bit(),

@@ -121,12 +121,31 @@ def test_checks_take_what_they_name():
     assert seen["y"] is None and seen["limit"] == 3 and seen["match"].node("relu") is g.nodes[0]
 
 
+def test_what_check_notes_replace_is_given_once_a_match():
+    class Noted(Rewrite):
+        def pattern(self, g, x):
+            return g.relu(x)
+
+        def check(self, match, notes):
+            assert not notes
+            notes["found"] = match.root
+            return "even" if match.root.output.name == "a" else None
+
+        def replace(self, g, x, match, notes):
+            assert notes == {"found": match.root}
+            return g.abs(x)
+
+    g = graph("%a = relu(x)\n %b = relu(%a)\n %c = relu(%b)\n return %c")
+    assert Noted()(g) == 2 and [n.op.name for n in g.nodes] == ["relu", "abs", "abs"]
+
+
 def rewrite(pattern=lambda self, g, x: g.relu(x), replace=lambda self, g, x: x, **methods):
     return type("Mine", (Rewrite,), {"pattern": pattern, "replace": replace, **methods})()
 
 
 @pytest.mark.parametrize("bad,message", [
-    (rewrite(check=lambda self, z: None), "Mine.check takes 'z', which the pattern does not have; it has g, match, x"),
+    (rewrite(check=lambda self, z: None),
+     "Mine.check takes 'z', which the pattern does not have; it has g, match, notes, x"),
     (rewrite(replace=lambda self, g, bias: None), "Mine.replace takes 'bias', which the pattern does not have"),
     (rewrite(pattern=lambda self, g, match: g.relu(match)), "the name 'match' is not free for a variable"),
     (rewrite(check=lambda self: False), "Mine.check must return a reason or None, got False"),

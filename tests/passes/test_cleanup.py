@@ -12,6 +12,7 @@ from graphq.passes import (
     eliminate_dead_code,
     fold_constants,
     fold_dequantized_constants,
+    fold_dequantized_operands,
 )
 from graphq.passes.pipeline import run_passes
 from graphq.testing import check_pass
@@ -139,6 +140,30 @@ def test_quantized_constants_fold_but_are_not_dequantized():
           %1 = dequantize(%0, scales=[0.5])
           %2 = relu(%1)
           return %2""", count=1)
+
+
+def test_wide_integers_fold():
+    """Biases, s32: no anchor takes them as they are."""
+    check(fold_constants, """%0 = constant(value=s32[4]{1, -2, 3, 4})
+          %1 = dequantize(%0, scales=[0.5])
+          %2 = add(x, %1)
+          return %2""", """%0 = constant(value=f32[4]{0.5, -1, 1.5, 2})
+          %1 = add(x, %0)
+          return %1""", count=1)
+
+
+def test_dequantized_operands_fold_but_those_of_anchors():
+    check(fold_dequantized_operands, """%0 = constant(value=s8[2,2]{2, 2, 2, 2})
+          %1 = dequantize(%0, scales=[0.5])
+          %2 = matmul(x, %1)
+          %3 = dequantize(%0, scales=[0.5])
+          %4 = add(%2, %3)
+          return %4""", """%0 = constant(value=s8[2,2]{2, 2, 2, 2})
+          %1 = dequantize(%0, scales=[0.5])
+          %2 = matmul(x, %1)
+          %3 = constant(value=f32[2,2]{1, 1, 1, 1})
+          %4 = add(%2, %3)
+          return %4""", count=1, inputs="x: f32[2,2]")
 
 
 def test_dequantized_constants_fold_last():
