@@ -1,5 +1,10 @@
 """graphq: a oneDNN-Graph-style operator graph compiler in Python."""
-from graphq import dtypes, errors, ops, passes, testing
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from graphq import dtypes, errors, ops, passes
 from graphq.compile import CompiledGraph, compile
 from graphq.dtypes import DType
 from graphq.errors import (
@@ -13,10 +18,13 @@ from graphq.errors import (
 )
 from graphq.interpret import reference
 from graphq.ir import Graph, Node, TensorType, Value
-from graphq.onednn_json import load_onednn_json, save_onednn_json
 from graphq.onnx_files import load_onnx, save_onnx
-from graphq.partitions import Partition
 from graphq.text import parse, to_text
+
+if TYPE_CHECKING:
+    from graphq import testing
+    from graphq.onednn_json import load_onednn_json, save_onednn_json
+    from graphq.partitions import Partition
 
 __version__ = "0.1.0"
 
@@ -24,3 +32,18 @@ __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "Gra
            "Node", "ParseError", "Partition", "TensorType", "Value", "VerifyError", "compile", "dtypes", "errors",
            "load_onednn_json", "load_onnx", "ops", "parse", "passes", "reference", "save_onednn_json", "save_onnx",
            "testing", "to_text"]
+
+_MODULES = {"Partition": "partitions", "load_onednn_json": "onednn_json", "save_onednn_json": "onednn_json",
+            "testing": "testing"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what few processes need, when it is asked for."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'graphq' has no attribute {name!r}")
+    module = import_module(f"graphq.{_MODULES[name]}")
+    return module if name == "testing" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,26 +5,27 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
-from graphq.coverage import Coverage, coverage
 from graphq.errors import CompileError, GraphError, InputError
-from graphq.explain import explain
 from graphq.interpret import check_array, check_inputs, merge_inputs, pack_outputs, require_outputs
 from graphq.ir import Graph, TensorType
 from graphq.kernels import isa as isa_levels
 from graphq.kernels.isa import Level
 from graphq.passes.pipeline import PIPELINE, check_passes, run_passes
 from graphq.plan import build_plan, evaluate_formulas
-from graphq.profile import Profile, profile_steps
 from graphq.rewrite import Pass, Refusal
 from graphq.runtime import NativeStep, PythonStep, Runner
 from graphq.staged import StagedRunner
 from graphq.stages import CONTROL, in_one_plan
 from graphq.threads import resolve_threads
 from graphq.verify import check_order
+
+if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
+    from graphq.coverage import Coverage
+    from graphq.profile import Profile
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -143,7 +144,8 @@ class CompiledGraph:
         if made and isinstance(made.runner, StagedRunner):
             return made.runner.explain(lambda part: part.explain(kernels=kernels))
         plan = made.runner.plan if made else None
-        from graphq.evidence import gather  # for reports alone
+        from graphq.evidence import gather
+        from graphq.explain import explain
 
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
         evidence = {k: gather(plan, k, self.cache) for k in native} if plan else {}
@@ -157,6 +159,8 @@ class CompiledGraph:
         """
         if not isinstance(runs, int) or isinstance(runs, bool) or runs < 1:
             raise InputError(f"runs must be a positive int, got {runs!r}")
+        from graphq.profile import profile_steps
+
         by_name = check_inputs(self.source, merge_inputs(inputs, arrays))
         runner = (self._fixed or self._at_shapes(by_name)).runner
         if isinstance(runner, StagedRunner):
@@ -171,6 +175,8 @@ class CompiledGraph:
         made = self._latest()
         if made is None:
             raise CompileError("shapes are open: the coverage is known after the first call")
+        from graphq.coverage import coverage
+
         runner = made.runner
         return runner.coverage() if isinstance(runner, StagedRunner) else coverage(made.graph)
 
@@ -270,6 +276,8 @@ class CompiledGraph:
         plan = build_plan(graph, self.level, self.threads, self.cache)
         slow = [s.kernel for s in plan.steps if isinstance(s, PythonStep) and s.reference]
         if self.strict and slow:
+            from graphq.explain import explain
+
             raise CompileError(f"strict: {len(slow)} operations would run as NumPy references: {'; '.join(slow[:5])}\n"
                                + explain(graph, plan, refusals, self.level, self.threads))
         return _Compiled(graph, Runner(plan, self.cache), refusals)

@@ -82,3 +82,6 @@ def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: d
         words[LENGTHS] = Ref(b.of[lengths])
     run(b, step, {**words, GATES: Ref(b.of[given]), PANELS: Ref(b.constant(panels(recurrent.data, gates))),
                   STATES: Ref(b.result(node.outputs[0])), LAST: Ref(b.result(node.outputs[1]))}, [])
+
+
+STEPS = {"lstm": lstm_steps, "gru": gru_steps, "rnn": rnn_steps}

@@ -10,7 +10,6 @@ from graphq.kernels.transpose import plan_transpose
 from graphq.move_steps import cast_steps, gather_steps, slice_steps
 from graphq.pad_steps import expand_steps, pad_steps
 from graphq.plan_builder import PlanBuilder
-from graphq.recurrent_steps import gru_steps, lstm_steps, rnn_steps
 from graphq.runtime import Ref
 from graphq.slots import run
 
@@ -44,7 +43,14 @@ def range_steps(b: PlanBuilder, node: Node) -> None:
     run(b, made, {0: Ref(extremes), **{2 + k: Ref(b.result(v)) for k, v in enumerate(node.outputs)}}, [])
 
 
+def recurrent_steps(b: PlanBuilder, node: Node) -> None:
+    """Those of LSTM, GRU and RNN, whose kernels most models do without."""
+    from graphq.recurrent_steps import STEPS
+
+    STEPS[node.op.name](b, node)
+
+
 NATIVE: Mapping[str, Callable[[PlanBuilder, Node], None]] = {
     "static_transpose": transpose_steps, "dynamic_range": range_steps, "slice": slice_steps, "gather": gather_steps,
-    "pad": pad_steps, "expand": expand_steps, "cast": cast_steps, "lstm": lstm_steps, "gru": gru_steps,
-    "rnn": rnn_steps}
+    "pad": pad_steps, "expand": expand_steps, "cast": cast_steps,
+    **dict.fromkeys(("lstm", "gru", "rnn"), recurrent_steps)}

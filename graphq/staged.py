@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from graphq.coverage import Coverage, coverage, merged
 from graphq.interpret import evaluate
 from graphq.ir import Graph, Node
-from graphq.profile import Profile, StepTime
 from graphq.runtime import Plan
 from graphq.stages import stages
 
 if TYPE_CHECKING:
     from graphq.compile import CompiledGraph
+    from graphq.coverage import Coverage
+    from graphq.profile import Profile, StepTime
 
 
 Call: TypeAlias = "Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarray | dict[str, np.ndarray]]"
@@ -88,6 +88,8 @@ class StagedRunner:
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
         """The steps of all compiled parts."""
+        from graphq.profile import Profile
+
         steps: list[StepTime] = []
 
         def measured(model: CompiledGraph, feeds: Mapping[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
@@ -99,6 +101,8 @@ class StagedRunner:
 
     def coverage(self) -> Coverage:
         """That of all parts. Raises CompileError when the tail has not run yet."""
+        from graphq.coverage import coverage, merged
+
         parts = (self.head, self.tail, *self._bodies.values())
         return merged([coverage(self.stages.cut), *(p.coverage() for p in parts if p is not None)])
 
