@@ -2,9 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,12 +21,11 @@ PLACE = attrgetter("place")
 """The key by which nodes are in graph order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """One place where a value is used: operand `index` of `node`, or graph output `index` when `node` is None."""
 
     node: Node | None
-    index: int
+    index: int  # type: ignore[assignment]  # which hides a method of tuples
 
 
 class Value:

@@ -9,9 +9,9 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -67,7 +67,6 @@ class Op:
     infer: Callable[..., TensorType | tuple[TensorType, ...]]
     commutative: bool = False
     elementwise: bool = False
-    doc: str = ""
     resolve: Callable[..., tuple[Value, ...] | None] | None = None
 
     def __repr__(self) -> str:
@@ -90,6 +89,17 @@ class Op:
         return bool(self.operands) and self.operands[-1].variadic
 
     @cached_property
+    def doc(self) -> str:
+        """What the operation does."""
+        return inspect.getdoc(self.reference) or ""
+
+    @cached_property
+    def counts(self) -> tuple[int, float]:
+        """How many operands it takes, at least and at most."""
+        most = math.inf if self.variadic else len(self.operands)
+        return sum(not (p.optional or p.variadic) for p in self.operands), most
+
+    @cached_property
     def signature(self) -> inspect.Signature:
         """How its builder method is called: operands by place, attributes and `name` by keyword."""
         P = inspect.Parameter
@@ -110,9 +120,8 @@ class Op:
 
     def check_operands(self, count: int, missing: Callable[[int], bool]) -> None:
         """Raise GraphError unless `count` operands, some of them `missing`, fit the signature."""
-        most = math.inf if self.variadic else len(self.operands)
-        required = [p.name for p in self.operands if not p.optional and not p.variadic]
-        if count > most or count < len(required):
+        least, most = self.counts
+        if not least <= count <= most:
             raise GraphError(f"takes operands ({', '.join(p.name for p in self.operands)}), got {count} of them")
         for k in range(count):
             p = self.operands[min(k, len(self.operands) - 1)]
@@ -161,22 +170,23 @@ def register_op(
             raise GraphError(f"op '{name}' is registered already, by {OPS[name].reference.__module__}")
         hints = typing.get_type_hints(f)
         operands, attributes = [], {}
-        _check_signature(name, f)
-        for p in inspect.signature(f).parameters.values():
+        parameters = inspect.signature(f).parameters.values()
+        _check_parameters(name, parameters)
+        for p in parameters:
             if p.kind is p.KEYWORD_ONLY:
                 default = p.default if p.default is REQUIRED else normalise(hints[p.name], p.default, p.name)
                 attributes[p.name] = Attribute(p.name, hints[p.name], default)
             else:
                 operands.append(Operand(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
         OPS[name] = Op(name, onednn_kind(name), tuple(operands), attributes, f, infer, commutative, elementwise,
-                       inspect.getdoc(f) or "", resolve)
+                       resolve)
         return OPS[name]
 
     return declare
 
 
-def _check_signature(op: str, f: Callable[..., Any]) -> None:
-    for p in inspect.signature(f).parameters.values():
+def _check_parameters(op: str, parameters: Iterable[inspect.Parameter]) -> None:
+    for p in parameters:
         if p.kind is p.VAR_KEYWORD or p.kind is p.KEYWORD_ONLY and p.name in ("name", "attrs"):
             raise GraphError(f"op '{op}': an attribute cannot be called '{p.name}', nor be **variable")
         if p.kind is not p.KEYWORD_ONLY and p.default not in (None, REQUIRED):
@@ -198,7 +208,7 @@ def normalise(annotation: Any, value: Any, name: str) -> Any:
     """`value` in the normal form of `annotation` (lists become tuples); raises GraphError when it does not fit."""
     if type(annotation) is type:
         return _scalar(annotation, value, name)
-    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    origin, args = _parts(annotation)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:
             return None
@@ -215,6 +225,12 @@ def normalise(annotation: Any, value: Any, name: str) -> Any:
             return values
         return tuple(normalise(args[0], v, name) for v in values)
     return _scalar(annotation, value, name)
+
+
+@cache
+def _parts(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """`list` and (float,) of list[float]."""
+    return typing.get_origin(annotation), typing.get_args(annotation)
 
 
 def _scalar(annotation: Any, value: Any, name: str) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from onnx import ModelProto, ValueInfoProto
 
 import graphq.onnx.importers  # noqa: F401  # fills the table
+from graphq.collector import uncollected
 from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType
 from graphq.onnx.importer import DOMAINS, Scope, import_graph
@@ -14,6 +15,7 @@ from graphq.onnx.tensors import array_of, dense
 from graphq.onnx.types import agree, tensor_type
 
 
+@uncollected
 def load_onnx(source: Source) -> Graph:
     """The graph of an ONNX model: a path, the bytes of a file, or a ModelProto.
 
