@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from graphq.concat_steps import concat_steps
 from graphq.conv_steps import convolution_steps
+from graphq.eltwise_steps import eltwise_steps
 from graphq.errors import CompileError
 from graphq.interpolate_steps import interpolate_steps
 from graphq.ir import Node
@@ -18,7 +19,7 @@ from graphq.kernels.lower_matmul import lower_matmul
 from graphq.kernels.lower_pool import lower_pool
 from graphq.kernels.lower_row import lower_row
 from graphq.matmul_4bit_steps import matmul_4bit_steps
-from graphq.partition_steps import eltwise_steps, matmul_steps
+from graphq.matmul_steps import matmul_steps
 from graphq.plan_builder import PlanBuilder
 from graphq.pool_steps import pool_steps
 from graphq.row_steps import row_steps

@@ -10,6 +10,7 @@ from math import prod
 
 import numpy as np
 
+from graphq.conv_padding import pad_place, padding_block
 from graphq.depthwise_steps import depthwise_steps
 from graphq.ir import Node
 from graphq.kernels import matmul, pack, pad_rows, settle
@@ -20,7 +21,6 @@ from graphq.kernels.phases import Phase
 from graphq.kernels.space import Space, Walk
 from graphq.kernels.tile_frame import RUN
 from graphq.kernels.windows import Windows, windows
-from graphq.padding_steps import pad_place, padding_block
 from graphq.plan_builder import PlanBuilder
 from graphq.runtime import Buffer, PythonStep, Ref
 from graphq.slots import Strides, place, run, table

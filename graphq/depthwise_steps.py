@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from graphq.conv_padding import padding_block
 from graphq.ir import Node
 from graphq.kernels import depthwise, depthwise_float, pixels, settle
 from graphq.kernels.lower import Lowered
 from graphq.kernels.lower_conv import Convolution, IntegerConvolution
 from graphq.kernels.space import factor
-from graphq.padding_steps import padding_block
 from graphq.plan_builder import PlanBuilder
 from graphq.runtime import Buffer, PythonStep, Ref
 from graphq.slots import Strides, output, place, run

@@ -8,7 +8,7 @@ from graphq.anchors import lower_partition
 from graphq.coverage import coverage
 from graphq.ir import Graph, Node
 from graphq.kernels.isa import Level
-from graphq.reorder_steps import NATIVE, kilobytes, reorder_text
+from graphq.native_steps import NATIVE, kilobytes, reorder_text
 from graphq.rewrite import Refusal
 from graphq.runtime import VIEWS, NativeStep, Plan, PythonStep
 

@@ -9,9 +9,9 @@ import numpy as np
 from graphq.anchors import ANCHORS, lower_partition
 from graphq.ir import Graph, Node
 from graphq.kernels.isa import Level
+from graphq.native_steps import NATIVE
 from graphq.plan_builder import PlanBuilder
 from graphq.reference_steps import reference_steps
-from graphq.reorder_steps import NATIVE
 from graphq.runtime import VIEWS, Buffer, Plan, PythonStep
 
 

@@ -1,4 +1,4 @@
-"""The plan steps of matmuls and elementwise chains, from what was lowered."""
+"""From a lowered matmul to plan steps."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from graphq.ir import Node
-from graphq.kernels import eltwise, matmul, pack, rows, settle
+from graphq.kernels import matmul, pack, rows, settle
 from graphq.kernels.expression import STORAGE
 from graphq.kernels.lower import Lowered
 from graphq.kernels.lower_matmul import Matmul
@@ -17,16 +17,6 @@ from graphq.kernels.transpose import plan_transpose
 from graphq.plan_builder import PlanBuilder
 from graphq.runtime import Ref
 from graphq.slots import Strides, output, place, run, table
-
-
-def eltwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
-    """One step: the loop over the output."""
-    places = [place(b, node, s, lowered.out) for s in lowered.sources]
-    space = factor(lowered.out, [strides for _, strides in places])
-    out = b.result(node.output)
-    step = eltwise.plan_eltwise(lowered.store, space.batch, space.m, space.n, b.level, threads=b.threads, cache=b.cache)
-    slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
-    run(b, step, {}, [*slots, output(out, space, lowered)])
 
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
