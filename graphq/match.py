@@ -61,6 +61,8 @@ class Matcher:
 
     def _escapes(self, m: Match) -> Reason | None:
         """The reason to refuse when an inner value is also used outside of the match."""
+        if len(m.nodes) == 1:
+            return None
         members = set(m.nodes)
         for node in m.nodes:
             if node is m.root or node.op.name == "constant":
@@ -223,6 +225,8 @@ def _makers(p: PatternLike | None, graph: Graph, near: bool) -> Collection[Node]
         choices = [_makers(x, graph, near) for x in p.alternatives]
         return None if None in choices else {n for nodes in choices if nodes for n in nodes}
     found = graph.nodes_of(p.ops)
+    if isinstance(p, OpPattern) and not near:
+        found = [n for n in found if all(_equal(n.attrs[k], x) for k, x in p.ops[n.op.name].items())]
     if isinstance(p, Repeat):
         first = _makers(p.inner, graph, near)
         return found if p.inner is None else None if first is None else _followed(p.ops, first)

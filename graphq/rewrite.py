@@ -130,8 +130,8 @@ class _Application:
 
     def _given(self, names: tuple[str, ...], m: Match, notes: dict[str, Any]) -> dict[str, Any]:
         """What a method with parameters of these names is given for a match."""
-        env = {**m.values, "match": m, "g": self.graph, "notes": notes}
-        return {name: env.get(name) for name in names}
+        given = {"match": m, "g": self.graph, "notes": notes}
+        return {name: given[name] if name in given else m.values.get(name) for name in names}
 
     def _round(self) -> int:
         """Visit every node that can be a root once, the last first; the number of rewrites."""

@@ -15,7 +15,7 @@ from graphq.passes.fold_pads import FoldPadIntoConvolution
 from graphq.passes.move_quantization import MOVES
 from graphq.passes.requantize import REQUANTIZE
 from graphq.passes.static_quantization import STATIC
-from graphq.rewrite import ANY, Rewrite
+from graphq.rewrite import ANY, Pass, Rewrite
 
 
 class DropNoopReshape(Rewrite):
@@ -167,32 +167,31 @@ class QuantizeBeforeTranspose(Rewrite):
         return g.static_transpose(g.quantize(y, **{**attrs, "axis": axis}), order=order)
 
 
-class PositiveAxis(Rewrite):
+def positive_axis(graph: Graph) -> int:
     """softmax(x, axis=-1) -> softmax(x, axis=r-1), likewise per-channel quantize and dequantize
 
-    Per-tensor ones ignore their axis: it becomes 1, the default.
+    Per-tensor ones ignore their axis: it becomes 1, the default. No pattern: most nodes of a quantised model are such,
+    and have their axis in normal form.
     """
+    count = 0
+    for node in graph.nodes_of(("quantize", "dequantize", "softmax")):
+        axis = _normal_axis(node)
+        if axis in (None, node.attrs["axis"]):
+            continue
+        with graph.before(node):
+            new = _again(graph, node, axis=axis)
+        graph.replace_uses(node.output, new)
+        graph.prune([node])
+        count += 1
+    return count
 
-    def pattern(self, g, x):
-        """See the class."""
-        return g.any_of("quantize", "dequantize", "softmax")(x, attrs=ANY)
 
-    def check(self, match):
-        """The axis must not be in its normal form yet; for that, the rank must be known."""
-        axis = self._normal(match.root)
-        if axis is None:
-            return "the rank is not known"
-        return None if axis != match.root.attrs["axis"] else "the axis is in normal form"
-
-    def replace(self, g, match):
-        """See the class."""
-        return _again(g, match.root, axis=self._normal(match.root))
-
-    def _normal(self, node: Node) -> int | None:
-        if node.attrs.get("qtype") == "per_tensor":
-            return 1
-        shape = node.output.shape
-        return None if shape is None else node.attrs["axis"] % len(shape)
+def _normal_axis(node: Node) -> int | None:
+    """The axis counted from the front; None where the rank is not known."""
+    if node.attrs.get("qtype") == "per_tensor":
+        return 1
+    shape = node.output.shape if len(node.outputs) == 1 else None
+    return None if shape is None else node.attrs["axis"] % len(shape)
 
 
 class UniformChannelsArePerTensor(Rewrite):
@@ -263,10 +262,10 @@ class CubeAsProducts(Rewrite):
         return g.multiply(g.square(x), x)
 
 
-REWRITES = (
+REWRITES: tuple[Pass, ...] = (
     DropNoopReshape(), MergeReshapes(), MergeTransposes(), DropNoopTranspose(),
     TransposeBeforeDequantize(), ReshapeBeforeDequantize(), QuantizeBeforeReshape(), QuantizeBeforeTranspose(),
-    TransposeAsReshape(), PositiveAxis(), UniformChannelsArePerTensor(), DropMultiplyByOne(), DropRepeatedRelu(),
+    TransposeAsReshape(), positive_axis, UniformChannelsArePerTensor(), DropMultiplyByOne(), DropRepeatedRelu(),
     CubeAsProducts(),
     *STATIC, *MOVES, *REQUANTIZE, FoldPadIntoConvolution(),
 )

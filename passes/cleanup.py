@@ -38,6 +38,8 @@ def _key(node: Node) -> tuple[Any, ...]:
 
 def _hashable(value: Any) -> Any:
     """Equal exactly when the attributes mean the same; -0.0 and 0.0 differ, as do 1 and True."""
+    if value is None or type(value) in (bool, int, str):
+        return type(value), value
     if isinstance(value, np.ndarray):
         return _Content(value)
     if isinstance(value, Graph):

@@ -12,13 +12,13 @@ from graphq.passes.canonicalise import (
     DropRepeatedRelu,
     MergeReshapes,
     MergeTransposes,
-    PositiveAxis,
     QuantizeBeforeReshape,
     QuantizeBeforeTranspose,
     ReshapeBeforeDequantize,
     TransposeAsReshape,
     TransposeBeforeDequantize,
     UniformChannelsArePerTensor,
+    positive_axis,
 )
 from graphq.passes.pipeline import run_passes
 from graphq.testing import check_pass
@@ -194,25 +194,25 @@ def test_a_flatten_between_dense_layers_does_not_keep_them_from_fusing():
 @pytest.mark.parametrize("call", [
     "softmax(x, axis={})", 'quantize(x, dtype=u8, qtype="per_channel", axis={}, scales=[1, 2, 3, 4, 5, 6])'])
 def test_positive_axis(call):
-    check(PositiveAxis(), f"%0 = {call.format(-1)}\n return %0", f"%0 = {call.format(1)}\n return %0", count=1)
-    check(PositiveAxis(), f"%0 = {call.format(1)}\n return %0")
+    check(positive_axis, f"%0 = {call.format(-1)}\n return %0", f"%0 = {call.format(1)}\n return %0", count=1)
+    check(positive_axis, f"%0 = {call.format(1)}\n return %0")
 
 
 def test_positive_axis_of_dequantize():
     text = '%0 = dequantize(x, qtype="per_channel", axis={}, scales=[1, 2, 3, 4], zps=[1, 2, 3, 4])\n return %0'
-    check(PositiveAxis(), text.format(-2), text.format(0), inputs="x: u8[4,6]", count=1)
-    check(PositiveAxis(), text.format(-2), inputs="x: u8[*]", sizes={"x": (4, 6)})
+    check(positive_axis, text.format(-2), text.format(0), inputs="x: u8[4,6]", count=1)
+    check(positive_axis, text.format(-2), inputs="x: u8[*]", sizes={"x": (4, 6)})
 
 
 @pytest.mark.parametrize("shape,axis", [("[]", -1), ("[4]", 7), ("[4]", -9), ("[2,3]", 0), ("[2,3]", 1)])
 def test_axis_of_per_tensor_is_ignored(shape, axis):
     """A scalar's axis can never be positive: this must come to an end."""
-    check(PositiveAxis(), f"%0 = dequantize(x, scales=[0.5], axis={axis})\n return %0",
+    check(positive_axis, f"%0 = dequantize(x, scales=[0.5], axis={axis})\n return %0",
           "%0 = dequantize(x, scales=[0.5])\n return %0", inputs=f"x: u8{shape}")
 
 
 def test_softmax_statistics_stay_as_they_are():
-    check(PositiveAxis(), "%0, %1 = softmax(x, axis=-1, keep_stats=true)\n return %0, %1")
+    check(positive_axis, "%0, %1 = softmax(x, axis=-1, keep_stats=true)\n return %0, %1")
 
 
 @pytest.mark.parametrize("zps,after", [("", ""), (", zps=[7, 7, 7]", ", zps=[7]")])
