@@ -22,7 +22,7 @@ other than the root, must have no other user.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -91,7 +91,7 @@ class Rewrite:
     @cached_property
     def _form(self) -> _Form:
         """What the class says, read once: a graph meets most rewrites without a node for them."""
-        names = _parameters(self, "pattern")[1:]
+        _, *names = _parameters(self, "pattern")
         reserved = GIVEN & set(names)
         if reserved:
             raise GraphError(f"{self.name}.pattern: the name '{reserved.pop()}' is not free for a variable")
@@ -186,19 +186,19 @@ class _Application:
         return list(best.values())
 
 
-def _parameters(rewrite: Rewrite, method: str) -> list[str]:
+def _parameters(rewrite: Rewrite, method: str) -> Mapping[str, inspect.Parameter]:
     f = getattr(rewrite, method, None)
     if f is None:
         raise GraphError(f"{rewrite.name} has no method '{method}'")
-    return list(inspect.signature(f).parameters)
+    return inspect.signature(f).parameters
 
 
 def _wanted(rewrite: Rewrite, method: str, known: set[str]) -> tuple[str, ...]:
     """Which of the `known` names are parameters of the method; raises GraphError when it needs others."""
-    names = _parameters(rewrite, method)
-    unknown = [p.name for p in inspect.signature(getattr(rewrite, method)).parameters.values()
+    parameters = _parameters(rewrite, method)
+    unknown = [p.name for p in parameters.values()
                if p.name not in known and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     if unknown:
         raise GraphError(f"{rewrite.name}.{method} takes '{unknown[0]}', which the pattern does not have; "
                          f"it has {', '.join(sorted(known))}")
-    return tuple(p for p in names if p in known)
+    return tuple(p for p in parameters if p in known)

@@ -11,7 +11,7 @@ import mmap
 import platform
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from graphq.errors import KernelError
 
@@ -29,8 +29,7 @@ _kept: list[object] = []  # code stays where it is for as long as the process li
 _gates: dict[int, int] = {}  # addresses of gates, and of what they read
 
 
-@dataclass(frozen=True)
-class _Section:
+class _Section(NamedTuple):
     kind: int
     flags: int
     offset: int
@@ -40,8 +39,7 @@ class _Section:
     align: int
 
 
-@dataclass(frozen=True)
-class _Symbol:
+class _Symbol(NamedTuple):
     name: str
     section: int
     value: int
