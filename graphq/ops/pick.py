@@ -123,17 +123,20 @@ def inside(indices: Array, size: int | Array, where: str) -> Array:
     return np.where(indices < 0, indices + limit, indices)
 
 
-def _along(indices: Array, size: int, axis: int, where: str) -> tuple[Array, ...]:
-    """The places in the source that indices along `axis` mean."""
-    places: list[Array] = list(np.indices(indices.shape))
-    places[axis] = inside(indices, size, where)
-    return tuple(places)
+def _along(indices: Array, src: Array, axis: int, where: str) -> Array:
+    """The places in the flat source that indices along `axis` mean."""
+    steps = np.cumprod((1, *src.shape[:0:-1]))[::-1]
+    places = inside(indices, src.shape[axis], where) * steps[axis]
+    for k, (size, step) in enumerate(zip(indices.shape, steps, strict=True)):
+        if k != axis % src.ndim:
+            places += (np.arange(size) * step).reshape(-1, *[1] * (src.ndim - k - 1))
+    return places
 
 
 @register_op(infer=infer_gather_elements)
 def gather_elements(src: Array, indices: Array, *, axis: int = 0) -> Array:
     """`src` at each index along `axis`, at its own place along the others (ONNX GatherElements)."""
-    return np.asarray(src[_along(indices, src.shape[axis], axis, "gather_elements")])
+    return src.reshape(-1)[_along(indices, src, axis, "gather_elements")]
 
 
 def infer_gather_nd(src: TensorType, indices: TensorType, *, batch_dims: int) -> TensorType:
@@ -181,7 +184,9 @@ def scatter_elements(src: Array, indices: Array, updates: Array, *, axis: int = 
     if updates.shape != indices.shape:
         raise GraphError(f"scatter_elements: updates {show(updates.shape)} must have the shape of the indices, "
                          f"{show(indices.shape)}")
-    return _placed(src, _along(indices, src.shape[axis], axis, "scatter_elements"), updates, reduction)
+    places = _along(indices, src, axis, "scatter_elements")
+    flat = _placed(src.reshape(-1), (places.reshape(-1),), updates.reshape(-1), reduction)
+    return flat.reshape(src.shape)  # of one dimension, in which NumPy combines several times as fast
 
 
 def _placed(src: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
