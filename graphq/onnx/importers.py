@@ -16,4 +16,5 @@ from graphq.onnx import (  # noqa: F401
     import_shape,
     import_signal,
     import_transformer,
+    import_trees,
 )

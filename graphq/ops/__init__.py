@@ -29,9 +29,11 @@ from graphq.ops import (
     shape,
     structure,
     threshold,
+    trees,
 )
 
 __all__ = ["arithmetic", "binary", "cast", "constant", "control", "conv", "conv_transpose", "detect", "dropout",
            "dynamic_quant", "eltwise", "grid_sample", "integer", "interpolate", "linear_quant", "logic", "matmul",
            "move", "norm", "normalise", "onnx_node", "pick", "pool", "quant", "recurrent", "reduce", "shape",
-           "structure", "threshold"]
+           "structure", "threshold",
+           "trees"]

@@ -1,0 +1,71 @@
+"""trees: ensembles of decision trees."""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from graphq.dtypes import boolean, f32, f64, s64, u8
+from graphq.errors import GraphError
+from graphq.ir import TensorType
+from graphq.op import register_op
+from graphq.ops.compute import Array, quiet
+from graphq.ops.infer import expect_dtype, show
+
+COMPARE: tuple[Callable[[Array, Array], Array], ...] = (
+    np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
+"""By the numbers that ONNX TreeEnsemble gives them."""
+
+BLOCK = 1 << 18
+"""Rows times trees that walk side by side."""
+
+
+def infer_trees(src: TensorType, feature: TensorType, split: TensorType, mode: TensorType, missing: TensorType,
+                true: TensorType, false: TensorType, roots: TensorType, weights: TensorType, base: TensorType, *,
+                depth: int) -> TensorType:
+    """f32 or f64 [rows, features]; one value for each node, weights [nodes, targets], base [targets]."""
+    expect_dtype("src", src, (f32, f64))
+    expect_dtype("weights", weights, (f32, f64))
+    expect_dtype("base", base, (weights.dtype,))
+    for name, t, dtype in (("feature", feature, s64), ("split", split, split.dtype), ("mode", mode, u8),
+                           ("missing", missing, boolean), ("true", true, s64), ("false", false, s64)):
+        expect_dtype(name, t, (dtype,))
+        if t.shape != feature.shape:
+            raise GraphError(f"'{name}' must have one value a node as 'feature', {feature}, got {t}")
+    expect_dtype("split", split, (f32, f64))
+    expect_dtype("roots", roots, (s64,))
+    if src.shape is not None and len(src.shape) != 2 or weights.shape is None or len(weights.shape) != 2:
+        raise GraphError(f"src must be [rows, features] and weights [nodes, targets], got {src} and {weights}")
+    if base.shape != weights.shape[1:] or feature.shape != weights.shape[:1]:
+        raise GraphError(f"weights {weights} must have a row for each node {show(feature.shape)} and a column for "
+                         f"each of base {show(base.shape)}")
+    return TensorType(weights.dtype, (None if src.shape is None else src.shape[0], weights.shape[1]))
+
+
+@register_op(infer=infer_trees)
+@quiet
+def trees(src: Array, feature: Array, split: Array, mode: Array, missing: Array, true: Array, false: Array,
+          roots: Array, weights: Array, base: Array, *, depth: int) -> Array:
+    """For each row `base` and the weights of the leaf that it reaches in each tree, added from the first tree on.
+
+    A node compares the row's `feature` with `split` (see COMPARE) and goes on to `true` or `false`; NaN goes to `true`
+    where `missing` says so. A leaf goes on to itself; all are reached in `depth` steps. (ONNX TreeEnsemble)
+    """
+    if feature.size and not 0 <= feature.min() <= feature.max() < src.shape[1]:
+        raise GraphError(f"trees: features must be in [0, {src.shape[1]}), got from {feature.min()} to {feature.max()}")
+    modes = np.unique(mode[true != false])
+    rows = max(1, BLOCK // max(1, roots.size))
+    parts = [base[None].repeat(0, axis=0)]
+    for first in range(0, len(src), rows):
+        part = src[first:first + rows]
+        at = np.broadcast_to(roots, (len(part), roots.size))
+        for _ in range(depth):
+            x, limit = np.take_along_axis(part, feature[at], axis=1), split[at]
+            goes = np.isnan(x) & missing[at]
+            for m in modes:
+                hit = COMPARE[m](x, limit)
+                goes |= hit if modes.size == 1 else hit & (mode[at] == m)
+            at = np.where(goes, true[at], false[at])
+        leaves = np.concatenate([np.broadcast_to(base, (len(part), 1, base.size)), weights[at]], axis=1)
+        parts.append(np.add.accumulate(leaves, axis=1)[:, -1])
+    return np.concatenate(parts)
