@@ -20,10 +20,11 @@ from graphq.kernels.lower_conv import Convolution, IntegerConvolution
 from graphq.kernels.phases import Phase
 from graphq.kernels.space import Space, Walk
 from graphq.kernels.tile_frame import RUN
+from graphq.kernels.transpose import dense
 from graphq.kernels.windows import Windows, windows
 from graphq.plan_builder import PlanBuilder
 from graphq.runtime import Buffer, PythonStep, Ref
-from graphq.slots import Strides, place, run, table
+from graphq.slots import place, run, table
 from graphq.tensor_type import TensorType
 
 MERGED_BYTES = 16
@@ -68,8 +69,8 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
             operands.append(_Operand(Ref(b.constant(data)), 0, 4 * columns, still, 4))
         else:
             operands.append(_operand(*place(b, node, s, lowered.out), columns, phase))
-    operands.append(_operand(Ref(b.result(node.output)), _dense(lowered.out, item), columns, phase))
-    pixels = still if pixel is None else _dense(phase.counts, pixel)
+    operands.append(_operand(Ref(b.result(node.output)), dense(lowered.out, item), columns, phase))
+    pixels = still if pixel is None else tuple(dense(phase.counts, pixel))
     operands += [_Operand(Ref(source), view.image_bytes, channels * itemsize, pixels, 0),
                  _Operand(Ref(packed), 0, size, still, 0)]
     space = _space(c.images, groups, phase.counts, columns, operands, merge_images=pixel is not None)
@@ -108,16 +109,11 @@ class _Operand:
         return offsets
 
 
-def _operand(ref: Ref, strides: Strides, columns: int, phase: Phase) -> _Operand:
+def _operand(ref: Ref, strides: Sequence[int], columns: int, phase: Phase) -> _Operand:
     """An operand of the epilogue, with strides along [n, spatial..., c], from the first output of a phase on."""
     first = sum(o * s for o, s in zip(phase.origin, strides[1:-1], strict=True))
     return _Operand(Ref(ref.buffer, ref.offset + first), strides[0], strides[-1] * columns,
                     tuple(s * n for s, n in zip(strides[1:-1], phase.step, strict=True)), strides[-1])
-
-
-def _dense(dims: Sequence[int], item: int) -> Strides:
-    """Byte strides of a dense array."""
-    return tuple(item * prod(dims[k + 1:]) for k in range(len(dims)))
 
 
 def _space(images: int, groups: int, counts: tuple[int, ...], columns: int, operands: Sequence[_Operand], *,

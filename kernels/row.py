@@ -56,7 +56,7 @@ def source(how: str, prologue: Store, store: Store, lanes: int, *, direct: bool,
     acc = "stats" if reduces else "room" if how.startswith("softmax") else "row"
     row = f"row = source + i * word(args, {HEADER_WORDS + 2})" if direct else _READ
     return _SOURCE.format(how=how, lanes=lanes, prologue=read, store=to_source(store), start=_DIRECT if direct else "",
-                          read=row, after=24 * prologue.slots, columns="1" if reduces else "n", acc=acc)
+                          read=row, after=24 * prologue.slots, acc=acc)
 
 
 def plan_row(how: str, prologue: Store, store: Store, batch: int, m: int, n: int, level: Level, *, direct: bool,
