@@ -133,14 +133,14 @@ def heads(c: Call, projected: Value, mask: Value | None) -> Outputs:
     scores = g.matmul(parts[0], parts[1], transpose_b=True)
     scores = g.multiply(scores, one(scores, scale))
     if mask is not None:
-        scores = g.add(scores, _masked(c, mask))
+        scores = g.add(scores, masked(c, mask))
     if c.attr("unidirectional", 0):
         raise GraphError("unidirectional attention is not supported")
     y = g.matmul(g.softmax(scores, axis=-1), parts[2])
     return g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, sizes[2]], special_zero=True)
 
 
-def _masked(c: Call, mask: Value) -> Value:
+def masked(c: Call, mask: Value) -> Value:
     """A raw mask [batch, length] of 0 and 1 as what is added to the scores: (1 - mask) * mask_filter_value."""
     if mask.shape is None or len(mask.shape) != 2 or mask.dtype != s32:
         raise GraphError(f"a mask must be s32[batch,length], got {mask.type}")

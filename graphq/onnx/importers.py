@@ -1,5 +1,6 @@
 """All importers: importing this module fills the table."""
 from graphq.onnx import (  # noqa: F401
+    import_attention,
     import_control,
     import_conv,
     import_einsum,

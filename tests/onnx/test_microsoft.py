@@ -86,10 +86,24 @@ CASES = {
                                  ("mask", MASK)], {"epsilon": 1e-5}, 0),
     "Attention": ([("x", floats(2, 5, 8)), ("W", floats(8, 24)), ("D", floats(24)), ("mask", MASK)], {"num_heads": 2},
                   0),
+    "MultiHeadAttention": ([("q", floats(2, 3, 8)), ("k", floats(2, 5, 8)), ("v", floats(2, 5, 8)), ("D", floats(24)),
+                            ("mask", MASK), ("bias", floats(1, 2, 3, 5))], {"num_heads": 2}, 0),
+    "MultiHeadAttention causal": ([("q", floats(2, 5, 8)), ("k", floats(2, 5, 8)), ("v", floats(2, 5, 8))],
+                                  {"num_heads": 2, "unidirectional": 1, "scale": 0.3}, 0),
+    "MultiHeadAttention past": ([("q", floats(2, 1, 8)), ("k", floats(2, 1, 8)), ("v", floats(2, 1, 8)), ("", None),
+                                 ("", None), ("", None), ("past_k", floats(2, 2, 4, 4)),
+                                 ("past_v", floats(2, 2, 4, 4))],
+                                {"num_heads": 2}, 0),
+    "RotaryEmbedding": ([("x", floats(2, 5, 16)), ("ids", IDS.astype(np.int64)), ("C", floats(20, 4)),
+                         ("S", floats(20, 4))], {"num_heads": 2}, 0),
+    "RotaryEmbedding part": ([("x", floats(2, 2, 5, 16)), ("ids", IDS.astype(np.int64)), ("C", floats(20, 4)),
+                              ("S", floats(20, 4))],
+                             {"interleaved": 1, "num_heads": 2, "rotary_embedding_dim": 8}, 0),
     "QAttention": ([("x", u8(2, 5, 8)), ("W", s8(8, 24)), ("D", floats(24)), ("XS", S(0.02)), ("WS", S(0.01)),
                     ("mask", MASK), ("XZ", Z(120)), ("WZ", np.int8(0))], {"num_heads": 2}, 0),
 }
 TWO = {"EmbedLayerNormalization"}
+THREE = {"MultiHeadAttention past"}
 
 
 def single(name, inputs, attrs, results=None, open_shapes=False):
@@ -97,8 +111,8 @@ def single(name, inputs, attrs, results=None, open_shapes=False):
     constants = [numpy_helper.from_array(np.asarray(x), n) for n, x in inputs if n.isupper()]
     given = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype),
                                            [f"{n}{k}" for k in range(x.ndim)] if open_shapes else x.shape)
-             for n, x in inputs if not n.isupper()]
-    outputs = ["o", "p"] if op in TWO else ["o"]
+             for n, x in inputs if n and not n.isupper()]
+    outputs = ["o", "p"] if op in TWO else ["o", "k_past", "v_past"] if name in THREE else ["o"]
     node = helper.make_node(op, [n for n, _ in inputs], outputs, domain="com.microsoft", **attrs)
     typed = [onnx.ValueInfoProto(name=n) for n in outputs] if results is None else \
         [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), [f"{n}{k}" for k in range(x.ndim)])
@@ -113,7 +127,7 @@ def single(name, inputs, attrs, results=None, open_shapes=False):
 def test_operator(name, open_shapes):
     inputs, attrs, steps = CASES[name]
     model = single(name, inputs, attrs)
-    feeds = {n: np.asarray(x) for n, x in inputs if not n.isupper()}
+    feeds = {n: np.asarray(x) for n, x in inputs if n and not n.isupper()}
     options = ort.SessionOptions()
     options.log_severity_level = 3
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
