@@ -6,7 +6,7 @@ one Zen 4 core, its limit (one 64-byte product a cycle). vpmaddubsw of older CPU
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from graphq.kernels.store_code import Epilogue
 from graphq.kernels.stores import Store
 from graphq.kernels.tile_frame import (
     AHEAD_AT,
+    ENTRIES_AT,
     OUTPUTS_AT,
     Frame,
     Window,
@@ -101,10 +102,12 @@ Groups = Callable[[Any], list[Any]]  # the groups of all rows at a group number;
 Turn = Callable[[Any, list[Any]], list[Any]]  # the sums after a group number from those before
 
 
-def vector_tile(rows: int, panels: int, products: Products, reading: str, result: Store | None = None) -> Any:
+def vector_tile(rows: int, panels: int, products: Products, reading: str, result: Store | None = None,
+                packs: bool = False) -> Any:
     """Make the tile intrinsic of `rows` x 16 * `panels` outputs; `reading` says how it finds activations (Frame).
 
-    With `result` it writes the outputs, from registers where all of the tile is valid.
+    With `result` it writes the outputs, from registers where all of the tile is valid; where not, sums of floats from
+    memory, and those whose ties are settled not at all. `packs` as in `store_code.epilogue`.
     """
     parts, itemsize = products.parts, products.itemsize
     sums = _Blocks(products, rows * panels) if products.block else _Sums(products, rows * panels)
@@ -183,8 +186,11 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
             state = accumulate(b, f, sums.start(b, f))
             if result is None:
                 sums.finish(b, f, state)
-            else:
+            elif result.ties is None:
                 _write(b, f, result, rows, panels, sums.totals(b, f, state))
+            else:
+                sums.finish(b, f, state)
+                _write_whole(b, f, Epilogue(b, result, PANEL // parts, packs=packs), rows, panels, state)
             return context.get_dummy_value()
 
         return frame_signature(), codegen
@@ -192,21 +198,45 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
     return tile
 
 
+class _Place:
+    """Where a tile's outputs are: the argument block, and the batch element, row and column of the first one."""
+
+    def __init__(self, b: Any, f: Frame, rows: int, panels: int) -> None:
+        args, batch, i, j, self.columns = (load(b, at(b, f.address, 8 * (OUTPUTS_AT + n)), I64, 8) for n in range(5))
+        self.first = args, batch, i, j
+        self.whole = b.and_(b.icmp_signed("==", f.rows, c64(rows)),
+                            b.icmp_signed(">=", self.columns, c64(PANEL * panels)))
+
+
+def _lines(values: Sequence[Any], rows: int) -> list[Sequence[Any]]:
+    each = len(values) // rows
+    return [values[r * each:(r + 1) * each] for r in range(rows)]
+
+
 def _write(b: Any, f: Frame, result: Store, rows: int, panels: int, values: list[Any]) -> None:
     """Emit the outputs of sums in registers, rows of vectors."""
-    block, batch, i, j, columns = (load(b, at(b, f.address, 8 * (OUTPUTS_AT + n)), I64, 8) for n in range(5))
-    each = len(values) // rows
-    lanes = PANEL * panels // each
-    whole = b.and_(b.icmp_signed("==", f.rows, c64(rows)), b.icmp_signed(">=", columns, c64(PANEL * panels)))
-    with b.if_else(whole) as (then, otherwise):
+    place, lanes = _Place(b, f, rows, panels), PANEL * panels * rows // len(values)
+    with b.if_else(place.whole) as (then, otherwise):
         with then:
-            lines = [values[r * each:(r + 1) * each] for r in range(rows)]
-            Epilogue(b, result, lanes).emit_registers(block, batch, i, j, lines)
+            Epilogue(b, result, lanes).emit_registers(*place.first, _lines(values, rows))
         with otherwise:
             for n, value in enumerate(values):
                 store(b, value, at(b, f.acc, 4 * lanes * n), 4 * lanes)
             line = c64(4 * PANEL * panels)
-            Epilogue(b, result, lanes).emit(block, batch, i, j, f.rows, columns, f.acc, line, c64(0))
+            Epilogue(b, result, lanes).emit(*place.first, f.rows, place.columns, f.acc, line, c64(0))
+
+
+def _write_whole(b: Any, f: Frame, epilogue: Epilogue, rows: int, panels: int, values: list[Any]) -> None:
+    """Emit the outputs of sums in registers if the tile is whole; the number of entries, or -1."""
+    place, entries = _Place(b, f, rows, panels), at(b, f.address, 8 * ENTRIES_AT)
+    before, ties = b.block, load(b, entries, I64, 8)
+    with b.if_then(place.whole):
+        epilogue.emit_registers(*place.first, _lines(values, rows), ties=ties)
+        count, inside = b.load(epilogue.count), b.block
+    number = b.phi(I64)
+    number.add_incoming(c64(-1), before)
+    number.add_incoming(count, inside)
+    store(b, number, entries, 8)
 
 
 class _Sums:

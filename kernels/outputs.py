@@ -33,10 +33,14 @@ exported({functions})
 '''
 
 
+def packs(lanes: int, store: Store) -> bool:
+    """Whether bytes of a Store's outputs are packed four vectors at a time."""
+    return lanes == 16 and store.ties is not None and not is_emulated("avx512")
+
+
 def load_outputs(store: Store, lanes: int, cache: bool) -> tuple[Module, np.ndarray]:
     """The module of a Store's functions, and their table, with 0 for those that it has not."""
-    packs = lanes == 16 and store.ties is not None and not is_emulated("avx512")
-    made = [f"epilogue(STORE, {lanes}{', packs=True' if packs else ''})"]
+    made = [f"epilogue(STORE, {lanes}{', packs=True' if packs(lanes, store) else ''})"]
     if store.ties is not None:
         made += [f"epilogue(STORE, {lanes}, form='exact')", "epilogue(STORE, 1, form='literal')",
                  *(f"factor(STORE.ties, {n})" for n in range(len(store.ties.factors)))]

@@ -119,10 +119,7 @@ class Epilogue:
         """Emit the loops: over columns, then rows, where operands vary by column; else as outputs lie in memory."""
         b = self.builder
         self.begin(args, batch, i0, j0)
-        self.ties = ties
-        with b.goto_entry_block():
-            self.count = b.alloca(I64)
-        b.store(c64(0), self.count)
+        self.prepare(ties)
 
         def each_row(r: ir.Value) -> None:
             self.row(r)
@@ -166,8 +163,7 @@ class Epilogue:
                     b.store(min_u16(b, values[self.distance], b.load(place)), place)
                 self.store_group(group, found)
             for columns, place, known in zip(group, least, per_column, strict=True):
-                fraction = b.and_(b.load(place), constant(I32, 0xFFFF, self.lanes))
-                self.enter(columns, b.shl(first, c64(16)), b.icmp_signed("<", fraction, known[self.band]))
+                self.enter_near(columns, b.shl(first, c64(16)), b.load(place), known)
 
     def store_group(self, group: Sequence[Columns], found: Sequence[Mapping[Expr, ir.Value]]) -> None:
         """Store the outputs of a row at these columns: of four vectors the upper halves, saturated together.
@@ -180,6 +176,12 @@ class Epilogue:
         b, (fixed,) = self.builder, self.expr.args
         bytes_ = high_bytes(b, [values[fixed] for values in found], self.store.dtype)
         replace(group[0], lanes=len(group) * self.lanes).store(bytes_, self.out_row, I8, 1)
+
+    def enter_near(self, columns: Columns, row: ir.Value, least: ir.Value, known: Mapping[Expr, ir.Value]) -> None:
+        """Append an entry of these columns where the least distance of a group of rows is within the band."""
+        assert self.band is not None
+        fraction = self.builder.and_(least, constant(I32, 0xFFFF, self.lanes))
+        self.enter(columns, row, self.builder.icmp_signed("<", fraction, known[self.band]))
 
     def enter(self, columns: Columns, row: ir.Value, found: ir.Value) -> None:
         """Append an entry of these columns where some are found: it is stored anyway, and counted if so."""
@@ -214,15 +216,43 @@ class Epilogue:
                 yield Columns(b, lanes, whole, tail_mask(b, lanes, b.sub(cols, whole)))
 
     def emit_registers(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value,
-                       rows: Sequence[Sequence[ir.Value]], mask: ir.Value | None = None) -> None:
-        """Emit the outputs of the vectors of `rows`; of a row the first lanes that the mask has."""
+                       rows: Sequence[Sequence[ir.Value]], mask: ir.Value | None = None,
+                       ties: ir.Value | None = None) -> None:
+        """Emit the outputs of the vectors of `rows`; of a row the first lanes that the mask has.
+
+        With `ties` entries go there, and `count` says how many: of the "quick" form.
+        """
+        b = self.builder
         self.begin(args, batch, i0, j0)
-        for n, vectors in enumerate(zip(*rows, strict=True)):
-            columns = Columns(self.builder, self.lanes, c64(n * self.lanes), mask)
-            values = self.column(columns)
-            for r, self.register in enumerate(vectors):
-                self.row(c64(r))
-                self.outputs(columns, values)
+        if ties is not None:
+            self.prepare(ties)
+        each = len(rows[0])
+        packed = each // PACKED * PACKED if self.packs else 0
+        for first in (*range(0, packed, PACKED), *range(packed, each)):
+            count = PACKED if first < packed else 1
+            group = [Columns(b, self.lanes, c64(n * self.lanes), mask) for n in range(first, first + count)]
+            known = [self.column(columns) for columns in group]
+            for top in range(0, len(rows), GROUP):
+                least: list[ir.Value] = []
+                for r in range(top, min(top + GROUP, len(rows))):
+                    self.row(c64(r))
+                    found = []
+                    for n in range(count):
+                        self.register = rows[r][first + n]
+                        found.append(self.values(group[n], known[n]))
+                    self.store_group(group, found)
+                    if self.distance is not None:
+                        now = [values[self.distance] for values in found]
+                        least = [min_u16(b, x, y) for x, y in zip(now, least, strict=True)] if least else now
+                for columns, x, values in zip(group, least, known, strict=False):
+                    self.enter_near(columns, c64(top << 16), x, values)
+
+    def prepare(self, ties: ir.Value) -> None:
+        """Emit the count of entries, at `ties`."""
+        self.ties = ties
+        with self.builder.goto_entry_block():
+            self.count = self.builder.alloca(I64)
+        self.builder.store(c64(0), self.count)
 
     def begin(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value) -> None:
         """Emit what is the same for all outputs of the block."""

@@ -3,12 +3,14 @@
 A tile function takes the address of a frame of 8-byte words:
 
     0 a   1 stride   2 w   3 k   4 rows   5 sums   6 acc   7 runs   8 ... two words for each row of the tile (windows)
-    72 args   73 batch   74 i   75 j   76 columns   77 ahead   78 step
+    72 args   73 batch   74 i   75 j   76 columns   77 ahead   78 step   79 entries
 
 `w` is the address of the first panel, `k` bytes of a row (for windows: of one tap), `rows` how many rows are valid,
 `sums` the column sums of the first panel, `acc` where the sums go: dense rows, 16 of 4 bytes for each panel. A tile
-that writes the outputs takes the argument block, where in the outputs it starts, and its valid columns. The weights of
-the next tiles are prefetched from `ahead` on, `step` bytes further with each group of four bytes of k. Readings:
+that writes the outputs takes the argument block, where in the outputs it starts, and its valid columns; where there may
+be ties it takes the address for the entries of `store_code.epilogue`, and leaves there how many there are, or -1: then
+the tile was not whole, and it wrote nothing. The weights of the next tiles are prefetched from `ahead` on, `step` bytes
+further with each group of four bytes of k. Readings:
 
     rows      row i lies at a + i * stride
     columns   the operand is transposed: element (i, k) lies at a + k * stride + i * (its bytes)
@@ -33,7 +35,8 @@ RUN = 16
 OUTPUTS_AT = ROWS_AT + 2 * 32
 """The largest tiles have 32 rows."""
 AHEAD_AT = OUTPUTS_AT + 5
-FRAME_BYTES = 8 * (AHEAD_AT + 2)
+ENTRIES_AT = AHEAD_AT + 2
+FRAME_BYTES = 8 * (ENTRIES_AT + 1)
 
 
 def frame_signature() -> Any:
