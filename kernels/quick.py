@@ -57,26 +57,15 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Affine:
-    """A value as `factors` times integers, by these, and a constant; of f64, each one number or one a column.
-
-    `gross` are the sizes of what was added up to a factor (a constant: None), and `products` how often terms were
-    multiplied.
-    """
+    """A value as `factors` times integers, by these, and a constant; of f64, each one number or one a column."""
 
     factors: dict[Expr, np.ndarray]
     constant: np.ndarray
-    gross: dict[Expr | None, np.ndarray]
-    products: int = 0
 
     @staticmethod
     def integer(x: Expr) -> Affine:
         """An integer itself."""
-        return Affine({x: np.ones(1)}, np.zeros(1), {x: np.ones(1), None: np.zeros(1)})
-
-    @staticmethod
-    def number(x: np.ndarray) -> Affine:
-        """A constant."""
-        return Affine({}, x, {None: np.abs(x)})
+        return Affine({x: np.ones(1)}, np.zeros(1))
 
     @property
     def of_bytes(self) -> bool:
@@ -85,17 +74,14 @@ class Affine:
 
     def times(self, factor: np.ndarray) -> Affine:
         """The multiple, with no rounding."""
-        return Affine({x: f * factor for x, f in self.factors.items()}, self.constant * factor,
-                      {x: f * np.abs(factor) for x, f in self.gross.items()}, self.products)
+        return Affine({x: f * factor for x, f in self.factors.items()}, self.constant * factor)
 
     def plus(self, other: Affine) -> Affine:
         """The sum."""
-        factors, gross = dict(self.factors), dict(self.gross)
+        factors = dict(self.factors)
         for x, f in other.factors.items():
             factors[x] = factors.get(x, np.zeros(())) + f
-        for key, size in other.gross.items():
-            gross[key] = gross.get(key, np.zeros(())) + size
-        return Affine(factors, self.constant + other.constant, gross, max(self.products, other.products))
+        return Affine(factors, self.constant + other.constant)
 
 
 def is_byte(x: Expr) -> bool:
@@ -120,9 +106,9 @@ def affine(y: Expr, numbers: Numbers) -> Affine | None:
 def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: Numbers) -> Affine | None:
     """See `affine`; `of` gives those of operands, which most nodes are told without."""
     if node in numbers:
-        return Affine.number(numbers[node].astype(np.float64).reshape(-1))
+        return Affine({}, numbers[node].astype(np.float64).reshape(-1))
     if node.op == "const" and node.dtype != "bool":
-        return Affine.number(np.full(1, float(node.value)))
+        return Affine({}, np.full(1, float(node.value)))
     if is_byte(node):
         return Affine.integer(node)
     if node.op == "to_f32":
@@ -137,45 +123,138 @@ def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: Numbers) -
     if node.op in ("add", "sub"):
         return a.plus(b if node.op == "add" else b.times(np.full(1, -1.0)))
     if node.op == "mul" and not (a.factors and b.factors):
-        y = a.times(b.constant) if a.factors else b.times(a.constant)
-        return replace(y, products=max(a.products, b.products) + 1)
+        return a.times(b.constant) if a.factors else b.times(a.constant)
     return None
 
 
-def error(u: Affine, y: Expr) -> np.ndarray:
+@dataclass(frozen=True)
+class Spread:
+    """Between what a value lies, and how far what is computed may be from it; of f64, one number or one a column."""
+
+    least: np.ndarray
+    most: np.ndarray
+    error: np.ndarray
+
+    @staticmethod
+    def between(a: np.ndarray, b: np.ndarray) -> Spread:
+        """Between two numbers, exactly."""
+        return Spread(np.minimum(a, b), np.maximum(a, b), np.zeros(1))
+
+    @property
+    def size(self) -> np.ndarray:
+        """The largest absolute value."""
+        return np.maximum(np.abs(self.least), np.abs(self.most))
+
+    def plus(self, other: Spread, sign: int = 1) -> Spread:
+        """The sum or difference."""
+        least, most = (other.least, other.most) if sign > 0 else (-other.most, -other.least)
+        return Spread(self.least + least, self.most + most, self.error + other.error)
+
+    def times(self, other: Spread) -> Spread:
+        """The product."""
+        ends = [a * b for a in (self.least, self.most) for b in (other.least, other.most)]
+        error = self.error * other.size + other.error * self.size
+        return Spread(np.minimum.reduce(ends), np.maximum.reduce(ends), error)
+
+    def rounded(self, most: float | np.ndarray = np.inf) -> Spread:
+        """The same rounded to f32, of results that are at most `most` in size."""
+        return replace(self, error=self.error + half_unit(np.minimum(self.size, most)))
+
+    def converted(self) -> Spread:
+        """The same integer as f32."""
+        return replace(self, error=self.error + np.where(self.size < 2.0**24, 0, half_unit(self.size)))
+
+
+def half_unit(size: np.ndarray) -> np.ndarray:
+    """What rounding to f32 changes numbers of this size, or a little more, by at the most."""
+    size = size * (1 + 2.0**-10)
+    return np.where(size > 0, UNIT * np.exp2(np.floor(np.log2(np.where(size > 0, size, 1)))), 0.0)
+
+
+def _range(x: Expr) -> tuple[float, float]:
+    """Between what a byte lies."""
+    known = math.unquantized(x)
+    lo = math.RANGES[known[1] if known else x.value[1]][0]
+    return lo, lo + 255.0
+
+
+def _integers(u: Affine, span: np.ndarray) -> dict[Expr, Spread] | None:
+    """The spreads of the integers of u, where |u| <= `span`: so the accumulator's term is at most that and the others.
+
+    None where there are two accumulators, which nothing bounds.
+    """
+    bytes_ = {x: Spread.between(*np.array([_range(x)]).T) for x in u.factors if is_byte(x)}
+    rest = [x for x in u.factors if x not in bytes_]
+    others = Spread.between(u.constant, u.constant)
+    for x, spread in bytes_.items():
+        others = others.plus(spread.times(Spread.between(u.factors[x], u.factors[x])))
+    if len(rest) > 1:
+        return None
+    for x in rest:
+        f = np.abs(u.factors[x])
+        most = np.where(f > 0, (span + others.size) / np.where(f > 0, f, 1), 0.0)
+        bytes_[x] = Spread.between(-most, most)
+    return bytes_
+
+
+def _literally(y: Expr, integers: Mapping[Expr, Spread], numbers: Numbers) -> Spread:
+    """The spread of y as the expression computes it."""
+    known = dict(integers)
+
+    def of(node: Expr) -> Spread:
+        if node not in known:
+            known[node] = made(node)
+        return known[node]
+
+    def made(node: Expr) -> Spread:
+        if node in numbers or node.op == "const":
+            v = numbers[node].astype(np.float64).reshape(-1) if node in numbers else np.full(1, float(node.value))
+            return Spread.between(v, v)
+        a, *b = map(of, node.args)
+        if node.op == "to_f32":
+            return a.converted()
+        y = a.times(b[0]) if node.op == "mul" else a.plus(b[0], 1 if node.op == "add" else -1)
+        return y.rounded() if node.dtype == "f32" else y
+
+    return of(y)
+
+
+def error(sum_: Affine, y: Expr, r: Rounding, numbers: Numbers, stored: bool) -> np.ndarray:
     """How far two ways of computing u may lie from each other, in steps: the operations of y, and multiply-adds.
 
-    Only for |u - offset| <= 256: then the accumulator's term is at most 256 and the others', as partial sums are. Each
-    operation rounds its result by half a unit, of sizes before terms cancel. Both ways round an integer of 24 bits or
-    more, too. Quantized bytes are taken as 256 to 511, and the constant makes up for it.
+    Only between lo and lo + 255, where ties matter.
     """
-    bytes_, constant, ratio = np.zeros(1), u.gross[None], np.zeros(1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        for x, f in u.factors.items():
-            if is_byte(x):
-                wide = math.unquantized(x) is not None
-                bytes_ = bytes_ + (512 if wide else 256) * u.gross[x]
-                constant = constant + (384 if wide else 0) * np.abs(f)
-            else:
-                ratio = np.where(u.gross[x] == 0, 1.0, u.gross[x] / np.abs(f))
-        most = (256 + bytes_ + constant) * np.maximum(ratio, 1.0)
-        widest = max(np.max(most / np.abs(f), initial=0) for f in u.factors.values())
-        terms = bytes_ + most * np.sign(ratio)
-        rounded, partial = u.products + 1 + (0 if widest < 2.0**24 else 2), len(u.factors) - 1
-        last = 512 + constant + (512 + most) * partial
-        return np.asarray(UNIT * (rounded * terms + max(0, _sums(y, u) - 1) * most + 2 * 256 + last) + STEP / 2)
+    lo = math.RANGES[r.dtype][0]
+    span = np.maximum(np.abs(lo - r.zps), np.abs(lo + 255 - r.zps)) + 1
+    u = sum_.times(1 / r.scales)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        integers = _integers(u, span)
+        if integers is None:
+            return np.full(1, np.inf)
+        literal = _literally(y, integers, numbers)
+        far = literal.error / r.scales + half_unit(span)  # the quotient, or product, is rounded
+        quick = _quickly(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 256.0 if stored else 512.0)
+        # What is stored is rounded to an integer, too.
+        return np.asarray((far + quick + (0.5 / ONE if stored else 0)) * (1 + 2.0**-10))
 
 
-def _sums(y: Expr, u: Affine) -> int:
-    """The sums of f32 from the integers of `u` to y."""
-    todo, seen, count = [y], set(u.factors), 0
-    while todo:
-        node = todo.pop()
-        if node not in seen:
-            seen.add(node)
-            todo.extend(node.args)
-            count += node.dtype == "f32" and node.op in ("add", "sub")
-    return count
+def _quickly(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, most: float) -> np.ndarray:
+    """The error of u plus `shift` as multiply-adds compute it, for results of at most `most` in size.
+
+    Quantized bytes are taken as 256 to 511, and the constant makes up for it. Factors and the constant are rounded.
+    """
+    constant, terms = u.constant + shift, []
+    for x, f in u.factors.items():
+        factor = Spread.between(f, f).rounded()
+        if math.unquantized(x) is not None:
+            constant = constant + (_range(x)[0] - 256) * f
+            terms.append(Spread.between(np.full(1, 256.0), np.full(1, 511.0)).times(factor))
+        else:
+            terms.append(integers[x].converted().times(factor))
+    total = Spread.between(constant - _WIDEST, constant + _WIDEST).rounded()
+    for n, term in enumerate(terms, 1):
+        total = total.plus(term).rounded(most + 1 if n == len(terms) else np.inf)
+    return total.error
 
 
 def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
@@ -217,8 +296,8 @@ class Quick:
             plain, is_relu = without_relu(r.y)
             sum_ = affine(plain, self.numbers)
             if sum_ is not None and len(sum_.factors) > (0 if r.near is not None else 1):  # of one byte: a table's
-                sum_ = sum_.times(1 / r.scales)
-                taken.append((r, plain, is_relu, sum_, error(sum_, plain)))
+                far = error(sum_, plain, r, self.numbers, r.q is stored)
+                taken.append((r, plain, is_relu, sum_.times(1 / r.scales), far))
             elif r.near is not None:
                 taken.append((r, plain, is_relu, None, np.full(1, STEP)))
         half = np.zeros(1)
