@@ -1,0 +1,54 @@
+"""Outputs that tiles write themselves, from registers, are those of the Store's function; so are entries of ties."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.kernels import isa, matmul
+from graphq.kernels.registry import KERNELS
+
+TILES = [k for k in KERNELS.values() if k.op == "matmul" and k.level == "avx512_vnni" and k.dtypes in matmul.DTYPES]
+
+
+def layer(m, n, k, *, a_dtype="u8", dtype="u8", residual=False):
+    """A matmul with a bias, quantized; with a residual it is quantized before, too. Columns of zeros are all ties."""
+    rng = np.random.default_rng(0)
+    g = gq.Graph()
+    a = g.dequantize(g.input("x", shape=(m, k), dtype=a_dtype), scales=[0.02], zps=[3])
+    w = rng.integers(-128, 128, (k, n)).astype(np.int8)
+    w[:, ::5] = 0
+    b = g.dequantize(g.constant(w), qtype="per_channel", axis=1, scales=np.geomspace(1e-4, 1e-2, n).tolist())
+    bias = rng.normal(size=n).astype(np.float32)
+    bias[::5] = np.float32(0.07) * np.float32(4.5)
+    y = g.matmul(a, b, g.constant(bias))
+    if residual:
+        y = g.dequantize(g.quantize(y, dtype="u8", scales=[0.05], zps=[119]), scales=[0.05], zps=[119])
+        y = g.add(y, g.dequantize(g.input("r", shape=(m, n), dtype="u8"), scales=[0.03], zps=[7]))
+    g.output(g.quantize(g.relu(y), dtype=dtype, scales=[0.07], zps=[0]), name="y")
+    return g
+
+
+def inputs(g):
+    rng = np.random.default_rng(1)
+    return {str(v.name): rng.integers(-128, 128, v.type.dims).astype(v.dtype.numpy) for v in g.inputs}
+
+
+@pytest.mark.parametrize("options", [dict(), dict(residual=True), dict(a_dtype="s8", dtype="s8")],
+                         ids=["plain", "residual", "s8"])
+@pytest.mark.parametrize("tile", sorted({k.tile for k in TILES}), ids=lambda t: f"{t[0]}x{t[1]}")
+def test_tiles_write_what_functions_do(tile, options, monkeypatch):
+    if "avx512_vnni" not in [level.name for level in isa.available()]:
+        pytest.skip("no AVX-512 VNNI")
+    kernel = next(k for k in TILES if (k.tile, k.dtypes[0]) == (tile, options.get("a_dtype", "u8")))
+    monkeypatch.setattr(matmul, "select", lambda *args, **more: kernel)
+    g = layer(2 * tile[0] + 1, 2 * tile[1] + 19, 21, **options)
+    given, made = inputs(g), {}
+    for writer, many in (("function", 1 << 30), ("both", 0)):
+        chosen = []
+        monkeypatch.setattr(matmul, "MANY", many)
+        choose = matmul._writer
+        with monkeypatch.context() as patched:
+            patched.setattr(matmul, "_writer", lambda *args, choose=choose: chosen.append(choose(*args)) or chosen[-1])
+            made[writer] = gq.compile(g, isa="avx512_vnni", threads=1, strict=True)(given)
+        assert chosen[-1] == writer  # others are the self-tests
+    np.testing.assert_array_equal(made["both"], made["function"])
+    np.testing.assert_array_equal(made["both"], gq.reference(g, given))
