@@ -41,14 +41,17 @@ def test_tiles_write_what_functions_do(tile, options, monkeypatch):
     kernel = next(k for k in TILES if (k.tile, k.dtypes[0]) == (tile, options.get("a_dtype", "u8")))
     monkeypatch.setattr(matmul, "select", lambda *args, **more: kernel)
     g = layer(2 * tile[0] + 1, 2 * tile[1] + 19, 21, **options)
-    given, made = inputs(g), {}
+    given, made, choose = inputs(g), {}, matmul._writer
+    chosen = []
+
+    def writer_of(*args):
+        chosen.append(choose(*args))
+        return chosen[-1]
+
+    monkeypatch.setattr(matmul, "_writer", writer_of)
     for writer, many in (("function", 1 << 30), ("both", 0)):
-        chosen = []
         monkeypatch.setattr(matmul, "MANY", many)
-        choose = matmul._writer
-        with monkeypatch.context() as patched:
-            patched.setattr(matmul, "_writer", lambda *args, choose=choose: chosen.append(choose(*args)) or chosen[-1])
-            made[writer] = gq.compile(g, isa="avx512_vnni", threads=1, strict=True)(given)
-        assert chosen[-1] == writer  # others are the self-tests
+        made[writer] = gq.compile(g, isa="avx512_vnni", threads=1, strict=True)(given)
+        assert chosen[-1] == writer  # the ones before may be of self-tests
     np.testing.assert_array_equal(made["both"], made["function"])
     np.testing.assert_array_equal(made["both"], gq.reference(g, given))
