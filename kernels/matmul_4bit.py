@@ -32,7 +32,7 @@ from graphq.kernels.intrinsics import (
     word,
 )
 from graphq.kernels.jit import njit, types
-from graphq.kernels.matmul import tile_source
+from graphq.kernels.matmul_tiles import tile_source
 from graphq.kernels.matmul_vector import Products, vnni, widened
 from graphq.kernels.pack import LINE, PANEL, panel_count
 from graphq.kernels.pack_4bit import GROUP, GROUPS, LINES, ZERO_POINTS

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from guarded_memory import guarded
 
-from graphq.kernels import isa, machine_code, matmul, pack
+from graphq.kernels import isa, machine_code, matmul, matmul_tiles, pack
 from graphq.kernels import math as gm
 from graphq.kernels.expression import acc, load, maximum, op
 from graphq.kernels.registry import KERNELS
@@ -16,7 +16,7 @@ from graphq.kernels.windows import windows
 
 RAW = Store(acc(), "s32")
 NATIVE = [level.name for level in isa.available()]
-MATMULS = [k for k in KERNELS.values() if k.op == "matmul" and k.dtypes in matmul.DTYPES]
+MATMULS = [k for k in KERNELS.values() if k.op == "matmul" and k.dtypes in matmul_tiles.DTYPES]
 # Emulated kernels compile slowly: one tile shape of each level and dtype is emulated where the level exists.
 RUNS = [pytest.param(k, False, id=k.name) for k in MATMULS if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in MATMULS if k.level != "scalar" and (

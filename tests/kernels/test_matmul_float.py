@@ -7,7 +7,7 @@ import pytest
 from float_arrays import float_array
 from guarded_memory import guarded
 
-from graphq.kernels import isa, matmul, pack
+from graphq.kernels import isa, matmul, matmul_tiles, pack
 from graphq.kernels.expression import STORAGE, acc, load, maximum
 from graphq.kernels.float_sums import BLOCK, float_sums
 from graphq.kernels.registry import KERNELS, select
@@ -16,7 +16,7 @@ from graphq.kernels.windows import windows
 
 RAW = Store(acc("f32"), "f32")
 NATIVE = [level.name for level in isa.available()]
-FLOATS = [k for k in KERNELS.values() if k.op == "matmul" and k.dtypes in matmul.FLOATS]
+FLOATS = [k for k in KERNELS.values() if k.op == "matmul" and k.dtypes in matmul_tiles.FLOATS]
 # Only f16 has an instruction to emulate; levels that the machine lacks are tried on one tile shape.
 RUNS = [pytest.param(k, False, id=k.name) for k in FLOATS if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in FLOATS

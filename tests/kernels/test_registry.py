@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels import isa, matmul, registry
+from graphq.kernels import isa, matmul, matmul_tiles, registry
 from graphq.kernels.intrinsics import HEADER_WORDS
 from graphq.kernels.registry import KERNELS, Step, register_kernel, select
 
@@ -20,13 +20,13 @@ def test_names_are_derived():
 def test_second_registration_is_refused(monkeypatch):
     monkeypatch.setattr(registry, "KERNELS", dict(KERNELS))
     with pytest.raises(KernelError, match="a second kernel named matmul_u8s8_6x64_avx512_vnni"):
-        register_kernel("matmul", (U8,), ((6, 64),), "avx512_vnni", matmul.estimate_amx)(matmul.build_vnni)
-    register_kernel("matmul", (U8,), ((7, 64),), "avx512_vnni", matmul.estimate_amx)(matmul.build_vnni)
+        register_kernel("matmul", (U8,), ((6, 64),), "avx512_vnni", matmul_tiles.estimate_amx)(matmul_tiles.build_vnni)
+    register_kernel("matmul", (U8,), ((7, 64),), "avx512_vnni", matmul_tiles.estimate_amx)(matmul_tiles.build_vnni)
     assert "matmul_u8s8_7x64_avx512_vnni" in registry.KERNELS
 
 
 @pytest.mark.parametrize("level", isa.LEVELS, ids=lambda x: x.name)
-@pytest.mark.parametrize("dtypes", (*matmul.DTYPES, *matmul.FLOATS))
+@pytest.mark.parametrize("dtypes", (*matmul_tiles.DTYPES, *matmul_tiles.FLOATS))
 def test_every_level_has_a_kernel_for_every_size(level, dtypes):
     for m, n, k in ((1, 1, 1), (1, 1024, 1024), (2, 64, 64), (1024, 1024, 1024), (0, 0, 0), (10**6, 3, 27)):
         kernel = select("matmul", dtypes, m, n, k, level)

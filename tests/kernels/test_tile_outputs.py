@@ -3,10 +3,11 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels import isa, matmul
+from graphq.kernels import isa, matmul, matmul_tiles
 from graphq.kernels.registry import KERNELS
 
-TILES = [k for k in KERNELS.values() if k.op == "matmul" and k.level == "avx512_vnni" and k.dtypes in matmul.DTYPES]
+TILES = [k for k in KERNELS.values() if k.op == "matmul"
+         and k.level == "avx512_vnni" and k.dtypes in matmul_tiles.DTYPES]
 
 
 def layer(m, n, k, *, a_dtype="u8", dtype="u8", residual=False):
