@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -103,7 +104,8 @@ def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: i
                literal: bool = False) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]] | None:
     """What runs an ONNX file on inputs like `feeds`: ONNX Runtime, or OpenVINO with its defaults, or computing in bf16.
 
-    `literal`: ONNX Runtime without any optimisation, each operation as the file has it. None when it is not installed.
+    OpenVINO compiles for each shape of the inputs, when it is first given. `literal`: ONNX Runtime without any
+    optimisation, each operation as the file has it. None when it is not installed.
     """
     if missing(name):
         return None
@@ -121,16 +123,18 @@ def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: i
     hints = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
     if name == BF16:
         hints["INFERENCE_PRECISION_HINT"] = "bf16"
-    model = openvino.Core().read_model(path)
-    model.reshape({n: list(x.shape) for n, x in feeds.items()})
-    compiled = openvino.Core().compile_model(model, "CPU", hints)
-    request = compiled.create_infer_request()
-    outputs = [o.get_any_name() for o in compiled.outputs]
+    @cache
+    def compiled(shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Any:
+        model = openvino.Core().read_model(path)
+        model.reshape({n: list(dims) for n, dims in shapes})
+        return openvino.Core().compile_model(model, "CPU", hints).create_infer_request()
 
     def run(f: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        request = compiled(tuple((n, x.shape) for n, x in f.items()))
         results = request.infer(dict(f), share_inputs=True)
-        return [results[n] for n in outputs]
+        return [results[o.get_any_name()] for o in request.model_outputs]
 
+    run(feeds)
     return run
 
 
