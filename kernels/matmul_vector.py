@@ -129,7 +129,8 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
         ahead = at(b, ahead, b.mul(b.ashr(b.sub(w, f.w), c64(6)), step))
 
         def turn(g: Any, acc: list[Any]) -> list[Any]:
-            prefetch(b, at(b, ahead, b.mul(g, step)), level=2)
+            if rows > 1:  # one row waits for its own weights, which the CPU prefetches
+                prefetch(b, at(b, ahead, b.mul(g, step)), level=2)
             return multiply(b, whole(g), at(b, w, b.mul(g, c64(64))), acc, stride)
 
         state = sums.over(b, f, groups, state, turn)
