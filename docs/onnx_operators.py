@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
+from importlib import import_module
 
 import onnx
 import onnx.defs
 from onnx.reference.ops import aionnxml, load_op
 
-import graphq.onnx.importers  # noqa: F401  (fills the table)
 from graphq.onnx.importer import IMPORTERS, MICROSOFT, RANDOM
+
+import_module("graphq.onnx.loading")  # fills IMPORTERS
 
 HEAD = """# ONNX operators
 

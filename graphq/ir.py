@@ -178,9 +178,10 @@ class Graph:
                                  "which it would use: a cycle, or nodes out of order (see Graph.before)")
         for use in chosen:
             if use.node is None:
-                self.outputs[use.index] = new
+                self.outputs[use.number] = new
             else:
-                use.node.inputs = (*use.node.inputs[:use.index], new, *use.node.inputs[use.index + 1:])
+                k = use.number
+                use.node.inputs = (*use.node.inputs[:k], new, *use.node.inputs[k + 1:])
         gone = set(chosen)
         old.uses = [u for u in old.uses if u not in gone]
         new.uses.extend(chosen)

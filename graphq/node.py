@@ -22,10 +22,10 @@ PLACE = attrgetter("place")
 
 
 class Use(NamedTuple):
-    """One place where a value is used: operand `index` of `node`, or graph output `index` when `node` is None."""
+    """One place where a value is used: operand `number` of `node`, or graph output `number` when `node` is None."""
 
     node: Node | None
-    index: int  # type: ignore[assignment]  # which hides a method of tuples
+    number: int
 
 
 class Value:

@@ -164,7 +164,7 @@ _POSITIVE = ("log", "sqrt", "pow")
 def _array(value: Value, rng: np.random.Generator, spread: float) -> np.ndarray:
     shape, dtype = value.type.dims, value.dtype
     users = value.users
-    names = {u.node.op.operands[min(u.index, len(u.node.op.operands) - 1)].name for u in value.uses
+    names = {u.node.op.operands[min(u.number, len(u.node.op.operands) - 1)].name for u in value.uses
              if u.node is not None}
     for name in sorted(names & _DOMAINS.keys()):
         return np.asarray(_DOMAINS[name](rng, shape)).astype(dtype.numpy)

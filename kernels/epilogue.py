@@ -13,7 +13,7 @@ from graphq.kernels import math
 from graphq.kernels.drift import Drift, along_channels
 from graphq.kernels.expression import STORAGE, Expr, const, load, maximum, op, select
 from graphq.kernels.expression import minimum as least
-from graphq.kernels.quick import Rounding
+from graphq.kernels.quick import Rounding, span
 from graphq.node import PLACE
 
 
@@ -308,9 +308,7 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
         slope = e.parameter([e.drift.slope], "f32", None)
         most = e.parameter(np.atleast_1d(0.5 - share), "f32", len(e.out) - 1)
         near = math.near_tie(args[0], scale, zps, dtype, slope) >= most
-        lo = math.RANGES[dtype][0]
-        span = np.maximum(np.abs(lo - zero_points), np.abs(lo + 255 - zero_points))
-        width = share + span * e.drift.slope if by_column and e.drift.finite(node) else None
+        width = share + span(dtype, zero_points) * e.drift.slope if by_column and e.drift.finite(node) else None
         e.roundings.append(Rounding(q, args[0], dtype, 1 / inverse.astype(np.float64), zero_points, scale, near, width))
     return q
 

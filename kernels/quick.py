@@ -178,8 +178,8 @@ def _range(x: Expr) -> tuple[float, float]:
     return lo, lo + 255.0
 
 
-def _integers(u: Affine, span: np.ndarray) -> dict[Expr, Spread] | None:
-    """The spreads of the integers of u, where |u| <= `span`: so the accumulator's term is at most that and the others.
+def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
+    """The spreads of the integers of u, where |u| <= `most`: so the accumulator's term is at most that and the others.
 
     None where there are two accumulators, which nothing bounds.
     """
@@ -192,8 +192,8 @@ def _integers(u: Affine, span: np.ndarray) -> dict[Expr, Spread] | None:
         return None
     for x in rest:
         f = np.abs(u.factors[x])
-        most = np.where(f > 0, (span + others.size) / np.where(f > 0, f, 1), 0.0)
-        bytes_[x] = Spread.between(-most, most)
+        size = np.where(f > 0, (most + others.size) / np.where(f > 0, f, 1), 0.0)
+        bytes_[x] = Spread.between(-size, size)
     return bytes_
 
 
@@ -219,20 +219,26 @@ def _literally(y: Expr, integers: Mapping[Expr, Spread], numbers: Numbers) -> Sp
     return of(y)
 
 
+def span(dtype: str, zps: np.ndarray) -> np.ndarray:
+    """How far the integers of a type lie from zero points, at most."""
+    lo = math.RANGES[dtype][0]
+    return np.asarray(np.maximum(np.abs(lo - zps), np.abs(lo + 255 - zps)))
+
+
 def error(sum_: Affine, y: Expr, r: Rounding, numbers: Numbers, stored: bool) -> np.ndarray:
     """How far two ways of computing u may lie from each other, in steps: the operations of y, and multiply-adds.
 
     Only between lo and lo + 255, where ties matter.
     """
     lo = math.RANGES[r.dtype][0]
-    span = np.maximum(np.abs(lo - r.zps), np.abs(lo + 255 - r.zps)) + 1
+    most = span(r.dtype, r.zps) + 1
     u = sum_.times(1 / r.scales)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        integers = _integers(u, span)
+        integers = _integers(u, most)
         if integers is None:
             return np.full(1, np.inf)
         literal = _literally(y, integers, numbers)
-        far = literal.error / r.scales + half_unit(span)  # the quotient, or product, is rounded
+        far = literal.error / r.scales + half_unit(most)  # the quotient, or product, is rounded
         quick = _quickly(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 256.0 if stored else 512.0)
         # What is stored is rounded to an integer, too.
         return np.asarray((far + quick + (0.5 / ONE if stored else 0)) * (1 + 2.0**-10))

@@ -116,7 +116,7 @@ class _Placement:
         node = use.node
         if node is None or node in self.turns:
             return GIVEN if node is None else self.turns[node]
-        return self._side(node) if node in self.forms and self.forms[node].operands[use.index] == "moves" else GIVEN
+        return self._side(node) if node in self.forms and self.forms[node].operands[use.number] == "moves" else GIVEN
 
     def rewrite(self) -> int:
         """Make the chosen nodes again, channels last; their number."""

@@ -39,3 +39,17 @@ def level(request):
         if request.param not in [x.name for x in isa.available()]:
             stack.enter_context(isa.emulate(request.param))
         yield request.param
+
+
+@pytest.fixture
+def g():
+    """A graph without nodes."""
+    from graphq.ir import Graph
+
+    return Graph("test")
+
+
+@pytest.fixture
+def x(g):
+    """An f32 input of it, 2 x 3."""
+    return g.input("x", dtype="f32", shape=(2, 3))

@@ -15,16 +15,6 @@ from graphq.text import to_text
 from graphq.verify import verify
 
 
-@pytest.fixture
-def g():
-    return Graph("test")
-
-
-@pytest.fixture
-def x(g):
-    return g.input("x", dtype="f32", shape=(2, 3))
-
-
 def everything():
     g = Graph("all")
     x = g.input("x", dtype="f32", shape=(None, 4))

@@ -4,6 +4,7 @@ import pydoc
 
 import numpy as np
 import pytest
+from graphs import ops
 
 import graphq as gq
 from graphq.dtypes import DTYPES
@@ -11,21 +12,6 @@ from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType, Use
 from graphq.op import OPS
 from graphq.verify import verify
-
-
-@pytest.fixture
-def g():
-    return Graph("test")
-
-
-@pytest.fixture
-def x(g):
-    return g.input("x", dtype="f32", shape=(2, 3))
-
-
-def ops(graph):
-    return [n.op.name for n in graph.nodes]
-
 
 # -- building -------------------------------------------------------------------------------------------------
 

@@ -1,25 +1,11 @@
 """The mutators of a graph, the order of its nodes, and what its values are called meanwhile."""
 import numpy as np
 import pytest
+from graphs import ops
 
 from graphq.errors import GraphError
 from graphq.ir import Graph, Use
 from graphq.verify import verify
-
-
-@pytest.fixture
-def g():
-    return Graph("test")
-
-
-@pytest.fixture
-def x(g):
-    return g.input("x", dtype="f32", shape=(2, 3))
-
-
-def ops(graph):
-    return [n.op.name for n in graph.nodes]
-
 
 # -- replace_uses, prune, before ------------------------------------------------------------------------------
 

@@ -1,11 +1,11 @@
 """load_onnx: an ONNX model as a Graph."""
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 from onnx import ModelProto, ValueInfoProto
 
-import graphq.onnx.importers  # noqa: F401  # fills the table
 from graphq.collector import uncollected
 from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType
@@ -13,6 +13,10 @@ from graphq.onnx.importer import DOMAINS, Scope, import_graph
 from graphq.onnx.reading import Source, read_model
 from graphq.onnx.tensors import array_of, dense
 from graphq.onnx.types import agree, tensor_type
+
+for _family in ("attention", "control", "conv", "einsum", "eltwise", "matmul", "microsoft", "move", "norm", "pick",
+                "pool", "quant", "recurrent", "reduce", "shape", "signal", "transformer", "trees"):
+    import_module(f"graphq.onnx.import_{_family}")  # each fills IMPORTERS
 
 
 @uncollected

@@ -2,16 +2,19 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 
 import onnx
 from onnx import ModelProto, helper
 
-import graphq.onnx.exporters  # noqa: F401  # fills the table
 from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.onnx.types import value_info
 from graphq.onnx.writer import IR_VERSION, OPSET, Writer
 from graphq.paths import path_text
+
+for _family in ("compute", "move", "pick", "quant", "recurrent"):
+    import_module(f"graphq.onnx.export_{_family}")  # each fills EXPORTERS
 
 
 def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
