@@ -76,9 +76,10 @@ ALL = os.environ.get("GRAPHQ_ONNX_NODES") == "all"
 
 QUANTIZATION = ("convinteger", "dequantizelinear", "dynamicquantizelinear", "matmulinteger", "qlinearconv",
                 "qlinearmatmul", "quantizelinear")
-SAMPLE = ("add", "batch_normalization", "clip", "compress", "concat", "conv", "convtranspose", "flatten", "gather",
-          "gemm", "globalaveragepool", "gru", "identity", "if_", "loop", "lstm", "matmul", "nonmaxsuppression",
-          "nonzero", "rnn", "scan", "slice", "split", "squeeze", "string_concat", "unique", "where")
+SAMPLE = ("add", "ai_onnx_ml.tree_ensemble", "batch_normalization", "clip", "compress", "concat", "conv",
+          "convtranspose", "einsum", "flatten", "gather", "gemm", "globalaveragepool", "gridsample", "gru", "identity",
+          "if_", "loop", "lstm", "matmul", "nonmaxsuppression", "nonzero", "rnn", "scan", "slice", "split", "squeeze",
+          "string_concat", "unique", "where")
 
 
 @pytest.mark.parametrize("module", QUANTIZATION)
