@@ -151,7 +151,7 @@ def listing(text):
 
 def printed_name(line):
     """`vpdpbusd zmm`: the mnemonic and the largest register."""
-    line = line.replace("{vex} ", "")
+    line = re.sub(r"{vex}\s+", "", line)
     found = re.findall(r"%([xyzt]mm)\d", line)
     return f"{line.split()[0]} {max(found, key='xmm ymm zmm tmm'.split().index)}" if found else ""
 
