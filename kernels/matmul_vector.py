@@ -6,15 +6,15 @@ one Zen 4 core, its limit (one 64-byte product a cycle). vpmaddubsw of older CPU
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
 from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, splat
 from graphq.kernels.jit import intrinsic
-from graphq.kernels.pack import PANEL
+from graphq.kernels.pack import LINE, PANEL
 from graphq.kernels.store_code import Epilogue
 from graphq.kernels.stores import Store
 from graphq.kernels.tile_frame import (
@@ -28,7 +28,20 @@ from graphq.kernels.tile_frame import (
     read_columns,
     tail_group,
 )
-from graphq.kernels.x86 import Loop, at, dot_u8s8, flipped, load, madd16, prefetch, shuffle, smaller, store, vector
+from graphq.kernels.x86 import (
+    Loop,
+    at,
+    dot_u8s8,
+    flipped,
+    load,
+    madd16,
+    opaque,
+    prefetch,
+    shuffle,
+    smaller,
+    store,
+    vector,
+)
 
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8
 
@@ -98,8 +111,21 @@ def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
                     lambda b, acc, x, w: b.add(acc, madd16(b, x, w, emulated)), columns, silent=silent(a_dtype))
 
 
-Groups = Callable[[Any], list[Any]]  # the groups of all rows at a group number; of a tail
-Turn = Callable[[Any, list[Any]], list[Any]]  # the sums after a group number from those before
+Groups = Callable[[Any, Any], Iterable[Any]]
+"""The groups of all rows at a group number, and at the address of the first one."""
+Turn = Callable[[Any, list[Any], list[Any]], list[Any]]
+"""The sums after a group number from the places of cursors there and the sums before."""
+
+
+class Cursor(NamedTuple):
+    """An address that moves `step` bytes with every group.
+
+    LLVM would give every row and panel of a tile an address of its own, all of which move and spill: 85 instructions a
+    group of 8 x 48 floats, not 48, and 66 G multiply-adds a second, not 83 (a 3.2 GHz Xeon with two units for them).
+    """
+
+    start: Any
+    step: Any
 
 
 def vector_tile(rows: int, panels: int, products: Products, reading: str, result: Store | None = None,
@@ -112,7 +138,7 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
     parts, itemsize = products.parts, products.itemsize
     sums = _Blocks(products, rows * panels) if products.block else _Sums(products, rows * panels)
 
-    def multiply(b: Any, groups: list[Any], w: Any, acc: list[Any], stride: Any) -> list[Any]:
+    def multiply(b: Any, groups: Iterable[Any], w: Any, acc: list[Any], stride: Any) -> list[Any]:
         weights = [products.weights(b, at(b, w, b.mul(stride, c64(j)), part * (64 // parts)))
                    for j in range(panels) for part in range(parts)]
         out = []
@@ -122,43 +148,46 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
             out += [products.dot(b, value, x, weight) for value, weight in zip(row, weights, strict=True)]
         return out
 
-    def run(b: Any, f: Frame, state: list[Any], w: Any, stride: Any, whole: Groups, tail: Groups) -> list[Any]:
-        """Accumulate over k, whose first line of weights is at `w`; panels are `stride` bytes apart."""
+    def run(b: Any, f: Frame, state: list[Any], first: Any, w: Any, stride: Any, whole: Groups,
+            tail: Callable[[Any], list[Any]]) -> list[Any]:
+        """Accumulate over k, of the first row from `first` on and of weights from `w` on, `stride` bytes a panel."""
         groups = b.ashr(f.k, c64(2))
         ahead, step = (load(b, at(b, f.address, 8 * (AHEAD_AT + n)), I64, 8) for n in range(2))
         ahead = at(b, ahead, b.mul(b.ashr(b.sub(w, f.w), c64(6)), step))
+        cursors = [Cursor(first, c64(4)), Cursor(w, c64(LINE)), Cursor(ahead, step)]
 
-        def turn(g: Any, acc: list[Any]) -> list[Any]:
+        def turn(g: Any, places: list[Any], acc: list[Any]) -> list[Any]:
+            source, line, next_ = places
             if rows > 1:  # one row waits for its own weights, which the CPU prefetches
-                prefetch(b, at(b, ahead, b.mul(g, step)), level=2)
-            return multiply(b, whole(g), at(b, w, b.mul(g, c64(64))), acc, stride)
+                prefetch(b, next_, level=2)
+            return multiply(b, whole(g, source), line, acc, stride)
 
-        state = sums.over(b, f, groups, state, turn)
+        state = sums.over(b, f, groups, state, cursors, turn)
         if itemsize == 4:
             return state
         left = b.and_(f.k, c64(3))
         some = b.zext(b.icmp_signed(">", left, c64(0)), left.type)
-        return sums.over(b, f, some, state, lambda _, acc: multiply(  # no turn or one
-            b, tail(left), at(b, w, b.mul(groups, c64(64))), acc, stride))
+        return sums.over(b, f, some, state, [], lambda _, places, acc: multiply(  # no turn or one
+            b, tail(left), at(b, w, b.mul(groups, c64(LINE))), acc, stride))
 
     def from_rows(b: Any, f: Frame, state: list[Any], addresses: list[Any], w: Any, stride: Any) -> list[Any]:
-        done = b.and_(f.k, c64(-4))
+        done, beyond = b.and_(f.k, c64(-4)), [b.sub(row, addresses[0]) for row in addresses]
 
-        def whole(g: Any) -> list[Any]:
+        def whole(g: Any, first: Any) -> Iterator[Any]:
             if reading == "rows":
-                bring_next(b, f, g)
-            return [load(b, at(b, row, b.mul(g, c64(4))), I32) for row in addresses]
+                bring_next(b, f, g, first)
+            return (load(b, at(b, first, row), I32) for row in beyond)
 
-        return run(b, f, state, w, stride, whole,
+        return run(b, f, state, addresses[0], w, stride, whole,
                    lambda left: [tail_group(b, at(b, row, done), left, itemsize) for row in addresses])
 
-    def bring_next(b: Any, f: Frame, g: Any) -> None:
+    def bring_next(b: Any, f: Frame, g: Any, first: Any) -> None:
         """Prefetch from the next tile's rows, one in each group: of 16 rows all in the 16 groups of a cache line.
 
         Where activations are not in L2, 3,136 x 256 x 64 of vpdpbusd takes 7 % less time (Zen 4).
         """
         row = b.add(b.and_(g, c64((1 << (rows - 1).bit_length()) - 1)), c64(rows))
-        prefetch(b, at(b, f.a, b.mul(row, f.stride), b.mul(g, c64(4))))
+        prefetch(b, at(b, first, b.mul(row, f.stride)))
 
     def accumulate(b: Any, f: Frame, state: list[Any]) -> list[Any]:
         line = b.shl(b.ashr(at(b, f.k, 3), c64(2)), c64(6))  # bytes of a panel's k
@@ -166,7 +195,7 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
             return from_rows(b, f, state, clamped(b, f, rows), f.w, line)
         if reading == "columns":
             done = b.ashr(f.k, c64(2))
-            return run(b, f, state, f.w, line, lambda g: read_columns(b, f, rows, g, c64(4), itemsize),
+            return run(b, f, state, f.a, f.w, line, lambda g, _: read_columns(b, f, rows, g, c64(4), itemsize),
                        lambda left: read_columns(b, f, rows, done, left, itemsize))
         window = Window(b, f)
         stride = b.mul(line, b.mul(window.outer, window.inner))
@@ -252,11 +281,19 @@ class _Sums:
         """Emit the state before the first product."""
         return list(self.zeros)
 
-    def over(self, b: Any, f: Frame, count: Any, state: list[Any], turn: Turn) -> list[Any]:
+    def over(self, b: Any, f: Frame, count: Any, state: list[Any], cursors: Sequence[Cursor],
+             turn: Turn) -> list[Any]:
         """Emit `turn` for `count` groups; the state after them."""
-        with Loop(b, count, state) as loop:
-            loop.update(turn(loop.k, loop.values))
-        return loop.values
+        return self.turns(b, c64(0), count, state, cursors, turn)
+
+    def turns(self, b: Any, done: Any, count: Any, acc: list[Any], cursors: Sequence[Cursor],
+              turn: Turn) -> list[Any]:
+        """Emit `turn` for `count` groups after the `done` ones; the sums after them."""
+        with Loop(b, count, [*acc, *(at(b, c.start, b.mul(done, c.step)) for c in cursors)]) as loop:
+            acc, places = loop.values[:self.count], loop.values[self.count:]
+            acc = turn(b.add(done, loop.k), places, acc)
+            loop.update([*acc, *(opaque(b, at(b, place, c.step)) for place, c in zip(places, cursors, strict=True))])
+        return loop.values[:self.count]
 
     def totals(self, b: Any, f: Frame, state: list[Any]) -> list[Any]:
         """The sums of floats at the end."""
@@ -283,7 +320,8 @@ class _Blocks(_Sums):
         """Emit nothing."""
         return [*self.zeros, c64(self.products.block), c64(1)]
 
-    def over(self, b: Any, f: Frame, count: Any, state: list[Any], turn: Turn) -> list[Any]:
+    def over(self, b: Any, f: Frame, count: Any, state: list[Any], cursors: Sequence[Cursor],
+             turn: Turn) -> list[Any]:
         """Emit `turn` for `count` groups; the state after them."""
         block = self.products.block
         rest = b.sub(count, state[-2])  # what the present block does not take; the pieces are its part and more blocks
@@ -292,9 +330,8 @@ class _Blocks(_Sums):
         with Loop(b, pieces, [c64(0), *state]) as loop:
             done, *acc, room, first = loop.values
             now = smaller(b, b.sub(count, done), room)
-            with Loop(b, now, acc) as inner:
-                inner.update(turn(b.add(done, inner.k), inner.values))
-            loop.update([b.add(done, now), *self.settle(b, f, [*inner.values, b.sub(room, now), first])])
+            acc = self.turns(b, done, now, acc, cursors, turn)
+            loop.update([b.add(done, now), *self.settle(b, f, [*acc, b.sub(room, now), first])])
         return loop.values[1:]
 
     def settle(self, b: Any, f: Frame, state: list[Any]) -> list[Any]:

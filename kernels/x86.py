@@ -76,6 +76,11 @@ def instruction(b: Any, name: str, result: Any, args: Sequence[Any]) -> Any:
     return b.call(declare(b, f"llvm.x86.{name}", result, [x.type for x in args]), args)
 
 
+def opaque(b: Any, x: Any) -> Any:
+    """Give an integer as what an empty piece of assembly made of it, so that LLVM knows nothing of it."""
+    return b.call(ir.InlineAsm(ir.FunctionType(x.type, [x.type]), "", "=r,0"), [x])
+
+
 class Loop:
     """`for k in range(count)` in IR as a context manager; `carried` are values that every turn replaces by `update`.
 
