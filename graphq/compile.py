@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
+from graphq.collector import uncollected
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.interpret import check_array, check_inputs, merge_inputs, pack_outputs, require_outputs
 from graphq.ir import Graph, TensorType
@@ -33,6 +34,7 @@ MAX_PLANS = 64
 """Plans that a model with open shapes keeps, one for each set of shapes; the oldest goes first."""
 
 
+@uncollected
 def compile(graph: Graph, *, isa: str | None = None, threads: int | None = None, strict: bool = False,
             passes: Sequence[Pass] | None = None, cache: bool = True) -> CompiledGraph:
     """Compile `graph`; the graph itself is not changed.
@@ -263,6 +265,7 @@ class CompiledGraph:
         """A part of the graph, compiled with the same options."""
         return CompiledGraph(graph, self.level, self.threads, self.strict, self.passes, self.cache)
 
+    @uncollected
     def _build(self, source: Graph) -> _Compiled:
         if not in_one_plan(source):
             if self.strict:

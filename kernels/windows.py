@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from math import prod
 
 import numpy as np
@@ -93,16 +92,32 @@ class Windows:
         A line are `line` output pixels; its last run may have fewer. An entry is the byte offset of a run's first pixel
         when all its pixels lie `step` bytes apart, else INVALID.
         """
-        offsets = self.offsets()
-        steps = np.diff(offsets, axis=0)[(offsets[1:] >= 0) & (offsets[:-1] >= 0)]
-        values, counts = np.unique(steps, return_counts=True)
-        step = values[counts.argmax()] if values.size else self.pixel_bytes
-        out = [step]
-        for start, first in product(range(0, self.pixels, line or 1), range(0, line, length)):
-            run = offsets[start + first:start + min(first + length, line)]
-            even = (run == run[0] + step * np.arange(len(run))[:, None]).all(axis=0) & (run[0] >= 0)
-            out += np.where(even, run[0], INVALID).tolist()
-        return np.array(out, np.int64)
+        starts = np.arange(0, self.pixels, line or 1)[:, None]
+        first = starts + np.arange(0, line, length)
+        last = np.minimum(first + length, np.minimum(starts + line, self.pixels)).ravel() - 1
+        first = first.ravel()
+        begin, step = self._taps_of(first), self._step()
+        even = begin >= 0
+        for k in range(1, length):
+            pixel = np.minimum(first + k, last)
+            even &= self._taps_of(pixel) == begin + step * (pixel - first)[:, None]
+        return np.concatenate([[step], np.where(even, begin, INVALID).ravel()])
+
+    def _taps_of(self, pixels: np.ndarray) -> np.ndarray:
+        """The rows of `offsets` of some output pixels, which may be few of many."""
+        outer, inner = np.divmod(pixels, len(self.inner))
+        return (self.outer[outer][:, :, None] + self.inner[inner][:, None, :]).reshape(len(pixels), self.taps)
+
+    def _step(self) -> int:
+        """The bytes that most often lie between the pixels that neighbouring outputs read at a tap."""
+        inside = self.inner >= 0
+        along = np.diff(self.inner, axis=0)[inside[1:] & inside[:-1]]  # in every line
+        before, after = (replace(self, outer=outer, inner=inner).offsets()
+                         for outer, inner in ((self.outer[:-1], self.inner[-1:]), (self.outer[1:], self.inner[:1])))
+        across = (after - before)[(before >= 0) & (after >= 0)]
+        steps, which = np.unique(np.concatenate([along, across]), return_inverse=True)
+        often = np.repeat([(self.outer >= 0).sum(), 1], [along.size, across.size])
+        return int(steps[np.bincount(which, often).argmax()]) if steps.size else self.pixel_bytes
 
     def block(self, pad_row: np.ndarray, more: np.ndarray | None = None) -> np.ndarray:
         """What a kernel reads, as int64 words in a multiple of 64 bytes; `pad_row` are a padding pixel's channels.
