@@ -275,8 +275,8 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     """Saturate rint(y / s) + zp, as the reference has it.
 
     Right after an anchor y * (1/s), 1/s rounded once from f64: outputs near a tie are settled by literal sums, and of
-    those without the sum's own roundings decide. A quotient of finite numbers takes no division. Of 16 bits the sum's
-    roundings decide of some in a hundred outputs, whatever the kernel: they are not settled.
+    those without the sum's own roundings decide. Of 16 bits the sum's roundings decide of some in a hundred outputs,
+    whatever the kernel: they are not settled.
     """
     a, axis = node.attrs, e.axis(node)
     if args[0].dtype == "s32":  # what `dequantized` left as it was
@@ -284,20 +284,19 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     zps, dtype = e.parameter(a["zps"] or [0], "f32", axis), a["dtype"].name
     with np.errstate(over="ignore"):
         inverse = (1 / np.asarray(a["scales"], np.float32).astype(np.float64)).astype(np.float32)
-    usual = np.isfinite(inverse).all()
     wide = a["dtype"].bits > 8
     exact = wide or not e.anchored or (e.drift is not None and e.drift.exact(node.inputs[0]))
-    if not exact and not usual:
+    if not exact and not np.isfinite(inverse).all():
         raise Unsupported("1/scale of a quantize is not a finite f32")
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)
     zero_points = np.asarray(a["zps"] or [0], np.float64)
     by_column = axis in (None, len(e.out) - 1)
     if exact:
-        if e.drift is None or not usual or not e.drift.finite(node):
-            return math.quantize(args[0] / e.parameter(a["scales"], "f32", axis), 1.0, zps, dtype)
-        y = math.quotient(args[0], e.parameter(a["scales"], "f32", axis), e.parameter(inverse, "f32", axis))
-        q = math.quantize(y, 1.0, zps, dtype)
-        if by_column and not wide:
+        scale = e.parameter(a["scales"], "f32", axis)
+        if scales.min() < math.QUOTIENTS[0] or scales.max() > math.QUOTIENTS[1]:
+            return math.quantize(args[0] / scale, 1.0, zps, dtype)
+        q = math.quantize_quotient(args[0], scale, e.parameter(inverse, "f32", axis), zps, dtype)
+        if e.drift is not None and e.drift.finite(node) and by_column and not wide:
             e.roundings.append(Rounding(q, args[0], dtype, scales, zero_points))
         return q
     scale = e.parameter(inverse, "f32", axis)

@@ -107,6 +107,26 @@ def test_elementwise_quantize_equals_the_reference_at_ties(level):
     assert np.array_equal(gq.compile(g, isa=level, strict=True)(x=x, z=z), gq.reference(g, x=x, z=z))
 
 
+@pytest.mark.parametrize("exponent", [-110, -100, -20, 0, 70, 100, 110])
+@pytest.mark.parametrize(("dtype", "zp"), [("u8", 128), ("s8", -128), ("u16", 40000)])
+def test_a_quantize_divides_as_the_reference_at_ties_and_beyond(level, dtype, zp, exponent):
+    """By scales that are known, some beyond those that take no division; quotients are ties and their neighbours."""
+    rng = np.random.default_rng(0)
+    scales = np.ldexp(rng.uniform(1, 2, 24).astype(np.float32), exponent)
+    steps = rng.integers(-300, 300, (2000, 1)) + np.float64(0.5)
+    with np.errstate(over="ignore"):
+        ties = (steps * scales).astype(np.float32)
+    x = np.concatenate([ties, np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf)),
+                        np.broadcast_to(SPECIAL[:, None], (len(SPECIAL), 24))])
+    g = gq.Graph()
+    x_ = g.input("x", shape=x.shape, dtype="f32")
+    g.output(g.quantize(g.abs(x_), dtype=dtype, qtype="per_channel", axis=-1, scales=scales.tolist(), zps=[zp] * 24))
+    g.output(g.quantize(g.multiply(x_, np.float32(1)), dtype=dtype, scales=[float(scales[0])], zps=[zp]))
+    got, want = gq.compile(g, isa=level, strict=True)(x=x), gq.reference(g, x=x)
+    for name in got:
+        np.testing.assert_array_equal(got[name], want[name])
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_narrow_floats_round_after_each_operation(level, dtype):
     g = gq.Graph()
