@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from graphq.errors import KernelError
 from graphq.kernels import cache as modules
 from graphq.kernels import shell
 from graphq.kernels.intrinsics import F32, I16, I32, I64, declare, intrinsic
+from graphq.kernels.isa import is_emulated
 from graphq.kernels.jit import types
 from graphq.kernels.matmul_amx import STATE
 from graphq.kernels.x86 import Loop, Tiles, at, instruction, load, madd16, store, vector
@@ -164,7 +166,12 @@ def copy_lines(_typing: Any, source: Any, target: Any, lines: Any) -> Any:
 
 @functools.cache
 def peak(name: str, cache: bool = True) -> float:
-    """Measure the multiply-accumulates a second of one core by instruction `name`, which this machine has."""
+    """Measure the multiply-accumulates a second of one core by instruction `name`, which this machine has.
+
+    Raises KernelError where Linux gives no tile registers for one that needs them: it would kill the process.
+    """
+    if name.endswith("tmm") and is_emulated("amx"):
+        raise KernelError(f"{name} needs AMX's tile registers, which this machine does not give")
     memory = np.zeros(MEMORY, np.uint8)
     args = np.array([memory.ctypes.data, TURNS], np.int64)
     chains = TILE_CHAINS if name.endswith("tmm") else CHAINS

@@ -1,4 +1,7 @@
 """Peak loops contain the instruction that they are named by; measurements are numbers above zero."""
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -30,6 +33,14 @@ def test_loops_contain_their_instruction(name):
     assert max(peaks.products(x) for x in counts) == peaks.products(name)
     least = peaks.TILE_CHAINS if "tmm" in name else peaks.CHAINS
     assert min(n for x, n in counts.items() if peaks.products(x)) >= least
+
+
+def test_tile_registers_are_asked_for_where_nothing_else_has_done_so():
+    run = "from graphq.kernels import peaks; assert peaks.peak('tdpbusd tmm') > 0"
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True)
+    missing = isa.is_emulated("amx")
+    assert done.returncode == int(missing), done.stderr
+    assert ("KernelError: tdpbusd tmm needs" in done.stderr) == missing
 
 
 def test_products():
