@@ -1,28 +1,52 @@
 """Tiles of the integer matmul on AMX: tdpbusd / tdpbssd on tile registers of 16 rows x 64 bytes.
 
-A tile is 32 x 32 outputs (2 x 2 accumulators, 2 tiles of activations, 2 of weights) or 16 x 64 for few rows (1 x 4).
-Activations are read where they lie; the last k % 64 of each row go through a zero-padded copy, and so do the rows of a
-window that do not lie evenly. Rows at the edge are a matter of the tile configuration, which `amx_setup` loads once for
-all tiles with as many rows.
+A tile is 32 x 64 outputs, in two passes of 2 x 2 accumulators, 2 tiles of activations and 2 of weights, or 16 x 64 for
+few rows, in one pass of 1 x 4. Rows at the edge are a matter of the tile configuration, which `amx_setup` loads once
+for all tiles with as many rows.
+
+Activations are read where they lie, but for copies: the last k % 64 of each row with zeros after them, the pixels of
+windows that do not lie evenly, and all those of taps that are not multiples of 64 bytes, one after another. The first
+tile of a row of tiles makes the copies for all of them.
 
 s8 activations use tdpbssd. sum (a + 128) * w = sum a * w + 128 * sum w, so the accumulators start from the column sums.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
 from graphq.kernels.intrinsics import I8, I64, c64
 from graphq.kernels.jit import intrinsic, types
-from graphq.kernels.tile_frame import Frame, Window, frame_signature
+from graphq.kernels.tile_frame import AHEAD_AT, COPIES_AT, Frame, Window, frame_signature
 from graphq.kernels.windows import MORE
-from graphq.kernels.x86 import S32X16, Loop, Tiles, at, filled, load, load_bytes, smaller, store, vector
+from graphq.kernels.x86 import (
+    S32X16,
+    Loop,
+    Tiles,
+    at,
+    filled,
+    load,
+    load_bytes,
+    prefetch,
+    smaller,
+    store,
+    store_first,
+    vector,
+)
 
-# Scratch memory after the accumulators: configuration, emulated tile registers, 64 bytes of k of 32 rows, first sums.
-STATE = 4096
-COPY = STATE + 64 + 8 * 1024
-FIRST = COPY + 32 * 64
+# Scratch memory after the accumulators: configuration, emulated tile registers, first sums.
+STATE = 8192
+FIRST = STATE + 64 + 8 * 1024
 SCRATCH = FIRST + 4 * 64
+LINE = vector(I8, 64)
+ROWS = 32
+COPIES = 1 << 19
+"""Bytes for copies: the 9 taps of 256 channels of 14 x 14 pixels. They are in L2, as the weights of a tile are."""
+
+
+def line_bytes(k: int) -> int:
+    """Bytes of the copy of a row of `k`: an odd multiple of 64, for the sets of L1."""
+    return 64 * (-(-k // 64) | 1)
 
 
 def amx_setup(row_tiles: int, emulated: bool) -> Any:
@@ -62,102 +86,154 @@ def _numbers(row_tiles: int) -> tuple[list[list[int]], list[int], list[int]]:
     return [[0, 1, 2, 3]], [4], [5, 6, 7]
 
 
+Step = tuple[list[Any], list[Any], Any]
+"""64 bytes of k: of each tile of rows the address and the bytes between rows, and the step's number."""
+
+
+class _Rows:
+    """Activations in rows of f.k bytes, f.stride apart; the last f.k % 64 are copied, 64 bytes apart."""
+
+    def __init__(self, b: Any, f: Frame) -> None:
+        self.b, self.f = b, f
+        self.steps, self.tail = b.ashr(f.k, c64(6)), b.and_(f.k, c64(63))
+        self.all_steps = b.ashr(at(b, f.k, 63), c64(6))
+        self.copies = load(b, at(b, f.address, 8 * COPIES_AT), I64, 8)
+        self.panel = b.shl(b.ashr(at(b, f.k, 3), c64(2)), c64(6))  # bytes
+
+    def copy(self) -> None:
+        """Emit the copies."""
+        b, f = self.b, self.f
+        with b.if_then(b.icmp_signed(">", self.tail, c64(0))), Loop(b, f.rows) as row:
+            last = at(b, f.a, b.mul(row.k, f.stride), b.sub(f.k, self.tail))
+            store(b, load_bytes(b, last, self.tail), at(b, self.copies, b.mul(row.k, c64(64))))
+
+    def each(self, used: int) -> Iterator[Step]:
+        """Emit the loop over steps of `used` tiles of rows."""
+        b, f = self.b, self.f
+        rows = [at(b, f.a, b.mul(f.stride, c64(16 * r))) for r in range(used)]
+        with Loop(b, self.steps) as loop:
+            yield [at(b, x, b.mul(loop.k, c64(64))) for x in rows], [f.stride] * used, loop.k
+        with b.if_then(b.icmp_signed(">", self.tail, c64(0))):
+            # weights past the panel's end are some other memory of the packed buffer, times zeros
+            yield [at(b, self.copies, 1024 * r) for r in range(used)], [c64(64)] * used, self.steps
+
+
+class _Pixels:
+    """Activations in windows. Copies of rows have their taps at multiples of 4 bytes, as packed weights have them.
+
+    Taps of multiples of 64 bytes are loaded where 16 rows lie evenly, and copied where not (borders, line ends); others
+    are copied all, so that they share steps. A line of copies has `line_bytes`.
+    """
+
+    def __init__(self, b: Any, f: Frame) -> None:
+        self.b, self.f, self.window = b, f, Window(b, f)
+        self.taps = b.mul(self.window.outer, self.window.inner)
+        self.tap_bytes = b.and_(at(b, f.k, 3), c64(-4))
+        total = b.mul(self.tap_bytes, self.taps)
+        self.all_steps, self.panel = b.ashr(at(b, total, 63), c64(6)), b.shl(total, c64(4))
+        self.dense = b.icmp_signed("!=", b.and_(f.k, c64(63)), c64(0))
+        self.line = b.shl(b.or_(self.all_steps, c64(1)), c64(6))
+        self.copies = load(b, at(b, f.address, 8 * COPIES_AT), I64, 8)
+
+    def _run(self, tap: Any, r: Any) -> tuple[Any, Any]:
+        """Where the pixels of tile `r` of rows start at a tap, and whether they are loaded from there."""
+        b = self.b
+        run = load(b, at(b, self.f.runs, b.mul(b.add(b.mul(self.taps, r), tap), c64(8))), I64, 8)
+        return run, b.and_(b.not_(self.dense), b.icmp_signed(">=", run, c64(0)))
+
+    def copy(self) -> None:
+        """Emit the copies."""
+        b, f, window = self.b, self.f, self.window
+        whole, tail = b.ashr(f.k, c64(6)), b.and_(f.k, c64(63))
+        done = b.shl(whole, c64(6))
+        with b.if_then(self.dense), Loop(b, f.rows) as row:  # what lies behind the last tap
+            end = at(b, self.copies, b.mul(row.k, self.line), b.shl(self.all_steps, c64(6)))
+            store(b, filled(LINE, 0), at(b, end, -64))
+        with Loop(b, window.outer) as outer, Loop(b, window.inner) as inner, \
+                Loop(b, b.ashr(at(b, f.rows, 15), c64(4))) as r:
+            tap, first = b.add(b.mul(outer.k, window.inner), inner.k), b.shl(r.k, c64(4))
+            with b.if_then(b.not_(self._run(tap, r.k)[1])), \
+                    Loop(b, smaller(b, b.sub(f.rows, first), c64(16))) as row:
+                number = b.add(first, row.k)
+                source = window.address(number, outer.k, inner.k)
+                target = at(b, self.copies, b.mul(number, self.line), b.mul(tap, self.tap_bytes))
+                with Loop(b, whole) as part:
+                    place = b.shl(part.k, c64(6))
+                    store(b, load(b, at(b, source, place), LINE), at(b, target, place))
+                with b.if_then(self.dense):
+                    store_first(b, load_bytes(b, at(b, source, done), tail), at(b, target, done), tail)
+
+    def each(self, used: int) -> Iterator[Step]:
+        """Emit the loops over taps and their steps, or over all steps."""
+        b, f = self.b, self.f
+        taps = b.select(self.dense, c64(1), self.taps)
+        steps = b.select(self.dense, self.all_steps, b.ashr(f.k, c64(6)))
+        apart = load(b, at(b, f.stride, load(b, at(b, f.stride, 8 * MORE), I64, 8)), I64, 8)
+        with Loop(b, taps) as tap:
+            rows, strides = [], []
+            for r in range(used):
+                run, even = self._run(tap.k, c64(r))
+                copied = at(b, self.copies, b.mul(self.line, c64(16 * r)), b.mul(tap.k, f.k))
+                rows.append(b.select(even, at(b, f.a, run), copied))
+                strides.append(b.select(even, apart, self.line))
+            with Loop(b, steps) as loop:
+                number = b.add(b.mul(tap.k, steps), loop.k)
+                yield [at(b, x, b.mul(loop.k, c64(64))) for x in rows], strides, number
+
+
 def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading: str = "rows") -> Any:
     """Make the tile intrinsic of 16 * `row_tiles` x 16 * `panels` outputs; `amx_setup` for its rows must have run."""
     sums_of, a_of, w_of = _numbers(row_tiles)
-    signed = a_dtype == "s8"
+    signed, width = a_dtype == "s8", len(sums_of[0])
 
-    def multiply(b: Any, tiles: Tiles, used: int, a: list[Any], lda: list[Any], w: list[Any]) -> None:
-        for j in range(panels):
-            weights = w_of[j % len(w_of)]
-            tiles.load(weights, w[j], c64(64))
-            for r in range(used):
-                if j == 0:
-                    tiles.load(a_of[r], a[r], lda[r])
-                tiles.dot(sums_of[r][j], a_of[r], weights, signed)
-
-    def copied(b: Any, f: Frame, r: int, address: Callable[[Any], Any], length: Any) -> Any:
-        """Copy `length` (at most 64) bytes of 16 rows from row 16 * r on, zeros after them; the copies' address."""
-        copy = at(b, f.acc, COPY + 1024 * r)
-        with Loop(b, smaller(b, b.sub(f.rows, c64(16 * r)), c64(16))) as loop:
-            line = load_bytes(b, address(b.add(loop.k, c64(16 * r))), length)
-            store(b, line, at(b, copy, b.mul(loop.k, c64(64))))
-        return copy
-
-    def from_rows(b: Any, f: Frame, tiles: Tiles, used: int, panel: list[Any]) -> None:
-        """Multiply f.k bytes of rows f.stride apart."""
-        steps, tail = b.ashr(f.k, c64(6)), b.and_(f.k, c64(63))
-        rows = [at(b, f.a, b.mul(f.stride, c64(16 * r))) for r in range(used)]
-        with Loop(b, steps) as loop:
-            multiply(b, tiles, used, [at(b, x, b.mul(loop.k, c64(64))) for x in rows], [f.stride] * used,
-                     [at(b, x, b.mul(loop.k, c64(1024))) for x in panel])
-        with b.if_then(b.icmp_signed(">", tail, c64(0))):
-            source = at(b, f.a, b.mul(steps, c64(64)))
-            # weights past the panel's end are some other memory of the packed buffer, times these zeros
-            copies = [copied(b, f, r, lambda i: at(b, source, b.mul(i, f.stride)), tail) for r in range(used)]
-            multiply(b, tiles, used, copies, [c64(64)] * used, [at(b, x, b.mul(steps, c64(1024))) for x in panel])
-
-    def from_window(b: Any, f: Frame, tiles: Tiles, used: int, window: Window, outer: Any, inner: Any,
-                    panel: list[Any]) -> None:
-        """Multiply one tap: 16 rows that lie evenly are a tile load, others (borders, line ends) go through copies.
-
-        So does a last part of fewer than 64 channels.
-        """
-        tap = b.mul(b.add(b.mul(outer, window.inner), inner), c64(8))
-        taps = b.mul(b.mul(window.outer, window.inner), c64(8))
-        runs = [load(b, at(b, f.runs, tap, b.mul(taps, c64(r))), I64, 8) for r in range(used)]
-        step = load(b, at(b, f.stride, load(b, at(b, f.stride, 8 * MORE), I64, 8)), I64, 8)
-        with Loop(b, b.ashr(at(b, f.k, 63), c64(6))) as loop:
-            done = b.mul(loop.k, c64(64))
-            length = smaller(b, b.sub(f.k, done), c64(64))
-            whole = b.icmp_signed("==", length, c64(64))
-            a, lda = [], []
-            for r, run in enumerate(runs):
-                even = b.and_(whole, b.icmp_signed(">=", run, c64(0)))
-                with b.if_then(b.not_(even)):
-                    copied(b, f, r, lambda i: at(b, window.address(i, outer, inner), done), length)
-                a.append(b.select(even, at(b, f.a, run, done), at(b, f.acc, COPY + 1024 * r)))
-                lda.append(b.select(even, step, c64(64)))
-            multiply(b, tiles, used, a, lda, [at(b, x, b.mul(loop.k, c64(1024))) for x in panel])
-
-    def accumulate(b: Any, f: Frame, used: int) -> None:
+    def accumulate(b: Any, f: Frame, source: _Rows | _Pixels, used: int) -> None:
         tiles = Tiles(b, at(b, f.acc, STATE), emulated)
-        line = b.shl(b.ashr(at(b, f.k, 3), c64(2)), c64(6))  # bytes of a panel's k
-        for j in range(panels):
-            if signed:
-                first = at(b, f.acc, FIRST + 64 * j)
-                store(b, b.shl(load(b, at(b, f.sums, 64 * j), S32X16), filled(S32X16, 7)), first)
-            for r in range(used):
+        ahead, pace = (load(b, at(b, f.address, 8 * (AHEAD_AT + n)), I64, 8) for n in range(2))
+        passes = [range(first, min(first + width, panels)) for first in range(0, panels, width)]
+        fetched = b.mul(pace, c64(16 // len(passes)))  # bytes that a step of a pass brings in, of 16 groups
+        lines = b.ashr(at(b, fetched, 63), c64(6))
+        for number, columns in enumerate(passes):
+            for j in columns:
                 if signed:
-                    tiles.load(sums_of[r][j], first, c64(0))
-                else:
-                    tiles.zero(sums_of[r][j])
-        if reading == "rows":
-            panel = [at(b, f.w, b.mul(line, c64(j))) for j in range(panels)]
-            from_rows(b, f, tiles, used, panel)
-        else:
-            window = Window(b, f)
-            stride = b.mul(line, b.mul(window.outer, window.inner))
-            with Loop(b, window.outer) as outer, Loop(b, window.inner) as inner:
-                tap = b.add(b.mul(outer.k, window.inner), inner.k)
-                panel = [at(b, f.w, b.mul(tap, line), b.mul(stride, c64(j))) for j in range(panels)]
-                from_window(b, f, tiles, used, window, outer.k, inner.k, panel)
-        for r in range(used):
-            for j in range(panels):
-                tiles.store(sums_of[r][j], at(b, f.acc, 16 * r * 64 * panels + 64 * j), c64(64 * panels))
+                    first = at(b, f.acc, FIRST + 64 * j)
+                    store(b, b.shl(load(b, at(b, f.sums, 64 * j), S32X16), filled(S32X16, 7)), first)
+                for r in range(used):
+                    if signed:
+                        tiles.load(sums_of[r][j % width], first, c64(0))
+                    else:
+                        tiles.zero(sums_of[r][j % width])
+            for a, lda, step in source.each(used):
+                bring = at(b, ahead, b.mul(b.add(step, b.mul(source.all_steps, c64(number))), fetched))
+                with Loop(b, lines) as line:
+                    prefetch(b, at(b, bring, b.mul(line.k, c64(64))), level=2)
+                place = at(b, f.w, b.mul(step, c64(1024)))
+                for j in columns:
+                    weights = w_of[j % width % len(w_of)]
+                    tiles.load(weights, at(b, place, b.mul(source.panel, c64(j))), c64(64))
+                    for r in range(used):
+                        if j == columns[0]:
+                            tiles.load(a_of[r], a[r], lda[r])
+                        tiles.dot(sums_of[r][j % width], a_of[r], weights, signed)
+            for r in range(used):
+                for j in columns:
+                    tiles.store(sums_of[r][j % width], at(b, f.acc, 16 * r * 64 * panels + 64 * j), c64(64 * panels))
 
     @intrinsic
     def tile(_typing: Any, address: Any) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             f = Frame.read(b, args[0])
+            source = _Rows(b, f) if reading == "rows" else _Pixels(b, f)
+            fresh = load(b, at(b, f.address, 8 * (COPIES_AT + 1)), I64, 8)
+            with b.if_then(b.icmp_signed("!=", fresh, c64(0))):
+                source.copy()
             if row_tiles == 1:
-                accumulate(b, f, 1)
+                accumulate(b, f, source, 1)
                 return context.get_dummy_value()
             with b.if_else(b.icmp_signed(">", f.rows, c64(16))) as (both, one):
                 with both:
-                    accumulate(b, f, 2)
+                    accumulate(b, f, source, 2)
                 with one:
-                    accumulate(b, f, 1)
+                    accumulate(b, f, source, 1)
             return context.get_dummy_value()
 
         return frame_signature(), codegen

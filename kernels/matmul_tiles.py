@@ -196,7 +196,7 @@ def build_floats_avx512(kernel: Kernel, panels: int, emulated: bool, reading: st
     return _build_floats(kernel, panels, 16, emulated, reading, store)
 
 
-@register_kernel("matmul", DTYPES, ((32, 32), (16, 64)), "amx", estimate_amx, readings=COPYING)
+@register_kernel("matmul", DTYPES, ((32, 64), (16, 64)), "amx", estimate_amx, readings=COPYING)
 def build_amx(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
     """Build tdpbusd or tdpbssd on tile registers."""
     rows = kernel.tile[0] // 16

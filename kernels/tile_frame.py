@@ -3,14 +3,15 @@
 A tile function takes the address of a frame of 8-byte words:
 
     0 a   1 stride   2 w   3 k   4 rows   5 sums   6 acc   7 runs   8 ... two words for each row of the tile (windows)
-    72 args   73 batch   74 i   75 j   76 columns   77 ahead   78 step   79 entries
+    72 args   73 batch   74 i   75 j   76 columns   77 ahead   78 step   79 entries   80 copies   81 fresh
 
 `w` is the address of the first panel, `k` bytes of a row (for windows: of one tap), `rows` how many rows are valid,
 `sums` the column sums of the first panel, `acc` where the sums go: dense rows, 16 of 4 bytes for each panel. A tile
 that writes the outputs takes the argument block, where in the outputs it starts, and its valid columns; where there may
 be ties it takes the address for the entries of `store_code.epilogue`, and leaves there how many there are, or -1: then
 the tile was not whole, and it wrote nothing. The weights of the next tiles are prefetched from `ahead` on, `step` bytes
-further with each group of four bytes of k. Readings:
+further with each group of four bytes of k. A tile of AMX keeps copies of activations at `copies`; where it is `fresh`
+it makes them, else an earlier one has. Readings:
 
     rows      row i lies at a + i * stride
     columns   the operand is transposed: element (i, k) lies at a + k * stride + i * (its bytes)
@@ -36,7 +37,8 @@ OUTPUTS_AT = ROWS_AT + 2 * 32
 """The largest tiles have 32 rows."""
 AHEAD_AT = OUTPUTS_AT + 5
 ENTRIES_AT = AHEAD_AT + 2
-FRAME_BYTES = 8 * (ENTRIES_AT + 1)
+COPIES_AT = ENTRIES_AT + 1
+FRAME_BYTES = 8 * (COPIES_AT + 2)
 
 
 def frame_signature() -> Any:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from guarded_memory import guarded
 
-from graphq.kernels import isa, machine_code, matmul, matmul_tiles, pack
+from graphq.kernels import isa, machine_code, matmul, matmul_amx, matmul_tiles, pack
 from graphq.kernels import math as gm
 from graphq.kernels.expression import acc, load, maximum, op
 from graphq.kernels.registry import KERNELS
@@ -87,6 +87,7 @@ WINDOWS = [  # sizes, kernel, strides, dilations, pads, outputs; channels
     (((5, 6), (3, 2), (1, 1), (1, 2), ((1, 1), (1, 1)), (5, 6)), 7),
     (((9, 9), (3, 3), (2, 2), (1, 1), ((1, 1), (0, 0)), (5, 4)), 64),
     (((40,), (4,), (1,), (1,), ((3, 0),), (40,)), 70),
+    (((3, 24), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), (3, 24)), 128),
 ]
 
 
@@ -98,7 +99,7 @@ def test_windows_of_an_image(kernel, emulated, window, channels, pads):
     rng = np.random.default_rng(channels)
     view = windows(*window, channels)
     image, _ = operands(kernel.dtypes[0], int(np.prod(window[0])), channels, 1)
-    pad, n = np.full(channels, 77, image.dtype), 37
+    pad, n = np.full(channels, 77, image.dtype), 85
     pad[:{"loud": 0, "silent": channels, "mixed": 1}[pads]] = -128 if kernel.dtypes[0] == "s8" else 0
     rows = view.gather(image.reshape(1, *window[0], channels), pad)[0].reshape(view.pixels, -1)
     w = rng.integers(-128, 128, (view.taps, channels, n), dtype=np.int8)
@@ -113,6 +114,14 @@ def test_windows_of_an_image(kernel, emulated, window, channels, pads):
         words = {matmul.A: source.ctypes.data, matmul.STRIDE: block.ctypes.data, matmul.W: packed.ctypes.data}
         step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
     assert (out == raw_sum(rows, w.reshape(-1, n))).all()
+
+
+def test_windows_too_long_for_copies_are_not_for_amx():
+    with level_of(KERNELS["matmul_u8s8_32x64_amx"], not isa.has("amx-int8")) as level:
+        longest = (matmul_amx.COPIES // matmul_amx.ROWS - 64) // 36 * 4
+        for channels, chosen in ((longest, "amx"), (longest + 4, "avx512_vnni")):
+            step = matmul.plan_matmul(RAW, "u8", 196, 256, channels, level, reading="windows", taps=9, cache=False)
+            assert step.name.endswith(chosen)
 
 
 @pytest.mark.parametrize(("kernel", "emulated"), RUNS)
