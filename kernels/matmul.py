@@ -40,7 +40,7 @@ MOST_VECTORS = 128
 
 A, A_TABLE, STRIDE, W, W_TABLE, SPEC, AHEAD = *range(5), 17, 19  # words that the caller fills in or changes
 
-SHORT = 24
+SHORT = 26
 """Operations of a Store that tiles of floats do themselves: its code is there for every register."""
 SHORT_ROW = 256
 """Bytes of k for which they do."""
