@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from graphq.concat_steps import concat_steps
 from graphq.conv_steps import convolution_steps
@@ -25,8 +25,7 @@ from graphq.pool_steps import pool_steps
 from graphq.row_steps import row_steps
 
 
-@dataclass(frozen=True)
-class Anchor:
+class Anchor(NamedTuple):
     """`lower` says what is computed, `steps(builder, node, lowered)` adds the steps."""
 
     lower: Lower

@@ -3,9 +3,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -60,8 +59,7 @@ def compile(graph: Graph, *, isa: str | None = None, threads: int | None = None,
                          tuple(chosen), cache)
 
 
-@dataclass(frozen=True)
-class _Compiled:
+class _Compiled(NamedTuple):
     """What came of a graph whose shapes are all known: after the passes, and ready to run."""
 
     graph: Graph

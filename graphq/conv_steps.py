@@ -5,8 +5,9 @@ A transposed convolution with strides is one such step for each phase.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -91,8 +92,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     run(b, step, header, slots)
 
 
-@dataclass(frozen=True)
-class _Operand:
+class _Operand(NamedTuple):
     """Where an operand lies, and its byte strides along images, groups, the spatial axes and the columns of a group."""
 
     ref: Ref

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -85,7 +85,7 @@ def _counts(step: NativeStep) -> dict[str, int] | str:
 
 def _alone(plan: Plan, step: NativeStep, cache: bool, times: int) -> Callable[[], object]:
     """A call that runs the step `times` times over, on zeros in inputs, outputs and an arena of its own."""
-    runner = Runner(replace(plan, steps=(step,) * times), cache)
+    runner = Runner(plan._replace(steps=(step,) * times), cache)
     inputs = sorted((b.index, b.nbytes) for b in plan.buffers if b.place == "input")
     call = partial(runner, [np.zeros(n, np.uint8) for _, n in inputs],
                    [np.zeros(t.dims, t.dtype.numpy) for t in plan.output_types])

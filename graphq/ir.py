@@ -127,7 +127,7 @@ class Graph:
         types = [_type_of(x) for x in given]
         try:
             op.check_keywords(attrs)
-            op.check_operands(len(given), lambda k: k >= len(given) or given[k] is None)
+            op.check_operands(given)
             complete = op.complete(attrs)
             inferred = op.infer(*types, **complete)
             outs = (inferred,) if isinstance(inferred, TensorType) else inferred
@@ -138,8 +138,8 @@ class Graph:
             raise type(e)(f"{where}({args}): {e}") from None
         if name is not None:
             name = self._claim(name, where)
-        values = tuple(self.add_node(lookup("constant"), (), {"value": x})[0] if isinstance(x, np.ndarray) else x
-                       for x in given)
+        values = tuple([self.add_node(lookup("constant"), (), {"value": x})[0] if isinstance(x, np.ndarray) else x
+                        for x in given])
         return self._append(op, values, complete, outs, name)
 
     def add_again(self, node: Node, operands: Sequence[Value | None], *, name: str | None = None) -> tuple[Value, ...]:
@@ -212,7 +212,7 @@ class Graph:
         dead: list[Node] = []
         while work:
             node = work.pop()
-            if node.removed or any(out.uses for out in node.outputs):
+            if node.removed or any([out.uses for out in node.outputs]):
                 continue
             node.removed = True
             del self._by_op[node.op.name][node]
@@ -342,7 +342,7 @@ class Graph:
                 types: Sequence[TensorType], name: str | None) -> tuple[Value, ...]:
         """A new node, all checked, at the insertion point; its outputs."""
         node = Node(self, op, operands, attrs)
-        node.outputs = tuple(Value(self, t, node, k) for k, t in enumerate(types))
+        node.outputs = tuple([Value(self, t, node, k) for k, t in enumerate(types)])
         if node.outputs:
             node.outputs[0].name = name
         self._insert(node)

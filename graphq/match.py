@@ -225,7 +225,7 @@ def _makers(p: PatternLike | None, graph: Graph, near: bool) -> Collection[Node]
         choices = [_makers(x, graph, near) for x in p.alternatives]
         return None if None in choices else {n for nodes in choices if nodes for n in nodes}
     found = graph.nodes_of(p.ops)
-    if isinstance(p, OpPattern) and not near:
+    if isinstance(p, OpPattern) and not near and any(p.ops.values()):
         found = [n for n in found if all(_equal(n.attrs[k], x) for k, x in p.ops[n.op.name].items())]
     if isinstance(p, Repeat):
         first = _makers(p.inner, graph, near)

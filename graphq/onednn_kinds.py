@@ -130,7 +130,7 @@ def from_outputs(op: Op, operands: list[TensorType], attrs: dict[str, Any],
 
 def _inferred_dtype(op: Op, operands: list[TensorType], attrs: dict[str, Any]) -> str | None:
     try:
-        op.check_operands(len(operands), lambda _: False)
+        op.check_operands(operands)
         out = op.infer(*operands, **op.complete(attrs))
     except GraphqError:
         return None

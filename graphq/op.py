@@ -9,10 +9,10 @@ import inspect
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 REQUIRED = inspect.Parameter.empty
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """A tensor parameter of an op."""
 
     name: str
@@ -34,8 +33,7 @@ class Operand:
     variadic: bool = False
 
 
-@dataclass(frozen=True)
-class Attribute:
+class Attribute(NamedTuple):
     """An attribute of an op: its annotation and its default (`REQUIRED` when it has none)."""
 
     name: str
@@ -112,32 +110,32 @@ class Op:
 
     def check_keywords(self, attrs: Mapping[str, Any]) -> None:
         """Raise GraphError for an operand that was given by keyword."""
-        for p in self.operands:
+        for p in () if attrs.keys() <= self.attributes.keys() else self.operands:
             if p.name in attrs and p.name not in self.attributes:
                 order = ", ".join("*" * q.variadic + q.name for q in self.operands)
                 raise GraphError(f"operand '{p.name}' was given by keyword, but operands are positional: "
                                  f"{self.name}({order})")
 
-    def check_operands(self, count: int, missing: Callable[[int], bool]) -> None:
-        """Raise GraphError unless `count` operands, some of them `missing`, fit the signature."""
+    def check_operands(self, operands: Sequence[object]) -> None:
+        """Raise GraphError unless these operands, None where one is missing, fit the signature."""
         least, most = self.counts
-        if not least <= count <= most:
-            raise GraphError(f"takes operands ({', '.join(p.name for p in self.operands)}), got {count} of them")
-        for k in range(count):
-            p = self.operands[min(k, len(self.operands) - 1)]
-            if not p.optional and missing(k):
+        if not least <= len(operands) <= most:
+            names = ", ".join(p.name for p in self.operands)
+            raise GraphError(f"takes operands ({names}), got {len(operands)} of them")
+        for k, x in enumerate(operands):
+            if x is None and not (p := self.operands[min(k, len(self.operands) - 1)]).optional:
                 raise GraphError(f"operand '{p.name}' is required, got None")
 
     def complete(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
         """All attributes in normal form: checked against their annotations, defaults filled in."""
-        for name in attrs:
-            if name not in self.attributes:
-                have = ", ".join(self.attributes) or "no attributes"
-                raise GraphError(f"has no attribute '{name}'; it has {have}")
+        if not attrs.keys() <= self.attributes.keys():
+            name = next(name for name in attrs if name not in self.attributes)
+            raise GraphError(f"has no attribute '{name}'; it has {', '.join(self.attributes) or 'no attributes'}")
         out = {}
         for name, a in self.attributes.items():
             if name in attrs:
-                out[name] = normalise(a.annotation, attrs[name], name)
+                value = attrs[name]
+                out[name] = value if type(value) is a.annotation else normalise(a.annotation, value, name)
             elif a.required:
                 raise GraphError(f"attribute '{name}' is required")
             else:
@@ -168,10 +166,10 @@ def register_op(
         name = f.__name__.rstrip("_")
         if name in OPS:
             raise GraphError(f"op '{name}' is registered already, by {OPS[name].reference.__module__}")
-        hints = typing.get_type_hints(f)
         operands, attributes = [], {}
         parameters = inspect.signature(f).parameters.values()
         _check_parameters(name, parameters)
+        hints = _hints(f, [p for p in parameters if p.kind is p.KEYWORD_ONLY])
         for p in parameters:
             if p.kind is p.KEYWORD_ONLY:
                 default = p.default if p.default is REQUIRED else normalise(hints[p.name], p.default, p.name)
@@ -183,6 +181,12 @@ def register_op(
         return OPS[name]
 
     return declare
+
+
+def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
+    """The annotations of these parameters of `f`, those that are text evaluated."""
+    annotated = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in parameters})
+    return typing.get_type_hints(annotated, inspect.unwrap(f).__globals__)
 
 
 def _check_parameters(op: str, parameters: Iterable[inspect.Parameter]) -> None:
@@ -208,7 +212,8 @@ def normalise(annotation: Any, value: Any, name: str) -> Any:
     """`value` in the normal form of `annotation` (lists become tuples); raises GraphError when it does not fit."""
     if type(annotation) is type:
         return _scalar(annotation, value, name)
-    origin, args = _parts(annotation)
+    origin = getattr(annotation, "__origin__", type(annotation))
+    args: tuple[Any, ...] = getattr(annotation, "__args__", ())
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:
             return None
@@ -218,19 +223,14 @@ def normalise(annotation: Any, value: Any, name: str) -> Any:
             raise GraphError(f"attribute '{name}' must be one of {', '.join(map(repr, args))}, got {value!r}")
         return value
     if origin in (list, tuple):
-        if isinstance(value, str | bytes | Mapping | Set) or not _iterable(value):
+        if not isinstance(value, list | tuple) and (isinstance(value, str | bytes | Mapping | Set)
+                                                    or not _iterable(value)):
             raise GraphError(f"attribute '{name}' must be a list, got {value!r}")
         values = tuple(value)
         if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # thousands of scales
             return values
         return tuple(normalise(args[0], v, name) for v in values)
     return _scalar(annotation, value, name)
-
-
-@cache
-def _parts(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
-    """`list` and (float,) of list[float]."""
-    return typing.get_origin(annotation), typing.get_args(annotation)
 
 
 def _scalar(annotation: Any, value: Any, name: str) -> Any:

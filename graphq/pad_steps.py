@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ def expand_steps(b: PlanBuilder, node: Node) -> None:
     run(b, step, {0: Ref(b.of[source]), 1: Ref(b.result(node.output))}, [])
 
 
-@dataclass(frozen=True)
-class Side:
+class Side(NamedTuple):
     """`size` elements of the result along an axis from `start` on; in the order of those from `source` on by `step`."""
 
     start: int

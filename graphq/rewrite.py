@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
@@ -42,8 +41,7 @@ GIVEN = {"g", "match", "notes"}
 """What `check` and `replace` can take beside the variables of the pattern."""
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(NamedTuple):
     """A near miss: `rewrite` at `node` (as text) matched `depth` nodes and then refused for `reason`."""
 
     rewrite: str
@@ -100,8 +98,7 @@ class Rewrite:
         return _Form(pattern, _wanted(self, "check", known), _wanted(self, "replace", known))
 
 
-@dataclass(frozen=True)
-class _Form:
+class _Form(NamedTuple):
     """A rewrite's pattern, and what its methods want to be given."""
 
     pattern: PatternLike

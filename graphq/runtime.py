@@ -62,8 +62,7 @@ class NativeStep:
     macs: int = 0
 
 
-@dataclass(frozen=True)
-class PythonStep:
+class PythonStep(NamedTuple):
     """Run Python on the arrays of `inputs` (None: absent) and copy its results to `outputs`.
 
     `kernel` says what it is; `reference` marks an operation that runs as its NumPy reference, for lack of a kernel.
@@ -81,8 +80,7 @@ MakeError: TypeAlias = Callable[[int], Exception]
 """The error of a number that a step reported."""
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """Buffers, steps in order, and what a run raises when a step stored a number other than 0 in a report."""
 
     buffers: tuple[Buffer, ...]

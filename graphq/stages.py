@@ -7,7 +7,7 @@ reached (and cut again there).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from graphq.copies import add_copy
 from graphq.ir import Graph, Node, Value
 
 
-@dataclass(frozen=True)
-class Stages:
+class Stages(NamedTuple):
     """Three graphs to run in this order. Values that go from one to another have the same name in both.
 
     `outputs` are the names of the whole graph's outputs, `constants` the arrays of those that are constants.

@@ -68,7 +68,7 @@ def check_dims(shape: Sequence[Dim] | int | None, where: str) -> tuple[Dim, ...]
 
 def check_size(dims: Sequence[Dim], where: str) -> None:
     """Raise GraphError on more than MAX_ELEMENTS elements; dimensions of 0 count as 1, for strides' sake."""
-    if math.prod(int(d) for d in dims if d) > MAX_ELEMENTS:
+    if math.prod([int(d) for d in dims if d]) > MAX_ELEMENTS:
         raise GraphError(f"{where}: shape {list(dims)} has more than 2**48 elements")
 
 

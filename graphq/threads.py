@@ -10,11 +10,11 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,7 @@ most 0.03; alone 4 us, and 10 more after a pause that was longer. A MobileNetV3 
 """
 
 
-@dataclass(frozen=True)
-class Pool:
+class Pool(NamedTuple):
     """A threading layer: `parallel_for` is its function's address, the others count threads for the calling thread."""
 
     layer: str

@@ -69,7 +69,7 @@ def _define(graph: Graph, node: Node, wanted: dict[Value, Counter[Use]]) -> None
 
 def _attributes(node: Node) -> None:
     """Operands and attributes fit the op's signature; bodies are consistent themselves."""
-    node.op.check_operands(len(node.inputs), lambda k: k >= len(node.inputs) or node.inputs[k] is None)
+    node.op.check_operands(node.inputs)
     missing = [name for name in node.op.attributes if name not in node.attrs]
     if missing:
         raise VerifyError(f"attribute '{missing[0]}' is missing")

@@ -11,15 +11,13 @@ import signal
 import struct
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 IDLE_SECONDS = 10
 SIZE, _SIZES = struct.Struct("<Q"), struct.Struct("<QQ")
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A CPU, by LLVM's names."""
 
     triple: str
@@ -27,8 +25,7 @@ class Target:
     features: str
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """A module to compile: its bitcode, the functions that are seen from outside, and LLVM's level of optimisation."""
 
     bitcode: bytes
@@ -40,8 +37,7 @@ class Request:
         """As a message for `serve`."""
         import json
 
-        rest = asdict(self)
-        del rest["bitcode"]
+        rest = {"names": self.names, "speed": self.speed, "target": self.target._asdict()}
         head = json.dumps(rest).encode()
         return _SIZES.pack(len(head), len(self.bitcode)) + head + self.bitcode
 

@@ -25,7 +25,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphq.errors import KernelError
 from graphq.kernels import codegen, compiling, isa
@@ -43,16 +43,14 @@ _modules: dict[str, Module] = {}
 _marked: dict[str, codegen.Marked] = {}  # by the module that runs now, under the lock
 
 
-@dataclass(frozen=True)
-class Statistics:
+class Statistics(NamedTuple):
     """Functions compiled and functions loaded from the folder since the process began."""
 
     compiled: int = 0
     loaded: int = 0
 
 
-@dataclass(frozen=True)
-class Info:
+class Info(NamedTuple):
     """The folder, its number of kernel modules, and the bytes of all its files."""
 
     path: Path

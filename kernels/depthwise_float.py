@@ -20,9 +20,8 @@ Output row (batch, i) is pixel batch * m + i of all images; m is a multiple of a
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -76,8 +75,7 @@ def BLOCK(args, index):
 '''
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """Output pixels of a line, vectors of channels, the lanes of a vector; taps of a run; how windows move."""
 
     pixels: int

@@ -85,8 +85,8 @@ class Epilogue:
 
     def fits(self, shape: tuple[int, ...]) -> None:
         """Refuse a shape that would enlarge the output."""
-        padded = (1,) * (len(self.out) - len(shape)) + shape
-        if len(padded) > len(self.out) or any(a not in (1, b) for a, b in zip(padded, self.out, strict=True)):
+        more = len(self.out) - len(shape)
+        if more < 0 or any([a not in (1, b) for a, b in zip(shape, self.out[more:], strict=True)]):
             raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(self.out)}")
 
     def numbers(self) -> dict[Expr, np.ndarray]:

@@ -14,8 +14,8 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from typing import Any, Literal, TypeAlias
+from functools import cache, cached_property, lru_cache, partial
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -188,8 +188,7 @@ BASIC: dict[str, Basic] = {
 }
 
 
-@dataclass(frozen=True)
-class Definition:
+class Definition(NamedTuple):
     """A function made of basic operations, kept as one node until it is evaluated or compiled."""
 
     types: tuple[str, ...]
@@ -204,7 +203,7 @@ _LOCK = threading.Lock()
 
 def _make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
     """Find or make the one node of this content."""
-    key = (name, args, dtype, value if value is None else str(value))  # str tells -0.0 from 0.0; NaN is equal to itself
+    key = (name, args, dtype, str(value) if type(value) is float else value)  # which tells -0.0 from 0.0
     with _LOCK:
         found = _KNOWN.get(key)
         if found is None:
@@ -246,20 +245,26 @@ def op(name: str, *args: Operand) -> Expr:
 
     Raises KernelError for an unknown name, a wrong number of arguments or wrong types.
     """
+    types, result = _types(name, tuple([a.dtype if isinstance(a, Expr) else None for a in args]))
+    nodes = tuple([a if isinstance(a, Expr) else const(a, t) for a, t in zip(args, types, strict=True)])
+    if name in ("shl", "sar", "shr") and (nodes[1].op != "const" or not 0 <= nodes[1].value < 32):
+        raise KernelError(f"{name}: the count is a constant from 0 to 31")
+    return _make(name, nodes, result)
+
+
+@cache
+def _types(name: str, given: tuple[str | None, ...]) -> tuple[tuple[str, ...], str]:
+    """The types of an operation's arguments and result, for arguments of these types, None for numbers."""
     if name in BASIC:
         rules = BASIC[name].results
     elif name in DEFINITIONS:
         rules = {DEFINITIONS[name].types: DEFINITIONS[name].result}
     else:
         raise KernelError(f"unknown operation {name!r}; there are {', '.join((*BASIC, *DEFINITIONS))}")
-    given = tuple([a.dtype if isinstance(a, Expr) else None for a in args])
     types = next((t for t in rules if t == given or _fit(given, t)), None)
     if types is None:
         raise KernelError(f"{name}({', '.join(g or 'number' for g in given)}): takes {list(rules)}")
-    nodes = tuple([a if isinstance(a, Expr) else const(a, t) for a, t in zip(args, types, strict=True)])
-    if name in ("shl", "sar", "shr") and (nodes[1].op != "const" or not 0 <= nodes[1].value < 32):
-        raise KernelError(f"{name}: the count is a constant from 0 to 31")
-    return _make(name, nodes, rules[types])
+    return types, rules[types]
 
 
 def _fit(given: tuple[str | None, ...], types: tuple[str, ...]) -> bool:
@@ -302,11 +307,11 @@ def select(condition: Expr, a: Operand, b: Operand) -> Expr:
 
 
 @lru_cache(maxsize=512)
-def walk(expr: Expr) -> tuple[Expr, ...]:
+def walk(*exprs: Expr) -> tuple[Expr, ...]:
     """Every node once, arguments before users; no recursion, as chains may be long."""
     seen: set[Expr] = set()
     found: list[Expr] = []
-    todo: list[Expr | None] = [expr]  # None: the arguments of the last of `open_` are done
+    todo: list[Expr | None] = [*exprs[::-1]]  # None: the arguments of the last of `open_` are done
     open_: list[Expr] = []
     while todo:
         node = todo.pop()

@@ -13,14 +13,13 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 from graphq.errors import KernelError
 
 
-@dataclass(frozen=True)
-class Level:
+class Level(NamedTuple):
     """An instruction set level: f32/s32 `lanes` of its vectors, the CPU `features` it needs (LLVM's names)."""
 
     name: str
@@ -111,7 +110,7 @@ def _request_amx() -> bool:
 def available() -> tuple[Level, ...]:
     """Give the levels that can be used now, lowest first: the machine's own, and emulated ones."""
     native = _native()
-    return tuple(replace(level, emulated=True) if level.name in _emulated else level
+    return tuple(level._replace(emulated=True) if level.name in _emulated else level
                  for level in LEVELS if level in native or level.name in _emulated)
 
 
@@ -168,7 +167,7 @@ def works(level: Level, cache: bool = True) -> bool:
 @contextmanager
 def emulate(name: str) -> Iterator[Level]:
     """Make level `name` available with its decisive instructions emulated, whatever the machine has; for tests."""
-    level = replace(level_named(name), emulated=True)
+    level = level_named(name)._replace(emulated=True)
     with _lock:
         _emulated.append(name)
     try:

@@ -11,6 +11,7 @@ import mmap
 import platform
 import struct
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from graphq.errors import KernelError
@@ -188,10 +189,16 @@ def _relocate(room: mmap.mmap, base: int, data: bytes, s: _Section, place: int, 
             raise KernelError(f"unknown relocation {kind} in object code")
 
 
+@cache
+def _process() -> ctypes.CDLL:
+    """The functions of this process, the C library's among them."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _outer(name: str) -> int:
     """The address of a function of the C library."""
     try:
-        found = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
+        found = ctypes.cast(getattr(_process(), name), ctypes.c_void_p).value
     except AttributeError:
         found = None
     if not found:
@@ -201,6 +208,5 @@ def _outer(name: str) -> int:
 
 def _protect(address: int, size: int) -> None:
     """Make memory executable, and no longer writeable."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.PROT_READ | mmap.PROT_EXEC):
+    if _process().mprotect(ctypes.c_void_p(address), ctypes.c_size_t(size), mmap.PROT_READ | mmap.PROT_EXEC):
         raise KernelError(f"memory cannot be made executable (errno {ctypes.get_errno()})")

@@ -17,8 +17,8 @@ k counts channels, and within a channel taps. x = f32(q - zx) * sx, w likewise.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal as Text
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,7 @@ MOST_NEAR = 2.0**-6
 """Of a step: however large errors are estimated, no more than a 32nd of the outputs is near a tie."""
 
 
-@dataclass(frozen=True, eq=False)
-class Literal:
+class Literal(NamedTuple):
     """How the literal sums of an anchor run: their order, and what makes f32 factors of integers.
 
     `start`: one f32, or one a column, from which sums start. `taps` are those of a window, 1 for matmuls.

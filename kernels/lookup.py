@@ -1,8 +1,7 @@
 """Tables of 256 bytes, looked up in all lanes: in registers where the CPU permutes bytes by bytes, else in memory."""
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
@@ -23,8 +22,7 @@ def least_saved(lanes: int) -> int:
     return 8 if permutes(lanes) else 3 * lanes
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A table of `dtype` at `address`, and its quarters where they lie in registers."""
 
     dtype: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +20,7 @@ from graphq.kernels.lower import Arrays, Lowered, lower_eltwise, result_dims
 from graphq.kernels.stores import Store
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
+class Part(NamedTuple):
     """A slice of the result from element `start` on along the axis.
 
     The sources of `lowered` count the partition's inputs of the numbers in `inputs`.
@@ -47,7 +47,7 @@ class Concat(Lowered):
 
     def tabulated(self, constants: Arrays, level: Level) -> Concat:
         """The same numbers, each part with tables."""
-        parts = (replace(p, lowered=p.lowered.tabulated([constants[k] for k in p.inputs], level)) for p in self.parts)
+        parts = (p._replace(lowered=p.lowered.tabulated([constants[k] for k in p.inputs], level)) for p in self.parts)
         return replace(self, parts=tuple(parts))
 
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -41,8 +41,7 @@ CHUNK = 2**22
 """Elements of the windows that one matrix product of the formula reads: 32 MB of f64."""
 
 
-@dataclass(frozen=True, eq=False)
-class Filter:
+class Filter(NamedTuple):
     """How weights lie: their shape, the axes of O, I and the spatial ones, groups, and whether I counts all groups.
 
     The weights of a convolution are O = output channels, I = channels of a group; those of a transposed one are
@@ -226,7 +225,7 @@ class IntegerConvolution(Convolution):
                 factors = w[group[:, None], phase.taps, :, own[:, None]]
                 if literal.order != "taps":
                     rows, factors = rows.swapaxes(1, 2), factors.swapaxes(1, 2)
-                out[some] = replace(literal, taps=len(phase.taps)).sums(
+                out[some] = literal._replace(taps=len(phase.taps)).sums(
                     rows.reshape(len(some), k), factors.reshape(len(some), k), column[some])
         return out
 

@@ -8,8 +8,7 @@ elements along every axis; with x the source, dequantized in f32, and w[t] the p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +23,7 @@ from graphq.kernels.windows import INVALID, Windows, merged
 from graphq.ops.interpolate import elements
 
 
-@dataclass(frozen=True, eq=False)
-class Blend:
+class Blend(NamedTuple):
     """Weighted means of pixels of input `source` of the partition, `shape` [images, spatial..., channels].
 
     Weights are f32 [outer outputs, KO] and [ow, KI], as the tables of the windows. `pad` are the channels of a padding

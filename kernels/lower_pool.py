@@ -13,9 +13,8 @@ by its scale as the reference does: see `means` on ties.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,8 +32,7 @@ from graphq.ops.window import padding, window_counts
 POOLS: dict[str, How] = {"max_pool": "max", "avg_pool": "mean", "reduce_mean": "mean"}
 
 
-@dataclass(frozen=True, eq=False)
-class Pool:
+class Pool(NamedTuple):
     """The source of a pool: input `source` of the partition, as `shape` [images, spatial..., channels].
 
     `pad` are the channels of a padding pixel, `out` is the shape of the accumulators. Means of integers have `scales`,

@@ -9,8 +9,7 @@ Kernels leave x, or softmax's powers, and a few numbers a row; with those the ep
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +27,7 @@ NUMBERS = {"softmax": 1, "log_softmax": 2, "layer_norm": 2, "rms_norm": 1}
 """Numbers a row that the epilogue takes; a reduction's one is the accumulator itself."""
 
 
-@dataclass(frozen=True, eq=False)
-class Row:
+class Row(NamedTuple):
     """`how` of LOOPS along the last of `dims`; `prologue` gives f32 from operands by `sources`."""
 
     how: str

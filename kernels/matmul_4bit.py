@@ -10,9 +10,8 @@ product with one row. The accumulators that tiles leave are f32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,8 +43,7 @@ W_DTYPE = "s4"
 DTYPES = (("u8", W_DTYPE), ("s8", W_DTYPE))
 
 
-@dataclass(frozen=True)
-class Unpacked:
+class Unpacked(NamedTuple):
     """How bytes of weights become the operand of `products`: `spread(b, bytes)` of a part's 64 / parts bytes."""
 
     products: Products

@@ -7,8 +7,7 @@ decide, and those of their sums: so sums take d along, in the reference's order.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ from graphq.kernels.x86 import at
 from graphq.kernels.x86 import load as load_vector
 
 
-@dataclass(frozen=True, eq=False)
-class Scales:
+class Scales(NamedTuple):
     """The scales and zero points of u8 or s8, f32 [channels]."""
 
     scales: np.ndarray

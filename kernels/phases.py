@@ -5,16 +5,15 @@ With a stride of 2 along two axes they are the four kinds of pixels of even and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
 from graphq.kernels.windows import Windows
 
 
-@dataclass(frozen=True, eq=False)
-class Phase:
+class Phase(NamedTuple):
     """The outputs at `origin + i * step` along each spatial axis, i < `counts`, which read `taps` by `windows`."""
 
     windows: Windows

@@ -17,7 +17,7 @@ are used as floats: u - lo + 256, saturated to [256.25, 511.75], is floor(u - lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,8 +37,7 @@ Numbers = Mapping[Expr, np.ndarray]
 """Loads and what they load, one number or one a column."""
 
 
-@dataclass(frozen=True, eq=False)
-class Rounding:
+class Rounding(NamedTuple):
     """A quantize's result q of y, and its parameters: one number or one a column.
 
     Right after an anchor y * `inverse` is rounded, and outputs of which `near` holds are settled, those at most `width`
@@ -55,8 +54,7 @@ class Rounding:
     width: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class Affine:
+class Affine(NamedTuple):
     """A value as `factors` times integers, by these, and a constant; of f64, each one number or one a column."""
 
     factors: dict[Expr, np.ndarray]
@@ -127,8 +125,7 @@ def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: Numbers) -
     return None
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """Between what a value lies, and how far what is computed may be from it; of f64, one number or one a column."""
 
     least: np.ndarray
@@ -158,11 +155,11 @@ class Spread:
 
     def rounded(self, most: float | np.ndarray = np.inf) -> Spread:
         """The same rounded to f32, of results that are at most `most` in size."""
-        return replace(self, error=self.error + half_unit(np.minimum(self.size, most)))
+        return self._replace(error=self.error + half_unit(np.minimum(self.size, most)))
 
     def converted(self) -> Spread:
         """The same integer as f32."""
-        return replace(self, error=self.error + np.where(self.size < 2.0**24, 0, half_unit(self.size)))
+        return self._replace(error=self.error + np.where(self.size < 2.0**24, 0, half_unit(self.size)))
 
 
 def half_unit(size: np.ndarray) -> np.ndarray:
@@ -279,17 +276,14 @@ def without_relu(y: Expr) -> tuple[Expr, bool]:
     return (y.args[1], True) if is_relu else (y, False)
 
 
-@dataclass
 class Quick:
     """The quick quantizes of an epilogue, one by one.
 
     `numbers` are those that operands load. `parameter` makes an operand of f32 numbers, one or one a column, in a role.
     """
 
-    numbers: Numbers
-    parameter: Callable[[np.ndarray, str], Expr]
-
-    def __post_init__(self) -> None:
+    def __init__(self, numbers: Numbers, parameter: Callable[[np.ndarray, str], Expr]) -> None:
+        self.numbers, self.parameter = numbers, parameter
         self.wholes: dict[Expr, tuple[Expr, int]] = {}
 
     def make(self, roundings: Iterable[Rounding], stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:

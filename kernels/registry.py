@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,8 +20,7 @@ Reading: TypeAlias = Literal["rows", "columns", "windows"]
 READINGS: tuple[Reading, ...] = ("rows", "columns", "windows")
 
 
-@dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """A way to compute `op` on `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
 
     `build(kernel, panels, emulated, reading)` gives the source of its tile module for `panels` (16 columns each) at a

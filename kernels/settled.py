@@ -2,11 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
 from functools import partial, reduce
 from math import prod
 from string import ascii_lowercase
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ PART = 2**16
 """Weights that `rms` takes at a time, so that their squares stay in the cache."""
 
 
-@dataclass(frozen=True, eq=False)
-class LiteralSums:
+class LiteralSums(NamedTuple):
     """The literal sums of an anchor of `k` products, with what kernels take from operands.
 
     `drift` is how far a column's sum may lie from the exact one, `shift` the zero points of weights as they are packed.

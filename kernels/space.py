@@ -6,22 +6,20 @@ rows; what does not merge becomes batch elements, whose operand offsets come fro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 
-@dataclass(frozen=True, eq=False)
-class Walk:
+class Walk(NamedTuple):
     """How one operand is walked: its byte offset per batch element (None: 0 for all) and per row."""
 
     table: np.ndarray | None
     row: int
 
 
-@dataclass(frozen=True)
-class Space:
+class Space(NamedTuple):
     """`batch` x `m` x `n` outputs and a walk for each operand; rows of the output are contiguous."""
 
     batch: int

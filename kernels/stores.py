@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,8 +16,7 @@ _NUMPY = {"f32": np.float32, "s32": np.int32, "bool": np.bool_}
 Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
 
 
-@dataclass(frozen=True)
-class Ties:
+class Ties(NamedTuple):
     """What outputs near a tie are: where `near` (a bool) holds, of another accumulator (`kernels/literal.py`).
 
     `settled` are the nodes that are not the same there, and what they are there. `factors` are what that accumulator
@@ -40,9 +39,9 @@ class Ties:
         others = (b for _, b in (*self.settled, *self.quick))
         return self.near, *others, *self.factors, self.distance, self.band
 
-    def renamed(self, new: Mapping[Expr, Expr]) -> Ties:
-        """The same with these nodes replaced."""
-        done: dict[Expr, Expr] = {}
+    def renamed(self, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | None = None) -> Ties:
+        """The same with these nodes replaced; `done` as in `substitute`."""
+        done = {} if done is None else done
 
         def one(x: Expr) -> Expr:
             return substitute(x, new, done)
@@ -66,14 +65,15 @@ class Store:
     ties: Ties | None = None
 
     def __post_init__(self) -> None:
-        for expr in (self.expr, self.literal):
+        settled = () if self.ties is None else self.ties.settled
+        for expr in (self.expr, *(b for a, b in settled if a is self.expr)):
             if COMPUTE.get(self.dtype) != expr.dtype:
                 raise KernelError(f"a {expr.dtype} expression cannot be stored as {self.dtype}")
         loads = self.loads
         if len({x[0] for x in loads}) != len(loads):
             raise KernelError(f"a slot is loaded in two ways: {loads}")
 
-    @cached_property
+    @property
     def literal(self) -> Expr:
         """The expression of outputs near a tie."""
         return self.expr if self.ties is None else substitute(self.expr, dict(self.ties.settled))
@@ -91,7 +91,7 @@ class Store:
     @cached_property
     def loads(self) -> tuple[tuple[int, str, str], ...]:
         """The operands (slot, dtype, kind) that are read, by slot."""
-        return tuple(sorted({x.value for root in self.roots for x in walk(root) if x.op == "load"}))
+        return tuple(sorted({x.value for x in walk(*self.roots) if x.op == "load"}))
 
     @property
     def slots(self) -> int:
@@ -149,9 +149,7 @@ def to_source(store: Store) -> str:
     """Give Python text that builds `store` again as STORE: readable, stable, and equal only for equal stores."""
     names: dict[Expr, str] = {}
     lines: list[str] = []
-    for node in (node for root in store.roots for node in walk(root)):
-        if node in names:
-            continue
+    for node in walk(*store.roots):
         if node.op == "acc":
             names[node] = f"acc({node.dtype!r})"
         elif node.op == "load":

@@ -8,8 +8,9 @@ kernels that differ in them only are one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -73,8 +74,7 @@ def _numbers(store: Store, sources: Sequence[Source],
     return numbers
 
 
-@dataclass(frozen=True)
-class _Chain:
+class _Chain(NamedTuple):
     """`expr`, of `dtype`, is a function of `byte`, which stands for the node `origin`."""
 
     expr: Expr
@@ -146,6 +146,6 @@ def _renumbered(store: Store, sources: Sequence[Source]) -> tuple[Store, tuple[S
     if [x[0] for x in loads] == list(range(len(sources))):
         return store, tuple(sources)
     new = {load(*x): load(k, *x[1:]) for k, x in enumerate(loads)}
-
-    made = Store(substitute(store.expr, new), store.dtype, store.ties and store.ties.renamed(new))
+    done: dict[Expr, Expr] = {}
+    made = Store(substitute(store.expr, new, done), store.dtype, store.ties and store.ties.renamed(new, done))
     return made, tuple(sources[x[0]] for x in loads)

@@ -21,8 +21,7 @@ it makes them, else an earlier one has. Readings:
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
@@ -46,8 +45,7 @@ def frame_signature() -> Any:
     return types.void(types.uintp)
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """The frame's words as IR values."""
 
     address: Any

@@ -14,9 +14,8 @@ The code is plain vector IR, the same at every ISA level. Argument words of all:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
@@ -248,8 +247,7 @@ def copying() -> Callable[[int, int], None]:
     return block
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """One loop: its size, and the bytes from element to element in source and target."""
 
     size: int
@@ -257,8 +255,7 @@ class Axis:
     target: int
 
 
-@dataclass(frozen=True)
-class Loops:
+class Loops(NamedTuple):
     """A transpose as a block function `maker(*of)` over `rows` x `columns`, for each element of `outer`."""
 
     maker: str

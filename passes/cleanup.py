@@ -1,6 +1,7 @@
 """Remove what is computed twice or not used."""
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, tuple):
         kinds = set(map(type, value))  # of thousands of scales, say
         if kinds == {float}:
-            return "float", np.array(value, np.float64).tobytes()
+            return "float", array("d", value).tobytes()
         return ("int", value) if kinds == {int} else tuple(_hashable(v) for v in value)
     return type(value).__name__, repr(value)
 
@@ -55,9 +56,9 @@ def _hashable(value: Any) -> Any:
 class _Content:
     """An array as a key: equal when dtype, shape and all bytes are; the hash is that of a sample."""
 
-    def __init__(self, array: np.ndarray) -> None:
-        self.kind = array.dtype.name, array.shape
-        self.bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    def __init__(self, x: np.ndarray) -> None:
+        self.kind = x.dtype.name, x.shape
+        self.bytes = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
         self.hash = hash((self.kind, self.bytes[::max(1, len(self.bytes) // 64)].tobytes()))
 
     def __hash__(self) -> int:

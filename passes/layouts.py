@@ -6,8 +6,7 @@ compute in the latter, `channels_last_form` tells its attributes there, and whic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -21,8 +20,7 @@ ANCHORS = ("convolution", "conv_transpose", "max_pool", "avg_pool", "interpolate
 """Operations whose kernels read channels-last tensors alone."""
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """A node on channels-last tensors: the attributes that change, and how its operands and results are laid out."""
 
     operands: tuple[Port, ...]

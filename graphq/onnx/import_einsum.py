@@ -3,8 +3,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
@@ -12,8 +12,7 @@ from graphq.onnx.import_shape import dims_of
 from graphq.onnx.importer import Call, Outputs, imports
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """A value and the name of each of its axes."""
 
     value: Value

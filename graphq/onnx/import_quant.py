@@ -5,8 +5,7 @@ dynamic_dequantize; what none of these can say is a quantize_linear or dequantiz
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,8 +22,7 @@ from graphq.ops.linear_quant import check_granularity
 from graphq.ops.quant import QUANTIZED
 
 
-@dataclass(frozen=True)
-class Parameters:
+class Parameters(NamedTuple):
     """Scale and zero point of a tensor, and along which axis."""
 
     scale: Value
@@ -244,8 +242,9 @@ def _check_constant(c: Call, p: Parameters, *, positive: bool = True) -> None:
     if data is None:
         return
     wide = data.astype(np.float64)
-    bad = np.isnan(wide) | (wide <= 0 if positive else False)
-    if bad.any():
+    least = wide.min(initial=np.inf)  # NaN where there is one
+    if not (least > 0 if positive else least == least):
+        bad = np.isnan(wide) | (wide <= 0 if positive else False)
         c.refuse(f"scales must be {'positive' if positive else 'numbers'}, got {wide[bad].ravel()[0]}")
 
 

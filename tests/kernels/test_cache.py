@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -233,7 +232,7 @@ def test_the_worker_makes_the_same_code(request_, worker):
     worker.process.kill()
     worker.process.wait()
     assert worker.compile(request_) == here
-    assert worker.compile(replace(request_, bitcode=b"none")) is None
+    assert worker.compile(request_._replace(bitcode=b"none")) is None
 
 
 CRASHING = """
@@ -252,7 +251,7 @@ def test_a_worker_that_crashes_at_one_request_is_started_for_the_next(request_, 
     monkeypatch.setattr(compiling.backend, "__file__", str(tmp_path / "script.py"))
     here = backend.object_code(request_)
     assert worker.compile(request_) == here
-    assert worker.compile(replace(request_, speed=1)) is None
+    assert worker.compile(request_._replace(speed=1)) is None
     assert worker.compile(request_) == here
 
 

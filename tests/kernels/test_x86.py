@@ -1,5 +1,4 @@
 """x86 instructions that kernels emit by themselves, by hand; what the kernels' own tests cover is not repeated."""
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,7 +66,7 @@ def test_inline_assembly_compiles_in_another_process(lanes, monkeypatch):
     assert "#APP" in "".join(texts.values())
     try:
         assert worker.compile(asked[0]) == backend.object_code(asked[0])
-        assert worker.compile(replace(asked[0], bitcode=b"none")) is None  # and what it cannot do is noticed
+        assert worker.compile(asked[0]._replace(bitcode=b"none")) is None  # and what it cannot do is noticed
     finally:
         worker.close()
 
