@@ -1,6 +1,7 @@
 """The plan steps of a depthwise convolution."""
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert isinstance(c, Convolution)
     source, value = node.inputs[c.a], node.inputs[c.b]
     assert source is not None
-    tile = None if c.integer else depthwise_float.choose(c.filter.outputs, c.windows, c.strides[-1], c.dilations[-1],
-                                                         b.level.lanes, transposed=c.filter.transposed)
-    weights = _weights(b, node, c, b.level.lanes if tile is None else tile.chunk)
+    factors = None if value is None or value.data is None else _factors(c, value.data)
+    how: dict[str, Any] = dict(stride=c.strides[-1], dilation=c.dilations[-1], transposed=c.filter.transposed)
+    tile = None if c.integer else depthwise_float.choose(c.filter.outputs, c.windows, lanes=b.level.lanes, **how)
+    layout = depthwise.choose(c.filter.outputs, c.windows, factors, b.level, **how)
+    weights = _weights(b, node, c, factors, tile or layout)
     places: list[tuple[Ref, Strides]] = []
     still = (0,) * (len(lowered.out) - 1)
     for s in lowered.sources:
@@ -39,8 +42,8 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     space = factor(lowered.out, [strides for _, strides in places], keep=1)
     options: dict[str, Any] = dict(multiplier=c.filter.multiplier, threads=b.threads, cache=b.cache)
     if tile is None:
-        step = depthwise.plan_depthwise(lowered.store, c.a_dtype, c.windows, space.n, space.batch, space.m, b.level,
-                                        **options)
+        step = depthwise.plan_depthwise(lowered.store, c.a_dtype, c.windows, layout, space.n, space.batch, space.m,
+                                        b.level, **options)
         more = None
     else:
         step = depthwise_float.plan_depthwise(lowered.store, c.a_dtype, c.windows, tile, space.n, space.batch, space.m,
@@ -52,24 +55,29 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
               pixels.WEIGHTS: Ref(weights)}
     if lowered.literal is not None:
         spec = settle.spec(lowered.literal, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier)
-        header[pixels.SPEC] = Ref(b.constant(spec))
+        header[pixels.SPEC], header[pixels.OFFSETS] = Ref(b.constant(spec)), Ref(b.constant(layout.offsets()))
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 
 
-def _weights(b: PlanBuilder, node: Node, c: Convolution, lanes: int) -> int:
-    """The buffer of the packed weights, by the lanes of integers or the channels of a chunk of floats."""
-    value = node.inputs[c.b]
+def _factors(c: Convolution, w: np.ndarray) -> np.ndarray:
+    """The factors of the sums, [taps, output channels]."""
+    return c.matrix(w)[:, :, 0].transpose(1, 0, 2).reshape(c.windows.taps, c.filter.outputs)
+
+
+def _weights(b: PlanBuilder, node: Node, c: Convolution, factors: np.ndarray | None,
+             how: depthwise.Layout | depthwise_float.Tile) -> int:
+    """The buffer of the packed weights."""
+    value, taps, channels = node.inputs[c.b], c.windows.taps, c.filter.outputs
     assert value is not None
-    kernel, taps, channels = depthwise if c.integer else depthwise_float, c.windows.taps, c.filter.outputs
-
-    def packed(w: np.ndarray) -> np.ndarray:
-        return kernel.pack(c.matrix(w)[:, :, 0].transpose(1, 0, 2).reshape(taps, channels), lanes)
-
-    if value.data is not None:
-        return b.constant(packed(value.data))
-    size = kernel.packed_bytes(taps, channels, lanes)
+    if isinstance(how, depthwise.Layout):
+        pack, size = partial(depthwise.pack, layout=how), depthwise.packed_bytes(how, channels)
+    else:
+        pack = partial(depthwise_float.pack, size=how.chunk)
+        size = depthwise_float.packed_bytes(taps, channels, how.chunk)
+    if factors is not None:
+        return b.constant(pack(factors))
     out = b.add(Buffer("arena", size, TensorType(value.dtype, (size // value.dtype.itemsize,))))
-    b.steps.append(PythonStep("pack weights", lambda w: packed(w).view(w.dtype), (b.of[value],), (out,),
+    b.steps.append(PythonStep("pack weights", lambda w: pack(_factors(c, w)).view(w.dtype), (b.of[value],), (out,),
                               reference=False))
     return out

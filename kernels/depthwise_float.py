@@ -38,7 +38,17 @@ from graphq.kernels.registry import Step, threads_for
 from graphq.kernels.store_code import Epilogue
 from graphq.kernels.stores import Store, to_source
 from graphq.kernels.vector import EMIT, STORAGE_IR, constant, tail_mask, vec, widen
-from graphq.kernels.windows import INVALID, KO, MORE, MOST_TAPS, OUTER_TABLE, PAD_ROW, Windows
+from graphq.kernels.windows import (
+    INVALID,
+    KO,
+    MORE,
+    MOST_TAPS,
+    OUTER_TABLE,
+    PAD_ROW,
+    SharedColumns,
+    Windows,
+    shared_columns,
+)
 from graphq.kernels.x86 import Loop, at, filled, load, load_first, smaller, store, vector
 
 ACCUMULATORS = 8
@@ -91,13 +101,9 @@ class Tile(NamedTuple):
         return self.vectors * self.width
 
     @property
-    def columns(self) -> list[tuple[int, list[tuple[int, int]]]]:
-        """The columns that a run reads, in order: where, and the (pixel, tap) that do."""
-        uses: dict[int, list[tuple[int, int]]] = {}
-        for p in range(self.pixels):
-            for k in range(self.run):
-                uses.setdefault(p * self.stride + k * self.dilation, []).append((p, k))
-        return sorted(uses.items())
+    def columns(self) -> SharedColumns:
+        """The columns that a run reads."""
+        return shared_columns(self.pixels, self.run, self.stride, self.dilation)
 
     @property
     def lines(self) -> int:

@@ -6,7 +6,7 @@ write the outputs themselves. Words of the argument block:
 
     0 images   1 windows (a `Windows` block)   2 bytes an image   3 pixels an image   4 batch   5 m   6 channels
     7 rows/block   8 channels/block   9 rows/tile   10 tile function   11 weights
-    12 bytes of a chunk's weights   13 between two pairs of taps (of `depthwise`, for literal sums)
+    12 bytes of a chunk's weights   13 where in it those of each tap are (of `depthwise`, for literal sums)
     16 block function of literal sums   17 their spec (`settle`): where the Store has `ties`   18 the Store's functions
 
 Output row (batch, i) is pixel batch * m + i of all images. The tile function's words:
@@ -32,7 +32,7 @@ from graphq.kernels.stores import Store
 from graphq.kernels.windows import INNER_TABLE, OUTER_TABLE, PAD_ROW, tap_addresses
 from graphq.kernels.x86 import Loop, at, load, store
 
-IMAGES, WINDOWS, WEIGHTS, SPEC = 0, 1, 11, 17  # words that the caller fills in
+IMAGES, WINDOWS, WEIGHTS, OFFSETS, SPEC = 0, 1, 11, 13, 17  # words that the caller fills in
 FRAME_BYTES = 88
 SCRATCH = 16384
 """Bytes of accumulators that are written at a time."""
@@ -112,10 +112,13 @@ def TILE(frame, index):
     target, step, left, channels = word(frame, 8), word(frame, 9), word(frame, 6), word(frame, 7)
     ow, outers, image_bytes = word(windows, 0), word(windows, 6), word(frame, 2)
     taps, addresses = word(windows, 1) * word(windows, 2), stack({room})
-    for r in range(word(frame, 5)):
+    r, rows = 0, word(frame, 5)
+    while r < rows:
+        count = 1
         {body}
-        target += step
-        inner += 1
+        r += count
+        target += count * step
+        inner += count
         if inner == ow:
             inner = 0
             outer += 1
@@ -177,21 +180,21 @@ def unrolled(ko: int, ki: int) -> tuple[int, int]:
 
 def load_tile(kind: str, window: tuple[int, int], *, imports: str, setup: str, room: str, body: str,
               cache: bool) -> Module:
-    """Give the module of a tile function; `body` computes a pixel's accumulators at `target`."""
+    """Give the module of a tile function; `body` computes the accumulators of `count` pixels of a line at `target`."""
     text = _TILE.format(name=kind, ko=window[0], ki=window[1], imports=imports, setup=setup, room=room, body=body)
     return modules.load(kind, text, cache=cache)
 
 
 def plan_pixels(name: str, store: Store, tile: Module, image_bytes: int, pixels: int, channels: int, batch: int,
                 m: int, level: Level, *, cycles: float, direct: int = 0, whole: bool = False, unit: int = 1,
-                macs: int = 0, settle: str = "", chunk: tuple[int, int] = (0, 0), threads: int = 1,
+                macs: int = 0, settle: str = "", chunk: int = 0, threads: int = 1,
                 cache: bool = True) -> Step:
     """Plan a tile function over batch * m output pixels, `pixels` of which are an image, and all their channels.
 
     `cycles` estimates the work of a pixel. `direct`: tiles write outputs of so many bytes an element themselves.
     `whole`: a block has all channels, at most CHANNELS. `unit`: tiles compute whole multiples of so many pixels, of all
     channels at most CHANNELS accumulators. `settle` is text that makes the function `settle` of stores that have
-    ties, which reads the header's words `chunk`.
+    ties, which reads the header's words 12 (`chunk`) and OFFSETS.
     """
     imports, words = settling(CHANNELS + MOST_ROWS) if store.ties is not None else ("", "groups = 0")
     target, write = (text.format(itemsize=direct, slot=HEADER_WORDS)
@@ -211,7 +214,7 @@ def plan_pixels(name: str, store: Store, tile: Module, image_bytes: int, pixels:
     blocks = batch * -(-m // each) * -(-channels // width)
     literal = None if store.ties is None else load_literal(cache).pixels_sum
     step = max(1, min(MOST_ROWS, CHANNELS // (width * unit))) * unit
-    header = (0, 0, image_bytes, pixels, batch, m, channels, each, width, step, tile.TILE.address, 0, *chunk, 0, 0,
+    header = (0, 0, image_bytes, pixels, batch, m, channels, each, width, step, tile.TILE.address, 0, chunk, 0, 0, 0,
               literal.address if literal else 0, 0, 0 if table is None else table.ctypes.data)
     return Step(name, made.BLOCK.address, header, blocks, (made, outputs, table, tile, literal), macs,
                 serial=parts == 1)

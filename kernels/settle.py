@@ -262,18 +262,18 @@ def windows_sum(words: int, column: int) -> None:
 def pixels_sum(words: int, channel: int) -> None:
     """Sum over the taps of the one channel that an output channel reads, from the tap addresses in word 0.
 
-    Words 1 and 3 are how many taps there are and where their weights lie, 6 the bytes between pairs of them.
+    Word 1 is how many taps there are. Their weights, of word 4 bytes, lie where word 3 and the table of word 6 say.
     """
     spec, addresses, taps, place = load_s64(words + 16), load_s64(words), load_s64(words + 8), load_s64(words + 24)
     order, block, signed, zp = word(spec, 0), word(spec, 1), word(spec, 6), word(spec, 7)
     channel = channel // word(spec, 9) if word(spec, 9) else channel
-    pair, x_scale, w_scale = load_s64(words + 48), f32_of(word(spec, 8)), f32_of(load_s64(words + 40))
+    offsets, x_scale, w_scale = load_s64(words + 48), f32_of(word(spec, 8)), f32_of(load_s64(words + 40))
     factors, lanes, total = stack(_FACTORS_BYTES), stack(32), f32_of(load_s64(words + 56))
     weights = factors + _PIECE_BYTES
     clear(lanes)
     for t in range(taps):
-        weight = place + t // 2 * pair + t % 2 * 2
-        w = load_u8(weight) | load_s8(weight + 1) << 8
+        weight = place + load_s64(offsets + 8 * t)
+        w = load_s8(weight) if load_s64(words + 32) == 1 else load_u8(weight) | load_s8(weight + 1) << 8
         x = _source(load_s64(addresses + 8 * t) + channel, signed, zp, x_scale)
         _store_factors(factors, 4 * t, x, np.float32(w) * w_scale)
     each = 1 if order == TAPS else max(1, taps)  # taps of a sum

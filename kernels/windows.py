@@ -27,6 +27,19 @@ MOST_TAPS = 1024
 _LINE = 64
 
 
+SharedColumns = list[tuple[int, list[tuple[int, int]]]]
+"""Columns that neighbouring output pixels of a line read, in order: where, and the (pixel, tap) that do."""
+
+
+def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> SharedColumns:
+    """The columns that so many pixels read with `taps` along the line; a pixel meets its taps in their order."""
+    uses: dict[int, list[tuple[int, int]]] = {}
+    for p in range(pixels):
+        for k in range(taps):
+            uses.setdefault(p * stride + k * dilation, []).append((p, k))
+    return sorted(uses.items())
+
+
 @dataclass(frozen=True, eq=False)
 class Windows:
     """Tables of byte offsets, int64: `outer` [outer outputs, KO] and `inner` [ow, KI].

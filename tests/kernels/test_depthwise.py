@@ -18,8 +18,10 @@ def run(guarded, level, x, w, zp, geometry, threads=1):
     dtype = "u8" if x.dtype == np.uint8 else "s8"
     block = view.block(np.full(channels, zp, x.dtype))
     source, out = guarded(x), guarded(np.full((n, view.pixels, channels), -1, np.int32))
-    packed = guarded(depthwise.pack(w, chosen.lanes))
-    step = depthwise.plan_depthwise(Store(acc(), "s32"), dtype, view, channels, n, view.pixels, chosen,
+    _, _, strides, dilations, *_ = geometry
+    layout = depthwise.choose(channels, view, w, chosen, stride=strides[-1], dilation=dilations[-1])
+    packed = guarded(depthwise.pack(w, layout))
+    step = depthwise.plan_depthwise(Store(acc(), "s32"), dtype, view, layout, channels, n, view.pixels, chosen,
                                     threads=threads)
     table = np.arange(n, dtype=np.int64) * out[0].nbytes if n else np.zeros(1, np.int64)
     step.run(step.arguments({pixels.IMAGES: source.ctypes.data, pixels.WINDOWS: block.ctypes.data,
@@ -43,11 +45,29 @@ def test_sums_are_exact(level, geometry, dtype, channels):
     assert (got == expected).all()
 
 
+LINES = {"5x5": ((6, 11), (5, 5), (1, 1), (1, 1), ((2, 2), (2, 2)), (6, 11)),
+         "3x3/2, a long line": ((5, 19), (3, 3), (2, 2), (1, 1), ((1, 1), (1, 1)), (3, 10)),
+         "1-D, dilated": ((23,), (3,), (1,), (4,), ((4, 4),), (23,))}
+
+
+@pytest.mark.parametrize("geometry", [*GEOMETRIES, *LINES])
+@pytest.mark.parametrize("dtype,channels", [("u8", 64), ("s8", 150), ("s8", 33), ("u8", 16)])
+def test_sums_of_weights_of_8_bits_are_exact(level, geometry, dtype, channels):
+    """Those that CPUs with vpdpbusd multiply by it, several pixels at a time."""
+    rng = np.random.default_rng(channels)
+    geometry = {**GEOMETRIES, **LINES}[geometry]
+    sizes, kernel, *_ = geometry
+    x, w = numbers(rng, (2, *sizes, channels), dtype), numbers(rng, (np.prod(kernel), channels), "s8").astype(int)
+    got, view = run(guarded, level, x, w, 7, geometry, threads=2)
+    assert (got == (view.gather(x, 7).astype(np.int64) * w).sum(axis=2)).all()
+
+
 @pytest.mark.parametrize("dtype", ["u8", "s8"])
-def test_extreme_values(level, dtype):
+@pytest.mark.parametrize("channels, weight", [(33, -255), (64, -128)])
+def test_extreme_values(level, dtype, channels, weight):
     info, geometry = np.iinfo(STORAGE[dtype]), GEOMETRIES["3x3"]
-    x = np.full((1, 5, 7, 33), info.max if dtype == "u8" else info.min, STORAGE[dtype])
-    w = np.full((9, 33), -255)
+    x = np.full((1, 5, 7, channels), info.max if dtype == "u8" else info.min, STORAGE[dtype])
+    w = np.full((9, channels), weight)
     got, view = run(guarded, level, x, w, 0, geometry)
     assert (got == (view.gather(x, 0).astype(np.int64) * w).sum(axis=2)).all()
 
@@ -57,13 +77,20 @@ def test_no_images(level):
     assert got.shape == (0, 35, 4)
 
 
-@pytest.mark.parametrize("lanes", [1, 8, 16])
-@pytest.mark.parametrize("taps,channels", [(1, 1), (4, 40), (9, 33), (9, 31)])
-def test_packed_weights_begin_with_column_sums(lanes, taps, channels):
-    w = np.random.default_rng(0).integers(-255, 256, (taps, channels))
-    packed = depthwise.pack(w, lanes)
-    assert packed.nbytes == depthwise.packed_bytes(taps, channels, lanes)
+@pytest.mark.parametrize("lanes, pixels", [(1, 0), (8, 0), (16, 0), (4, 4), (8, 2), (16, 4)])
+@pytest.mark.parametrize("ko,ki,channels", [(1, 1, 64), (2, 2, 90), (3, 3, 65), (5, 3, 128)])
+def test_packed_weights(lanes, pixels, ko, ki, channels):
+    """Column sums come first; then each weight, and zeros, where the layout says."""
+    w = np.random.default_rng(0).integers(-128, 128, (ko * ki, channels))
+    layout = depthwise.Layout(lanes, ko, ki, pixels)
+    packed = depthwise.pack(w, layout)
+    assert packed.nbytes == depthwise.packed_bytes(layout, channels)
     assert (packed[:4 * channels].view(np.int32) == w.sum(axis=0)).all()
+    chunk = packed[depthwise.header_bytes(channels):][:layout.chunk_bytes].view(f"i{layout.item}")
+    lane_of = np.argsort(layout.order.ravel())
+    at = (layout.offsets()[:, None] + 4 * lane_of) // layout.item
+    assert (chunk[at] == w[:, :layout.size]).all()
+    assert np.count_nonzero(chunk) == np.count_nonzero(w[:, :layout.size])
 
 
 def test_what_fits():
