@@ -84,7 +84,7 @@ class CompiledGraph:
         self._building: dict[Shapes, threading.Lock] = {}
         self._lock = threading.Lock()
         fixed = all(v.type.known and v.property != "constant" for v in self.source.inputs)
-        self._fixed = self._build(self.source) if fixed else None
+        self._fixed = self._build(self.source.copy()) if fixed else None
         self._checks = [(str(v.name), v.type.shape, v.dtype.numpy) for v in self.source.inputs]
 
     @property
@@ -264,15 +264,15 @@ class CompiledGraph:
         return CompiledGraph(graph, self.level, self.threads, self.strict, self.passes, self.cache)
 
     @uncollected
-    def _build(self, source: Graph) -> _Compiled:
-        if not in_one_plan(source):
+    def _build(self, graph: Graph) -> _Compiled:
+        """What comes of `graph`, which the passes change."""
+        if not in_one_plan(graph):
             if self.strict:
-                node = next(n for n in source.nodes if n.op.name in CONTROL
+                node = next(n for n in graph.nodes if n.op.name in CONTROL
                             or not all(v.type.known for v in n.outputs))
                 why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
-                raise CompileError(f"strict: {why}: {source.describe(node)}")
-            return _Compiled(source, StagedRunner(source, self._part), [])
-        graph = source.copy()
+                raise CompileError(f"strict: {why}: {graph.describe(node)}")
+            return _Compiled(graph, StagedRunner(graph, self._part), [])
         refusals = run_passes(graph, self.passes)
         plan = build_plan(graph, self.level, self.threads, self.cache)
         slow = [s.kernel for s in plan.steps if isinstance(s, PythonStep) and s.reference]

@@ -120,37 +120,17 @@ class Graph:
         """
         if not isinstance(op, Op):
             raise GraphError(f"add_node takes an Op (see graphq.op.lookup), got {op!r}")
-        where = op.name if name is None else f"{op.name} '{name}'"
-        given = [self._operand(x, where) for x in operands]
-        while given and given[-1] is None and not op.variadic:
-            given.pop()
-        types = [_type_of(x) for x in given]
-        try:
-            op.check_keywords(attrs)
-            op.check_operands(given)
-            complete = op.complete(attrs)
-            inferred = op.infer(*types, **complete)
-            outs = (inferred,) if isinstance(inferred, TensorType) else inferred
-            for t in outs:
-                check_size(t.shape or (), "result")
-        except GraphqError as e:
-            args = ", ".join(self._show(x, t) for x, t in zip(given, types, strict=True))
-            raise type(e)(f"{where}({args}): {e}") from None
-        if name is not None:
-            name = self._claim(name, where)
-        values = tuple([self.add_node(lookup("constant"), (), {"value": x})[0] if isinstance(x, np.ndarray) else x
-                        for x in given])
-        return self._append(op, values, complete, outs, name)
+        return self._add(op, operands, attrs, name, complete=False)
 
     def add_again(self, node: Node, operands: Sequence[Value | None], *, name: str | None = None) -> tuple[Value, ...]:
         """Add a node like `node`, of this graph or another, on operands of this graph; its outputs.
 
-        As `add_node` of its op and attributes; but where the operands have the types that `node` was made for, neither
-        attributes nor types are worked out again.
+        As `add_node` of its op and attributes, which are not checked again; where the operands have the types that
+        `node` was made for, neither are those of the outputs.
         """
         types = [None if v is None else v.type for v in node.inputs]
         if len(operands) != len(types) or types != [None if v is None else v.type for v in operands]:
-            return self.add_node(node.op, operands, node.attrs, name=name)
+            return self._add(node.op, operands, node.attrs, name, complete=True)
         where = node.op.name if name is None else f"{node.op.name} '{name}'"
         for v in operands:
             self._operand(v, where)
@@ -337,6 +317,33 @@ class Graph:
                              f"not to '{self.name}'")
         if value.node is not None and value.node.removed:
             raise GraphError(f"{where}: the result of {value.node.op.name}, {value.type}, was removed from the graph")
+
+    def _add(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], name: str | None, *,
+             complete: bool) -> tuple[Value, ...]:
+        """See `add_node`. Attributes that are `complete` are those of a node."""
+        where = op.name if name is None else f"{op.name} '{name}'"
+        given = [self._operand(x, where) for x in operands]
+        while given and given[-1] is None and not op.variadic:
+            given.pop()
+        types = [_type_of(x) for x in given]
+        try:
+            if not complete:
+                op.check_keywords(attrs)
+            op.check_operands(given)
+            if not complete:
+                attrs = op.complete(attrs)
+            inferred = op.infer(*types, **attrs)
+            outs = (inferred,) if isinstance(inferred, TensorType) else inferred
+            for t in outs:
+                check_size(t.shape or (), "result")
+        except GraphqError as e:
+            args = ", ".join(self._show(x, t) for x, t in zip(given, types, strict=True))
+            raise type(e)(f"{where}({args}): {e}") from None
+        if name is not None:
+            name = self._claim(name, where)
+        values = tuple([self.add_node(lookup("constant"), (), {"value": x})[0] if isinstance(x, np.ndarray) else x
+                        for x in given])
+        return self._append(op, values, attrs, outs, name)
 
     def _append(self, op: Op, operands: tuple[Value | None, ...], attrs: Mapping[str, Any],
                 types: Sequence[TensorType], name: str | None) -> tuple[Value, ...]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
+from graphq.node import PLACE
 from graphq.pattern import AnyOf, OpPattern, PatternLike, Repeat, Var
 
 Reason: TypeAlias = Callable[[], str]
@@ -287,7 +288,7 @@ def _border(region: list[Node]) -> list[Value]:
 def _between(start: Value, region: list[Node]) -> list[Node]:
     """The nodes of the region that depend on `start`, first to last."""
     path: dict[Node, None] = {}
-    for node in sorted(region, key=lambda n: n.place):
+    for node in sorted(region, key=PLACE):
         if any(v is start or v.node in path for v in node.operands):
             path[node] = None
     return list(path)

@@ -9,6 +9,7 @@ import numpy as np
 from graphq.errors import GraphError
 from graphq.interpret import evaluate
 from graphq.ir import Graph, Node, TensorType, Value
+from graphq.node import PLACE
 from graphq.op import OPS, register_op
 from graphq.rewrite import Match, Rewrite
 
@@ -84,7 +85,7 @@ def _in_order(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
     for node in wanted:
         if node.graph is not graph or node.removed:
             raise GraphError(f"a partition of graph '{graph.name}' cannot have {node.op.name}, which is no node of it")
-    return sorted(wanted, key=lambda n: n.place)
+    return sorted(wanted, key=PLACE)
 
 
 def _results(members: list[Node], inside: set[Node]) -> list[Value]:

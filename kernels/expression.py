@@ -135,10 +135,12 @@ def fused(a: Any, b: Any, c: Any) -> np.ndarray:
         total = np.atleast_1d(p + c)
         part = total - p
         error = (p - (total - part)) + (c - part)
-        bits = total.view(np.int64)
-        away = np.where((error > 0) == (total > 0), 1, -1)
-        moves = (error != 0) & np.isfinite(total) & (bits & 1 == 0)
-        return np.where(moves, bits + away, bits).view(np.float64).astype(np.float32).reshape(np.shape(p + c))
+        if error.any():
+            bits = total.view(np.int64)
+            away = np.where((error > 0) == (total > 0), 1, -1)
+            moves = (error != 0) & np.isfinite(total) & (bits & 1 == 0)
+            total = np.where(moves, bits + away, bits).view(np.float64)
+        return total.astype(np.float32).reshape(np.shape(p + c))
 
 
 def _round_s32(x: Any) -> Any:

@@ -204,7 +204,7 @@ class UniformChannelsArePerTensor(Rewrite):
     def check(self, match):
         """All channels must have the same parameters."""
         scales, zps = match.root.attrs["scales"], match.root.attrs["zps"] or (0,)
-        uniform = all(0 < len(x) == x.count(x[0]) for x in (scales, zps))
+        uniform = all(x and all(number == x[0] for number in x) for x in (scales, zps))
         return None if uniform else "the channels differ"
 
     def replace(self, g, match):

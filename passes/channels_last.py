@@ -144,7 +144,8 @@ class _Placement:
         with graph.before(node):
             operands = [None if v is None else self._operand(node, v, port)
                         for v, port in zip(node.inputs, form.operands, strict=True)]
-            outs = graph.add_node(node.op, operands, {**node.attrs, **form.attrs})
+            outs = graph.add_node(node.op, operands, {**node.attrs, **form.attrs}) if form.attrs else \
+                graph.add_again(node, operands)
             made = outs[0].node
             assert made is not None
             made.meta = node.meta

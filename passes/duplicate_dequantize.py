@@ -17,7 +17,7 @@ def duplicate_dequantize(graph: Graph) -> int:
         out = node.output
         for user in out.users if out.is_output else out.users[1:]:
             with graph.before(user):
-                copy = graph.add_node(node.op, node.inputs, node.attrs)[0]
+                copy = graph.add_again(node, node.inputs)[0]
             graph.replace_uses(out, copy, [u for u in out.uses if u.node is user])
             count += 1
     return count

@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphq.ir import Graph, Node, Value
+from graphq.node import PLACE
 from graphq.op import OPS
 from graphq.partition import Fusion, carve, is_convex
 from graphq.rewrite import Match
@@ -43,7 +44,7 @@ class Group(Fusion):
 
     def members(self, match: Match) -> list[Node]:
         """The matched nodes, and what they absorb, in graph order."""
-        return sorted(absorbing(match.nodes), key=lambda n: n.place)
+        return sorted(absorbing(match.nodes), key=PLACE)
 
     def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
         """The partition's value for the root; further results are replaced here."""
@@ -74,7 +75,7 @@ def _move_behind(g: Graph, new: dict[Value, Value], members: set[Node], last: No
     for node in [n for n in g.nodes if n.place < last.place and n not in members]:
         if any(v in moved for v in node.operands):
             operands = [v if v is None else moved.get(v, v) for v in node.inputs]
-            outs = g.add_node(node.op, operands, node.attrs)
+            outs = g.add_again(node, operands)
             g.nodes[g.nodes.index(last) - 1].meta = node.meta
             moved.update(zip(node.outputs, outs, strict=True))
             late.append(node)

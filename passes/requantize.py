@@ -119,7 +119,7 @@ class RequantizePicked(Rewrite):
     def replace(self, g: Graph, match: Match) -> Value:
         """See the class."""
         root, source = match.root, match.node("dequantize")
-        picked = g.add_node(root.op, root.inputs, root.attrs)[0]
+        picked = g.add_again(root, root.inputs)[0]
         narrow = g.quantize(picked, dtype=next(source.operands).dtype, **source.attrs)
         return g.dequantize(narrow, **source.attrs)
 
