@@ -62,7 +62,8 @@ def _interleaved(b: Any, taps: Sequence[Any], lanes: int) -> list[Any]:
         return shuffle(b, x, y, lower), shuffle(b, x, y, upper)
 
     pairs = [unpacked(x, y, 8) for x, y in (taps[:2], taps[2:])]
-    return [b.bitcast(x, vector(I32, lanes)) for half in zip(*pairs, strict=True) for x in unpacked(*half, 16)]
+    halves = [unpacked(x, y, 16) for x, y in zip(*pairs, strict=True)]
+    return [b.bitcast(x, vector(I32, lanes)) for half in halves for x in half]
 
 
 def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, multiplier: int, emulated: bool) -> Any:
