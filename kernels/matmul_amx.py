@@ -4,9 +4,8 @@ A tile is 32 x 64 outputs, in two passes of 2 x 2 accumulators, 2 tiles of activ
 few rows, in one pass of 1 x 4. Rows at the edge are a matter of the tile configuration, which `amx_setup` loads once
 for all tiles with as many rows.
 
-Activations are read where they lie, but for copies: the last k % 64 of each row with zeros after them, the pixels of
-windows that do not lie evenly, and all those of taps that are not multiples of 64 bytes, one after another. The first
-tile of a row of tiles makes the copies for all of them.
+Activations are read where they lie, but for copies: the last k % 64 of each row or tap with zeros after them, and the
+pixels of windows that do not lie evenly. The first tile of a row of tiles makes the copies for all of them.
 
 s8 activations use tdpbssd. sum (a + 128) * w = sum a * w + 128 * sum w, so the accumulators start from the column sums.
 """
@@ -17,7 +16,7 @@ from typing import Any
 
 from graphq.kernels.intrinsics import I8, I64, c64
 from graphq.kernels.jit import intrinsic, types
-from graphq.kernels.tile_frame import AHEAD_AT, COPIES_AT, Frame, Window, frame_signature
+from graphq.kernels.tile_frame import AHEAD_AT, COPIES_AT, ROWS_AT, Frame, Window, frame_signature
 from graphq.kernels.windows import MORE
 from graphq.kernels.x86 import (
     S32X16,
@@ -27,10 +26,10 @@ from graphq.kernels.x86 import (
     filled,
     load,
     load_bytes,
+    opaque,
     prefetch,
     smaller,
     store,
-    store_first,
     vector,
 )
 
@@ -38,15 +37,20 @@ from graphq.kernels.x86 import (
 STATE = 8192
 FIRST = STATE + 64 + 8 * 1024
 SCRATCH = FIRST + 4 * 64
-LINE = vector(I8, 64)
+LINE, HALF = vector(I8, 64), vector(I8, 32)
 ROWS = 32
 COPIES = 1 << 19
 """Bytes for copies: the 9 taps of 256 channels of 14 x 14 pixels. They are in L2, as the weights of a tile are."""
 
 
-def line_bytes(k: int) -> int:
-    """Bytes of the copy of a row of `k`: an odd multiple of 64, for the sets of L1."""
-    return 64 * (-(-k // 64) | 1)
+AGAIN = 2
+"""Says that each tile makes its copies, rather than the first one of a row of tiles."""
+
+
+def line_bytes(k: int, taps: int) -> int:
+    """Bytes of the copy of a row of `taps` of `k`, and of 32 more: an odd multiple of 64, for the sets of L1."""
+    step = 64 if k >= 64 else 4
+    return 64 * ((taps * (-(-k // step) * step) + 95) // 64 | 1)
 
 
 def amx_setup(row_tiles: int, emulated: bool) -> Any:
@@ -86,8 +90,8 @@ def _numbers(row_tiles: int) -> tuple[list[list[int]], list[int], list[int]]:
     return [[0, 1, 2, 3]], [4], [5, 6, 7]
 
 
-Step = tuple[list[Any], list[Any], Any]
-"""64 bytes of k: of each tile of rows the address and the bytes between rows, and the step's number."""
+Step = tuple[list[Any], list[Any], Any, Any]
+"""64 bytes of k: addresses of tiles of rows, the bytes between their rows, the place in a panel, the step's number."""
 
 
 class _Rows:
@@ -107,78 +111,115 @@ class _Rows:
             last = at(b, f.a, b.mul(row.k, f.stride), b.sub(f.k, self.tail))
             store(b, load_bytes(b, last, self.tail), at(b, self.copies, b.mul(row.k, c64(64))))
 
-    def each(self, used: int) -> Iterator[Step]:
+    def each(self, used: int, first: bool) -> Iterator[Step]:
         """Emit the loop over steps of `used` tiles of rows."""
         b, f = self.b, self.f
         rows = [at(b, f.a, b.mul(f.stride, c64(16 * r))) for r in range(used)]
         with Loop(b, self.steps) as loop:
-            yield [at(b, x, b.mul(loop.k, c64(64))) for x in rows], [f.stride] * used, loop.k
+            yield [at(b, x, b.mul(loop.k, c64(64))) for x in rows], [f.stride] * used, b.shl(loop.k, c64(10)), loop.k
         with b.if_then(b.icmp_signed(">", self.tail, c64(0))):
-            # weights past the panel's end are some other memory of the packed buffer, times zeros
-            yield [at(b, self.copies, 1024 * r) for r in range(used)], [c64(64)] * used, self.steps
+            # weights past the end of a panel, or a tap, are some other memory of the packed buffer, times zeros
+            yield ([at(b, self.copies, 1024 * r) for r in range(used)], [c64(64)] * used, b.shl(self.steps, c64(10)),
+                   self.steps)
 
 
 class _Pixels:
-    """Activations in windows. Copies of rows have their taps at multiples of 4 bytes, as packed weights have them.
+    """Activations in windows. A step of 64 bytes of a tap is loaded where 16 rows lie evenly, and copied where not.
 
-    Taps of multiples of 64 bytes are loaded where 16 rows lie evenly, and copied where not (borders, line ends); others
-    are copied all, so that they share steps. A line of copies has `line_bytes`.
+    Pixels do not at borders and line ends, and the last bytes of taps that are not multiples of 64 are copied, too.
+    Taps of less than 64 bytes are copied one after another, at multiples of 4 bytes as in packed weights: they share
+    steps.
     """
 
-    def __init__(self, b: Any, f: Frame) -> None:
+    def __init__(self, b: Any, f: Frame, fresh: Any, once: bool) -> None:
         self.b, self.f, self.window = b, f, Window(b, f)
+        self.fresh = b.icmp_signed("!=", fresh, c64(0))
         self.taps = b.mul(self.window.outer, self.window.inner)
-        self.tap_bytes = b.and_(at(b, f.k, 3), c64(-4))
+        self.whole, self.tail = b.ashr(f.k, c64(6)), b.and_(f.k, c64(63))
+        self.short = b.icmp_signed("<", f.k, c64(64))
+        tap = b.and_(at(b, f.k, 3), c64(-4))
+        self.tap_panel, self.panel = b.shl(tap, c64(4)), b.shl(b.mul(tap, self.taps), c64(4))
+        self.tap_bytes = b.select(self.short, tap, b.and_(at(b, f.k, 63), c64(-64)))
         total = b.mul(self.tap_bytes, self.taps)
-        self.all_steps, self.panel = b.ashr(at(b, total, 63), c64(6)), b.shl(total, c64(4))
-        self.dense = b.icmp_signed("!=", b.and_(f.k, c64(63)), c64(0))
-        self.line = b.shl(b.or_(self.all_steps, c64(1)), c64(6))
+        self.all_steps = b.ashr(at(b, total, 63), c64(6))
+        self.line = b.shl(b.or_(b.ashr(at(b, total, 95), c64(6)), c64(1)), c64(6))
+        self.apart = self.tap_bytes
+        if once:  # copies of all taps in the same place stay in L1
+            again = b.and_(b.icmp_signed("==", fresh, c64(AGAIN)), b.not_(self.short))
+            self.apart, self.line = b.select(again, c64(0), self.apart), b.select(again, self.tap_bytes, self.line)
         self.copies = load(b, at(b, f.address, 8 * COPIES_AT), I64, 8)
 
     def _run(self, tap: Any, r: Any) -> tuple[Any, Any]:
-        """Where the pixels of tile `r` of rows start at a tap, and whether they are loaded from there."""
+        """Where the pixels of tile `r` of rows start at a tap, and whether whole steps are loaded from there."""
         b = self.b
         run = load(b, at(b, self.f.runs, b.mul(b.add(b.mul(self.taps, r), tap), c64(8))), I64, 8)
-        return run, b.and_(b.not_(self.dense), b.icmp_signed(">=", run, c64(0)))
+        return run, b.and_(b.not_(self.short), b.icmp_signed(">=", run, c64(0)))
 
     def copy(self) -> None:
-        """Emit the copies."""
+        """Emit the copies of short taps; those of others are made as they are needed."""
         b, f, window = self.b, self.f, self.window
-        whole, tail = b.ashr(f.k, c64(6)), b.and_(f.k, c64(63))
-        done = b.shl(whole, c64(6))
-        with b.if_then(self.dense), Loop(b, f.rows) as row:  # what lies behind the last tap
-            end = at(b, self.copies, b.mul(row.k, self.line), b.shl(self.all_steps, c64(6)))
-            store(b, filled(LINE, 0), at(b, end, -64))
-        with Loop(b, window.outer) as outer, Loop(b, window.inner) as inner, \
-                Loop(b, b.ashr(at(b, f.rows, 15), c64(4))) as r:
-            tap, first = b.add(b.mul(outer.k, window.inner), inner.k), b.shl(r.k, c64(4))
-            with b.if_then(b.not_(self._run(tap, r.k)[1])), \
-                    Loop(b, smaller(b, b.sub(f.rows, first), c64(16))) as row:
-                number = b.add(first, row.k)
-                source = window.address(number, outer.k, inner.k)
-                target = at(b, self.copies, b.mul(number, self.line), b.mul(tap, self.tap_bytes))
-                with Loop(b, whole) as part:
-                    place = b.shl(part.k, c64(6))
-                    store(b, load(b, at(b, source, place), LINE), at(b, target, place))
-                with b.if_then(self.dense):
-                    store_first(b, load_bytes(b, at(b, source, done), tail), at(b, target, done), tail)
+        with b.if_then(self.short):
+            with Loop(b, f.rows) as row:  # what lies behind the last tap
+                end = at(b, self.copies, b.mul(row.k, self.line), b.shl(self.all_steps, c64(6)))
+                store(b, filled(LINE, 0), at(b, end, -64))
+            with Loop(b, window.outer) as outer, Loop(b, window.inner) as inner:
+                tap = b.add(b.mul(outer.k, window.inner), inner.k)
+                target = at(b, self.copies, b.mul(tap, self.tap_bytes))
+                for source, row in self._rows(outer.k, inner.k, c64(0), f.rows, target, self.line):
+                    with Loop(b, b.ashr(f.k, c64(5)), [source, row]) as half:  # stores of 64 bytes would cross lines
+                        store(b, load(b, half.values[0], HALF), half.values[1])
+                        half.update([at(b, x, 32) for x in half.values])
+                    store(b, load_bytes(b, half.values[0], b.and_(f.k, c64(31)), 32), half.values[1])
 
-    def each(self, used: int) -> Iterator[Step]:
-        """Emit the loops over taps and their steps, or over all steps."""
+    def _rows(self, outer: Any, inner: Any, first: Any, count: Any, target: Any, apart: Any
+              ) -> Iterator[tuple[Any, Any]]:
+        """Emit a loop over `count` rows from `first` on; gives where each reads at a tap, and its copy's address."""
         b, f = self.b, self.f
-        taps = b.select(self.dense, c64(1), self.taps)
-        steps = b.select(self.dense, self.all_steps, b.ashr(f.k, c64(6)))
+        words = at(b, f.address, 8 * ROWS_AT, b.shl(first, c64(4)))
+        with Loop(b, count, [words, target]) as row:
+            words, target = row.values
+            offset = b.add(*(load(b, at(b, load(b, at(b, words, 8 * n), I64, 8), b.shl(tap, c64(3))), I64, 8)
+                             for n, tap in enumerate((outer, inner))))
+            yield b.select(b.icmp_signed(">=", offset, c64(0)), b.add(f.a, offset), self.window.pad), target
+            row.update([opaque(b, at(b, words, 16)), opaque(b, at(b, target, apart))])
+
+    def _copy_steps(self, outer: Any, inner: Any, r: int, even: Any, target: Any) -> None:
+        """Emit the copies of a tap of tile `r` of rows: all steps, or of an even one the last, if that is not whole."""
+        b, f = self.b, self.f
+        whole = b.select(even, c64(0), self.whole)
+        skipped = b.shl(b.sub(self.whole, whole), c64(6))
+        count = smaller(b, b.sub(f.rows, c64(16 * r)), c64(16))
+        some = b.or_(b.not_(even), b.icmp_signed("!=", self.tail, c64(0)))
+        with b.if_then(b.and_(b.not_(self.short), some)):
+            for source, row in self._rows(outer, inner, c64(16 * r), count, at(b, target, skipped), self.line):
+                with Loop(b, whole, [at(b, source, skipped), row]) as part:
+                    store(b, load(b, part.values[0], LINE), part.values[1])
+                    part.update([opaque(b, at(b, x, 64)) for x in part.values])
+                with b.if_then(b.icmp_signed("!=", self.tail, c64(0))):
+                    store(b, load_bytes(b, part.values[0], self.tail), part.values[1])
+
+    def each(self, used: int, first: bool) -> Iterator[Step]:
+        """Emit the loops over taps and their steps, or over all steps; copies are made in the `first` pass."""
+        b, f, window = self.b, self.f, self.window
+        once = b.select(self.short, c64(1), window.outer), b.select(self.short, c64(1), window.inner)
+        steps = b.select(self.short, self.all_steps, b.ashr(self.tap_bytes, c64(6)))
         apart = load(b, at(b, f.stride, load(b, at(b, f.stride, 8 * MORE), I64, 8)), I64, 8)
-        with Loop(b, taps) as tap:
-            rows, strides = [], []
-            for r in range(used):
-                run, even = self._run(tap.k, c64(r))
-                copied = at(b, self.copies, b.mul(self.line, c64(16 * r)), b.mul(tap.k, f.k))
-                rows.append(b.select(even, at(b, f.a, run), copied))
-                strides.append(b.select(even, apart, self.line))
+        with Loop(b, once[0]) as outer, Loop(b, once[1]) as inner:
+            tap = b.add(b.mul(outer.k, window.inner), inner.k)
+            runs = [self._run(tap, c64(r)) for r in range(used)]
+            place = at(b, self.copies, b.mul(tap, self.apart))
+            copied = [at(b, place, b.mul(self.line, c64(16 * r))) for r in range(used)]
+            if first:
+                with b.if_then(self.fresh):
+                    for r in range(used):
+                        self._copy_steps(outer.k, inner.k, r, runs[r][1], copied[r])
             with Loop(b, steps) as loop:
-                number = b.add(b.mul(tap.k, steps), loop.k)
-                yield [at(b, x, b.mul(loop.k, c64(64))) for x in rows], strides, number
+                done = b.shl(loop.k, c64(6))
+                even = [b.and_(x, b.icmp_signed("<", loop.k, self.whole)) for _, x in runs]
+                rows = [at(b, b.select(x, at(b, f.a, run), copy), done)
+                        for x, (run, _), copy in zip(even, runs, copied, strict=True)]
+                yield (rows, [b.select(x, apart, self.line) for x in even],
+                       at(b, b.mul(tap, self.tap_panel), b.shl(done, c64(4))), b.add(b.mul(tap, steps), loop.k))
 
 
 def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading: str = "rows") -> Any:
@@ -202,14 +243,13 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading:
                         tiles.load(sums_of[r][j % width], first, c64(0))
                     else:
                         tiles.zero(sums_of[r][j % width])
-            for a, lda, step in source.each(used):
+            for a, lda, place, step in source.each(used, number == 0):
                 bring = at(b, ahead, b.mul(b.add(step, b.mul(source.all_steps, c64(number))), fetched))
                 with Loop(b, lines) as line:
                     prefetch(b, at(b, bring, b.mul(line.k, c64(64))), level=2)
-                place = at(b, f.w, b.mul(step, c64(1024)))
                 for j in columns:
                     weights = w_of[j % width % len(w_of)]
-                    tiles.load(weights, at(b, place, b.mul(source.panel, c64(j))), c64(64))
+                    tiles.load(weights, at(b, f.w, place, b.mul(source.panel, c64(j))), c64(64))
                     for r in range(used):
                         if j == columns[0]:
                             tiles.load(a_of[r], a[r], lda[r])
@@ -222,8 +262,8 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading:
     def tile(_typing: Any, address: Any) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             f = Frame.read(b, args[0])
-            source = _Rows(b, f) if reading == "rows" else _Pixels(b, f)
             fresh = load(b, at(b, f.address, 8 * (COPIES_AT + 1)), I64, 8)
+            source = _Rows(b, f) if reading == "rows" else _Pixels(b, f, fresh, once=panels <= width)
             with b.if_then(b.icmp_signed("!=", fresh, c64(0))):
                 source.copy()
             if row_tiles == 1:

@@ -118,8 +118,8 @@ def test_windows_of_an_image(kernel, emulated, window, channels, pads):
 
 def test_windows_too_long_for_copies_are_not_for_amx():
     with level_of(KERNELS["matmul_u8s8_32x64_amx"], not isa.has("amx-int8")) as level:
-        longest = (matmul_amx.COPIES // matmul_amx.ROWS - 64) // 36 * 4
-        for channels, chosen in ((longest, "amx"), (longest + 4, "avx512_vnni")):
+        longest = (matmul_amx.COPIES // matmul_amx.ROWS - 96) // 9 // 64 * 64
+        for channels, chosen in ((longest, "amx"), (longest + 1, "avx512_vnni")):
             step = matmul.plan_matmul(RAW, "u8", 196, 256, channels, level, reading="windows", taps=9, cache=False)
             assert step.name.endswith(chosen)
 
