@@ -46,13 +46,19 @@ def look_up(b: Any, lanes: int, table: Table, index: Any) -> Any:
 
 
 def _permuted(b: Any, lanes: int, table: Table, index: Any) -> Any:
-    """By the low seven bits in each half of the table, by the eighth from one of them."""
-    kind = vector(I8, _LINE)
-    wide = shuffle(b, index, index, [min(k, lanes) for k in range(_LINE)])
-    low, high = (instruction(b, "avx512.vpermi2var.qi.512", kind, [x, wide, y])
-                 for x, y in (table.quarters[:2], table.quarters[2:]))
-    found = b.select(b.icmp_signed("<", wide, ir.Constant(kind, None)), high, low)
+    found = look_up_line(b, table, shuffle(b, index, index, [min(k, lanes) for k in range(_LINE)]))
     return shuffle(b, found, found, range(lanes))
+
+
+def look_up_line(b: Any, table: Table, index: Any) -> Any:
+    """Emit the bytes at 64 bytes, of a table in registers.
+
+    By the low seven bits in each half of the table, by the eighth from one of them.
+    """
+    kind = vector(I8, _LINE)
+    low, high = (instruction(b, "avx512.vpermi2var.qi.512", kind, [x, index, y])
+                 for x, y in (table.quarters[:2], table.quarters[2:]))
+    return b.select(b.icmp_signed("<", index, ir.Constant(kind, None)), high, low)
 
 
 def _loaded(b: Any, lanes: int, table: Table, index: Any) -> Any:

@@ -15,7 +15,7 @@ from llvmlite import ir
 from graphq.kernels.expression import STORAGE, TABLE, Expr, lower, walk
 from graphq.kernels.intrinsics import HEADER_WORDS, I8, I32, I64, c64, counted, invariant_load, pointer, splat
 from graphq.kernels.jit import intrinsic, types
-from graphq.kernels.lookup import Table
+from graphq.kernels.lookup import Table, look_up_line, permutes
 from graphq.kernels.stores import Store, Ties
 from graphq.kernels.vector import (
     COMPUTE_IR,
@@ -25,6 +25,7 @@ from graphq.kernels.vector import (
     emit,
     emit_nodes,
     high_bytes,
+    low_bytes,
     min_u16,
     narrow,
     tail_mask,
@@ -108,7 +109,8 @@ class Epilogue:
         roots = [x for x in (self.expr, self.near, self.distance, self.band) if x is not None]
         self.nodes = list(dict.fromkeys(n for x in roots for n in walk(x)))
         self.rates = _rates(self.nodes)
-        self.packs = packs and self.distance is not None and self.expr.op.startswith("high_")
+        looked_up = self.expr.op == "lookup" and permutes(lanes)
+        self.packs = packs and self.distance is not None and (looked_up or self.expr.op.startswith("high_"))
         self.register: ir.Value | None = None  # the accumulators of the vector that is emitted, if not in memory
 
     def at(self, rate: str) -> list[Expr]:
@@ -169,15 +171,19 @@ class Epilogue:
                 self.enter_near(columns, b.shl(first, c64(16)), b.load(place), known)
 
     def store_group(self, group: Sequence[Columns], found: Sequence[Mapping[Expr, ir.Value]]) -> None:
-        """Store the outputs of a row at these columns: of four vectors the upper halves, saturated together.
+        """Store the outputs of a row at these columns: of four vectors bytes that are saturated or looked up together.
 
-        They take 4 operations; to shift, saturate and narrow each vector takes 4 for one.
+        Upper halves take 4 operations; to shift, saturate and narrow each vector takes 4 for one. A look-up of 64 bytes
+        takes as many as one of 16.
         """
         if len(group) == 1:
             self.store_vector(group[0], found[0])
             return
-        b, (fixed,) = self.builder, self.expr.args
-        bytes_ = high_bytes(b, [values[fixed] for values in found], self.store.dtype)
+        b, vectors = self.builder, [values[self.expr.args[-1]] for values in found]
+        if self.expr.op == "lookup":
+            bytes_ = look_up_line(b, found[0][self.expr.args[0]], low_bytes(b, vectors))
+        else:
+            bytes_ = high_bytes(b, vectors, self.store.dtype)
         replace(group[0], lanes=len(group) * self.lanes).store(bytes_, self.out_row, I8, 1)
 
     def bring_next(self, columns: Columns, rows: ir.Value) -> None:

@@ -173,6 +173,18 @@ def high_bytes(b: ir.IRBuilder, vectors: list[ir.Value], dtype: str) -> ir.Value
     return b.bitcast(b.shuffle_vector(packed, packed, order), vec(I8, 64))
 
 
+def low_bytes(b: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
+    """Emit the low bytes of four vectors of 16 s32 as one vector: by AVX-512's packs."""
+    def packed(name: str, kind: ir.Type, x: ir.Value, y: ir.Value) -> ir.Value:
+        return b.call(declare(b, f"llvm.x86.avx512.{name}.512", kind, [x.type, y.type]), [x, y])
+
+    low = [b.and_(x, constant(I32, 0xFF, 16)) for x in vectors]
+    pairs = [packed("packusdw", vec(I16, 32), x, y) for x, y in zip(low[::2], low[1::2], strict=True)]
+    quads = b.bitcast(packed("packuswb", vec(I8, 64), *pairs), vec(I32, 16))
+    order = ir.Constant(vec(I32, 16), [4 * part + k for k in range(4) for part in range(4)])  # 4 bytes of each in turn
+    return b.bitcast(b.shuffle_vector(quads, quads, order), vec(I8, 64))
+
+
 @dataclass(frozen=True)
 class Columns:
     """`lanes` neighbouring columns from column `j` of a block on; with a mask, only where it is set."""

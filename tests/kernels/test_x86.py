@@ -10,7 +10,7 @@ HEAD = """
 from graphq.kernels.cache import block
 from graphq.kernels.intrinsics import I8, I32, c64, word
 from graphq.kernels.jit import intrinsic, types
-from graphq.kernels.vector import high_bytes
+from graphq.kernels.vector import high_bytes, low_bytes
 from graphq.kernels.x86 import at, flipped, load, store, vector
 
 
@@ -32,9 +32,9 @@ FLIP = """
         x = load(b, source, vector(I32, {lanes}))
         store(b, flipped(b, x, 0x80808080, {emulated}), target)
 """
-HIGH_BYTES = """
+FOUR_VECTORS = """
         parts = [load(b, at(b, source, c64(64 * k)), vector(I32, 16)) for k in range(4)]
-        store(b, high_bytes(b, parts, "{dtype}"), target)
+        store(b, {call}, target)
 """
 WIDE = any(level.name.startswith("avx512") for level in isa.available())
 LANES = [8] * (len(isa.available()) > 1) + [16] * WIDE
@@ -78,5 +78,14 @@ def test_high_bytes(dtype, least, most):
     halves = np.array([-2**15, -129, -128, -127, -1, 0, 1, 126, 127, 128, 254, 255, 256, 2**15 - 1], np.int32)
     source = np.resize(halves, 64) * 65536 + np.random.default_rng(0).integers(0, 65536, 64)
     source = source.astype(np.int32)
-    got = ran(HIGH_BYTES.format(dtype=dtype), source, np.zeros(64, np.int8 if dtype == "s8" else np.uint8))
+    target = np.zeros(64, np.int8 if dtype == "s8" else np.uint8)
+    got = ran(FOUR_VECTORS.format(call=f"high_bytes(b, parts, {dtype!r})"), source, target)
     assert np.array_equal(got, np.clip(source >> 16, least, most))
+
+
+@pytest.mark.skipif(not WIDE, reason="needs AVX-512")
+def test_low_bytes():
+    """Of 64 numbers, whatever is above them, in their order."""
+    source = np.random.default_rng(0).integers(-2**31, 2**31, 64).astype(np.int32)
+    got = ran(FOUR_VECTORS.format(call="low_bytes(b, parts)"), source, np.zeros(64, np.uint8))
+    assert np.array_equal(got, source & 0xFF)
