@@ -102,7 +102,7 @@ class Node:
     @property
     def operands(self) -> Iterator[Value]:
         """The operands that are present."""
-        return (v for v in self.inputs if v is not None)
+        return filter(None, self.inputs)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Pickled and copied as a place in its graph."""
