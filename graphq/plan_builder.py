@@ -50,6 +50,9 @@ class PlanBuilder:
         if step.blocks > 0:
             self._announce(step, words)
             parallel = step.blocks > 1 and self.threads > 1 and not step.serial
+            if step.room is not None:
+                at, nbytes = step.room
+                words[at:at + 2] = Ref(self.temporary(nbytes * (step.blocks if parallel else 1))), nbytes * parallel
             self.steps.append(NativeStep(step.name, step.address, tuple(words), step.blocks, parallel, step.keep,
                                          step.macs))
 

@@ -13,6 +13,8 @@ once per Store. The words of an argument block:
     14 tile function of the last n % (16 * tile panels) columns      15 setup function (AMX) or 0
     16 block function of literal sums   17 their spec (`settle`): where the Store has `ties`   18 the Store's functions
     19 weights of the next step or 0  20 their bytes
+    21 room for copies of activations (AMX)  22 bytes between the rooms of blocks  23 bytes of a tile's copies, where
+    they are kept for all columns
 
 Tables are byte offsets per batch element, or 0. The operands and the output of the Store follow, three words each.
 `tile_frame` says how tiles find activations and what `stride` means: in rows or columns of `a`, or in windows of an
@@ -38,7 +40,7 @@ from graphq.kernels.stores import Store
 MOST_VECTORS = 128
 """Vectors of a tile's accumulators: 2,048 are 16 lanes each, 1,024 are 8 at the least, or 64 of one."""
 
-A, A_TABLE, STRIDE, W, W_TABLE, SPEC, AHEAD = *range(5), 17, 19  # words that the caller fills in or changes
+A, A_TABLE, STRIDE, W, W_TABLE, SPEC, AHEAD, ROOM = *range(5), 17, 19, 21  # words that callers fill in or change
 
 SHORT = 26
 """Operations of a Store that tiles of floats do themselves: its code is there for every register."""
@@ -70,16 +72,13 @@ def BLOCK(args, index):
     if word(args, 4):
         w += load_s64(word(args, 4) + 8 * batch)
     panel_bytes = {panel_bytes}
-    frame, sums, copies = stack(FRAME_BYTES), stack(SCRATCH), stack({room})
+    frame, sums = stack(FRAME_BYTES), stack(SCRATCH)
     store_s64(frame + 8, stride)
     store_s64(frame + 24, k)
     store_s64(frame + 48, sums)
     {words}
     configured = 0
-    # AMX keeps its copies of activations for all columns, if there is room.
-    kept = {copied} * step
-    if j1 - j0 <= width or (i1 - i0 + step - 1) // step * kept > {room}:
-        kept = 0
+    copies, kept = word(args, 21) + index * word(args, 22), word(args, 23)
     for j in range(j0, j1, width):
         now = min(width, j1 - j)
         store_s64(frame + 16, w + 64 * panels + j * panel_bytes)
@@ -144,11 +143,9 @@ _PLACES = {  # how the block function says where the rows of the tile at row i a
     "windows": "store_s64(frame, a)\n            place_windows(frame, stride, batch, m, i, rows, step)",
 }
 
-def block_source(writer: Writer, reading: str, itemsize: int, w_dtype: str = "s8", room: int = 64) -> str:
-    """Give the text of the block function's module, one for all Stores; `room` are bytes for copies of activations."""
+def block_source(writer: Writer, reading: str, itemsize: int, w_dtype: str = "s8") -> str:
+    """Give the text of the block function's module, one for all Stores."""
     taps = "word(stride, 1) * word(stride, 2)" if reading == "windows" else "1"
-    tap = "((k + 63) // 64 * 64 if k >= 64 else (k + 3) // 4 * 4)"  # as `line_bytes`
-    copied = f"(({taps} * {tap} + 95) // 64 | 1) * 64" if reading == "windows" else "64"
     panel_bytes = "word(w, 2)" if w_dtype == "s4" else f"{taps} * ((k + 3) // 4 * 64)"
     imports, words = ("", "") if writer == "tile" else settling(MOST_VECTORS)
     settle = ""
@@ -157,8 +154,7 @@ def block_source(writer: Writer, reading: str, itemsize: int, w_dtype: str = "s8
         settle = settle_text("16 * j", "64 * now", _PREPARE, 3)
     before, compute = _WRITERS[writer]
     return _BLOCK.format(before=before + imports, compute=compute, reading=reading, panel_bytes=panel_bytes,
-                         copied=copied, room=room, place=_PLACES[reading].format(itemsize=itemsize), settle=settle,
-                         words=words)
+                         place=_PLACES[reading].format(itemsize=itemsize), settle=settle, words=words)
 
 
 def _writer(kernel: Kernel, store: Store, outputs: int, depth: int) -> Writer:
@@ -212,8 +208,7 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
         level = level_named("avx512_vnni")
     kernel = kernel or select("matmul", (a_dtype, w_dtype), m, n, depth, level, log, reading=reading)
     writer = _writer(kernel, store, batch * m * n, depth)
-    room = (COPIES,) if kernel.level == "amx" else ()
-    block = modules.load("matmul", block_source(writer, reading, itemsize, w_dtype, *room), cache=cache)
+    block = modules.load("matmul", block_source(writer, reading, itemsize, w_dtype), cache=cache)
     outputs, table = (None, None) if writer == "tile" else load_outputs(store, level.lanes, cache)
     inside = {} if writer == "function" else {"store": store}
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
@@ -225,16 +220,21 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     setup = getattr(tile, "SETUP", None)
     tiles, all_panels = max(1, -(-m // rows)), max(1, panel_count(n))
     worth = threads_for(threads, kernel.cost(kernel, m, n, depth) * batch)
-    kept = room and reading == "windows" and all_panels > panels
-    most_tiles = max(1, COPIES // (rows * line_bytes(row_bytes, taps)) if kept else (1 << 20) // max(1, rows * depth))
+    line = line_bytes(row_bytes, taps) if reading == "windows" else 64 * (row_bytes % 64 > 0)
+    copies = rows * line if kernel.level == "amx" else 0
+    most_tiles = max(1, (1 << 20) // max(1, rows * depth))
+    if copies and reading == "windows" and all_panels > panels:
+        most_tiles = COPIES // copies
     each_tiles, each_panels = split(tiles, all_panels, panels, batch, worth, most_tiles)
+    kept = copies if each_panels > panels and each_tiles * copies <= COPIES else 0
     blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
     literal = None if store.ties is None else getattr(load_literal(cache), f"{reading}_sum")
     header = (0, 0, row_bytes, 0, 0, batch, m, n, row_bytes, each_tiles * rows, each_panels, rows, panels,
               tile.TILE.address, tail.TILE.address, setup.address if setup else 0,
-              literal.address if literal else 0, 0, 0 if table is None else table.ctypes.data, 0, 0)
+              literal.address if literal else 0, 0, 0 if table is None else table.ctypes.data, 0, 0, 0, 0, kept)
     return Step(kernel.name, block.BLOCK.address, header, blocks, (block, outputs, table, tile, tail, literal),
-                batch * m * n * k * taps, serial=worth == 1, weights=W, ahead=AHEAD)
+                batch * m * n * k * taps, serial=worth == 1, weights=W, ahead=AHEAD,
+                room=(ROOM, each_tiles * kept or copies) if copies else None)
 
 
 COPIED = 0.2

@@ -49,7 +49,8 @@ class Step:
     Words of `header` that are addresses are 0: the caller fills them in. `keep` holds what `address` lives in: modules
     with all its block functions. `macs` are the multiply-accumulates that the result asks for. `serial` says that a
     second thread is not worth it. `weights` is the word with the address of weights, `ahead` the first of two words for
-    the address and size of what to prefetch, the weights of the next step.
+    the address and size of what to prefetch, the weights of the next step. `room` are the first of two words for the
+    address of memory that blocks write, and the bytes between those of one and the next, and the bytes for a block.
     """
 
     name: str
@@ -61,12 +62,19 @@ class Step:
     serial: bool = False
     weights: int | None = None
     ahead: int | None = None
+    room: tuple[int, int] | None = None
 
     def arguments(self, words: Mapping[int, int], slots: Sequence[tuple[int, int, int]] = ()) -> np.ndarray:
         """Make the argument block: `words` replace header words, `slots` are (pointer, offset table, row stride)."""
         header = [words.get(i, value) for i, value in enumerate(self.header)]
         header += [0] * (HEADER_WORDS - len(header))
-        return np.array([*header, *(x for slot in slots for x in slot)], np.int64)
+        block = [*header, *(x for slot in slots for x in slot)]
+        if self.room is None:
+            return np.array(block, np.int64)
+        at, nbytes = self.room
+        out = np.array([*block, *[0] * -(-nbytes // 8)], np.int64)
+        out[at] = out.ctypes.data + 8 * len(block)
+        return out
 
     def run(self, args: np.ndarray) -> None:
         """Run all blocks one after another, by way of ctypes: for tests and self-tests."""

@@ -227,3 +227,21 @@ def test_arena_lifetimes_at_random():
                 if a < b and min(life[a]) <= max(life[b]) and min(life[b]) <= max(life[a]):
                     ends = [(offsets[k], offsets[k] + buffers[k].nbytes) for k in (a, b)]
                     assert ends[0][1] <= ends[1][0] or ends[1][1] <= ends[0][0]
+
+
+def test_a_thread_of_little_stack_runs_a_convolution(level):
+    g = gq.Graph()
+    w = np.random.default_rng(0).integers(-128, 128, (80, 64, 3, 3)).astype(np.int8)
+    x = g.dequantize(g.input("x", shape=(1, 64, 14, 14), dtype="u8"), scales=[0.1], zps=[3])
+    y = g.convolution(x, g.dequantize(g.constant(w), scales=[0.01]), strides=[1, 1], pads_begin=[1, 1],
+                      pads_end=[1, 1], dilations=[1, 1], data_format="NCX", weights_format="OIX")
+    g.output(g.quantize(y, dtype="u8", scales=[2.0], zps=[128]))
+    model, feeds, got = gq.compile(g, isa=level), random_inputs(g), []
+    before = threading.stack_size(256 * 1024)
+    try:
+        thread = threading.Thread(target=lambda: got.append(model(feeds)))
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    assert np.array_equal(got[0], model(feeds))
