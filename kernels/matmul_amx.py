@@ -107,9 +107,11 @@ class _Rows:
     def copy(self) -> None:
         """Emit the copies."""
         b, f = self.b, self.f
-        with b.if_then(b.icmp_signed(">", self.tail, c64(0))), Loop(b, f.rows) as row:
-            last = at(b, f.a, b.mul(row.k, f.stride), b.sub(f.k, self.tail))
-            store(b, load_bytes(b, last, self.tail), at(b, self.copies, b.mul(row.k, c64(64))))
+        last = at(b, f.a, b.sub(f.k, self.tail))
+        with b.if_then(b.icmp_signed(">", self.tail, c64(0))), Loop(b, f.rows, [last, self.copies]) as row:
+            source, target = row.values
+            store(b, load_bytes(b, source, self.tail), target)
+            row.update([opaque(b, at(b, source, f.stride)), opaque(b, at(b, target, 64))])
 
     def each(self, used: int, first: bool) -> Iterator[Step]:
         """Emit the loop over steps of `used` tiles of rows."""
@@ -245,8 +247,9 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading:
                         tiles.zero(sums_of[r][j % width])
             for a, lda, place, step in source.each(used, number == 0):
                 bring = at(b, ahead, b.mul(b.add(step, b.mul(source.all_steps, c64(number))), fetched))
-                with Loop(b, lines) as line:
-                    prefetch(b, at(b, bring, b.mul(line.k, c64(64))), level=2)
+                with Loop(b, lines, [bring]) as line:
+                    prefetch(b, line.values[0], level=2)
+                    line.update([opaque(b, at(b, line.values[0], 64))])
                 for j in columns:
                     weights = w_of[j % width % len(w_of)]
                     tiles.load(weights, at(b, f.w, place, b.mul(source.panel, c64(j))), c64(64))
