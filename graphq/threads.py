@@ -21,12 +21,13 @@ import numpy as np
 from graphq.errors import CompileError, KernelError
 
 _LAYERS = {"omp": "omppool", "workqueue": "workqueue"}
-SPIN = "20000"
-"""Turns that an idle thread of libgomp waits before it sleeps: 1 ms here, longer than the serial steps of most models.
+SPIN = "5000"
+"""Turns that an idle thread of libgomp waits before it sleeps: 0.25 ms, longer than the serial steps of most models.
 
 Its own 300,000 are 15 ms, in which a thread that waits for work takes its core from who has work: NumPy's BLAS in a
-Python step, or another process. A parallel step of two threads beside eight other processes: 20 ms, with 500 turns at
-most 0.03; alone 4 us, and 10 more after a pause that was longer. A MobileNetV3 of 0.40 ms took 0.54 with 500.
+Python step, or another process, which then keeps the core for some ms when the thread is needed. ResNet-50 with two
+threads on two cores, one of them busy with another process: 40 ms with 20,000 turns, 16 with 5,000, 12 with 2,000;
+alone 4.8 with each of these. A sentence encoder of 3.9 ms takes 4.4 with 2,000, a MobileNetV3 of 0.40 ms 0.54 with 500.
 """
 
 
