@@ -119,11 +119,11 @@ class Epilogue:
     def _kind(self, shape: tuple[int, ...]) -> str:
         """How an operand varies: along the last dimension of the output that is not 1, others only, or not.
 
-        After an anchor that is a "column" where it varies along no other.
+        After an anchor the last one counts, its columns, also where it is 1; a "column" varies along no other.
         """
         if all(d == 1 for d in shape):
             return "scalar"
-        last = max((k for k, d in enumerate(self.out) if d != 1), default=0) - len(self.out)
+        last = -1 if self.anchored else max((k for k, d in enumerate(self.out) if d != 1), default=0) - len(self.out)
         if len(shape) < -last or shape[last] == 1:
             return "row"
         return "column" if self.anchored and prod(shape) == shape[last] else "vector"

@@ -4,6 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.passes.pipeline import PIPELINE
+from graphq.testing import random_inputs
 
 NUMPY = {"u8": np.uint8, "s8": np.int8}
 
@@ -254,3 +255,17 @@ def test_sources_with_a_scale_for_each_channel_that_are_summed_up_stay_floats():
     model = gq.compile(g)
     assert "0 integer" in model.explain() and "its scale would stand inside the sum" in model.explain()
     assert np.abs(model(arrays).astype(int) - gq.reference(g, arrays)).max() <= 1
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (1, 3)])
+def test_a_line_of_one_channel_and_a_residual(level, kernel):
+    pads = [0, kernel[1] // 2]
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=(1, 1, 16, 20), dtype="u8"), scales=[0.05], zps=[7])
+    w = np.random.default_rng(0).integers(-99, 100, (1, 20, *kernel)).astype(np.int8)
+    y = g.convolution(x, g.dequantize(g.constant(w), scales=[0.01]), strides=[1, 1], pads_begin=pads, pads_end=pads,
+                      dilations=[1, 1], weights_format="OIX")
+    z = g.add(y, g.dequantize(g.input("z", shape=(1, 1, 16, 1), dtype="u8"), scales=[0.3], zps=[3]))
+    g.output(g.quantize(z, dtype="s8", scales=[0.7], zps=[5]))
+    feeds = random_inputs(g)
+    assert np.array_equal(gq.compile(g, isa=level, strict=True)(feeds), gq.reference(g, feeds))

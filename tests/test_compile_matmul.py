@@ -155,3 +155,21 @@ def test_explain_gives_the_reason(change, reason):
     model = gq.compile(g)
     text = model.explain()
     assert (reason in text and "(0 integer)" in text) if reason else "(1 integer)" in text
+
+
+@pytest.mark.parametrize("shape", [(31, 1), (2, 17, 1), (1, 1)])
+@pytest.mark.parametrize("operand", ["whole", "rows", "last rows"])
+def test_one_column_and_what_varies_by_its_rows(level, shape, operand):
+    rng = np.random.default_rng(0)
+    other = {"whole": shape, "rows": shape[-2:], "last rows": (shape[-2], 1)}[operand]
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=(*shape[:-1], 40), dtype="u8"), scales=[0.05], zps=[7])
+    y = g.matmul(x, g.dequantize(g.constant(rng.integers(-99, 100, (40, 1)).astype(np.int8)), scales=[0.01]))
+    z = g.add(y, g.dequantize(g.input("z", shape=other, dtype="u8"), scales=[0.3], zps=[3]))
+    g.output(g.quantize(z, dtype="s8", scales=[0.7], zps=[5]), name="q")
+    f = g.matmul(g.input("f", shape=(*shape[:-1], 40), dtype="f32"), g.constant(np.ones((40, 1), np.float32)))
+    g.output(g.add(f, g.input("v", shape=other, dtype="f32")), name="y")
+    feeds = random_inputs(g)
+    got, want = gq.compile(g, isa=level, strict=True)(feeds), gq.reference(g, feeds)
+    assert np.array_equal(got["q"], want["q"])
+    np.testing.assert_allclose(got["y"], want["y"], rtol=1e-5, atol=1e-5)
