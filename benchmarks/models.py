@@ -2,14 +2,15 @@
 
     python benchmarks/models.py FILE.onnx ... [--threads 1 2] [--seconds S] [--isa LEVEL]
                                 [--decision argmax|ctc|mask] [--dims INPUT=1x3x48x320 ...]
-                                [--bf16 FLOAT_FILE.onnx] [--first-result] [--json FILE]
+                                [--f32] [--bf16 FLOAT_FILE.onnx] [--first-result] [--json FILE]
 
 Inputs and the outputs that the file literally means come from FILE.npz beside it ("0/in/NAME", "0/out/NAME", ...), or
 are random and what ONNX Runtime computes without any optimisation. Cosines are the least over inputs and outputs; the
 decision is the class, the text of a CTC output, or the pixels of a mask; of how many inputs it is the same is printed,
-with the share of all classes, texts and pixels. `--bf16` also times OpenVINO in bf16 on the
-same model before it was quantised. `--first-result` starts processes: seconds from their start to the first result
-with an empty kernel cache and with a filled one, and their peak memory. Ratios above 1 say that graphq is faster.
+with the share of all classes, texts and pixels. OpenVINO computes floats in bf16 where the CPU has it; `--f32` also
+times it in f32, `--bf16` in bf16 on the same model before it was quantised. `--first-result` starts processes: seconds
+from their start to the first result with an empty kernel cache and with a filled one, and their peak memory. Ratios
+above 1 say that graphq is faster.
 """
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ import model_files as mf
 import numpy as np
 import peers
 import timing
-from peers import BF16, OPENVINO, ORT
+from peers import BF16, F32, OPENVINO, ORT
 
 import graphq as gq
 
@@ -41,6 +42,7 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--isa", metavar="LEVEL", help="an ISA level of graphq (default: the best)")
     made.add_argument("--decision", choices=list(mf.DECISIONS), help="default: by the output's rank and rows")
     made.add_argument("--dims", nargs="+", default=[], metavar="INPUT=1x3x48x320", help="shapes of open inputs")
+    made.add_argument("--f32", action="store_true", help="time OpenVINO in f32, too")
     made.add_argument("--bf16", type=Path, metavar="FILE.onnx", help="the f32 file that OpenVINO also runs in bf16")
     made.add_argument("--first-result", type=int, nargs="?", const=3, default=0, metavar="RUNS",
                       help="also measure new processes (default 3 of each)")
@@ -73,10 +75,11 @@ def measure(path: Path, threads: int, options: argparse.Namespace, dims: dict[st
         want = [literal(f) for f in feeds] if literal else [runs["graphq"](f) for f in feeds]
     found: dict[str, Row] = {name: faithfulness(run, feeds, want, options.decision) for name, run in runs.items()}
     found["graphq"]["coverage"] = model.coverage().share
-    if options.bf16:
-        made = peers.model_file(BF16, str(options.bf16), feeds[0], threads)
-        runs |= {BF16: made} if made else {}
-        found |= {BF16: {}} if made else {}
+    others = {F32: path if options.f32 else None, BF16: options.bf16}
+    for name, file in others.items():
+        made = peers.model_file(name, str(file), feeds[0], threads) if file else None
+        runs |= {name: made} if made else {}
+        found |= {name: {}} if made else {}
     times = timing.alternate([partial(run, feeds[0]) for run in runs.values()], options.seconds)
     for name, t in zip(runs, times, strict=True):
         found[name] |= {"median_ms": statistics.median(t), "minimum_ms": min(t)}
@@ -84,7 +87,7 @@ def measure(path: Path, threads: int, options: argparse.Namespace, dims: dict[st
         for ratio, key in (("ratio_of_medians", "median_ms"), ("ratio_of_minima", "minimum_ms")):
             found[name][ratio] = found[name][key] / found["graphq"][key]
     if options.first_result:
-        for name in set(runs) - {BF16}:
+        for name in set(runs) - {*others}:
             found[name] |= mf.first_results(name, path, feeds[0], threads, options.first_result)
     return {"file": path.stem, "threads": threads, "macs": model.coverage().total, **found}
 
@@ -94,7 +97,7 @@ def text(row: Row) -> str:
     share = row["graphq"]["coverage"]
     lines = [f"{row['file']}, {row['threads']} thread{'s' * (row['threads'] > 1)}: {row['macs'] / 1e6:,.0f} million "
              f"multiply-accumulates, {100 * share:.1f}% in integer partitions"]
-    for name in ("graphq", ORT, OPENVINO, BF16):
+    for name in ("graphq", ORT, OPENVINO, F32, BF16):
         if name not in row:
             continue
         r = row[name]
@@ -123,7 +126,7 @@ def main() -> int:
             print(text(rows[-1]), flush=True)
     for threads in options.threads:
         mine = [r for r in rows if r["threads"] == threads]
-        for line in timing.means(mine, [ORT, OPENVINO, BF16]):
+        for line in timing.means(mine, [ORT, OPENVINO, F32, BF16]):
             print(f"{threads} thread{'s' * (threads > 1)}: {line}")
     for name in (ORT, OPENVINO):
         if reason := peers.missing(name):

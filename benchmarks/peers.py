@@ -17,8 +17,8 @@ Node = tuple[str, list[str], str, dict[str, Any]]
 """An ONNX operation: type, inputs, output, attributes."""
 
 ORT, ONEDNN, NUMPY, EIGHT = "ONNX Runtime", "oneDNN", "NumPy", "8-bit weights"
-OPENVINO, BF16 = "OpenVINO", "OpenVINO bf16"
-NEEDS = {ORT: ("onnx", "onnxruntime"), OPENVINO: ("openvino",), BF16: ("openvino",),
+OPENVINO, BF16, F32 = "OpenVINO", "OpenVINO bf16", "OpenVINO f32"
+NEEDS = {ORT: ("onnx", "onnxruntime"), **dict.fromkeys((OPENVINO, BF16, F32), ("openvino",)),
          ONEDNN: ("torch",), NUMPY: ("threadpoolctl",), EIGHT: (),
          "matplotlib": ("matplotlib",)}
 
@@ -102,7 +102,7 @@ def onnxruntime_call(o: Layer, nodes: Sequence[Node], threads: int, *, opset: in
 
 def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: int, *,
                literal: bool = False) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]] | None:
-    """What runs an ONNX file on inputs like `feeds`: ONNX Runtime, or OpenVINO with its defaults, or computing in bf16.
+    """What runs an ONNX file on inputs like `feeds`: ONNX Runtime, or OpenVINO with its defaults, or in bf16 or f32.
 
     OpenVINO compiles for each shape of the inputs, when it is first given. `literal`: ONNX Runtime without any
     optimisation, each operation as the file has it. None when it is not installed.
@@ -121,8 +121,9 @@ def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: i
     import openvino
 
     hints = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
-    if name == BF16:
-        hints["INFERENCE_PRECISION_HINT"] = "bf16"
+    if name != OPENVINO:
+        hints["INFERENCE_PRECISION_HINT"] = "bf16" if name == BF16 else "f32"
+
     @cache
     def compiled(shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Any:
         model = openvino.Core().read_model(path)
