@@ -8,6 +8,7 @@ import numpy as np
 from graphq.ir import Graph, TensorType, Value
 from graphq.kernels.isa import Level
 from graphq.kernels.registry import Step as KernelStep
+from graphq.kernels.shell import pieces
 from graphq.runtime import VIEWS, Buffer, MakeError, NativeStep, Ref, Step
 
 MOST_AHEAD = 1 << 18
@@ -52,7 +53,8 @@ class PlanBuilder:
             parallel = step.blocks > 1 and self.threads > 1 and not step.serial
             if step.room is not None:
                 at, nbytes = step.room
-                words[at:at + 2] = Ref(self.temporary(nbytes * (step.blocks if parallel else 1))), nbytes * parallel
+                rooms = pieces(step.blocks, self.threads) if parallel else 1
+                words[at:at + 2] = Ref(self.temporary(nbytes * rooms)), rooms
             self.steps.append(NativeStep(step.name, step.address, tuple(words), step.blocks, parallel, step.keep,
                                          step.macs))
 

@@ -13,8 +13,8 @@ once per Store. The words of an argument block:
     14 tile function of the last n % (16 * tile panels) columns      15 setup function (AMX) or 0
     16 block function of literal sums   17 their spec (`settle`): where the Store has `ties`   18 the Store's functions
     19 weights of the next step or 0  20 their bytes
-    21 room for copies of activations (AMX)  22 bytes between the rooms of blocks  23 bytes of a tile's copies, where
-    they are kept for all columns
+    21 rooms for copies of activations (AMX), one for each piece of the blocks (`shell.pieces`)  22 how many
+    23 bytes of each  24 bytes of a tile's copies, where they are kept for all columns
 
 Tables are byte offsets per batch element, or 0. The operands and the output of the Store follow, three words each.
 `tile_frame` says how tiles find activations and what `stride` means: in rows or columns of `a`, or in windows of an
@@ -43,7 +43,7 @@ MOST_VECTORS = 128
 A, A_TABLE, STRIDE, W, W_TABLE, SPEC, AHEAD, ROOM = *range(5), 17, 19, 21  # words that callers fill in or change
 
 SHORT = 26
-"""Operations of a Store that tiles of floats do themselves: its code is there for every register."""
+"""Operations of a Store that tiles do themselves, all of a residual's: its code is there for every register."""
 SHORT_ROW = 256
 """Bytes of k for which they do."""
 MANY = 1 << 14
@@ -78,7 +78,8 @@ def BLOCK(args, index):
     store_s64(frame + 48, sums)
     {words}
     configured = 0
-    copies, kept = word(args, 21) + index * word(args, 22), word(args, 23)
+    blocks = word(args, 5) * row_blocks * column_blocks
+    copies, kept = word(args, 21) + ((index + 1) * word(args, 22) - 1) // blocks * word(args, 23), word(args, 24)
     for j in range(j0, j1, width):
         now = min(width, j1 - j)
         store_s64(frame + 16, w + 64 * panels + j * panel_bytes)
@@ -227,14 +228,15 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
         most_tiles = COPIES // copies
     each_tiles, each_panels = split(tiles, all_panels, panels, batch, worth, most_tiles)
     kept = copies if each_panels > panels and each_tiles * copies <= COPIES else 0
+    room = each_tiles * kept or copies
     blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
     literal = None if store.ties is None else getattr(load_literal(cache), f"{reading}_sum")
     header = (0, 0, row_bytes, 0, 0, batch, m, n, row_bytes, each_tiles * rows, each_panels, rows, panels,
               tile.TILE.address, tail.TILE.address, setup.address if setup else 0,
-              literal.address if literal else 0, 0, 0 if table is None else table.ctypes.data, 0, 0, 0, 0, kept)
+              literal.address if literal else 0, 0, 0 if table is None else table.ctypes.data, 0, 0, 0, 1, room, kept)
     return Step(kernel.name, block.BLOCK.address, header, blocks, (block, outputs, table, tile, tail, literal),
                 batch * m * n * k * taps, serial=worth == 1, weights=W, ahead=AHEAD,
-                room=(ROOM, each_tiles * kept or copies) if copies else None)
+                room=(ROOM, room) if room else None)
 
 
 COPIED = 0.2

@@ -5,7 +5,8 @@ few rows, in one pass of 1 x 4. Rows at the edge are a matter of the tile config
 for all tiles with as many rows.
 
 Activations are read where they lie, but for copies: the last k % 64 of each row or tap with zeros after them, and the
-pixels of windows that do not lie evenly. The first tile of a row of tiles makes the copies for all of them.
+pixels of windows that do not lie evenly. The first tile of a row of tiles makes the copies for all of
+them, where there is room to keep them, else each its own.
 
 s8 activations use tdpbssd. sum (a + 128) * w = sum a * w + 128 * sum w, so the accumulators start from the column sums.
 """
@@ -41,10 +42,8 @@ LINE, HALF = vector(I8, 64), vector(I8, 32)
 ROWS = 32
 COPIES = 1 << 19
 """Bytes for copies: the 9 taps of 256 channels of 14 x 14 pixels. They are in L2, as the weights of a tile are."""
-
-
 AGAIN = 2
-"""Says that each tile makes its copies, rather than the first one of a row of tiles."""
+"""Says that each tile makes its copies, as they are not kept, rather than the first one of a row of tiles."""
 
 
 def line_bytes(k: int, taps: int) -> int:

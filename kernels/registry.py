@@ -50,7 +50,8 @@ class Step:
     with all its block functions. `macs` are the multiply-accumulates that the result asks for. `serial` says that a
     second thread is not worth it. `weights` is the word with the address of weights, `ahead` the first of two words for
     the address and size of what to prefetch, the weights of the next step. `room` are the first of two words for the
-    address of memory that blocks write, and the bytes between those of one and the next, and the bytes for a block.
+    address of rooms that blocks write into and for how many there are, and the bytes of one: each piece of the blocks
+    (`shell.pieces`) has its own.
     """
 
     name: str

@@ -120,10 +120,10 @@ class Loop:
 
 
 def dot_u8s8(b: Any, acc: Any, a: Any, w: Any, emulated: bool = False, signed: bool = False) -> Any:
-    """Emit vpdpbusd: acc, 16 or 8 lanes of s32, plus the sums of four products u8 * s8; a, w are bytes likewise. Wraps.
+    """Emit vpdpbusd: acc, 16, 8 or 4 lanes of s32, plus the sums of four products u8 * s8; a, w are bytes likewise.
 
-    Of 8 lanes LLVM takes the form that the CPU has, that of AVX-VNNI or of AVX-512. `signed` (emulation only) takes `a`
-    as s8, as tdpbssd does.
+    Sums wrap. Of 8 lanes LLVM takes the form that the CPU has, that of AVX-VNNI or of AVX-512. `signed` (emulation
+    only) takes `a` as s8, as tdpbssd does.
     """
     if not emulated:
         return instruction(b, f"avx512.vpdpbusd.{32 * acc.type.count}", acc.type, [acc, a, w])
