@@ -57,7 +57,8 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
         channels = _whole_groups(channels, itemsize)
     packed, parts = _weights(b, node, c, phase, merged)
     size = _packed_bytes(c, view.taps * parts, merged)
-    pixel = _even(view) if parts == 1 else None
+    literal_in_rows = merged == 1 or lowered.literal is None  # sums over merged taps are in the order of windows
+    pixel = _even(view) if parts == 1 and literal_in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
     operands = []

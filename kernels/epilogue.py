@@ -11,7 +11,7 @@ import numpy as np
 from graphq.ir import Graph, Node, Value
 from graphq.kernels import math
 from graphq.kernels.drift import Drift, along_channels
-from graphq.kernels.expression import STORAGE, Expr, const, load, maximum, op, select
+from graphq.kernels.expression import STORAGE, Expr, const, load, maximum, op, select, walk
 from graphq.kernels.expression import minimum as least
 from graphq.kernels.quick import Rounding, span
 from graphq.node import PLACE
@@ -127,6 +127,14 @@ class Epilogue:
         if len(shape) < -last or shape[last] == 1:
             return "row"
         return "column" if self.anchored and prod(shape) == shape[last] else "vector"
+
+
+def _of_bytes(y: Expr) -> bool:
+    """Whether the accumulator reaches y through quantized numbers alone: then y is that of the graph as written."""
+    known: dict[Expr, bool] = {}
+    for x in walk(y):
+        known[x] = math.unquantized(x) is not None or (x.op != "acc" and all(known[a] for a in x.args))
+    return known[y]
 
 
 def _undoes(dequantize: Node, node: Node) -> bool:
@@ -285,7 +293,7 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     with np.errstate(over="ignore"):
         inverse = (1 / np.asarray(a["scales"], np.float32).astype(np.float64)).astype(np.float32)
     wide = a["dtype"].bits > 8
-    exact = wide or not e.anchored or (e.drift is not None and e.drift.exact(node.inputs[0]))
+    exact = wide or not e.anchored or _of_bytes(args[0]) or (e.drift is not None and e.drift.exact(node.inputs[0]))
     if not exact and not np.isfinite(inverse).all():
         raise Unsupported("1/scale of a quantize is not a finite f32")
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)
@@ -293,7 +301,7 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     by_column = axis in (None, len(e.out) - 1)
     if exact:
         scale = e.parameter(a["scales"], "f32", axis)
-        if scales.min() < math.QUOTIENTS[0] or scales.max() > math.QUOTIENTS[1]:
+        if not ((math.QUOTIENTS[0] <= scales) & (scales <= math.QUOTIENTS[1])).all():
             return math.quantize(args[0] / scale, 1.0, zps, dtype)
         q = math.quantize_quotient(args[0], scale, e.parameter(inverse, "f32", axis), zps, dtype)
         if e.drift is not None and e.drift.finite(node) and by_column and not wide:

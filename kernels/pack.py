@@ -67,7 +67,7 @@ def pack(w: np.ndarray) -> np.ndarray:
     out = aligned_empty(batch * size).reshape(batch, size)
     w = padded(w.reshape(batch, k, n), (batch, groups * items, panels * PANEL))
     head, end = panels * LINE, panels * LINE * (1 + groups)
-    out[:, :head] = w.sum(1, dtype=np.int32).view(np.uint8) if itemsize == 1 else 0
+    out[:, :head] = np.ascontiguousarray(w.sum(1, dtype=np.int32)).view(np.uint8) if itemsize == 1 else 0
     body = out[:, head:end].view(w.dtype).reshape(batch, panels, groups, PANEL, items)
     rows = w.reshape(batch, groups, items, panels, PANEL)
     for i in range(items):  # five times as fast as one copy of transposed axes

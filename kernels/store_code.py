@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from llvmlite import ir
 
-from graphq.kernels.expression import STORAGE, TABLE, Expr, lower, walk
+from graphq.kernels.expression import BYTES, STORAGE, TABLE, Expr, lower, walk
 from graphq.kernels.intrinsics import HEADER_WORDS, I8, I32, I64, c64, counted, invariant_load, pointer, splat
 from graphq.kernels.jit import intrinsic, types
 from graphq.kernels.lookup import Table, look_up_line, permutes
@@ -109,7 +109,7 @@ class Epilogue:
         roots = [x for x in (self.expr, self.near, self.distance, self.band) if x is not None]
         self.nodes = list(dict.fromkeys(n for x in roots for n in walk(x)))
         self.rates = _rates(self.nodes)
-        looked_up = self.expr.op == "lookup" and permutes(lanes)
+        looked_up = self.expr.op == "lookup" and store.dtype in BYTES and permutes(lanes)
         self.packs = packs and self.distance is not None and (looked_up or self.expr.op.startswith("high_"))
         self.register: ir.Value | None = None  # the accumulators of the vector that is emitted, if not in memory
 

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.kernels import isa
 from graphq.passes.pipeline import PIPELINE
 from graphq.testing import random_inputs
 
@@ -269,3 +270,42 @@ def test_a_line_of_one_channel_and_a_residual(level, kernel):
     g.output(g.quantize(z, dtype="s8", scales=[0.7], zps=[5]))
     feeds = random_inputs(g)
     assert np.array_equal(gq.compile(g, isa=level, strict=True)(feeds), gq.reference(g, feeds))
+
+
+@pytest.mark.parametrize("channels", [3, 8])
+def test_a_line_of_few_channels_is_settled_by_all_taps(level, channels):
+    rng = np.random.default_rng(0)
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=(2, 157, channels), dtype="u8"), scales=[0.05], zps=[7])
+    w = rng.integers(-128, 128, (3, channels, 200)).astype(np.int8)
+    y = g.convolution(x, g.dequantize(g.constant(w), scales=[0.01]), strides=[1], pads_begin=[1], pads_end=[1],
+                      dilations=[1], weights_format="XIO")
+    g.output(g.quantize(y, dtype="u8", scales=[0.07], zps=[128]))
+    feeds = random_inputs(g)
+    model = gq.compile(g, isa=level, strict=True)
+    assert np.array_equal(model(feeds), model.formula(feeds))
+
+
+def test_groups_of_whole_panels_transposed(level):
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=(1, 5, 8), dtype="u8"), scales=[0.05], zps=[7])
+    w = np.random.default_rng(0).integers(-128, 128, (2, 16, 8)).astype(np.int8)
+    y = g.conv_transpose(x, g.dequantize(g.constant(w), scales=[0.01]), strides=[2], pads_begin=[0], pads_end=[0],
+                         dilations=[1], groups=2, weights_format="XOI")
+    g.output(g.quantize(y, dtype="u8", scales=[0.07], zps=[128]))
+    feeds = random_inputs(g)
+    model = gq.compile(g, isa=level, strict=True)
+    assert np.array_equal(model(feeds), model.formula(feeds))
+
+
+def test_rooms_for_copies_are_as_many_as_threads():
+    """Of AMX: the blocks of a large image are many."""
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=(8, 56, 56, 64), dtype="u8"), scales=[0.05], zps=[7])
+    w = np.zeros((3, 3, 64, 128), np.int8)
+    y = g.convolution(x, g.dequantize(g.constant(w), scales=[0.01]), strides=[1, 1], pads_begin=[1, 1],
+                      pads_end=[1, 1], dilations=[1, 1])
+    g.output(g.quantize(y, dtype="u8", scales=[0.07], zps=[128]))
+    with isa.emulate("amx"):
+        sizes = [gq.compile(g, isa="amx", threads=n)._fixed.runner.arena_bytes for n in (1, 2)]
+    assert 0 < sizes[1] <= 2 * sizes[0] <= 2 << 20

@@ -159,3 +159,11 @@ def test_quantize_to_16_bits_equals_the_reference(level, dtype, scales):
     for name in got:
         assert got[name].dtype == want[name].dtype
         np.testing.assert_array_equal(got[name], want[name])
+
+
+@pytest.mark.parametrize("shape, axis", [((3, 0), 1), ((0, 3), 0)])
+def test_quantizes_of_nothing_along_an_empty_axis(level, shape, axis):
+    g = gq.Graph()
+    x = g.relu(g.input("x", shape=shape, dtype="f32"))
+    g.output(g.quantize(x, dtype="u8", qtype="per_channel", axis=axis, scales=[], zps=[]))
+    assert gq.compile(g, isa=level)(x=np.zeros(shape, np.float32)).shape == shape

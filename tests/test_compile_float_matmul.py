@@ -6,6 +6,7 @@ from float_arrays import float_array
 
 import graphq as gq
 from graphq.dtypes import f32
+from graphq.testing import random_inputs
 
 TOLERANCE = {"f32": 1e-5, "bf16": 2e-2, "f16": 2e-3}
 
@@ -114,3 +115,17 @@ def test_dequantized_operands_that_integers_refuse():
     g.output(g.matmul(x, g.dequantize(g.constant(np.ones((8, 3), np.int8)), scales=[0.5])), name="y")
     _, _, text = check(g, {"x": np.arange(32, dtype=np.uint8).reshape(4, 8)})
     assert "2 partitions (0 integer)" in text and "stand inside the sum" in text
+
+
+def test_a_quantize_of_quantized_numbers_divides(level):
+    """0.7 and 1 are in a ratio that makes ties, of which 1 / scale would decide another way."""
+    g = gq.Graph()
+    y = g.matmul(g.input("x", shape=(40, 20), dtype="f32"), g.constant(np.ones((20, 30), np.float32)))
+    s, r = 0.021, float(np.float32(0.7 * 0.021))
+    y = g.dequantize(g.quantize(y, dtype="u8", scales=[s], zps=[128]), scales=[s], zps=[128])
+    z = g.dequantize(g.input("z", shape=(40, 30), dtype="u8"), scales=[r], zps=[3])
+    g.output(g.quantize(g.add(y, z), dtype="u8", scales=[s], zps=[5]))
+    feeds = random_inputs(g)
+    feeds["x"] = (feeds["x"] / np.abs(feeds["x"]).max() / 8).astype(np.float32)
+    model = gq.compile(g, isa=level, strict=True)
+    assert np.count_nonzero(model(feeds) != gq.reference(g, feeds)) <= 1
