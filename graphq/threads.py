@@ -21,13 +21,14 @@ import numpy as np
 from graphq.errors import CompileError, KernelError
 
 _LAYERS = {"omp": "omppool", "workqueue": "workqueue"}
-SPIN = "5000"
-"""Turns that an idle thread of libgomp waits before it sleeps: 0.25 ms, longer than the serial steps of most models.
+SPIN = "20000"
+"""Turns that an idle thread of libgomp waits before it sleeps: 1 ms here, longer than the serial steps of most models.
 
 Its own 300,000 are 15 ms, in which a thread that waits for work takes its core from who has work: NumPy's BLAS in a
-Python step, or another process, which then keeps the core for some ms when the thread is needed. ResNet-50 with two
-threads on two cores, one of them busy with another process: 40 ms with 20,000 turns, 16 with 5,000, 12 with 2,000;
-alone 4.8 with each of these. A sentence encoder of 3.9 ms takes 4.4 with 2,000, a MobileNetV3 of 0.40 ms 0.54 with 500.
+Python step, or another process, which then keeps the core for some ms when the thread is needed. ResNet-50 on two
+cores, one of them busy with another process: 40 ms with 20,000 turns, 16 with 5,000; alone 4.8 with both. But where
+other engines' threads spin in the same process, between calls of a MobileNetV3 of 0.5 ms, a thread that has to be woken
+may come 4 ms late: with 20,000 turns none was seen to, with 5,000 in every third run.
 """
 
 
