@@ -173,3 +173,18 @@ def test_one_column_and_what_varies_by_its_rows(level, shape, operand):
     got, want = gq.compile(g, isa=level, strict=True)(feeds), gq.reference(g, feeds)
     assert np.array_equal(got["q"], want["q"])
     np.testing.assert_allclose(got["y"], want["y"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["u8", "s8"])
+def test_outputs_looked_up_in_a_table(level, dtype):
+    """Where tables lie in registers 64 are looked up together, and the last columns 16 at a time."""
+    rng = np.random.default_rng(0)
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=(45, 70), dtype="u8"), scales=[0.05], zps=[7])
+    y = g.matmul(x, g.dequantize(g.constant(rng.integers(-99, 100, (70, 150)).astype(np.int8)), scales=[0.01]))
+    y = g.hard_swish(g.dequantize(g.quantize(y, dtype=dtype, scales=[0.3], zps=[5]), scales=[0.3], zps=[5]))
+    g.output(g.quantize(y, dtype=dtype, scales=[0.25], zps=[-3 if dtype == "s8" else 9]))
+    feeds = random_inputs(g)
+    model = gq.compile(g, isa=level, strict=True)
+    got = model(feeds)
+    assert np.array_equal(got, model.formula(feeds)) and len(np.unique(got)) > 50
