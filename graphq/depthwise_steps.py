@@ -25,10 +25,10 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     source, value = node.inputs[c.a], node.inputs[c.b]
     assert source is not None
     factors = None if value is None or value.data is None else _factors(c, value.data)
-    how: dict[str, Any] = dict(stride=c.strides[-1], dilation=c.dilations[-1], transposed=c.filter.transposed)
-    tile = None if c.integer else depthwise_float.choose(c.filter.outputs, c.windows, lanes=b.level.lanes, **how)
-    layout = depthwise.choose(c.filter.outputs, c.windows, factors, b.level, **how)
-    weights = _weights(b, node, c, factors, tile or layout)
+    moves: dict[str, Any] = dict(stride=c.strides[-1], dilation=c.dilations[-1], transposed=c.filter.transposed)
+    how = depthwise.choose(c.filter.outputs, c.windows, factors, b.level, **moves) if c.integer else \
+        depthwise_float.choose(c.filter.outputs, c.windows, lanes=b.level.lanes, **moves)
+    weights = _weights(b, node, c, factors, how)
     places: list[tuple[Ref, Strides]] = []
     still = (0,) * (len(lowered.out) - 1)
     for s in lowered.sources:
@@ -41,21 +41,22 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
             places.append(place(b, node, s, lowered.out))
     space = factor(lowered.out, [strides for _, strides in places], keep=1)
     options: dict[str, Any] = dict(multiplier=c.filter.multiplier, threads=b.threads, cache=b.cache)
-    if tile is None:
-        step = depthwise.plan_depthwise(lowered.store, c.a_dtype, c.windows, layout, space.n, space.batch, space.m,
+    if isinstance(how, depthwise.Layout):
+        step = depthwise.plan_depthwise(lowered.store, c.a_dtype, c.windows, how, space.n, space.batch, space.m,
                                         b.level, **options)
         more = None
     else:
-        step = depthwise_float.plan_depthwise(lowered.store, c.a_dtype, c.windows, tile, space.n, space.batch, space.m,
+        step = depthwise_float.plan_depthwise(lowered.store, c.a_dtype, c.windows, how, space.n, space.batch, space.m,
                                               b.level, **options)
-        more = depthwise_float.table(c.windows, tile)
+        more = depthwise_float.table(c.windows, how)
     padding = np.broadcast_to((c.padding & 0xFF).astype(np.uint8), c.windows.pixel_bytes)
     block = c.windows.block(padding, more)
     header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(padding_block(b, node, c, block)),
               pixels.WEIGHTS: Ref(weights)}
     if lowered.literal is not None:
         spec = settle.spec(lowered.literal, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier)
-        header[pixels.SPEC], header[pixels.OFFSETS] = Ref(b.constant(spec)), Ref(b.constant(layout.offsets()))
+        assert isinstance(how, depthwise.Layout)
+        header[pixels.SPEC], header[pixels.OFFSETS] = Ref(b.constant(spec)), Ref(b.constant(how.offsets()))
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 

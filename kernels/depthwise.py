@@ -17,8 +17,7 @@ channels fewer than a chunk are read masked. At the scalar level a chunk is one 
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -62,8 +61,7 @@ _QUADS_BODY = """sums = word(frame, 10)
 PAIR, QUAD = 2, 4
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """How weights of ko x ki taps are packed, for vectors of `lanes` s32: in pairs of taps, or fours of a column.
 
     Fours of taps are for tiles of so many output `pixels` of a line, whose windows move by `stride`; 0: pairs.
@@ -255,9 +253,12 @@ def depthwise(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multi
     return multiply
 
 
-def settler(lanes: int, group: int) -> Any:
-    """Make the function that prepares the literal sum of a channel: the words of `settle.pixels_sum`."""
-    size, item = group * lanes if lanes > 1 else 1, 4 // group
+def settler(size: int, item: int, half: int) -> Any:
+    """Make the function that prepares the literal sum of a channel: the words of `settle.pixels_sum`.
+
+    Chunks have `size` channels and weights of `item` bytes; the lanes of a `half` where it has `Layout.order` of pairs,
+    else 0.
+    """
 
     @njit
     def settle(args: int, windows: int, image: int, outer: int, inner: int, addresses: int, words: int, channel: int,
@@ -266,8 +267,8 @@ def settler(lanes: int, group: int) -> Any:
         tap_addresses(windows, image, outer, inner, 0, taps, addresses)
         chunk = channel // size
         lane = channel - max(0, min(chunk * size, channels - size))
-        if group == PAIR and lanes > 1:
-            lane = lane % 16 // 8 * lanes + lane // 16 * 8 + lane % 8
+        if half:
+            lane = lane % 16 // 8 * half + lane // 16 * 8 + lane % 8
         store_s64(words + 8, taps)
         store_s64(words + 24, word(args, 11) + (channels + 15) // 16 * 64 + chunk * word(args, 12) + lane * 4)
         store_s64(words + 32, item)
@@ -301,7 +302,8 @@ def plan_depthwise(store: Store, dtype: str, windows: Windows, layout: Layout, c
         tile = load_tile(f"depthwise_{dtype}", (ko, ki), imports=_IMPORTS, setup=setup, room="ADDRESSES",
                          body=_BODY, cache=cache)
         cycles = 30 + chunks * (6 + 4 * taps)
-    settle = f"from graphq.kernels.depthwise import settler\nsettle = settler({layout.lanes}, {layout.group})\n"
+    half = 0 if layout.pixels or layout.lanes == 1 else layout.lanes
+    settle = f"from graphq.kernels.depthwise import settler\nsettle = settler({size}, {layout.item}, {half})\n"
     return plan_pixels(f"depthwise_{dtype}_{level.name}", store, tile, windows.image_bytes, windows.pixels, channels,
                        batch, m, level, cycles=cycles, whole=True, macs=batch * m * channels * taps, settle=settle,
                        chunk=layout.chunk_bytes, threads=threads, cache=cache)

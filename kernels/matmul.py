@@ -206,6 +206,7 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     depth = -(-row_bytes // 4) * 4 * taps if taps != 1 else row_bytes
     w_dtype = w_dtype or packed_dtype(a_dtype)
     if reading == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.includes("amx"):
+        # the copies of a single tile would not be in L2
         level = level_named("avx512_vnni")
     kernel = kernel or select("matmul", (a_dtype, w_dtype), m, n, depth, level, log, reading=reading)
     writer = _writer(kernel, store, batch * m * n, depth)

@@ -104,7 +104,7 @@ def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate
 def estimate_amx(kernel: Kernel, m: int, n: int, k: int) -> float:
     """Estimate cycles: 16 for 16 x 16 x 64 products, 8 to load a tile; tails of k are copied. From Intel's tables.
 
-    Fitted on Granite Rapids (MobileNetV2, PP-OCR): 250 for a tile's start, 8 for a vector of output, 5 where four are
+    Fitted on a Xeon (MobileNetV2, PP-OCR): 250 for a tile's start, 8 for a vector of output, 5 where four are
     packed.
     """
     rows, most = kernel.tile[0], kernel.tile[1] // PANEL

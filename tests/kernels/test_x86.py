@@ -72,20 +72,14 @@ def test_inline_assembly_compiles_in_another_process(lanes, monkeypatch):
 
 
 @pytest.mark.skipif(not WIDE, reason="needs AVX-512")
-@pytest.mark.parametrize("dtype, least, most", [("s8", -128, 127), ("u8", 0, 255)])
-def test_high_bytes(dtype, least, most):
-    """The upper halves of 64 numbers, saturated, in their order."""
+@pytest.mark.parametrize("call, dtype, meaning", [
+    ("high_bytes(b, parts, 's8')", np.int8, lambda x: np.clip(x >> 16, -128, 127)),
+    ("high_bytes(b, parts, 'u8')", np.uint8, lambda x: np.clip(x >> 16, 0, 255)),
+    ("low_bytes(b, parts)", np.uint8, lambda x: x & 0xFF)])
+def test_bytes_of_four_vectors(call, dtype, meaning):
+    """The upper halves of 64 numbers, saturated, or the low bytes, whatever is above them; in their order."""
     halves = np.array([-2**15, -129, -128, -127, -1, 0, 1, 126, 127, 128, 254, 255, 256, 2**15 - 1], np.int32)
     source = np.resize(halves, 64) * 65536 + np.random.default_rng(0).integers(0, 65536, 64)
     source = source.astype(np.int32)
-    target = np.zeros(64, np.int8 if dtype == "s8" else np.uint8)
-    got = ran(FOUR_VECTORS.format(call=f"high_bytes(b, parts, {dtype!r})"), source, target)
-    assert np.array_equal(got, np.clip(source >> 16, least, most))
-
-
-@pytest.mark.skipif(not WIDE, reason="needs AVX-512")
-def test_low_bytes():
-    """Of 64 numbers, whatever is above them, in their order."""
-    source = np.random.default_rng(0).integers(-2**31, 2**31, 64).astype(np.int32)
-    got = ran(FOUR_VECTORS.format(call="low_bytes(b, parts)"), source, np.zeros(64, np.uint8))
-    assert np.array_equal(got, source & 0xFF)
+    got = ran(FOUR_VECTORS.format(call=call), source, np.zeros(64, dtype))
+    assert np.array_equal(got, meaning(source))
