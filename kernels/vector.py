@@ -13,8 +13,9 @@ from llvmlite import ir
 
 from graphq.kernels import math  # generated modules name its definitions, too
 from graphq.kernels.expression import Expr, acc, load, lower, walk
-from graphq.kernels.intrinsics import F16, F32, I1, I8, I16, I32, I64, c64, declare, pointer, splat
+from graphq.kernels.intrinsics import F16, F32, I1, I8, I16, I32, c64, declare, pointer, splat
 from graphq.kernels.lookup import look_up
+from graphq.kernels.x86 import instruction, shuffle
 
 COMPUTE_IR = {"f32": F32, "s32": I32, "bool": I1}
 STORAGE_IR = {"f32": F32, "s32": I32, "s8": I8, "u8": I8, "s16": I16, "u16": I16, "bf16": I16, "f16": I16}
@@ -163,26 +164,29 @@ def narrow(builder: ir.IRBuilder, x: ir.Value, dtype: str, lanes: int) -> ir.Val
 
 
 def high_bytes(b: ir.IRBuilder, vectors: list[ir.Value], dtype: str) -> ir.Value:
-    """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, as one vector: AVX-512's packs."""
-    words, quads = [b.bitcast(x, vec(I16, 32)) for x in vectors], vec(I64, 8)
-    upper = ir.Constant(vec(I32, 32), list(range(1, 64, 2)))
-    pairs = [b.shuffle_vector(x, y, upper) for x, y in zip(words[::2], words[1::2], strict=True)]
-    name = f"llvm.x86.avx512.pack{'us' if dtype == 'u8' else 'ss'}wb.512"
-    packed = b.bitcast(b.call(declare(b, name, vec(I8, 64), [x.type for x in pairs]), pairs), quads)
-    order = ir.Constant(vec(I32, 8), [0, 2, 4, 6, 1, 3, 5, 7])  # 8 bytes of each pair in turn, as packs leave them
-    return b.bitcast(b.shuffle_vector(packed, packed, order), vec(I8, 64))
+    """Emit the upper halves of four vectors of 16 s32, saturated to s8 or u8, as one vector: by AVX-512's packs."""
+    halves = []
+    for x, y in zip(vectors[::2], vectors[1::2], strict=True):
+        # x >> 16 | y & ~0xFFFF, so that LLVM makes no vpermt2w of it: that is three operations, most on one port
+        args = [b.lshr(x, constant(I32, 16, 16)), y, constant(I32, -1 << 16, 16), I32(0b11111000)]
+        halves.append(b.bitcast(instruction(b, "avx512.pternlog.d.512", vec(I32, 16), args), vec(I16, 32)))
+    packed = instruction(b, f"avx512.pack{'us' if dtype == 'u8' else 'ss'}wb.512", vec(I8, 64), halves)
+    fours = [8 * (v // 2) + v % 2 + 2 * k for v in range(4) for k in range(4)]  # bytes of two vectors alternate
+    return _in_turn(b, shuffle(b, packed, packed, [16 * q + n for q in range(4) for n in fours]))
 
 
 def low_bytes(b: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
     """Emit the low bytes of four vectors of 16 s32 as one vector: by AVX-512's packs."""
-    def packed(name: str, kind: ir.Type, x: ir.Value, y: ir.Value) -> ir.Value:
-        return b.call(declare(b, f"llvm.x86.avx512.{name}.512", kind, [x.type, y.type]), [x, y])
-
     low = [b.and_(x, constant(I32, 0xFF, 16)) for x in vectors]
-    pairs = [packed("packusdw", vec(I16, 32), x, y) for x, y in zip(low[::2], low[1::2], strict=True)]
-    quads = b.bitcast(packed("packuswb", vec(I8, 64), *pairs), vec(I32, 16))
-    order = ir.Constant(vec(I32, 16), [4 * part + k for k in range(4) for part in range(4)])  # 4 bytes of each in turn
-    return b.bitcast(b.shuffle_vector(quads, quads, order), vec(I8, 64))
+    pairs = zip(low[::2], low[1::2], strict=True)
+    words = [instruction(b, "avx512.packusdw.512", vec(I16, 32), pair) for pair in pairs]
+    return _in_turn(b, instruction(b, "avx512.packuswb.512", vec(I8, 64), words))
+
+
+def _in_turn(b: ir.IRBuilder, bytes_: ir.Value) -> ir.Value:
+    """Emit the bytes of one vector after the other, of fours of each of four in turn."""
+    fours = b.bitcast(bytes_, vec(I32, 16))
+    return b.bitcast(shuffle(b, fours, fours, [4 * q + v for v in range(4) for q in range(4)]), vec(I8, 64))
 
 
 @dataclass(frozen=True)
