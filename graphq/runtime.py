@@ -20,9 +20,8 @@ import numpy as np
 from graphq.errors import CompileError
 from graphq.ir import TensorType
 from graphq.kernels import shell
+from graphq.kernels.memory import LINE, aligned_empty
 from graphq.threads import launch, parallel_region
-
-ALIGN = 64
 
 VIEWS = frozenset({"static_reshape"})
 """Operations whose result is their operand's memory under another shape: they take no step."""
@@ -106,7 +105,7 @@ def plan_arena(buffers: Sequence[Buffer], steps: Sequence[Step]) -> tuple[dict[i
     for b in sorted(life, key=lambda b: (-buffers[b].nbytes, b)):
         first, last = life[b]
         clashes = sorted((begin, end) for o, begin, end in placed if life[o][0] <= last and first <= life[o][1])
-        at, size = 0, -(-buffers[b].nbytes // ALIGN) * ALIGN
+        at, size = 0, -(-buffers[b].nbytes // LINE) * LINE
         for begin, end in clashes:
             if at + size <= begin:
                 break
@@ -138,12 +137,10 @@ class _Instance:
 
     def __init__(self, plan: Plan, offsets: Mapping[int, int], size: int, cache: bool, *, apart: bool = False) -> None:
         try:
-            self.room = np.empty(size + ALIGN, np.uint8)
+            self.arena = aligned_empty(size)
         except MemoryError:
             raise CompileError(f"the plan needs {size} bytes for what is between its inputs and outputs") from None
-        start = -self.room.ctypes.data % ALIGN
-        self.arena = self.room[start:start + size]
-        base = self.room.ctypes.data + start
+        base = self.arena.ctypes.data
         native = [s for s in plan.steps if isinstance(s, NativeStep)]
         self.reports = (ctypes.c_int64 * len(plan.errors))()
         self.words = np.zeros(max(1, sum(len(s.words) for s in native)), np.int64)

@@ -24,7 +24,7 @@ import numpy as np
 from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, intrinsic, splat, store_s64, word
 from graphq.kernels.isa import Level, is_emulated
 from graphq.kernels.jit import njit, types
-from graphq.kernels.pack import aligned_empty
+from graphq.kernels.memory import aligned_empty
 from graphq.kernels.pixels import CHANNELS, UNROLLED, load_tile, plan_pixels, unrolled
 from graphq.kernels.registry import Step
 from graphq.kernels.stores import Store

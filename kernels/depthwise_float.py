@@ -33,7 +33,7 @@ from graphq.kernels.float_sums import BLOCK
 from graphq.kernels.intrinsics import F32, I64, c64, intrinsic, splat
 from graphq.kernels.isa import Level
 from graphq.kernels.jit import types
-from graphq.kernels.pack import aligned_empty
+from graphq.kernels.memory import aligned_empty
 from graphq.kernels.registry import Step, threads_for
 from graphq.kernels.store_code import Epilogue
 from graphq.kernels.stores import Store, to_source

@@ -33,7 +33,8 @@ from graphq.kernels.intrinsics import (
 from graphq.kernels.jit import njit, types
 from graphq.kernels.matmul_tiles import tile_source
 from graphq.kernels.matmul_vector import Products, vnni, widened
-from graphq.kernels.pack import LINE, PANEL, panel_count
+from graphq.kernels.memory import LINE
+from graphq.kernels.pack import PANEL, panel_count
 from graphq.kernels.pack_4bit import GROUP, GROUPS, LINES, ZERO_POINTS
 from graphq.kernels.registry import Kernel, register_kernel
 from graphq.kernels.tile_frame import Frame, clamped, frame_signature

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from functools import partial
 
 from graphq.kernels.expression import STORAGE
+from graphq.kernels.memory import LINE
 from graphq.kernels.outputs import packs
-from graphq.kernels.pack import LINE, PANEL, panel_count
+from graphq.kernels.pack import PANEL, panel_count
 from graphq.kernels.registry import Kernel, Reading, register_kernel
 from graphq.kernels.store_code import PACKED
 from graphq.kernels.stores import Store, to_source

@@ -14,7 +14,8 @@ from llvmlite import ir
 
 from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, splat
 from graphq.kernels.jit import intrinsic
-from graphq.kernels.pack import LINE, PANEL
+from graphq.kernels.memory import LINE
+from graphq.kernels.pack import PANEL
 from graphq.kernels.store_code import Epilogue
 from graphq.kernels.stores import Store
 from graphq.kernels.tile_frame import (

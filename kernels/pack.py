@@ -20,11 +20,12 @@ from graphq.errors import KernelError
 from graphq.kernels.expression import STORAGE
 from graphq.kernels.intrinsics import I8, c64, intrinsic, load_s32, load_u8, splat, store_s32, store_u8, word
 from graphq.kernels.jit import njit, types
+from graphq.kernels.memory import LINE, aligned_empty
 from graphq.kernels.registry import Step, plan_rows
 from graphq.kernels.rows import byte_sums, offset
 from graphq.kernels.x86 import S32X16, Loop, at, filled, interleave, load, store, vector
 
-PANEL, LINE = 16, 64
+PANEL = 16
 SLACK = 15 * LINE
 
 
@@ -41,13 +42,6 @@ def group_count(k: int, itemsize: int = 1) -> int:
 def packed_bytes(k: int, n: int, itemsize: int = 1) -> int:
     """Bytes of a packed (k, n) matrix; a multiple of 64, to be placed at a multiple of 64."""
     return panel_count(n) * LINE * (1 + group_count(k, itemsize)) + SLACK
-
-
-def aligned_empty(nbytes: int) -> np.ndarray:
-    """Allot `nbytes` of u8, starting at a multiple of 64."""
-    room = np.empty(nbytes + LINE, np.uint8)
-    start = -room.ctypes.data % LINE
-    return room[start:start + nbytes]
 
 
 def pack(w: np.ndarray) -> np.ndarray:

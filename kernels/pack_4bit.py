@@ -16,7 +16,8 @@ from __future__ import annotations
 import numpy as np
 
 from graphq.errors import KernelError
-from graphq.kernels.pack import LINE, PANEL, aligned_empty, panel_count
+from graphq.kernels.memory import LINE, aligned_empty
+from graphq.kernels.pack import PANEL, panel_count
 
 GROUP, GROUPS, PANEL_BYTES, ZERO_POINTS, LINES = range(5)
 """Words of a descriptor."""
