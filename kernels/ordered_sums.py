@@ -2,7 +2,8 @@
 
 An order is its number in ORDERS. A sum is `begin`, `take` for each piece, and `end`; between them it is three numbers,
 the total, the chain under way, and what is left of that or how many products there were; and of eight sums side by side
-their memory, `lanes`. A chain waits for its last product, 4 cycles a k; so four chains of a piece are summed at a time.
+their memory, `lanes`. A chain waits for its last product, 4 cycles a k; so eight chains are summed at a time, of which
+the last one may be shorter.
 """
 from __future__ import annotations
 
@@ -11,10 +12,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from graphq.kernels.intrinsics import F32, I32, I64, intrinsic, store_s32, store_s64
+from graphq.kernels.intrinsics import F32, I32, I64, c64, declare, intrinsic, store_s32, store_s64
 from graphq.kernels.jit import njit, types
 from graphq.kernels.literal import ORDERS
-from graphq.kernels.x86 import load
+from graphq.kernels.transpose import columns_of
+from graphq.kernels.x86 import Loop, load, smaller, store, vector
 
 CHAINS, QUADS, OCTETS, TAPS = range(len(ORDERS))
 
@@ -60,42 +62,58 @@ def load_f32(_typing: Any, address: Any) -> Any:
     return types.float32(types.intp), codegen
 
 
-@njit
-def _product(chain: Any, xs: int, ws: int, k: int) -> Any:
-    return fma(load_f32(xs + 4 * k), load_f32(ws + 4 * k), chain)
+@intrinsic
+def eight_chains(_typing: Any, count: Any, apart: Any, chains: Any, xs: Any, ws: Any, lanes: Any) -> Any:
+    """Take `count` products, a multiple of four, of each of eight chains into their sums in `lanes`.
+
+    As many as there are `chains`, 8 at the most, begin `apart` products one after another; the others repeat the last.
+    """
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        count, apart, chains, xs, ws, lanes = args
+        starts = [b.mul(smaller(b, c64(n), b.sub(chains, c64(1))), b.shl(apart, c64(2))) for n in range(8)]
+        kind = vector(F32, 8)
+
+        def factors(address: Any) -> list[Any]:
+            """The next four factors of each chain."""
+            return columns_of(b, [load(b, b.add(address, start), vector(F32, 4)) for start in starts])
+
+        with Loop(b, b.lshr(count, c64(2)), [load(b, lanes, kind)]) as loop:
+            place, (sums,) = b.shl(loop.k, c64(4)), loop.values
+            for x, w in zip(factors(b.add(xs, place)), factors(b.add(ws, place)), strict=True):
+                sums = b.call(declare(b, "llvm.fma.v8f32", kind, [kind] * 3), [x, w, sums])
+            loop.update([sums])
+        store(b, loop.values[0], lanes)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 6), codegen
 
 
 @njit
-def _chains(block: int, count: int, xs: int, ws: int, total: Any, chain: Any, left: int) -> Any:
+def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: Any, chain: Any, left: int) -> Any:
     """Take a piece into chains of `block` products; the total, the last chain, and what is left of it."""
-    k, zero = 0, np.float32(0)
+    k = 0
     while k < count:
-        if left == block and k + 2 * block <= count:
-            second, third, fourth = zero, zero, zero
-            if k + 4 * block <= count:
-                for first in range(k, k + block):
-                    chain = _product(chain, xs, ws, first)
-                    second = _product(second, xs, ws, first + block)
-                    third = _product(third, xs, ws, first + 2 * block)
-                    fourth = _product(fourth, xs, ws, first + 3 * block)
-                total = (((total + chain) + second) + third) + fourth
-                k += 4 * block
-            else:
-                for first in range(k, k + block):
-                    chain = _product(chain, xs, ws, first)
-                    second = _product(second, xs, ws, first + block)
-                total = (total + chain) + second
-                k += 2 * block
-            chain = zero
+        if left == block and k + block <= count:
+            whole = min(8, (count - k) // block)
+            rest = count - k - whole * block & -4 if whole < 8 else 0  # of a shorter chain beside them
+            clear(lanes)
+            eight_chains(rest, block, whole + 1, xs + 4 * k, ws + 4 * k, lanes)
+            chain = load_f32(lanes + 4 * whole) if rest else np.float32(0)
+            eight_chains(block - rest, block, whole, xs + 4 * (k + rest), ws + 4 * (k + rest), lanes)
+            for one in range(whole):
+                total += load_f32(lanes + 4 * one)
+            k += whole * block + rest
+            left -= rest
         else:
             some = min(left, count - k)
             for one in range(k, k + some):
-                chain = _product(chain, xs, ws, one)
+                chain = fma(load_f32(xs + 4 * one), load_f32(ws + 4 * one), chain)
             k += some
             left -= some
             if left == 0:
                 total += chain
-                chain, left = zero, block
+                chain, left = np.float32(0), block
     return total, chain, left
 
 
@@ -128,7 +146,7 @@ def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total
         return _quads(count, xs, ws, total, chain, left)
     if order == OCTETS:
         return total, chain, _octets(count, xs, ws, lanes, left)
-    return _chains(block, count, xs, ws, total, chain, left)
+    return _chains(block, count, xs, ws, lanes, total, chain, left)
 
 
 @njit

@@ -41,6 +41,11 @@ def transpose_tiles(b: Any, rows: list[Any]) -> list[Any]:
     return rows
 
 
+def columns_of(b: Any, rows: Sequence[Any]) -> list[Any]:
+    """Emit the four columns of eight rows of four lanes."""
+    return transpose_tiles(b, [shuffle(b, rows[n], rows[n + 4], range(8)) for n in range(4)])
+
+
 def gathered(b: Any, vectors: Sequence[Any], places: Sequence[tuple[int, int]]) -> Any:
     """Emit one vector of lanes `places` (vector, lane), by a shuffle for each vector after the first."""
     n = vectors[0].type.count

@@ -62,10 +62,11 @@ MATMULS = {
     "rows": dict(m=13, k=300, n=70), "few columns": dict(m=9, k=700, n=20), "one row": dict(m=1, k=133, n=37),
     "one row, transposed": dict(m=1, k=133, n=37, transposed=True), "one column": dict(m=35, k=140, n=1),
     "s8 and u8": dict(m=20, k=61, n=33, x="s8", w="u8"), "bias": dict(m=7, k=390, n=130, bias=True),
-    "batch": dict(m=5, k=40, n=19, batch=(3,)),
+    "batch": dict(m=5, k=40, n=19, batch=(3,)), "several pieces": dict(m=3, k=8311, n=18),
 }
 CONVOLUTIONS = {
     "3x3": dict(size=(9, 7), channels=20, outputs=35, kernel=(3, 3)),
+    "5x5": dict(size=(5, 6), channels=50, outputs=17, kernel=(5, 5), pads=2),
     "1x1": dict(size=(6, 9), channels=70, outputs=18, kernel=(1, 1), pads=0, strides=(2, 1), x="s8"),
     "stem": dict(size=(15, 13), channels=3, outputs=17, kernel=(5, 5), pads=2, strides=(2, 2)),
     "groups": dict(size=(7, 7), channels=12, outputs=24, kernel=(3, 3), groups=4),
