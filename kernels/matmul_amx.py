@@ -138,6 +138,7 @@ class _Pixels:
         self.taps = b.mul(self.window.outer, self.window.inner)
         self.whole, self.tail = b.ashr(f.k, c64(6)), b.and_(f.k, c64(63))
         self.short = b.icmp_signed("<", f.k, c64(64))
+        self.pixel = load(b, at(b, f.stride, load(b, at(b, f.stride, 8 * MORE), I64, 8)), I64, 8)
         tap = b.and_(at(b, f.k, 3), c64(-4))
         self.tap_panel, self.panel = b.shl(tap, c64(4)), b.shl(b.mul(tap, self.taps), c64(4))
         self.tap_bytes = b.select(self.short, tap, b.and_(at(b, f.k, 63), c64(-64)))
@@ -151,10 +152,10 @@ class _Pixels:
         self.copies = load(b, at(b, f.address, 8 * COPIES_AT), I64, 8)
 
     def _run(self, tap: Any, r: Any) -> tuple[Any, Any]:
-        """Where the pixels of tile `r` of rows start at a tap, and whether whole steps are loaded from there."""
+        """Where the pixels of tile `r` of rows start at a tap, and whether they lie evenly."""
         b = self.b
         run = load(b, at(b, self.f.runs, b.mul(b.add(b.mul(self.taps, r), tap), c64(8))), I64, 8)
-        return run, b.and_(b.not_(self.short), b.icmp_signed(">=", run, c64(0)))
+        return run, b.icmp_signed(">=", run, c64(0))
 
     def copy(self) -> None:
         """Emit the copies of short taps; those of others are made as they are needed."""
@@ -163,14 +164,29 @@ class _Pixels:
             with Loop(b, f.rows) as row:  # what lies behind the last tap
                 end = at(b, self.copies, b.mul(row.k, self.line), b.shl(self.all_steps, c64(6)))
                 store(b, filled(LINE, 0), at(b, end, -64))
-            with Loop(b, window.outer) as outer, Loop(b, window.inner) as inner:
+            with Loop(b, window.outer) as outer, Loop(b, window.inner) as inner, Loop(b, c64(ROWS // 16)) as part:
                 tap = b.add(b.mul(outer.k, window.inner), inner.k)
-                target = at(b, self.copies, b.mul(tap, self.tap_bytes))
-                for source, row in self._rows(outer.k, inner.k, c64(0), f.rows, target, self.line):
-                    with Loop(b, b.ashr(f.k, c64(5)), [source, row]) as half:  # stores of 64 bytes would cross lines
-                        store(b, load(b, half.values[0], HALF), half.values[1])
-                        half.update([at(b, x, 32) for x in half.values])
-                    store(b, load_bytes(b, half.values[0], b.and_(f.k, c64(31)), 32), half.values[1])
+                first = b.shl(part.k, c64(4))
+                target = at(b, self.copies, b.mul(tap, self.tap_bytes), b.mul(first, self.line))
+                count = smaller(b, b.sub(f.rows, first), c64(16))
+                with b.if_then(b.icmp_signed(">", count, c64(0))):
+                    run, is_even = self._run(tap, part.k)
+                    with b.if_else(is_even) as (even, uneven):
+                        with even, Loop(b, count, [at(b, f.a, run), target]) as row:
+                            source, place = row.values
+                            self._copy_short(source, place)
+                            row.update([opaque(b, at(b, source, self.pixel)), opaque(b, at(b, place, self.line))])
+                        with uneven:
+                            for source, place in self._rows(outer.k, inner.k, first, count, target, self.line):
+                                self._copy_short(source, place)
+
+    def _copy_short(self, source: Any, target: Any) -> None:
+        """Emit the copy of a tap of less than 64 bytes; 32 bytes at a time, as stores of 64 would cross lines."""
+        b, k = self.b, self.f.k
+        with Loop(b, b.ashr(k, c64(5)), [source, target]) as half:
+            store(b, load(b, half.values[0], HALF), half.values[1])
+            half.update([at(b, x, 32) for x in half.values])
+        store(b, load_bytes(b, half.values[0], b.and_(k, c64(31)), 32), half.values[1])
 
     def _rows(self, outer: Any, inner: Any, first: Any, count: Any, target: Any, apart: Any
               ) -> Iterator[tuple[Any, Any]]:
@@ -204,10 +220,10 @@ class _Pixels:
         b, f, window = self.b, self.f, self.window
         once = b.select(self.short, c64(1), window.outer), b.select(self.short, c64(1), window.inner)
         steps = b.select(self.short, self.all_steps, b.ashr(self.tap_bytes, c64(6)))
-        apart = load(b, at(b, f.stride, load(b, at(b, f.stride, 8 * MORE), I64, 8)), I64, 8)
         with Loop(b, once[0]) as outer, Loop(b, once[1]) as inner:
             tap = b.add(b.mul(outer.k, window.inner), inner.k)
             runs = [self._run(tap, c64(r)) for r in range(used)]
+            runs = [(run, b.and_(even, b.not_(self.short))) for run, even in runs]
             place = at(b, self.copies, b.mul(tap, self.apart))
             copied = [at(b, place, b.mul(self.line, c64(16 * r))) for r in range(used)]
             if first:
@@ -219,7 +235,7 @@ class _Pixels:
                 even = [b.and_(x, b.icmp_signed("<", loop.k, self.whole)) for _, x in runs]
                 rows = [at(b, b.select(x, at(b, f.a, run), copy), done)
                         for x, (run, _), copy in zip(even, runs, copied, strict=True)]
-                yield (rows, [b.select(x, apart, self.line) for x in even],
+                yield (rows, [b.select(x, self.pixel, self.line) for x in even],
                        at(b, b.mul(tap, self.tap_panel), b.shl(done, c64(4))), b.add(b.mul(tap, steps), loop.k))
 
 
