@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, store_s64, word
+from graphq.kernels.intrinsics import I8, I16, I32, I64, c64, load_s64, store_s64, word
 from graphq.kernels.jit import njit, types
 from graphq.kernels.windows import EVEN_PAD, KI, KO, PAD_ROW
 from graphq.kernels.x86 import at, interleave, load, load_bytes, smaller, vector
@@ -146,11 +146,16 @@ def place_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: in
     run = line * ((m + RUN - 1) // RUN) + i // RUN
     store_s64(frame + 8 * (ROWS_AT - 1), windows + word(windows, 7) + 8 + run * outer_taps * inner_taps * 8)
     y, x = (line * m + i) // width, (line * m + i) % width
-    for r in range(step):
-        store_s64(frame + 8 * ROWS_AT + 16 * r, outer + 8 * y * outer_taps)
-        store_s64(frame + 8 * ROWS_AT + 8 + 16 * r, inner + 8 * x * inner_taps)
-        if r < rows - 1:
-            x += 1
-            if x == width:
-                x = 0
-                y += 1
+    place, last = frame + 8 * ROWS_AT, frame + 8 * ROWS_AT + 16 * (rows - 1)
+    while place <= last:
+        end = min(place + 16 * (width - x), last + 16)
+        of_line, of_pixel = outer + 8 * y * outer_taps, inner + 8 * x * inner_taps
+        while place < end:
+            store_s64(place, of_line)
+            store_s64(place + 8, of_pixel)
+            of_pixel += 8 * inner_taps
+            place += 16
+        y, x = y + 1, 0
+    for more in range(rows, step):
+        store_s64(frame + 8 * ROWS_AT + 16 * more, load_s64(last))
+        store_s64(frame + 8 * ROWS_AT + 16 * more + 8, load_s64(last + 8))
