@@ -15,6 +15,7 @@ from graphq.kernels.intrinsics import (
     I32,
     I64,
     c64,
+    counted,
     intrinsic,
     load_s8,
     load_s32,
@@ -28,7 +29,7 @@ from graphq.kernels.jit import njit, types
 from graphq.kernels.ordered_sums import f32_of
 from graphq.kernels.transpose import columns_of
 from graphq.kernels.windows import MOST_TAPS
-from graphq.kernels.x86 import Loop, at, filled, load, shuffle, store, vector
+from graphq.kernels.x86 import at, filled, load, shuffle, store, vector
 
 PIECE = 4 * MOST_TAPS
 """Products of a piece at the most, four channels at the least."""
@@ -94,8 +95,8 @@ def factors_of(_typing: Any, numbers: Any, count: Any, flip: Any, zp: Any, scale
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         numbers, count, flip, zp, scale = args
-        with Loop(b, b.lshr(b.add(count, c64(7)), c64(3))) as loop:
-            place = b.add(numbers, b.shl(loop.k, c64(5)))
+        with counted(b, c64(0), count, 8, unroll=False) as k:
+            place = b.add(numbers, b.shl(k, c64(2)))
             q = b.xor(load(b, place, vector(I32, 8)), splat(b, b.trunc(flip, I32), 8))
             _store_factors(b, q, zp, scale, place)
         return context.get_dummy_value()
