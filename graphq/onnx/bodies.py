@@ -33,14 +33,14 @@ def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix:
         return None
     given = {a.name: a for a in (*(a.default_value for a in schema.attributes.values()), *node.attribute) if a.name}
     for inner in function.node:
-        _name_within(inner, prefix)
+        name_within(inner, prefix)
         _fill(inner, given)
     for names in (function.input, function.output):
         names[:] = [prefix + name for name in names]
     return function
 
 
-def _name_within(node: NodeProto, prefix: str) -> None:
+def name_within(node: NodeProto, prefix: str) -> None:
     """Begin all names with the prefix, those of the node's own graphs too."""
     for names in (node.input, node.output):
         names[:] = [prefix + name if name else "" for name in names]
@@ -50,7 +50,7 @@ def _name_within(node: NodeProto, prefix: str) -> None:
             for named in (*graph.input, *graph.output, *graph.initializer):
                 named.name = prefix + named.name
             for inner in graph.node:
-                _name_within(inner, prefix)
+                name_within(inner, prefix)
 
 
 def _fill(node: NodeProto, given: dict[str, AttributeProto]) -> None:

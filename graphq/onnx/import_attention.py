@@ -1,28 +1,11 @@
 """com.microsoft's operators that are, but for the order of their operands, ONNX's Attention and RotaryEmbedding."""
 from __future__ import annotations
 
-from typing import Any
-
-from onnx import helper
-
 from graphq.errors import GraphError
 from graphq.ir import Value
+from graphq.onnx.composed import standard
 from graphq.onnx.import_transformer import masked
-from graphq.onnx.importer import MICROSOFT, Call, Outputs, Scope, import_node, imports
-
-OPSET = 23
-"""The first operator set of ONNX that has them."""
-
-
-def standard(c: Call, op_type: str, inputs: list[Value | None], outputs: int, **attrs: Any) -> list[Value]:
-    """The outputs of ONNX's operator."""
-    prefix = f"{c.node.name or next(filter(None, c.node.output))}/{op_type}"
-    scope = Scope({**c.scope.opsets, "": OPSET}, folder=c.scope.folder)
-    scope.values.update({f"{prefix}/in{k}": v for k, v in enumerate(inputs) if v is not None})
-    names = [f"{prefix}/in{k}" if v is not None else "" for k, v in enumerate(inputs)]
-    node = helper.make_node(op_type, names, [f"{prefix}/{k}" for k in range(outputs)], name=prefix, **attrs)
-    import_node(c.graph, node, scope)
-    return [scope.values[name] for name in node.output]
+from graphq.onnx.importer import MICROSOFT, Call, Outputs, imports
 
 
 @imports("MultiHeadAttention", domain=MICROSOFT)

@@ -15,14 +15,13 @@ def matmul(c: Call) -> Outputs:
 @imports("Gemm")
 def gemm(c: Call) -> Outputs:
     """`alpha * A' @ B' + beta * C`."""
-    return product(c, bool(c.attr("transA", 0)), bool(c.attr("transB", 0)), c.attr("alpha", 1.0), c.optional(2),
-                   c.attr("beta", 1.0))
+    return product(c, c.input(0), c.input(1), c.optional(2), beta=c.attr("beta", 1.0))
 
 
-def product(c: Call, transpose_a: bool, transpose_b: bool, alpha: float, bias: Value | None, beta: float) -> Value:
-    """`alpha * A' @ B' + beta * bias`; factors of 1 take no operation."""
-    g = c.graph
-    y = g.matmul(c.input(0), c.input(1), transpose_a=transpose_a, transpose_b=transpose_b)
+def product(c: Call, a: Value, b: Value, bias: Value | None = None, *, beta: float = 1.0) -> Value:
+    """`alpha * A' @ B' + beta * bias`, as the node's transA, transB and alpha say; factors of 1 take no operation."""
+    g, alpha = c.graph, c.attr("alpha", 1.0)
+    y = g.matmul(a, b, transpose_a=bool(c.attr("transA", 0)), transpose_b=bool(c.attr("transB", 0)))
     if alpha != 1:
         y = g.multiply(y, one(y, alpha))
     if bias is None or beta == 0:

@@ -1,26 +1,15 @@
 """com.microsoft's float operators of transformers, as ONNX Runtime's documentation (ContribOperators.md) has them."""
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from onnx import helper
 
 from graphq.dtypes import f32, s32
 from graphq.errors import GraphError
 from graphq.ir import Value
+from graphq.onnx.composed import standard, written
 from graphq.onnx.import_eltwise import one
-from graphq.onnx.import_matmul import product
 from graphq.onnx.import_quant import dequantized, parameters
-from graphq.onnx.importer import MICROSOFT, Call, Outputs, import_node, imports
-
-
-@imports("FusedMatMul", domain=MICROSOFT)
-def fused_matmul(c: Call) -> Outputs:
-    """`alpha * A' @ B'`, without transposed batches."""
-    if c.attr("transBatchA", 0) or c.attr("transBatchB", 0):
-        return None
-    return product(c, bool(c.attr("transA", 0)), bool(c.attr("transB", 0)), c.attr("alpha", 1.0), None, 1.0)
+from graphq.onnx.importer import MICROSOFT, Call, Outputs, imports
 
 
 @imports("Gelu", "BiasGelu", "FastGelu", domain=MICROSOFT)
@@ -64,9 +53,13 @@ def embed_layer_normalization(c: Call) -> Outputs:
     g, ids, segments = c.graph, c.input(0), c.optional(1)
     positions = c.optional(8)
     if positions is None:
-        positions = _derived(c, "positions", [
-            ("Shape", ["ids"], {"start": 1}), ("Squeeze", [0], {}), ("Range", ["zero", 1, "one"], {})],
-            {"ids": ids, "zero": g.constant(np.asarray(0, np.int64)), "one": g.constant(np.asarray(1, np.int64))})
+        positions, = written(c, """(ids) => (positions) {
+            zero = Constant<value_int = 0>()
+            one = Constant<value_int = 1>()
+            count = Shape<start = 1>(ids)
+            length = Squeeze(count)
+            positions = Range(zero, length, one)
+        }""", ids=ids)
     total = g.add(g.gather(c.input(2), ids), g.gather(c.input(3), positions))
     if segments is not None:
         total = g.add(total, g.gather(c.input(4), segments))
@@ -75,24 +68,14 @@ def embed_layer_normalization(c: Call) -> Outputs:
     if c.outputs == 1:
         return y
     if mask is None:
-        lengths = _derived(c, "lengths", [("Shape", ["ids"], {"end": 1}), ("Expand", ["zero", 0], {})],
-                           {"ids": ids, "zero": g.constant(np.zeros(1, np.int32))})
+        lengths, = written(c, """(ids) => (lengths) {
+            zero = Constant<value = int32[1] {0}>()
+            batch = Shape<end = 1>(ids)
+            lengths = Expand(zero, batch)
+        }""", ids=ids)
     else:
-        lengths = _derived(c, "lengths", [("ReduceSum", ["mask", "axis"], {"keepdims": 0})],
-                           {"mask": mask, "axis": g.constant(np.asarray([1], np.int64))})
+        lengths, = standard(c, "ReduceSum", [mask, g.constant(np.asarray([1]))], keepdims=0)
     return [y, lengths, total][:c.outputs]
-
-
-def _derived(c: Call, what: str, steps: list[tuple[str, list[str | int], dict[str, Any]]],
-             values: dict[str, Value]) -> Value:
-    """The last of some ONNX nodes: `steps` of operator, inputs (names of `values`, numbers of steps) and attributes."""
-    scope = c.scope.inner()
-    prefix = f"{c.node.name or c.node.output[0]}/{what}"
-    scope.values.update({f"{prefix}/{name}": v for name, v in values.items()})
-    for k, (op, inputs, attrs) in enumerate(steps):
-        node = helper.make_node(op, [f"{prefix}/{name}" for name in inputs], [f"{prefix}/{k}"], **attrs)
-        import_node(c.graph, node, scope)
-    return scope.values[f"{prefix}/{len(steps) - 1}"]
 
 
 @imports("Attention", domain=MICROSOFT)
@@ -145,6 +128,5 @@ def masked(c: Call, mask: Value) -> Value:
     if mask.shape is None or len(mask.shape) != 2 or mask.dtype != s32:
         raise GraphError(f"a mask must be s32[batch,length], got {mask.type}")
     g = c.graph
-    kept = g.cast(_derived(c, "mask", [("Unsqueeze", ["mask", "axes"], {})], {
-        "mask": mask, "axes": g.constant(np.asarray([1, 2], np.int64))}), dtype=f32)
+    kept = g.cast(*standard(c, "Unsqueeze", [mask, g.constant(np.asarray([1, 2]))]), dtype=f32)
     return g.multiply(g.subtract(np.float32(1), kept), np.float32(c.attr("mask_filter_value", -10000.0)))

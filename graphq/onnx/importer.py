@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
-from onnx import GraphProto, NodeProto, TensorProto, helper
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, helper
 
 from graphq.constants import computed
 from graphq.errors import GraphError
@@ -244,12 +244,17 @@ def _expanded(c: Call) -> Outputs:
     body = body_of(c.node, c.scope.opsets[domain], c.inputs, prefix)
     if body is None:
         raise GraphError("graphq has no operation for it")
-    values = {name: v for name, v in zip(body.input, c.inputs, strict=False) if v is not None}
+    return by_function(c, body, c.inputs, c.outputs)
+
+
+def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], outputs: int) -> list[Value]:
+    """The first outputs of a function's body."""
+    values = {name: v for name, v in zip(body.input, inputs, strict=False) if v is not None}
     opsets = {**c.scope.opsets, **{i.domain: i.version for i in body.opset_import}}
     inner = Scope(opsets, values, c.scope.folder)
     for node in body.node:
         import_node(c.graph, node, inner)
-    return [inner.values[name] for name in body.output[:c.outputs]]
+    return [inner.values[name] for name in body.output[:outputs]]
 
 
 def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:

@@ -1,10 +1,8 @@
 """com.microsoft's operators against ONNX Runtime, op by op and compiled; models of one node."""
 import ml_dtypes
 import numpy as np
-import onnx
-import onnxruntime as ort
 import pytest
-from onnx import helper, numpy_helper
+from onnx_node import assert_near, by_graphq, by_onnx_runtime, node_model
 
 import graphq as gq
 
@@ -102,46 +100,17 @@ CASES = {
     "QAttention": ([("x", u8(2, 5, 8)), ("W", s8(8, 24)), ("D", floats(24)), ("XS", S(0.02)), ("WS", S(0.01)),
                     ("mask", MASK), ("XZ", Z(120)), ("WZ", np.int8(0))], {"num_heads": 2}, 0),
 }
-TWO = {"EmbedLayerNormalization"}
-THREE = {"MultiHeadAttention past"}
-
-
-def single(name, inputs, attrs, results=None, open_shapes=False):
-    op = name.split()[0]
-    constants = [numpy_helper.from_array(np.asarray(x), n) for n, x in inputs if n.isupper()]
-    given = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype),
-                                           [f"{n}{k}" for k in range(x.ndim)] if open_shapes else x.shape)
-             for n, x in inputs if n and not n.isupper()]
-    outputs = ["o", "p"] if op in TWO else ["o", "k_past", "v_past"] if name in THREE else ["o"]
-    node = helper.make_node(op, [n for n, _ in inputs], outputs, domain="com.microsoft", **attrs)
-    typed = [onnx.ValueInfoProto(name=n) for n in outputs] if results is None else \
-        [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), [f"{n}{k}" for k in range(x.ndim)])
-         for n, x in zip(outputs, results, strict=True)]
-    graph = helper.make_graph([node], "net", given, typed, constants)
-    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17),
-                                                                 helper.make_opsetid("com.microsoft", 1)])
+OUTPUTS = {"EmbedLayerNormalization": 2, "MultiHeadAttention past": 3}
 
 
 @pytest.mark.parametrize("open_shapes", [False, True], ids=["fixed", "open"])
 @pytest.mark.parametrize("name", CASES)
 def test_operator(name, open_shapes):
     inputs, attrs, steps = CASES[name]
-    model = single(name, inputs, attrs)
-    feeds = {n: np.asarray(x) for n, x in inputs if n and not n.isupper()}
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    want = session.run(None, feeds)
-    g = gq.load_onnx(single(name, inputs, attrs, want, open_shapes))
-    for out in (gq.reference(g, feeds), gq.compile(g, threads=1)(feeds)):
-        outs = list(out.values()) if isinstance(out, dict) else [out]
-        for got, w in zip(outs, want, strict=True):
-            assert got.dtype == w.dtype and got.shape == w.shape
-            if got.dtype.kind in "iu":
-                difference = np.abs(got.astype(int) - w.astype(int))
-                assert difference.max() <= steps and (difference > 0).mean() <= 0.1
-            else:
-                np.testing.assert_allclose(got, w, rtol=1e-4, atol=2e-4)
+    m = node_model(name.split()[0], inputs, attrs, OUTPUTS.get(name, 1), open_shapes=open_shapes)
+    want = by_onnx_runtime(m, inputs)
+    for got in by_graphq(m, inputs):
+        assert_near(got, want, tolerance=2e-4, steps=steps, rare=0.1)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
@@ -155,9 +124,8 @@ def test_sums_and_products_of_commensurate_scales_fall_as_onnx_runtime_has_them(
                 strict=True)
     constants = list(names)
     inputs = [("a", a), *constants[:2], ("b", b), *constants[2:]]
-    m = single(op, inputs, {})
-    session = ort.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
-    want = session.run(None, {"a": a, "b": b})[0]
+    m = node_model(op, inputs)
+    want, = by_onnx_runtime(m, inputs)
     g = gq.load_onnx(m)
     for got in (gq.reference(g, a=a, b=b), gq.compile(g, strict=True)(a=a, b=b)):
         assert (got != want).mean() < 1e-3  # ONNX Runtime's sums are fused, ours are not
