@@ -11,6 +11,7 @@ saves an operation each for scales and zero points; the integers of a quantize b
 
 What is stored is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Saturated values may be
 near a tie; but where the least number stands for all below it, as after a ReLU, u is at least a quarter more than that.
+Of two bytes constants are sought with which u decides all ties as y does (`two_bytes`): they are not near then.
 Beyond 2**15, and for NaN, x86 rounds to -2**31, whose fraction 0 is near. The integers of a quantize that is not stored
 are used as floats: u - lo + 256, saturated to [256.25, 511.75], is floor(u - lo + 256), and has 15 bits of fraction.
 """
@@ -24,11 +25,10 @@ import numpy as np
 from graphq.kernels import math
 from graphq.kernels.expression import BYTES, Expr, const, maximum, op, walk
 from graphq.kernels.stores import Pairs
+from graphq.kernels.two_bytes import ONE, Byte, constants
 
 STEP = 2.0**-15
 """The last bit of f32 from 256 to 512."""
-ONE = 2.0**16
-"""What stands for 1 where u is an s32."""
 UNIT = 2.0**-24
 _WIDEST = 0.125
 """From here on saturated values would be near; then all outputs count as near."""
@@ -276,6 +276,20 @@ def without_relu(y: Expr) -> tuple[Expr, bool]:
     return (y.args[1], True) if is_relu else (y, False)
 
 
+class Taken(NamedTuple):
+    """A quantize that is done quickly; see `Quick`.
+
+    y is `plain`, or its ReLU; `u` is y / s where it is a sum, `error` as `error` has it. `decided`: `Quick.decided`.
+    """
+
+    rounding: Rounding
+    plain: Expr
+    is_relu: bool
+    u: Affine | None
+    error: np.ndarray
+    decided: Affine | None = None
+
+
 class Quick:
     """The quick quantizes of an epilogue, one by one.
 
@@ -291,35 +305,58 @@ class Quick:
 
         The lower half of the distance counts. `stored` is the result of the quantize whose bytes are stored, if any.
         """
-        taken: list[tuple[Rounding, Expr, bool, Affine | None, np.ndarray]] = []
+        taken: list[Taken] = []
         for r in roundings:
             plain, is_relu = without_relu(r.y)
             sum_ = affine(plain, self.numbers)
             if sum_ is not None and len(sum_.factors) > (0 if r.near is not None else 1):  # of one byte: a table's
                 far = error(sum_, plain, r, self.numbers, r.q is stored)
-                taken.append((r, plain, is_relu, sum_.times(1 / r.scales), far))
+                u = sum_.times(1 / r.scales)
+                taken.append(Taken(r, plain, is_relu, u, far, self.decided(r, is_relu, u, far, taken, stored)))
             elif r.near is not None:
-                taken.append((r, plain, is_relu, None, np.full(1, STEP)))
+                taken.append(Taken(r, plain, is_relu, None, np.full(1, STEP)))
         half = np.zeros(1)
-        for r, *_, far in taken:
-            half = np.maximum(half, far if r.width is None else far + r.width)
+        for t in taken:
+            if t.decided is None:
+                half = np.maximum(half, t.error if t.rounding.width is None else t.error + t.rounding.width)
         half = np.ceil(half / STEP) * STEP
         with np.errstate(over="ignore"):  # what is infinite is near
             return self.quantizes(taken, half, stored)
 
-    def quantizes(self, taken: Sequence[tuple[Rounding, Expr, bool, Affine | None, np.ndarray]], half: np.ndarray,
-                  stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
+    def decided(self, r: Rounding, is_relu: bool, u: Affine, far: np.ndarray, before: Sequence[Taken], stored: Expr
+                ) -> Affine | None:
+        """u as multiply-adds that decide all ties of two bytes, times ONE; None where there are none."""
+        if r.near is not None or r.q is not stored or len(u.factors) != 2 or not u.of_bytes \
+                or max(x.size for x in (*u.factors.values(), u.constant, r.zps, far)) > 1:
+            return None
+        whole = {math.quantized(t.rounding.q, t.rounding.dtype) for t in before}
+        bytes_ = [Byte(x, (math.unquantized(x) or (x, x.value[1]))[1], float(f.item()),
+                       256 - int(_range(x)[0]) if x in whole else 0) for x, f in u.factors.items()]
+        lowest = int(r.zps.item()) if is_relu else math.RANGES[r.dtype][0]
+        found = constants(r.q, r.dtype, lowest, bytes_, float((u.constant + r.zps).item() + 0.5), float(far.item()),
+                          self.numbers)
+        if found is None:
+            return None
+        return Affine({x: np.full(1, f) for x, f in zip(u.factors, found[0], strict=True)}, np.full(1, found[1]))
+
+    def quantizes(self, taken: Sequence[Taken], half: np.ndarray, stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
         """What `make` gives, of the roundings that are `taken`, with bands of one width."""
         distance, pairs = None, []
-        for k, (r, plain, is_relu, sum_, _) in enumerate(taken):
+        for k, (r, plain, is_relu, sum_, _, decided) in enumerate(taken):
             lo, shift = math.RANGES[r.dtype][0], offset(r.zps, half)
             least = 0.25 + (r.zps if is_relu else np.full(1, lo))
             if r.q is stored:
-                u = self.u(k, r, plain, sum_, shift, ONE)
-                if is_relu or (r.zps == lo).any():
+                whole = (r.zps == lo).any()  # what is less than the least integer saturates: it is no tie
+                if decided is not None:
+                    u, limits = self.sum(k, decided.factors, decided.constant), is_relu and not whole
+                else:
+                    u, limits = self.u(k, r, plain, sum_, shift, ONE), is_relu or whole
+                if limits:
                     u = maximum(self.parameter(ONE * least, f"least {k}"), u)  # NaN passes
                 steps = op("round_s32", u)
                 pairs.append((r.q, op(f"high_{r.dtype}", steps)))
+                if decided is not None:
+                    continue
             else:
                 u = math.saturate(self.u(k, r, plain, sum_, shift + (256 - lo)),
                                   self.parameter(least + (256 - lo), f"least {k}"))
@@ -338,12 +375,17 @@ class Quick:
             assert r.inverse is not None
             inverse = r.inverse if one == 1 else r.inverse * one
             return op("fma", plain, inverse, self.parameter(one * shift, f"offset {k}"))
-        terms: list[tuple[Expr, Expr]] = []
         for x, factor in sum_.factors.items():
-            value, less = self.wholes.get(x, (op("to_f32", x), 0))
-            shift = shift + less * factor
-            terms.append((value, self.parameter(one * factor, f"factor {k} {len(terms)}")))
-        total = self.parameter(one * (shift + sum_.constant), f"offset {k}")
-        for value, f in terms:
-            total = op("fma", value, f, total)
+            shift = shift + self.value(x)[1] * factor
+        return self.sum(k, {x: one * f for x, f in sum_.factors.items()}, one * (shift + sum_.constant))
+
+    def value(self, x: Expr) -> tuple[Expr, int]:
+        """An integer, less a number, of f32."""
+        return self.wholes.get(x, (op("to_f32", x), 0))
+
+    def sum(self, k: int, factors: Mapping[Expr, np.ndarray], constant: np.ndarray) -> Expr:
+        """Multiply-adds of the values of integers, of quantize k."""
+        total = self.parameter(constant, f"offset {k}")
+        for n, (x, factor) in enumerate(factors.items()):
+            total = op("fma", self.value(x)[0], self.parameter(factor, f"factor {k} {n}"), total)
         return total

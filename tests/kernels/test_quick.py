@@ -8,7 +8,8 @@ from graphq.kernels.expression import op
 from graphq.kernels.stores import evaluate
 
 
-def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice=""):
+def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice="",
+          scale=0.07):
     """A matmul of 64 k to 32 columns of scales from 1e-4 to 1e-2, with a bias."""
     n = 32
     g = gq.Graph()
@@ -28,7 +29,7 @@ def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice
     if tail:
         y = g.tanh(y)
     y = g.relu(y) if relu else y
-    g.output(g.quantize(y, dtype=dtype, scales=[0.0101 if tail else 0.07], zps=[zp]), name="y")
+    g.output(g.quantize(y, dtype=dtype, scales=[0.0101 if tail else scale], zps=[zp]), name="y")
     gq.passes.run_passes(g)
     (node,) = [x for x in g.nodes if x.op.name == "partition"]
     return lower_partition(node, compensate=True), [None if v is None else v.data for v in node.inputs]
@@ -41,6 +42,7 @@ CASES = {
     "residual, relu": dict(dtype="s8", zp=-128, x_zp=3, residual=True, relu=True),
     "requantised": dict(dtype="u8", zp=3, x_zp=3, residual=True, twice="plain"),
     "requantised s8": dict(dtype="s8", zp=-3, x_zp=30, residual=True, twice="scaled", relu=True),
+    "ties decided": dict(dtype="u8", zp=3, x_zp=3, residual=True, twice="plain", relu=True, scale=0.0651773),
     "constants cancel": dict(dtype="u8", zp=3, x_zp=3, residual=True, twice="cancels"),
     "bytes nearly cancel": dict(dtype="u8", zp=3, x_zp=3, residual=True, twice="nearly cancels"),
     "one byte": dict(dtype="s8", zp=-3, x_zp=30, twice="scaled"),
@@ -72,3 +74,9 @@ def test_quick_quantizes_are_exact_outside_of_bands(case):
     assert near.any()
     if "cancel" not in case:  # there bands are as wide as roundings are
         assert in_band.mean() < 0.004 * (2 if CASES[case].get("twice") else 1)
+
+
+
+def test_ties_of_two_bytes_are_decided():
+    made, _ = layer(np.random.default_rng(7), **CASES["ties decided"])
+    assert made.store.ties.distance.op == "shl"  # that of the first quantize alone
