@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
 from time import perf_counter_ns
@@ -21,7 +20,6 @@ from graphq.errors import CompileError
 from graphq.ir import TensorType
 from graphq.kernels import shell
 from graphq.kernels.memory import LINE, aligned_empty
-from graphq.threads import launch, parallel_region
 
 VIEWS = frozenset({"static_reshape"})
 """Operations whose result is their operand's memory under another shape: they take no step."""
@@ -202,9 +200,6 @@ class Runner:
         self.plan = plan
         self.offsets, self.arena_bytes = plan_arena(plan.buffers, plan.steps)
         self.pool: list[_Instance] = []
-        self.parallel = any(isinstance(s, NativeStep) and s.parallel for s in plan.steps)
-        if self.parallel:
-            launch()
         self.cache = cache
         self.output_types = plan.output_types
         self.output_specs = [(t.dims, t.dtype.numpy) for t in plan.output_types]
@@ -217,11 +212,7 @@ class Runner:
         except IndexError:
             instance = _Instance(self.plan, self.offsets, self.arena_bytes, self.cache)
         instance.point_at([*inputs, *outs])
-        if self.parallel:
-            with parallel_region():
-                self._run(instance, inputs, outs)
-        else:
-            self._run(instance, inputs, outs)
+        self._run(instance, inputs, outs)
         self.pool.append(instance)
         return outs
 
@@ -231,11 +222,10 @@ class Runner:
         instance = _Instance(self.plan, self.offsets, self.arena_bytes, self.cache, apart=True)
         instance.point_at([*inputs, *outs])
         times = np.empty((runs, len(instance.segments)))
-        with parallel_region() if self.parallel else nullcontext():
-            for run, step in np.ndindex(*times.shape):
-                start = perf_counter_ns()
-                self._segment(instance.segments[step], instance, inputs, outs)
-                times[run, step] = 1e-9 * (perf_counter_ns() - start)
+        for run, step in np.ndindex(*times.shape):
+            start = perf_counter_ns()
+            self._segment(instance.segments[step], instance, inputs, outs)
+            times[run, step] = 1e-9 * (perf_counter_ns() - start)
         self._raise(instance)
         return times
 

@@ -139,25 +139,6 @@ def outer(number: int) -> Any:
     return call
 
 
-@intrinsic
-def call_parallel(_typing: Any, function: Any, share: Any, array: Any, count: Any, stride: Any, data: Any,
-                  threads: Any) -> Any:
-    """Call Numba's `parallel_for` at address `function`: `share(place, count, stride, data)` for parts of one array.
-
-    `array` and `stride` are addresses of the array's address and of the bytes between its elements, `count` that of
-    their number.
-    """
-
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        function, share, array, count, stride, data, threads = values
-        kind = ir.FunctionType(ir.VoidType(), [I64] * 7 + [I32])
-        builder.call(pointer(builder, function, kind),
-                     [share, array, count, stride, data, c64(0), c64(1), builder.trunc(threads, I32)])
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 7), codegen
-
-
 def _reader(kind: ir.Type, signed: bool, text: str) -> Any:
     def read(_typing: Any, address: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from graphq.kernels.isa import is_emulated
 from graphq.kernels.jit import types
 from graphq.kernels.matmul_amx import STATE
 from graphq.kernels.x86 import Loop, Tiles, at, instruction, load, madd16, store, vector
-from graphq.threads import launch, parallel_region
 
 LANES = {"ymm": 8, "zmm": 16, "tmm": 256}
 """32-bit elements of a register, of those worth a peak: AMX tiles have 16 x 16."""
@@ -192,16 +190,8 @@ def _samples(name: str, source: str, args: np.ndarray, threads: int, cache: bool
     row = shell.Row(module.BLOCK.address, args.ctypes.data, threads, threads > 1)
 
     def prepare(times: int) -> Callable[[], None]:
-        table = shell.Table([row] * times, threads, cache)
+        return shell.Table([row] * times, threads, cache).run
 
-        def call() -> None:
-            with parallel_region() if threads > 1 else nullcontext():
-                table.run()
-
-        return call
-
-    if threads > 1:
-        launch()
     return samples(prepare)
 
 

@@ -1,14 +1,10 @@
 """Thread numbers."""
-import os
-import subprocess
-import sys
-
 import numba
 import numpy as np
 import pytest
 
 from graphq.errors import CompileError
-from graphq.threads import SPIN, _quota, resolve_threads
+from graphq.threads import _quota, resolve_threads
 
 
 def test_thread_numbers(monkeypatch):
@@ -31,22 +27,3 @@ def test_quota_of_the_control_group(tmp_path):
 def test_bad_thread_numbers(threads):
     with pytest.raises(CompileError, match="positive int"):
         resolve_threads(threads)
-
-
-LAUNCH = """
-import os
-from graphq.threads import launch
-before = dict(os.environ)
-launch()
-assert dict(os.environ) == before
-"""
-
-
-@pytest.mark.parametrize("given, spins", [({}, SPIN), ({"GOMP_SPINCOUNT": "123"}, "123")])
-def test_idle_threads_sleep_soon_unless_the_environment_says_otherwise(given, spins):
-    env = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    env |= {"OMP_DISPLAY_ENV": "verbose", "NUMBA_THREADING_LAYER": "omp", **given}
-    done = subprocess.run([sys.executable, "-c", LAUNCH], env=env, capture_output=True, text=True, check=True)
-    if "GOMP_SPINCOUNT" not in done.stderr:
-        pytest.skip("Numba's OpenMP threads are not libgomp's")
-    assert f"GOMP_SPINCOUNT = '{spins}'" in done.stderr
