@@ -38,7 +38,6 @@ from graphq.kernels import compiling
 from graphq.kernels.atomics import acquired, added, exchanged, give_way, pause, release, sleep, wake
 from graphq.kernels.intrinsics import call_block, load_s64, store_s64
 from graphq.kernels.jit import njit
-from graphq.kernels.memory import aligned_empty
 from graphq.threads import most_threads, start
 
 LINE = 128
@@ -213,12 +212,12 @@ class _Team:
 
     def __init__(self, shell: modules.Module) -> None:
         self.process = os.getpid()
-        words = aligned_empty(TEAM_BYTES)
-        words[:] = 0
-        self.address = words.ctypes.data
+        words = np.zeros((TEAM_BYTES + LINE) // 8, np.int64)
+        skipped = -words.ctypes.data % LINE
+        self.address = words.ctypes.data + skipped
         for immortal in (words, shell):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(immortal))
-        helpers = words[HELPERS:].view(np.int64)
+        helpers = words[(skipped + HELPERS) // 8:]
         for _ in range(most_threads() - 1):
             helpers[0] += 1
             if not start(shell.help_others.address, self.address):
