@@ -1,6 +1,7 @@
 """What threads share words of 8 bytes with: atomic memory access, waiting, and Linux's futexes."""
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 from llvmlite import ir
@@ -8,7 +9,8 @@ from llvmlite import ir
 from graphq.kernels.intrinsics import I64, c64, pointer
 from graphq.kernels.jit import intrinsic, njit, types
 
-_FUTEX, _YIELD = 202, 24
+MACHINE = platform.machine()
+_FUTEX, _YIELD = {"aarch64": (98, 124), "riscv64": (98, 124), "ppc64le": (221, 158)}.get(MACHINE, (202, 24))
 _WAIT, _WAKE = 128, 129
 """Of one process (FUTEX_PRIVATE_FLAG)."""
 
@@ -57,10 +59,11 @@ def exchanged(_typing: Any, address: Any, old: Any, new: Any) -> Any:
 
 @intrinsic
 def pause(_typing: Any) -> Any:
-    """Wait for some dozens of cycles."""
+    """Wait for some dozens of cycles, on x86."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        b.call(b.module.declare_intrinsic("llvm.x86.sse2.pause", (), ir.FunctionType(ir.VoidType(), [])), [])
+        if MACHINE == "x86_64":
+            b.call(b.module.declare_intrinsic("llvm.x86.sse2.pause", (), ir.FunctionType(ir.VoidType(), [])), [])
         return context.get_dummy_value()
 
     return types.void(), codegen
@@ -71,9 +74,9 @@ def _system(_typing: Any, number: Any, a: Any, b: Any, c: Any) -> Any:
     """Call Linux; a fourth argument is 0."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(I64, [I64] * 5)
-        text = ir.InlineAsm(kind, "syscall", "={rax},{rax},{rdi},{rsi},{rdx},{r10},~{rcx},~{r11},~{memory}", True)
-        return b.call(text, [*args, c64(0)])
+        kind = ir.FunctionType(I64, [I64], var_arg=True)
+        function = b.module.globals.get("syscall") or ir.Function(b.module, kind, "syscall")
+        return b.call(function, [*args, c64(0)])
 
     return types.intp(*[types.intp] * 4), codegen
 

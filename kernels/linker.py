@@ -26,7 +26,9 @@ _STUB = b"\xff\x25\0\0\0\0"  # jmp [rip], the address follows
 _STUB_BYTES = 16
 _MOST = 1 << 26  # bytes of a module; the largest have some 10,000
 
-_kept: list[object] = []  # code stays where it is for as long as the process lives
+_kept: list[object] = []
+"""Code, which stays where it is for as long as the process lives: threads of `shell` are in it while Python ends."""
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))
 _gates: dict[int, int] = {}  # addresses of gates, and of what they read
 
 

@@ -215,8 +215,7 @@ class _Team:
         words = np.zeros((TEAM_BYTES + LINE) // 8, np.int64)
         skipped = -words.ctypes.data % LINE
         self.address = words.ctypes.data + skipped
-        for immortal in (words, shell):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(immortal))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
         helpers = words[(skipped + HELPERS) // 8:]
         for _ in range(most_threads() - 1):
             helpers[0] += 1
