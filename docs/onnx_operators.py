@@ -82,7 +82,9 @@ def lines() -> list[str]:
         out += [f"## {TITLES[name]} ({len(found[name])})\n", f"{text}\n", listed(found[name])]
     own = sorted(name for domain, name in IMPORTERS if domain == MICROSOFT)
     return [*out, f"## Of com.microsoft ({len(own)})\n",
-            "As ONNX Runtime's documentation has them; any other one is refused.\n", listed(own)]
+            "As ONNX Runtime's documentation has them; any other one is refused. In files,\n"
+            "SimplifiedLayerNormalization, and LayerNormalization before operator set 17, have ONNX's own domain.\n",
+            listed(own)]
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from graphq.onnx.importer import Call, Outputs, imports
 AUTO_PAD = {"NOTSET": "none", "SAME_UPPER": "same_upper", "SAME_LOWER": "same_lower", "VALID": "valid"}
 
 
-def windows(c: Call, count: int) -> dict[str, Any]:
-    """strides, dilations, pads and auto_pad of a convolution or pool over `count` spatial axes."""
+def windows(c: Call, count: int, channels_last: bool = False) -> dict[str, Any]:
+    """strides, dilations, pads, auto_pad and data_format of a convolution or pool over `count` spatial axes."""
     pads = c.attr("pads") or [0] * (2 * count)
     if len(pads) != 2 * count:
         c.refuse(f"pads must be {2 * count} numbers, got {list(pads)}")
@@ -21,7 +21,7 @@ def windows(c: Call, count: int) -> dict[str, Any]:
         c.refuse(f"auto_pad must be one of {', '.join(AUTO_PAD)}, got {auto_pad!r}")
     return {"strides": c.attr("strides") or [1] * count, "dilations": c.attr("dilations") or [1] * count,
             "pads_begin": pads[:count], "pads_end": pads[count:], "auto_pad": AUTO_PAD[auto_pad],
-            "data_format": "NCX"}
+            "data_format": "NXC" if channels_last else "NCX"}
 
 
 def spatial(x: Value) -> int:

@@ -22,8 +22,8 @@ ACTIVATIONS: dict[str, tuple[str, ...]] = {
 def fused_conv(c: Call) -> Outputs:
     """Conv, plus a fourth operand, then an activation; Nhwc: all but the weights, which are OIX, channels last."""
     g, x, last = c.graph, c.input(0), c.node.op_type.startswith("Nhwc")
-    attrs = windows(c, spatial(x)) | {"data_format": "NXC" if last else "NCX"}
-    y = g.convolution(x, c.input(1), c.optional(2), groups=c.attr("group", 1), weights_format="OIX", **attrs)
+    y = g.convolution(x, c.input(1), c.optional(2), groups=c.attr("group", 1), weights_format="OIX",
+                      **windows(c, spatial(x), last))
     if c.has(3):
         y = g.add(y, c.input(3))
     name, given = c.attr("activation", ""), c.attr("activation_params", ())
@@ -31,6 +31,15 @@ def fused_conv(c: Call) -> Outputs:
     if name and len(given) != len(names):
         c.refuse(f"attribute 'activation_params' of {name} must have {len(names)} numbers, got {list(given)}")
     return activated(c, y, name, dict(zip(names, given, strict=False)))
+
+
+@imports("NhwcMaxPool", domain=MICROSOFT)
+def nhwc_max_pool(c: Call) -> Outputs:
+    """MaxPool of integers, channels last."""
+    count = spatial(c.input(0))
+    x = c.graph.static_transpose(c.input(0), order=[0, count + 1, *range(1, count + 1)])
+    y, = standard(c, "MaxPool", [x], **c.attrs)
+    return c.graph.static_transpose(y, order=[0, *range(2, count + 2), 1])
 
 
 @imports("FusedGemm", domain=MICROSOFT)

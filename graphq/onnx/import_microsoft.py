@@ -98,9 +98,8 @@ def qlinear_softmax(c: Call) -> Outputs:
 def qlinear_average_pool(c: Call) -> Outputs:
     """Channels first or last. Its kernel adds the zero point before it rounds, which turns ties where that is odd."""
     kernel = c.attr("kernel_shape")
-    attrs = windows(c, len(kernel))
+    attrs = windows(c, len(kernel), bool(c.attr("channels_last", 0)))
     del attrs["dilations"]
-    attrs["data_format"] = "NXC" if c.attr("channels_last", 0) else "NCX"
     y = c.graph.avg_pool(at(c, 0), kernel=kernel, exclude_pad=not c.attr("count_include_pad", 0), in_order=True,
                          rounding_type="ceil" if c.attr("ceil_mode", 0) else "floor", **attrs)
     scale, zp = c.input(3).data, None if c.optional(4) is None else c.input(4).data
@@ -119,6 +118,19 @@ def qlinear_global_average_pool(c: Call) -> Outputs:
     first = 1 if c.attr("channels_last", 0) else 2
     axes = list(range(first, first + len(x.shape) - 2))
     return result(c, c.graph.reduce_mean(x, axes=axes, keep_dims=True), 3, c.input(0).dtype)
+
+
+@imports("QLinearReduceMean", domain=MICROSOFT)
+def qlinear_reduce_mean(c: Call) -> Outputs:
+    """Over `axes`."""
+    y = c.graph.reduce_mean(at(c, 0), axes=c.attr("axes"), keep_dims=bool(c.attr("keepdims", 1)))
+    return result(c, y, 3, c.input(0).dtype)
+
+
+@imports("QLinearWhere", domain=MICROSOFT)
+def qlinear_where(c: Call) -> Outputs:
+    """A condition, X and Y with scales and zero points, then those of the result."""
+    return result(c, c.graph.select(c.input(0), at(c, 1), at(c, 4)), 7, c.input(1).dtype)
 
 
 @imports("QGemm", domain=MICROSOFT)

@@ -11,7 +11,7 @@ from graphq.dtypes import bf16, f16, f32
 from graphq.ir import Graph, Value
 from graphq.onnx.import_eltwise import one
 from graphq.onnx.import_shape import dims_of
-from graphq.onnx.importer import Call, Outputs, imports
+from graphq.onnx.importer import MICROSOFT, Call, Outputs, imports
 from graphq.ops.infer import normal_axis
 
 
@@ -65,6 +65,7 @@ def _in_steps(g: Graph, is_log: bool, x: Value, *, axis: int) -> Value:
 
 
 @imports("LayerNormalization")
+@imports("LayerNormalization", domain=MICROSOFT)
 def layer_normalization(c: Call) -> Outputs:
     """Over the dimensions from `axis` on, statistics in f32."""
     if c.outputs > 1 or c.attr("stash_type", 1) != 1:
@@ -109,3 +110,18 @@ def rms_normalization(c: Call) -> Outputs:
         return None
     return c.graph.rms_norm(c.input(0), c.input(1), epsilon=c.attr("epsilon", 1e-5),
                             begin_norm_axis=c.attr("axis", -1))
+
+
+@imports("SimplifiedLayerNormalization", domain=MICROSOFT)
+def simplified_layer_normalization(c: Call) -> Outputs:
+    """RMSNormalization by its older name, and the inverse root mean square, of f32."""
+    if c.attr("stash_type", 1) != 1:
+        c.refuse(f"attribute 'stash_type' must be 1, for f32, got {c.attr('stash_type')}")
+    y = rms_normalization(c)
+    if c.outputs < 2 or not isinstance(y, Value):
+        return y
+    g, x, axis = c.graph, c.input(0), c.attr("axis", -1)
+    wide = x if x.dtype == f32 else g.type_cast(x, dtype=f32)
+    axes = list(range(axis, 0 if axis < 0 else len(dims_of(x))))
+    mean = g.reduce_mean(g.square(wide), axes=axes, keep_dims=True)
+    return [y, g.reciprocal(g.sqrt(g.add(mean, one(mean, c.attr("epsilon", 1e-5)))))]

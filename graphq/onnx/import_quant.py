@@ -126,17 +126,19 @@ def qlinear_matmul(c: Call) -> Outputs:
 
 
 @imports("QLinearConv")
+@imports("QLinearConv", domain=MICROSOFT)
 def qlinear_conv(c: Call) -> Outputs:
-    """Version 10. The bias is s32 in steps of x_scale * w_scale."""
+    """Version 10. The bias is s32 in steps of x_scale * w_scale. com.microsoft's may have images of channels last."""
     x, w, bias = c.input(0), c.input(3), c.optional(8)
     px = parameters(c, x, c.input(1), c.optional(2), 1)
     pw = parameters(c, w, c.input(4), c.optional(5), 0)
-    attrs = {"groups": c.attr("group", 1), "weights_format": "OIX", **windows(c, spatial(x))}
+    last = bool(c.attr("channels_last", 0))
+    attrs = {"groups": c.attr("group", 1), "weights_format": "OIX", **windows(c, spatial(x), last)}
     factor = _factor(c, px, pw)
     if factor is not None:
         sums = None if bias is None else c.graph.dequantize(bias, scales=[1.0])
         y = c.graph.convolution(_units(c, x, px), _units(c, w, pw), sums, **attrs)
-        return _scaled(c, y, factor.reshape(-1, *[1] * spatial(x)))
+        return _scaled(c, y, factor.reshape(-1, *[1] * (0 if last else spatial(x))))
     if bias is not None:
         bias = dequantized(c, bias, Parameters(scale_product(c, px.scale, pw.scale), None, 0))
     return result(c, c.graph.convolution(dequantized(c, x, px), dequantized(c, w, pw), bias, **attrs), 6, x.dtype)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from math import prod
 from typing import Any, NoReturn, TypeAlias
 
@@ -12,7 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from graphq.errors import GraphError, ParseError
 from graphq.onnx.fallback import bodies, nodes_of
-from graphq.onnx.importer import MICROSOFT
+from graphq.onnx.importer import DOMAINS, MICROSOFT
 from graphq.onnx.ordering import ordered
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
@@ -86,18 +87,35 @@ def _check(model: ModelProto, where: str) -> None:
         _refuse(where, e)
 
 
-def _with_microsoft(model: ModelProto) -> ModelProto:
-    """The model, or a copy that has the one version of com.microsoft's operators where it uses them and names none.
+OWN = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 1 << 62}
+"""Operators that ONNX Runtime has in ONNX's domain, before the operator set (if any) in which ONNX has them."""
 
-    Quantisers forget it, and ONNX Runtime does without.
+
+def _with_microsoft(model: ModelProto) -> ModelProto:
+    """The model, or a copy that names com.microsoft's operators, and ONNX Runtime's in ONNX's domain, as such.
+
+    Quantisers forget the operator set, and ONNX Runtime does without.
     """
-    if any(i.domain == MICROSOFT for i in model.opset_import) or \
-            all(n.domain != MICROSOFT for node in model.graph.node for n in nodes_of(node)):
+    opset = max((i.version for i in model.opset_import if DOMAINS.get(i.domain, i.domain) == ""), default=0)
+    imported = any(i.domain == MICROSOFT for i in model.opset_import)
+    if not any(_own(n, opset) or n.domain == MICROSOFT and not imported for n in _all_nodes(model)):
         return model
     copy = ModelProto()
     copy.CopyFrom(model)
-    copy.opset_import.add(domain=MICROSOFT, version=1)
+    for node in _all_nodes(copy):
+        if _own(node, opset):
+            node.domain = MICROSOFT
+    if not imported:
+        copy.opset_import.add(domain=MICROSOFT, version=1)
     return copy
+
+
+def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    return (n for node in model.graph.node for n in nodes_of(node))
+
+
+def _own(node: NodeProto, opset: int) -> bool:
+    return DOMAINS.get(node.domain, node.domain) == "" and opset < OWN.get(node.op_type, 0)
 
 
 def _without_data(model: ModelProto) -> ModelProto:
