@@ -1,0 +1,201 @@
+"""GroupQueryAttention against ONNX Runtime and against a formula, key by key."""
+import numpy as np
+import pytest
+from onnx_node import assert_near, by_graphq, by_onnx_runtime, node_model
+
+import graphq as gq
+from graphq.errors import GraphError
+
+rng = np.random.default_rng(5)
+NAMES = ("q", "k", "v", "past_k", "past_v", "lengths", "total", "COS", "SIN", "positions", "bias", "SINK", "", "", "QN",
+         "KN")
+
+
+def floats(*shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def attention(batch=1, new=1, cache=0, lengths=None, heads=4, groups=2, size=8, *, packed=False, past=None, rotary=0,
+              positions=None, bias=None, sink=False, norms=False, **attrs):
+    """Inputs and attributes of a node; `lengths` with the new ones, `cache` rows of which some may be empty."""
+    lengths = lengths or [cache + new] * batch
+    total = max(lengths)
+    q, k, v = floats(batch, new, heads * size), floats(batch, new, groups * size), floats(batch, new, groups * size)
+    values = [np.concatenate([q, k, v], axis=2), None, None] if packed else [q, k, v]
+    past = past if past is not None else cache > 0
+    values += [floats(batch, groups, cache, size) if past else None for _ in range(2)]
+    values += [np.array(lengths, np.int32) - 1, np.array(total, np.int32)]
+    angles = rng.uniform(0, 6, (32, rotary // 2)).astype(np.float32)
+    values += [np.cos(angles), np.sin(angles)] if rotary else [None, None]
+    values += [positions, None if bias is None else floats(*bias, new, total), floats(heads) if sink else None]
+    values += [None, None, *(floats(size), floats(size))] if norms else []
+    if rotary:
+        attrs["do_rotary"] = 1
+    return list(zip(NAMES, values, strict=False)), {"num_heads": heads, "kv_num_heads": groups, **attrs}
+
+
+def formula(inputs, attrs):
+    """The output and the caches, in f64."""
+    q, k, v, past_k, past_v, ends, total, cos, sin, positions, bias, sink, _, _, qn, kn = \
+        [x for _, x in inputs] + [None] * (16 - len(inputs))
+    heads, groups = attrs["num_heads"], attrs["kv_num_heads"]
+    if k is None:
+        size = q.shape[2] // (heads + 2 * groups)
+        q, k, v = np.split(q, [heads * size, (heads + groups) * size], axis=2)
+    batch, new = q.shape[:2]
+    size = q.shape[2] // heads
+    capacity = max(int(total), 0 if past_k is None else past_k.shape[2])
+    q, k, v = (x.reshape(batch, new, -1, size).astype(np.float64) for x in (q, k, v))
+    if qn is not None:
+        q, k = (x / np.sqrt(np.square(x).mean(axis=-1, keepdims=True) + 1e-6) * w for x, w in ((q, qn), (k, kn)))
+    y, caches = np.zeros((batch, new, heads, size)), [np.zeros((batch, groups, capacity, size)) for _ in range(2)]
+    for b in range(batch):
+        before = max(int(ends[b]) + 1 - new, 0)
+        for s in range(new):
+            place = before + s if positions is None else positions[b, s]
+            if cos is not None:
+                for x in (q, k):
+                    x[b, s] = turned(x[b, s], cos[place], sin[place], attrs.get("rotary_interleaved", 0))
+        for cache, past, x in zip(caches, (past_k, past_v), (k, v), strict=True):
+            if past is not None:
+                cache[b, :, :before] = past[b, :, :before]
+            cache[b, :, before:before + new] = x[b].swapaxes(0, 1)
+        for h in range(heads):
+            for s in range(new):
+                last = before + s + 1 if attrs.get("causal", 1) else int(ends[b]) + 1
+                first = max(last - attrs["local_window_size"], 0) if attrs.get("local_window_size", -1) > 0 else 0
+                keys, values = (x[b, h * groups // heads, first:last] for x in caches)
+                scores = keys @ q[b, s, h] * attrs.get("scale", 1 / np.sqrt(size))
+                if attrs.get("softcap"):
+                    scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
+                if bias is not None:
+                    scores = scores + bias[b % len(bias), h % bias.shape[1], s, first:last]
+                weights = np.exp(scores)
+                other = np.exp(sink[h]) if sink is not None else attrs.get("smooth_softmax", -1) == 1
+                y[b, s, h] = weights / (weights.sum() + other) @ values
+    return [x.astype(np.float32) for x in (y.reshape(batch, new, heads * size), *caches)]
+
+
+def turned(x, cos, sin, interleaved):
+    """The first elements of each head turned in pairs."""
+    y, half = x.copy(), len(cos)
+    a, b = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (slice(half), slice(half, 2 * half))
+    y[:, a], y[:, b] = x[:, a] * cos - x[:, b] * sin, x[:, a] * sin + x[:, b] * cos
+    return y
+
+
+CASES = {
+    "prompt": dict(batch=2, new=5),
+    "prompt with empty caches": dict(batch=2, new=5, past=True),
+    "prompt of several lengths": dict(batch=3, new=5, lengths=[2, 5, 4]),
+    "prompt in long caches": dict(batch=2, new=4, cache=9, lengths=[4, 3]),
+    "one token": dict(cache=6),
+    "one token of several lengths": dict(batch=3, cache=6, lengths=[4, 7, 5]),
+    "one token in long caches": dict(batch=2, cache=9, lengths=[4, 6]),
+    "some tokens": dict(new=3, cache=6),
+    "packed": dict(batch=2, new=5, packed=True),
+    "packed one token": dict(batch=2, cache=5, packed=True, rotary=16, size=16),
+    "heads of their own": dict(batch=2, new=4, heads=3, groups=3),
+    "one key for all": dict(batch=2, cache=4, heads=6, groups=1),
+    "rotary prompt": dict(batch=2, new=5, rotary=16, size=16),
+    "rotary interleaved": dict(batch=2, cache=5, lengths=[3, 6], rotary=16, size=16, rotary_interleaved=1),
+    "rotary of a part": dict(new=3, cache=5, rotary=16, size=32),
+    "positions": dict(batch=2, cache=4, rotary=16, size=16, positions=np.array([[9], [3]])),
+    "positions of a prompt": dict(new=4, rotary=16, size=16, positions=np.arange(4)[None]),
+    "scale": dict(new=5, scale=0.7),
+    "softcap": dict(new=5, cache=3, softcap=1.5),
+    "window of a prompt": dict(batch=2, new=7, local_window_size=3),
+    "window of one token": dict(batch=2, cache=8, lengths=[9, 2], local_window_size=4),
+    "bias": dict(batch=2, new=4, bias=(2, 4)),
+    "bias of all": dict(batch=2, cache=4, bias=(1, 1)),
+    "bias in long caches": dict(batch=2, cache=9, lengths=[5, 6], bias=(2, 1), softcap=2.0),
+    "smooth softmax": dict(new=4, cache=2, smooth_softmax=1),
+    "sinks": dict(batch=2, new=4, sink=True, local_window_size=2),
+    "both directions": dict(batch=2, new=4, causal=0),
+    "both directions with caches": dict(new=3, cache=4, causal=0),
+}
+
+
+def without_padding(outputs, inputs):
+    """The outputs without the rows of prompts that stand behind their ends, which nothing defines."""
+    y, *caches = outputs
+    lengths = dict(inputs)["lengths"] + 1
+    return [np.concatenate([y[b, :n] for b, n in enumerate(lengths)]), *caches]
+
+
+@pytest.mark.parametrize("open_shapes", [False, True], ids=["fixed", "open"])
+@pytest.mark.parametrize("name", CASES)
+def test_as_onnx_runtime(name, open_shapes):
+    inputs, attrs = attention(**CASES[name])
+    want = by_onnx_runtime(node_model("GroupQueryAttention", inputs, attrs, 3), inputs)
+    m = node_model("GroupQueryAttention", inputs, attrs, 3, open_shapes=open_shapes)
+    if open_shapes:  # but for the width, which the weights before it give
+        for v in m.graph.input:
+            if v.name in ("q", "k", "v"):
+                v.type.tensor_type.shape.dim[2].dim_value = dict(inputs)[v.name].shape[2]
+    for got in by_graphq(m, inputs):
+        assert_near(without_padding(got, inputs), without_padding(want, inputs))
+
+
+@pytest.mark.parametrize("name", [*CASES, "norms"])
+def test_formula(name):
+    inputs, attrs = attention(**CASES.get(name, dict(batch=2, new=3, cache=0, norms=True, rotary=8)))
+    want = formula(inputs, attrs)
+    for got in by_graphq(node_model("GroupQueryAttention", inputs, attrs, 3), inputs):
+        assert_near(without_padding(got, inputs), without_padding(want, inputs))
+
+
+def test_without_caches_as_outputs():
+    inputs, attrs = attention(batch=2, new=3)
+    for got in by_graphq(node_model("GroupQueryAttention", inputs, attrs), inputs):
+        assert_near(got, formula(inputs, attrs)[:1])
+
+
+def test_steps_of_a_generation_are_those_of_the_whole():
+    """A prompt, then token after token into the caches that the steps before gave."""
+    inputs, attrs = attention(new=6, rotary=8, packed=True)
+    model = node_model("GroupQueryAttention", inputs, attrs, 3)
+    whole, = (got[0] for got in list(by_graphq(model, inputs))[:1])
+    values, caches = dict(inputs), [np.zeros((1, 2, 0, 8), np.float32)] * 2
+    for start, end in ((0, 3), (3, 4), (4, 5), (5, 6)):
+        step = values | {"q": values["q"][:, start:end], "past_k": caches[0], "past_v": caches[1],
+                         "lengths": np.array([end - 1], np.int32), "total": np.array(end, np.int32)}
+        step = [(n, step[n]) for n in values]
+        y, *caches = list(by_graphq(node_model("GroupQueryAttention", step, attrs, 3), step))[1]
+        np.testing.assert_allclose(y, whole[:, start:end], atol=1e-5)
+
+
+def changed(**values):
+    inputs, attrs = attention(batch=2, cache=4, rotary=8)
+    return [(n, values.get(n, x)) for n, x in inputs], attrs
+
+
+BAD = {
+    "lengths": (changed(lengths=None), {}, "input 5 is required"),
+    "batches": (changed(lengths=np.zeros(3, np.int32)), {}, "input 5 must have a length for each of 2 batches"),
+    "rank": (changed(q=floats(2, 32)), {}, r"input 0 must be \[batch, length, width\]"),
+    "width": (changed(q=floats(2, 1, 33)), {}, r"input 0 must be \[batch, length, width\]"),
+    "key": (changed(k=floats(2, 1, 15)), {}, r"input 1 must be \[batch, length, 16\], got f32\[2,1,15\]"),
+    "key alone": (changed(v=None), {}, "inputs 1 and 2 must be given together"),
+    "cache alone": (changed(past_v=None), {}, "inputs 3 and 4 must be given together"),
+    "cache": (changed(past_k=floats(2, 3, 4, 8)), {}, ""),
+    "cosines": (changed(COS=floats(32)), {}, "input 7 must be"),
+    "no cosines": (changed(COS=None, SIN=None), {}, "input 7 is required"),
+    "dtype": (changed(lengths=np.zeros(2, np.float32)), {}, "input 5 must be s32"),
+    "heads": (changed(), {"num_heads": 0}, "attribute 'num_heads' must be positive, got 0"),
+    "groups": (changed(), {"kv_num_heads": 3}, "'num_heads' must be a multiple of 'kv_num_heads', got 4 and 3"),
+    "causal": (changed(), {"causal": 2}, "attribute 'causal' must be 0 or 1"),
+    "window": (changed(), {"local_window_size": 0}, "'local_window_size' positive"),
+    "both directions": (changed(), {"local_window_size": 4, "causal": 0}, "'local_window_size' positive"),
+    "quantized": (changed(), {"k_quant_type": "PER_TENSOR"}, "attribute 'k_quant_type': quantized caches are not"),
+    "bits": (changed(), {"kv_cache_bit_width": 8}, "attribute 'kv_cache_bit_width'.*: quantized caches are not"),
+    "window cache": (changed(), {"sliding_window_cache": 1}, "attribute 'sliding_window_cache': .* not supported"),
+    "products": (changed(), {"qk_output": 1}, "attribute 'qk_output': the products are not given"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_malformed_nodes(name):
+    (inputs, attrs), more, message = BAD[name]
+    with pytest.raises(GraphError, match=f"GroupQueryAttention 'o0': .*{message}"):
+        gq.load_onnx(node_model("GroupQueryAttention", inputs, {**attrs, **more}, 3))
