@@ -18,7 +18,7 @@ from graphq.kernels.stores import evaluate
 ONE = 2.0**16
 """What stands for 1 where results are s32, of which the upper half counts."""
 NEAR = 2.0**-8
-"""Cases this near to a tie are tried; from half of it on no rounding decides."""
+"""Cases this near to a tie are tried: errors are at most half of it, another constant changes sums by a quarter."""
 NUDGES = 5
 """By how many last bits factors are changed, at most."""
 TRIES = 16
@@ -42,9 +42,13 @@ def constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], constant
     values = [np.arange(256.0) + math.RANGES[x.dtype][0] for x in bytes_]
     sums = constant + np.add.outer(*(v * x.factor for v, x in zip(values, bytes_, strict=True)))
     units = [np.spacing(np.float32(abs(ONE * x.factor))) for x in bytes_]
-    if np.abs(sums).max() > 2.0**14 or 2 * error + 512 * (NUDGES + 1) * float(sum(units)) / ONE > NEAR / 2:
+    moved = 512 * (NUDGES + 1) * float(sum(units)) / ONE
+    if not (np.abs(sums).max() <= 2.0**14 and 2 * error + moved <= NEAR / 2):
         return None
-    cases = [v[k] for v, k in zip(values, np.nonzero(np.abs(sums - np.rint(sums)) < NEAR), strict=True)]
+    rest = np.rint(sums)
+    rest -= sums
+    near = np.divmod(np.flatnonzero(np.abs(rest, out=rest) < NEAR), len(values[1]))
+    cases = [v[k] for v, k in zip(values, near, strict=True)]
     wanted, highest = _as_written(q, dtype, bytes_, cases, numbers), math.RANGES[dtype][1]
     nudges = np.arange(-NUDGES, NUDGES + 1, dtype=np.float32)
     factors = [np.float32(ONE * x.factor) + nudges * unit for x, unit in zip(bytes_, units, strict=True)]
