@@ -14,8 +14,9 @@ from graphq.onnx.reading import Source, read_model
 from graphq.onnx.tensors import array_of, dense
 from graphq.onnx.types import agree, tensor_type
 
-for _family in ("attention", "control", "conv", "einsum", "eltwise", "fused", "grouped", "matmul", "microsoft", "move",
-                "norm", "pick", "pool", "quant", "recurrent", "reduce", "shape", "signal", "transformer", "trees"):
+for _family in ("attention", "contributed", "control", "conv", "einsum", "eltwise", "fused", "grouped", "matmul",
+                "microsoft", "move", "norm", "pick", "pool", "quant", "recurrent", "reduce", "shape", "signal",
+                "transformer", "trees"):
     import_module(f"graphq.onnx.import_{_family}")  # each fills IMPORTERS
 
 
