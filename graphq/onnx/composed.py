@@ -19,7 +19,7 @@ OPSET = 23
 def standard(c: Call, op_type: str, inputs: list[Value | None], outputs: int = 1, *, opset: int = OPSET,
              **attrs: Any) -> list[Value]:
     """The outputs of ONNX's operator."""
-    prefix = f"{c.node.name or next(filter(None, c.node.output))}/{op_type}"
+    prefix = f"{_prefix(c)}{op_type}"
     scope = Scope({**c.scope.opsets, "": opset}, folder=c.scope.folder)
     scope.values.update({f"{prefix}/in{k}": v for k, v in enumerate(inputs) if v is not None})
     names = [f"{prefix}/in{k}" if v is not None else "" for k, v in enumerate(inputs)]
@@ -33,12 +33,16 @@ def written(c: Call, text: str, **values: Value | np.ndarray) -> list[Value]:
     body = FunctionProto()
     body.CopyFrom(_parsed(text))
     inputs = [v if isinstance(v, Value) else c.graph.constant(v) for v in (values[name] for name in body.input)]
-    prefix = f"{c.node.name or next(filter(None, c.node.output))}/"
+    prefix = _prefix(c)
     for node in body.node:
         name_within(node, prefix)
     for names in (body.input, body.output):
         names[:] = [prefix + name for name in names]
     return by_function(c, body, inputs, len(body.output))
+
+
+def _prefix(c: Call) -> str:
+    return (c.node.name or next(filter(None, c.node.output), "")) + "/"
 
 
 @lru_cache(64)

@@ -11,11 +11,11 @@ import numpy as np
 from graphq import dtypes as t
 from graphq.errors import GraphError
 from graphq.ir import Value
+from graphq.onnx.composed import standard
 from graphq.onnx.import_conv import windows
 from graphq.onnx.import_eltwise import one
 from graphq.onnx.import_quant import Parameters, dequantized, parameters, result, scale_product
 from graphq.onnx.importer import MICROSOFT, Call, Outputs, imports
-from graphq.ops.infer import normal_axis
 
 F32: TypeAlias = Any
 """A NumPy scalar of f32, whose products are rounded to it."""
@@ -87,11 +87,10 @@ def qlinear_unary(c: Call) -> Outputs:
 
 @imports("QLinearSoftmax", domain=MICROSOFT)
 def qlinear_softmax(c: Call) -> Outputs:
-    """Along `axis`, or for `opset` below 13 over all dimensions from it on, here the last one only."""
-    x, axis = at(c, 0), c.attr("axis", -1)
-    if c.attr("opset", 13) < 13 and (x.shape is None or normal_axis(axis, x.shape) != len(x.shape) - 1):
-        raise GraphError("opset below 13 with an axis other than the last one")
-    return result(c, c.graph.softmax(x, axis=axis), 3, c.input(0).dtype)
+    """Along `axis`, or for `opset` below 13 over all dimensions from it on."""
+    opset, axis = c.attr("opset"), c.attr("axis", -1)
+    y, = standard(c, "Softmax", [at(c, 0)], opset=min(opset, 13), axis=axis)
+    return result(c, y, 3, c.input(0).dtype)
 
 
 @imports("QLinearAveragePool", domain=MICROSOFT)
