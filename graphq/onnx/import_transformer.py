@@ -43,8 +43,13 @@ def skip_layer_normalization(c: Call) -> Outputs:
 
 
 def _layer_norm(c: Call, x: Value, gamma: Value, beta: Value | None, epsilon: float) -> Value:
-    beta = c.graph.constant(np.zeros(gamma.type.dims, gamma.dtype.numpy)) if beta is None else beta
-    return c.graph.layer_norm(x, gamma, beta, keep_stats=False, epsilon=epsilon, begin_norm_axis=-1)
+    """Of f16 in f32, and rounded once."""
+    g, operands = c.graph, (x, gamma) if beta is None else (x, gamma, beta)
+    if x.dtype != f32:
+        operands = tuple(g.type_cast(v, dtype=f32) for v in operands)
+    beta = operands[2] if len(operands) > 2 else g.constant(np.zeros(gamma.type.dims, np.float32))
+    y = g.layer_norm(*operands[:2], beta, keep_stats=False, epsilon=epsilon, begin_norm_axis=-1)
+    return y if x.dtype == f32 else g.type_cast(y, dtype=x.dtype)
 
 
 @imports("EmbedLayerNormalization", domain=MICROSOFT)
@@ -80,31 +85,29 @@ def embed_layer_normalization(c: Call) -> Outputs:
 
 @imports("Attention", domain=MICROSOFT)
 def attention(c: Call) -> Outputs:
-    """input, weights [d, 3 d'], bias, mask; without past, and without an attention bias."""
-    projected = c.graph.add(c.graph.matmul(c.input(0), c.input(1)), c.input(2)) if c.has(2) else \
-        c.graph.matmul(c.input(0), c.input(1))
-    if any(c.has(k) for k in (4, 5, 6)):
-        raise GraphError("past and attention bias are not supported")
-    return heads(c, projected, c.optional(3))
+    """input, weights [d, 3 d'], bias, mask, past [2, batch, heads, length, size], a bias of the scores."""
+    y = c.graph.matmul(c.input(0), c.input(1))
+    return heads(c, c.graph.add(y, c.input(2)) if c.has(2) else y, c.optional(3), c.optional(4), c.optional(5))
 
 
 @imports("QAttention", domain=MICROSOFT)
 def qattention(c: Call) -> Outputs:
-    """Attention of quantized input and weights: input, weights, bias, both scales, mask, both zero points."""
+    """Attention of quantized input and weights: input, weights, bias, both scales, mask, both zero points, past."""
     x, w = c.input(0), c.input(1)
-    if c.has(8):
-        raise GraphError("past is not supported")
     y = c.graph.matmul(dequantized(c, x, parameters(c, x, c.input(3), c.optional(6), 1)),
                        dequantized(c, w, parameters(c, w, c.input(4), c.optional(7), 1)))
-    return heads(c, c.graph.add(y, c.input(2)), c.optional(5))
+    return heads(c, c.graph.add(y, c.input(2)), c.optional(5), c.optional(8), None)
 
 
-def heads(c: Call, projected: Value, mask: Value | None) -> Outputs:
-    """softmax(q @ k' * scale + mask) @ v by heads, from [batch, length, 3 * width]."""
+def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bias: Value | None) -> Outputs:
+    """softmax(q @ k' * scale + mask + bias) @ v by heads, from [batch, length, 3 * width]; keys and values."""
     g, count = c.graph, c.attr("num_heads")
     width = projected.shape[-1] if projected.shape else None
-    if width is None or c.outputs > 1:
-        raise GraphError("the width must be known, and the present state is not given")
+    if width is None:
+        raise GraphError("the width must be known")
+    for name in ("do_rotary", "past_present_share_buffer"):
+        if c.attr(name, 0):
+            raise GraphError(f"attribute '{name}' is not supported")
     sizes = c.attr("qkv_hidden_sizes") or [width // 3] * 3
     parts, start = [], 0
     for size in sizes:
@@ -112,21 +115,89 @@ def heads(c: Call, projected: Value, mask: Value | None) -> Outputs:
         split = g.static_reshape(part, shape=[0, 0, count, size // count], special_zero=True)
         parts.append(g.static_transpose(split, order=[0, 2, 1, 3]))
         start += size
+    q, k, v = parts
+    if past is not None:
+        k, v = (g.concat(_unstacked(c, past, n), x, axis=2) for n, x in enumerate((k, v)))
     scale = c.attr("scale", 0.0) or 1 / np.sqrt(sizes[0] // count)
-    scores = g.matmul(parts[0], parts[1], transpose_b=True)
+    scores = g.matmul(q, k, transpose_b=True)
     scores = g.multiply(scores, one(scores, scale))
     if mask is not None:
-        scores = g.add(scores, masked(c, mask))
+        scores = g.add(scores, _hidden(c, mask, scores))
+    if bias is not None:
+        scores = g.add(scores, bias)
     if c.attr("unidirectional", 0):
-        raise GraphError("unidirectional attention is not supported")
-    y = g.matmul(g.softmax(scores, axis=-1), parts[2])
-    return g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, sizes[2]], special_zero=True)
+        before, = written(c, BEFORE, scores=scores)
+        scores = g.select(before, scores, one(scores, -np.inf))
+    y = g.matmul(g.softmax(scores, axis=-1), v)
+    y = g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, sizes[2]], special_zero=True)
+    return [y, g.concat(*(_stackable(c, x) for x in (k, v)), axis=0)] if c.outputs > 1 else y
+
+
+def _unstacked(c: Call, past: Value, k: int) -> Value:
+    part = c.graph.slice(past, axes=[0], starts=[k], ends=[k + 1], steps=[1])
+    return standard(c, "Squeeze", [part, c.graph.constant(np.asarray([0]))])[0]
+
+
+def _stackable(c: Call, x: Value) -> Value:
+    return standard(c, "Unsqueeze", [x, c.graph.constant(np.asarray([0]))])[0]
+
+
+BEFORE = """(scores) => (seen) {
+    zero = Constant<value_int = 0>()
+    one = Constant<value_int = 1>()
+    column = Constant<value_ints = [1]>()
+    rows = Shape<start = 2, end = 3>(scores)
+    columns = Shape<start = 3>(scores)
+    past = Sub(columns, rows)
+    last = Squeeze(rows)
+    end = Squeeze(columns)
+    numbers = Range(zero, last, one)
+    places = Add(numbers, past)
+    here = Unsqueeze(places, column)
+    keys = Range(zero, end, one)
+    seen = LessOrEqual(keys, here)
+}"""
+"""Whether a key is not behind its query."""
+
+WITHIN = """(mask, scores) => (seen) {
+    zero = Constant<value_int = 0>()
+    one = Constant<value_int = 1>()
+    start = Constant<value_ints = [0]>()
+    column = Constant<value_ints = [-1, 1, 1, 1]>()
+    wide = Cast<to = 7>(mask)
+    batch = Shape<end = 1>(scores)
+    none = Expand(start, batch)
+    both = Concat<axis = 0>(wide, none)
+    all = Add(batch, batch)
+    ends = Slice(both, start, batch)
+    starts = Slice(both, batch, all)
+    columns = Shape<start = 3>(scores)
+    end = Squeeze(columns)
+    keys = Range(zero, end, one)
+    first = Reshape(starts, column)
+    last = Reshape(ends, column)
+    since = GreaterOrEqual(keys, first)
+    until = Less(keys, last)
+    seen = And(since, until)
+}"""
+"""Whether a key lies before the end, and behind the start, if any, that the mask has for its batch."""
+
+
+def _hidden(c: Call, mask: Value, scores: Value) -> Value:
+    """What is added to the scores: a raw mask's, or by ends [batch], behind which starts may follow."""
+    away = c.attr("mask_filter_value", -10000.0)
+    if mask.shape is not None and len(mask.shape) == 1 and mask.dtype == s32:
+        seen, = written(c, WITHIN, mask=mask, scores=scores)
+        return c.graph.select(seen, one(scores, 0), one(scores, away))
+    added = masked(c, mask)
+    return added if scores.dtype == f32 else c.graph.type_cast(added, dtype=scores.dtype)
 
 
 def masked(c: Call, mask: Value) -> Value:
-    """A raw mask [batch, length] of 0 and 1 as what is added to the scores: (1 - mask) * mask_filter_value."""
-    if mask.shape is None or len(mask.shape) != 2 or mask.dtype != s32:
+    """A raw mask [batch, keys] or [batch, queries, keys] of 0 and 1 as (1 - mask) * mask_filter_value."""
+    rank = 0 if mask.shape is None else len(mask.shape)
+    if mask.dtype != s32 or rank not in (2, 3):
         raise GraphError(f"a mask must be s32[batch,length], got {mask.type}")
-    g = c.graph
-    kept = g.cast(*standard(c, "Unsqueeze", [mask, g.constant(np.asarray([1, 2]))]), dtype=f32)
+    g, axes = c.graph, [1, 2] if rank == 2 else [1]
+    kept = g.cast(*standard(c, "Unsqueeze", [mask, g.constant(np.asarray(axes))]), dtype=f32)
     return g.multiply(g.subtract(np.float32(1), kept), np.float32(c.attr("mask_filter_value", -10000.0)))
