@@ -7,6 +7,7 @@ sums' order, whatever the ISA level: LLVM cuts them to the machine's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -15,10 +16,15 @@ from graphq.kernels.expression import Expr
 from graphq.kernels.intrinsics import F32, F64, I64, c64, declare, intrinsic, splat
 from graphq.kernels.jit import types
 from graphq.kernels.row_numbers import EXTREMES, GROUP, LANES, LOGARITHM, POWER, TERMS
-from graphq.kernels.vector import Columns, constant, emit, tail_mask, vec
+from graphq.kernels.store_code import BESIDE
+from graphq.kernels.vector import Columns, constant, emit, emit_each, tail_mask, vec
 from graphq.kernels.x86 import Loop, at, load, shuffle, store
 
 INFINITY = float("inf")
+
+
+Turn = Callable[[list[Columns], list[Any]], list[Any]]
+"""What is carried on after some vectors of columns."""
 
 
 class Row:
@@ -27,15 +33,21 @@ class Row:
     def __init__(self, b: Any, address: Any, n: Any) -> None:
         self.b, self.address, self.n = b, address, n
 
-    def lanes(self, carried: Sequence[Any], turn: Callable[[Columns, list[Any]], list[Any]]) -> list[Any]:
-        """Carry values over vectors of 16 columns, the last one masked."""
+    def lanes(self, carried: Sequence[Any], turn: Turn, beside: int = 1) -> list[Any]:
+        """Carry values over vectors of 16 columns, `beside` at a time, then one by one, the last one masked."""
         b, whole = self.b, self.b.sdiv(self.n, c64(LANES))
-        with Loop(b, whole, carried) as loop:
-            loop.update(turn(Columns(b, LANES, b.mul(loop.k, c64(LANES))), loop.values))
+        together = b.sdiv(whole, c64(beside))
+        with Loop(b, together, carried) as loop:
+            first = b.mul(loop.k, c64(beside * LANES))
+            loop.update(turn([Columns(b, LANES, at(b, first, n * LANES)) for n in range(beside)], loop.values))
+        if beside > 1:
+            done = b.mul(together, c64(beside))
+            with Loop(b, b.sub(whole, done), loop.values) as loop:
+                loop.update(turn([Columns(b, LANES, b.mul(b.add(done, loop.k), c64(LANES)))], loop.values))
         done = b.mul(whole, c64(LANES))
         left = b.sub(self.n, done)
         with Loop(b, b.zext(b.icmp_signed(">", left, c64(0)), I64), loop.values) as last:
-            last.update(turn(Columns(b, LANES, done, tail_mask(b, LANES, left)), last.values))
+            last.update(turn([Columns(b, LANES, done, tail_mask(b, LANES, left))], last.values))
         return last.values
 
     def groups(self, start: Any, turn: Callable[[Any, Any], Any]) -> Any:
@@ -63,7 +75,11 @@ class Row:
 
 def computed(b: Any, expr: Expr, lanes: int, *values: Any) -> Any:
     """Emit an expression of operands 0, 1 ..."""
-    return emit(b, expr, lanes, lambda node: values[node.value[0]])
+    return emit(b, expr, lanes, partial(_operand, values))
+
+
+def _operand(values: Sequence[Any], load: Expr) -> Any:
+    return values[load.value[0]]
 
 
 def fma(b: Any, x: Any, y: Any, z: Any) -> Any:
@@ -96,7 +112,8 @@ def _highest(b: Any, row: Row, inf_as_zero: bool = False) -> Any:
     """The row's maximum, NaN passed over."""
     low = constant(F32, -INFINITY, LANES)
 
-    def turn(columns: Columns, have: list[Any]) -> list[Any]:
+    def turn(group: list[Columns], have: list[Any]) -> list[Any]:
+        (columns,) = group
         x = columns.load(row.address, F32, 4)
         x = x if columns.mask is None else b.select(columns.mask, x, low)
         return [_picked(b, x, have[0])]
@@ -112,13 +129,16 @@ def _powers(b: Any, row: Row, highest: Any, room: Any = None) -> Any:
     """The sum of exp(x - highest), which go to `room`."""
     tops, zero = splat(b, highest, LANES), constant(F32, 0.0, LANES)
 
-    def turn(columns: Columns, have: list[Any]) -> list[Any]:
-        e = computed(b, POWER, LANES, columns.load(row.address, F32, 4), tops)
-        if room is not None:
-            columns.store(e, room, F32, 4)
-        return [b.fadd(have[0], e if columns.mask is None else b.select(columns.mask, e, zero))]
+    def turn(group: list[Columns], have: list[Any]) -> list[Any]:
+        total, rows = have[0], [(columns.load(row.address, F32, 4), tops) for columns in group]
+        powers = emit_each(b, POWER, LANES, [partial(_operand, x) for x in rows])
+        for columns, e in zip(group, powers, strict=True):
+            if room is not None:
+                columns.store(e, room, F32, 4)
+            total = b.fadd(total, e if columns.mask is None else b.select(columns.mask, e, zero))
+        return [total]
 
-    lanes = row.lanes([zero], turn)[0]
+    lanes = row.lanes([zero], turn, BESIDE)[0]
     return fold(b, fold(b, lanes, b.fadd, to=GROUP), b.fadd, pairs=True)
 
 
@@ -149,7 +169,8 @@ def _mean(b: Any, row: Row) -> Any:
     """The mean in f64, rounded to f32."""
     zero = constant(F64, -0.0, LANES)
 
-    def turn(columns: Columns, have: list[Any]) -> list[Any]:
+    def turn(group: list[Columns], have: list[Any]) -> list[Any]:
+        (columns,) = group
         x = b.fpext(columns.load(row.address, F32, 4), vec(F64, LANES))
         return [b.fadd(have[0], x if columns.mask is None else b.select(columns.mask, x, zero))]
 
@@ -175,7 +196,8 @@ def _extreme(b: Any, row: Row, how: str) -> Any:
     def take(lanes: int, have: Any, new: Any) -> Any:
         return computed(b, EXTREMES[how], lanes, new, have)
 
-    def turn(columns: Columns, have: list[Any]) -> list[Any]:
+    def turn(group: list[Columns], have: list[Any]) -> list[Any]:
+        (columns,) = group
         x = columns.load(row.address, F32, 4)
         return [take(LANES, have[0], x if columns.mask is None else b.select(columns.mask, x, first))]
 

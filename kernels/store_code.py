@@ -23,6 +23,7 @@ from graphq.kernels.vector import (
     Columns,
     constant,
     emit,
+    emit_beside,
     emit_nodes,
     high_bytes,
     low_bytes,
@@ -339,9 +340,7 @@ class Epilogue:
         if self.packs:
             return [self.values(columns, per_column) for columns, per_column in zip(group, known, strict=True)]
         found = [{**self.per_row, **per_column} for per_column in known]
-        for node in self.at("vector"):
-            for columns, values in zip(group, found, strict=True):
-                emit_nodes(self.builder, (node,), values, self.lanes, partial(self.leaf, columns))
+        emit_beside(self.builder, self.at("vector"), found, self.lanes, [partial(self.leaf, x) for x in group])
         return found
 
     def values(self, columns: Columns, per_column: Mapping[Expr, ir.Value]) -> dict[Expr, ir.Value]:

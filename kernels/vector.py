@@ -4,7 +4,7 @@ Numbers are those of `stores.evaluate`.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -109,21 +109,33 @@ Leaf = Callable[[Expr], ir.Value]
 def emit_nodes(builder: ir.IRBuilder, nodes: Iterable[Expr], values: dict[Expr, ir.Value], lanes: int,
                leaf: Leaf) -> None:
     """Add the value of each of `nodes` (lowered, arguments first) to `values`; `leaf` gives those of acc and loads."""
+    emit_beside(builder, nodes, [values], lanes, [leaf])
+
+
+def emit_beside(builder: ir.IRBuilder, nodes: Iterable[Expr], values: Sequence[dict[Expr, ir.Value]], lanes: int,
+                leaves: Sequence[Leaf]) -> None:
+    """The same for several vectors, node by node: so the CPU need not wait for one of them."""
     for node in nodes:
-        if node.op in ("acc", "load"):
-            values[node] = leaf(node)
-        elif node.op == "const":
-            values[node] = constant(COMPUTE_IR[node.dtype], node.value, lanes)
-        else:
-            values[node] = EMIT[node.op](builder, lanes, *(values[a] for a in node.args))
+        for known, leaf in zip(values, leaves, strict=True):
+            if node.op in ("acc", "load"):
+                known[node] = leaf(node)
+            elif node.op == "const":
+                known[node] = constant(COMPUTE_IR[node.dtype], node.value, lanes)
+            else:
+                known[node] = EMIT[node.op](builder, lanes, *(known[a] for a in node.args))
 
 
 def emit(builder: ir.IRBuilder, expr: Expr, lanes: int, leaf: Leaf) -> ir.Value:
     """Emit `expr` for `lanes` outputs at once (1: scalar code); `leaf` gives the values of acc and loads."""
-    values: dict[Expr, ir.Value] = {}
+    return emit_each(builder, expr, lanes, [leaf])[0]
+
+
+def emit_each(builder: ir.IRBuilder, expr: Expr, lanes: int, leaves: Sequence[Leaf]) -> list[ir.Value]:
+    """Emit `expr` for several vectors, side by side."""
+    values: list[dict[Expr, ir.Value]] = [{} for _ in leaves]
     lowered = lower(expr)
-    emit_nodes(builder, walk(lowered), values, lanes, leaf)
-    return values[lowered]
+    emit_beside(builder, walk(lowered), values, lanes, leaves)
+    return [known[lowered] for known in values]
 
 
 def widen(builder: ir.IRBuilder, x: ir.Value, dtype: str, lanes: int) -> ir.Value:
