@@ -2,15 +2,15 @@
 
     python benchmarks/models.py FILE.onnx ... [--threads 1 2] [--seconds S] [--isa LEVEL]
                                 [--decision argmax|ctc|mask] [--dims INPUT=1x3x48x320 ...]
-                                [--f32] [--bf16 FLOAT_FILE.onnx] [--first-result] [--json FILE]
+                                [--f32] [--bf16 FLOAT_FILE.onnx] [--first-result] [--busy N] [--json FILE]
 
 Inputs and the outputs that the file literally means come from FILE.npz beside it ("0/in/NAME", "0/out/NAME", ...), or
 are random and what ONNX Runtime computes without any optimisation. Cosines are the least over inputs and outputs; the
 decision is the class, the text of a CTC output, or the pixels of a mask; of how many inputs it is the same is printed,
 with the share of all classes, texts and pixels. OpenVINO computes floats in bf16 where the CPU has it; `--f32` also
 times it in f32, `--bf16` in bf16 on the same model before it was quantised. `--first-result` starts processes: seconds
-from their start to the first result with an empty kernel cache and with a filled one, and their peak memory. Ratios
-above 1 say that graphq is faster.
+from their start to the first result with an empty kernel cache and with a filled one, and their peak memory. `--busy`
+measures beside other processes that compute all the time. Ratios above 1 say that graphq is faster.
 """
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def arguments() -> argparse.Namespace:
     made.add_argument("--bf16", type=Path, metavar="FILE.onnx", help="the f32 file that OpenVINO also runs in bf16")
     made.add_argument("--first-result", type=int, nargs="?", const=3, default=0, metavar="RUNS",
                       help="also measure new processes (default 3 of each)")
+    made.add_argument("--busy", type=int, default=0, metavar="N", help="other processes that keep a core busy each")
     made.add_argument("--json", type=Path, metavar="FILE", help="write all rows there")
     return made.parse_args()
 
@@ -80,7 +81,8 @@ def measure(path: Path, threads: int, options: argparse.Namespace, dims: dict[st
         made = peers.model_file(name, str(file), feeds[0], threads) if file else None
         runs |= {name: made} if made else {}
         found |= {name: {}} if made else {}
-    times = timing.alternate([partial(run, feeds[0]) for run in runs.values()], options.seconds)
+    with timing.busy(options.busy):
+        times = timing.alternate([partial(run, feeds[0]) for run in runs.values()], options.seconds)
     for name, t in zip(runs, times, strict=True):
         found[name] |= {"median_ms": statistics.median(t), "minimum_ms": min(t)}
     for name in set(runs) - {"graphq"}:

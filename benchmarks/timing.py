@@ -9,8 +9,11 @@ import argparse
 import json
 import math
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +47,18 @@ class Case:
 
 Variants = Mapping[str, Callable[[str, int, str | None], Case]]
 """From a variant's name to what makes its case, of (case, threads, ISA level)."""
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Within the block, so many other processes each keep a core busy."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:

@@ -49,7 +49,8 @@ def test_models(tmp_path):
     m = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
         net (float[n, 3] x) => (float[n, 2] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { y = MatMul (x, w) }""")
     onnx.save(m, tmp_path / "net.onnx")
-    done = run("models.py", "--dims", "x=5x3", "--json", tmp_path / "rows.json", "--", tmp_path / "net.onnx")
+    done = run("models.py", "--dims", "x=5x3", "--busy", "1", "--json", tmp_path / "rows.json", "--",
+               tmp_path / "net.onnx")
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = json.loads((tmp_path / "rows.json").read_text())
     assert (row["file"], row["threads"], row["macs"]) == ("net", 1, 5 * 3 * 2)
