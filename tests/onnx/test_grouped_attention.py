@@ -1,5 +1,6 @@
 """GroupQueryAttention against ONNX Runtime and against a formula, key by key."""
 import numpy as np
+import onnx
 import pytest
 from onnx_node import assert_near, by_graphq, by_onnx_runtime, node_model
 
@@ -163,6 +164,47 @@ def test_steps_of_a_generation_are_those_of_the_whole():
         step = [(n, step[n]) for n in values]
         y, *caches = list(by_graphq(node_model("GroupQueryAttention", step, attrs, 3), step))[1]
         np.testing.assert_allclose(y, whole[:, start:end], atol=1e-5)
+
+
+DECODER = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft": 1]>
+net (float[b, s, 64] x, int64[b, t] mask, float[b, 2, p, 16] past_k, float[b, 2, p, 16] past_v)
+    => (float[b, s, 64] y, float[b, 2, t, 16] k, float[b, 2, t, 16] v) {
+    axis = Constant<value = int64[1] {1}>()
+    one = Constant<value = int64 {1}>()
+    lengths = ReduceSum<keepdims = 0>(mask, axis)
+    last = Sub(lengths, axis)
+    last_32 = Cast<to = 6>(last)
+    dims = Shape(mask)
+    total = Gather<axis = 0>(dims, one)
+    total_32 = Cast<to = 6>(total)
+    h = SimplifiedLayerNormalization<axis = -1, epsilon = 0.00001, stash_type = 1>(x, norm)
+    qkv = com.microsoft.MatMulNBits<K = 64, N = 128, bits = 4, block_size = 32>(h, wq, sq)
+    a, k, v = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2, do_rotary = 1>(
+        qkv, , , past_k, past_v, last_32, total_32, cos, sin)
+    o = com.microsoft.MatMulNBits<K = 64, N = 64, bits = 4, block_size = 32>(a, wo, so)
+    y, , , sum = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.00001>(x, o, norm)
+}"""
+"""A layer as ONNX Runtime GenAI exports it."""
+
+
+def test_a_layer_of_a_decoder():
+    ort = pytest.importorskip("onnxruntime")
+    m = onnx.parser.parse_model(DECODER)
+    angles = rng.uniform(0, 6, (64, 8)).astype(np.float32)
+    weights = {"norm": floats(64), "cos": np.cos(angles), "sin": np.sin(angles),
+               "wq": rng.integers(0, 256, (128, 2, 16), dtype=np.uint8), "sq": np.abs(floats(256)) / 50,
+               "wo": rng.integers(0, 256, (64, 2, 16), dtype=np.uint8), "so": np.abs(floats(128)) / 50}
+    m.graph.initializer.extend(onnx.numpy_helper.from_array(x, n) for n, x in weights.items())
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    session = ort.InferenceSession(m.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    model, caches = gq.compile(gq.load_onnx(m)), [np.zeros((2, 2, 0, 16), np.float32)] * 2
+    for start, end in ((0, 5), (5, 6), (6, 7)):
+        step = {"x": floats(2, end - start, 64), "mask": np.ones((2, end), np.int64), "past_k": caches[0],
+                "past_v": caches[1]}
+        want, got = session.run(None, step), list(model(step).values())
+        assert_near(got, want, tolerance=1e-4)
+        caches = got[1:]
 
 
 def changed(**values):
