@@ -12,8 +12,11 @@ from graphq.ir import Value
 from graphq.onnx.bodies import name_within
 from graphq.onnx.importer import Call, Scope, by_function, import_node
 
-OPSET = 23
-"""An operator set of ONNX that has all that is used: Attention, RotaryEmbedding."""
+OPSET = 21
+"""The operator set of what is written here, which `save_onnx` writes, too."""
+
+NEWER = 23
+"""The first operator set of ONNX that has Attention and RotaryEmbedding."""
 
 
 def standard(c: Call, op_type: str, inputs: list[Value | None], outputs: int = 1, *, opset: int = OPSET,

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from graphq.errors import GraphError
 from graphq.ir import Value
-from graphq.onnx.composed import standard
+from graphq.onnx.composed import NEWER, standard
 from graphq.onnx.import_transformer import masked
 from graphq.onnx.importer import MICROSOFT, Call, Outputs, imports
 
@@ -21,8 +21,8 @@ def multi_head_attention(c: Call) -> Outputs:
     mask = c.graph.add(*masks) if len(masks) == 2 else masks[0] if masks else None
     heads = c.attr("num_heads")
     attrs = {"scale": c.attr("scale")} if c.attr("scale", 0.0) else {}
-    return standard(c, "Attention", [q, k, v, mask, c.optional(6), c.optional(7)], max(1, c.outputs), q_num_heads=heads,
-                    kv_num_heads=heads, is_causal=int(bool(c.attr("unidirectional", 0))), **attrs)
+    return standard(c, "Attention", [q, k, v, mask, c.optional(6), c.optional(7)], max(1, c.outputs), opset=NEWER,
+                    q_num_heads=heads, kv_num_heads=heads, is_causal=int(bool(c.attr("unidirectional", 0))), **attrs)
 
 
 def _wide(x: Value) -> Value:
@@ -51,4 +51,4 @@ def rotary_embedding(c: Call) -> Outputs:
             c.attr("scale", 1.0) != 1:
         raise GraphError(f"positions must be [batch, length], without packing and scale, got {positions.type}")
     attrs = {name: c.attr(name) for name in ("interleaved", "num_heads", "rotary_embedding_dim") if c.attr(name)}
-    return standard(c, "RotaryEmbedding", [c.input(0), c.input(2), c.input(3), positions], 1, **attrs)
+    return standard(c, "RotaryEmbedding", [c.input(0), c.input(2), c.input(3), positions], opset=NEWER, **attrs)

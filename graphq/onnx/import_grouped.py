@@ -8,7 +8,7 @@ import numpy as np
 from graphq.dtypes import s32
 from graphq.errors import GraphError
 from graphq.ir import Value
-from graphq.onnx.composed import standard, written
+from graphq.onnx.composed import NEWER, standard, written
 from graphq.onnx.import_eltwise import one
 from graphq.onnx.importer import MICROSOFT, Call, Outputs, imports
 
@@ -190,7 +190,7 @@ def _rotated(c: Call, x: Value, places: Value, heads: int) -> Value:
         c.refuse(f"input 7 must be [length, half of a head's width], got {cos}")
     positions = c.optional(9)
     return standard(c, "RotaryEmbedding", [x, c.input(7), c.input(8), places if positions is None else positions],
-                    interleaved=c.attr("rotary_interleaved", 0), num_heads=heads,
+                    opset=NEWER, interleaved=c.attr("rotary_interleaved", 0), num_heads=heads,
                     rotary_embedding_dim=2 * cos.shape[1])[0]
 
 

@@ -146,6 +146,16 @@ def test_formula(name):
         assert_near(without_padding(got, inputs), without_padding(want, inputs))
 
 
+def test_saved_and_loaded_again(tmp_path):
+    inputs, attrs = attention(**CASES["bias in long caches"])
+    g = gq.load_onnx(node_model("GroupQueryAttention", inputs, attrs, 3))
+    gq.save_onnx(g, tmp_path / "again.onnx")
+    again = gq.load_onnx(tmp_path / "again.onnx")
+    values = {n: x for n, x in inputs if x is not None}
+    for got, want in zip(*(gq.reference(graph, values).values() for graph in (again, g)), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_without_caches_as_outputs():
     inputs, attrs = attention(batch=2, new=3)
     for got in by_graphq(node_model("GroupQueryAttention", inputs, attrs), inputs):

@@ -5,6 +5,7 @@ import pytest
 from onnx_node import assert_near, by_graphq, by_onnx_runtime, node_model
 
 import graphq as gq
+from graphq.errors import GraphError
 
 rng = np.random.default_rng(0)
 
@@ -132,6 +133,34 @@ def test_operator(name, open_shapes):
     want = by_onnx_runtime(m, inputs)
     for got in by_graphq(m, inputs):
         assert_near(got, want, tolerance=2e-4 if want[0].dtype == S else 2e-3, steps=steps, rare=0.1)
+
+
+@pytest.mark.parametrize("values,attrs,message", [
+    ({"mask": MASK.astype(np.int64)}, {}, r"a mask must be s32\[batch,length\], got s64\[2,5\]"),
+    ({"mask": MASK[:, None, None]}, {}, "a mask must be"),
+    ({}, {"do_rotary": 1}, "attribute 'do_rotary' is not supported"),
+    ({}, {"past_present_share_buffer": 1}, "attribute 'past_present_share_buffer' is not supported"),
+    ({"W": floats(7, 24)}, {}, "matmul"),
+    ({"mask": np.ones((2, 6), np.int32)}, {}, "add"),
+], ids=range(6))
+def test_malformed_attention(values, attrs, message):
+    inputs, given, _ = CASES["Attention"]
+    m = node_model("Attention", [(n, values.get(n, x)) for n, x in inputs], {**given, **attrs})
+    with pytest.raises(GraphError, match=f"Attention 'o0': .*{message}"):
+        gq.load_onnx(m)
+
+
+def test_causal_attention_with_past_by_formula():
+    x, w, past = floats(1, 2, 8), floats(8, 24), floats(2, 1, 2, 3, 4)
+    inputs = [("x", x), ("W", w), ("", None), ("", None), ("past", past)]
+    q, k, v = ((x @ w).reshape(1, 2, 3, 2, 4)[:, :, n].transpose(0, 2, 1, 3) for n in range(3))
+    k, v = np.concatenate([past[0], k], axis=2), np.concatenate([past[1], v], axis=2)
+    weights = np.exp(q @ k.swapaxes(2, 3) / 2) * np.tri(2, 5, 3)
+    y = weights / weights.sum(axis=-1, keepdims=True) @ v
+    want = [y.transpose(0, 2, 1, 3).reshape(1, 2, 8).astype(S), np.stack([k, v])]
+    m = node_model("Attention", inputs, {"num_heads": 2, "unidirectional": 1}, 2)
+    for got in by_graphq(m, inputs):
+        assert_near(got, want)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
