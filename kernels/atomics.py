@@ -82,15 +82,15 @@ def _system(_typing: Any, number: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @njit
-def sleep(address: int, value: int) -> None:
-    """Sleep until `wake`, or not at all if the word's lower half is not that of `value`."""
-    _system(_FUTEX, address, _WAIT, value)
+def sleep(address: int, value: int) -> bool:
+    """Sleep until `wake`, or not at all if the word's lower half is not that of `value`; whether it was woken."""
+    return _system(_FUTEX, address, _WAIT, value) == 0
 
 
 @njit
-def wake(address: int, count: int) -> None:
-    """Wake at most so many threads that sleep at the word."""
-    _system(_FUTEX, address, _WAKE, count)
+def wake(address: int, count: int) -> int:
+    """Wake at most so many threads that sleep at the word; how many there were."""
+    return _system(_FUTEX, address, _WAKE, count)
 
 
 @njit

@@ -1,6 +1,8 @@
 """The shell: steps in order, every block once, whoever runs it."""
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -75,3 +77,41 @@ def test_more_callers_than_slots_and_helpers_than_cores(threads, monkeypatch):
     done = subprocess.run([sys.executable, "-c", CALLERS, "40"], capture_output=True, text=True, timeout=300,
                           cwd=Path(__file__).parents[2])
     assert done.returncode == 0 and done.stdout.strip() == "[]", done.stderr
+
+
+DOZE = '''"""Helpers that wake once."""
+from graphq.kernels.atomics import acquired, added, sleep, wake
+from graphq.kernels.cache import function
+from graphq.kernels.shell import BELL, SLEEPERS
+
+
+@function("intp")
+def doze(team):
+    added(team + SLEEPERS, 1)
+    while not sleep(team + BELL, acquired(team + BELL)):
+        pass
+
+
+@function("intp")
+def rouse(team):
+    wake(team + BELL, 100)
+'''
+
+
+def test_no_more_helpers_are_woken_than_wanted():
+    chain, asleep = Chain(1, 60, 3), modules.load("doze", DOZE)
+    words = np.zeros(shell.TEAM_BYTES // 8, np.int64)
+    words[shell.HELPERS // 8], team = 6, words.ctypes.data
+    sleepers = words[shell.SLEEPERS // 8:]
+    helpers = [threading.Thread(target=asleep.doze, args=(team,)) for _ in range(6)]
+    for x in helpers:
+        x.start()
+    while sleepers[0] < 6:
+        time.sleep(0.001)
+    for _ in range(1000):
+        chain.table._run(*chain.table._span, team, 2)
+    while sleepers[0] > 4 and any(x.is_alive() for x in helpers):  # some had not begun to sleep
+        chain.table._run(*chain.table._span, team, 2)
+    assert sleepers[0] == 4 and words[shell.WANTED // 8] == 0
+    while any(x.is_alive() for x in helpers):
+        asleep.rouse(team)
