@@ -55,6 +55,8 @@ class PlanBuilder:
                 at, nbytes = step.room
                 rooms = pieces(step.blocks, self.threads) if parallel else 1
                 words[at:at + 2] = Ref(self.temporary(nbytes * rooms)), rooms
+            if step.aligned is not None and isinstance(operand := words[step.aligned], Ref):
+                self.buffers[operand.buffer] = replace(self.buffers[operand.buffer], aligned=True)
             self.steps.append(NativeStep(step.name, step.address, tuple(words), step.blocks, parallel, step.keep,
                                          step.macs))
 

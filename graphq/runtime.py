@@ -34,13 +34,17 @@ class Ref(NamedTuple):
 
 @dataclass(frozen=True)
 class Buffer:
-    """`place` is "input", "output" or "report" (`index` says which), "constant" (`data`) or "arena"."""
+    """`place` is "input", "output" or "report" (`index` says which), "constant" (`data`) or "arena".
+
+    Of an `aligned` input a run copies an array that does not start at a multiple of 64 bytes.
+    """
 
     place: Literal["input", "output", "report", "constant", "arena"]
     nbytes: int
     type: TensorType | None = None
     index: int = 0
     data: np.ndarray | None = field(default=None, compare=False)
+    aligned: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,8 @@ class _Instance:
         self.reports = (ctypes.c_int64 * len(plan.errors))()
         self.words = np.zeros(max(1, sum(len(s.words) for s in native)), np.int64)
         self.patches: list[_Patch] = []
+        self.aligned = [b.index for b in plan.buffers if b.place == "input" and b.aligned]
+        self.copies: dict[int, np.ndarray] = {}
         inputs = sum(b.place == "input" for b in plan.buffers)
         starts, at = [], 0
         for step in native:
@@ -157,8 +163,19 @@ class _Instance:
     def point_at(self, arrays: Sequence[np.ndarray]) -> None:
         """Set the addresses of a call's inputs and outputs."""
         addresses = [x.__array_interface__["data"][0] for x in arrays]
+        for k in self.aligned:
+            if addresses[k] % LINE:
+                addresses[k] = self._copied(k, arrays[k])
         for word, array, offset in self.patches:
             self.words[word] = addresses[array] + offset
+
+    def _copied(self, number: int, x: np.ndarray) -> int:
+        """The address of an aligned copy of input `number`."""
+        if number not in self.copies:
+            self.copies[number] = aligned_empty(x.nbytes)
+        room = self.copies[number]
+        room[:] = x.reshape(-1).view(np.uint8)
+        return room.ctypes.data
 
     def _word(self, plan: Plan, word: int | Ref, at: int, base: int, offsets: Mapping[int, int], inputs: int) -> int:
         if not isinstance(word, Ref):

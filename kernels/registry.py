@@ -51,7 +51,7 @@ class Step:
     second thread is not worth it. `weights` is the word with the address of weights, `ahead` the first of two words for
     the address and size of what to prefetch, the weights of the next step. `room` are the first of two words for the
     address of rooms that blocks write into and for how many there are, and the bytes of one: each piece of the blocks
-    (`shell.pieces`) has its own.
+    (`shell.pieces`) has its own. `aligned` is the word of an operand that is better read from a multiple of 64 bytes.
     """
 
     name: str
@@ -64,6 +64,7 @@ class Step:
     weights: int | None = None
     ahead: int | None = None
     room: tuple[int, int] | None = None
+    aligned: int | None = None
 
     def arguments(self, words: Mapping[int, int], slots: Sequence[tuple[int, int, int]] = ()) -> np.ndarray:
         """Make the argument block: `words` replace header words, `slots` are (pointer, offset table, row stride)."""

@@ -164,6 +164,24 @@ def test_forked_children_start_threads_of_their_own():
         assert done.stdout.split("\n")[0] in ("children 0 0 0", "one core")
 
 
+@pytest.mark.parametrize("skipped", [0, 1, 16, 48])
+def test_inputs_may_lie_anywhere(level, skipped):
+    g = gq.Graph()
+    w = np.random.default_rng(0).integers(-127, 128, (128, 200)).astype(np.int8)
+    x, y = (g.dequantize(g.input(n, shape=(70, 128), dtype="u8"), scales=[0.1], zps=[3]) for n in "xy")
+    for value in (x, y):
+        product = g.matmul(value, g.dequantize(g.constant(w), scales=[0.01]))
+        g.output(g.quantize(product, dtype="u8", scales=[2.0], zps=[128]))
+    model, feeds = gq.compile(g, isa=level, threads=2), random_inputs(g)
+    room = np.zeros(70 * 128 + 128, np.uint8)
+    begin = -room.ctypes.data % 64 + skipped
+    moved = room[begin:begin + 70 * 128].reshape(70, 128)
+    moved[:] = feeds["x"]
+    for case in ({"x": moved, "y": feeds["y"]}, {"x": moved, "y": moved}, feeds):
+        want = model.formula(case)
+        assert all(np.array_equal(got, want[name]) for name, got in model(case).items())
+
+
 def step(inputs, outputs):
     return PythonStep("test", lambda *a: a, tuple(inputs), tuple(outputs))
 
