@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -55,3 +58,26 @@ def test_a_chunk_lives_as_long_as_its_pieces() -> None:
 def test_too_much() -> None:
     with pytest.raises(MemoryError):
         aligned_empty(1 << 62)
+
+
+def test_a_fork_waits_for_threads_that_take_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, mapped = threading.Event(), memory._mapped
+
+    def slowly(nbytes: int) -> np.ndarray:
+        begun.set()
+        time.sleep(0.3)
+        return mapped(nbytes)
+
+    with monkeypatch.context() as m:
+        m.setattr(memory, "_mapped", slowly)
+        m.setattr(memory._pool, "chunk", None)
+        thread = threading.Thread(target=aligned_empty, args=(10,))
+        thread.start()
+        begun.wait()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            aligned_empty(10)
+            os._exit(0)
+        thread.join()
+    assert os.waitpid(child, 0)[1] == 0
