@@ -230,7 +230,7 @@ class _Team:
 
 
 _teams: list[_Team] = []
-_starting = threading.Lock()
+_starting = threading.RLock()  # a signal's handler may run a model, too
 os.register_at_fork(before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release)
 
 

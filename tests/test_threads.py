@@ -1,4 +1,7 @@
 """Thread numbers."""
+import subprocess
+import sys
+
 import numba
 import numpy as np
 import pytest
@@ -27,3 +30,29 @@ def test_quota_of_the_control_group(tmp_path):
 def test_bad_thread_numbers(threads):
     with pytest.raises(CompileError, match="positive int"):
         resolve_threads(threads)
+
+
+PINNED = """
+import os, sys, threading, time
+import numpy as np, graphq as gq
+from graphq.threads import most_threads
+cores = sorted(os.sched_getaffinity(0))
+if len(cores) < 2: print("one core"); sys.exit(0)
+g = gq.Graph()
+g.output(g.gelu(g.input("x", shape=(300_000,), dtype="f32")))
+x = np.ones(300_000, np.float32)
+def first():
+    os.sched_setaffinity(0, cores[:1])
+    assert most_threads() == len(cores)
+    gq.compile(g, threads=2)(x=x)
+t = threading.Thread(target=first)
+t.start(); t.join()
+gq.compile(g, threads=2)(x=x)
+masks = {tuple(sorted(os.sched_getaffinity(int(tid)))) for tid in os.listdir("/proc/self/task")}
+print(masks == {tuple(cores)}, len(os.listdir("/proc/self/task")) >= 2)
+"""
+
+
+def test_a_pinned_thread_starts_helpers_for_all_cores():
+    done = subprocess.run([sys.executable, "-c", PINNED], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() in ("True True", "one core"), done.stdout + done.stderr
