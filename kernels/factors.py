@@ -106,7 +106,7 @@ def factors_of(_typing: Any, numbers: Any, count: Any, flip: Any, zp: Any, scale
 
 @njit
 def packed_factors(words: int, panel: int, factors: int, first: int, channels: int, addresses: int, places: int,
-                    lines: int, taps: int, step: int, part: int) -> None:
+                   lines: int, taps: int, step: int, part: int) -> None:
     """Store the factors of channels from `first` on, of `taps`, with tables of their addresses and places of weights.
 
     Vectors take 16 channels where there are `lines`, the addresses of the taps' weights; the last 16 may overlap those

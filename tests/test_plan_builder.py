@@ -1,9 +1,16 @@
 """What PlanBuilder adds to the steps that it collects."""
+import ctypes
+
 import numpy as np
 
 import graphq as gq
-from graphq.kernels.matmul import AHEAD, W
-from graphq.plan_builder import MOST_AHEAD
+from graphq.ir import TensorType
+from graphq.kernels.expression import acc
+from graphq.kernels.isa import level_named
+from graphq.kernels.matmul import AHEAD, W, plan_matmul
+from graphq.kernels.stores import Store
+from graphq.plan_builder import MOST_AHEAD, PlanBuilder
+from graphq.runtime import Buffer, Plan, Ref, _Instance
 
 
 def mlp(*widths):
@@ -31,3 +38,24 @@ def test_a_step_prefetches_the_weights_of_the_next_one():
 def test_at_most_a_part_of_l2_is_prefetched():
     _, (first, second) = mlp(64, 700, 700)
     assert first.words[AHEAD:AHEAD + 2] == (second.words[W], MOST_AHEAD)
+
+
+def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
+    t = TensorType(gq.dtypes.u8, (40, 128))
+    x = np.arange(40 * 128 + 128, dtype=np.int64).astype(np.uint8)
+    begin = -x.ctypes.data % 64
+    for k, n, level, aligned in ((128, 200, "amx", True), (128, 64, "amx", False), (100, 200, "amx", False),
+                                 (128, 200, "avx2", False)):
+        step = plan_matmul(Store(acc(), "s32"), "u8", 40, n, k, level_named(level))
+        assert (step.aligned is not None) == aligned
+        b = PlanBuilder(gq.Graph(), level_named(level), 1, True)
+        buffer = b.add(Buffer("input", t.nbytes, t, 0))
+        b.native(step, [Ref(buffer), *step.header[1:]])
+        assert b.buffers[buffer].aligned == aligned
+        instance = _Instance(Plan(tuple(b.buffers), tuple(b.steps), (), 1), dict.fromkeys(range(9), 0), 1 << 20, True)
+        for skipped in (0, 16):
+            given = x[begin + skipped:begin + skipped + 40 * 128].reshape(40, 128)
+            instance.point_at([given])
+            address = int(instance.words[0])
+            assert (address != given.ctypes.data) == (aligned and skipped > 0)
+            assert ctypes.string_at(address, given.nbytes) == given.tobytes()

@@ -10,6 +10,7 @@ from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.composed import NEWER, standard, written
 from graphq.onnx.import_eltwise import one
+from graphq.onnx.import_transformer import seen
 from graphq.onnx.importer import MICROSOFT, Call, Outputs, imports
 
 PLACES = """(query, lengths, total) => (count, last, before, places) {
@@ -77,23 +78,6 @@ CACHED = """(new, cache, before, count) => (present, keys) {
 }"""
 """`new` written behind what each batch has in `cache`, with zeros behind it; and as much of that as has a meaning."""
 
-MASK = """(places, count, window) => (mask) {
-    zero = Constant<value_int = 0>()
-    one = Constant<value_int = 1>()
-    last = Constant<value_ints = [2]>()
-    heads = Constant<value_ints = [1]>()
-    limit = Squeeze(count)
-    columns = Range(zero, limit, one)
-    here = Unsqueeze(places, last)
-    until = LessOrEqual(columns, here)
-    far = Sub(here, window)
-    since = Greater(columns, far)
-    seen = And(until, since)
-    mask = Unsqueeze(seen, heads)
-}"""
-"""Whether a query sees a key: one at its own place or before it, and of the window."""
-
-
 @imports("GroupQueryAttention", domain=MICROSOFT)
 def group_query_attention(c: Call) -> Outputs:
     """query, key, value (or one tensor of all), caches, lengths - 1, their maximum, cosines, sines, positions.
@@ -111,9 +95,7 @@ def group_query_attention(c: Call) -> Outputs:
         (past_k, keys), (past_v, values) = (
             written(c, CACHED, new=x, cache=c.input(i), before=before, count=count) for x, i in ((k, 3), (v, 4)))
         present = [past_k, past_v]
-    window = c.attr("local_window_size", -1)
-    mask, = written(c, MASK, places=places if c.attr("causal", 1) else last, count=count,
-                    window=np.asarray(window if window > 0 else 1 << 40))
+    mask = seen(c, places if c.attr("causal", 1) else last, count, c.attr("local_window_size", -1))
     y = _attended(c, q, keys, values, size, c.graph.select(mask, one(q, 0), one(q, -np.inf)))
     return [y, *present][:max(1, c.outputs)]
 

@@ -126,8 +126,8 @@ def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bia
     if bias is not None:
         scores = g.add(scores, bias)
     if c.attr("unidirectional", 0):
-        before, = written(c, BEFORE, scores=scores)
-        scores = g.select(before, scores, one(scores, -np.inf))
+        places, keys = written(c, PLACES, scores=scores)
+        scores = g.select(seen(c, places, keys), scores, one(scores, -np.inf))
     y = g.matmul(g.softmax(scores, axis=-1), v)
     y = g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, sizes[2]], special_zero=True)
     return [y, g.concat(*(_stackable(c, x) for x in (k, v)), axis=0)] if c.outputs > 1 else y
@@ -142,22 +142,35 @@ def _stackable(c: Call, x: Value) -> Value:
     return standard(c, "Unsqueeze", [x, c.graph.constant(np.asarray([0]))])[0]
 
 
-BEFORE = """(scores) => (seen) {
+PLACES = """(scores) => (places, keys) {
     zero = Constant<value_int = 0>()
     one = Constant<value_int = 1>()
-    column = Constant<value_ints = [1]>()
+    start = Constant<value_ints = [0]>()
     rows = Shape<start = 2, end = 3>(scores)
-    columns = Shape<start = 3>(scores)
-    past = Sub(columns, rows)
-    last = Squeeze(rows)
-    end = Squeeze(columns)
-    numbers = Range(zero, last, one)
-    places = Add(numbers, past)
-    here = Unsqueeze(places, column)
-    keys = Range(zero, end, one)
-    seen = LessOrEqual(keys, here)
+    keys = Shape<start = 3>(scores)
+    past = Sub(keys, rows)
+    length = Squeeze(rows)
+    steps = Range(zero, length, one)
+    behind = Add(steps, past)
+    places = Unsqueeze(behind, start)
 }"""
-"""Whether a key is not behind its query."""
+"""The places of queries among keys, of which the last are theirs, [1, queries], and how many keys."""
+
+SEEN = """(places, count, window) => (mask) {
+    zero = Constant<value_int = 0>()
+    one = Constant<value_int = 1>()
+    last = Constant<value_ints = [2]>()
+    heads = Constant<value_ints = [1]>()
+    limit = Squeeze(count)
+    columns = Range(zero, limit, one)
+    here = Unsqueeze(places, last)
+    until = LessOrEqual(columns, here)
+    far = Sub(here, window)
+    since = Greater(columns, far)
+    seen = And(until, since)
+    mask = Unsqueeze(seen, heads)
+}"""
+"""Whether a query sees a key: one at its own place or before it, and of the window."""
 
 WITHIN = """(mask, scores) => (seen) {
     zero = Constant<value_int = 0>()
@@ -181,6 +194,11 @@ WITHIN = """(mask, scores) => (seen) {
     seen = And(since, until)
 }"""
 """Whether a key lies before the end, and behind the start, if any, that the mask has for its batch."""
+
+
+def seen(c: Call, places: Value, count: Value, window: int = -1) -> Value:
+    """Whether queries at `places` [batch, queries] see `count` keys, [batch, 1, queries, keys]; -1: of all windows."""
+    return written(c, SEEN, places=places, count=count, window=np.asarray(window if window > 0 else 1 << 40))[0]
 
 
 def _hidden(c: Call, mask: Value, scores: Value) -> Value:
