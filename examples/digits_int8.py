@@ -22,7 +22,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 
 import graphq as gq
-import graphq.kernels.cache
+import graphq.kernels.modules
 
 SHADES = " ░▒▓█"
 
@@ -75,11 +75,11 @@ def per_second(classify: Callable[[np.ndarray], np.ndarray], x: np.ndarray, seco
 
 
 def first_result(text: str, x: np.ndarray, folder: str) -> tuple[float, int]:
-    """In a new process: seconds from a graph's text to its first result, and the number of functions compiled."""
+    """In a new process: seconds from a graph's text to its first result, and the number of kernel modules compiled."""
     os.environ["GRAPHQ_CACHE_DIR"] = folder
     start = time.perf_counter()
     gq.compile(gq.parse(text))(x=x)
-    return time.perf_counter() - start, graphq.kernels.cache.statistics().compiled
+    return time.perf_counter() - start, graphq.kernels.modules.statistics().compiled
 
 
 def print_start_times(graph: gq.Graph, x: np.ndarray) -> None:
@@ -88,7 +88,7 @@ def print_start_times(graph: gq.Graph, x: np.ndarray) -> None:
         for state in ("cold", "warm"):
             with ProcessPoolExecutor(1, get_context("spawn")) as process:
                 seconds, compiled = process.submit(first_result, gq.to_text(graph), x, folder).result()
-            print(f"first result, {state} kernel cache: {seconds:.3f} s ({compiled} functions compiled)")
+            print(f"first result, {state} kernel cache: {seconds:.3f} s ({compiled} kernels compiled)")
 
 
 def print_digits(pixels: np.ndarray, labels: np.ndarray, f32: np.ndarray, int8: np.ndarray) -> None:

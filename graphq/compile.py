@@ -1,19 +1,19 @@
 """From Graph to Plan: passes, partitions, steps; and CompiledGraph, what the user calls."""
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
-from graphq.collector import uncollected
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.interpret import check_array, check_inputs, merge_inputs, pack_outputs, require_outputs
 from graphq.ir import Graph, TensorType
 from graphq.kernels import isa as isa_levels
 from graphq.kernels.isa import Level
+from graphq.kernels.team import the_team
+from graphq.locks import Lock
 from graphq.passes.pipeline import PIPELINE, check_passes, run_passes
 from graphq.plan import build_plan, evaluate_formulas
 from graphq.rewrite import Pass, Refusal
@@ -33,7 +33,6 @@ MAX_PLANS = 64
 """Plans that a model with open shapes keeps, one for each set of shapes; the oldest goes first."""
 
 
-@uncollected
 def compile(graph: Graph, *, isa: str | None = None, threads: int | None = None, strict: bool = False,
             passes: Sequence[Pass] | None = None, cache: bool = True) -> CompiledGraph:
     """Compile `graph`; the graph itself is not changed.
@@ -55,8 +54,14 @@ def compile(graph: Graph, *, isa: str | None = None, threads: int | None = None,
     check_passes(chosen)
     require_outputs(graph)
     check_order(graph)
-    return CompiledGraph(graph, isa_levels.resolve(isa, cache=cache), resolve_threads(threads), strict,
-                         tuple(chosen), cache)
+    most = resolve_threads(threads)
+    if most > 1:
+        the_team(cache)  # Numba is imported in the background
+    for level in isa_levels.choices(isa, cache):
+        model = CompiledGraph(graph, level, most, strict, tuple(chosen), cache)
+        if isa_levels.works(level, cache):  # asked now, as its kernels compile while the plan is made
+            break
+    return model
 
 
 class _Compiled(NamedTuple):
@@ -81,8 +86,7 @@ class CompiledGraph:
         self.names = [str(v.name) for v in graph.inputs]
         self._constants: dict[str, np.ndarray] = {}
         self._by_shapes: dict[Shapes, _Compiled] = {}
-        self._building: dict[Shapes, threading.Lock] = {}
-        self._lock = threading.Lock()
+        self._building: dict[Shapes, Lock] = {}
         fixed = all(v.type.known and v.property != "constant" for v in self.source.inputs)
         self._fixed = self._build(self.source.copy()) if fixed else None
         self._checks = [(str(v.name), v.type.shape, v.dtype.numpy) for v in self.source.inputs]
@@ -137,8 +141,9 @@ class CompiledGraph:
     def explain(self, *, kernels: bool = False) -> str:
         """What fused into which partitions, which kernels run them, and why anything did not fuse.
 
-        `kernels`: also what each kernel's machine code does and how fast it is on this machine, beside the machine's
-        peak: the decisive instructions counted, and each step measured by itself, which takes some 0.1 s a step.
+        `kernels`: also what each kernel does and how fast it is on this machine, beside the machine's peak: the
+        decisive instructions of its assembly counted, for which the first call compiles the kernels once more, and each
+        step measured by itself, which takes some 0.1 s a step.
         """
         made = self._latest()
         if made and isinstance(made.runner, StagedRunner):
@@ -200,8 +205,8 @@ class CompiledGraph:
 
     def _latest(self) -> _Compiled | None:
         """What was compiled last; None before the first call with open shapes."""
-        with self._lock:
-            return self._fixed or next(reversed(self._by_shapes.values()), None)
+        made = list(self._by_shapes.values())
+        return self._fixed or (made[-1] if made else None)
 
     def _fast_check(self, given: Mapping[str, Any]) -> list[np.ndarray]:
         """The arrays in order of the inputs; the usual good case without the cost of messages."""
@@ -219,25 +224,25 @@ class CompiledGraph:
         return [checked[n] for n in self.names]
 
     def _at_shapes(self, arrays: Mapping[str, np.ndarray]) -> _Compiled:
-        """The plan for these shapes. Callers with other shapes do not wait while one is made."""
+        """The plan for these shapes. Callers with other shapes do not wait while one is made.
+
+        A signal's handler may come in the midst, and make the plan of the same shapes.
+        """
         constants = self._constant_inputs(arrays)
         key = tuple(arrays[n].shape for n in self.names)
         made = self._by_shapes.get(key)
         if made is not None:
             return made
-        with self._lock:
-            building = self._building.setdefault(key, threading.Lock())
-        with building:
+        with self._building.setdefault(key, Lock()).hold:
             made = self._by_shapes.get(key)
             if made is None:
                 made = self._build(self._specialised(arrays, constants))
-                with self._lock:
-                    self._keep(key, made, constants)
+                self._keep(key, made, constants)
         return made
 
     def _keep(self, key: Shapes, made: _Compiled, constants: Mapping[str, np.ndarray]) -> None:
-        while len(self._by_shapes) >= MAX_PLANS:
-            self._by_shapes.pop(next(iter(self._by_shapes)))
+        for oldest in list(self._by_shapes)[:1 - MAX_PLANS]:
+            self._by_shapes.pop(oldest, None)
         self._by_shapes[key] = made
         self._building.pop(key, None)
         self._constants.update(constants)
@@ -263,7 +268,6 @@ class CompiledGraph:
         """A part of the graph, compiled with the same options."""
         return CompiledGraph(graph, self.level, self.threads, self.strict, self.passes, self.cache)
 
-    @uncollected
     def _build(self, graph: Graph) -> _Compiled:
         """What comes of `graph`, which the passes change."""
         if not in_one_plan(graph):

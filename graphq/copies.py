@@ -6,7 +6,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from graphq.collector import uncollected
 from graphq.constants import computed
 from graphq.errors import GraphError
 from graphq.ir import Graph
@@ -18,7 +17,6 @@ FlatInput: TypeAlias = tuple[str, TensorType, Property]
 FlatNode: TypeAlias = tuple[Op, list[int | None], dict[str, Any], list[str | None], Mapping[str, Any]]
 
 
-@uncollected
 def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> Graph:
     """See Graph.specialise."""
     for given in (types, constants):

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -9,8 +10,8 @@ from functools import partial
 import numpy as np
 
 from graphq.errors import KernelError
-from graphq.kernels import machine_code, peaks
-from graphq.kernels.cache import Function, Module
+from graphq.kernels import assembly, peaks
+from graphq.kernels.modules import Function, Module
 from graphq.kernels.registry import KERNELS
 from graphq.runtime import NativeStep, Plan, Ref, Runner
 
@@ -19,7 +20,7 @@ from graphq.runtime import NativeStep, Plan, Ref, Runner
 class Evidence:
     """What is known of a native step, `tile` None where it has none.
 
-    `counts`: the decisive instructions in the machine code of its functions, a text instead where it cannot be read.
+    `counts`: the decisive instructions in the assembly of its modules, or why that assembly cannot be made.
     `seconds`: the median of one run by itself, on caches that its own earlier runs have filled. `rate` and `peak` are
     multiply-accumulates a second on `threads` cores by the `decisive` instruction, of a step without any bytes a second
     of its buffers, and of a copy of as many (`decisive` is None then); `peak` is None where no multiplying instruction
@@ -44,10 +45,15 @@ class Evidence:
 
 
 def gather(plan: Plan, k: int, cache: bool = True) -> Evidence:
-    """Read and measure native step `k`, which takes some 0.1 s; nothing that callers of the plan see is touched."""
+    """Count the instructions of native step `k` and measure it; nothing that callers of the plan see is touched.
+
+    It takes some 0.1 s, and the first call for a plan as long as all its kernels take to compile once more.
+    """
     step = plan.steps[k]
     assert isinstance(step, NativeStep)
     threads = min(step.blocks, plan.threads) if step.parallel else 1
+    # All steps' at once, so that nothing compiles beside this one while it is measured.
+    assembly.prepare(x for s in plan.steps if isinstance(s, NativeStep) for x in modules(s))
     counts = _counts(step)
     seconds = statistics.median(peaks.samples(partial(_alone, plan, step, cache)))
     nbytes = sum(plan.buffers[b].nbytes for b in {w.buffer for w in step.words if isinstance(w, Ref)})
@@ -65,22 +71,30 @@ def gather(plan: Plan, k: int, cache: bool = True) -> Evidence:
                     seconds, threads, step.macs, nbytes, decisive, peak)
 
 
-def functions(keep: object) -> Iterator[int]:
-    """The addresses of block functions and of those in modules, nested in tuples."""
+def modules(step: NativeStep) -> tuple[Module, ...]:
+    """The modules whose functions the step runs, each once."""
+    return tuple(dict.fromkeys(_nested((step.function, step.keep))))
+
+
+def _nested(keep: object) -> Iterator[Module]:
+    """The modules, and those of functions, that are nested in tuples."""
     if isinstance(keep, tuple | list):
         for part in keep:
-            yield from functions(part)
+            yield from _nested(part)
     elif isinstance(keep, Module):
-        yield from functions(tuple(keep.functions.values()))
+        yield keep
     elif isinstance(keep, Function):
-        yield keep.address
+        yield keep.module
 
 
 def _counts(step: NativeStep) -> dict[str, int] | str:
+    counts: Counter[str] = Counter()
     try:
-        return machine_code.count([step.function, *functions(step.keep)])
+        for module in modules(step):
+            counts.update(assembly.instructions(module))
     except KernelError as error:
         return str(error)
+    return dict(sorted(counts.items()))
 
 
 def _alone(plan: Plan, step: NativeStep, cache: bool, times: int) -> Callable[[], object]:

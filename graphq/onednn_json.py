@@ -29,7 +29,7 @@ from graphq.onednn_kinds import (
 )
 from graphq.onednn_reader import read_graph_file
 from graphq.onednn_topology import in_order, interface, shapes_agree, tensors
-from graphq.paths import path_text
+from graphq.paths import path_of
 
 _HEADER = {"version": "3.13.0", "engine_kind": "cpu", "fpmath_mode": "strict"}
 _ID = re.compile(r"t(0|[1-9][0-9]{0,19})")
@@ -59,8 +59,7 @@ def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
     if not isinstance(graph, Graph):
         raise GraphError(f"save_onednn_json takes a Graph, got {graph!r}")
     text = to_json(from_graph(graph))
-    with open(path_text(path), "w", encoding="utf-8") as file:
-        file.write(text)
+    path_of(path).write_text(text, encoding="utf-8")
 
 
 # -- from the document to the graph ---------------------------------------------------------------------------

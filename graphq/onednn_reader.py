@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from graphq.dtypes import ONEDNN
 from graphq.errors import GraphError, ParseError
 from graphq.onednn_file import UNKNOWN, FileAttribute, FileOp, GraphFile, LogicalTensor, shown
-from graphq.paths import path_text
+from graphq.paths import path_of
 from graphq.tensor_type import Dim, check_size
 
 MAX_BYTES = 16 * 2**20
@@ -42,7 +42,7 @@ def read_graph_file(path: str | os.PathLike[str]) -> GraphFile:
 
 def read_text(path: str | os.PathLike[str]) -> str:
     """The UTF-8 text of a regular file of at most MAX_BYTES; raises ParseError for any other."""
-    name = path_text(path)
+    name = str(path_of(path))
     try:
         return _read_bytes(name).decode("utf-8")
     except UnicodeDecodeError as e:

@@ -1,16 +1,15 @@
 """Paths of files that are read and written."""
 from __future__ import annotations
 
-import os
-import reprlib
+from pathlib import Path
 from typing import Any
 
 from graphq.errors import GraphError
 
 
-def path_text(path: Any) -> str:
-    """The path as a string; raises GraphError for what is none, such as the number of an open file."""
-    text = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(text, str):
-        raise GraphError(f"a path must be a str or a path object, got {reprlib.repr(path)}")
-    return text
+def path_of(path: Any) -> Path:
+    """The path as a Path; raises GraphError for what is none, such as the number of an open file."""
+    try:
+        return Path(path)
+    except TypeError:
+        raise GraphError(f"a path must be a str or a path object, got {path!r:.80}") from None

@@ -8,8 +8,8 @@ import numpy as np
 from graphq.ir import Graph, TensorType, Value
 from graphq.kernels.isa import Level
 from graphq.kernels.registry import Step as KernelStep
-from graphq.kernels.shell import pieces
-from graphq.runtime import VIEWS, Buffer, MakeError, NativeStep, Ref, Step
+from graphq.kernels.team import pieces
+from graphq.runtime import VIEWS, Argument, Buffer, MakeError, NativeStep, Ref, Step
 
 MOST_AHEAD = 1 << 18
 """Bytes of the next step's weights that are prefetched at the most, a quarter of L2."""
@@ -46,7 +46,7 @@ class PlanBuilder:
         self.errors.append(make)
         return self.add(Buffer("report", 8, index=len(self.errors) - 1))
 
-    def native(self, step: KernelStep, words: list[int | Ref]) -> None:
+    def native(self, step: KernelStep, words: list[Argument]) -> None:
         """Add a kernel's step, unless it has nothing to do; one block, little work, or no second thread: serially."""
         if step.blocks > 0:
             self._announce(step, words)
@@ -57,10 +57,10 @@ class PlanBuilder:
                 words[at:at + 2] = Ref(self.temporary(nbytes * rooms)), rooms
             if step.aligned is not None and isinstance(operand := words[step.aligned], Ref):
                 self.buffers[operand.buffer] = replace(self.buffers[operand.buffer], aligned=True)
-            self.steps.append(NativeStep(step.name, step.address, tuple(words), step.blocks, parallel, step.keep,
+            self.steps.append(NativeStep(step.name, step.function, tuple(words), step.blocks, parallel, step.keep,
                                          step.macs))
 
-    def _announce(self, step: KernelStep, words: list[int | Ref]) -> None:
+    def _announce(self, step: KernelStep, words: list[Argument]) -> None:
         """Let the last step that prefetches bring the constant weights of this one."""
         weights = None if step.weights is None else words[step.weights]
         if isinstance(weights, Ref) and self.buffers[weights.buffer].place == "constant":

@@ -20,7 +20,7 @@ from graphq.kernels.recurrent_loops import (
 )
 from graphq.plan_builder import PlanBuilder
 from graphq.reference_steps import reference_steps
-from graphq.runtime import Ref
+from graphq.runtime import Argument, Ref
 from graphq.slots import run
 
 
@@ -71,7 +71,7 @@ def _state(b: PlanBuilder, node: Node, given: Value | None) -> Ref:
     return Ref(b.constant(np.zeros(t.dims, np.float32)) if given is None else b.of[given])
 
 
-def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: dict[int, int | Ref], *,
+def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: dict[int, Argument], *,
          quantised: bool = False) -> None:
     given, recurrent = node.inputs[:2]
     assert given is not None and recurrent is not None and recurrent.data is not None

@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import index
 from time import perf_counter_ns
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -18,8 +19,10 @@ import numpy as np
 
 from graphq.errors import CompileError
 from graphq.ir import TensorType
-from graphq.kernels import shell
+from graphq.kernels import team
 from graphq.kernels.memory import LINE, aligned_empty
+from graphq.kernels.modules import Function
+from graphq.kernels.registry import Word
 
 VIEWS = frozenset({"static_reshape"})
 """Operations whose result is their operand's memory under another shape: they take no step."""
@@ -30,6 +33,9 @@ class Ref(NamedTuple):
 
     buffer: int
     offset: int = 0
+
+
+Argument: TypeAlias = Word | Ref
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,8 @@ class NativeStep:
     """
 
     kernel: str
-    function: int
-    words: tuple[int | Ref, ...]
+    function: Function
+    words: tuple[Argument, ...]
     blocks: int
     parallel: bool
     keep: object = field(default=None, repr=False, compare=False)
@@ -177,9 +183,9 @@ class _Instance:
         room[:] = x.reshape(-1).view(np.uint8)
         return room.ctypes.data
 
-    def _word(self, plan: Plan, word: int | Ref, at: int, base: int, offsets: Mapping[int, int], inputs: int) -> int:
+    def _word(self, plan: Plan, word: Argument, at: int, base: int, offsets: Mapping[int, int], inputs: int) -> int:
         if not isinstance(word, Ref):
-            return word
+            return index(word)
         buffer = plan.buffers[word.buffer]
         if buffer.place == "arena":
             return base + offsets[word.buffer] + word.offset
@@ -197,16 +203,16 @@ class _Instance:
         raw = self.arena[offset:offset + buffer.type.nbytes]
         return raw.view(buffer.type.dtype.numpy).reshape(buffer.type.dims)
 
-    def _cut(self, plan: Plan, addresses: list[int], cache: bool, apart: bool) -> list[shell.Table | PythonStep]:
-        out: list[shell.Table | PythonStep] = []
+    def _cut(self, plan: Plan, addresses: list[int], cache: bool, apart: bool) -> list[team.Table | PythonStep]:
+        out: list[team.Table | PythonStep] = []
         native = iter(addresses)
         for alone, steps in groupby(plan.steps, lambda step: isinstance(step, PythonStep)):
             if alone:
                 out += steps  # type: ignore[arg-type]
                 continue
-            rows = [shell.Row(s.function, next(native), s.blocks, s.parallel)
+            rows = [team.Row(s.function, next(native), s.blocks, s.parallel)
                     for s in steps if isinstance(s, NativeStep)]
-            out += [shell.Table(group, plan.threads, cache) for group in ([[row] for row in rows] if apart else [rows])]
+            out += [team.Table(group, plan.threads, cache) for group in ([[row] for row in rows] if apart else [rows])]
         return out
 
 
@@ -257,9 +263,9 @@ class Runner:
             if number:
                 raise make(number)
 
-    def _segment(self, part: shell.Table | PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
+    def _segment(self, part: team.Table | PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
                  outputs: Sequence[np.ndarray]) -> None:
-        if isinstance(part, shell.Table):
+        if isinstance(part, team.Table):
             part.run()
         else:
             self._python(part, instance, inputs, outputs)

@@ -13,7 +13,7 @@ from graphq.kernels.lower import Lowered
 from graphq.kernels.registry import Step
 from graphq.kernels.space import Space, Walk, broadcast_strides
 from graphq.plan_builder import PlanBuilder
-from graphq.runtime import Ref
+from graphq.runtime import Argument, Ref
 
 Strides = tuple[int, ...]
 
@@ -42,9 +42,9 @@ def table(b: PlanBuilder, walk: Walk) -> int | Ref:
     return 0 if walk.table is None else Ref(b.constant(walk.table))
 
 
-def run(b: PlanBuilder, step: Step, header: Mapping[int, int | Ref], slots: Sequence[tuple[Ref, Walk]]) -> None:
+def run(b: PlanBuilder, step: Step, header: Mapping[int, Argument], slots: Sequence[tuple[Ref, Walk]]) -> None:
     """Add a kernel's step: its header with `header` filled in, then (pointer, table, row stride) of each slot."""
-    words: list[int | Ref] = [header.get(k, w) for k, w in enumerate(step.header)]
+    words: list[Argument] = [header.get(k, w) for k, w in enumerate(step.header)]
     words += [0] * (HEADER_WORDS - len(words))
     for ref, walk in slots:
         words += [ref, table(b, walk), walk.row]

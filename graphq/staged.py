@@ -3,13 +3,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from graphq.interpret import evaluate
 from graphq.ir import Graph, Node
+from graphq.locks import Lock
 from graphq.runtime import Plan
 from graphq.stages import stages
 
@@ -107,7 +107,7 @@ class StagedRunner:
         return merged([coverage(self.stages.cut), *(p.coverage() for p in parts if p is not None)])
 
     def _body(self, node: Node, name: str) -> CompiledGraph:
-        with self._lock:
+        with self._lock.hold:
             if (node, name) not in self._bodies:
                 self._bodies[node, name] = self._compile(node.attrs[name])
             return self._bodies[node, name]

@@ -1,4 +1,4 @@
-"""What threads share words of 8 bytes with: atomic memory access, waiting, and Linux's futexes."""
+"""What threads share words of 8 bytes with: atomic memory access, and the C library's semaphores and cores."""
 from __future__ import annotations
 
 import platform
@@ -6,13 +6,10 @@ from typing import Any
 
 from llvmlite import ir
 
-from graphq.kernels.intrinsics import I64, c64, pointer
-from graphq.kernels.jit import intrinsic, njit, types
+from graphq.kernels.intrinsics import I32, I64, pointer
+from graphq.kernels.jit import intrinsic, types
 
 MACHINE = platform.machine()
-_FUTEX, _YIELD = {"aarch64": (98, 124), "riscv64": (98, 124), "ppc64le": (221, 158)}.get(MACHINE, (202, 24))
-_WAIT, _WAKE = 128, 129
-"""Of one process (FUTEX_PRIVATE_FLAG)."""
 
 
 @intrinsic
@@ -70,30 +67,49 @@ def pause(_typing: Any) -> Any:
 
 
 @intrinsic
-def _system(_typing: Any, number: Any, a: Any, b: Any, c: Any) -> Any:
-    """Call Linux; a fourth argument is 0."""
+def fence(_typing: Any) -> Any:
+    """Order what this thread stored before with what it loads after, for all threads."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(I64, [I64], var_arg=True)
-        function = b.module.globals.get("syscall") or ir.Function(b.module, kind, "syscall")
-        return b.call(function, [*args, c64(0)])
+        b.fence("seq_cst")
+        return context.get_dummy_value()
 
-    return types.intp(*[types.intp] * 4), codegen
-
-
-@njit
-def sleep(address: int, value: int) -> bool:
-    """Sleep until `wake`, or not at all if the word's lower half is not that of `value`; whether it was woken."""
-    return _system(_FUTEX, address, _WAIT, value) == 0
+    return types.void(), codegen
 
 
-@njit
-def wake(address: int, count: int) -> int:
-    """Wake at most so many threads that sleep at the word; how many there were."""
-    return _system(_FUTEX, address, _WAKE, count)
+def _library(name: str, arity: int) -> Any:
+    """Make the intrinsic that calls a function of the C library: of `arity` words, with an int as the result."""
+
+    @intrinsic(arity=arity)
+    def call(_typing: Any, *values: Any) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            kind = ir.FunctionType(I32, [I64] * arity)
+            found = b.call(b.module.globals.get(name) or ir.Function(b.module, kind, name), args)
+            return b.sext(found, I64)
+
+        return types.intp(*[types.intp] * arity), codegen
+
+    return call
 
 
-@njit
-def give_way() -> None:
-    """Let another thread run on this core, if one waits for it."""
-    _system(_YIELD, 0, 0, 0)
+semaphore_wait = _library("sem_wait", 1)
+"""Wait until the count of the POSIX semaphore at an address is not 0, and take 1 off; 0, or -1 after a signal."""
+semaphore_post = _library("sem_post", 1)
+"""Add 1 to a semaphore."""
+give_way = _library("sched_yield", 0)
+"""Let another thread run on this core, if one waits for it."""
+this_core = _library("sched_getcpu", 0)
+"""The core that this thread runs on, or -1."""
+set_cores = _library("pthread_setaffinity_np", 3)
+"""Let a thread run on the cores of a mask: its pthread_t, the mask's bytes and address (Linux)."""
+
+
+@intrinsic
+def this_thread(_typing: Any) -> Any:
+    """The pthread_t of this thread."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        name, kind = "pthread_self", ir.FunctionType(I64, [])
+        return b.call(b.module.globals.get(name) or ir.Function(b.module, kind, name), [])
+
+    return types.intp(), codegen

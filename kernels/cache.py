@@ -1,15 +1,19 @@
-"""The cache of generated kernel modules: readable Python files and their object code, in one folder per user.
+"""The cache of compiled kernels: object files in one folder of the user, whatever process wrote them.
 
-A module's name holds the hash of its text, of this package's kernel sources and of the versions that matter, its object
-file's also that of the machine, so a file is never stale; a checksum ends the object file. In a later process the code
-is linked into memory as it is, without Numba. Where no folder is safe to use, a private temporary one serves for the
-process.
+A file's name holds a hash of all that its code comes from (`Entry.key`); the file holds that key, too, and a checksum
+of both, so that neither an old file, nor a damaged one, nor another kernel's is ever run. Code is only read from files
+and folders that belong to the user and that nobody else can write to, which is looked at each time. Where the folder is
+not safe to use, a private temporary one serves for the process.
+
+What has not been used for a month goes, and what is used least while the folder is larger than MOST_BYTES: a process
+that looks for such a file compiles it anew.
 """
 from __future__ import annotations
 
 import atexit
-import ctypes
+import grp
 import hashlib
+import json
 import logging
 import os
 import platform
@@ -18,36 +22,32 @@ import re
 import shutil
 import stat
 import tempfile
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from graphq.errors import KernelError
-from graphq.kernels import codegen, compiling, isa
-from graphq.kernels.jit import Deferred
-from graphq.kernels.linker import link
+from graphq.kernels import isa
 
 log = logging.getLogger("graphq")
 
-_OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{16}(\.py|\.[0-9a-f]{16}\.o)(\.tmp\..*)?")
-_BLOCK = ("uintp", "intp")
+MOST_BYTES = 256 << 20
+"""Of all files: some 100 models have as many kernels."""
+DAY = 86_400.0
+UNUSED_DAYS = 30.0
+_OURS = re.compile(r"[a-z][a-z0-9_]*_([0-9a-f]{32}\.o|[0-9a-f]{16}(\.py|\.[0-9a-f]{16}\.o))(\.tmp\.\w+)?")
+"""The second form is that of files that graphq 0.1.0 wrote."""
 _DIGEST = hashlib.sha256().digest_size
-_NUMBA_SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT")
-_lock = threading.RLock()
-_modules: dict[str, Module] = {}
-_marked: dict[str, codegen.Marked] = {}  # by the module that runs now, under the lock
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-class Statistics(NamedTuple):
-    """Functions compiled and functions loaded from the folder since the process began."""
+class Code(NamedTuple):
+    """An object file and the names of its functions."""
 
-    compiled: int = 0
-    loaded: int = 0
+    object: bytes
+    names: tuple[str, ...]
 
 
 class Info(NamedTuple):
@@ -58,85 +58,58 @@ class Info(NamedTuple):
     bytes: int
 
 
-_statistics = Statistics()
+class Entry:
+    """A kernel module's place in the cache."""
+
+    def __init__(self, kind: str, source: str) -> None:
+        self.key = hashlib.sha256("\0".join((kind, _versions(), isa.cpu(), source)).encode()).hexdigest()
+        self.name = f"{kind}_{self.key[:32]}.o"
+
+    def read(self) -> Code | None:
+        """The code; None where there is no file, or it is not one that this user wrote for this key."""
+        path = folder() / self.name
+        try:
+            with open(path, "rb", opener=_opened) as file:
+                found = os.fstat(file.fileno())
+                if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+                    return None
+                data = file.read()
+            if time.time() - found.st_mtime > DAY:
+                os.utime(path)
+        except OSError:
+            return None
+        head, _, code = data[_DIGEST:].partition(b"\n")
+        if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
+            return None
+        facts = json.loads(head)
+        return Code(code, tuple(facts["names"])) if facts["key"] == self.key else None
+
+    def write(self, code: Code) -> None:
+        """Keep the code; other processes see the whole file or none. Where that fails, a warning is logged."""
+        data = json.dumps({"key": self.key, "names": code.names}).encode() + b"\n" + code.object
+        path = folder() / self.name
+        try:
+            handle, temporary = tempfile.mkstemp(prefix=f"{self.name}.tmp.", dir=path.parent)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(hashlib.sha256(data).digest() + data)
+                os.replace(temporary, path)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+        except OSError as error:  # full disk, folder gone
+            log.warning("kernel cache %s cannot be used: %s", path.parent, error)
+        else:
+            _tidy_once(path.parent)
 
 
-def statistics() -> Statistics:
-    """Count the functions compiled and loaded so far."""
-    return _statistics
-
-
-@dataclass(frozen=True)
-class Function:
-    """A compiled function at `address`, of 64-bit integers, without a result."""
-
-    address: int
-
-    def __call__(self, *args: int) -> None:
-        """Call it by way of ctypes: for tests and self-tests."""
-        compiling.finish()
-        ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * len(args))(self.address)(*args)
-
-
-class Module:
-    """A kernel module in memory: its functions are attributes."""
-
-    def __init__(self, name: str, functions: Mapping[str, Function]) -> None:
-        self.name, self.functions = name, functions
-
-    def __getattr__(self, name: str) -> Function:
-        if name.startswith("_") or name not in self.functions:
-            raise AttributeError(name)
-        return self.functions[name]
-
-    def __repr__(self) -> str:
-        return f"<kernel module {self.name}>"
-
-
-def block(body: Callable[[int, int], None]) -> Any:
-    """Mark a block function, void(uintp args, intp index), of a kernel module; `load` compiles it.
-
-    Division by zero is not checked (error_model "numpy"), so the code has no path for exceptions.
-    """
-    return function(*_BLOCK)(body)
-
-
-def function(*parameters: str) -> Callable[[Callable[..., None]], Any]:
-    """Mark a function of other parameters, each "intp" or "uintp"."""
-
-    def mark(body: Callable[..., None]) -> Any:
-        _marked[body.__name__] = body, parameters
-        return body
-
-    return mark
-
-
-def exported(**intrinsics: Deferred) -> None:
-    """Mark intrinsics as functions, under these names; their parameters and results have 64 bits."""
-    _marked.update(intrinsics)
-
-
-def load(kind: str, source: str, cache: bool = True) -> Module:
-    """Give the module of this text, made at most once per process; `kind` (an identifier) begins its name.
-
-    Its functions have addresses, but may be called after `compiling.finish` only.
-
-    `SPEED = 3` in the text asks for more optimisation, for the innermost loops of kernels.
-
-    With `cache=False` a module that is not loaded yet is compiled in memory: no file is read or written.
-    """
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
-        raise ValueError(f"kind of a kernel module must be a lower-case identifier, got {kind!r}")
-    name = f"{kind}_{_digest(source)}"
-    with _lock:
-        if name not in _modules:
-            linked = _from_folder(name, source) if cache else _compiled(name, source)
-            _modules[name] = Module(name, {k: Function(address) for k, address in linked.items()})
-        return _modules[name]
-
-
-def _digest(source: str) -> str:
-    return hashlib.sha256((_versions() + source).encode()).hexdigest()[:16]
+def _opened(path: str, flags: int) -> int:
+    """Open a file that is no link; without waiting for anything, and for a file alone."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no file")
+    return descriptor
 
 
 @cache
@@ -147,90 +120,10 @@ def _versions() -> str:
     except PackageNotFoundError:
         own = "source"
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return " ".join((own, version("numba"), version("llvmlite"), platform.python_version(), digest.hexdigest(), ""))
-
-
-@cache
-def _machine() -> str:
-    """What the machine's part in the code is: a hash of its features, and of Numba's settings about them."""
-    facts = [isa.cpu(), *(os.environ.get(name, "") for name in _NUMBA_SETTINGS)]
-    return hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
-
-
-def _from_folder(name: str, source: str) -> dict[str, int]:
-    """Load by way of the folder; whatever is damaged there is made anew."""
-    path, objects = folder() / f"{name}.py", folder() / f"{name}.{_machine()}.o"
-    try:
-        found = _linked(objects)
-        if found is not None:
-            _write(path, source.encode())
-            return found
-    except OSError:
-        pass
-
-    def keep(code: bytes) -> None:
-        try:
-            _write(path, source.encode())
-            _write(objects, code + hashlib.sha256(code).digest())
-        except OSError as error:  # full disk, folder gone
-            log.warning("kernel cache %s cannot be used: %s", path.parent, error)
-
-    return _compiled(name, source, str(path), keep)
-
-
-def _linked(path: Path) -> dict[str, int] | None:
-    """Load an object file; None where there is none, or it is not as it was written."""
-    if not path.is_file():
-        return None
-    data = path.read_bytes()
-    code, digest = data[:-_DIGEST], data[-_DIGEST:]
-    if hashlib.sha256(code).digest() != digest:
-        return None
-    try:
-        found = link(code)
-    except KernelError as error:
-        log.warning("kernel %s is compiled anew: %s", path.name, error)
-        return None
-    _count(loaded=len(found))
-    return found
-
-
-def _compiled(name: str, source: str, filename: str | None = None,
-              keep: compiling.Keep = lambda code: None) -> dict[str, int]:
-    """Run the module's text, and begin to compile the functions that it marks: their addresses."""
-    compiling.prepare()
-    module = ModuleType(f"graphq_kernels.{name}")
-    filename = filename or f"<{name}>"
-    _marked.clear()
-    try:
-        exec(compile(source, filename, "exec"), module.__dict__)
-        request = codegen.request(_marked, getattr(module, "SPEED", 2))
-    finally:
-        _marked.clear()
-    found = compiling.begin(request, keep)
-    _count(compiled=len(found))
-    return found
-
-
-def _count(compiled: int = 0, loaded: int = 0) -> None:
-    global _statistics
-    _statistics = Statistics(_statistics.compiled + compiled, _statistics.loaded + loaded)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file unless it is there, whole; other processes see all of it or nothing."""
-    if path.is_file() and path.read_bytes() == data:
-        return
-    handle, temporary = tempfile.mkstemp(prefix=f"{path.name}.tmp.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    top = Path(__file__).parent
+    for path in sorted(top.rglob("*.py")):
+        digest.update(str(path.relative_to(top)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return " ".join((own, version("numba"), version("llvmlite"), platform.python_version(), digest.hexdigest()))
 
 
 def folder() -> Path:
@@ -238,7 +131,15 @@ def folder() -> Path:
 
     It must be a folder of this user that no other user can write to, as code is loaded from it; else a temporary one.
     """
-    return _checked(_wanted())
+    path = _wanted()
+    if path is None:
+        reason: str | None = "the user has no home folder"
+    else:
+        reason = _unsafe(path)
+        if reason is None:
+            return path.resolve()
+    _warn(path, str(reason))
+    return _temporary()
 
 
 def _wanted() -> Path | None:
@@ -255,12 +156,8 @@ def _wanted() -> Path | None:
 
 
 @cache
-def _checked(path: Path | None) -> Path:
-    reason = "the user has no home folder" if path is None else _unsafe(path)
-    if path is not None and reason is None:
-        return path
+def _warn(path: Path | None, reason: str) -> None:
     log.warning("kernel cache %s is not used, a temporary folder is: %s", path or "", reason)
-    return _temporary()
 
 
 @cache
@@ -277,38 +174,92 @@ def _remove_temporary(path: Path, owner: int) -> None:
 
 
 def _unsafe(path: Path) -> str | None:
-    """Make the folder and say why it cannot be used, or None."""
+    """Make the folder where there is none and say why it cannot be used, or None."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = path.resolve()
         found = path.stat()
-        with tempfile.TemporaryFile(dir=path):
-            pass
+        above = [(parent, parent.stat()) for parent in path.parents]
     except OSError as error:
         return str(error)
     if found.st_uid != os.geteuid():
         return "it belongs to another user"
-    if stat.S_IMODE(found.st_mode) & 0o022:
+    if _others_write(found):
         return f"others can write to it (mode {stat.S_IMODE(found.st_mode):o})"
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        return "it is read-only"
+    for parent, facts in above:  # whoever can rename the folder can put another one in its place
+        if facts.st_uid not in (0, os.geteuid()):
+            return f"{parent} belongs to another user"
+        if _others_write(facts) and not facts.st_mode & stat.S_ISVTX:
+            return f"others can write to {parent} (mode {stat.S_IMODE(facts.st_mode):o})"
     return None
 
 
-def _files() -> list[Path]:
-    """List the files in the folder that are ours, by name."""
-    return sorted(p for p in folder().iterdir() if p.is_file() and _OURS.fullmatch(p.name))
+def _others_write(facts: os.stat_result) -> bool:
+    """Whether another user may write: the group counts unless it is the user's own, of that name and nobody else's."""
+    if facts.st_mode & stat.S_IWOTH:
+        return True
+    return bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid != _private_group()
+
+
+@cache
+def _private_group() -> int | None:
+    try:
+        user = pwd.getpwuid(os.geteuid())
+        group = grp.getgrgid(user.pw_gid)
+    except KeyError:
+        return None
+    return group.gr_gid if group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name} else None
+
+
+def _files(path: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    """The files in a folder that are ours, some of which other processes may just remove."""
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                try:
+                    yield entry, entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+
+
+@cache
+def _tidy_once(path: Path) -> None:
+    """Tidy a folder at the first file that this process writes there."""
+    try:
+        tidy(path)
+    except OSError as error:
+        log.warning("kernel cache %s cannot be tidied: %s", path, error)
+
+
+def tidy(path: Path, now: float | None = None) -> int:
+    """Remove what has not been used for UNUSED_DAYS, and the least recently used beyond MOST_BYTES; how many files.
+
+    Safe beside processes that use the folder: they read a file whole or not at all.
+    """
+    now = time.time() if now is None else now
+    removed, room = 0, MOST_BYTES
+    for entry, facts in sorted(_files(path), key=lambda x: -x[1].st_mtime):
+        room -= facts.st_size
+        left_over = ".tmp." in entry.name and now - facts.st_mtime > DAY / 24  # of a process that was killed
+        if room < 0 or left_over or now - facts.st_mtime > UNUSED_DAYS * DAY:
+            Path(entry.path).unlink(missing_ok=True)
+            removed += 1
+    return removed
 
 
 def info() -> Info:
     """Say where the cache is and how much it holds."""
-    compiling.finish()
-    files = _files()
-    return Info(folder(), sum(p.suffix == ".py" for p in files), sum(p.stat().st_size for p in files))
+    path = folder()
+    sizes = {entry.name: facts.st_size for entry, facts in _files(path)}
+    return Info(path, sum(name.endswith(".o") for name in sizes), sum(sizes.values()))
 
 
 def clear() -> int:
     """Remove the cache's files, and no others; the number of modules removed. Loaded modules stay usable."""
-    compiling.finish()
     removed = 0
-    for path in _files():
-        path.unlink(missing_ok=True)
-        removed += path.suffix == ".py"
+    for entry, _ in list(_files(folder())):
+        Path(entry.path).unlink(missing_ok=True)
+        removed += entry.name.endswith(".o")
     return removed

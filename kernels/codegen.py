@@ -1,21 +1,27 @@
-"""From the functions of a kernel module to one module of LLVM's IR: Numba types and lowers them.
+"""From the text of a kernel module to object code: Numba types and lowers its functions, LLVM does the rest.
 
-Numba would link the code into memory, with wrappers that raise Python exceptions, which block functions cannot. Here
-its IR becomes one position-independent object without them (`backend`), which `linker` loads, now and in later
-processes.
+Numba is used by its public interface: `numba.njit` without wrappers for Python gives LLVM's IR of a function with all
+its callees (`inspect_llvm`). The IR of a module's functions becomes one LLVM module, in which only their names are
+visible; it is optimised and becomes a position-independent object. Numba's own optimisation would be work done
+twice: the processes that compile (`compiling`) run with NUMBA_OPT=0.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeAlias
 
-from graphq.kernels.backend import Request, Target
-from graphq.kernels.jit import Deferred
+from graphq.kernels.jit import Deferred, bound, jitted, types
 
 Marked: TypeAlias = tuple[Callable[..., None], Sequence[str]] | Deferred
 """A function without a result and the types of its parameters, "intp" or "uintp"; or an intrinsic."""
-Functions: TypeAlias = Mapping[str, Marked]
 
+_marked: dict[str, Marked] = {}
+"""The functions of the module whose text runs now."""
+
+_TAG = "graphq_entry"
 _ENTRY = """
 declare i32 @"{native}"(ptr, ptr{kinds})
 define void @"{name}"({parameters}) {{
@@ -27,57 +33,119 @@ define void @"{name}"({parameters}) {{
 """
 
 
-def request(functions: Functions, speed: int) -> Request:
-    """Type and lower functions to one module, in which they are global under their names.
+def block(body: Callable[[int, int], None]) -> Any:
+    """Mark a block function, void(uintp args, intp index), of a kernel module.
 
-    `speed` is LLVM's level of optimisation: at 3 it unrolls loops more, which can double the time that it takes.
+    Division by zero is not checked (error_model "numpy"), so the code has no path for exceptions.
     """
+    return function("uintp", "intp")(body)
+
+
+def function(*parameters: str) -> Callable[[Callable[..., None]], Any]:
+    """Mark a function of other parameters, each "intp" or "uintp"."""
+
+    def mark(body: Callable[..., None]) -> Any:
+        _marked[body.__name__] = body, parameters
+        return body
+
+    return mark
+
+
+def exported(**intrinsics: Deferred) -> None:
+    """Mark intrinsics as functions, under these names; their parameters and results have 64 bits."""
+    _marked.update(intrinsics)
+
+
+def object_code(source: str) -> tuple[bytes, tuple[str, ...]]:
+    """Compile the text of a kernel module: an object file, and the names of its functions."""
+    module, names = optimised(source)
+    return _machine().emit_object(module), names
+
+
+def assembly(source: str) -> str:
+    """The assembly of a kernel module, as LLVM prints it."""
+    text: str = _machine().emit_assembly(optimised(source)[0])
+    return text
+
+
+def optimised(source: str) -> tuple[Any, tuple[str, ...]]:
+    """LLVM's module of a text, optimised, and the names of its functions: nothing else can be seen from outside.
+
+    `SPEED` in the text is LLVM's level of optimisation (2 by default): at 3 it unrolls loops more, which can double the
+    time that it takes.
+    """
+    import llvmlite.binding as llvm
+
+    global _marked
+    module = ModuleType("graphq_kernel")
+    before, _marked = _marked, {}  # a signal's handler may compile while a text runs
+    try:
+        exec(compile(source, "<kernel module>", "exec"), module.__dict__)
+        marked = _marked
+    finally:
+        _marked = before
     whole, *others = (_emitted(name, x) if isinstance(x, Deferred) else _lowered(name, *x)
-                      for name, x in functions.items())
+                      for name, x in marked.items())
     for other in others:
         whole.link_in(other)
-    return Request(whole.as_bitcode(), tuple(functions), speed, _target())
+    for x in (*whole.functions, *whole.global_variables):
+        if not x.is_declaration and x.name not in marked:
+            x.linkage = "internal"
+    builder = llvm.create_pass_builder(
+        _machine(), llvm.create_pipeline_tuning_options(speed_level=getattr(module, "SPEED", 2)))
+    unused = llvm.create_new_module_pass_manager()
+    unused.add_global_dead_code_eliminate_pass()  # what is written for Python's sake
+    unused.run(whole, builder)
+    builder.getModulePassManager().run(whole, builder)
+    return whole, tuple(marked)
 
 
-def _target() -> Target:
-    """Give this machine, with the features that Numba compiles for."""
-    from graphq.kernels.frontend import contexts
+@cache
+def _machine() -> Any:
+    """LLVM's code generator for this machine."""
+    import llvmlite.binding as llvm
 
-    return Target(*contexts()[1].codegen().magic_tuple())
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()  # of inline assembly
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3, reloc="pic",
+        codemodel="small")
 
 
-def _emitted(name: str, intrinsic: Deferred) -> Any:
+def _parsed(text: str) -> Any:
+    import llvmlite.binding as llvm
+
+    module = llvm.parse_assembly(text)
+    module.triple, module.data_layout = _machine().triple, str(_machine().target_data)
+    return module
+
+
+def _emitted(name: str, deferred: Deferred) -> Any:
     """LLVM's module of an intrinsic as a function, for which Numba has nothing to do."""
-    import llvmlite.binding as llvm
     from llvmlite import ir
-    from numba.core import types
 
-    from graphq.kernels.frontend import contexts
-
-    typing, target = contexts()
-    kind = intrinsic.made
-    signature, code = kind.body(typing, *[types.intp] * kind.count)
-    module = target.codegen()._create_empty_module(name)
-    word, none = ir.IntType(64), signature.return_type == types.void
-    function = ir.Function(module, ir.FunctionType(ir.VoidType() if none else word, [word] * len(signature.args)), name)
+    count = len(inspect.signature(deferred.body).parameters) - 1
+    signature, code = deferred.body(None, *[types.intp] * count)
+    module, word = ir.Module(name), ir.IntType(64)
+    none = signature.return_type == types.void
+    function = ir.Function(module, ir.FunctionType(ir.VoidType() if none else word, [word] * count), name)
     builder = ir.IRBuilder(function.append_basic_block())
-    result = code(target, builder, signature, function.args)
+    context = SimpleNamespace(get_dummy_value=lambda: None)  # all that intrinsics ask of Numba's
+    result = code(context, builder, signature, function.args)
     builder.ret_void() if none else builder.ret(result)
-    return llvm.parse_assembly(str(module))
+    return _parsed(str(module))
 
 
-def _lowered(name: str, body: Callable[..., None], parameters: Sequence[str]) -> Any:
+def _lowered(name: str, body: Any, parameters: Sequence[str]) -> Any:
     """LLVM's module of a function that C can call as `name`."""
-    import llvmlite.binding as llvm
-    from numba.core import types
-
-    from graphq.kernels.frontend import lowered
-
-    made = lowered(body, [getattr(types, p) for p in parameters], types.void)
-    module = made.library._final_module
-    entry = llvm.parse_assembly(_ENTRY.format(
-        native=made.fndesc.mangled_name, name=name, kinds=", i64" * len(parameters),
+    kinds = tuple(getattr(types, p) for p in parameters)
+    copy = bound(body)
+    copy.__name__ = copy.__qualname__ = _TAG
+    module = _parsed(jitted(copy, types.void(*kinds)).inspect_llvm(kinds))
+    (native,) = (x.name for x in module.functions if not x.is_declaration and _TAG in x.name)
+    entry = _parsed(_ENTRY.format(
+        native=native, name=name, kinds=", i64" * len(parameters),
         parameters=", ".join(f"i64 %a{k}" for k in range(len(parameters)))))
-    entry.triple, entry.data_layout = module.triple, module.data_layout
     module.link_in(entry)
     return module

@@ -1,228 +1,247 @@
-"""Kernel modules that are compiled beside the work of this process: Numba types one while LLVM optimises another.
+"""Processes that compile kernels beside this one, which plans meanwhile and never imports Numba for a kernel.
 
-LLVM's half of the time is spent in a process of its own (`backend`), as llvmlite lets only one thread in at a time.
-Until its code is there, a function is a gate (`linker.Gates`): its address is known, and can stand in plans. Nothing
-may be called before `finish`. Where there is no second CPU, or no process can be started, modules are compiled at once.
+A `Job` is put in a queue. Workers are threads of this process that each have a process of their own, to which they hand
+one job after another (`codegen`). The processes are forks of one, made when it has imported Numba, and end with the
+workers, when all have been idle for a while. Numba's optimisation is off there (NUMBA_OPT=0): LLVM optimises each
+module once, when it is whole. Where no process can be started, whoever waits for a job does it.
 """
 from __future__ import annotations
 
-import atexit
 import os
-import platform
 import sys
 import threading
-from collections.abc import Callable
+import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
 
-from graphq.kernels import backend
-from graphq.kernels.backend import Request
-from graphq.kernels.linker import Gates, link
+from graphq.errors import KernelError
+from graphq.kernels.objects import llvm_lock
 
-if TYPE_CHECKING:  # 10 ms to import, which a process that compiles nothing saves
+if TYPE_CHECKING:  # imported when something is compiled
+    from multiprocessing.connection import Connection
     from subprocess import Popen
 
-Keep = Callable[[bytes], None]
+MOST_WORKERS = 4
+"""Processes: the kernels of a model seldom keep more busy."""
+IDLE_SECONDS = 30.0
+POLL_SECONDS = 0.001
+
+_CHILD = "import sys; sys.path[:] = {path!r}; from graphq.kernels import compiling; compiling.serve({descriptors})"
 
 
-@dataclass(eq=False)
-class _Job:
-    """A module that is being compiled. A thread has `taken` it, or one that `finish` runs in will."""
+class Job:
+    """A function of `codegen` called with the text of a kernel module, in another process; begun when it is made."""
 
-    request: Request
-    keep: Keep
-    gates: Gates = field(init=False)
-    taken: bool = False
-    refused: bool = False
-    """Whether the worker did not compile it."""
+    def __init__(self, function: str, source: str) -> None:
+        self.function, self.source = function, source
+        self.answer: Any = None
+        self.error: str | None = None
+        self.done = False
+        self.here = False
+        self._begin()
 
-    def __post_init__(self) -> None:
-        self.gates = Gates(self.request.names)
+    def _begin(self) -> None:
+        self.process = os.getpid()
+        _queue.put(self)
+        start_workers()
+        if not _workers:
+            self.here = True
+
+    def result(self) -> Any:
+        """Wait for the answer. Raises KernelError with what went wrong.
+
+        It polls: a signal's handler that waited for the same lock as the frame that it interrupted would never return.
+        """
+        while not self.done:
+            if self.process != os.getpid():  # a fork left the worker behind
+                self._begin()
+            if self.here:
+                self._run_here()
+            else:
+                time.sleep(POLL_SECONDS)
+        if self.error is not None:
+            raise KernelError(f"a kernel cannot be compiled: {self.error}")
+        return self.answer
+
+    def _run_here(self) -> None:
+        """Do the job on this thread, where there is no process for it."""
+        from graphq.kernels import codegen
+
+        with llvm_lock.hold:
+            if not self.done:
+                try:
+                    self.answer = getattr(codegen, self.function)(self.source)
+                except Exception as error:
+                    self.error = f"{type(error).__name__}: {error}"
+                self.done = True
 
 
-class _Worker:
-    """The process, started when there is work for it; one thread uses it, and it ends by itself when it is idle."""
+_queue: SimpleQueue[Job] = SimpleQueue()
+_workers: set[_Worker] = set()
+_processes_work: bool | None = None
+"""Whether a process has answered; False where none can be started or the first ended before it answered."""
 
-    def __init__(self) -> None:
-        self.process: Popen[bytes] | None = None
-        self.answers = -1
-        self.works: bool | None = None  # not known before its first answer
 
-    def start(self) -> bool:
-        """Start the process, if there is none; whether there is one."""
-        from subprocess import DEVNULL, PIPE, Popen
+class _Process:
+    """A process that compiles and its forks, each at the other end of a connection."""
 
-        if self.process is not None and self.process.poll() is not None:
-            self.stop()
-        if self.process is None and self.works is not False:
-            self.answers, theirs = os.pipe()  # its output may have what a sitecustomize prints
-            flag = "-I" if sys.flags.isolated else "-P"  # either way, math.py beside the script is not Python's
-            command = [sys.executable, flag, str(Path(backend.__file__)), str(theirs)]
-            try:
-                self.process = Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=DEVNULL, bufsize=0, pass_fds=[theirs])
-            except OSError:
-                os.close(self.answers)
-            finally:
-                os.close(theirs)
-        return self.process is not None
+    def __init__(self, count: int) -> None:
+        from multiprocessing import Pipe
+        from subprocess import DEVNULL, Popen
 
-    def stop(self) -> None:
-        """End the process."""
-        if self.process is not None:
-            self.process.kill()
-            with self.process:  # closes the pipe, and waits
-                self.forget()
+        pipes = [Pipe() for _ in range(count)]
+        self.connections = [ours for ours, _ in pipes]
+        descriptors = [theirs.fileno() for _, theirs in pipes]
+        code = _CHILD.format(path=[x or os.getcwd() for x in sys.path], descriptors=descriptors)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
+        environment |= {"NUMBA_OPT": "0", "OPENBLAS_NUM_THREADS": "1"}
+        try:
+            self.popen: Popen[bytes] = Popen([sys.executable, "-c", code], pass_fds=descriptors, stdin=DEVNULL,
+                                             stdout=DEVNULL, stderr=DEVNULL, env=environment)
+        finally:
+            for _, theirs in pipes:
+                theirs.close()
 
-    def close(self) -> None:
-        """End the process for good."""
-        self.works = False
-        self.stop()
+    def leave(self, connection: Connection) -> None:
+        """Close a connection, whose process ends then; wait for the first one."""
+        connection.close()
+        if all(x.closed for x in self.connections):
+            self.popen.terminate()  # it may still import Numba, which nobody needs any longer
+            self.popen.wait()
 
     def forget(self) -> None:
-        """Close what leads to the process, which another one waits for."""
-        if self.process is not None and self.process.stdin is not None:
-            self.process.stdin.close()
-            os.close(self.answers)
-            self.process.returncode = self.process.returncode or 0
-            self.process = None
+        """Close what leads to the processes: another process, of which this is a fork, waits for them."""
+        for x in self.connections:
+            x.close()
+        self.popen.returncode = 0
 
-    def compile(self, request: Request) -> bytes | None:
-        """Give the object code; None where there is no process, or LLVM refuses the module or cannot be imported there.
 
-        A process that ended between two requests is started anew, once; one that ended before its first answer is not.
-        """
-        for _ in range(2):
-            if not self.start():
-                break
+class _Worker(threading.Thread):
+    """Takes jobs from the queue and gives them to its process."""
+
+    def __init__(self, process: _Process | None, number: int) -> None:
+        super().__init__(name=f"graphq-compiling-{number}", daemon=True)
+        self.process, self.connection = process, process.connections[number] if process else None
+
+    def run(self) -> None:
+        """Do jobs until there has been none for a while."""
+        while True:
             try:
-                code = self.ask(request)
-                self.works = True
-                return code
-            except OSError:
-                self.stop()
-                self.works = self.works or False
-        return None
-
-    def ask(self, request: Request) -> bytes | None:
-        """Send a request, and wait for the answer."""
-        assert self.process is not None and self.process.stdin is not None
-        data = memoryview(request.pack())
-        while data:
-            data = data[self.process.stdin.write(data):]
-        (size,) = backend.SIZE.unpack(self.part(backend.SIZE.size))
-        return self.part(size) or None
-
-    def part(self, size: int) -> bytes:
-        """So many bytes of the answer; raises OSError when the process ends before."""
-        data = backend.read(self.answers, size)
-        if len(data) < size:
-            raise OSError("the process ended")
-        return data
-
-
-_worker = _Worker()
-_jobs: list[_Job] = []  # that are not done
-_changed = threading.Condition()
-_running = False  # whether there is a thread for the worker
-
-
-def _forked() -> None:
-    """Forget the thread and the process, which are the parent's, and what was under way."""
-    global _worker, _changed, _running
-    _worker.forget()
-    _worker, _changed, _running = _Worker(), threading.Condition(), False
-    for job in _jobs:
-        job.taken = False
-
-
-os.register_at_fork(after_in_child=_forked)
-atexit.register(lambda: _worker.close())
-
-
-def in_background() -> bool:
-    """Whether modules are compiled beside the work of this process."""
-    python = Path(sys.executable or "").name.startswith("python") and not getattr(sys, "frozen", False)
-    return python and platform.machine() == "x86_64" and len(os.sched_getaffinity(0)) > 1
-
-
-def prepare() -> None:
-    """Start the worker, while this process imports Numba."""
-    if in_background():
-        _serve()
-
-
-def begin(request: Request, keep: Keep) -> dict[str, int]:
-    """Begin to compile: the addresses of the functions, which can be called after `finish`. `keep` gets the code."""
-    if not in_background():
-        code = backend.object_code(request)
-        keep(code)
-        return link(code)
-    job = _Job(request, keep)
-    with _changed:
-        _jobs.append(job)
-    _serve()
-    return job.gates.addresses
-
-
-def finish() -> None:
-    """Compile what still has to wait for its turn, the last ones first, and wait for the rest.
-
-    Raises what LLVM refuses, each time: such functions cannot be called.
-    """
-    while _jobs:
-        with _changed:
-            job = next((x for x in reversed(_jobs) if not x.taken), None)
-            if job is None:
-                if _jobs:
-                    _changed.wait()
-                continue
-            job.taken = True
-        _compile(job, backend.object_code)
-
-
-def _compile(job: _Job, compiled: Callable[[Request], bytes | None]) -> None:
-    """Compile a job that this thread has taken; where that fails, it can be taken again."""
-    done = False
-    try:
-        code = compiled(job.request)
-        if code is not None:
-            job.gates.open(link(code))
-            job.keep(code)
-            done = True
-    finally:
-        with _changed:
-            if done:
-                _jobs.remove(job)
+                job = _queue.get(timeout=IDLE_SECONDS)
+            except Empty:
+                _workers.discard(self)  # a job that is put after this starts new workers; one put before it is seen
+                if _queue.empty():
+                    return self.leave()
+                _workers.add(self)
             else:
-                job.taken, job.refused = False, True
-            _changed.notify_all()
+                self.do(job)
 
-
-def _serve() -> None:
-    """See to it that a thread gives jobs to the worker; where none can be started, `finish` does them all."""
-    global _running
-    with _changed:
-        if _running:
-            return
-        _running = True
-    try:
-        threading.Thread(target=_work, args=(_worker, _changed), name="graphq-compiling", daemon=True).start()
-    except RuntimeError:  # no more threads, or the main one has ended
-        _running = False
-
-
-def _work(worker: _Worker, changed: threading.Condition) -> None:
-    """Give jobs to the worker until there are none. LLVM is never called here: a fork would keep its lock."""
-    global _running
-    worker.start()
-    while True:
-        with changed:
-            job = next((x for x in _jobs if not (x.taken or x.refused)), None)
-            if job is None:
-                _running = False
+    def do(self, job: Job) -> None:
+        """Have a job done; by a new process where the first one ended, as it may have been killed for memory."""
+        global _processes_work
+        for _ in range(2):
+            self.process = self.process or _start_process(1)
+            if self.process is None:
+                break
+            self.connection = self.connection or self.process.connections[0]
+            try:
+                self.connection.send((job.function, job.source))
+                job.answer, job.error = self.connection.recv()
+                _processes_work = job.done = True
                 return
-            job.taken = True
-        with suppress(Exception):  # `finish` tries again, and tells
-            _compile(job, worker.compile)
+            except (OSError, EOFError):
+                self.leave()
+                _processes_work = _processes_work or False
+        if _processes_work:
+            job.error = "the process that compiles it ended, twice"
+            job.done = True
+        else:
+            job.here = True
+
+    def leave(self) -> None:
+        """Let the process end."""
+        if self.process is not None and self.connection is not None:
+            self.process.leave(self.connection)
+        self.process = self.connection = None
+
+
+def _start_process(count: int) -> _Process | None:
+    global _processes_work
+    if _processes_work is not False:
+        with suppress(OSError):
+            return _Process(count)
+        _processes_work = False
+    return None
+
+
+def start_workers() -> None:
+    """Start the workers, unless they run: they take a second until they are of use."""
+    if _workers:
+        return
+    count = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    process = _start_process(count)
+    workers = [_Worker(process, number) for number in range(count if process else 1)]
+    _workers.update(workers)
+    for worker in workers:
+        try:
+            worker.start()
+        except RuntimeError:  # no more threads, or Python ends
+            _workers.discard(worker)
+            worker.leave()
+
+
+def _in_child() -> None:
+    global _queue
+    for worker in _workers:
+        if worker.process is not None:
+            worker.process.forget()
+    _workers.clear()
+    _queue = SimpleQueue()
+
+
+os.register_at_fork(after_in_child=_in_child)
+if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswith("python"):
+    _processes_work = False  # an application with Python inside: what sys.executable does is not known
+
+_FIRST = """
+from graphq.kernels.codegen import block
+from graphq.kernels.intrinsics import store_s64
+@block
+def BLOCK(args, index):
+    for k in range(index // 2, max(index, 3)):
+        store_s64(args + 8 * k, k if k > index % 5 else 0)
+"""
+"""A module to begin with: most of what Numba imports late."""
+
+
+def serve(descriptors: list[int]) -> None:
+    """Do the jobs that come through connections, each in a process of its own, until it is closed or idle for long."""
+    import signal
+    from multiprocessing.connection import Connection
+
+    from graphq.kernels import codegen
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process's to act upon
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that end leave nothing
+    codegen.object_code(_FIRST)
+    own = descriptors[0]
+    for other in descriptors[1:]:
+        if os.fork() == 0:
+            own = other
+            break
+    for other in descriptors:
+        if other != own:
+            os.close(other)
+    connection = Connection(own)
+    while connection.poll(6 * IDLE_SECONDS):
+        try:
+            function, source = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer, error = getattr(codegen, function)(source), None
+        except Exception as problem:
+            answer, error = None, f"{type(problem).__name__}: {problem}"
+        connection.send((answer, error))

@@ -10,7 +10,6 @@ up only.
 """
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import ml_dtypes
 import numpy as np
 
 from graphq.errors import KernelError
+from graphq.locks import Lock
 
 Number: TypeAlias = float | int | bool
 Operand: TypeAlias = "Expr | float | int"
@@ -200,13 +200,13 @@ class Definition(NamedTuple):
 
 DEFINITIONS: dict[str, Definition] = {}
 _KNOWN: weakref.WeakValueDictionary[tuple, Expr] = weakref.WeakValueDictionary()
-_LOCK = threading.Lock()
+_LOCK = Lock()
 
 
 def _make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
     """Find or make the one node of this content."""
     key = (name, args, dtype, str(value) if type(value) is float else value)  # which tells -0.0 from 0.0
-    with _LOCK:
+    with _LOCK.hold:
         found = _KNOWN.get(key)
         if found is None:
             found = _KNOWN[key] = Expr(name, args, dtype, value)

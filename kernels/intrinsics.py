@@ -123,10 +123,13 @@ def call_block(_typing: Any, function: Any, args: Any, index: Any) -> Any:
     return types.void(types.uintp, types.uintp, types.intp), codegen
 
 
-def outer(number: int) -> Any:
-    """Make the intrinsic (args, ...) -> intp that calls function `number` of the table in the word FUNCTIONS."""
+def outer(number: int, arity: int) -> Any:
+    """Make the intrinsic (args, ...) -> intp that calls function `number` of the table in the word FUNCTIONS.
 
-    @intrinsic
+    The function takes `arity` arguments, the address `args` among them.
+    """
+
+    @intrinsic(arity=arity)
     def call(_typing: Any, *values: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             table = invariant_load(builder, builder.add(values[0], c64(8 * FUNCTIONS)), I64, 8)

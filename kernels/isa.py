@@ -9,14 +9,14 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
-import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import NamedTuple
 
 from graphq.errors import KernelError
+from graphq.locks import Lock
 
 
 class Level(NamedTuple):
@@ -44,7 +44,7 @@ LEVELS = (
     Level("amx", 16, (*_AVX512, "avx512vnni", "amx-tile", "amx-int8")),
 )
 """From the lowest to the highest: the best level of a machine is the last one that it has."""
-_lock = threading.RLock()
+_lock = Lock()
 _emulated: list[str] = []
 _checked: dict[Level, bool] = {}
 
@@ -102,7 +102,7 @@ def _native() -> tuple[Level, ...]:
 def _request_amx() -> bool:
     """Ask Linux for the tile registers: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA), for all threads of the process."""
     try:
-        return ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
+        return ctypes.CDLL(None).arch_prctl(0x1023, 18) == 0
     except (OSError, AttributeError):
         return False
 
@@ -119,30 +119,34 @@ def is_emulated(name: str) -> bool:
     return name in _emulated or level_named(name) not in _native()
 
 
-def best(cache: bool = True) -> Level:
-    """Give the highest level the machine has that passes its self-test."""
-    for level in reversed(_native()):
-        if works(level, cache):
-            return level
-    raise KernelError("not even the scalar level passes its self-test")
+def choices(isa: str | None = None, cache: bool = True) -> Iterator[Level]:
+    """Give the levels to compile for, one after another: `isa`, or $GRAPHQ_ISA, alone, else all that the machine has.
+
+    The best comes first. The kernels of its self-test are being compiled: ask `works` before any code of the level
+    runs, and go on to the next level where it does not. Raises KernelError when there is none left, for an unknown
+    name, and for a level that this machine lacks. With `cache=False` the self-test neither reads nor writes the kernel
+    cache.
+    """
+    from graphq.kernels.matmul import plan_self_test  # matmul.py needs this module
+
+    name = isa if isa is not None else os.environ.get("GRAPHQ_ISA") or None
+    if name is not None:
+        level_named(name)
+    here = {level.name: level for level in available()}
+    if name is not None and name not in here:
+        raise KernelError(f"this machine has no ISA level {name!r}; it has {', '.join(here)}")
+    for level in (here[name],) if name is not None else reversed(_native()):
+        if level not in _checked:
+            with suppress(Exception):  # which `works` will see
+                plan_self_test(level, cache)
+        yield level
+    raise KernelError("not even the scalar level passes its self-test" if name is None else
+                      f"ISA level {name!r} fails its self-test on this machine")
 
 
 def resolve(isa: str | None = None, cache: bool = True) -> Level:
-    """Give the level to compile for: `isa`, else $GRAPHQ_ISA, else the best.
-
-    `cache=False` keeps the self-test from reading or writing the kernel cache. Raises KernelError for an unknown name,
-    a level this machine lacks, and one that fails its self-test.
-    """
-    name = isa if isa is not None else os.environ.get("GRAPHQ_ISA") or None
-    if name is None:
-        return best(cache)
-    level_named(name)
-    here = {level.name: level for level in available()}
-    if name not in here:
-        raise KernelError(f"this machine has no ISA level {name!r}; it has {', '.join(here)}")
-    if not works(here[name], cache):
-        raise KernelError(f"ISA level {name!r} fails its self-test on this machine")
-    return here[name]
+    """Give the first of `choices` that works."""
+    return next(level for level in choices(isa, cache) if works(level, cache))
 
 
 def works(level: Level, cache: bool = True) -> bool:
@@ -150,9 +154,9 @@ def works(level: Level, cache: bool = True) -> bool:
 
     It notices what feature bits cannot: an LLVM intrinsic whose operands moved, a virtual machine that hides state.
     """
-    with _lock:
+    with _lock.hold:
         if level not in _checked:
-            from graphq.kernels.matmul import self_test  # matmul.py needs this module
+            from graphq.kernels.matmul import self_test
 
             try:
                 problem = self_test(level, cache)
@@ -168,10 +172,10 @@ def works(level: Level, cache: bool = True) -> bool:
 def emulate(name: str) -> Iterator[Level]:
     """Make level `name` available with its decisive instructions emulated, whatever the machine has; for tests."""
     level = level_named(name)._replace(emulated=True)
-    with _lock:
+    with _lock.hold:
         _emulated.append(name)
     try:
         yield level
     finally:
-        with _lock:
+        with _lock.hold:
             _emulated.remove(name)

@@ -134,7 +134,7 @@ def _units(gates: int, whole: bool, rows: int) -> Any:
             columns.store(new, at(b, y, place), F32, 4)
         return context.get_dummy_value()
 
-    @intrinsic
+    @intrinsic(arity=7)
     def units(_typing: Any, *values: Any) -> Any:
         return types.void(types.uintp, *[types.intp] * 6), codegen
 

@@ -137,7 +137,7 @@ def dot_u8s8(b: Any, acc: Any, a: Any, w: Any, emulated: bool = False, signed: b
 def flipped(b: Any, x: Any, bits: int, emulated: bool = False) -> Any:
     """Emit vpxord of s32 lanes and one number.
 
-    As assembly, whose parser `backend` initialises: by itself LLVM flips scalars before it broadcasts them, which costs
+    As assembly, whose parser `codegen` initialises: by itself LLVM flips scalars before it broadcasts them, which costs
     two instructions more than a broadcast from memory. Tiles of 24 x 16 on Zen 4: 1.8 times faster, of 12 x 32 1.3.
     """
     mask = filled(x.type, bits)

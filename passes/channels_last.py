@@ -7,11 +7,10 @@ minimum cut (as in Lawler, "Cutsets and partitions of hypergraphs", 1973: values
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from math import inf, prod
+from collections.abc import Iterable, Iterator, Mapping
+from math import prod
 
 from graphq.ir import Graph, Node, Use, Value
-from graphq.minimum_cut import least_side
 from graphq.passes.layouts import (
     ANCHORS,
     Form,
@@ -82,17 +81,15 @@ class _Placement:
 
         So what could be on either side stays with the anchors, that they may fuse it.
         """
-        arcs: list[tuple[Node | str, Node | str, float]] = []
-        for k, value in enumerate(self._values()):
+        edges: list[tuple[set[Node | str], int]] = []
+        for value in self._values():
             maker, users = self._maker(value), {self._user(u) for u in value.uses}
             pins = {maker} | users
-            if len(pins) > 1:
-                # Cut when pins lie on both sides: one of GIVEN draws `some` there, one of LAST `all`.
-                some, all_ = f"some {k}", f"all {k}"
-                arcs.append((some, all_, _cost(value, inner=maker != GIVEN and users != {GIVEN})))
-                arcs += ((pin, some, inf) for pin in pins if pin != LAST)
-                arcs += ((all_, pin, inf) for pin in pins if pin != GIVEN)
-        given = least_side(arcs, GIVEN, LAST)
+            if len(pins) > 1 and not {GIVEN, LAST} <= pins:  # a value between GIVEN and LAST is reordered anyway
+                edges.append((pins, _cost(value, inner=maker != GIVEN and users != {GIVEN})))
+        if not any(GIVEN in pins for pins, _ in edges):  # nothing keeps a node in the given layout
+            return set(self.forms)
+        given = _given_side(edges)
         return {n for n in self.forms if n not in given or n.op.name in ANCHORS}
 
     def _values(self) -> Iterator[Value]:
@@ -179,6 +176,28 @@ class _Placement:
     def _is_last(self, use: Use) -> bool:
         side = self._user(use)
         return side == LAST or side in self.last
+
+
+def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]:
+    """The side of GIVEN in a minimum cut of a hypergraph between LAST and GIVEN: the smallest of equals.
+
+    An edge is the set of nodes that it joins, and what it costs when these do not all lie on one side.
+    """
+    import networkx as nx  # here, since the import takes 0.2 s and not every model has something to decide
+
+    flow = nx.DiGraph()
+    flow.add_nodes_from((LAST, GIVEN))
+    for k, (pins, cost) in enumerate(edges):
+        # A node on the side of LAST draws `some` there, one on the side of GIVEN draws `all_` there: then the arc
+        # between these two is cut. An edge without a capacity is infinite.
+        some, all_ = ("some", k), ("all", k)
+        flow.add_edge(some, all_, capacity=cost)
+        flow.add_edges_from((pin, some) for pin in pins if pin != GIVEN)
+        flow.add_edges_from((all_, pin) for pin in pins if pin != LAST)
+    # networkx gives as the side of the sink the nodes that can still reach it in the residual network, which are the
+    # fewest that a minimum cut can have there. This algorithm takes about half the default's time on such networks.
+    _, (_, given) = nx.minimum_cut(flow, LAST, GIVEN, flow_func=nx.algorithms.flow.boykov_kolmogorov)
+    return set(given)
 
 
 def _cost(value: Value, inner: bool) -> int:

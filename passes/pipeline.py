@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from graphq.collector import uncollected
 from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph
 from graphq.passes.canonicalise import canonicalise
@@ -60,7 +59,6 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
-@uncollected
 def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]:
     """Run the passes on `graph` in order; the near misses of the rewrites among them.
 

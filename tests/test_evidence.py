@@ -1,4 +1,4 @@
-"""`explain(kernels=True)`: what machine code the steps run, and how fast they are."""
+"""`explain(kernels=True)`: which instructions the steps run, and how fast they are."""
 import re
 
 import numpy as np
@@ -7,7 +7,8 @@ import pytest
 import graphq as gq
 from graphq import evidence
 from graphq.errors import KernelError
-from graphq.kernels import isa, machine_code
+from graphq.kernels import assembly, isa
+from graphq.kernels.modules import Function, FunctionTable
 from graphq.runtime import NativeStep
 
 RNG = np.random.default_rng(0)
@@ -71,9 +72,12 @@ def test_the_decisive_instruction_of_a_level(name):
 def test_all_functions_of_a_step_are_counted():
     model = gq.compile(network(), threads=1)
     ((_, step),) = [(k, s) for k, s in native(model) if s.macs]
-    addresses = set(evidence.functions(step.keep))
-    assert step.function in addresses and addresses & {w for w in step.words if isinstance(w, int)}
-    assert list(evidence.functions(None)) == []
+    functions = [x for x in step.words if isinstance(x, Function)]
+    functions += [x for table in step.words if isinstance(table, FunctionTable) for x in table.entries
+                  if isinstance(x, Function)]
+    found = evidence.modules(step)
+    assert functions and {step.function.module, *(x.module for x in functions)} == set(found)
+    assert len(found) == len(set(found)) > 1
 
 
 def test_nothing_that_a_caller_sees_changes():
@@ -104,12 +108,12 @@ def test_no_native_step():
 
 
 def test_code_that_cannot_be_read_is_said_so(monkeypatch):
-    def refuse(addresses):
-        raise KernelError("machine code of sparc is not understood")
+    def refuse(module):
+        raise KernelError("a kernel cannot be compiled: MemoryError")
 
-    monkeypatch.setattr(machine_code, "count", refuse)
+    monkeypatch.setattr(assembly, "instructions", refuse)
     text = gq.compile(network(), threads=1).explain(kernels=True)
-    assert "instructions not counted: machine code of sparc is not understood" in text
+    assert "instructions not counted: a kernel cannot be compiled: MemoryError" in text
     assert re.search(r"GOPS$", text, re.M)  # no peak then
 
 

@@ -37,7 +37,7 @@ def test_digits_int8(tmp_path, options):
 
     assert "4 partitions (3 integer), 0 operations outside" in out
     assert "NumPy reference of" not in out
-    first = re.findall(r"first result, \w+ kernel cache: [\d.]+ s \((\d+) functions compiled\)", out)
+    first = re.findall(r"first result, \w+ kernel cache: [\d.]+ s \((\d+) kernels compiled\)", out)
     cold, warm = map(int, first)
     assert cold > 0 and warm == 0
 

@@ -149,15 +149,15 @@ for _ in range(3):
     pid = os.fork()
     if pid == 0:
         equal = all(np.array_equal(model(x=x), wanted) for _ in range(20))
-        threads = len(os.listdir("/proc/self/task"))
-        os._exit(0 if equal and threads == model.threads else 1)
+        os._exit(0 if equal else 1)
     children.append(pid)
 print("children", *(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children))
 print("parent", np.array_equal(model(x=x), wanted))
 """
 
 
-def test_forked_children_start_threads_of_their_own():
+def test_forked_children_give_the_same_results():
+    """Whether helpers can run there (test_team.py) or not."""
     for arguments in ([], ["run first"]):
         done = run_python(FORK, *arguments)
         assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from onnx import ModelProto, ValueInfoProto
 
-from graphq.collector import uncollected
 from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType
 from graphq.onnx.importer import DOMAINS, Scope, import_graph
@@ -20,7 +19,6 @@ for _family in ("attention", "contributed", "control", "conv", "einsum", "eltwis
     import_module(f"graphq.onnx.import_{_family}")  # each fills IMPORTERS
 
 
-@uncollected
 def load_onnx(source: Source) -> Graph:
     """The graph of an ONNX model: a path, the bytes of a file, or a ModelProto.
 

@@ -11,7 +11,7 @@ from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.onnx.types import value_info
 from graphq.onnx.writer import IR_VERSION, OPSET, Writer
-from graphq.paths import path_text
+from graphq.paths import path_of
 
 for _family in ("compute", "move", "pick", "quant", "recurrent"):
     import_module(f"graphq.onnx.export_{_family}")  # each fills EXPORTERS
@@ -27,8 +27,7 @@ def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
     if not isinstance(graph, Graph):
         raise GraphError(f"save_onnx takes a Graph, got {graph!r}")
     data = to_model(graph).SerializeToString()
-    with open(path_text(path), "wb") as file:
-        file.write(data)
+    path_of(path).write_bytes(data)
 
 
 def to_model(graph: Graph) -> ModelProto:

@@ -1,330 +1,407 @@
-"""The kernel cache: where it lives, what a second process does, and what damage it survives."""
-import hashlib
-import json
+"""The files of the kernel cache: which are read, where they are, what damage they survive, and when they go."""
+import errno
+import logging
 import os
+import shutil
+import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from graphq.kernels import backend, cache, compiling
-
-SOURCE = '''"""A kernel that writes its index."""
-from graphq.kernels.cache import block, function
-from graphq.kernels.expression import const
-from graphq.kernels.stores import Store
-from graphq.kernels.intrinsics import store_s64
-from graphq.kernels.store_code import epilogue
-
-WRITE = epilogue(Store(const({value}, "s32"), "s32"), 1)
-
-
-@block
-def BLOCK(args, index):
-    WRITE(args, 0, 0, index, 1, 1, 0, 0, 0)
-
-
-@function("intp", "intp")
-def twice(x, target):
-    store_s64(target, 2 * x)
-'''
-
-_CHILD = """
-import json, sys
-import numpy as np
 from graphq.kernels import cache
-from graphq.kernels.intrinsics import HEADER_WORDS
-module = cache.load("test", sys.stdin.read())
-out = np.zeros(3, np.int32)
-module.BLOCK(np.array([0] * HEADER_WORDS + [out.ctypes.data, 0, 0]).ctypes.data, 1)
-double = np.zeros(1, np.int64)
-module.twice(21, double.ctypes.data)
-got = cache.statistics()
-print(json.dumps({"out": out.tolist(), "twice": int(double[0]), "compiled": got.compiled, "loaded": got.loaded,
-                  "numba": "numba" in sys.modules, "llvm": "llvmlite.binding" in sys.modules,
-                  "path": str(cache.info().path), "bytes": cache.info().bytes}))
-"""
+from graphq.kernels.cache import DAY, Code, Entry
 
-
-def start(folder, value=7, **environment):
-    """Begin a process that loads and runs the kernel."""
-    names = {k: v for k, v in os.environ.items() if k not in ("GRAPHQ_CACHE_DIR", "XDG_CACHE_HOME")}
-    names |= {} if folder is None else {"GRAPHQ_CACHE_DIR": str(folder)}
-    names |= environment
-    child = subprocess.Popen([sys.executable, "-c", _CHILD], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, env={k: v for k, v in names.items() if v is not None})
-    child.stdin.write(SOURCE.format(value=value))
-    child.stdin.close()
-    return child
-
-
-def finish(child):
-    out, errors = child.stdout.read(), child.stderr.read()
-    child.stdout.close()
-    child.stderr.close()
-    assert child.wait() == 0, errors
-    found = json.loads(out)
-    assert (found["out"], found["twice"]) == ([0, 7, 0], 42)
-    return found
-
-
-def twice(module):
-    """Twice 21, by the module's function."""
-    out = np.zeros(1, np.int64)
-    module.twice(21, out.ctypes.data)
-    return out[0]
+CODE = Code(b"\x7fELF, or so\n\0", ("BLOCK", "twice"))
+forks = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12, of its threads
+NOBODY = 65534
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A new cache folder for this process and its children."""
+    """A new cache folder, for this process and its children."""
     monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(tmp_path / "kernels"))
     return tmp_path / "kernels"
 
 
-def test_a_second_process_compiles_nothing(folder):
-    first, second = finish(start(folder)), finish(start(folder))
-    assert (first["compiled"], first["loaded"]) == (2, 0)
-    assert (second["compiled"], second["loaded"]) == (0, 2)
-    assert (first["numba"], first["llvm"]) == (True, True)
-    assert (second["numba"], second["llvm"]) == (False, False)
+@pytest.fixture
+def entry(folder):
+    """An entry that is written."""
+    made = Entry("test", "text")
+    made.write(CODE)
+    return made
+
+
+def temporary(path):
+    return path.parent == Path(cache.tempfile.gettempdir()) and path.name.startswith("graphq-")
+
+
+def names(folder):
+    return sorted(x.name for x in folder.iterdir())
+
+
+# -- what is read ---------------------------------------------------------------------------------------------------
+
+
+def test_what_was_written_is_read(folder):
+    entry = Entry("test", "text")
+    assert entry.read() is None
+    entry.write(CODE)
+    assert entry.read() == Entry("test", "text").read() == CODE
+    assert Entry("test", "other text").read() is None
+    assert Entry("other", "text").read() is None
+    assert names(folder) == [entry.name] and cache._OURS.fullmatch(entry.name)
     assert folder.stat().st_mode & 0o777 == 0o700
-    (module,) = folder.glob("test_*.py")
-    assert module.read_text() == SOURCE.format(value=7)
-    assert sorted(p.suffix for p in folder.iterdir()) == [".o", ".py"]
+    assert (folder / entry.name).stat().st_mode & 0o777 == 0o600
+    entry.write(CODE._replace(object=b"newer"))
+    assert entry.read() == (b"newer", CODE.names)
 
 
-def test_damaged_files_are_made_anew(folder, monkeypatch):
-    def load():
-        """As a new process would: how many functions were compiled."""
-        monkeypatch.setattr(cache, "_modules", {})
-        before = cache.statistics().compiled
-        assert twice(cache.load("test", SOURCE.format(value=4))) == 42
-        return cache.statistics().compiled - before
-
-    assert (load(), load()) == (2, 0)
-    (module,) = folder.glob("test_*.py")
-    (code,) = folder.glob("test_*.o")
-    for path in (module, code):
-        for damaged in (path.read_bytes()[:40], b"", b"\0" + path.read_bytes()[1:]):
-            path.write_bytes(damaged)
-            load()
-            assert load() == 0, path
-            assert module.read_text() == SOURCE.format(value=4)
-    foreign = b"not of this machine"
-    code.write_bytes(foreign + hashlib.sha256(foreign).digest())
-    assert (load(), load()) == (2, 0)
+def test_versions_and_machines_have_files_of_their_own(entry, monkeypatch):
+    for module, name in ((cache, "_versions"), (cache.isa, "cpu")):
+        with monkeypatch.context() as m:
+            m.setattr(module, name, lambda: "another")
+            assert Entry("test", "text").name != entry.name and Entry("test", "text").read() is None
+    assert Entry("test", "text").read() == CODE
 
 
-def test_processes_may_race(folder):
-    children = [start(folder) for _ in range(2)]
-    assert {finish(c)["path"] for c in children} == {str(folder)}
-    assert finish(start(folder))["compiled"] == 0
+def test_damaged_files_are_not_read(folder, entry):
+    path = folder / entry.name
+    whole = path.read_bytes()
+    for damaged in (*(whole[:n] for n in range(len(whole))), whole + b"\0", bytes(len(whole))):
+        path.write_bytes(damaged)
+        assert entry.read() is None, len(damaged)
+    for k in range(len(whole)):
+        path.write_bytes(whole[:k] + bytes([whole[k] ^ 1]) + whole[k + 1:])
+        assert entry.read() is None, k
+    entry.write(CODE)
+    assert entry.read() == CODE
 
 
-def test_numba_settings_of_the_machine_have_code_of_their_own(folder, tmp_path):
-    plain, other = {"NUMBA_CACHE_DIR": str(tmp_path / "numba")}, {"NUMBA_OPT": "2"}
-    assert [finish(start(folder, **names))["compiled"] for names in (plain, other, plain, other)] == [2, 2, 0, 0]
-    assert not (tmp_path / "numba").exists()
-    assert len(list(folder.glob("*.o"))) == 2
+def test_another_kernels_file_is_not_read(folder, entry):
+    other = Entry("test", "other text")
+    shutil.copy(folder / entry.name, folder / other.name)
+    assert other.read() is None
+    other.write(CODE)
+    assert other.read() == CODE
 
 
-def test_where_the_folder_is(tmp_path):
-    home, base = tmp_path / "home", tmp_path / "xdg"
-    home.mkdir()
-    assert finish(start(None, HOME=str(home)))["path"] == str(home / ".cache" / "graphq")
-    assert finish(start(None, HOME=str(home), XDG_CACHE_HOME=str(base)))["path"] == str(base / "graphq")
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_can_write_to_is_not_read(folder, entry, mode):
+    (folder / entry.name).chmod(mode)
+    assert entry.read() is None
+    (folder / entry.name).chmod(0o644)
+    assert entry.read() == CODE
 
 
-def test_unusable_folders_give_way_to_a_temporary_one(tmp_path):
-    shared, blocked = tmp_path / "shared", tmp_path / "file"
-    shared.mkdir()
-    shared.chmod(0o777)
-    blocked.write_text("")
-    for wanted in (shared, blocked / "graphq"):
-        found = finish(start(wanted))
-        assert found["path"] != str(wanted) and not Path(found["path"]).exists()  # removed at exit
-        assert found["compiled"] == 2
-    assert not list(shared.iterdir())
+def test_a_file_of_another_user_is_not_read(folder, entry, monkeypatch):
+    monkeypatch.setattr(cache, "folder", lambda: folder)
+    with monkeypatch.context() as m:
+        other = os.geteuid() + 1
+        m.setattr(cache.os, "geteuid", lambda: other)
+        assert entry.read() is None
+    assert entry.read() == CODE
 
 
-def test_without_a_home(monkeypatch):
+def test_links_and_folders_are_not_read(folder, entry, tmp_path):
+    path = folder / entry.name
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert entry.read() is None
+    path.unlink()
+    path.mkdir()
+    assert entry.read() is None
+    path.rmdir()
+    (tmp_path / "elsewhere").rename(path)
+    assert entry.read() == CODE
+
+
+def test_what_is_read_seldom_counts_as_used(folder, entry):
+    path = folder / entry.name
+    now = path.stat().st_mtime
+    for age, touched in ((0.9 * DAY, False), (1.1 * DAY, True)):
+        os.utime(path, (now - age, now - age))
+        assert entry.read() == CODE
+        assert (path.stat().st_mtime >= now) == touched
+
+
+# -- writing --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", ["mkstemp", "replace"])
+def test_a_full_disk_is_a_warning(folder, monkeypatch, caplog, broken):
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    entry = Entry("test", "text")
+    with monkeypatch.context() as m, caplog.at_level(logging.WARNING, "graphq"):
+        m.setattr(*{"mkstemp": (cache.tempfile, "mkstemp"), "replace": (cache.os, "replace")}[broken], full)
+        entry.write(CODE)
+    assert f"kernel cache {folder} cannot be used" in caplog.text and "No space" in caplog.text
+    assert entry.read() is None and names(folder) == []
+    entry.write(CODE)
+    assert entry.read() == CODE
+
+
+def test_an_interrupt_leaves_no_file(folder, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
+        m.setattr(cache.os, "replace", interrupted)
+        Entry("test", "text").write(CODE)
+    assert names(folder) == []
+
+
+@forks
+def test_a_process_that_is_killed_while_it_writes_does_no_harm(folder, monkeypatch):
+    entry = Entry("test", "text")
+    cache.folder()
+    child = os.fork()
+    if child == 0:
+        cache.os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
+        entry.write(CODE)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    (left,) = folder.iterdir()
+    assert left.name.startswith(f"{entry.name}.tmp.") and entry.read() is None
+    assert cache.info().modules == 0 and cache.info().bytes == left.stat().st_size
+    entry.write(CODE)
+    assert entry.read() == CODE
+    assert cache.tidy(folder, now=left.stat().st_mtime + DAY / 20) == 1
+    assert names(folder) == [entry.name]
+
+
+@forks
+def test_processes_may_write_read_and_clear_at_the_same_time(folder):
+    """Each sees a whole file or none."""
+    entry, codes = Entry("test", "text"), [Code(bytes([k]) * 5000 * (1 + k), ("f",)) for k in range(3)]
+
+    def works(k):
+        for turn in range(100):
+            if k == 3:
+                cache.clear()
+                cache.tidy(folder, now=turn % 2 * 1e12)
+                cache.info()
+            else:
+                entry.write(codes[k])
+            if entry.read() not in (None, *codes):
+                return False
+        return True
+
+    cache.folder()
+    children = []
+    for k in range(4):
+        children.append(os.fork())
+        if children[-1] == 0:
+            try:
+                os._exit(0 if works(k) else 1)
+            finally:
+                os._exit(2)
+    assert works(0) and [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    assert entry.read() in (None, *codes)
+    assert not any(".tmp." in x for x in names(folder))
+
+
+# -- the folder -----------------------------------------------------------------------------------------------------
+
+
+def test_where_the_folder_is(tmp_path, monkeypatch):
+    monkeypatch.delenv("GRAPHQ_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache.folder() == tmp_path / ".cache" / "graphq"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the specification says to ignore
+    assert cache.folder() == tmp_path / ".cache" / "graphq"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache.folder() == tmp_path / "xdg" / "graphq"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRAPHQ_CACHE_DIR", "own")
+    assert cache.folder() == tmp_path / "own" and cache.folder().is_dir()
+
+
+@pytest.mark.parametrize("home", [None, "relative"])
+def test_without_a_home_there_is_a_temporary_folder(monkeypatch, home):
     for name in ("GRAPHQ_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
+    if home:
+        monkeypatch.setenv("HOME", home)
     monkeypatch.setattr(cache.pwd, "getpwuid", {}.__getitem__)  # a user without an entry, as in some containers
-    path = cache.folder()
-    assert path.is_dir() and path.name.startswith("graphq-")
+    assert temporary(cache.folder()) and cache.folder().is_dir()
 
 
-def test_a_module_is_made_once_even_by_many_threads(folder):
-    made = []
-    source = SOURCE.format(value=1)
-    threads = [threading.Thread(target=lambda: made.append(cache.load("test", source))) for _ in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert len(made) == 8 and len(set(map(id, made))) == 1
-    assert cache.load("test", source) is made[0]
+def test_a_folder_that_is_opened_later_is_not_used_any_longer(folder, entry, caplog):
+    folder.chmod(0o777)
+    with caplog.at_level(logging.WARNING, "graphq"):
+        assert entry.read() is None and entry.read() is None
+        Entry("test", "third text").write(CODE)
+    assert caplog.text.count("others can write to it (mode 777)") == 1
+    assert temporary(cache.folder()) and names(folder) == [entry.name]
+    folder.chmod(0o700)
+    assert entry.read() == CODE
 
 
-def test_without_the_cache_nothing_is_written(folder):
-    before = cache.statistics().compiled
-    module = cache.load("test", SOURCE.format(value=2), cache=False)
-    assert twice(module) == 42 and module.BLOCK.address
-    assert cache.statistics().compiled == before + 2
-    assert not folder.exists()
+def test_whoever_can_write_above_the_folder_can_replace_it(tmp_path, monkeypatch):
+    above = tmp_path / "above"
+    monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(above / "between" / "kernels"))
+    assert cache.folder() == above / "between" / "kernels"
+    above.chmod(0o777)
+    assert temporary(cache.folder())
+    above.chmod(0o1777)  # as /tmp: only the owner of the folder renames it
+    assert cache.folder() == above / "between" / "kernels"
+
+
+def test_a_link_to_a_folder_is_as_safe_as_the_folder(tmp_path, monkeypatch):
+    (tmp_path / "kernels").mkdir(0o700)
+    (tmp_path / "link").symlink_to("kernels")
+    monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(tmp_path / "link"))
+    Entry("test", "text").write(CODE)
+    assert Entry("test", "text").read() == CODE and len(names(tmp_path / "kernels")) == 1
+    (tmp_path / "kernels").chmod(0o703)
+    assert Entry("test", "text").read() is None
+
+
+def test_the_group_may_write_if_it_is_the_users_own(folder, entry, monkeypatch):
+    folder.chmod(0o770)
+    for group, used in ((None, False), (folder.stat().st_gid, True), (folder.stat().st_gid + 1, False)):
+        monkeypatch.setattr(cache, "_private_group", lambda group=group: group)
+        assert (cache.folder() == folder) == used
+
+
+def test_whose_group_is_the_users_own(monkeypatch):
+    user = cache.pwd.getpwuid(os.geteuid())
+    for name, members, own in ((user.pw_name, [], True), (user.pw_name, [user.pw_name], True),
+                               (user.pw_name, ["mallory"], False), ("users", [], False)):
+        group = cache.grp.struct_group((name, "x", user.pw_gid, members))
+        monkeypatch.setattr(cache.grp, "getgrgid", lambda number, group=group: group)
+        cache._private_group.cache_clear()
+        assert cache._private_group() == (user.pw_gid if own else None)
+    cache._private_group.cache_clear()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.parametrize("given", ["kernels", ""])
+def test_folders_of_another_user_are_not_used(folder, entry, tmp_path, given):
+    os.chown(tmp_path / given, NOBODY, -1)
+    assert temporary(cache.folder()) and entry.read() is None
+    os.chown(tmp_path / given, 0, -1)
+    assert entry.read() == CODE
+
+
+def test_a_folder_that_cannot_be_made_or_written_is_not_used(tmp_path, folder, entry, monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr(cache.os, "access", lambda path, mode: False)
+        assert temporary(cache.folder())
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(tmp_path / "file" / "kernels"))
+    assert temporary(cache.folder())
+
+
+TEMPORARY = """
+import os, sys
+from graphq.kernels import cache
+entry = cache.Entry("test", "text")
+entry.write(cache.Code(b"code", ("f",)))
+if os.fork() == 0:
+    sys.exit()  # with what Python does at the end of a process
+os.wait()
+print(cache.folder(), len(entry.read().object), len(os.listdir(cache.folder())))
+"""
+
+
+def test_the_temporary_folder_goes_with_the_process_that_made_it(tmp_path):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    done = subprocess.run([sys.executable, "-c", TEMPORARY], capture_output=True, text=True,
+                          env={**os.environ, "GRAPHQ_CACHE_DIR": str(tmp_path / "shared"), "TMPDIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    path, size, count = done.stdout.split()
+    assert (size, count) == ("4", "1")
+    assert Path(path).parent == tmp_path and not Path(path).exists() and names(tmp_path / "shared") == []
+
+
+# -- what goes ------------------------------------------------------------------------------------------------------
+
+NOW = 2e9
+OURS = ("a_1_" + "0" * 32 + ".o", "matmul_" + "0123456789abcdef" * 2 + ".o")
+FORMER = ("steps_" + "0" * 16 + ".py", "steps_" + "0" * 16 + "." + "f" * 16 + ".o")
+"""As graphq 0.1.0 wrote them."""
+FOREIGN = ("notes.py", "test_short.o", "x_" + "0" * 32 + ".py", "X_" + "0" * 32 + ".o", "x_" + "0" * 31 + "g.o",
+           "x_" + "0" * 32 + ".o.bak", "x_" + "0" * 32 + ".o.tmp.a.b")
+
+
+def put(folder, name, size=10, age=0.0):
+    (folder / name).write_bytes(bytes(size))
+    os.utime(folder / name, (NOW - age, NOW - age))
+
+
+def test_old_files_go(folder):
+    cache.folder()
+    for name in (*FORMER, *FOREIGN, OURS[0]):
+        put(folder, name, age=31 * DAY)
+    put(folder, OURS[1], age=29 * DAY)
+    assert cache.tidy(folder, now=NOW) == 3
+    assert names(folder) == sorted((*FOREIGN, OURS[1]))
+    assert cache.tidy(folder, now=NOW) == 0
+
+
+def test_the_least_recently_used_go_beyond_a_size(folder, monkeypatch):
+    cache.folder()
+    monkeypatch.setattr(cache, "MOST_BYTES", 100)
+    files = [f"x_{k:032x}.o" for k in range(5)]
+    for k, name in enumerate(files):
+        put(folder, name, size=40, age=(3 * k + 2) % 5)  # the ages are 2, 0, 3, 1, 4
+    put(folder, "notes.py", size=1000)
+    assert cache.tidy(folder, now=NOW) == 3
+    assert names(folder) == ["notes.py", files[1], files[3]]
+
+
+def test_files_that_killed_processes_left_go(folder):
+    cache.folder()
+    for k, name in enumerate((*OURS, *FORMER)):
+        put(folder, f"{name}.tmp.old{k}", age=DAY / 20)
+        put(folder, f"{name}.tmp.young{k}", age=DAY / 30)
+    assert cache.tidy(folder, now=NOW) == 4
+    assert len(names(folder)) == 4 and all("young" in x for x in names(folder))
+
+
+def test_links_and_folders_stay(folder, tmp_path):
+    cache.folder()
+    put(tmp_path, "elsewhere", age=99 * DAY)
+    (folder / OURS[0]).symlink_to(tmp_path / "elsewhere")
+    (folder / OURS[1]).mkdir()
+    assert cache.tidy(folder, now=NOW) == 0 and cache.clear() == 0
+    assert names(folder) == sorted(OURS)
+
+
+def test_a_process_tidies_when_it_writes_first(folder, monkeypatch):
+    cache.folder()
+    put(folder, OURS[0], age=NOW)  # of 1970
+    Entry("test", "text").write(CODE)
+    assert names(folder) == [Entry("test", "text").name]
+    put(folder, OURS[0], age=NOW)
+    Entry("test", "other text").write(CODE)
+    assert OURS[0] in names(folder)
+
+
+def test_a_folder_that_cannot_be_tidied_is_a_warning(folder, monkeypatch, caplog):
+    def refuse(path, now=None):
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(cache, "tidy", refuse)
+    entry = Entry("test", "text")
+    with caplog.at_level(logging.WARNING, "graphq"):
+        entry.write(CODE)
+    assert "cannot be tidied: not yours" in caplog.text and entry.read() == CODE
 
 
 def test_info_and_clear_know_only_our_files(folder):
     assert cache.info() == cache.Info(folder, 0, 0)
-    cache.load("test", SOURCE.format(value=3))
-    (folder / "notes.py").write_text("mine")
-    (folder / "test_short.py").write_text("mine")
-    found = cache.info()
-    assert (found.path, found.modules) == (folder, 1) and found.bytes > 1000
-    assert cache.clear() == 1
-    assert sorted(p.name for p in folder.rglob("*") if p.is_file()) == ["notes.py", "test_short.py"]
-    assert cache.info() == cache.Info(folder, 0, 0)
-
-
-def test_a_defect_in_a_module_is_its_own_error(folder):
-    for _ in range(2):
-        with pytest.raises(ZeroDivisionError):
-            cache.load("test", "1 / 0\n")
-    with pytest.raises(ValueError, match="lower-case identifier"):
-        cache.load("../test", "")
-
-
-def test_gates_open_when_the_code_is_there(folder):
-    """Addresses stand before the code is made; the file is written when it is."""
-    module = cache.load("test", SOURCE.format(value=11))
-    address = module.twice.address
-    compiling.finish()
-    assert list(folder.glob("test_*.o")) and module.twice.address == address
-    assert twice(module) == 42
-
-
-@pytest.fixture
-def request_(folder, monkeypatch):
-    """What is asked of the worker for a module."""
-    asked = []
-    monkeypatch.setattr(compiling, "begin", lambda request, keep: asked.append(request) or {})
-    monkeypatch.setattr(cache, "_modules", {})
-    cache.load("test", SOURCE.format(value=12), cache=False)
-    return asked[0]
-
-
-@pytest.fixture
-def worker():
-    made = compiling._Worker()
-    yield made
-    made.close()
-
-
-def test_the_worker_makes_the_same_code(request_, worker):
-    """Also when the process ended after an answer."""
-    here = backend.object_code(request_)
-    assert worker.compile(request_) == here
-    worker.process.kill()
-    worker.process.wait()
-    assert worker.compile(request_) == here
-    assert worker.compile(request_._replace(bitcode=b"none")) is None
-
-
-CRASHING = """
-import importlib.util, os, sys
-spec = importlib.util.spec_from_file_location("backend", {path!r})
-backend = sys.modules["backend"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(backend)
-compiled = backend.object_code
-backend.object_code = lambda request: compiled(request) if request.speed == 2 else os._exit(1)
-backend.serve(0, int(sys.argv[1]))
-"""
-
-
-def test_a_worker_that_crashes_at_one_request_is_started_for_the_next(request_, worker, tmp_path, monkeypatch):
-    (tmp_path / "script.py").write_text(CRASHING.format(path=backend.__file__))
-    monkeypatch.setattr(compiling.backend, "__file__", str(tmp_path / "script.py"))
-    here = backend.object_code(request_)
-    assert worker.compile(request_) == here
-    assert worker.compile(request_._replace(speed=1)) is None
-    assert worker.compile(request_) == here
-
-
-ANSWER = "import os, sys; os.read(0, 9); os.write(int(sys.argv[1]), {})"
-
-
-@pytest.mark.parametrize("command, script", [
-    ("false", ""), ("no such program", ""), (sys.executable, ""),
-    (sys.executable, "import os; os.read(0, 9); os._exit(1)"), (sys.executable, ANSWER.format("b'half'")),
-    (sys.executable, ANSWER.format("(99).to_bytes(8, 'little') + b'half'"))])
-def test_a_worker_that_cannot_work_is_not_started_again(request_, worker, monkeypatch, tmp_path, command, script):
-    """It ends at once, does not exist, answers nothing, crashes at a request, or in the middle of its answer."""
-    (tmp_path / "script.py").write_text(script)
-    monkeypatch.setattr(compiling.sys, "executable", command)
-    monkeypatch.setattr(compiling.backend, "__file__", str(tmp_path / "script.py"))
-    assert [worker.compile(request_), worker.compile(request_)] == [None, None]
-    assert worker.process is None
-
-
-def test_without_a_worker_modules_are_compiled_here(folder, monkeypatch):
-    monkeypatch.setattr(compiling, "in_background", lambda: True)
-    monkeypatch.setattr(compiling._Worker, "compile", lambda self, request: None)
-    assert twice(cache.load("test", SOURCE.format(value=12))) == 42
-
-
-def test_without_threads_modules_are_compiled_here(folder, monkeypatch):
-    def start(self):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(compiling, "in_background", lambda: True)
-    with monkeypatch.context() as m:
-        m.setattr(compiling.threading.Thread, "start", start)
-        module = cache.load("test", SOURCE.format(value=15))
-    assert twice(module) == 42
-
-
-def test_an_interrupt_leaves_the_work_to_the_next_call(folder, monkeypatch):
-    monkeypatch.setattr(compiling, "in_background", lambda: True)
-    monkeypatch.setattr(compiling._Worker, "compile", lambda self, request: None)
-
-    def interrupted(request):
-        raise KeyboardInterrupt
-
-    module = cache.load("test", SOURCE.format(value=16))
-    with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
-        m.setattr(compiling.backend, "object_code", interrupted)
-        compiling.finish()
-    assert twice(module) == 42
-
-
-def test_on_one_cpu_modules_are_compiled_at_once(folder, monkeypatch):
-    monkeypatch.setattr(compiling.os, "sched_getaffinity", lambda process: {0})
-    assert not compiling.in_background()
-    cache.load("test", SOURCE.format(value=13))
-    assert list(folder.glob("test_*.o"))
-
-
-def test_what_llvm_refuses_stays_refused(monkeypatch):
-    """A function whose gate is closed cannot be called, then or later."""
-    monkeypatch.setattr(compiling, "_jobs", [])
-    monkeypatch.setattr(compiling, "in_background", lambda: True)
-    request = backend.Request(b"no bitcode", ("f",), 2, backend.Target("x86_64-unknown-linux-gnu", "generic", ""))
-    compiling.begin(request, lambda code: None)
-    for _ in range(2):
-        with pytest.raises(RuntimeError):
-            compiling.finish()
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12, of its threads
-def test_a_fork_makes_what_its_parent_had_begun(folder):
-    module = cache.load("test", SOURCE.format(value=14))
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if twice(module) == 42 else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert twice(module) == 42
+    for name in (*OURS, *FORMER, *FOREIGN):
+        put(folder, name)
+    put(folder, OURS[0] + ".tmp.abc")
+    assert cache.info() == cache.Info(folder, 3, 50)
+    assert cache.clear() == 3
+    assert names(folder) == sorted(FOREIGN)
+    assert cache.info() == cache.Info(folder, 0, 0) and cache.clear() == 0

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from graphq.kernels import eltwise, isa, math, shell
+from graphq.kernels import eltwise, isa, math, team
 from graphq.kernels.expression import acc, load, maximum, op
 from graphq.kernels.stores import Store, evaluate
 
@@ -68,6 +68,6 @@ def test_the_shell_runs_steps_in_order():
     slots = [(a.ctypes.data, 0, a.strides[0]) for a in (x, y, z)]
     args = [double.arguments({}, slots[:2]), plus.arguments({}, slots[1:])]
     assert (double.blocks > 1, plus.blocks) == (True, 1)
-    shell.Table([shell.Row(double.address, args[0].ctypes.data, double.blocks, True),
-                 shell.Row(plus.address, args[1].ctypes.data, plus.blocks, False)], 2).run()
+    team.Table([team.Row(double.function, args[0].ctypes.data, double.blocks, True),
+                 team.Row(plus.function, args[1].ctypes.data, plus.blocks, False)], 2).run()
     np.testing.assert_array_equal(z, x * 2 + 1)

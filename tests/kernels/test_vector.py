@@ -3,17 +3,17 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from assembly import recorded
 from guarded_memory import guarded
 
-from graphq.kernels import cache, isa, math
+from graphq.kernels import isa, math, modules
+from graphq.kernels.compiling import Job
 from graphq.kernels.expression import BASIC, COMPUTE, STORAGE, acc, const, load, maximum, op, select
 from graphq.kernels.intrinsics import HEADER_WORDS
 from graphq.kernels.stores import Store, evaluate, to_source
 
 LANES = (1, 8, 16) if len(isa.available()) > 1 else (1,)  # vectors of f16 need AVX2's generation
 _MODULE = """
-from graphq.kernels.cache import block
+from graphq.kernels.codegen import block
 from graphq.kernels.expression import acc, const, load, op
 from graphq.kernels.stores import Store
 from graphq.kernels.intrinsics import word
@@ -34,7 +34,7 @@ def compiled(stores, lanes):
     text = "".join(f"{to_source(s)}WRITE{k} = epilogue(STORE, {lanes})\n" for k, s in enumerate(stores))
     calls = "\n".join(f"    if index == {k}:\n        WRITE{k}(args, batch, i0, j0, rows, cols, acc, ldacc, 0)"
                       for k in range(len(stores)))
-    module = cache.load("test", _MODULE.format(stores=text, calls=calls), cache=False)
+    module = modules.load("test", _MODULE.format(stores=text, calls=calls), cache=False)
     return module.BLOCK
 
 
@@ -233,9 +233,7 @@ def test_the_output_may_be_an_operand():
 def test_requantising_is_straight_vector_code():
     y = op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector") + load(2, "f32", "vector")
     store = Store(math.quantize(maximum(y, 0.0), load(3, "f32", "scalar"), load(4, "f32", "scalar"), "u8"), "u8")
-    with recorded() as texts:
-        compiled([store], 16)
-    (text,) = texts.values()
+    text = Job("assembly", compiled([store], 16).module.source).result()
     for instruction in ("vcvtdq2ps", "vmaxps", "vminps", "vcvtps2dq", "vpmovdb"):
         lines = [line for line in text.splitlines() if f"\t{instruction}\t" in line]
         assert any("%zmm" in line for line in lines), instruction

@@ -1,13 +1,12 @@
 """x86 instructions that kernels emit by themselves, by hand; what the kernels' own tests cover is not repeated."""
-
 import numpy as np
 import pytest
-from assembly import recorded
 
-from graphq.kernels import backend, cache, compiling, isa
+from graphq.kernels import codegen, isa, modules
+from graphq.kernels.compiling import Job
 
 HEAD = """
-from graphq.kernels.cache import block
+from graphq.kernels.codegen import block
 from graphq.kernels.intrinsics import I8, I32, c64, word
 from graphq.kernels.jit import intrinsic, types
 from graphq.kernels.vector import high_bytes, low_bytes
@@ -42,7 +41,7 @@ LANES = [8] * (len(isa.available()) > 1) + [16] * WIDE
 
 def ran(body, source, target):
     """What the block function with this body writes to `target`."""
-    module = cache.load("x86", HEAD.format(body=body), cache=False)
+    module = modules.load("x86", HEAD.format(body=body), cache=False)
     module.BLOCK(np.array([source.ctypes.data, target.ctypes.data]).ctypes.data, 0)
     return target
 
@@ -56,19 +55,12 @@ def test_flipped(lanes, emulated):
 
 
 @pytest.mark.parametrize("lanes", LANES)
-def test_inline_assembly_compiles_in_another_process(lanes, monkeypatch):
-    """Whose LLVM parses it only where the parser is initialised."""
-    asked, worker = [], compiling._Worker()
-    monkeypatch.setattr(compiling, "begin", lambda request, keep: asked.append(request) or {})
-    monkeypatch.setattr(cache, "_modules", {})
-    with recorded() as texts:
-        cache.load("x86", HEAD.format(body=FLIP.format(lanes=lanes, emulated=False)), cache=False)
-    assert "#APP" in "".join(texts.values())
-    try:
-        assert worker.compile(asked[0]) == backend.object_code(asked[0])
-        assert worker.compile(asked[0]._replace(bitcode=b"none")) is None  # and what it cannot do is noticed
-    finally:
-        worker.close()
+def test_inline_assembly_compiles_here_and_in_another_process(lanes):
+    """LLVM parses it only where the parser is initialised."""
+    source = HEAD.format(body=FLIP.format(lanes=lanes, emulated=False))
+    assert "#APP" in Job("assembly", source).result() and "#APP" in codegen.assembly(source)
+    for code, names in Job("object_code", source).result(), codegen.object_code(source):
+        assert code and names == ("BLOCK",)
 
 
 @pytest.mark.skipif(not WIDE, reason="needs AVX-512")

@@ -1,10 +1,13 @@
 """channels_last: where reorders go, text in and text out; each operation's form; networks by their reorders."""
+from itertools import product
+
 import numpy as np
 import pytest
 
 from graphq.interpret import reference
 from graphq.parse import parse
 from graphq.passes import channels_last
+from graphq.passes.channels_last import GIVEN, LAST, _given_side
 from graphq.passes.layouts import ANCHORS
 from graphq.testing import check_pass, check_round_trip, check_same_numbers, random_inputs
 from graphq.text import to_text
@@ -298,3 +301,20 @@ def test_views_of_unknown_and_empty_tensors(shape):
     out = g.copy()
     assert channels_last(out) == 1
     check_same_numbers(g, out, sizes={"x": tuple(size)})
+
+
+# -- the minimum cut --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_given_side_is_the_smallest_of_all_minimum_cuts(seed):
+    rng = np.random.default_rng(seed)
+    free = [f"n{k}" for k in range(int(rng.integers(1, 8)))]
+    edges = [({str(p) for p in rng.choice([*free, GIVEN, LAST], int(rng.integers(2, 4)))}, int(rng.integers(1, 4)))
+             for _ in range(int(rng.integers(1, 14)))]
+    cuts = []
+    for sides in product((False, True), repeat=len(free)):
+        given = {GIVEN, *(n for n, side in zip(free, sides, strict=True) if side)}
+        cuts.append((sum(cost for pins, cost in edges if pins & given and pins - given), len(given), given))
+    found = _given_side(edges)
+    assert {x for x in found if x == GIVEN or x in free} == min(cuts, key=lambda c: c[:2])[2]

@@ -1,0 +1,50 @@
+"""Locks between threads, and what a fork and a signal handler do to each.
+
+A fork copies locks, but not the threads that hold them: a child would wait for such a lock for ever. There are two
+kinds, for two kinds of state:
+
+- `Lock()` guards Python objects that are whole whenever another thread may run. The child gets a new lock, which is
+free. - `Lock(fork_waits=True)` guards state that is not ours to repair, such as LLVM's, or Numba's while it starts. The
+thread that forks takes the lock first, so that nobody is inside at that moment.
+
+All are re-entrant: a signal's handler runs on the main thread between two of its instructions, and may call a model
+while that thread holds a lock. So what a lock guards may change under a frame that holds it: look again after a call.
+"""
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+
+_waited_for: list[Lock] = []
+_renewed: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+class Lock:
+    """A re-entrant lock, taken by `with lock.hold:`; see the module's text for `fork_waits`."""
+
+    def __init__(self, *, fork_waits: bool = False) -> None:
+        self.hold = threading.RLock()  # a child's frame that is in `with` leaves the lock that it took
+        if fork_waits:
+            _waited_for.append(self)
+        else:
+            _renewed.add(self)
+
+
+def _before() -> None:
+    for lock in _waited_for:
+        lock.hold.acquire()
+
+
+def _after() -> None:
+    for lock in reversed(_waited_for):
+        lock.hold.release()
+
+
+def _in_child() -> None:
+    _after()
+    for lock in list(_renewed):
+        lock.hold = threading.RLock()
+
+
+os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)

@@ -1,0 +1,209 @@
+"""Decisive instructions are counted in texts of LLVM's assembler, in kernels' own assembly, and once a module."""
+import pytest
+
+from graphq.errors import KernelError
+from graphq.kernels import assembly, eltwise, isa, matmul, modules
+from graphq.kernels.expression import acc, load
+from graphq.kernels.registry import KERNELS
+from graphq.kernels.stores import Store
+
+# Lines as LLVM 22 prints them, each with the register class that names its instruction.
+COUNTED = """
+zmm	vpdpbusd	%zmm1, %zmm2, %zmm3
+zmm	vpdpbusd	64(%rax), %zmm2, %zmm3
+zmm	vpdpbusd	65(%rax,%r9,4), %zmm20, %zmm31 {%k1}
+zmm	vpdpbusd	(%rax){1to16}, %zmm20, %zmm31 {%k1} {z}
+ymm	{vex}	vpdpbusd	%ymm1, %ymm2, %ymm3
+ymm	{evex} vpdpbusd	%ymm1, %ymm2, %ymm13
+xmm	vpdpbusd	1000(%r13), %xmm2, %xmm3
+ymm	{vex}	vpdpbusds	%ymm1, %ymm2, %ymm3
+zmm	vpdpwssd	%zmm1, %zmm2, %zmm3
+zmm	vpdpwssds	.LCPI0_0(%rip), %zmm2, %zmm3 # 64-byte Folded Reload
+ymm	vpdpbssd	%ymm1, %ymm2, %ymm3
+ymm	vpdpbsud	%ymm1, %ymm2, %ymm3
+xmm	vpdpbuud	%xmm1, %xmm2, %xmm3
+ymm	vpmaddwd	%ymm1, %ymm2, %ymm3
+zmm	vpmaddwd	32(%r8), %zmm22, %zmm3
+ymm	vpmaddubsw	(%rsp), %ymm2, %ymm3
+zmm	vpmulld	%zmm1, %zmm2, %zmm3
+zmm	vdpbf16ps	%zmm1, %zmm2, %zmm3
+xmm	vfmadd132ps	%xmm1, %xmm2, %xmm3     # xmm3 = (xmm3 * xmm1) + xmm2
+ymm	vfmadd213ps	4(%rbp), %ymm2, %ymm3   # ymm3 = (ymm2 * ymm3) + mem
+zmm	vfmadd231ps	{rn-sae}, %zmm1, %zmm2, %zmm3
+ymm	vmulps	%ymm1, %ymm2, %ymm3
+ymm	vaddps	%ymm11, %ymm12, %ymm13
+xmm	vdivps	%xmm1, %xmm2, %xmm3             # not %zmm4
+zmm	vsqrtps	%zmm1, %zmm2
+ymm	vcvtdq2ps	%ymm1, %ymm2
+zmm	vcvtps2dq	%zmm1, %zmm2
+zmm	vcvtph2ps	%ymm1, %zmm2
+zmm	vcvtps2ph	$4, %zmm1, %ymm2
+zmm	vpmovusdb	%zmm1, (%rdi)
+zmm	vpmovsdb	%zmm1, %xmm2
+zmm	vpmovdb	%zmm1, (%rdi) {%k1}
+tmm	tdpbusd	%tmm1, %tmm2, %tmm3
+tmm	tdpbssd	%tmm7, %tmm2, %tmm3
+tmm	tdpbsud	%tmm1, %tmm2, %tmm3
+tmm	tdpbuud	%tmm1, %tmm2, %tmm3
+tmm	tdpbf16ps	%tmm1, %tmm2, %tmm3
+tmm	tdpfp16ps	%tmm1, %tmm2, %tmm3
+tmm	tileloadd	(%rax,%rbx), %tmm1
+tmm	tilestored	%tmm1, 64(%rax,%rbx)
+"""
+OTHERS = """
+	.text
+	.file	"vmulps %ymm1, %ymm2, %ymm3"
+	.globl	vmulps
+	.type	vmulps,@function
+vmulps:                                 # @vmulps
+	.cfi_startproc
+# %bb.0:
+	# vmulps	%ymm1, %ymm2, %ymm3
+	#APP
+	vpxor	%ymm1, %ymm2, %ymm3
+
+	#NO_APP
+.LBB0_1:                                # =>This Inner Loop Header: Depth=1
+	vmulpd	%ymm1, %ymm2, %ymm3
+	vmulss	%xmm1, %xmm2, %xmm3
+	vfmadd231pd	%zmm1, %zmm2, %zmm3
+	pmaddwd	%mm1, %mm2
+	vcvttps2dq	%zmm1, %zmm2
+	vpaddd	512(%rax), %zmm2, %zmm3
+	mulps	%xmm1, %xmm2
+	tilezero	%tmm3
+	ldtilecfg	(%rax)
+	callq	vmulps@PLT
+	jne	.LBB0_1
+	lock		xaddl	%eax, (%rdi)
+	rep;stosb
+	vzeroupper
+	retq
+.LCPI0_0:
+	.long	0x3f800000                      # float 1
+"""
+OF_ANOTHER_MACHINE = """
+f:
+	ldp	q0, q1, [x0]
+	fmla	v2.4s, v0.4s, v1.4s             // vmulps
+	sdot	v3.4s, v0.16b, v1.16b
+	ret
+"""
+LINES = [line.split("\t", 1) for line in COUNTED.strip("\n").split("\n")]
+
+
+def mnemonic(text):
+    """The first word that is not in braces."""
+    return next(word for word in text.split() if not word.startswith("{"))
+
+
+@pytest.mark.parametrize(("register", "text"), LINES)
+def test_a_line_has_the_name_of_its_widest_register(register, text):
+    assert assembly.count(f"\t{text}\n") == {f"{mnemonic(text)} {register}": 1}
+
+
+def test_every_mnemonic_is_in_a_line():
+    assert {mnemonic(text) for _, text in LINES} == assembly.DECISIVE
+
+
+@pytest.mark.parametrize("text", ["", OTHERS, OF_ANOTHER_MACHINE])
+def test_what_else_is_in_a_text_is_not_counted(text):
+    assert assembly.count(text) == {}
+
+
+def test_instructions_add_up_in_the_order_of_their_names():
+    body = "\tvmulps\t%ymm1, %ymm2, %ymm3\n\tvaddps\t%xmm1, %xmm2, %xmm3\n\tvmulps\t(%rax), %ymm2, %ymm3\n"
+    found = assembly.count(f"{OTHERS}f:\n{body}g:\n{body}")
+    assert list(found.items()) == [("vaddps xmm", 2), ("vmulps ymm", 4)]
+
+
+def kernels_of(level):
+    return [k for k in KERNELS.values() if k.op == "matmul" and k.level == level]
+
+
+def tile_modules(kernel, level):
+    """The modules of a kernel's tiles, in a step that stores its accumulators as they are."""
+    dtype = "s32" if kernel.dtypes[1] == "s8" else "f32"
+    step = matmul.plan_matmul(Store(acc(dtype), dtype), kernel.dtypes[0], 64, 70, 70, level, kernel=kernel)
+    return [x for x in step.keep if isinstance(x, modules.Module) and x.name.startswith(kernel.name)]
+
+
+FMA = {f"vfmadd{order}ps" for order in (132, 213, 231)}
+INSTRUCTION = {"avx2": {"vpmaddwd ymm", "vpdpwssd ymm"}, "avx_vnni": {"vpdpbusd ymm"},
+               "avx512": {"vpmaddwd zmm", "vpdpwssd zmm"}, "avx512_vnni": {"vpdpbusd zmm"},
+               "amx": {"tdpbusd tmm", "tdpbssd tmm"}}
+
+
+@pytest.mark.parametrize("name", INSTRUCTION)
+def test_native_kernels_have_the_instruction_of_their_level(name):
+    """Where the CPU has VNNI, LLVM makes vpdpwssd of vpmaddwd and vpaddd: the same sums."""
+    if isa.is_emulated(name):
+        pytest.skip(f"no {name} here")
+    tiles = {kernel: tile_modules(kernel, isa.level_named(name)) for kernel in kernels_of(name)[::3]}
+    assembly.prepare(x for made in tiles.values() for x in made)
+    register = "ymm" if isa.level_named(name).lanes == 8 else "zmm"
+    for kernel, made in tiles.items():
+        wanted = INSTRUCTION[name] if kernel.dtypes[1] in ("s8", "s4") else {f"{x} {register}" for x in FMA}
+        assert made
+        for module in made:
+            counts = assembly.instructions(module)
+            assert sum(counts.get(x, 0) for x in wanted) >= 2, (kernel.name, counts)
+            assert "vpmaddubsw" not in " ".join(counts)  # it saturates
+
+
+def test_emulated_kernels_have_none(level):
+    with isa.emulate(level) as emulated:
+        module = tile_modules(kernels_of(level)[0], emulated)[0]
+    assert not any(x.startswith(("vpdpbusd", "tdp", "tile")) for x in assembly.instructions(module))
+
+
+@pytest.mark.skipif(isa.is_emulated("avx2"), reason="needs AVX2")
+def test_an_elementwise_kernel_multiplies_vectors():
+    product = load(0, "f32", "vector") * load(1, "f32", "vector")
+    step = eltwise.plan_eltwise(Store(product, "f32"), 1, 9, 33, isa.level_named("avx2"))
+    counts = [assembly.instructions(x) for x in step.keep if isinstance(x, modules.Module)]
+    assert any("vmulps ymm" in x for x in counts), counts
+
+
+EMPTY = """
+from graphq.kernels.codegen import block
+
+
+@block
+def BLOCK(args, index):
+    pass
+"""
+
+
+def test_modules_are_compiled_side_by_side_and_once(monkeypatch):
+    events = []
+
+    class Job:
+        def __init__(self, function, source):
+            self.source = source
+            events.append((function, source))
+
+        def result(self):
+            events.append(("result", self.source))
+            if self.source == "bad":
+                raise KernelError("no")
+            return "\tvmulps\t%ymm1, %ymm2, %ymm3\n"
+
+    monkeypatch.setattr(assembly, "Job", Job)
+    monkeypatch.setattr(assembly, "_counts", {})
+    first, bad, last = (modules.Module("test", text, False) for text in ("first", "bad", "last"))
+    assembly.prepare([first, bad, first, last])
+    assert events == [(what, text) for what in ("assembly", "result") for text in ("first", "bad", "last")]
+    assert assembly.instructions(first) == assembly.instructions(last) == {"vmulps ymm": 1}
+    assembly.prepare([first, last])
+    assert len(events) == 6
+    with pytest.raises(KernelError, match="no"):
+        assembly.instructions(bad)
+
+
+def test_a_module_that_cannot_be_compiled_is_refused():
+    bad = modules.Module("test", "raise ValueError('this text')", False)
+    assembly.prepare([bad])
+    with pytest.raises(KernelError, match="cannot be compiled: ValueError: this text"):
+        assembly.instructions(bad)
+    assert assembly.instructions(modules.Module("test", EMPTY, False)) == {}

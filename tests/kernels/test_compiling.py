@@ -1,0 +1,341 @@
+"""Processes that compile: the same code as here, whatever becomes of them, of threads, of forks and of signals."""
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from queue import SimpleQueue
+
+import numpy as np
+import pytest
+
+from graphq.errors import KernelError
+from graphq.kernels import codegen, compiling, modules
+from graphq.kernels.compiling import Job
+
+SOURCE = '''"""Multiples of a number."""
+from graphq.kernels.codegen import function
+from graphq.kernels.intrinsics import store_s64
+
+
+@function("intp", "intp")
+def times(x, target):
+    store_s64(target, {factor} * x)
+'''
+ENDING = """
+import os
+from multiprocessing.connection import Connection
+Connection({descriptors}[0]).recv()
+os._exit(1)
+"""
+ECHO = """
+import os
+from multiprocessing.connection import Connection
+parent = os.getppid()
+own = next((x for x in {descriptors}[1:] if os.fork() == 0), {descriptors}[0])
+[os.close(x) for x in {descriptors} if x != own]
+connection = Connection(own)
+while connection.poll(60):
+    connection.send((connection.recv()[1] + f" by {{parent}}", None))
+"""
+forks = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12, of its threads
+
+
+def times(module):
+    """What the function gives for 10."""
+    out = np.zeros(1, np.int64)
+    module.times(10, out.ctypes.data)
+    return int(out[0])
+
+
+def load(factor):
+    return modules.load("test", SOURCE.format(factor=factor), cache=False)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """A list that grows by each text that this process compiles itself."""
+    texts, compiled = [], codegen.object_code
+
+    def object_code(source):
+        texts.append(source)
+        return compiled(source)
+
+    monkeypatch.setattr(codegen, "object_code", object_code)
+    return texts
+
+
+@pytest.fixture
+def fresh(monkeypatch, here):
+    """No worker runs, no module is loaded, and it is not known whether processes work."""
+    monkeypatch.setattr(compiling, "_workers", set())
+    monkeypatch.setattr(compiling, "_queue", SimpleQueue())
+    monkeypatch.setattr(compiling, "_processes_work", None)
+    monkeypatch.setattr(compiling, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(modules, "_modules", {})
+    yield
+    for worker in list(compiling._workers):
+        if worker.is_alive():
+            worker.join()
+
+
+def waiting(source, function="object_code"):
+    """A job that is in no queue."""
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(Job, "_begin", lambda self: None)
+        return Job(function, source)
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """A process and its fork."""
+    made = compiling._Process(2)
+    yield made
+    for connection in made.connections:
+        if not connection.closed:
+            made.leave(connection)
+
+
+def children(process):
+    """The ids of a process's forks."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            found += [int(path.parent.name)] if path.read_text().rpartition(")")[2].split()[1] == str(process) else []
+        except OSError:
+            continue
+    return found
+
+
+def ended(process):
+    """Wait for a process's end, which is not our child."""
+    while os.path.exists(f"/proc/{process}"):
+        time.sleep(0.001)
+
+
+# -- workers --------------------------------------------------------------------------------------------------------
+
+
+def test_workers_compile_the_same_as_we(here):
+    source = SOURCE.format(factor=2)
+    assert Job("object_code", source).result() == codegen.object_code(source)
+    assert Job("assembly", source).result() == codegen.assembly(source)
+    assert here == [source]
+
+
+def test_processes_take_one_job_after_another_and_tell_defects(processes, here):
+    for number in range(2):
+        worker = compiling._Worker(processes, number)
+        for source, error in (("1 / 0", "ZeroDivisionError: division by zero"), (SOURCE.format(factor=3), None)) * 2:
+            job = waiting(source)
+            worker.do(job)
+            assert job.done and job.error == error and (job.answer is None) == (error is not None)
+        assert job.answer[1] == ("times",)
+        with pytest.raises(KernelError, match="cannot be compiled: ZeroDivisionError"):
+            job = waiting("1 / 0")
+            worker.do(job)
+            job.result()
+    assert here == []
+
+
+def test_a_process_that_is_killed_is_replaced(processes, here, monkeypatch):
+    """First the fork, then the process that it is a fork of."""
+    monkeypatch.setattr(compiling, "_processes_work", True)
+    workers = [compiling._Worker(processes, number) for number in range(2)]
+    for worker in workers:
+        worker.do(waiting(SOURCE.format(factor=4)))
+    (fork,) = children(processes.popen.pid)
+    os.kill(fork, signal.SIGKILL)
+    ended(fork)
+    job = waiting(SOURCE.format(factor=5))
+    workers[0].do(job)
+    assert job.answer is not None and workers[0].process is processes
+    job = waiting(SOURCE.format(factor=6))
+    workers[1].do(job)
+    assert job.answer is not None and workers[1].process not in (None, processes)
+    replaced = workers[1].process.popen
+    replaced.kill()
+    replaced.wait()
+    os.kill(processes.popen.pid, signal.SIGKILL)
+    job = waiting(SOURCE.format(factor=7))
+    workers[0].do(job)
+    assert job.answer is not None and workers[0].process not in (None, processes)
+    assert processes.popen.returncode == -signal.SIGKILL and here == []
+    for worker in workers:
+        worker.leave()
+
+
+
+
+def test_a_process_that_ends_at_each_job_is_an_error_and_no_end_of_the_others(here, monkeypatch):
+    """As one that is killed because it needs too much memory: this process would be, too."""
+    monkeypatch.setattr(compiling, "_processes_work", True)
+    worker = compiling._Worker(None, 0)
+    job = waiting(SOURCE.format(factor=8))
+    with monkeypatch.context() as m:
+        m.setattr(compiling, "_CHILD", ENDING)
+        worker.do(job)
+    with pytest.raises(KernelError, match="the process that compiles it ended, twice"):
+        job.result()
+    assert here == [] and compiling._processes_work and worker.process is None
+
+
+# -- without processes or threads -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("executable", ["/no such program", "/bin/false"])
+def test_where_no_process_works_modules_are_compiled_here(fresh, here, monkeypatch, executable):
+    monkeypatch.setattr(sys, "executable", executable)
+    assert (times(load(2)), times(load(3))) == (20, 30)
+    assert len(here) == 2 and compiling._processes_work is False
+
+
+def test_a_first_process_that_ends_at_its_first_job_is_the_last(fresh, here, monkeypatch):
+    monkeypatch.setattr(compiling, "_CHILD", ENDING)
+    assert (times(load(2)), times(load(3))) == (20, 30)
+    assert len(here) == 2 and compiling._processes_work is False
+
+
+def test_an_application_with_python_inside_is_not_started_again(fresh, here, monkeypatch):
+    def refuse(count):
+        raise AssertionError
+
+    monkeypatch.setattr(compiling, "_processes_work", False)
+    monkeypatch.setattr(compiling, "_Process", refuse)
+    assert times(load(2)) == 20 and len(here) == 1
+    with pytest.raises(KernelError, match="ZeroDivisionError"):
+        modules.load("test", "1 / 0", cache=False).address("f")
+
+
+def test_where_no_thread_starts_modules_are_compiled_here(fresh, here, monkeypatch):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert (times(load(2)), times(load(3))) == (20, 30)
+    assert len(here) == 2 and not compiling._workers
+
+
+def test_workers_end_when_idle_and_start_again(fresh, here, monkeypatch):
+    """Their processes end with them."""
+    monkeypatch.setattr(compiling, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(compiling, "_CHILD", ECHO)
+    for text in ("first", "second"):
+        assert Job("object_code", text).result().startswith(text)
+        processes = {worker.process for worker in compiling._workers} - {None}
+        while workers := list(compiling._workers):
+            workers[0].join()
+        assert all(process.popen.poll() is not None for process in processes)
+
+
+# -- interrupts, signals, forks -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def busy(fresh, monkeypatch):
+    """Workers that are at other work; the function given starts more."""
+    start = compiling.start_workers
+    idle = compiling._Worker(None, 0)
+    monkeypatch.setattr(compiling, "start_workers", lambda: compiling._workers.add(idle))
+
+    def more():
+        monkeypatch.setattr(compiling, "start_workers", start)
+        compiling._workers.discard(idle)
+        start()
+
+    return more
+
+
+def test_an_interrupt_leaves_a_module_usable(busy, monkeypatch):
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compiling, "_processes_work", False)
+    module = load(2)
+    for _ in range(2):
+        with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
+            m.setattr(compiling.time, "sleep", interrupted)
+            times(module)
+    busy()
+    assert times(module) == 20 and load(2) is module
+
+
+def test_a_signals_handler_may_need_the_module_that_its_thread_waits_for(busy, monkeypatch):
+    found = []
+
+    def handle(number, frame):
+        busy()
+        found.append((times(module), times(load(3))))
+
+    monkeypatch.setattr(compiling, "_processes_work", False)
+    module = load(2)
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        found.append(times(module))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert found == [(20, 30), 20]
+
+
+def test_a_handler_may_compile_in_the_midst_of_a_modules_text(monkeypatch):
+    """Where no threads start, the main thread compiles; a handler of a signal may interrupt it there."""
+    inner = []
+    monkeypatch.setattr(codegen, "in_the_midst", lambda: inner.append(codegen.object_code(SOURCE.format(factor=2))),
+                        raising=False)
+    text = SOURCE.format(factor=3).replace("times", "outer") + "from graphq.kernels import codegen\n" \
+        "codegen.in_the_midst()\n"
+    assert codegen.object_code(text)[1] == ("outer",) and inner[0][1] == ("times",)
+
+
+@forks
+@pytest.mark.parametrize("started", [False, True])
+def test_a_fork_does_what_its_parent_had_begun(busy, started, monkeypatch):
+    """By a process of its own, whether or not its parent has some."""
+    monkeypatch.setattr(compiling, "_CHILD", ECHO)
+    if started:
+        monkeypatch.setattr(compiling, "_workers", {compiling._Worker(compiling._Process(1), 0)})
+    processes = [worker.process for worker in compiling._workers if worker.process]
+    job, parent = Job("object_code", "text"), os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            assert not compiling._workers and compiling._queue.empty()
+            assert all(process.connections[0].closed for process in processes)
+            busy()
+            assert job.result() == f"text by {os.getpid()}" and job.process == os.getpid() != parent
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    for process in processes:
+        worker = compiling._Worker(process, 0)
+        worker.do(job)
+        worker.leave()
+        assert job.result() == f"text by {parent}" and process.popen.returncode is not None
+
+
+@forks
+def test_a_fork_waits_for_llvm(fresh, monkeypatch):
+    """A thread that compiles holds LLVM's and Numba's locks, which a child would wait for for ever."""
+    monkeypatch.setattr(compiling, "_processes_work", False)
+    stop, done = threading.Event(), []
+
+    def compile_others():
+        while not stop.is_set():
+            done.append(load(len(done) + 100).address("times"))
+
+    thread = threading.Thread(target=compile_others)
+    thread.start()
+    for turn in range(4):
+        while len(done) < turn:
+            time.sleep(0.001)
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if times(load(2)) == 20 else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+    stop.set()
+    thread.join()

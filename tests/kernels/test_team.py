@@ -1,0 +1,380 @@
+"""The team: steps in order, every block once, whoever runs it; and helpers beside forks, signals, and Numba's users."""
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graphq.kernels import modules, team
+
+BLOCK = '''"""A block adds 1 to what the step before left for it."""
+from graphq.kernels.codegen import block
+from graphq.kernels.intrinsics import load_s64, store_s64, word
+
+
+@block
+def BLOCK(args, index):
+    before, now, count = word(args, 0), word(args, 1), word(args, 2)
+    store_s64(now + 8 * index, load_s64(now + 8 * index) + load_s64(before + 8 * (index % count)) + 1)
+'''
+
+
+class Chain:
+    """Steps that each read what all blocks of the one before have written; `wanted` is what the last ones give."""
+
+    def __init__(self, seed, steps, threads):
+        rng = np.random.default_rng(seed)
+        counts = rng.integers(1, 40, steps + 1)
+        self.arrays = [np.zeros(n, np.int64) for n in counts]
+        function = modules.load("adding", BLOCK).BLOCK
+        self.args = [np.array([a.ctypes.data, b.ctypes.data, a.size], np.int64)
+                     for a, b in zip(self.arrays, self.arrays[1:], strict=False)]
+        rows = [team.Row(function, args.ctypes.data, b.size, bool(rng.integers(0, 3)) and b.size > 1)
+                for args, b in zip(self.args, self.arrays[1:], strict=True)]
+        self.table = team.Table(rows, threads)
+        self.arrays[0][:] = rng.integers(0, 100, counts[0])
+
+    def right(self, run=None):
+        """Whether a run, `table.run` if none is given, leaves what it should."""
+        for x in self.arrays[1:]:
+            x[:] = 0
+        (run or self.table.run)()
+        wanted = self.arrays[0]
+        for x in self.arrays[1:]:
+            wanted = np.resize(wanted, x.size) + 1
+            if not np.array_equal(x, wanted):
+                return False
+        return True
+
+
+def begun():
+    """The team of this process, once it runs or has none: a caller finds Numba's layer when Numba is imported."""
+    found, chain = team.the_team(), Chain(0, 30, 2)
+    while found.thread.ident is not None and found.layer is None and (found.region or found.thread.is_alive()):
+        chain.table.run()  # twice, as short runs have use for helpers only where they follow one another closely
+        chain.table.run()
+    while found.layer == "omp" and found.run_shared is None:
+        time.sleep(0.001)
+    return found
+
+
+def finished(text, *arguments, **environment):
+    """What a Python process prints that ends well, without a word of warning."""
+    done = subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True, timeout=300,
+                          cwd=Path(__file__).parents[2], env={**os.environ, **environment})
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return done.stdout.split("\n")[:-1]
+
+
+@pytest.mark.parametrize("steps, threads", [(0, 2), (1, 1), (1, 2), (7, 2), (60, 2), (60, 5), (200, 40)])
+def test_every_block_runs_once_and_steps_in_order(steps, threads):
+    """Also before helpers have begun, and on the caller alone."""
+    chain = Chain(steps, steps, threads)
+    assert chain.right()
+    begun()
+    assert all(chain.right() for _ in range(50))
+    assert chain.right(chain.table.run_alone)
+
+
+def test_pieces_of_a_step_are_its_blocks():
+    for blocks, threads in ((1, 1), (7, 2), (40, 40), (40, 7), (3, 8), (10_000, 9000)):
+        count = team.pieces(blocks, threads)
+        assert count == min(blocks, threads, team.MOST_PIECES)
+        bounds = [p * blocks // count for p in range(count + 1)]
+        assert [((i + 1) * count - 1) // blocks for i in range(blocks)] \
+            == [p for p in range(count) for _ in range(bounds[p], bounds[p + 1])]
+
+
+# -- helpers of our own, beside a team that was not started ----------------------------------------------------------
+
+DOZE = '''"""Helpers that wake once."""
+from graphq.kernels.atomics import added, release, semaphore_wait, this_thread
+from graphq.kernels.codegen import function
+from graphq.kernels.intrinsics import store_s64
+from graphq.kernels.team import ASLEEP, HELPERS, KEPT_OFF, SEMAPHORE, SLEEPERS, THREAD
+
+
+@function("intp", "intp")
+def doze(team, record):
+    store_s64(record + THREAD, this_thread())
+    store_s64(record + KEPT_OFF, -1)
+    added(team + HELPERS, 1)
+    release(record + ASLEEP, 1)
+    added(team + SLEEPERS, 1)
+    while semaphore_wait(record + SEMAPHORE) != 0:
+        pass
+'''
+
+
+class Dozers:
+    """Helpers of a team that was not started, which end when woken; `cores` has those that they may use then."""
+
+    def __init__(self):
+        self.team, self.cores, code = team.Team(), [], modules.load("doze", DOZE)
+        self.team.code = modules.load("team", team._TEAM)
+        self.team._prepare()
+        self.threads = [threading.Thread(target=self._doze, args=(code.doze, k)) for k in range(self.team.most)]
+        for x in self.threads:
+            x.start()
+        while self.word(team.SLEEPERS) < self.team.most:
+            time.sleep(0.001)
+
+    def _doze(self, doze, k):
+        doze(self.team.address, self.team.address + team.FIRST_RECORD + k * team.RECORD)
+        self.cores.append(os.sched_getaffinity(0))
+
+    def word(self, offset):
+        return int(self.team._word(offset)[0])
+
+    def run(self, table, helpers):
+        team._native(self.team.code.run_shared, 4)(*table.span, self.team.address, helpers)
+
+    def end(self):
+        team._native(self.team.code.dismiss, 1)(self.team.address)
+        for x in self.threads:
+            x.join()
+
+
+@pytest.fixture
+def dozers(monkeypatch):
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "7")
+    made = Dozers()
+    yield made
+    made.end()
+
+
+def test_no_more_helpers_are_woken_than_wanted(dozers):
+    chain = Chain(1, 60, 3)
+    assert dozers.word(team.HELPERS) == dozers.word(team.SLEEPERS) == 6
+    for _ in range(20):
+        assert chain.right(lambda: dozers.run(chain.table, 0))
+    assert dozers.word(team.SLEEPERS) == 6
+    for _ in range(200):
+        assert chain.right(lambda: dozers.run(chain.table, 2))
+    assert dozers.word(team.SLEEPERS) == 4 and dozers.word(team.WANTED) == 0
+    while len(dozers.cores) < 2:
+        time.sleep(0.001)
+    assert sum(x.is_alive() for x in dozers.threads) >= 4 == 6 - len(dozers.cores)
+
+
+def test_helpers_are_kept_off_the_core_of_the_caller(dozers):
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        pytest.skip("one core")
+    chain = Chain(2, 60, 3)
+
+    def call():
+        os.sched_setaffinity(0, {min(cores)})
+        dozers.run(chain.table, 2)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    caller.join()
+    while len(dozers.cores) < 2:
+        time.sleep(0.001)
+    assert dozers.cores == [cores - {min(cores)}] * 2
+
+
+@pytest.mark.parametrize("cores", [{0}, {0, 63, 64}, {1, 1023}, {0, 1024}, {5000}])
+def test_masks_of_many_cores_fit_or_are_left_out(monkeypatch, cores):
+    monkeypatch.setattr(team, "process_cores", lambda: cores)
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
+    made = team.Team()
+    made._prepare()
+    size = int(made._word(team.CORES)[0])
+    assert size % 8 == 0 and size <= team.LINE and (size > 0) == (max(cores) < 8 * team.LINE)
+    mask = int.from_bytes(made._word(team.MASK)[:size // 8].tobytes(), sys.byteorder)
+    assert mask == (sum(1 << core for core in cores) if size else 0)
+    assert not made._word(team.SLOTS)[:team.SLOT * team.MOST_TABLES // 8].any()
+
+
+# -- processes ------------------------------------------------------------------------------------------------------
+
+CALLERS = """
+import sys, threading, time
+from tests.kernels.test_team import Chain, begun
+wrong, turns, first = [], 25, Chain(99, 30, 4)
+print(first.right(), begun().most + 1, begun().run_shared is not None)
+def call(k):
+    chain = Chain(k, 30, 1 + k % 9)
+    for turn in range(turns):
+        if not chain.right(): wrong.append(k)
+        if turn % 10 == k % 10: time.sleep(0.003)  # helpers fall asleep
+callers = [threading.Thread(target=call, args=(k,)) for k in range(20)]
+[t.start() for t in callers]; [t.join() for t in callers]
+print(wrong)
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "2", "8"])
+def test_more_callers_than_slots_and_helpers_than_cores(threads):
+    assert finished(CALLERS, NUMBA_NUM_THREADS=threads, NUMBA_THREADING_LAYER="omp") \
+        == [f"True {threads} {threads != '1'}", "[]"]
+
+
+OTHERS = """
+import sys, threading
+import numba, numpy as np
+from tests.kernels.test_team import Chain, begun
+
+@numba.njit(parallel=True, nogil=True)
+def squares(n):
+    out = np.empty(n)
+    for i in numba.prange(n):
+        out[i] = i * i
+    return out
+
+want = np.arange(5000.0) ** 2
+def others_right():
+    return all(np.array_equal(squares(5000), want) for _ in range(10))
+
+chain, wrong = Chain(0, 30, 4), []
+print(others_right(), chain.right())
+found = begun()
+print(numba.threading_layer(), found.layer, found.run_shared is not None, others_right())
+def call(k):
+    chain = Chain(k, 30, 1 + k % 5)
+    for turn in range(30):
+        if not chain.right(): wrong.append(k)
+callers = [threading.Thread(target=call, args=(k,)) for k in range(8)]
+[t.start() for t in callers]
+if sys.argv[1] == "omp":
+    print(others_right())
+[t.join() for t in callers]
+print(wrong, others_right(), chain.right(), numba.get_num_threads())
+"""
+
+
+@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+def test_other_parallel_code_of_numba(layer):
+    """With layer omp at the same time; workqueue ends a process that tries."""
+    lines = finished(OTHERS, layer, NUMBA_THREADING_LAYER=layer, NUMBA_NUM_THREADS="4")
+    omp = layer == "omp"
+    assert lines == ["True True", f"{layer} {layer} {omp} True", *["True"] * omp, "[] True True 4"]
+
+
+FORKS = """
+import os
+from tests.kernels.test_team import Chain, begun
+from graphq.kernels import team
+
+def child(check):
+    process = os.fork()
+    if process == 0:
+        try: os._exit(0 if check() else 1)
+        finally: os._exit(2)
+    return os.waitpid(process, 0)[1]
+
+chain = Chain(0, 30, 4)
+def with_helpers():
+    return chain.right() and begun().run_shared is not None and all(chain.right() for _ in range(20))
+def alone():
+    right = all(chain.right() for _ in range(20))
+    return right and team.the_team().run_shared is None and team.the_team().thread.ident is None
+print(child(with_helpers), with_helpers())
+print(child(alone), child(lambda: alone() and child(alone) == 0), with_helpers())
+chain.right()
+if os.fork() == 0: raise SystemExit(0 if alone() else 3)  # with all that Python does at its end
+print(os.wait()[1])
+"""
+
+
+def test_children_have_helpers_unless_numbas_threads_ran_before():
+    assert finished(FORKS, NUMBA_THREADING_LAYER="omp", NUMBA_NUM_THREADS="3", PYTHONWARNINGS="ignore") \
+        == ["0 True", "0 0 True", "0"]
+
+
+END = """
+import sys, time
+from tests.kernels.test_team import Chain, begun
+from graphq.kernels import team
+chain = Chain(0, 30, 3)
+print(chain.right())
+if sys.argv[1] == "early": sys.exit()
+found = begun()
+print(chain.right(), found.run_shared is not None)
+if sys.argv[1] == "asleep":
+    while found._word(team.SLEEPERS)[0] < 2: time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("when", ["early", "awake", "asleep"])
+def test_a_process_ends_well(when):
+    """Right after its first run, while its helpers begin; while they look for work; while they sleep."""
+    lines = finished(END, when, NUMBA_THREADING_LAYER="omp", NUMBA_NUM_THREADS="3")
+    assert lines == ["True", "True True"][:1 if when == "early" else 2]
+
+
+KEPT_OFF = """
+import os, time
+from tests.kernels.test_team import Chain, begun
+cores = os.sched_getaffinity(0)
+chain = Chain(0, 30, 2)
+found = begun()
+for core in sorted(cores)[:2]:
+    os.sched_setaffinity(0, {core})  # this thread, whose core is then known
+    for turn in range(10_000):
+        time.sleep(0.01)  # the helper falls asleep
+        found.run(chain.table, 1)
+        if os.sched_getaffinity(found.thread.native_id) == cores - {core}: break
+    else:
+        print(core, os.sched_getaffinity(found.thread.native_id))
+print("done")
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+def test_a_helper_follows_its_caller_to_other_cores():
+    assert finished(KEPT_OFF, NUMBA_THREADING_LAYER="omp", NUMBA_NUM_THREADS="2") == ["done"]
+
+
+NO_NUMBA = """
+import sys
+import numpy as np, graphq as gq
+g = gq.Graph()
+g.output(g.gelu(g.input("x", shape=(300_000,), dtype="f32")))
+x = np.ones(300_000, np.float32)
+print(gq.compile(g, isa="scalar", threads=int(sys.argv[1]))(x=x).sum() > 0, "numba" in sys.modules)
+"""
+
+
+def test_plans_of_one_thread_import_no_numba(tmp_path):
+    """The first process compiles by another one; the second compiles nothing."""
+    for _ in range(2):
+        assert finished(NO_NUMBA, "1", GRAPHQ_CACHE_DIR=str(tmp_path), NUMBA_NUM_THREADS="4") == ["True False"]
+
+
+def test_without_threads_plans_run_on_their_caller(monkeypatch):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "4")
+    chain = Chain(3, 30, 4)
+    monkeypatch.setattr(team, "_team", None)
+    with monkeypatch.context() as m:
+        m.setattr(threading.Thread, "start", start)
+        assert chain.right()
+    assert chain.right() and team._team.thread.ident is None and team._team.run_shared is None
+
+
+def test_without_numba_plans_run_on_their_caller(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "graphq.kernels.region", None)
+    monkeypatch.delattr("graphq.kernels.region", raising=False)
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "4")
+    chain = Chain(3, 30, 4)
+    monkeypatch.setattr(team, "_team", None)
+    assert chain.right()
+    team._team.thread.join()
+    assert chain.right() and team._team.run_shared is None
+    assert "plans run on one thread" in caplog.text
+    team.atexit.unregister(team._team.end)
+
+
+def test_semaphores_fit_their_room():
+    """That of the C library's sem_t: 32 bytes on 64-bit Linux."""
+    assert team.THREAD - team.SEMAPHORE >= 32 and ctypes.sizeof(ctypes.c_void_p) == 8
