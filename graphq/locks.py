@@ -12,11 +12,15 @@ while that thread holds a lock. So what a lock guards may change under a frame t
 """
 from __future__ import annotations
 
+import logging  # noqa: F401  its hook takes its lock before a fork: registered before ours, it runs after it
 import os
 import threading
 import weakref
 
+PATIENCE_SECONDS = 10.0
+"""After so long a fork does not wait any more: another library's hook may hold what the thread in there waits for."""
 _waited_for: list[Lock] = []
+_taken: list[Lock] = []
 _renewed: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
@@ -33,17 +37,19 @@ class Lock:
 
 def _before() -> None:
     for lock in _waited_for:
-        lock.hold.acquire()
+        if lock.hold.acquire(timeout=PATIENCE_SECONDS):
+            _taken.append(lock)
 
 
 def _after() -> None:
-    for lock in reversed(_waited_for):
-        lock.hold.release()
+    while _taken:
+        _taken.pop().hold.release()
 
 
 def _in_child() -> None:
+    held = list(_taken)
     _after()
-    for lock in list(_renewed):
+    for lock in [*_renewed, *(x for x in _waited_for if x not in held)]:
         lock.hold = threading.RLock()
 
 
