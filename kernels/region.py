@@ -19,14 +19,14 @@ def _region(function: int, argument: int, threads: int) -> None:
         call_block(function, argument, k)
 
 
-def _compiled(**cached: bool) -> Any:
-    return njit("void(intp, intp, intp)", parallel=True, nogil=True, **cached)(_region)
+def _compiled(cache: bool) -> Any:
+    return njit("void(intp, intp, intp)", parallel=True, nogil=True, cache=cache)(_region)
 
 
 try:
-    _enter = _compiled(cache=True)  # 10 times as fast in later processes
+    _enter = _compiled(True)  # 10 times as fast in later processes
 except RuntimeError:  # neither this folder nor the user's can be written to
-    _enter = _compiled()
+    _enter = _compiled(False)
 
 
 def enter(function: int, argument: int, threads: int) -> None:
