@@ -12,7 +12,6 @@ from graphq.interpret import check_array, check_inputs, merge_inputs, pack_outpu
 from graphq.ir import Graph, TensorType
 from graphq.kernels import isa as isa_levels
 from graphq.kernels.isa import Level
-from graphq.kernels.team import the_team
 from graphq.locks import Lock
 from graphq.passes.pipeline import PIPELINE, check_passes, run_passes
 from graphq.plan import build_plan, evaluate_formulas
@@ -55,8 +54,6 @@ def compile(graph: Graph, *, isa: str | None = None, threads: int | None = None,
     require_outputs(graph)
     check_order(graph)
     most = resolve_threads(threads)
-    if most > 1:
-        the_team(cache)  # Numba is imported in the background
     for level in isa_levels.choices(isa, cache):
         model = CompiledGraph(graph, level, most, strict, tuple(chosen), cache)
         if isa_levels.works(level, cache):  # asked now, as its kernels compile while the plan is made

@@ -7,7 +7,7 @@ process has its core. Who ends a step's last piece goes on with the serial steps
 next parallel one.
 
 The helpers are iterations of one prange (`region`). With Numba's layer "omp" a thread of this process enters the region
-once, in the background, and stays: until then, some 0.5 s after the first compilation, callers run alone. The threads
+once, in the background, and stays: until then, some 0.5 s after the first run, callers run alone. The threads
 of "tbb" and "workqueue" serve all parallel code of the process, which would wait for them: there each run enters a
 region of its own, one at a time (workqueue ends the process otherwise). A child of a process whose threads
 Numba had started has no helpers: libgomp's threads do not survive a fork, and cannot be started again.
