@@ -3,9 +3,9 @@
 A fork copies locks, but not the threads that hold them: a child would wait for such a lock for ever. There are two
 kinds, for two kinds of state:
 
-- `Lock()` guards Python objects that are whole whenever another thread may run. The child gets a new lock, which is
-free. - `Lock(fork_waits=True)` guards state that is not ours to repair, such as LLVM's, or Numba's while it starts. The
-thread that forks takes the lock first, so that nobody is inside at that moment.
+- `Lock()` guards Python objects that are whole whenever another thread may run. The child gets a new, free lock.
+- `Lock(fork_waits=True)` guards state that is not ours to repair, such as LLVM's, or Numba's while it is imported. The
+  thread that forks takes the lock first, so that nobody is inside at that moment.
 
 All are re-entrant: a signal's handler runs on the main thread between two of its instructions, and may call a model
 while that thread holds a lock. So what a lock guards may change under a frame that holds it: look again after a call.

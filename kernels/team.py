@@ -43,6 +43,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -385,7 +386,8 @@ class Team:
                 if self.layer == "omp":
                     self._prepare()
                     self.thread = threading.Thread(target=self._stay, name="graphq-team", daemon=True)
-                    self.thread.start()
+                    with suppress(RuntimeError):  # no more threads, or Python ends: runs stay the caller's alone
+                        self.thread.start()
             if self.layer == "omp":
                 table.run_alone()
             else:
