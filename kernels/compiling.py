@@ -28,7 +28,15 @@ MOST_WORKERS = 4
 IDLE_SECONDS = 30.0
 POLL_SECONDS = 0.001
 
-_CHILD = "import sys; sys.path[:] = {path!r}; from graphq.kernels import compiling; compiling.serve({descriptors})"
+_CHILD = """
+import sys
+from importlib.util import find_spec, module_from_spec
+sys.path[:] = {path!r}
+sys.modules["graphq"] = module_from_spec(find_spec("graphq"))
+from graphq.kernels import compiling
+compiling.serve({descriptors})
+"""
+"""What a process begins with: graphq as a package that imports nothing, as kernels need few of its modules."""
 
 
 class Job:
@@ -218,6 +226,7 @@ def BLOCK(args, index):
 
 def serve(descriptors: list[int]) -> None:
     """Do the jobs that come through connections, each in a process of its own, until it is closed or idle for long."""
+    import gc
     import signal
     from multiprocessing.connection import Connection
 
@@ -226,6 +235,8 @@ def serve(descriptors: list[int]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process's to act upon
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that end leave nothing
     codegen.object_code(_FIRST)
+    gc.freeze()
+    gc.set_threshold(100_000)  # Numba makes millions of small objects: a twelfth of the time
     own = descriptors[0]
     for other in descriptors[1:]:
         if os.fork() == 0:

@@ -210,6 +210,7 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
         level = level_named("avx512_vnni")
     kernel = kernel or select("matmul", (a_dtype, w_dtype), m, n, depth, level, log, reading=reading)
     writer = _writer(kernel, store, batch * m * n, depth)
+    literal = None if store.ties is None else load_literal(reading, cache)  # first, as it takes longest to compile
     block = modules.load("matmul", block_source(writer, reading, itemsize, w_dtype), cache=cache)
     outputs, table = (None, None) if writer == "tile" else load_outputs(store, level.lanes, cache)
     inside = {} if writer == "function" else {"store": store}
@@ -230,7 +231,6 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     kept = copies if each_panels > panels and each_tiles * copies <= COPIES else 0
     room = each_tiles * kept or copies
     blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
-    literal = None if store.ties is None else load_literal(reading, cache)
     # AMX reads rows that cross lines of the cache at half the speed: 1024 x 1024 x 1024 takes 1.2 times as long.
     lines = kernel.level == "amx" and reading == "rows" and row_bytes % 64 == 0 and all_panels > panels
     header = (0, 0, row_bytes, 0, 0, batch, m, n, row_bytes, each_tiles * rows, each_panels, rows, panels,

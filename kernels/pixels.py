@@ -203,6 +203,7 @@ def plan_pixels(name: str, store: Store, tile: Module, image_bytes: int, pixels:
         imports += _SETTLER + settle
     if not direct:
         imports = CALLS + imports
+    literal = None if store.ties is None else load_literal("pixels", cache)
     made = modules.load("pixels", _BLOCK.format(imports=imports, words=words, target=target, write=write), cache=cache)
     outputs, table = (None, None) if direct else load_outputs(store, level.lanes, cache)
     rows = batch * m
@@ -212,7 +213,6 @@ def plan_pixels(name: str, store: Store, tile: Module, image_bytes: int, pixels:
     share = -(-channels // (max(1, parts // max(1, rows)) * 64)) * 64
     width = max(1, channels if whole else min(CHANNELS, share, channels))
     blocks = batch * -(-m // each) * -(-channels // width)
-    literal = None if store.ties is None else load_literal("pixels", cache)
     step = max(1, min(MOST_ROWS, CHANNELS // (width * unit))) * unit
     header = (0, 0, image_bytes, pixels, batch, m, channels, each, width, step, tile.TILE, 0, chunk, 0, 0, 0,
               literal or 0, 0, table or 0)
