@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphq.kernels import modules, team
+from graphq.kernels import modules, steps, team
 
 BLOCK = '''"""A block adds 1 to what the step before left for it."""
 from graphq.kernels.codegen import block
@@ -84,7 +84,7 @@ def test_every_block_runs_once_and_steps_in_order(steps, threads):
 def test_pieces_of_a_step_are_its_blocks():
     for blocks, threads in ((1, 1), (7, 2), (40, 40), (40, 7), (3, 8), (10_000, 9000)):
         count = team.pieces(blocks, threads)
-        assert count == min(blocks, threads, team.MOST_PIECES)
+        assert count == min(blocks, threads, steps.MOST_PIECES)
         bounds = [p * blocks // count for p in range(count + 1)]
         assert [((i + 1) * count - 1) // blocks for i in range(blocks)] \
             == [p for p in range(count) for _ in range(bounds[p], bounds[p + 1])]
@@ -96,7 +96,7 @@ DOZE = '''"""Helpers that wake once."""
 from graphq.kernels.atomics import added, release, semaphore_wait, this_thread
 from graphq.kernels.codegen import function
 from graphq.kernels.intrinsics import store_s64
-from graphq.kernels.team import ASLEEP, HELPERS, KEPT_OFF, SEMAPHORE, SLEEPERS, THREAD
+from graphq.kernels.steps import ASLEEP, HELPERS, KEPT_OFF, SEMAPHORE, SLEEPERS, THREAD
 
 
 @function("intp", "intp")
@@ -116,16 +116,16 @@ class Dozers:
 
     def __init__(self):
         self.team, self.cores, code = team.Team(), [], modules.load("doze", DOZE)
-        self.team.code = modules.load("team", team._TEAM)
+        self.team.code = modules.load("team", steps.TEAM_CODE)
         self.team._prepare()
         self.threads = [threading.Thread(target=self._doze, args=(code.doze, k)) for k in range(self.team.most)]
         for x in self.threads:
             x.start()
-        while self.word(team.SLEEPERS) < self.team.most:
+        while self.word(steps.SLEEPERS) < self.team.most:
             time.sleep(0.001)
 
     def _doze(self, doze, k):
-        doze(self.team.address, self.team.address + team.FIRST_RECORD + k * team.RECORD)
+        doze(self.team.address, self.team.address + steps.FIRST_RECORD + k * steps.RECORD)
         self.cores.append(os.sched_getaffinity(0))
 
     def word(self, offset):
@@ -150,13 +150,13 @@ def dozers(monkeypatch):
 
 def test_no_more_helpers_are_woken_than_wanted(dozers):
     chain = Chain(1, 60, 3)
-    assert dozers.word(team.HELPERS) == dozers.word(team.SLEEPERS) == 6
+    assert dozers.word(steps.HELPERS) == dozers.word(steps.SLEEPERS) == 6
     for _ in range(20):
         assert chain.right(lambda: dozers.run(chain.table, 0))
-    assert dozers.word(team.SLEEPERS) == 6
+    assert dozers.word(steps.SLEEPERS) == 6
     for _ in range(200):
         assert chain.right(lambda: dozers.run(chain.table, 2))
-    assert dozers.word(team.SLEEPERS) == 4 and dozers.word(team.WANTED) == 0
+    assert dozers.word(steps.SLEEPERS) == 4 and dozers.word(steps.WANTED) == 0
     while len(dozers.cores) < 2:
         time.sleep(0.001)
     assert sum(x.is_alive() for x in dozers.threads) >= 4 == 6 - len(dozers.cores)
@@ -186,11 +186,11 @@ def test_masks_of_many_cores_fit_or_are_left_out(monkeypatch, cores):
     monkeypatch.setenv("NUMBA_NUM_THREADS", "3")
     made = team.Team()
     made._prepare()
-    size = int(made._word(team.CORES)[0])
-    assert size % 8 == 0 and size <= team.LINE and (size > 0) == (max(cores) < 8 * team.LINE)
-    mask = int.from_bytes(made._word(team.MASK)[:size // 8].tobytes(), sys.byteorder)
+    size = int(made._word(steps.CORES)[0])
+    assert size % 8 == 0 and size <= steps.LINE and (size > 0) == (max(cores) < 8 * steps.LINE)
+    mask = int.from_bytes(made._word(steps.MASK)[:size // 8].tobytes(), sys.byteorder)
     assert mask == (sum(1 << core for core in cores) if size else 0)
-    assert not made._word(team.SLOTS)[:team.SLOT * team.MOST_TABLES // 8].any()
+    assert not made._word(steps.SLOTS)[:steps.SLOT * steps.MOST_TABLES // 8].any()
 
 
 # -- processes ------------------------------------------------------------------------------------------------------
@@ -292,14 +292,14 @@ def test_children_have_helpers_unless_numbas_threads_ran_before():
 END = """
 import sys, time
 from tests.kernels.test_team import Chain, begun
-from graphq.kernels import team
+from graphq.kernels import steps
 chain = Chain(0, 30, 3)
 print(chain.right())
 if sys.argv[1] == "early": sys.exit()
 found = begun()
 print(chain.right(), found.run_shared is not None)
 if sys.argv[1] == "asleep":
-    while found._word(team.SLEEPERS)[0] < 2: time.sleep(0.001)
+    while found._word(steps.SLEEPERS)[0] < 2: time.sleep(0.001)
 """
 
 
@@ -377,4 +377,4 @@ def test_without_numba_plans_run_on_their_caller(monkeypatch, caplog):
 
 def test_semaphores_fit_their_room():
     """That of the C library's sem_t: 32 bytes on 64-bit Linux."""
-    assert team.THREAD - team.SEMAPHORE >= 32 and ctypes.sizeof(ctypes.c_void_p) == 8
+    assert steps.THREAD - steps.SEMAPHORE >= 32 and ctypes.sizeof(ctypes.c_void_p) == 8
