@@ -23,7 +23,8 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.kernels import math
-from graphq.kernels.expression import BYTES, Expr, const, maximum, op, walk
+from graphq.kernels.expression import Expr, const, maximum, op, walk
+from graphq.kernels.origins import byte_type, decided_by_one_byte
 from graphq.kernels.stores import Pairs
 from graphq.kernels.two_bytes import ONE, Byte, constants
 
@@ -84,9 +85,7 @@ class Affine(NamedTuple):
 
 def is_byte(x: Expr) -> bool:
     """Whether an s32 is one of 8 bits: what is loaded so, or a quantize's result."""
-    if x.op == "load":
-        return x.value[1] in BYTES and x.value[2] in ("vector", "column")
-    return math.unquantized(x) is not None
+    return byte_type(x) is not None
 
 
 def affine(y: Expr, numbers: Numbers) -> Affine | None:
@@ -306,10 +305,13 @@ class Quick:
         The lower half of the distance counts. `stored` is the result of the quantize whose bytes are stored, if any.
         """
         taken: list[Taken] = []
+        known = {x for x in self.numbers if x.value[2] == "scalar"}
         for r in roundings:
+            if r.near is None and decided_by_one_byte(r.q, known):  # a table's
+                continue
             plain, is_relu = without_relu(r.y)
             sum_ = affine(plain, self.numbers)
-            if sum_ is not None and len(sum_.factors) > (0 if r.near is not None else 1):  # of one byte: a table's
+            if sum_ is not None and len(sum_.factors) > (0 if r.near is not None else 1):
                 far = error(sum_, plain, r, self.numbers, r.q is stored)
                 u = sum_.times(1 / r.scales)
                 taken.append(Taken(r, plain, is_relu, u, far, self.decided(r, is_relu, u, far, taken, stored)))

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.kernels import math
 from graphq.kernels.epilogue import Source
 from graphq.kernels.expression import (
     BYTES,
@@ -28,9 +27,8 @@ from graphq.kernels.expression import (
     substitute,
     walk,
 )
+from graphq.kernels.origins import byte_type, origins
 from graphq.kernels.stores import Store, evaluate
-
-Origins = Mapping[Expr, frozenset[Expr]]
 
 
 def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.ndarray | None],
@@ -86,7 +84,7 @@ class _Chain(NamedTuple):
 def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr, _Chain]:
     """The nodes to look up: those that are needed once the ones after them are; a chain's byte is operand `slot`."""
     bytes_ = _bytes(store)
-    origins = _origins(store, bytes_, known)
+    of = origins(store.expr, bytes_=bytes_, known=known)
     found: dict[Expr, _Chain] = {}
     seen: set[Expr] = set()
     todo = list(store.roots)
@@ -95,8 +93,8 @@ def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr,
         if node in seen:
             continue
         seen.add(node)
-        if node in bytes_ and origins[node] not in (set(), {node}):
-            (origin,) = origins[node]
+        if node in bytes_ and of[node] not in (set(), {node}):
+            (origin,) = of[node]
             byte = load(slot, bytes_[origin], "vector")
             chain = substitute(node, {origin: byte})
             if _operations(chain, byte) >= least:
@@ -109,26 +107,8 @@ def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr,
 
 def _bytes(store: Store) -> dict[Expr, str]:
     """The nodes whose values are bytes: vectors of them, what `math.quantized` makes, and what is stored as them."""
-    found = {}
-    for node in walk(store.expr):
-        if node.op == "load" and node.value[1] in BYTES and node.value[2] in ("vector", "column"):
-            found[node] = node.value[1]
-        elif (made := math.unquantized(node)) is not None:
-            found[node] = made[1]
+    found = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
     return found | ({store.expr: store.dtype} if store.dtype in BYTES else {})
-
-
-def _origins(store: Store, bytes_: Mapping[Expr, str], known: Set[Expr]) -> Origins:
-    """For each node the nodes that it is a function of; of bytes the one byte, or the node itself."""
-    origins: dict[Expr, frozenset[Expr]] = {}
-    for node in walk(store.expr):
-        if node.op == "const" or node in known:
-            origins[node] = frozenset()
-            continue
-        of = frozenset[Expr]().union(*(origins[a] for a in node.args))
-        alone = not node.args or node in bytes_ and not (len(of) <= 1 and of <= bytes_.keys())
-        origins[node] = frozenset({node}) if alone else of
-    return origins
 
 
 @lru_cache(maxsize=256)

@@ -164,3 +164,38 @@ def test_three_quantizes_after_a_matmul(level):
     inputs = {"x": integers(rng, "u8", (m, 64)), "r": integers(rng, "u8", (m, n))}
     y = model(**inputs)
     assert np.unique(y).size > 50 and np.array_equal(y, model.formula(**inputs))
+
+
+FORMS = {
+    "add": lambda g, a, b: g.add(a, b), "subtract": lambda g, a, b: g.subtract(a, b),
+    "relu": lambda g, a, b: g.relu(g.add(b, a)), "multiply": lambda g, a, b: g.multiply(a, b),
+    "maximum": lambda g, a, b: g.maximum(a, b), "twice": lambda g, a, b: g.add(g.subtract(a, b), g.add(a, a)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtypes", [("s8", "s8", "s8"), ("u8", "u8", "u8"), ("s8", "u8", "s8")])
+@pytest.mark.parametrize("end", ["f32", "integer", "another input", "two outputs"])
+def test_a_byte_beside_itself_at_another_scale(form, dtypes, end):
+    """What one byte decides is looked up, also where a sum of it and of what follows from it is quantized."""
+    rng, g = np.random.default_rng(3), gq.Graph("diamond")
+    first, second, third = (dict(dtype=t, scales=[s], zps=[100 if t == "u8" else -9])
+                            for t, s in zip(dtypes, (0.021, 0.034, 0.0047), strict=True))
+
+    def requantised(x, p):
+        return g.dequantize(g.quantize(x, **p), scales=p["scales"], zps=p["zps"])
+
+    a = g.dequantize(g.input("x", shape=(9, 24), dtype="s8"), scales=[2.0**-6], zps=[0])
+    b = g.dequantize(g.constant(integers(rng, "s8", (24, 40))), scales=[2.0**-7], zps=[0])
+    y = requantised(g.matmul(a, b), first)
+    z = FORMS[form](g, requantised(y, second), y)
+    if end == "another input":
+        r = g.dequantize(g.input("r", shape=(9, 40), dtype="u8"), scales=[0.019], zps=[100])
+        z = g.add(requantised(z, third), r)
+    g.output(g.quantize(z, **third) if end == "integer" else requantised(z, third), name="z")
+    if end == "two outputs":
+        g.output(y, name="y")
+    model, inputs = gq.compile(g), gq.testing.random_inputs(g)
+    got, want = model(inputs), gq.reference(g, inputs)
+    for name in want if isinstance(want, dict) else [...]:
+        assert np.unique(want[name]).size > 4 and np.array_equal(got[name], want[name])
