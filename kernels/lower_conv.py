@@ -12,7 +12,7 @@ number of groups of 4 bytes (an odd number of bf16 or f16 channels and a zero); 
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -316,13 +316,12 @@ def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvo
     """The integer convolution, and the scales of both operands."""
     left, right = quantised_operands(node)
     a, b = (next(n.operands) for n in (left, right))
-    columns = (node.output.type.dims[-1],)
-    a_scale, a_zp = _of_source(left, _filter(node, b.type.dims), body, constants)
-    b_zp = zero_points_of(right, body, constants, columns)
+    filter = _filter(node, b.type.dims)
+    a_scale, a_zp = _of_source(left, filter, body, constants)
+    b_scale, b_zp = _of_weights(right, filter, body, constants)
     if b_zp.data is None:
         raise Unsupported("the zero points of the weights are not constant")
     c = IntegerConvolution(**_geometry(body, node, a, b), a_zp=a_zp, b_zp=np.atleast_1d(b_zp.data).astype(np.int32))
-    _check_scales(right, c.filter)
     if a_scale.shape and not c.depthwise:
         raise Unsupported(_INSIDE.format(left.attrs["axis"]))
     weights = constants[c.b]
@@ -335,7 +334,7 @@ def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvo
 
     refuse_overflow(c.windows.taps * c.filter.channels, reach(c.a_dtype, a_zp), reach(c.b_dtype, b_zp),
                     None if weights is None else absolute)
-    return c, (a_scale, scales_of(right, body, constants, columns))
+    return c, (a_scale, b_scale)
 
 
 _INSIDE = "the source is quantised per channel along axis {}: its scale would stand inside the sum"
@@ -353,21 +352,39 @@ def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tu
     return known(scale, scale.shape, "f32"), known(zp, zp.shape)
 
 
+def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[Numbers, Numbers]:
+    """Scale and zero point of the weights: one, or one an output channel.
+
+    Weights of a transposed convolution have those of the channels of one group, which are the same in every group; or,
+    where a group reads one input channel, one a group. Raises Unsupported for weights quantised along another axis.
+    """
+    axis = right.attrs["axis"] % len(filter.dims) if right.attrs["qtype"] == "per_channel" else None
+    counts = () if axis is None else (filter.dims[axis],)
+    numbers = scales_of(right, body, constants, counts), zero_points_of(right, body, constants, counts)
+    if axis is None or axis == filter.axes[0] and not filter.transposed:
+        return numbers
+    if axis == filter.axes[0]:
+        scale, zp = (_spread(n, filter, lambda x: np.tile(x, filter.groups)) for n in numbers)
+    elif axis == filter.axes[1] and filter.transposed and filter.multiplier:
+        scale, zp = (_spread(n, filter, lambda x: np.repeat(x, filter.columns)) for n in numbers)
+    else:
+        raise Unsupported(f"the weights are quantised along axis {axis}, which is not that of the output channels")
+    return scale, zp
+
+
+def _spread(numbers: Numbers, filter: Filter, by_channel: Callable[[np.ndarray], np.ndarray]) -> Numbers:
+    """One number an output channel, from those of the weights; a single one stays."""
+    if not numbers.shape or numbers.shape == (filter.outputs,):
+        return numbers
+    if numbers.data is None:
+        raise Unsupported(f"the weights have {numbers.shape[0]} scales for {filter.outputs} output channels of "
+                          f"{filter.groups} groups, which are not constant")
+    return replace(numbers, data=by_channel(numbers.data), shape=(filter.outputs,))
+
+
 def _filter(node: Node, dims: tuple[int, ...]) -> Filter:
     axes = weight_axes(node.attrs["weights_format"], len(dims) - 2)
     return Filter(dims, axes, node.attrs["groups"], node.op.name == "conv_transpose")
-
-
-def _check_scales(right: Node, filter: Filter) -> None:
-    """Refuse weights quantised along another axis than that of the output channels."""
-    if right.attrs["qtype"] != "per_channel":
-        return
-    axis = right.attrs["axis"] % len(filter.dims)
-    channels = filter.axes[0]
-    if filter.transposed and filter.groups > 1:  # O counts the channels of one group
-        channels = filter.axes[1] if filter.multiplier == 1 else -1
-    if axis != channels:
-        raise Unsupported(f"the weights are quantised along axis {axis}, which is not that of all output channels")
 
 
 def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:

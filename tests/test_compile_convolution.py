@@ -17,7 +17,7 @@ def numbers(rng, shape, dtype):
 
 def build(sizes, channels, columns, kernel, *, images=1, strides=1, pads=0, dilations=1, groups=1, x="u8", w="s8",
           x_zp=120, w_zps=0, constant=True, op="convolution", epilogue=None, out="u8", pads_end=None, x_scales=None,
-          **attrs):
+          w_axis=None, **attrs):
     """A quantised convolution and its inputs; numbers stand for one value a spatial axis."""
     rng = np.random.default_rng(len(sizes) + channels + 10 * columns)
     lists = {"strides": strides, "pads_begin": pads, "pads_end": pads if pads_end is None else pads_end,
@@ -33,10 +33,10 @@ def build(sizes, channels, columns, kernel, *, images=1, strides=1, pads=0, dila
         weights = g.constant(weights, name="w")
     else:
         arrays["w"], weights = weights, g.input("w", shape=weights.shape, dtype=w)
-    axis = 1 if transposed and groups == 1 else 0
-    many = columns if not transposed or groups in (1, columns) else 1
-    quantised = {"qtype": "per_channel", "axis": axis, "scales": rng.uniform(1e-4, 9e-4, columns).tolist(),
-                 "zps": [w_zps] * columns} if many > 1 else {"scales": [4e-4], "zps": [w_zps]}
+    axis = int(transposed and columns > groups) if w_axis is None else w_axis
+    many = dims[axis]
+    quantised = {"qtype": "per_channel", "axis": axis, "scales": rng.uniform(1e-4, 9e-4, many).tolist(),
+                 "zps": [w_zps] * many} if many > 1 else {"scales": [4e-4], "zps": [w_zps]}
     bias = g.constant(rng.standard_normal(columns).astype(np.float32), name="b")
     given = {"scales": [0.02], "zps": [x_zp]} if x_scales is None else \
         {"qtype": "per_channel", "axis": -1, "scales": x_scales, "zps": x_zp}
@@ -131,6 +131,10 @@ GEOMETRIES = {
     "depthwise, three columns a channel": dict(sizes=(6, 5), channels=20, columns=60, kernel=(3, 3), groups=20),
     "transposed depthwise, two columns a channel": dict(sizes=(5, 6), channels=21, columns=42, kernel=(3, 3), strides=2,
                                                         groups=21, op="conv_transpose", x="s8", x_zp=3),
+    "transposed in groups, weights with zero points": dict(
+        sizes=(5, 6), channels=6, columns=24, kernel=(3, 2), groups=3, op="conv_transpose", w="u8", w_zps=99, x="s8"),
+    "transposed depthwise, a scale a group": dict(sizes=(5, 6), channels=21, columns=63, kernel=(2, 2), strides=2,
+                                                  groups=21, op="conv_transpose", w_axis=0),
     "no images": dict(sizes=(5, 6), channels=4, columns=8, kernel=(3, 3), images=0),
 }
 

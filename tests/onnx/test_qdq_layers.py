@@ -17,6 +17,7 @@ LAYERS = {  # operator, shapes of the input and of the weights, attributes
     "two columns a channel": ("Conv", (1, 48, 50, 50), (96, 1, 3, 3), dict(group=48, pads=[1] * 4)),
     "groups": ("Conv", (1, 32, 40, 40), (64, 8, 3, 3), dict(group=4)),
     "transposed": ("ConvTranspose", (1, 160, 20, 20), (160, 24, 2, 2), dict(strides=[2, 2])),
+    "transposed in groups": ("ConvTranspose", (1, 48, 20, 20), (48, 12, 3, 3), dict(strides=[2, 2], group=4)),
     "rows": ("MatMul", (1, 200, 384), (384, 256), {}),
     "rows and a bias": ("Gemm", (150, 500), (500, 300), {}),
     "one row": ("Gemm", (1, 700), (700, 900), {}),
@@ -37,7 +38,8 @@ def test_equal_with_onnx_runtime(name, activations):
     constants = {
         "xs": np.float32(0.0173), "xz": zero, "ws": rng.uniform(2e-3, 4e-3, columns).astype(np.float32), "ys": scale,
         "yz": zero, "w": rng.integers(-127, 128, weights).astype(np.int8), "wz": np.zeros(columns, np.int8),
-        "b": (rng.normal(size=columns) * 20 * scale).astype(np.float32)}
+        "b": (rng.normal(size=columns if op != "ConvTranspose" else columns * attrs.get("group", 1)) * 20 * scale
+              ).astype(np.float32)}
     biased = [] if op == "MatMul" else ["b"]
     nodes = [helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xf"]),
              helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"], axis=0 if op == "Conv" else 1),
