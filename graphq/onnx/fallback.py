@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, nump
 
 from graphq.errors import GraphError
 from graphq.ir import TensorType, Value
-from graphq.onnx.types import as_array, tensor_type, value_info
+from graphq.onnx.types import agree, as_array, tensor_type, value_info
 
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
@@ -118,7 +118,12 @@ def run(model: bytes, srcs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ..
             outs = _evaluator(model).run(None, feeds)
     except Exception as e:  # whatever an operator's implementation raises
         raise GraphError(f"ONNX {node.op_type} '{node.name}': {type(e).__name__}: {str(e)[:300]}") from e
-    return tuple(as_array(x, t, f"ONNX {node.op_type}") for x, t in zip(outs, types, strict=True))
+    arrays = tuple(as_array(x, t, f"ONNX {node.op_type}") for x, t in zip(outs, types, strict=True))
+    for x, t in zip(arrays, types, strict=True):
+        if not agree(TensorType(t.dtype, x.shape), t):
+            raise GraphError(f"ONNX {node.op_type} '{node.name}': the reference gives shape {list(x.shape)}, ONNX's shape "
+                             f"inference {t}")
+    return arrays
 
 
 def since_version(op_type: str, domain: str, opset: int, where: str) -> int:

@@ -9,6 +9,7 @@ from graphq.ir import Value
 from graphq.onnx.composed import standard
 from graphq.onnx.import_conv import spatial, windows
 from graphq.onnx.import_matmul import product
+from graphq.onnx.import_pool import channels_first
 from graphq.onnx.importer import MICROSOFT, Call, Outputs, imports
 
 ACTIVATIONS: dict[str, tuple[str, ...]] = {
@@ -36,10 +37,7 @@ def fused_conv(c: Call) -> Outputs:
 @imports("NhwcMaxPool", domain=MICROSOFT)
 def nhwc_max_pool(c: Call) -> Outputs:
     """MaxPool of integers, channels last."""
-    count = spatial(c.input(0))
-    x = c.graph.static_transpose(c.input(0), order=[0, count + 1, *range(1, count + 1)])
-    y, = standard(c, "MaxPool", [x], **c.attrs)
-    return c.graph.static_transpose(y, order=[0, *range(2, count + 2), 1])
+    return channels_first(c.input(0), spatial(c.input(0)), lambda x: standard(c, "MaxPool", [x], **c.attrs)[0])
 
 
 @imports("FusedGemm", domain=MICROSOFT)

@@ -12,8 +12,8 @@ from graphq import dtypes as t
 from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.composed import standard
-from graphq.onnx.import_conv import windows
 from graphq.onnx.import_eltwise import one
+from graphq.onnx.import_pool import channels_first
 from graphq.onnx.import_quant import Parameters, dequantized, parameters, result, scale_product
 from graphq.onnx.importer import MICROSOFT, Call, Outputs, imports
 
@@ -96,11 +96,9 @@ def qlinear_softmax(c: Call) -> Outputs:
 @imports("QLinearAveragePool", domain=MICROSOFT)
 def qlinear_average_pool(c: Call) -> Outputs:
     """Channels first or last. Its kernel adds the zero point before it rounds, which turns ties where that is odd."""
-    kernel = c.attr("kernel_shape")
-    attrs = windows(c, len(kernel), bool(c.attr("channels_last", 0)))
-    del attrs["dilations"]
-    y = c.graph.avg_pool(at(c, 0), kernel=kernel, exclude_pad=not c.attr("count_include_pad", 0), in_order=True,
-                         rounding_type="ceil" if c.attr("ceil_mode", 0) else "floor", **attrs)
+    attrs = {name: value for name, value in c.attrs.items() if name != "channels_last"}
+    count = len(attrs["kernel_shape"]) if c.attr("channels_last", 0) else None
+    y = channels_first(at(c, 0), count, lambda x: standard(c, "AveragePool", [x], **attrs)[0])
     scale, zp = c.input(3).data, None if c.optional(4) is None else c.input(4).data
     if scale is None or zp is None or scale.size != 1 or zp.size != 1 or not 0 < scale.item() < np.inf:
         return result(c, y, 3, c.input(0).dtype)

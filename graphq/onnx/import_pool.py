@@ -1,7 +1,7 @@
 """Pools and Resize, channels first."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,29 +9,57 @@ import numpy as np
 from graphq.dtypes import s8, u8
 from graphq.errors import GraphError
 from graphq.ir import Value
+from graphq.onnx.composed import standard
 from graphq.onnx.import_conv import spatial, windows
 from graphq.onnx.import_shape import dims_of, known
 from graphq.onnx.importer import Call, Outputs, imports
-from graphq.ops.window import padding
 
 BYTES = (s8, u8)
 
 
 def pool(c: Call) -> dict[str, Any]:
-    """The attributes of a pool; raises GraphError where rounding up is not as in oneDNN."""
+    """The attributes of a pool.
+
+    With `ceil_mode`, ONNX leaves out a last window that would start beyond the source, which oneDNN's rounding does
+    not: then pads_end becomes what makes rounding down give ONNX's windows. With auto_pad it changes nothing, as
+    ceil((n - k + 1) / s) = floor((n - k) / s) + 1. Raises GraphError while the spatial dimensions are not known.
+    """
     x = c.input(0)
-    count = spatial(x)
-    attrs = {**windows(c, count), "kernel": c.attr("kernel_shape")}
-    ceil = bool(c.attr("ceil_mode", 0))
-    attrs["rounding_type"] = "ceil" if ceil and attrs["auto_pad"] == "none" else "floor"
-    if attrs["rounding_type"] == "ceil":
-        for n, k, s, d, b, e in zip(dims_of(x)[2:], attrs["kernel"], attrs["strides"], attrs["dilations"],
-                                    attrs["pads_begin"], attrs["pads_end"], strict=True):
-            span = (k - 1) * d + 1
-            begin, end = padding("none", n, span, s, b, e)
-            if -(-(n + begin + end - span) // s) * s >= n + begin:
-                raise GraphError("a window would start beyond the source, which ONNX leaves out and oneDNN does not")
-    return attrs
+    attrs = {**windows(c, spatial(x)), "kernel": c.attr("kernel_shape"), "rounding_type": "floor"}
+    if not c.attr("ceil_mode", 0) or attrs["auto_pad"] != "none":
+        return attrs
+    ends, left_out = _ends(x, attrs)
+    return {**attrs, "pads_end": ends} if left_out else {**attrs, "rounding_type": "ceil"}
+
+
+def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
+    """The pads_end with which rounding down gives ONNX's windows, and whether rounding up has a window more."""
+    ends, left_out = [], False
+    for n, k, s, d, b, e in zip((x.shape or ())[2:], attrs["kernel"], attrs["strides"], attrs["dilations"], attrs["pads_begin"],
+                                attrs["pads_end"], strict=True):
+        if n is None:
+            raise GraphError(f"ceil_mode needs known dimensions, got {x.type}")
+        span = (k - 1) * d + 1
+        last = -(-(n + b + e - span) // s) * s
+        if last >= n + b:
+            last, left_out = last - s, True
+        needed = last + span - n - b
+        ends.append(max(needed, min(e, needed + s - 1)))
+    return ends, left_out
+
+
+def rounding_down(c: Call, outputs: int) -> Outputs:
+    """The operator with pads in place of `ceil_mode`, for ONNX's reference; None where it does not round up.
+
+    ONNX's shape inference has the window beyond the source before version 22, and the reference refuses `auto_pad`.
+    """
+    if not c.attr("ceil_mode", 0):
+        return None
+    attrs = {name: value for name, value in c.attrs.items() if name != "ceil_mode"}
+    given = {**windows(c, spatial(c.input(0))), "kernel": c.attr("kernel_shape")}
+    if given["auto_pad"] == "none":
+        attrs["pads"] = [*given["pads_begin"], *_ends(c.input(0), given)[0]]
+    return standard(c, c.node.op_type, [c.input(0)], outputs, opset=c.scope.opsets[""], **attrs)
 
 
 def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
@@ -45,10 +73,26 @@ def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
     return c.graph.quantize(pick(c.graph.dequantize(x, scales=[1.0])), dtype=x.dtype, scales=[1.0])
 
 
+def channels_first(x: Value, count: int | None, build: Callable[[Value], Value]) -> Value:
+    """What `build` makes of x, whose channels come after `count` spatial axes (None: before them), in x's order."""
+    if count is None:
+        return build(x)
+    y = build(x.graph.static_transpose(x, order=[0, count + 1, *range(1, count + 1)]))
+    return x.graph.static_transpose(y, order=[0, *range(2, count + 2), 1])
+
+
 @imports("MaxPool")
 def max_pool(c: Call) -> Outputs:
-    """Without the indices."""
-    return picked(c, lambda x: c.graph.max_pool(x, **pool(c))) if c.outputs == 1 else None
+    """Without the indices, which ONNX's reference gives."""
+    if c.outputs > 1:
+        return rounding_down(c, c.outputs)
+    return picked(c, lambda x: c.graph.max_pool(x, **pool(c)))
+
+
+@imports("LpPool")
+def lp_pool(c: Call) -> Outputs:
+    """By ONNX's reference; padding adds nothing to a norm."""
+    return rounding_down(c, 1)
 
 
 @imports("AveragePool")
@@ -57,12 +101,17 @@ def avg_pool(c: Call) -> Outputs:
 
     ONNX Runtime's kernel of newer versions, which is that of rounding up with counted padding, too, adds in order.
     """
-    attrs = pool(c)
+    attrs, x = pool(c), c.input(0)
     if set(attrs.pop("dilations")) - {1}:
         return None
-    exclude = not c.attr("count_include_pad", 0)
+    exclude, ends = not c.attr("count_include_pad", 0), attrs["pads_end"]
     in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
-    return c.graph.avg_pool(c.input(0), exclude_pad=exclude, in_order=in_order, **attrs)
+    counted = [min(a, b) for a, b in zip(ends, windows(c, len(ends))["pads_end"], strict=True)]
+    if not exclude and ends != counted:  # what rounding up adds does not count: zeros are what does
+        x = c.graph.pad(x, pads_begin=[0, 0, *attrs["pads_begin"]], pads_end=[0, 0, *counted])
+        beyond = [a - b for a, b in zip(ends, counted, strict=True)]
+        attrs, exclude = {**attrs, "pads_begin": [0] * len(ends), "pads_end": beyond}, True
+    return c.graph.avg_pool(x, exclude_pad=exclude, in_order=in_order, **attrs)
 
 
 @imports("GlobalAveragePool", "GlobalMaxPool")

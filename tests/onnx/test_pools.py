@@ -1,0 +1,74 @@
+"""Pools that round up: which windows there are, and their numbers, against ONNX Runtime."""
+import numpy as np
+import pytest
+from onnx_node import node_model
+from onnx_peer import peer
+
+import graphq as gq
+from graphq.errors import GraphError
+from graphq.onnx import fallback
+
+CASES = {  # shape, attributes; the spatial axes of the result
+    "a window in nothing": ([1, 3, 8, 5], dict(kernel_shape=[2, 1], strides=[3, 3]), (3, 2)),
+    "1x1": ([1, 1, 2, 2], dict(kernel_shape=[1, 1], strides=[2, 2]), (1, 1)),
+    "a window in the padding": ([1, 2, 5], dict(kernel_shape=[2], strides=[4], pads=[1, 1]), (2,)),
+    "one that fits into the padding": ([1, 2, 6], dict(kernel_shape=[2], strides=[3], pads=[0, 1]), (2,)),
+    "one axis rounds up, one leaves out": ([1, 2, 5, 5], dict(kernel_shape=[3, 1], strides=[3, 3]), (2, 2)),
+    "with padding": ([1, 2, 5, 5], dict(kernel_shape=[3, 2], strides=[3, 4], pads=[0, 1, 0, 1]), (2, 2)),
+    "rounds up": ([2, 3, 7, 8], dict(kernel_shape=[2, 3], strides=[2, 2], pads=[0, 1, 1, 1]), (4, 5)),
+}
+
+
+@pytest.mark.parametrize("opset", [11, 19, 22])
+@pytest.mark.parametrize("op,more", [("MaxPool", {}), ("AveragePool", {}), ("AveragePool", {"count_include_pad": 1})])
+@pytest.mark.parametrize("name", CASES)
+def test_no_window_starts_beyond_the_source(name, op, more, opset):
+    shape, attrs, sizes = CASES[name]
+    x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    for open_shapes in (False, True):
+        m = node_model(op, [("x", x)], {**attrs, **more, "ceil_mode": 1}, opset=opset, domain="",
+                       open_shapes=open_shapes)
+        model = gq.compile(gq.load_onnx(m))
+        y = model(x=x)
+        assert y.shape[2:] == sizes and "onnx_node" not in model.explain()
+        np.testing.assert_allclose(y, peer(m, {"x": x})[0], rtol=1e-6, atol=1e-6)
+
+
+def test_integers():
+    x = np.random.default_rng(3).integers(0, 256, (1, 3, 8, 5)).astype(np.uint8)
+    m = node_model("MaxPool", [("x", x)], dict(kernel_shape=[2, 1], strides=[3, 3], ceil_mode=1), opset=12, domain="")
+    y = gq.compile(gq.load_onnx(m))(x=x)
+    assert np.array_equal(y, np.maximum(x[:, :, :8:3, ::3], x[:, :, 1::3, ::3]))
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_valid_rounds_up_as_the_formula_says(op):
+    """ceil((7 - 2 + 1) / 2) = 3"""
+    x = np.random.default_rng(3).standard_normal((1, 1, 7, 7)).astype(np.float32)
+    valid = dict(kernel_shape=[2, 2], strides=[2, 2], auto_pad="VALID")
+    got, want = (gq.compile(gq.load_onnx(node_model(op, [("x", x)], attrs, opset=22, domain="")))(x=x)
+                 for attrs in ({**valid, "ceil_mode": 1}, valid))
+    assert got.shape == (1, 1, 3, 3) and np.array_equal(got, want)
+
+
+@pytest.mark.parametrize("op,outputs", [("LpPool", 1), ("MaxPool", 2)])
+def test_those_that_run_by_the_reference(op, outputs):
+    """Before version 22 ONNX's shape inference has a window more than its reference."""
+    x = np.random.default_rng(3).standard_normal((1, 3, 8, 5)).astype(np.float32)
+    m = node_model(op, [("x", x)], dict(kernel_shape=[2, 1], strides=[3, 3], ceil_mode=1), outputs, opset=18, domain="")
+    got = gq.compile(gq.load_onnx(m))(x=x)
+    for y, want in zip(got.values() if outputs > 1 else [got], peer(m, {"x": x}), strict=True):
+        assert y.shape == (1, 3, 3, 2)
+        np.testing.assert_allclose(y, want, rtol=1e-6)
+
+
+def test_a_reference_that_contradicts_the_inference_is_named(monkeypatch):
+    class Wrong:
+        def run(self, _, feeds):
+            return [feeds["x"][:2]]
+
+    x = np.zeros((3, 2, 2), np.float32)
+    g = gq.load_onnx(node_model("Det", [("x", x)], opset=17, domain=""))
+    monkeypatch.setattr(fallback, "_evaluator", lambda model: Wrong())
+    with pytest.raises(GraphError, match=r"ONNX Det '': the reference gives shape \[2, 2, 2\].*f32\[3\]"):
+        gq.compile(g)(x=x)
