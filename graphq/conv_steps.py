@@ -282,5 +282,5 @@ def _packed(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Pack weights [groups, taps, k, columns]: the taps of all parts after one another, each in whole groups."""
     w = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
     groups, taps, k, columns = w.shape
-    whole = pack.padded(w, (groups, taps, _whole_groups(k, w.itemsize), columns))
-    return pack.pack(whole.reshape(groups, -1, columns))
+    rows = _whole_groups(k, w.itemsize)
+    return pack.pack(pack.padded(w, (groups, taps, rows, columns)).reshape(groups, taps * rows, columns))

@@ -96,7 +96,7 @@ class Drift:
             return None
         scales = np.asarray(node.attrs["scales"], np.float32).astype(np.float64)
         along = scales.size > 1 and node.attrs["axis"] % len(node.output.type.dims) == len(node.output.type.dims) - 1
-        return np.minimum(drift / (scales if along else scales.min()), MOST_NEAR)
+        return np.minimum(drift / (scales if along else scales.min(initial=np.inf)), MOST_NEAR)
 
     def _gain(self, node: Node) -> float | None:
         name = node.op.name

@@ -231,9 +231,9 @@ class IntegerConvolution(Convolution):
 
     def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
         """Exact in f64, as they are below 2**31."""
-        groups, pixels, *_, columns = *rows.shape, w.shape[-1]
-        x = rows.reshape(groups, pixels, -1).astype(np.float64) - self.padding.reshape(-1, 1, 1)
-        return (x @ w.reshape(groups, -1, columns).astype(np.float64)).astype(np.int32)
+        groups, pixels, taps, channels = rows.shape
+        x = rows.reshape(groups, pixels, taps * channels).astype(np.float64) - self.padding.reshape(-1, 1, 1)
+        return (x @ w.reshape(groups, taps * channels, w.shape[-1]).astype(np.float64)).astype(np.int32)
 
 
 @dataclass(frozen=True, eq=False)

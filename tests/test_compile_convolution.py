@@ -135,6 +135,7 @@ GEOMETRIES = {
         sizes=(5, 6), channels=6, columns=24, kernel=(3, 2), groups=3, op="conv_transpose", w="u8", w_zps=99, x="s8"),
     "transposed depthwise, a scale a group": dict(sizes=(5, 6), channels=21, columns=63, kernel=(2, 2), strides=2,
                                                   groups=21, op="conv_transpose", w_axis=0),
+    "no output channels": dict(sizes=(5, 6), channels=4, columns=0, kernel=(3, 3)),
     "no images": dict(sizes=(5, 6), channels=4, columns=8, kernel=(3, 3), images=0),
 }
 

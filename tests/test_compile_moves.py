@@ -165,3 +165,12 @@ def test_expands(shape, to):
     g.output(g.expand(g.input("x", dtype="f32", shape=shape), shape=to), name="y")
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     np.testing.assert_array_equal(gq.compile(g)(x=x), gq.reference(g, x=x))
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+@pytest.mark.parametrize("shape", [(2, 0), (None, None)])
+def test_pads_that_repeat_need_an_element(mode, shape):
+    g = gq.Graph()
+    with pytest.raises(GraphError, match=f"pad.*mode {mode} has no element to repeat along axis 1 of f32.2,0."):
+        g.output(g.pad(g.input("x", dtype="f32", shape=shape), pads_begin=[0, 1], pads_end=[0, 0], mode=mode))
+        gq.compile(g)(x=np.zeros((2, 0), np.float32))

@@ -1,12 +1,13 @@
 """Convolutions, channels first."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphq.errors import GraphError
-from graphq.ir import Value
+from graphq.ir import Dim, Value
 from graphq.onnx.importer import Call, Outputs, imports
+from graphq.ops.window import output_sizes, span
 
 AUTO_PAD = {"NOTSET": "none", "SAME_UPPER": "same_upper", "SAME_LOWER": "same_lower", "VALID": "valid"}
 
@@ -31,12 +32,24 @@ def spatial(x: Value) -> int:
     return len(x.shape) - 2
 
 
+def expect_fit(c: Call, x: Value, kernel: Sequence[Dim], attrs: Mapping[str, Any]) -> None:
+    """Refuse a window larger than its padded source, along the axes whose sizes are known; channels come first."""
+    spans = [span(k, d) for k, d in zip(kernel, attrs["dilations"], strict=True)]
+    try:
+        output_sizes((x.shape or ())[2:], spans, attrs["strides"], attrs["pads_begin"], attrs["pads_end"],
+                     attrs["auto_pad"], ceil=attrs.get("rounding_type") == "ceil")
+    except GraphError as e:
+        c.refuse(str(e))
+
+
 @imports("Conv")
 def conv(c: Call) -> Outputs:
     """Weights are OIX."""
     x, w = c.input(0), c.input(1)
-    return c.graph.convolution(x, w, c.optional(2), groups=c.attr("group", 1), weights_format="OIX",
-                               **windows(c, spatial(x)))
+    attrs = windows(c, spatial(x))
+    if w.shape is not None:
+        expect_fit(c, x, w.shape[2:], attrs)
+    return c.graph.convolution(x, w, c.optional(2), groups=c.attr("group", 1), weights_format="OIX", **attrs)
 
 
 @imports("ConvTranspose")

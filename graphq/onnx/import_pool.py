@@ -10,7 +10,7 @@ from graphq.dtypes import s8, u8
 from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.composed import standard
-from graphq.onnx.import_conv import spatial, windows
+from graphq.onnx.import_conv import expect_fit, spatial, windows
 from graphq.onnx.import_shape import dims_of, known
 from graphq.onnx.importer import Call, Outputs, imports
 
@@ -26,26 +26,29 @@ def pool(c: Call) -> dict[str, Any]:
     """
     x = c.input(0)
     attrs = {**windows(c, spatial(x)), "kernel": c.attr("kernel_shape"), "rounding_type": "floor"}
-    if not c.attr("ceil_mode", 0) or attrs["auto_pad"] != "none":
-        return attrs
-    ends, left_out = _ends(x, attrs)
-    return {**attrs, "pads_end": ends} if left_out else {**attrs, "rounding_type": "ceil"}
+    if c.attr("ceil_mode", 0) and attrs["auto_pad"] == "none":
+        ends, as_onednn = _ends(x, attrs)
+        attrs |= {"rounding_type": "ceil"} if as_onednn else {"pads_end": ends}
+    expect_fit(c, x, attrs["kernel"], attrs)
+    return attrs
 
 
 def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
-    """The pads_end with which rounding down gives ONNX's windows, and whether rounding up has a window more."""
-    ends, left_out = [], False
+    """The pads_end with which rounding down gives ONNX's windows, and whether oneDNN's rounding up gives them, too."""
+    ends, as_onednn = [], True
     for n, k, s, d, b, e in zip((x.shape or ())[2:], attrs["kernel"], attrs["strides"], attrs["dilations"], attrs["pads_begin"],
                                 attrs["pads_end"], strict=True):
         if n is None:
             raise GraphError(f"ceil_mode needs known dimensions, got {x.type}")
         span = (k - 1) * d + 1
-        last = -(-(n + b + e - span) // s) * s
+        room = n + b + e - span
+        last = -(-room // s) * s
         if last >= n + b:
-            last, left_out = last - s, True
+            last -= s
+        as_onednn &= room >= 0 and last >= room
         needed = last + span - n - b
-        ends.append(max(needed, min(e, needed + s - 1)))
-    return ends, left_out
+        ends.append(e if last < 0 else max(needed, min(e, needed + s - 1)))
+    return ends, as_onednn
 
 
 def rounding_down(c: Call, outputs: int) -> Outputs:
@@ -53,13 +56,13 @@ def rounding_down(c: Call, outputs: int) -> Outputs:
 
     ONNX's shape inference has the window beyond the source before version 22, and the reference refuses `auto_pad`.
     """
+    attrs = pool(c)
     if not c.attr("ceil_mode", 0):
         return None
-    attrs = {name: value for name, value in c.attrs.items() if name != "ceil_mode"}
-    given = {**windows(c, spatial(c.input(0))), "kernel": c.attr("kernel_shape")}
-    if given["auto_pad"] == "none":
-        attrs["pads"] = [*given["pads_begin"], *_ends(c.input(0), given)[0]]
-    return standard(c, c.node.op_type, [c.input(0)], outputs, opset=c.scope.opsets[""], **attrs)
+    own = {name: value for name, value in c.attrs.items() if name != "ceil_mode"}
+    if attrs["auto_pad"] == "none":
+        own["pads"] = [*attrs["pads_begin"], *_ends(c.input(0), attrs)[0]]
+    return standard(c, c.node.op_type, [c.input(0)], outputs, opset=c.scope.opsets[""], **own)
 
 
 def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
@@ -122,6 +125,8 @@ def global_pool(c: Call) -> Outputs:
     attrs: dict[str, Any] = {"kernel": sizes, "strides": [1] * count, "pads_begin": [0] * count,
                              "pads_end": [0] * count, "data_format": "NCX"}
     if c.node.op_type == "GlobalMaxPool":
+        if 0 in sizes:
+            c.refuse(f"an image without pixels has no greatest one, got {c.input(0).type}")
         return c.graph.max_pool(c.input(0), **attrs)
     return c.graph.avg_pool(c.input(0), exclude_pad=True, **attrs)
 

@@ -80,7 +80,7 @@ def slice_(src: Array, *, axes: list[int], starts: list[int], ends: list[int], s
 
 def infer_pad(src: TensorType, *, pads_begin: tuple[int, ...], pads_end: tuple[int, ...], mode: str,
               value: float) -> TensorType:
-    """Dimensions grow, or shrink by negative pads."""
+    """Dimensions grow, or shrink by negative pads. A mode that repeats elements needs one."""
     rank = len(pads_begin) if src.shape is None else len(src.shape)
     if len(pads_begin) != rank or len(pads_end) != rank:
         raise GraphError(f"pads_begin and pads_end must have one value an axis of {src}, got {list(pads_begin)} and "
@@ -90,6 +90,10 @@ def infer_pad(src: TensorType, *, pads_begin: tuple[int, ...], pads_end: tuple[i
     out = tuple(None if d is None else d + b + e for d, b, e in zip(src.shape, pads_begin, pads_end, strict=True))
     if any(d is not None and d < 0 for d in out):
         raise GraphError(f"pads {list(pads_begin)} and {list(pads_end)} take more than {src} has")
+    for axis, (d, b, e) in enumerate(zip(src.shape, pads_begin, pads_end, strict=True)):
+        if mode != "constant" and d is not None and max(b, e) > 0 and d + min(b, 0) + min(e, 0) == 0:
+            raise GraphError(f"mode {mode} has no element to repeat along axis {axis} of {src}, for pads of {b} and {e}; "
+                             "mode constant needs none")
     return TensorType(src.dtype, out)
 
 

@@ -72,3 +72,31 @@ def test_a_reference_that_contradicts_the_inference_is_named(monkeypatch):
     monkeypatch.setattr(fallback, "_evaluator", lambda model: Wrong())
     with pytest.raises(GraphError, match=r"ONNX Det '': the reference gives shape \[2, 2, 2\].*f32\[3\]"):
         gq.compile(g)(x=x)
+
+
+@pytest.mark.parametrize("open_shapes", [False, True])
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool", "Conv", "MaxPool indices"])
+@pytest.mark.parametrize("attrs", [{}, {"auto_pad": "VALID"}, {"strides": [2, 2]}, {"ceil_mode": 1}])
+def test_a_window_larger_than_its_padded_source_is_refused(op, attrs, open_shapes):
+    if op == "Conv" and "ceil_mode" in attrs:
+        pytest.skip("convolutions do not round")
+    x, w = np.ones((1, 2, 3, 3), np.float32), np.ones((2, 2, 5, 5), np.float32)
+    operands = [("x", x), ("W", w)] if op == "Conv" else [("x", x)]
+    m = node_model(op.split()[0], operands, {**attrs, "kernel_shape": [5, 5]}, 2 if "indices" in op else 1, opset=18,
+                   domain="", open_shapes=open_shapes)
+    with pytest.raises(GraphError, match="a window of 5 elements does not fit into 3 padded by 0 and 0"):
+        gq.compile(gq.load_onnx(m))(x=x)
+
+
+def test_rounding_up_of_a_window_that_reaches_beyond_the_source():
+    x = np.random.default_rng(1).standard_normal((1, 2, 3, 3)).astype(np.float32)
+    m = node_model("MaxPool", [("x", x)], dict(kernel_shape=[5, 5], strides=[3, 3], ceil_mode=1), opset=18, domain="")
+    assert np.array_equal(gq.compile(gq.load_onnx(m))(x=x), x.max(axis=(2, 3), keepdims=True))
+
+
+def test_the_greatest_of_nothing_is_refused():
+    for open_shapes in (False, True):
+        m = node_model("GlobalMaxPool", [("x", np.ones((1, 2, 0, 3), np.float32))], opset=17, domain="",
+                       open_shapes=open_shapes)
+        with pytest.raises(GraphError, match="without pixels"):
+            gq.compile(gq.load_onnx(m))(x=np.ones((1, 2, 0, 3), np.float32))

@@ -146,3 +146,13 @@ def test_a_maximum_between_convolutions_without_a_quantize_keeps_them_in_integer
     feeds = gq.testing.random_inputs(g)
     np.testing.assert_array_equal(model(feeds), model.formula(feeds))
     assert np.abs(model(feeds).astype(int) - gq.reference(g, feeds)).max() <= 1
+
+
+@pytest.mark.parametrize("between", ["", "relu", "clamp"])
+def test_channels_of_which_there_are_none(between):
+    per = dict(qtype="per_channel", axis=1, scales=[], zps=[])
+    g = gq.Graph()
+    y = g.dequantize(g.input("x", dtype="s8", shape=[3, 0]), **per)
+    y = {"": lambda: y, "relu": lambda: g.relu(y), "clamp": lambda: g.clamp(y, min=0, max=6)}[between]()
+    g.output(g.quantize(y, dtype="s8", **per))
+    assert gq.compile(g)(x=np.zeros((3, 0), np.int8)).shape == (3, 0)
