@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.errors import GraphError
+from graphq.errors import GraphqError
 from graphq.node import Value
 from graphq.op import Op
 from graphq.tensor_type import TensorType
@@ -36,7 +36,7 @@ def evaluated(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any]
     """The results, of `types`, of an operation on constants; None for one that cannot run."""
     try:
         out = op.reference(*(None if v is None else v.data for v in operands), **attrs)
-    except GraphError:
+    except GraphqError:
         return None
     outs = out if isinstance(out, tuple) else (out,)
     return tuple(np.asarray(x, t.dtype.numpy) for x, t in zip(outs, types, strict=True))

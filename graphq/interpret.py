@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.errors import GraphError, InputError
+from graphq.errors import GraphError, GraphqError, InputError
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.verify import check_order
 
@@ -55,6 +55,8 @@ def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping
         out = node.op.reference(*args, **attrs)
     except MemoryError:
         raise GraphError(f"{graph.describe(node)}: not enough memory") from None
+    except GraphqError as e:
+        raise type(e)(f"{graph.describe(node)}: {e}") from e
     outs = out if isinstance(out, tuple) else (out,)
     if len(outs) != len(node.outputs):
         raise GraphError(f"{graph.describe(node)}: the reference returns {len(outs)} arrays")

@@ -44,6 +44,7 @@ class Graph:
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
         self.output_names: list[str] = []
+        self._output_names: set[str] = set()
         self.nodes: list[Node] = []
         self.meta: Mapping[str, Any] = {}
         self._names: set[str] = set()
@@ -80,11 +81,14 @@ class Graph:
         self._own(value, "output")
         if name is None:
             name = value.name or next(n for k in range(len(self.outputs), 2 * len(self.outputs) + 1)
-                                      if (n := f"out{k}") not in self.output_names)
+                                      if (n := f"out{k}") not in self._output_names)
         check_name(name, "output")
-        if name in self.output_names:
+        if name in self._output_names:
             raise GraphError(f"output '{name}': the graph has an output of that name already")
-        self.set_outputs([*self.outputs, value], [*self.output_names, name])
+        value.uses.append(Use(None, len(self.outputs)))
+        self.outputs.append(value)
+        self.output_names.append(name)
+        self._output_names.add(name)
         if value.node is not None and value.name is None and name not in self._names:
             self.rename(value, name)
         return value
@@ -180,9 +184,9 @@ class Graph:
             raise GraphError(f"set_outputs: {len(values)} values need as many different names, got {names}")
         for v in values:
             self._own(v, "set_outputs")
-        for v in self.outputs:
+        for v in dict.fromkeys(self.outputs):
             v.uses = [u for u in v.uses if u.node is not None]
-        self.outputs, self.output_names = values, names
+        self.outputs, self.output_names, self._output_names = values, names, set(names)
         for k, v in enumerate(values):
             v.uses.append(Use(None, k))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
+from graphq.errors import InputError
 from graphq.ir import Node
 from graphq.kernels import cast
 from graphq.kernels.gather import INDICES, OUTSIDE, TABLE, TARGET, plan_gather
@@ -45,9 +46,14 @@ def gather_steps(b: PlanBuilder, node: Node) -> None:
         return reference_steps(b, node)
     step = plan_gather(prod(dims[:axis]), dims[axis], indices.type.size, row, indices.dtype.itemsize,
                        threads=b.threads, cache=b.cache)
-    outside = b.report(partial(index_error, dims, axis))
+    outside = b.report(partial(_index_error, b.graph.describe(node), dims, axis))
     run(b, step, {TABLE: Ref(b.of[source]), INDICES: Ref(b.of[indices]), TARGET: Ref(b.result(node.output)),
                   OUTSIDE: Ref(outside)}, [])
+
+
+def _index_error(where: str, dims: tuple[int, ...], axis: int, index: int) -> InputError:
+    """The error of a gather, which names the node `where`."""
+    return InputError(f"{where}: {index_error(dims, axis, index)}")
 
 
 def cast_steps(b: PlanBuilder, node: Node) -> None:

@@ -214,6 +214,29 @@ class UniformChannelsArePerTensor(Rewrite):
                       zps=None if a["zps"] is None else a["zps"][:1])
 
 
+class SplitBiasOfRows(Rewrite):
+    """matmul(x, w, b) -> add(matmul(x, w), b) for a bias that is not one element a column, which kernels take
+
+    The sum is rounded to f32 before the bias is added, and to the result's dtype after it, as the matmul has it.
+    """
+
+    def pattern(self, g, x, w, b):
+        """See the class."""
+        return g.matmul(x, w, b, attrs=ANY)
+
+    def check(self, b, match):
+        """The bias must have other dimensions than the last one, or one element for several columns."""
+        out = match.root.output.shape
+        if not b.type.known or out is None or out[-1] is None:
+            return ""
+        return "" if b.type.size == b.shape[-1] == out[-1] else None
+
+    def replace(self, g, x, w, b, match):
+        """See the class."""
+        y = g.matmul(x, w, **{**match.root.attrs, "dtype": None if x.dtype == f32 else f32})
+        return g.add(y, b, dtype=None if x.dtype == f32 else match.root.output.dtype)
+
+
 class DropMultiplyByOne(Rewrite):
     """x * 1 -> x, x / 1 -> x  (exact; x + 0 stays, since -0 + 0 is +0)"""
 
@@ -265,7 +288,8 @@ class CubeAsProducts(Rewrite):
 REWRITES: tuple[Pass, ...] = (
     DropNoopReshape(), MergeReshapes(), MergeTransposes(), DropNoopTranspose(),
     TransposeBeforeDequantize(), ReshapeBeforeDequantize(), QuantizeBeforeReshape(), QuantizeBeforeTranspose(),
-    TransposeAsReshape(), positive_axis, UniformChannelsArePerTensor(), DropMultiplyByOne(), DropRepeatedRelu(),
+    TransposeAsReshape(), positive_axis, UniformChannelsArePerTensor(), SplitBiasOfRows(),
+    DropMultiplyByOne(), DropRepeatedRelu(),
     CubeAsProducts(),
     *STATIC, *MOVES, *REQUANTIZE, FoldPadIntoConvolution(),
 )

@@ -188,3 +188,23 @@ def test_outputs_looked_up_in_a_table(level, dtype):
     model = gq.compile(g, isa=level, strict=True)
     got = model(feeds)
     assert np.array_equal(got, model.formula(feeds)) and len(np.unique(got)) > 50
+
+
+@pytest.mark.parametrize("bias", [(7, 1), (1, 9), (7, 9), (1,), (3, 7, 1), (3, 1, 1)])
+@pytest.mark.parametrize("kind", ["f32", "bf16", "integer"])
+def test_a_bias_broadcasts(bias, kind):
+    """As oneDNN's does; kernels take one element a column, and add any other after the product."""
+    g, rng = gq.Graph(), np.random.default_rng(1)
+    if kind == "integer":
+        x, w = (g.dequantize(g.input(n, dtype="s8", shape=s), scales=[2.0**-4]) for n, s in (("x", (3, 7, 5)),
+                                                                                             ("w", (5, 9))))
+    else:
+        x, w = g.input("x", dtype=kind, shape=(3, 7, 5)), g.input("w", dtype=kind, shape=(5, 9))
+    b = g.constant(rng.standard_normal(bias).astype(x.dtype.numpy))
+    y = g.matmul(x, w, b)
+    g.output(g.quantize(y, dtype="s8", scales=[0.1]) if kind == "integer" else y)
+    inputs = random_inputs(g)
+    got, want = gq.compile(g, strict=True)(inputs), gq.reference(g, inputs)
+    assert want.shape == (3, 7, 9)
+    np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float32), rtol=1e-2 if kind == "bf16" else 1e-5,
+                               atol=1e-2 if kind == "bf16" else 1e-6)

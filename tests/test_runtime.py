@@ -233,3 +233,35 @@ def test_a_thread_of_little_stack_runs_a_convolution(level):
         threading.stack_size(before)
     thread.join()
     assert np.array_equal(got[0], model(feeds))
+
+
+@pytest.mark.parametrize("rows", [4, 4096], ids=["the reference", "the kernel"])
+@pytest.mark.parametrize("wrong", ["first", "second"])
+def test_errors_of_data_name_the_node_and_are_those_of_inputs(rows, wrong):
+    g = gq.Graph()
+    table = g.input("table", dtype="f32", shape=(10, 16))
+    for name in ("first", "second"):
+        g.output(g.gather(table, g.input(f"i_{name}", dtype="s64", shape=(rows,)), name=name))
+    feeds = {"table": np.zeros((10, 16), np.float32), "i_first": np.zeros(rows, np.int64),
+             "i_second": np.zeros(rows, np.int64)}
+    feeds[f"i_{wrong}"][-1] = 10
+    model = gq.compile(g)
+    for run in (model, lambda x: gq.reference(g, x)):
+        with pytest.raises(gq.InputError, match=rf"%{wrong} = gather\(table, i_{wrong}\).*must be in \[-10, 9\].*got 10"):
+            run(feeds)
+    feeds[f"i_{wrong}"][-1] = 0
+    model(feeds)
+
+
+@pytest.mark.parametrize("op", ["gather_elements", "gather_nd", "scatter_elements", "arithmetic"])
+def test_data_that_an_operation_refuses(op):
+    g = gq.Graph()
+    x, i = g.input("x", dtype="s64", shape=(3, 4)), g.input("i", dtype="s64", shape=(2, 4) if "elem" in op else (3, 1))
+    y = {"gather_elements": lambda: g.gather_elements(x, i), "gather_nd": lambda: g.gather_nd(x, i),
+         "scatter_elements": lambda: g.scatter_elements(x, i, i), "arithmetic": lambda: g.arithmetic(
+             x, i, function="divide")}[op]()
+    g.output(y, name="y")
+    feeds = {"x": np.zeros((3, 4), np.int64), "i": np.full(i.type.dims, 0 if op == "arithmetic" else 7)}
+    for run in (gq.compile(g), lambda x: gq.reference(g, x)):
+        with pytest.raises(gq.InputError, match=rf"%y = {op}"):
+            run(feeds)

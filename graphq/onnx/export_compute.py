@@ -24,6 +24,8 @@ def alike(w: Writer, node: Node) -> None:
     """See ALIKE; shapes that must be equal broadcast too."""
     if node.attrs.get("beta", 1) != 1:
         raise GraphError("Softplus has no beta")
+    if node.attrs.get("dtype") is not None:
+        raise GraphError(f"ONNX's operator does not round to {node.attrs['dtype']}; use a type_cast")
     w.node(node, ALIKE[node.op.name])
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from graphq.dtypes import boolean, f32, f64
-from graphq.errors import GraphError
+from graphq.errors import InputError
 from graphq.ir import TensorType
 from graphq.op import register_op
 from graphq.ops.cast import CASTABLE
@@ -26,7 +26,7 @@ def _quotient(a: Array, b: Array) -> Array:
     if a.dtype.kind == "f":
         return a / b
     if not b.all():
-        raise GraphError("arithmetic: an integer is divided by zero")
+        raise InputError("arithmetic: an integer is divided by zero")
     down = np.floor_divide(a, b)
     return down + ((np.remainder(a, b) != 0) & ((a < 0) ^ (b < 0))).astype(a.dtype)
 
@@ -34,7 +34,7 @@ def _quotient(a: Array, b: Array) -> Array:
 def _rest(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
     def rest(a: Array, b: Array) -> Array:
         if a.dtype.kind != "f" and not b.all():
-            raise GraphError("arithmetic: an integer is divided by zero")
+            raise InputError("arithmetic: an integer is divided by zero")
         return function(a, b)
 
     return rest
@@ -59,7 +59,7 @@ def arithmetic(src_0: Array, src_1: Array, *, function: Literal[
     """A function of two numbers of one dtype. Integers wrap, and their quotients have no fraction.
 
     What remains of a division has the sign of `src_1` in modulo (ONNX Mod), that of `src_0` in remainder (fmod). An
-    integer divided by zero is a GraphError.
+    integer divided by zero is an InputError.
     """
     return np.asarray(FUNCTIONS[function](src_0, src_1), src_0.dtype)
 

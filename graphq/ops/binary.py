@@ -1,6 +1,8 @@
 """Binary and ternary elementwise ops with broadcasting, and prelu.
 
-`auto_broadcast` is oneDNN's: "numpy" broadcasts as NumPy does, "none" asks for equal shapes.
+`auto_broadcast` is oneDNN's: "numpy" broadcasts as NumPy does, "none" asks for equal shapes. The result of add,
+subtract, multiply and divide may be rounded to another float, `dtype`, as oneDNN's may; None is that of the sources, or
+f32 where they differ.
 """
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from graphq.dtypes import boolean
+from graphq.dtypes import DType, boolean
 from graphq.errors import GraphError
 from graphq.ir import TensorType
 from graphq.op import register_op
@@ -35,28 +37,28 @@ infer_compare = binary_rule(integer=True, result=boolean)
 
 @register_op(infer=infer_sum, commutative=True, elementwise=True)
 @in_f32
-def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
+def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy", dtype: DType | None = None) -> Array:
     """`src_0 + src_1` (oneDNN Add). s32 wraps."""
     return src_0 + src_1
 
 
 @register_op(infer=infer_sum, elementwise=True)
 @in_f32
-def subtract(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
+def subtract(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy", dtype: DType | None = None) -> Array:
     """`src_0 - src_1` (oneDNN Subtract). s32 wraps."""
     return src_0 - src_1
 
 
 @register_op(infer=infer_arithmetic, commutative=True, elementwise=True)
 @in_f32
-def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
+def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy", dtype: DType | None = None) -> Array:
     """`src_0 * src_1` (oneDNN Multiply)."""
     return src_0 * src_1
 
 
 @register_op(infer=infer_arithmetic, elementwise=True)
 @in_f32
-def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy") -> Array:
+def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy", dtype: DType | None = None) -> Array:
     """`src_0 / src_1` (oneDNN Divide). By zero: an infinity, or NaN for 0 / 0."""
     return src_0 / src_1
 

@@ -28,7 +28,11 @@ def quiet(f: Body) -> Body:
 
 
 def in_f32(f: Body) -> Body:
-    """Run the body on f32 operands (s32 ones stay); the result has the operands' dtype, or f32 when they differ."""
+    """Run the body on f32 operands (s32 ones stay).
+
+    The result has the dtype of an attribute `dtype`; where there is none, or it is None, that of the operands, or f32
+    when they differ.
+    """
     return _computed_in(np.dtype(np.float32), f)
 
 
@@ -43,6 +47,8 @@ def _computed_in(wide: np.dtype, f: Body) -> Body:
     def run(*args: Array, **attrs: Any) -> Array:
         dtypes = {a.dtype for a in args}
         out = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float32)
+        if attrs.get("dtype") is not None:
+            out = attrs["dtype"].numpy
         if out == np.int32:
             return np.asarray(f(*args, **attrs), dtype=out)
         return rounded(f(*(a.astype(wide) for a in args), **attrs), out)

@@ -128,14 +128,20 @@ def binary_rule(*, mixed: bool = False, integer: bool = False,
                 result: DType | None = None) -> Callable[..., TensorType]:
     """The `infer` of a binary op: both operands f32, bf16 or f16, and the broadcast of their shapes.
 
-    `mixed` allows f32 with bf16 or f16, which gives f32; `integer` allows s32; `result` fixes the output's dtype.
+    `mixed` allows f32 with bf16 or f16, which gives f32; with an attribute `dtype` any floats, which give that one.
+    `integer` allows s32; `result` fixes the output's dtype.
     """
     allowed = (*FLOATS, s32) if integer else FLOATS
 
-    def infer_binary(src_0: TensorType, src_1: TensorType, *, auto_broadcast: str) -> TensorType:
+    def infer_binary(src_0: TensorType, src_1: TensorType, *, auto_broadcast: str,
+                     dtype: DType | None = None) -> TensorType:
         expect_dtype("src_0", src_0, allowed)
         expect_dtype("src_1", src_1, allowed)
         dtypes = {src_0.dtype, src_1.dtype}
+        if dtype is not None:
+            if (dtypes | {dtype}) - set(FLOATS):
+                raise GraphError(f"dtype {dtype} must be a float and so must both sources, got {src_0} and {src_1}")
+            return TensorType(dtype, combine(auto_broadcast, src_0.shape, src_1.shape))
         if not (mixed and f32 in dtypes and s32 not in dtypes):
             expect_same_dtype(src_0=src_0, src_1=src_1)
         out = result or (src_0.dtype if len(dtypes) == 1 else f32)

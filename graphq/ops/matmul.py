@@ -55,20 +55,18 @@ def _product(a: Shape, b: Shape) -> Shape:
 
 
 def _check_bias(bias: TensorType, weights: Shape, out: Shape) -> None:
-    """A bias has shape [n], or [1,..,1,n] of at most the output's rank; n are the columns of the weights."""
-    shape = bias.shape
-    if shape is not None and (not shape or any(d not in (1, None) for d in shape[:-1])):
-        raise GraphError(f"'bias' must be [n] or [1,..,1,n], got {bias}")
-    if weights is None:
-        return
-    if len(weights) == 1:
+    """A bias broadcasts to the output; the weights have columns."""
+    if weights is not None and len(weights) == 1:
         raise GraphError(f"'bias' needs weights with columns, got weights {show(weights)}")
-    if shape is None:
+    shape = bias.shape
+    if shape == ():
+        raise GraphError(f"'bias' must have at least one dimension, got {bias}")
+    if shape is None or weights is None:
         return
-    n, elements = weights[-1], shape[-1]
+    places = zip(shape[::-1], (weights[-1:] if out is None else out)[::-1], strict=False)
     too_long = out is not None and len(shape) > len(out)
-    if too_long or n is not None and elements is not None and n != elements:
-        raise GraphError(f"'bias' must be {show((n,))} for an output of {show(out)}, got {bias}")
+    if too_long or any(d not in (1, None) and n not in (d, None) for d, n in places):
+        raise GraphError(f"'bias' must broadcast to the output {show(out)}, as {show(weights[-1:])} does, got {bias}")
 
 
 @register_op(infer=infer_matmul)
@@ -77,7 +75,7 @@ def matmul(src: Array, weights: Array, bias: Array | None = None, *, transpose_a
            transpose_b: bool = False,
            accumulation_mode: Literal["strict", "relaxed", "any", "f32", "s32", "f16"] = "strict",
            dtype: DType | None = None) -> Array:
-    """`src @ weights`, plus `bias` [n] or [1,..,1,n] along the last dimension (oneDNN MatMul).
+    """`src @ weights`, plus `bias`, which is [n] or broadcasts to the result (oneDNN MatMul).
 
     Ranks are as in numpy.matmul. Transposing exchanges the last two dimensions; a 1-D operand ignores it. Products are
     summed in f64 and rounded to f32 once, whatever `accumulation_mode` allows; the bias is added in f32; then comes the

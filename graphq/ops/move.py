@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from graphq.dtypes import s32, s64
-from graphq.errors import GraphError
+from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, TensorType
 from graphq.op import register_op
 from graphq.ops.compute import Array
@@ -28,7 +28,7 @@ def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorTy
 def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
     """`src` at `indices` along `axis`; negative ones count from the end (ONNX Gather).
 
-    Raises GraphError for an index outside.
+    Raises InputError for an index outside.
     """
     size = src.shape[axis]
     outside = indices[(indices < -size) | (indices >= size)]
@@ -37,10 +37,10 @@ def gather(src: Array, indices: Array, *, axis: int = 0) -> Array:
     return np.asarray(np.take(src, indices, axis=axis))
 
 
-def index_error(shape: tuple[int, ...], axis: int, index: int) -> GraphError:
+def index_error(shape: tuple[int, ...], axis: int, index: int) -> InputError:
     """The error of a gather with an index outside of the axis."""
     size = shape[axis]
-    return GraphError(f"gather: indices must be in [{-size}, {size - 1}] for axis {axis} of shape {show(shape)}, "
+    return InputError(f"gather: indices must be in [{-size}, {size - 1}] for axis {axis} of shape {show(shape)}, "
                       f"got {index}")
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from graphq.dtypes import s32, s64
-from graphq.errors import GraphError
+from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, TensorType
 from graphq.op import register_op
 from graphq.ops.cast import CASTABLE
@@ -115,10 +115,10 @@ def _check_elements(src: TensorType, indices: TensorType, axis: int) -> None:
 
 
 def inside(indices: Array, size: int | Array, where: str) -> Array:
-    """Indices counted from the front; raises GraphError for one outside of [-size, size)."""
+    """Indices counted from the front; raises InputError for one outside of [-size, size)."""
     limit = np.asarray(size)
     if ((indices < -limit) | (indices >= limit)).any():
-        raise GraphError(f"{where}: indices must be in [-n, n) with n = {limit.tolist()}, got from {indices.min()} to "
+        raise InputError(f"{where}: indices must be in [-n, n) with n = {limit.tolist()}, got from {indices.min()} to "
                          f"{indices.max()}")
     return np.where(indices < 0, indices + limit, indices)
 

@@ -5,7 +5,7 @@ from onnx import helper
 from onnx_peer import peer
 
 import graphq as gq
-from graphq.errors import GraphError
+from graphq.errors import InputError
 
 rng = np.random.default_rng(7)
 DTYPES = [np.int64, np.int32, np.float64]
@@ -75,5 +75,5 @@ def test_division_by_zero_is_an_error(function):
     g = gq.Graph()
     x = g.input("x", shape=(2,), dtype="s64")
     g.output(g.arithmetic(x, x, function=function), name="y")
-    with pytest.raises(GraphError, match="divided by zero"):
+    with pytest.raises(InputError, match="divided by zero"):
         gq.compile(g)(x=np.int64([1, 0]))

@@ -3,7 +3,8 @@ import operator
 import numpy as np
 import pytest
 
-from graphq.dtypes import DTYPES
+import graphq as gq
+from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import GraphError
 
 INF, NAN = np.inf, np.nan
@@ -35,6 +36,24 @@ def test_mixed_dtypes_give_f32(run, name, a, b):
     got = run(name, x, y)
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, ARITHMETIC[name](x.astype(np.float32), y.astype(np.float32)))
+
+
+@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "divide"])
+@pytest.mark.parametrize("a, b, out", [("bf16", "bf16", "f32"), ("f32", "f32", "bf16"), ("bf16", "f16", "f32"),
+                                       ("f32", "bf16", "f16")])
+def test_a_result_of_another_float_is_rounded_once(run, name, a, b, out):
+    x, y = normal((3, 4), a), normal((4,), b)
+    got = run(name, x, y, dtype=out)
+    assert got.dtype == as_dtype(out).numpy
+    want = ARITHMETIC[name](x.astype(np.float32), y.astype(np.float32)).astype(got.dtype)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_a_result_of_another_float_needs_floats():
+    g = gq.Graph()
+    x = g.input("x", dtype="s32", shape=[3])
+    with pytest.raises(gq.GraphError, match=r"add.*dtype f32 must be a float and so must both sources, got s32\[3\]"):
+        g.add(x, x, dtype="f32")
 
 
 @pytest.mark.parametrize("shape", [(), (1,)])

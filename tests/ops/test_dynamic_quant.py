@@ -107,7 +107,7 @@ def test_types(infer, types, attrs, want):
     (["s8[2,3]", "f32[3]"], {**CHANNEL, "axis": 2}, "axis must be in .* got 2"),
     (["s8[2,3]", "f32[3]", "s8[1]"], CHANNEL, r"'zps' must have the shape of 'scales', got s8\[1\] and f32\[3\]"),
     (["s8[2,3]", "f32[1]", "s4[1]"], {}, "'zps' must be s8, u8 or s32, got s4"),
-    (["s4[2,3]", "f32[1]", "s8[1]"], {}, "'zps' must be s4, u4 or s32, got s8"),
+    (["s4[2,3]", "f32[1]", "f32[1]"], {}, "'zps' must be s4, u4, s8, u8 or s32, got f32"),
     (["f8_e4m3[2,3]", "f32[1]", "s8[1]"], {}, "'zps' must be absent for f8_e4m3"),
     (["s32[2,3]", "f32[1]"], {}, "'src' must be s8, u8, s4, u4"),
     (["s8[2,3]", "s8[1]"], {}, "'scales' must be f32, bf16 or f16, got s8"),

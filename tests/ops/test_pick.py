@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from graphq.dtypes import DTYPES, as_dtype
-from graphq.errors import GraphError
+from graphq.errors import GraphError, GraphqError
 from graphq.ir import TensorType
 from graphq.op import lookup
 
@@ -103,7 +103,7 @@ def test_refused_types(name, arrays, attrs, match):
     ("scatter_elements", [X, I34 + 9, X[:2]], {})])
 def test_what_only_running_shows(name, arrays, attrs):
     op = lookup(name)
-    with pytest.raises(GraphError, match=name):
+    with pytest.raises(GraphqError, match=name):
         op.reference(*arrays, **op.complete(attrs))
 
 

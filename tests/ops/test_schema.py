@@ -25,9 +25,11 @@ SCHEMA = {
     "pow": ("Pow", "src", {"beta": REQ}),
     "clamp": ("Clamp", "src", {"min": REQ, "max": REQ}),
     "type_cast": ("TypeCast", "src", {"dtype": REQ}),
+    **{name: (kind, "src_0 src_1", {**BROADCAST, "dtype": None}) for name, kind in {
+        "add": "Add", "subtract": "Subtract", "multiply": "Multiply", "divide": "Divide"}.items()},
     **{name: (kind, "src_0 src_1", BROADCAST) for name, kind in {
-        "add": "Add", "subtract": "Subtract", "multiply": "Multiply", "divide": "Divide", "maximum": "Maximum",
-        "minimum": "Minimum", "squared_difference": "SquaredDifference", "greater_equal": "GreaterEqual"}.items()},
+        "maximum": "Maximum", "minimum": "Minimum", "squared_difference": "SquaredDifference",
+        "greater_equal": "GreaterEqual"}.items()},
     "select": ("Select", "cond src_0 src_1", BROADCAST),
     "prelu": ("PReLU", "src slope", {"data_format": "NXC", "per_channel_broadcast": True}),
     "bias_add": ("BiasAdd", "src bias", {"data_format": "NXC"}),
