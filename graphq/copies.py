@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from graphq.constants import computed
+from graphq.dtypes import f64
 from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.node import Node, Property, Value
@@ -33,7 +34,7 @@ def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mappin
     for v in graph.inputs:
         assert v.name is not None
         if v.name in constants:
-            new[v] = out.constant(constants[v.name], name=v.name)
+            new[v] = out.constant(constants[v.name], dtype=f64 if v.dtype == f64 else None, name=v.name)
             if new[v].dtype != v.dtype:
                 raise GraphError(f"specialise: input '{v.name}' is {v.type}, its constant {new[v].type}")
             continue
@@ -68,7 +69,7 @@ def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
     """The node's results as constants, where it computes small ones."""
     types = node.op.infer(*(None if v is None else v.type for v in operands), **node.attrs)
     results = computed(node.op, operands, node.attrs, (types,) if isinstance(types, TensorType) else types)
-    return None if results is None else tuple(graph.constant(x) for x in results)
+    return None if results is None else tuple(graph.add_constant(x) for x in results)
 
 
 def flat(graph: Graph) -> tuple[Any, ...]:

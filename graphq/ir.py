@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import numpy as np
 
-from graphq.dtypes import DTypeLike, as_dtype
+from graphq.dtypes import DType, DTypeLike, as_dtype, f32, f64
 from graphq.errors import GraphError, GraphqError
 from graphq.labels import Labels
 from graphq.names import check_name
@@ -72,9 +72,14 @@ class Graph:
         self.inputs.append(value)
         return value
 
-    def constant(self, value: np.ndarray | float | Sequence[Any], *, name: str | None = None) -> Value:
-        """Add a constant; the array is copied and never changes. A number or a list of numbers becomes f32."""
-        return self.add_node(lookup("constant"), (), {"value": frozen(value, "constant")}, name=name)[0]
+    def constant(self, value: np.ndarray | float | Sequence[Any], *, dtype: DTypeLike | None = None,
+                 name: str | None = None) -> Value:
+        """Add a constant; the array is copied and never changes.
+
+        It gets `dtype`: rounded as `astype` does, integers must fit. Without one, an array keeps its own, but f64,
+        NumPy's default, becomes f32, as numbers and lists of numbers do. Raises GraphError where a number does not fit.
+        """
+        return self._constant(frozen(value, "constant", None if dtype is None else as_dtype(dtype)), name)
 
     def output(self, value: Value, *, name: str | None = None) -> Value:
         """Return `value` from the graph, under `name` (its own name or a free "outN" when not given)."""
@@ -125,6 +130,10 @@ class Graph:
         if not isinstance(op, Op):
             raise GraphError(f"add_node takes an Op (see graphq.op.lookup), got {op!r}")
         return self._add(op, operands, attrs, name, complete=False)
+
+    def add_constant(self, array: np.ndarray, *, name: str | None = None) -> Value:
+        """Add a constant of the array's own dtype, f64 too, for passes and importers: `constant` is for users."""
+        return self._constant(frozen(array, "constant", real=f64), name)
 
     def add_again(self, node: Node, operands: Sequence[Value | None], *, name: str | None = None) -> tuple[Value, ...]:
         """Add a node like `node`, of this graph or another, on operands of this graph; its outputs.
@@ -299,7 +308,11 @@ class Graph:
 
     # -- inside -----------------------------------------------------------------------------------------------
 
-    def _operand(self, x: Operand, where: str) -> Value | np.ndarray | None:
+    def _constant(self, array: np.ndarray, name: str | None = None) -> Value:
+        return self.add_node(lookup("constant"), (), {"value": array}, name=name)[0]
+
+    def _operand(self, x: Operand, where: str, real: DType = f32) -> Value | np.ndarray | None:
+        """`x` checked; a number or an array as that of a constant whose numbers are `real` by default."""
         if isinstance(x, Value):
             self._own(x, where)
             if self._before is not None and x.node is not None and x.node.place >= self._before.place:
@@ -307,7 +320,7 @@ class Graph:
                                  f"before {self.describe(self._before)}")
             return x
         if x is None or isinstance(x, np.ndarray | np.generic | float | int) and not isinstance(x, bool):
-            return None if x is None else frozen(x, where)
+            return None if x is None else frozen(x, where, real=real)
         raise GraphError(f"{where}: an operand must be a value of this graph, an array or a number, got {x!r}")
 
     def _show(self, x: Value | np.ndarray | None, type: TensorType | None) -> str:
@@ -326,7 +339,8 @@ class Graph:
              complete: bool) -> tuple[Value, ...]:
         """See `add_node`. Attributes that are `complete` are those of a node."""
         where = op.name if name is None else f"{op.name} '{name}'"
-        given = [self._operand(x, where) for x in operands]
+        wide = any(isinstance(x, Value) and x.dtype == f64 for x in operands)
+        given = [self._operand(x, where, f64 if wide else f32) for x in operands]
         while given and given[-1] is None and not op.variadic:
             given.pop()
         types = [_type_of(x) for x in given]
@@ -345,8 +359,7 @@ class Graph:
             raise type(e)(f"{where}({args}): {e}") from None
         if name is not None:
             name = self._claim(name, where)
-        values = tuple([self.add_node(lookup("constant"), (), {"value": x})[0] if isinstance(x, np.ndarray) else x
-                        for x in given])
+        values = tuple([self._constant(x) if isinstance(x, np.ndarray) else x for x in given])
         return self._append(op, values, attrs, outs, name)
 
     def _append(self, op: Op, operands: tuple[Value | None, ...], attrs: Mapping[str, Any],

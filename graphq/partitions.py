@@ -124,7 +124,7 @@ def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: S
     new: dict[Value, Value] = {}
     for v in entering:
         if v.data is not None:
-            new[v] = out.constant(v.data, name=v.name)
+            new[v] = out.add_constant(v.data, name=v.name)
         else:
             new[v] = out.input(names[v], dtype=v.dtype, shape=v.shape, property=v.property)
     for node in ops:

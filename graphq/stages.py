@@ -88,7 +88,7 @@ def _part(graph: Graph, nodes: list[Node], outputs: list[Value], names: dict[Val
     inside = {v for n in nodes for v in n.outputs}
     for v in dict.fromkeys(v for n in nodes for v in n.operands if v not in inside):
         if v.data is not None:
-            new[v] = part.constant(v.data, name=names[v])
+            new[v] = part.add_constant(v.data, name=names[v])
         else:
             new[v] = part.input(names[v], dtype=v.dtype, shape=v.shape)
     for node in nodes:

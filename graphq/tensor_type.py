@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from graphq.dtypes import DType, as_dtype
+from graphq.dtypes import DType, as_dtype, f32, f64, s64
 from graphq.errors import GraphError
 
 Dim: TypeAlias = int | None
@@ -77,35 +77,53 @@ def _real(value: Any) -> Any:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def frozen(value: Any, where: str) -> np.ndarray:
-    """A read-only copy of an array, or itself where nothing can change it.
+def frozen(value: Any, where: str, dtype: DType | None = None, *, real: DType = f32) -> np.ndarray:
+    """A read-only copy of an array, or itself where nothing can change it, as `dtype`: see `_converted`.
 
-    Python's and NumPy's f64 and s64 numbers, and lists of numbers, become f32.
+    Without `dtype`, what is f64 (NumPy's default), a number of Python or a list of them becomes `real`. So do NumPy's
+    scalars of s64; everything else keeps its dtype.
     """
+    wanted = dtype or real
     try:
-        array = np.asarray(_real(value))
+        array = np.asarray(_real(value) if wanted.kind == "float" else value)
     except OverflowError:
-        raise GraphError(f"{where}: an int of {value.bit_length()} bits does not fit into f32") from None
+        raise GraphError(f"{where}: an int of {value.bit_length()} bits does not fit into {wanted}") from None
     except Exception as e:  # an object's own __array__ may raise anything
         raise GraphError(f"{where}: {type(value).__name__} is no array: {e}") from e
-    if not isinstance(value, np.ndarray) and array.dtype in (np.float64, np.int64):
-        with np.errstate(over="ignore"):
-            narrow = array.astype(np.float32)
-        if not np.array_equal(np.isfinite(array), np.isfinite(narrow)):
-            raise GraphError(f"{where}: {value!r} does not fit into f32")
-        array = narrow
     if array.dtype == object:
         found = sorted({type(x).__name__ for x in array.ravel()})
         raise GraphError(f"{where}: elements must be numbers of one type that NumPy has, got Python objects: "
                          f"{', '.join(found[:4])}")
     try:
-        as_dtype(array.dtype)
+        own = as_dtype(array.dtype)
     except GraphError as e:
         raise GraphError(f"{where}: {e}") from None
+    if dtype is None:
+        by_default = own == f64 or own == s64 and not isinstance(value, np.ndarray)
+        dtype = real if by_default else own
+    array = _converted(array, own, dtype, where)
     if not (array.flags.c_contiguous and array.flags.aligned and _immutable(array)):
         array = np.array(array, order="C", copy=True)
         array.flags.writeable = False
     return array
+
+
+def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.ndarray:
+    """The same numbers as `dtype`: to a float rounded as NumPy does, to integers exactly.
+
+    Raises GraphError, with the first such number, where one would become infinite or be another integer.
+    """
+    if own == dtype:
+        return array
+    with np.errstate(all="ignore"):
+        out = array.astype(dtype.numpy)
+        if dtype.kind == "float":
+            same = np.isfinite(array.astype(np.float64)) == np.isfinite(out.astype(np.float64))
+        else:  # what was cut off is not there on the way back, or (of s64 as u64, and the reverse) has another sign
+            same = (out.astype(array.dtype) == array) & ((out < np.int8(0)) == (array < np.int8(0)))
+    if not same.all():
+        raise GraphError(f"{where}: {array[~same][0]} does not fit into {dtype}")
+    return out
 
 
 def _immutable(array: np.ndarray) -> bool:

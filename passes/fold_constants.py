@@ -46,7 +46,7 @@ def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:
         if results is not None:
             with graph.before(node):
                 for old, array in zip(node.outputs, results, strict=True):
-                    graph.replace_uses(old, graph.constant(array))
+                    graph.replace_uses(old, graph.add_constant(array))
             count += 1
     if count:
         graph.prune()

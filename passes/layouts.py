@@ -54,7 +54,7 @@ def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
     """`value` in the other layout: a constant, a view where only dimensions of 1 move, or a static_transpose."""
     assert value.shape is not None
     if value.data is not None:
-        return graph.constant(np.transpose(value.data, order))
+        return graph.add_constant(np.transpose(value.data, order))
     shape = [value.shape[d] for d in order]
     first = shape if tuple(order) == to_first(len(order)) else value.shape
     if is_view(first):
@@ -67,7 +67,7 @@ def aligned(graph: Graph, value: Value, rank: int) -> Value:
     shape = (1,) * (rank - len(value.type.dims)) + value.type.dims
     order = to_last(rank)
     if value.data is not None:
-        return graph.constant(np.transpose(value.data.reshape(shape), order))
+        return graph.add_constant(np.transpose(value.data.reshape(shape), order))
     return graph.add_node(OPS["static_reshape"], [value], {"shape": [shape[d] for d in order]})[0]
 
 

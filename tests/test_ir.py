@@ -133,6 +133,49 @@ def test_arrays_and_numbers_become_constants(g, x):
     assert g.add(x, np.float64(0.5)).dtype == "f32" == g.add(x, np.int64(3)).dtype
 
 
+def test_f64_arrays_are_accepted_where_floats_are(g, x):
+    """NumPy's default becomes f32, rounded once, as numbers of Python do; beside f64 values it stays."""
+    third = np.full(3, 1 / 3)
+    y = g.add(g.multiply(x, np.array(0.1)), third)
+    assert y.dtype == "f32" and ops(g) == ["constant", "multiply", "constant", "add"]
+    assert g.nodes[2].output.data.tolist() == [np.float32(1 / 3)] * 3
+    assert g.matmul(x, np.eye(3)).dtype == g.matmul(x, g.constant(np.eye(3))).dtype == "f32"
+    wide = g.input("wide", dtype="f64", shape=(3,))
+    assert [g.arithmetic(wide, k, function="add").dtype for k in (third, 2, 0.5, np.float64(2))] == ["f64"] * 4
+    with pytest.raises(GraphError, match=r"multiply: 1e\+300 does not fit into f32"):
+        g.multiply(x, np.array([1.0, np.inf, 1e300]))
+    with pytest.raises(GraphError, match=r"arithmetic\(.*\): operands must have the same dtype, got 'src_0' f64, .* f32"):
+        g.arithmetic(wide, g.constant(third), function="add")
+
+
+def test_constants_keep_their_numbers_through_the_passes():
+    """What passes and copies compute of f64 stays f64."""
+    g = gq.Graph()
+    c = g.arithmetic(g.constant([0.1], dtype="f64"), g.constant(np.array([0.2]), dtype="f64"), function="add")
+    g.output(g.arithmetic(g.input("x", dtype="f64", shape=(1,)), c, function="add"), name="y")
+    assert gq.compile(g, threads=1)(x=np.zeros(1)).tolist() == [0.1 + 0.2]
+
+
+@pytest.mark.parametrize("value,dtype,text", [
+    ([1, 2], "s32", "s32[2]"), (np.ones(2), "f64", "f64[2]"), (np.ones(2), np.float64, "f64[2]"), (3, "u8", "u8[]"),
+    (np.array([7, -8]), "s4", "s4[2]"), ([0.5], "bf16", "bf16[1]"), (np.array([2**63], np.uint64), "u64", "u64[1]"),
+    (2**62 + 1, "s64", "s64[]"), ([True, False], "s8", "s8[2]"), ([1.0, 0.0], "boolean", "boolean[2]"), ([], "s64", "s64[0]")])
+def test_constants_of_a_given_dtype(g, value, dtype, text):
+    v = g.constant(value, dtype=dtype)
+    assert str(v.type) == text and v.data.tolist() == np.asarray(value).tolist()
+
+
+@pytest.mark.parametrize("value,dtype,message", [
+    ([1, 300], "u8", "300.* does not fit into u8"), (2.5, "s32", "2.5 does not fit into s32"),
+    (np.array([-1]), "u64", "-1 does not fit into u64"), (np.array([2**64 - 1], np.uint64), "s64", "does not fit into s64"),
+    (np.nan, "s8", "nan does not fit into s8"), (1e5, "f16", "100000.0 does not fit into f16"),
+    (10**400, "f64", "of 1329 bits does not fit into f64"), ([1, 2], "boolean", "2 does not fit into boolean"), ([1], "f33", "unknown dtype 'f33'")])
+def test_numbers_that_a_dtype_cannot_hold(g, value, dtype, message):
+    with pytest.raises(GraphError, match=message):
+        g.constant(value, dtype=dtype)
+    assert g.nodes == []
+
+
 def test_constants_are_copied(g):
     a = np.arange(4, dtype=np.int8)
     v = g.constant(a[::2], name="c")

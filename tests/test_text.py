@@ -125,7 +125,7 @@ def test_constants_of_every_dtype(name):
     with np.errstate(over="ignore"):
         array = np.array(items, wide).astype(dtype.numpy)
     g = Graph()
-    g.output(g.constant(array), name="c")
+    g.output(g.constant(array, dtype=name), name="c")
     got = again(g).outputs[0].data
     assert got.dtype == dtype.numpy and not got.flags.writeable
     wide, wanted = got, array

@@ -35,7 +35,7 @@ def written(c: Call, text: str, **values: Value | np.ndarray) -> list[Value]:
     """The outputs of a function `(operands) => (results) { nodes }` of these values."""
     body = FunctionProto()
     body.CopyFrom(_parsed(text))
-    inputs = [v if isinstance(v, Value) else c.graph.constant(v) for v in (values[name] for name in body.input)]
+    inputs = [v if isinstance(v, Value) else c.graph.add_constant(v) for v in (values[name] for name in body.input)]
     prefix = _prefix(c)
     for node in body.node:
         name_within(node, prefix)

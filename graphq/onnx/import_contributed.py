@@ -41,7 +41,7 @@ def pad(c: Call) -> Outputs:
 def range_(c: Call) -> Outputs:
     """Start, limit and step, by default 1, are scalars or tensors of one element."""
     start, limit = c.input(0), c.input(1)
-    step = c.optional(2) or c.graph.constant(one(start, 1))
+    step = c.optional(2) or c.graph.add_constant(one(start, 1))
     if {limit.dtype, step.dtype} != {start.dtype}:
         c.refuse(f"inputs must be of one dtype, got {start.type}, {limit.type} and {step.type}")
     return standard(c, "Range", [_scalar(c, x) for x in (start, limit, step)])
@@ -54,13 +54,13 @@ def _scalar(c: Call, x: Value) -> Value:
 
 
 def _reshaped(c: Call, x: Value, dims: list[int]) -> Value:
-    return standard(c, "Reshape", [x, c.graph.constant(np.asarray(dims, np.int64))])[0]
+    return standard(c, "Reshape", [x, c.graph.add_constant(np.asarray(dims, np.int64))])[0]
 
 
 @imports("ExpandDims", domain=MICROSOFT)
 def expand_dims(c: Call) -> Outputs:
     """A dimension of 1 at a place of the result, which is a constant."""
-    return standard(c, "Unsqueeze", [c.input(0), c.graph.constant(known(c, 1).astype(np.int64).reshape(1))])
+    return standard(c, "Unsqueeze", [c.input(0), c.graph.add_constant(known(c, 1).astype(np.int64).reshape(1))])
 
 
 @imports("Unique", domain=MICROSOFT)
@@ -93,7 +93,7 @@ def reduce_sum_integer(c: Call) -> Outputs:
     if wide is None:
         c.refuse(f"input 0 must be s8 or u8, got {c.input(0).type}")
     x, = standard(c, "Cast", [c.input(0)], to=element_of(wide))
-    return standard(c, "ReduceSum", [x, c.graph.constant(np.asarray(c.attr("axes"), np.int64))],
+    return standard(c, "ReduceSum", [x, c.graph.add_constant(np.asarray(c.attr("axes"), np.int64))],
                     keepdims=c.attr("keepdims", 1))
 
 

@@ -34,8 +34,8 @@ def loop(c: Call) -> Outputs:
     """The states' shapes are known where the body keeps them."""
     body = c.attr("body")
     captured = list(dict.fromkeys(_captured(c, body)))
-    trips = c.optional(0) or c.graph.constant(np.asarray(np.iinfo(np.int64).max))
-    cond = c.optional(1) or c.graph.constant(np.asarray(True))
+    trips = c.optional(0) or c.graph.add_constant(np.asarray(np.iinfo(np.int64).max))
+    cond = c.optional(1) or c.graph.add_constant(np.asarray(True))
     states = [c.input(k) for k in range(2, len(c.inputs))]
     fixed = [TensorType(s64, ()), TensorType(boolean, ())]
 
@@ -113,7 +113,7 @@ def _body(c: Call, proto: GraphProto, types: Sequence[TensorType], captured: Seq
     scope = Scope(c.scope.opsets, folder=c.scope.folder)
     for name, value in c.scope.values.items():
         if value.data is not None:
-            scope.values[name] = graph.constant(value.data)
+            scope.values[name] = graph.add_constant(value.data)
     for name in captured:
         t = c.scope.values[name].type
         scope.values[name] = graph.input(name, dtype=t.dtype, shape=t.shape)
@@ -129,5 +129,5 @@ def _body(c: Call, proto: GraphProto, types: Sequence[TensorType], captured: Seq
 
 def _initialized(c: Call, proto: GraphProto, graph: Graph, scope: Scope) -> Scope:
     for tensor in proto.initializer:
-        scope.values[tensor.name] = graph.constant(array_of(tensor, c.scope.folder, f"initializer '{tensor.name}'"))
+        scope.values[tensor.name] = graph.add_constant(array_of(tensor, c.scope.folder, f"initializer '{tensor.name}'"))
     return scope

@@ -70,7 +70,7 @@ def variadic(c: Call) -> Outputs:
 def neg(c: Call) -> Outputs:
     """`x * -1`, which is `-x`, signs of zeros included."""
     x = c.input(0)
-    return _binary(c, "multiply", x, c.graph.constant(one(x, -1)))
+    return _binary(c, "multiply", x, c.graph.add_constant(one(x, -1)))
 
 
 @imports("Abs")

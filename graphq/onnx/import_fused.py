@@ -79,6 +79,6 @@ def activated(c: Call, y: Value, name: str, attrs: dict[str, Any]) -> Value:
     if name == "Clip":
         if attrs.keys() != {"min", "max"}:
             c.refuse("attribute 'activation' is Clip, whose limits are not given")
-        limits = [c.graph.constant(np.asarray(attrs[n]).astype(y.dtype.numpy)) for n in ("min", "max")]
+        limits = [c.graph.add_constant(np.asarray(attrs[n]).astype(y.dtype.numpy)) for n in ("min", "max")]
         return standard(c, name, [y, *limits])[0]
     return standard(c, name, [y], **{n: v for n, v in attrs.items() if n in ACTIVATIONS[name]})[0]

@@ -157,7 +157,7 @@ def _of(c: Call, k: int, d: int) -> Value:
     """What input `k` has for direction `d`, without that axis."""
     x, g = c.input(k), c.graph
     if x.data is not None:
-        return g.constant(x.data[d])
+        return g.add_constant(x.data[d])
     return g.static_reshape(g.slice(x, axes=[0], starts=[d], ends=[d + 1], steps=[1]), shape=dims_of(x)[1:])
 
 

@@ -24,13 +24,13 @@ def dims_of(value: Value) -> tuple[int, ...]:
 def shape(c: Call) -> Outputs:
     """The dimensions from `start` to before `end`."""
     dims = dims_of(c.input(0))[slice(c.attr("start", 0), c.attr("end"))]
-    return c.graph.constant(np.asarray(dims, np.int64))
+    return c.graph.add_constant(np.asarray(dims, np.int64))
 
 
 @imports("Size")
 def size(c: Call) -> Outputs:
     """The number of elements."""
-    return c.graph.constant(np.asarray(math.prod(dims_of(c.input(0))), np.int64))
+    return c.graph.add_constant(np.asarray(math.prod(dims_of(c.input(0))), np.int64))
 
 
 @imports("Constant")
@@ -38,11 +38,11 @@ def constant(c: Call) -> Outputs:
     """One of the attributes value, value_float(s), value_int(s), sparse_value."""
     (name, value), = c.attrs.items()
     if name == "sparse_value":
-        return c.graph.constant(dense(value, "attribute 'sparse_value'"))
+        return c.graph.add_constant(dense(value, "attribute 'sparse_value'"))
     if "string" in name:
         return None
     dtype = None if name == "value" else np.float32 if "float" in name else np.int64
-    return c.graph.constant(np.asarray(value, dtype))
+    return c.graph.add_constant(np.asarray(value, dtype))
 
 
 @imports("ConstantOfShape")
@@ -50,7 +50,7 @@ def constant_of_shape(c: Call) -> Outputs:
     """One value under the given dimensions."""
     dims = known(c, 0)
     value = c.attr("value", np.zeros(1, np.float32)).reshape(())
-    return c.graph.constant(np.full(limited(tuple(int(d) for d in dims)), value))
+    return c.graph.add_constant(np.full(limited(tuple(int(d) for d in dims)), value))
 
 
 @imports("Range")
@@ -63,7 +63,7 @@ def range_(c: Call) -> Outputs:
     if start.dtype.itemsize < 4:
         return None
     limited((count,))
-    return c.graph.constant((start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype))
+    return c.graph.add_constant((start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype))
 
 
 @imports("Reshape")

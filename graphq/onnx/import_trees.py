@@ -35,7 +35,7 @@ class Forest:
         """The operation on `x`."""
         operands = (self.feature, self.split, self.mode, self.missing, self.true, self.false, self.roots, self.weights,
                     self.base)
-        return c.graph.trees(x, *(c.graph.constant(np.ascontiguousarray(a)) for a in operands), depth=self.depth(c))
+        return c.graph.trees(x, *(c.graph.add_constant(np.ascontiguousarray(a)) for a in operands), depth=self.depth(c))
 
     def depth(self, c: Call) -> int:
         """The steps that reach all leaves."""

@@ -190,7 +190,7 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
         assert value is not None
         scope.values[slot.name] = value
     for tensor in proto.graph.initializer:
-        scope.values[tensor.name] = graph.constant(array_of(tensor, None, tensor.name))
+        scope.values[tensor.name] = graph.add_constant(array_of(tensor, None, tensor.name))
     outs, why = _translated(graph, node, scope)
     if outs is None:
         if all(v is None or v.data is None for v in operands):
@@ -264,7 +264,7 @@ def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
         results = computed(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
         for old, array in zip(node.outputs, results or (), strict=results is not None):
             with graph.before(node):
-                new = graph.constant(array)
+                new = graph.add_constant(array)
             if new.type == old.type:
                 graph.replace_uses(old, new)
             known[old] = new

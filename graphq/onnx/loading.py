@@ -45,10 +45,10 @@ def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
     scope = Scope({DOMAINS.get(i.domain, i.domain): i.version for i in model.opset_import}, folder=folder)
     for tensor in proto.initializer:
         what = f"initializer '{tensor.name}'"
-        scope.values[tensor.name] = graph.constant(array_of(tensor, folder, what), name=tensor.name)
+        scope.values[tensor.name] = graph.add_constant(array_of(tensor, folder, what), name=tensor.name)
     for sparse in proto.sparse_initializer:
         name = sparse.values.name
-        scope.values[name] = graph.constant(dense(sparse, f"initializer '{name}'"), name=name)
+        scope.values[name] = graph.add_constant(dense(sparse, f"initializer '{name}'"), name=name)
     for v in proto.input:
         if v.name not in scope.values:
             t = tensor_type(v.type, f"input '{v.name}'")
