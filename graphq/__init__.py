@@ -46,4 +46,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names: not the modules that hold them."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
+from graphq.copies import check_names, returning
 from graphq.errors import CompileError, GraphError, InputError
-from graphq.interpret import check_array, check_inputs, merge_inputs, pack_outputs, require_outputs
+from graphq.interpret import check_array, check_inputs, named_inputs, pack_outputs, require_outputs
 from graphq.ir import Graph, TensorType
 from graphq.kernels import isa as isa_levels
 from graphq.kernels.isa import Level
 from graphq.locks import Lock
+from graphq.names import counted
 from graphq.passes.pipeline import PIPELINE, check_passes, run_passes
 from graphq.plan import build_plan, evaluate_formulas
 from graphq.rewrite import Pass, Refusal
@@ -31,18 +33,24 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 MAX_PLANS = 64
 """Plans that a model with open shapes keeps, one for each set of shapes; the oldest goes first."""
 
+MAX_FETCHED = 8
+"""Models for values to fetch that a model keeps, one for each list of names; the oldest goes first."""
 
-def compile(graph: Graph, *, isa: str | None = None, threads: int | None = None, strict: bool = False,
-            passes: Sequence[Pass] | None = None, cache: bool = True) -> CompiledGraph:
+
+def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | None = None, threads: int | None = None,
+            strict: bool = False, passes: Sequence[Pass] | None = None, cache: bool = True) -> CompiledGraph:
     """Compile `graph`; the graph itself is not changed.
+
+    `outputs`: names of the values to return, whatever the graph returns. A value that is returned is computed and
+    stored as the graph states it, so nothing fuses across it (`explain()` shows what does).
 
     `isa`: the highest instruction set level to use ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx";
     default $GRAPHQ_ISA, else the best that this machine has). `threads`: at most so many (default: all cores the
     process may use). `strict`: refuse operations that would run as NumPy references. `passes`: instead of
     `passes.PIPELINE`. `cache`: keep compiled kernels on disk. Results do not depend on `isa`, `threads` or `cache`.
 
-    Raises GraphError when the graph has no outputs, KernelError for a level that this machine lacks, CompileError for
-    other options that are wrong and when `strict` refuses.
+    Raises GraphError when the graph has no outputs, or lacks one of `outputs`, KernelError for a level that this
+    machine lacks, CompileError for other options that are wrong and when `strict` refuses.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"compile takes a Graph, got {graph!r}")
@@ -51,8 +59,10 @@ def compile(graph: Graph, *, isa: str | None = None, threads: int | None = None,
             raise CompileError(f"{name} must be True or False, got {value!r}")
     chosen = PIPELINE if passes is None else passes
     check_passes(chosen)
-    require_outputs(graph)
     check_order(graph)
+    if outputs is not None:
+        graph = returning(graph, check_names(outputs, "outputs"))
+    require_outputs(graph)
     most = resolve_threads(threads)
     for level in isa_levels.choices(isa, cache):
         model = CompiledGraph(graph, level, most, strict, tuple(chosen), cache)
@@ -70,7 +80,7 @@ class _Compiled(NamedTuple):
 
 
 class CompiledGraph:
-    """A compiled graph: `model(x=array)` runs it, from any number of threads at a time.
+    """A compiled graph: `model(array)` or `model(x=array)` runs it, from any number of threads at a time.
 
     `graph` is the graph after the passes. Where shapes are open, or an input is marked constant, each new set of shapes
     makes a plan of its own, and `strict` refuses only then what needs the shapes; `graph` is that of the latest one.
@@ -84,6 +94,8 @@ class CompiledGraph:
         self._constants: dict[str, np.ndarray] = {}
         self._by_shapes: dict[Shapes, _Compiled] = {}
         self._building: dict[Shapes, Lock] = {}
+        self._fetching: dict[tuple[str, ...], CompiledGraph] = {}
+        self._lock = Lock()
         fixed = all(v.type.known and v.property != "constant" for v in self.source.inputs)
         self._fixed = self._build(self.source.copy()) if fixed else None
         self._checks = [(str(v.name), v.type.shape, v.dtype.numpy) for v in self.source.inputs]
@@ -109,23 +121,45 @@ class CompiledGraph:
         graph = self.source.copy()
         return graph, run_passes(graph, self.passes)
 
+    @property
+    def inputs(self) -> dict[str, TensorType]:
+        """The types of the inputs by name, in the order in which a call takes them."""
+        return {str(v.name): v.type for v in self.source.inputs}
+
+    @property
+    def outputs(self) -> dict[str, TensorType]:
+        """The types of the outputs by name, in their order."""
+        return {n: v.type for n, v in zip(self.source.output_names, self.source.outputs, strict=True)}
+
     def __repr__(self) -> str:
-        return f"<compiled graph {self.source.name}: ISA level {self.level.name}, {self.threads} threads>"
+        inputs, outputs = (", ".join(f"{name}: {type}" for name, type in types.items())
+                           for types in (self.inputs, self.outputs))
+        return (f"<compiled graph {self.source.name}: {inputs} -> {outputs}; ISA level {self.level.name}, "
+                f"{counted(self.threads, 'thread')}>")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the graph and the options: kernels are compiled, or loaded from the cache, where it arrives."""
         return CompiledGraph, (self.source, self.level, self.threads, self.strict, self.passes, self.cache)
 
-    def __call__(self, inputs: Mapping[str, Any] | None = None, /, *,
-                 out: np.ndarray | Mapping[str, np.ndarray] | None = None, **arrays: Any) -> Any:
-        """Run on arrays by input name, as keywords or one mapping; the output, or a dict of several by name.
+    def __call__(self, /, *inputs: Any, out: np.ndarray | Mapping[str, np.ndarray] | None = None,
+                 fetch: str | Sequence[str] | None = None, **named: Any) -> Any:
+        """Run on arrays in the inputs' order, or by name; the output, or a dict of several by name.
 
-        Inputs must have the dtype and shape that the graph states; those that are not C-contiguous are copied. `out`
-        takes the results instead of new arrays: C-contiguous, writeable, of the outputs' types, sharing no memory with
-        inputs. (An input named "out" goes into the mapping.) Inputs marked constant keep the array of the first call.
-        Raises InputError, naming the input, the rule and the values, before anything runs.
+        Names are keywords, or keys of one mapping (in which inputs named "out" or "fetch" must be). Inputs must have
+        the dtype and shape that the graph states; those that are not C-contiguous are copied. `out` takes the results
+        instead of new arrays: C-contiguous, writeable, of the outputs' types, sharing no memory with inputs. Inputs
+        marked constant keep the array of the first call.
+
+        `fetch`, names of any values of the graph, returns these instead: a dict by name, or one array for one name
+        that is no list. They come from a model of their own, `compile(..., outputs=fetch)`, which the first call with
+        these names compiles, and which is kept: so this model stays as it is, fused across them.
+
+        Raises InputError, naming the input, the rule and the values, and GraphError for a name that no value has,
+        before anything runs.
         """
-        given = arrays if inputs is None else merge_inputs(inputs, arrays)
+        if fetch is not None:
+            return self._fetch(fetch, out, inputs, named)
+        given = named_inputs(self.source, inputs, named) if inputs else named
         if self._fixed is not None:
             runner, checked = self._fixed.runner, self._fast_check(given)
         else:
@@ -153,7 +187,7 @@ class CompiledGraph:
         evidence = {k: gather(plan, k, self.cache) for k in native} if plan else {}
         return explain(self.graph, plan, self.refusals, self.level, self.threads, evidence)
 
-    def profile(self, inputs: Mapping[str, Any] | None = None, /, *, runs: int = 20, **arrays: Any) -> Profile:
+    def profile(self, /, *inputs: Any, runs: int = 20, **named: Any) -> Profile:
         """How long each step takes: the least time of `runs` runs on these arrays, step by step in the plan's order.
 
         Printed, it is a table; `steps` are the numbers. Of a graph in stages those of all parts after one another. (An
@@ -163,7 +197,7 @@ class CompiledGraph:
             raise InputError(f"runs must be a positive int, got {runs!r}")
         from graphq.profile import profile_steps
 
-        by_name = check_inputs(self.source, merge_inputs(inputs, arrays))
+        by_name = check_inputs(self.source, named_inputs(self.source, inputs, named))
         runner = (self._fixed or self._at_shapes(by_name)).runner
         if isinstance(runner, StagedRunner):
             return runner.profile(by_name, runs)
@@ -182,12 +216,12 @@ class CompiledGraph:
         runner = made.runner
         return runner.coverage() if isinstance(runner, StagedRunner) else coverage(made.graph)
 
-    def formula(self, inputs: Mapping[str, Any] | None = None, /, **arrays: Any) -> Any:
+    def formula(self, /, *inputs: Any, **named: Any) -> Any:
         """The same numbers in NumPy: each partition by its written formula, all else by its reference.
 
         Equal bit for bit to calling the model, on every CPU and thread count.
         """
-        checked = check_inputs(self.source, merge_inputs(inputs, arrays))
+        checked = check_inputs(self.source, named_inputs(self.source, inputs, named))
         fixed = self._fixed
         graph = self.source if fixed else self._specialised(checked, self._constant_inputs(checked))
         if not in_one_plan(graph):
@@ -199,6 +233,20 @@ class CompiledGraph:
         else:
             run_passes(graph, self.passes)
         return pack_outputs(graph, evaluate_formulas(graph, checked))
+
+    def _fetch(self, fetch: str | Sequence[str], out: np.ndarray | Mapping[str, np.ndarray] | None,
+               inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        names = check_names((fetch,) if isinstance(fetch, str) else fetch, "fetch")
+        with self._lock.hold:
+            model = self._fetching.get(names)
+            if model is None:
+                model = self._part(returning(self.source, names))
+                model._constants = self._constants
+                for oldest in list(self._fetching)[:1 - MAX_FETCHED]:
+                    self._fetching.pop(oldest, None)
+                self._fetching[names] = model
+        result = model(*inputs, out=out, **named)
+        return {names[0]: result} if len(names) == 1 and not isinstance(fetch, str) else result
 
     def _latest(self) -> _Compiled | None:
         """What was compiled last; None before the first call with open shapes."""

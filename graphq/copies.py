@@ -1,6 +1,7 @@
 """Copies of graphs: with other types of inputs (`specialised`), and flat, as pickle and `copy` take them."""
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -47,6 +48,33 @@ def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mappin
         new.update(zip(node.outputs, outs, strict=True))
     out.set_outputs([new[v] for v in graph.outputs], graph.output_names)
     out.meta = graph.meta
+    return out
+
+
+def check_names(names: Any, where: str) -> tuple[str, ...]:
+    """`names` as a tuple; raises GraphError unless they are a list of different strings."""
+    strings = isinstance(names, Sequence) and not isinstance(names, str) and all(isinstance(n, str) for n in names)
+    if not strings or len(set(names)) < len(names):
+        raise GraphError(f"{where} must be a list of different names of values, got {names!r}")
+    return tuple(names)
+
+
+def returning(graph: Graph, names: Sequence[str]) -> Graph:
+    """A copy that returns the values of these names, of outputs or their own, instead, and holds what they need.
+
+    Raises GraphError, with near names, when there is no such value.
+    """
+    out = graph.copy()
+    named = {v.name: v for v in (*out.inputs, *(v for n in out.nodes for v in n.outputs)) if v.name is not None}
+    named |= dict(zip(out.output_names, out.outputs, strict=True))
+    for name in names:
+        if name not in named:
+            near = difflib.get_close_matches(name, named, 3)
+            raise GraphError(f"graph '{graph.name}' has no value named '{name}'; "
+                             + (f"did you mean {', '.join(near)}?" if near else
+                                f"to give it that name, write name='{name}' where it is made"))
+    out.set_outputs([named[n] for n in names], names)
+    out.prune()
     return out
 
 

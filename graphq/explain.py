@@ -8,6 +8,7 @@ from graphq.anchors import lower_partition
 from graphq.coverage import coverage
 from graphq.ir import Graph, Node
 from graphq.kernels.isa import Level
+from graphq.names import counted
 from graphq.native_steps import NATIVE, kilobytes, reorder_text
 from graphq.rewrite import Refusal
 from graphq.runtime import VIEWS, NativeStep, Plan, PythonStep
@@ -38,11 +39,6 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
     lines += _reasons(refusals)
     lines += _steps(plan, evidence or {})
     return "\n".join(lines)
-
-
-def counted(n: int, what: str) -> str:
-    """`1 block`, `2 blocks`"""
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def _coverage(graph: Graph) -> list[str]:

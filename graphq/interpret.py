@@ -1,7 +1,7 @@
 """The op-by-op reference: every node's NumPy body in graph order. The meaning that all else is checked against."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,19 @@ from graphq.ir import Graph, Node, TensorType, Value
 from graphq.verify import check_order
 
 
-def reference(graph: Graph, inputs: Mapping[str, Any] | None = None, /, **arrays: Any) -> Any:
+def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Any:
     """Run `graph` op by op in NumPy as the specifications say.
 
-    Inputs by name, as keywords or as one mapping. Returns the output as a new array, or a dict of them when the graph
-    has several. Raises InputError when arrays do not fit the inputs, GraphError when the graph has no outputs or the
-    shapes of the arrays do not fit its operations, VerifyError for nodes out of order; all before anything runs.
+    Inputs in the graph's order, by name as keywords, or in one mapping by name. Returns the output as a new array, or a
+    dict of them when the graph has several. Raises InputError when arrays do not fit the inputs, GraphError when the
+    graph has no outputs or the shapes of the arrays do not fit its operations, VerifyError for nodes out of order; all
+    before anything runs.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"reference takes a Graph, got {graph!r}")
     require_outputs(graph)
     check_order(graph)
-    given = check_inputs(graph, merge_inputs(inputs, arrays))
+    given = check_inputs(graph, named_inputs(graph, inputs, named))
     if not all(v.type.known for v in graph.inputs):
         graph = graph.specialise({str(v.name): TensorType(v.dtype, given[str(v.name)].shape) for v in graph.inputs})
     return pack_outputs(graph, [np.array(y, order="C") for y in evaluate(graph, given)])
@@ -88,17 +89,26 @@ def require_outputs(graph: Graph) -> None:
         raise GraphError(f"graph '{graph.name}' has no outputs; call g.output(value, name=...)")
 
 
-def merge_inputs(inputs: Mapping[str, Any] | None, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Arrays by name from one mapping and keywords; raises InputError when a name is in both."""
-    if inputs is None:
-        return dict(arrays)
-    if not isinstance(inputs, Mapping):
-        raise InputError(f"inputs must be a mapping of names to arrays, got {type(inputs).__name__}; "
-                         "or give them by name: x=array")
-    twice = [k for k in arrays if k in inputs]
+def named_inputs(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays by the names of inputs: from those given in the graph's order, or in one mapping, and from keywords.
+
+    Raises InputError when there are more than the graph has inputs, or an input is given twice.
+    """
+    names = [str(v.name) for v in graph.inputs]
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        given = dict(inputs[0])
+    elif len(inputs) > len(names):
+        raise InputError(f"graph '{graph.name}' takes inputs {names}, got {len(inputs)} arrays")
+    else:
+        given = dict(zip(names, inputs, strict=False))
+    twice = [k for k in named if k in given]
     if twice:
         raise InputError(f"input '{twice[0]}' is given twice")
-    return {**inputs, **arrays}
+    return {**given, **named}
+
+
+OPTIONS = frozenset({"out", "fetch", "runs"})
+"""Keywords that calls of a compiled graph take for themselves."""
 
 
 def check_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -110,7 +120,9 @@ def check_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, np.ndarray
     unexpected = [k for k in given if k not in names]
     missing = [k for k in names if k not in given]
     if unexpected or missing:
-        raise InputError(f"graph '{graph.name}' takes inputs {names}; missing {missing}, unexpected {unexpected}")
+        hint = next((f"; '{k}' is an option of the call: give an input of that name in a mapping, {{'{k}': array, ...}}"
+                     for k in missing if k in OPTIONS), "")
+        raise InputError(f"graph '{graph.name}' takes inputs {names}; missing {missing}, unexpected {unexpected}{hint}")
     out = {}
     for value in graph.inputs:
         name = str(value.name)

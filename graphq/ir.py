@@ -324,13 +324,14 @@ class Graph:
         raise GraphError(f"{where}: an operand must be a value of this graph, an array or a number, got {x!r}")
 
     def _show(self, x: Value | np.ndarray | None, type: TensorType | None) -> str:
-        return "none" if x is None else f"{self.label(x)}: {type}" if isinstance(x, Value) else str(type)
+        return "none" if x is None else f"{self.labels.mention(x)}: {type}" if isinstance(x, Value) else str(type)
 
     def _own(self, value: Value, where: str) -> None:
         if not isinstance(value, Value):
             raise GraphError(f"{where}: expected a value of graph '{self.name}', got {value!r}")
         if value.graph is not self:
-            raise GraphError(f"{where}: {value.graph.label(value)} belongs to another graph, '{value.graph.name}', "
+            other = value.graph
+            raise GraphError(f"{where}: {other.labels.mention(value)} belongs to another graph, '{other.name}', "
                              f"not to '{self.name}'")
         if value.node is not None and value.node.removed:
             raise GraphError(f"{where}: the result of {value.node.op.name}, {value.type}, was removed from the graph")

@@ -5,11 +5,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from graphq.names import quote
+from graphq.names import listing, quote
 from graphq.node import Value
 
 if TYPE_CHECKING:
     from graphq.ir import Graph
+
+
+SHOWN = 4
+"""Operands that the description of an unnamed value has at most."""
 
 
 class Labels:
@@ -29,6 +33,19 @@ class Labels:
         if self.kept:
             self._numbers.setdefault(value, len(self._numbers))
         return f"%{self._numbers.get(value, '?')}"
+
+    def mention(self, value: Value) -> str:
+        """What errors call a value: its label, or, unnamed, what makes it: `the matmul of 'x' and a constant`."""
+        node = value.node
+        if value.name is not None or node is None:
+            return self.of(value)
+        if value.data is not None:
+            return _unnamed(value)
+        operands = [_operand(v) for v in node.inputs]
+        if len(operands) > SHOWN:
+            operands[SHOWN - 1:] = [f"{len(operands) - SHOWN + 1} more"]
+        made = f"the {node.op.title(node.attrs)}" + (f" of {listing(operands, 'and')}" if operands else "")
+        return made if len(node.outputs) == 1 else f"output {value.index} of {made}"
 
     def changed(self) -> None:
         """Count anew."""
@@ -56,3 +73,16 @@ class Labels:
         finally:
             self.kept = saved
             self.changed()
+
+
+def _operand(value: Value | None) -> str:
+    return "nothing" if value is None else _unnamed(value) if value.name is None else f"'{value.name}'"
+
+
+def _unnamed(value: Value) -> str:
+    """`an add`; of a constant the number that it is."""
+    if value.data is not None:
+        return f"the number {value.data}" if value.data.ndim == 0 else "a constant"
+    assert value.node is not None  # inputs have names
+    name = value.node.op.name
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -1,8 +1,9 @@
-"""Names of values: what they may be, and how the text form writes them."""
+"""Names of values: what they may be, and how the text form writes them; words of messages."""
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from graphq.errors import GraphError
@@ -19,3 +20,14 @@ def check_name(name: Any, where: str) -> None:
     """Raise GraphError unless `name` is a string with something in it."""
     if not isinstance(name, str) or not name:
         raise GraphError(f"{where}: a name must be a non-empty string, got {name!r}")
+
+
+def listing(items: Iterable[object], word: str = "or") -> str:
+    """`a, b or c`."""
+    *most, last = map(str, items)
+    return f"{', '.join(most)} {word} {last}" if most else last
+
+
+def counted(n: int, what: str) -> str:
+    """`1 block`, `2 blocks`"""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"

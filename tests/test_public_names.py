@@ -21,6 +21,11 @@ def test_all_is_the_list_of_public_names():
     assert len(gq.__all__) == len(NAMES)
 
 
+def test_completion_offers_the_public_names_alone():
+    assert {name for name in dir(gq) if not name.startswith("_")} == NAMES
+    assert "__version__" in dir(gq)
+
+
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_public_names_are_documented(name):
     assert inspect.getdoc(getattr(gq, name))
@@ -28,13 +33,13 @@ def test_public_names_are_documented(name):
 
 def test_compile_has_the_parameters_of_the_design():
     parameters = inspect.signature(gq.compile).parameters
-    assert list(parameters) == ["graph", "isa", "threads", "strict", "passes", "cache"]
+    assert list(parameters) == ["graph", "outputs", "isa", "threads", "strict", "passes", "cache"]
     assert all(p.kind is p.KEYWORD_ONLY for name, p in parameters.items() if name != "graph")
-    assert [p.default for p in list(parameters.values())[1:]] == [None, None, False, None, True]
+    assert [p.default for p in list(parameters.values())[1:]] == [None, None, None, False, None, True]
 
 
 def test_compiled_graph_has_its_public_members():
-    for name in ("__call__", "coverage", "explain", "formula", "profile"):
+    for name in ("__call__", "coverage", "explain", "formula", "inputs", "outputs", "profile"):
         assert inspect.getdoc(getattr(gq.CompiledGraph, name)), name
 
 

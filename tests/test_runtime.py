@@ -35,15 +35,6 @@ def test_outputs_come_as_a_dict_in_order(model, inputs):
     assert np.array_equal(out["q"], model(inputs)["q"])
 
 
-@pytest.mark.parametrize("arguments", [(np.zeros(3),), ([1],), ("text",), (5,)])
-def test_inputs_come_by_name(model, arguments):
-    for run in (model, model.formula):
-        with pytest.raises(InputError, match="inputs must be a mapping"):
-            run(*arguments)
-        with pytest.raises(InputError, match="'x' is given twice"):
-            run({"x": 1}, x=1)
-
-
 @pytest.mark.parametrize("change, message", [
     (dict(x=None), r"missing \['x'\]"),
     (dict(y=np.zeros(3)), r"unexpected \['y'\]"),

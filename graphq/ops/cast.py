@@ -6,9 +6,10 @@ import numpy as np
 from graphq.dtypes import DType, as_dtype, bf16, boolean, f16, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
 from graphq.errors import GraphError
 from graphq.ir import TensorType
+from graphq.names import listing
 from graphq.op import register_op
 from graphq.ops.compute import Array, quiet
-from graphq.ops.infer import expect_dtype, listing
+from graphq.ops.infer import expect_dtype
 
 CASTABLE = (f32, bf16, f16, f64, s64, s32, s16, s8, u64, u32, u16, u8, boolean)
 

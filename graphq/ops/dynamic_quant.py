@@ -12,9 +12,10 @@ import numpy as np
 from graphq.dtypes import DType, f8_e4m3, f8_e5m2, f32, s4, s8, s32, u4, u8
 from graphq.errors import GraphError
 from graphq.ir import TensorType
+from graphq.names import listing
 from graphq.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
-from graphq.ops.infer import FLOATS, Shape, expect_dtype, listing, normal_axis, show
+from graphq.ops.infer import FLOATS, Shape, expect_dtype, normal_axis, show
 
 # oneDNN's tables: the dtypes of zero points by the quantised one. oneDNN 3.13 takes zero points of 8 bits beside data of
 # 4, too, which its documentation does not say. f8 is not in them and takes none.

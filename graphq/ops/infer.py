@@ -5,7 +5,7 @@ other operands tell it. A rule that is broken raises GraphError with the rule an
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from graphq.dtypes import DType, bf16, f16, f32, s32
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
+from graphq.names import listing
 
 Shape: TypeAlias = tuple[Dim, ...] | None
 
@@ -22,12 +23,6 @@ FLOATS = (f32, bf16, f16)
 def show(shape: Shape) -> str:
     """A shape as error messages print it: `[4,?]`."""
     return "[*]" if shape is None else f"[{','.join('?' if d is None else str(d) for d in shape)}]"
-
-
-def listing(items: Iterable[object], word: str = "or") -> str:
-    """`a, b or c`."""
-    *most, last = map(str, items)
-    return f"{', '.join(most)} {word} {last}" if most else last
 
 
 def expect_dtype(operand: str, type: TensorType, allowed: tuple[DType, ...]) -> None:

@@ -11,9 +11,10 @@ from graphq import dtypes as t
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
+from graphq.names import listing
 from graphq.op import register_op
 from graphq.ops.compute import Array, quiet
-from graphq.ops.infer import FLOATS, Shape, expect_dtype, listing, normal_axis, show
+from graphq.ops.infer import FLOATS, Shape, expect_dtype, normal_axis, show
 
 INTEGERS = (t.s8, t.u8, t.s16, t.u16, t.s4, t.u4, t.s2, t.u2)
 NARROW = (t.f8_e4m3, t.f8_e4m3fnuz, t.f8_e5m2, t.f8_e5m2fnuz, t.f4_e2m1)
