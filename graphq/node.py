@@ -3,17 +3,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
 from graphq.dtypes import DType
 from graphq.errors import GraphError
-from graphq.op import Op
-from graphq.tensor_type import Dim, TensorType
+from graphq.indexing import indexed
+from graphq.op import Op, lookup
+from graphq.tensor_type import Dim, TensorType, frozen
 
 if TYPE_CHECKING:
     from graphq.ir import Graph
+
+Number: TypeAlias = "Value | np.ndarray | np.generic | float"
+"""An operand: a value, or what becomes a constant."""
 
 Property: TypeAlias = Literal["undef", "variable", "constant", "host_scalar"]
 
@@ -31,7 +35,8 @@ class Use(NamedTuple):
 class Value:
     """A logical tensor: a graph input (`node` is None) or output `index` of `node`.
 
-    `property` is oneDNN's: an input marked "constant" never changes between calls of a compiled model.
+    `property` is oneDNN's: an input marked "constant" never changes between calls of a compiled model. The operators
+    `+ - * / @ **`, `abs` and indexing build operations; numbers take the value's dtype. `==` compares objects.
     """
 
     __slots__ = ("graph", "index", "name", "node", "property", "type", "uses")
@@ -67,6 +72,59 @@ class Value:
         """Whether the graph returns this value."""
         return any(u.node is None for u in self.uses)
 
+    # Operators build oneDNN's operations. NumPy's arrays leave theirs to these.
+    __array_ufunc__ = None
+    __iter__ = None
+
+    def __add__(self, other: Number) -> Value:
+        return _built("add", self, other)
+
+    def __radd__(self, other: Number) -> Value:
+        return _built("add", other, self)
+
+    def __sub__(self, other: Number) -> Value:
+        return _built("subtract", self, other)
+
+    def __rsub__(self, other: Number) -> Value:
+        return _built("subtract", other, self)
+
+    def __mul__(self, other: Number) -> Value:
+        return _built("multiply", self, other)
+
+    def __rmul__(self, other: Number) -> Value:
+        return _built("multiply", other, self)
+
+    def __truediv__(self, other: Number) -> Value:
+        return _built("divide", self, other)
+
+    def __rtruediv__(self, other: Number) -> Value:
+        return _built("divide", other, self)
+
+    def __matmul__(self, other: Value | np.ndarray) -> Value:
+        return _built("matmul", self, other)
+
+    def __rmatmul__(self, other: np.ndarray) -> Value:
+        return _built("matmul", other, self)
+
+    def __neg__(self) -> Value:
+        return _built("multiply", self, -1)
+
+    def __abs__(self) -> Value:
+        return _built("abs", self)
+
+    def __pow__(self, exponent: float) -> Value:
+        if isinstance(exponent, bool) or not isinstance(exponent, int | float):
+            return NotImplemented
+        return self.graph.add_node(lookup("pow"), [self], {"beta": exponent})[0]
+
+    def __getitem__(self, key: Any) -> Value:
+        """Elements by ints, slices, `...` and None, as of an array."""
+        return indexed(self, key)
+
+    def __bool__(self) -> NoReturn:
+        raise GraphError(f"{self!r} is neither true nor false: numbers are known only when the graph runs. "
+                         "`select` and `choose` choose between values; `value is None` asks for the object")
+
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Pickled and copied as a place in its graph."""
         if self.node is None:
@@ -75,6 +133,18 @@ class Value:
 
     def __repr__(self) -> str:
         return f"<value {self.graph.label(self)}: {self.type}>"
+
+
+def _built(name: str, *operands: Any) -> Any:
+    """Operation `name` of operands one of which is a value; NotImplemented, as Python wants it, for what is no operand.
+
+    A number takes the dtype of the value beside it, as in NumPy: `x * 2` of bf16 stays bf16.
+    """
+    value = next(x for x in operands if isinstance(x, Value))
+    if any(isinstance(x, bool) or not isinstance(x, Value | np.ndarray | np.generic | int | float) for x in operands):
+        return NotImplemented
+    given = [frozen(x, name, value.dtype) if isinstance(x, int | float) else x for x in operands]
+    return value.graph.add_node(lookup(name), given, {})[0]
 
 
 class Node:
@@ -102,7 +172,7 @@ class Node:
     @property
     def operands(self) -> Iterator[Value]:
         """The operands that are present."""
-        return filter(None, self.inputs)
+        return (v for v in self.inputs if v is not None)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Pickled and copied as a place in its graph."""

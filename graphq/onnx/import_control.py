@@ -34,8 +34,8 @@ def loop(c: Call) -> Outputs:
     """The states' shapes are known where the body keeps them."""
     body = c.attr("body")
     captured = list(dict.fromkeys(_captured(c, body)))
-    trips = c.optional(0) or c.graph.add_constant(np.asarray(np.iinfo(np.int64).max))
-    cond = c.optional(1) or c.graph.add_constant(np.asarray(True))
+    trips, cond = (c.graph.add_constant(np.asarray(default)) if given is None else given for given, default
+                   in ((c.optional(0), np.iinfo(np.int64).max), (c.optional(1), True)))
     states = [c.input(k) for k in range(2, len(c.inputs))]
     fixed = [TensorType(s64, ()), TensorType(boolean, ())]
 

@@ -224,5 +224,7 @@ def _softmax(c: Call, scores: Value) -> Value:
     """With `smooth_softmax` or sinks another number in the sum, 0 or that of the head."""
     if not c.has(11) and c.attr("smooth_softmax", -1) != 1:
         return c.graph.softmax(scores, axis=-1)
-    sink = c.optional(11) or c.graph.constant(np.zeros(c.attr("num_heads"), scores.dtype.numpy))
+    sink = c.optional(11)
+    if sink is None:
+        sink = c.graph.constant(np.zeros(c.attr("num_heads"), scores.dtype.numpy))
     return written(c, SINK, scores=scores, sink=sink)[0]

@@ -72,7 +72,8 @@ def layer_normalization(c: Call) -> Outputs:
         return None
 
     def normalised(x: Value, gamma: Value, beta: Value | None = None) -> Value:
-        beta = beta or c.graph.add_constant(np.zeros(dims_of(gamma), gamma.dtype.numpy))
+        if beta is None:
+            beta = c.graph.add_constant(np.zeros(dims_of(gamma), gamma.dtype.numpy))
         return c.graph.layer_norm(x, gamma, beta, keep_stats=False, epsilon=c.attr("epsilon", 1e-5),
                                   begin_norm_axis=c.attr("axis", -1))
 
