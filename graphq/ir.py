@@ -16,8 +16,9 @@ from graphq.dtypes import DType, DTypeLike, as_dtype, f32, f64
 from graphq.errors import GraphError, GraphqError
 from graphq.labels import Labels
 from graphq.names import check_name
-from graphq.node import PLACE, Node, Property, Use, Value
-from graphq.op import OPS, Op, lookup
+from graphq.node import PLACE, Node, Number, Property, Use, Value
+from graphq.op import Op, lookup
+from graphq.operations import Operations
 from graphq.tensor_type import Dim, TensorType, check_dims, check_size, frozen
 
 if TYPE_CHECKING:
@@ -27,10 +28,10 @@ __all__ = ["Dim", "Graph", "Node", "Op", "Operand", "Property", "TensorType", "U
 
 _GAP = 1 << 60
 
-Operand: TypeAlias = "Value | np.ndarray | float | None"
+Operand: TypeAlias = "Number | None"
 
 
-class Graph:
+class Graph(Operations):
     """A graph of operations, built by its methods (one for each op) or loaded from a file.
 
     `inputs` and `outputs` are values; `output_names` are the names under which results are returned. `meta` holds
@@ -97,26 +98,6 @@ class Graph:
         if value.node is not None and value.name is None and name not in self._names:
             self.rename(value, name)
         return value
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """The builder method of op `name`: tensors positional, attributes by keyword, `name=` for the result."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        try:
-            op = lookup(name)
-        except GraphError as e:
-            raise _UnknownOp(str(e)) from None
-
-        def build(*operands: Operand, name: str | None = None, **attrs: Any) -> Any:
-            outs = self.add_node(op, operands, attrs, name=name)
-            return outs[0] if len(outs) == 1 else outs
-
-        build.__name__, build.__qualname__, build.__doc__ = op.name, f"Graph.{op.name}", op.doc
-        build.__signature__ = op.signature  # type: ignore[attr-defined]
-        return build
-
-    def __dir__(self) -> Iterable[str]:
-        return [*super().__dir__(), *OPS]
 
     # -- the four mutators ------------------------------------------------------------------------------------
 
@@ -350,14 +331,15 @@ class Graph:
                 op.check_keywords(attrs)
             op.check_operands(given)
             if not complete:
-                attrs = op.complete(attrs)
+                attrs, complete = op.complete(attrs, types), True
             inferred = op.infer(*types, **attrs)
             outs = (inferred,) if isinstance(inferred, TensorType) else inferred
             for t in outs:
                 check_size(t.shape or (), "result")
         except GraphqError as e:
             args = ", ".join(self._show(x, t) for x, t in zip(given, types, strict=True))
-            raise type(e)(f"{where}({args}): {e}") from None
+            hint = op.formats_that_fit(types, attrs) if complete else ""
+            raise type(e)(f"{where}({args}): {e}{hint}") from None
         if name is not None:
             name = self._claim(name, where)
         values = tuple([self._constant(x) if isinstance(x, np.ndarray) else x for x in given])
@@ -404,10 +386,6 @@ class Graph:
             raise GraphError(f"{where}: the name '{name}' is taken in graph '{self.name}'")
         self._names.add(name)
         return name
-
-
-class _UnknownOp(GraphError, AttributeError):
-    """An unknown builder method: a graph error that `hasattr` understands."""
 
 
 def _type_of(x: Value | np.ndarray | None) -> TensorType | None:

@@ -53,7 +53,7 @@ def op_of_kind(kind: str) -> Op:
 
 
 def read_attributes(op: Op, given: Mapping[str, FileAttribute]) -> dict[str, Any]:
-    """The op's attributes from those of a file; raises GraphError for an unknown one or another type."""
+    """The op's attributes from those of a file; raises GraphError for an unknown or missing one or another type."""
     out = {}
     for name, a in given.items():
         form = attribute_form(op, name)
@@ -63,6 +63,9 @@ def read_attributes(op: Op, given: Mapping[str, FileAttribute]) -> dict[str, Any
         if a.type != form:
             raise GraphError(f"attrs.{name}.type: must be {form}, got {a.type}")
         out[name] = _value(op, name, a.value)
+    for b in op.attributes.values():
+        if b.required and b.name not in out and attribute_form(op, b.name) is not None:
+            raise GraphError(f"attribute '{b.name}' is required")
     return out
 
 

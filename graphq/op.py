@@ -10,14 +10,17 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
+from graphq.operations import add_method
 
 if TYPE_CHECKING:
     from graphq.ir import TensorType, Value
@@ -92,6 +95,11 @@ class Op:
         return inspect.getdoc(self.reference) or ""
 
     @cached_property
+    def per_axis(self) -> Mapping[str, int | None]:
+        """The attributes that may be one number for all spatial axes; and what is left out (None: it must be given)."""
+        return {name: x for name, x in _PER_AXIS.items() if name in self.attributes and "strides" in self.attributes}
+
+    @cached_property
     def counts(self) -> tuple[int, float]:
         """How many operands it takes, at least and at most."""
         most = math.inf if self.variadic else len(self.operands)
@@ -103,7 +111,8 @@ class Op:
         P = inspect.Parameter
         operands = [P(p.name, P.VAR_POSITIONAL if p.variadic else P.POSITIONAL_ONLY,
                       default=None if p.optional else P.empty) for p in self.operands]
-        attributes = [P(a.name, P.KEYWORD_ONLY, default=a.default, annotation=a.annotation)
+        attributes = [P(a.name, P.KEYWORD_ONLY, default=self._left_out(a),
+                        annotation=int | a.annotation if a.name in self.per_axis else a.annotation)
                       for a in self.attributes.values()]
         return inspect.Signature([*operands, *attributes,
                                   P("name", P.KEYWORD_ONLY, default=None, annotation=str | None)])
@@ -126,22 +135,52 @@ class Op:
             if x is None and not (p := self.operands[min(k, len(self.operands) - 1)]).optional:
                 raise GraphError(f"operand '{p.name}' is required, got None")
 
-    def complete(self, attrs: Mapping[str, Any]) -> dict[str, Any]:
-        """All attributes in normal form: checked against their annotations, defaults filled in."""
+    def _left_out(self, a: Attribute) -> Any:
+        """What an attribute is that is not given: its default, or the number for each axis; `REQUIRED` if neither."""
+        number = self.per_axis.get(a.name) if a.required else None
+        return a.default if number is None else number
+
+    def complete(self, attrs: Mapping[str, Any], operands: Sequence[TensorType | None] = ()) -> dict[str, Any]:
+        """All attributes in normal form: checked against their annotations, defaults filled in.
+
+        Where a number stands for one for each spatial axis, there are as many as the first two `operands` say.
+        """
         if not attrs.keys() <= self.attributes.keys():
             name = next(name for name in attrs if name not in self.attributes)
             raise GraphError(f"has no attribute '{name}'; it has {', '.join(self.attributes) or 'no attributes'}")
         out = {}
         for name, a in self.attributes.items():
-            if name in attrs:
-                value = attrs[name]
-                out[name] = value if type(value) is a.annotation else normalise(a.annotation, value, name)
-            elif a.required:
+            value = attrs[name] if name in attrs else self._left_out(a)
+            if value is REQUIRED:
                 raise GraphError(f"attribute '{name}' is required")
-            else:
-                out[name] = a.default
+            if name in self.per_axis and isinstance(value, int | np.integer) and not isinstance(value, bool):
+                value = (int(value),) * _spatial_axes(operands, name)
+            given = name in attrs and type(value) is not a.annotation
+            out[name] = normalise(a.annotation, value, name) if given else value
         return out
 
+    def formats_that_fit(self, operands: Sequence[TensorType | None], attrs: Mapping[str, Any]) -> str:
+        """For errors: in which other formats (`data_format`, `weights_format`) these operands would be right."""
+        names = [name for name in self.attributes if name.endswith("_format")]
+        fitting = []
+        for values in product(*(typing.get_args(self.attributes[name].annotation) for name in names)):
+            other = {k: v for k, v in zip(names, values, strict=True) if v != attrs[k]}
+            with suppress(GraphError):
+                if other and self.infer(*operands, **{**attrs, **other}):
+                    fitting.append(", ".join(f"{k}={v!r}" for k, v in other.items()))
+        return f"; it fits {' or '.join(sorted(fitting, key=len)[:2])}" if fitting else ""
+
+
+def _spatial_axes(operands: Sequence[TensorType | None], name: str) -> int:
+    """How many an image, or the weights beside it, have."""
+    for t in operands[:2]:
+        if t is not None and t.shape is not None:
+            return max(len(t.shape) - 2, 0)
+    raise GraphError(f"attribute '{name}' must be a list where no operand's rank is known")
+
+
+_PER_AXIS: dict[str, int | None] = {"strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "kernel": None}
+"""What convolutions and pools have for each spatial axis; oneDNN's files and patterns hold all of them."""
 
 OPS: dict[str, Op] = {}
 _PLAIN = (int, float, str)
@@ -178,6 +217,7 @@ def register_op(
                 operands.append(Operand(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
         OPS[name] = Op(name, onednn_kind(name), tuple(operands), attributes, f, infer, commutative, elementwise,
                        resolve)
+        add_method(OPS[name])
         return OPS[name]
 
     return declare
@@ -202,10 +242,15 @@ def lookup(name: str) -> Op:
     """The op of that name; raises GraphError that lists near names."""
     if name in OPS:
         return OPS[name]
+    raise GraphError(unknown(name))
+
+
+def unknown(name: str) -> str:
+    """The error message of an op that there is not, with near names."""
     import difflib
 
     near = difflib.get_close_matches(name, OPS, 3)
-    raise GraphError(f"unknown op '{name}'" + (f"; did you mean {', '.join(near)}?" if near else ""))
+    return f"unknown op '{name}'" + (f"; did you mean {', '.join(near)}?" if near else "")
 
 
 def normalise(annotation: Any, value: Any, name: str) -> Any:

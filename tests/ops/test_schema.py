@@ -187,7 +187,7 @@ def test_bad_attributes(name, attrs, match, infer):
 def test_constant(dtype, shape):
     g = gq.Graph()
     array = np.ones(shape, DTYPES[dtype].numpy)
-    c = g.constant(array, name="c")
+    c = g.constant(array, dtype=dtype, name="c")
     assert (c.dtype, c.shape) == (dtype, shape)
     got = c.node.op.reference(**c.node.attrs)
     assert got.dtype == array.dtype and (got == array).all()
