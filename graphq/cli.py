@@ -6,6 +6,7 @@
     graphq explain FILE         what fused in a graph (text form, oneDNN's .json, .onnx) and what runs it;
                                 --kernels: how fast
     graphq partitions FILE.json print the partitions of a oneDNN Graph file
+    graphq run MODEL.onnx       run a model (or a text form) on random or given inputs, say how fast and what came out
     graphq run FILE.json [KNOB ...]           compile a oneDNN Graph file and compare it with the reference
     graphq run --batch=CASES.txt [--root=DIR] the same for each line of a file of knobs and --case=FILE.json
 
@@ -74,13 +75,22 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("partitions", help="print the partitions of a oneDNN Graph file")
     command.add_argument("file", type=Path)
     command.set_defaults(run=_partitions)
-    command = commands.add_parser("run", help="compile oneDNN Graph files and compare them with the reference",
+    command = commands.add_parser("run", help="run a model; run oneDNN Graph files and compare with the reference",
                                   allow_abbrev=False)
-    command.add_argument("file", type=Path, nargs="?")
-    command.add_argument("--batch", type=Path, help="a file of such runs, a line each")
-    command.add_argument("--root", type=Path, help="where the batch's files are (default: beside it)")
-    command.add_argument("--failures", action="store_true", help="print the runs that did not pass, and the counts")
+    command.add_argument("file", type=Path, nargs="?", help="a model (.onnx), a text form, a oneDNN Graph file (.json)")
     command.set_defaults(run=_run)
+    models = command.add_argument_group("models")
+    for option, metavar, text in (("--input", "NAME=FILE.npy", "an input's array (others are random)"),
+                                  ("--shape", "NAME=1x3x224x224", "a random input's shape (open dimensions are 1)"),
+                                  ("--output", "NAME=FILE.npy", "write an output's array")):
+        models.add_argument(option, action="append", default=[], metavar=metavar, help=text)
+    models.add_argument("--compare", action="store_true", help="also run the reference, and say how far it is away")
+    models.add_argument("--isa", metavar="LEVEL", help="the highest ISA level to use")
+    models.add_argument("--threads", type=int, metavar="N", help="at most N threads")
+    cases = command.add_argument_group("oneDNN Graph files")
+    cases.add_argument("--batch", type=Path, help="a file of such runs, a line each")
+    cases.add_argument("--root", type=Path, help="where the batch's files are (default: beside it)")
+    cases.add_argument("--failures", action="store_true", help="print the runs that did not pass, and the counts")
     return parser
 
 
@@ -149,6 +159,44 @@ def _partitions(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.file is not None and options.file.suffix != ".json":
+        return _run_model(options)
+    given = [k for k in ("input", "shape", "output", "compare", "isa", "threads") if getattr(options, k)]
+    if given:
+        raise ParseError(f"--{given[0]} is for models (.onnx, text), not for oneDNN Graph files")
+    return _run_cases(options)
+
+
+def _run_model(options: argparse.Namespace) -> int:
+    from graphq.run_model import run_model
+
+    if options.knobs or options.batch:
+        raise ParseError(f"{' '.join(options.knobs) or '--batch'} is for oneDNN Graph files (.json)")
+    shapes = {name: _shape(name, text) for name, text in _pairs("--shape", options.shape).items()}
+    for line in run_model(_loaded(options.file), inputs=_pairs("--input", options.input), shapes=shapes,
+                          outputs=_pairs("--output", options.output), isa=options.isa, threads=options.threads,
+                          compare=options.compare):
+        print(line, flush=True)
+    return 0
+
+
+def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """NAME=TEXT by name; a name may have `=` in it, a text not."""
+    pairs = [x.rpartition("=") for x in given]
+    for name, _, text in pairs:
+        if not name or not text:
+            raise ParseError(f"{option} takes NAME=..., got {name or text}")
+    return {name: text for name, _, text in pairs}
+
+
+def _shape(name: str, text: str) -> tuple[int, ...]:
+    dims = text.split("x")
+    if not all(d.isascii() and d.isdecimal() and len(d) < 16 for d in dims):
+        raise ParseError(f"--shape {name}: must be dimensions as 1x3x224x224, got {text}")
+    return tuple(map(int, dims))
+
+
+def _run_cases(options: argparse.Namespace) -> int:
     from graphq.knob_text import parse_knobs
     from graphq.onednn_run import run_batch, run_file
 

@@ -8,7 +8,7 @@ from graphq.kernels.epilogue import RULES, Unsupported, refuses
 from graphq.kernels.lower import Lower, lowered
 from graphq.kernels.lower_row import ROWS
 from graphq.partition import Fusion
-from graphq.pattern import PatternLike
+from graphq.pattern import PatternBuilder, PatternLike
 from graphq.rewrite import Match
 
 MAX_EPILOGUE = 24
@@ -61,7 +61,7 @@ class FuseAnchor(FuseLowered):
     operations: ClassVar[tuple[str, ...]]
     takes_dequantize: ClassVar[bool] = True
 
-    def epilogue(self, g: Graph, y: PatternLike) -> PatternLike:
+    def epilogue(self, g: PatternBuilder, y: PatternLike) -> PatternLike:
         """The pattern of f?(y)."""
         return g.repeat(RULES, y, max=MAX_EPILOGUE, where=ends_chain)
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Literal
 
 import numpy as np
 
@@ -53,7 +54,7 @@ def binary(c: Call) -> Outputs:
 def _binary(c: Call, function: str, a: Value, b: Value) -> Value:
     """The operation of that name, or arithmetic of dtypes that it does not take."""
     if a.dtype in NUMBERS and not (a.dtype == s32 and function in ("add", "subtract")):
-        return c.graph.arithmetic(a, b, function=function)
+        return c.graph.add_node(lookup("arithmetic"), [a, b], {"function": function})[0]
     return c.graph.add_node(lookup(function), [a, b], {})[0]
 
 
@@ -121,7 +122,7 @@ def _clip_numbers(c: Call) -> Value:
     for k, function in ((1, "maximum"), (2, "minimum")):
         limit = c.optional(k)
         if limit is not None:
-            x = c.graph.arithmetic(x, limit, function=function)
+            x = _binary(c, function, x, limit)
     return x
 
 
@@ -186,8 +187,8 @@ def prelu(c: Call) -> Outputs:
 @imports("Gelu")
 def gelu(c: Call) -> Outputs:
     """`approximate` none is by erf, tanh by tanh."""
-    mode = {"none": "gelu_erf", "tanh": "gelu_tanh"}[c.attr("approximate", "none")]
-    return c.graph.gelu(c.input(0), mode=mode)
+    modes: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {"none": "gelu_erf", "tanh": "gelu_tanh"}
+    return c.graph.gelu(c.input(0), mode=modes[c.attr("approximate", "none")])
 
 
 @imports("Where")

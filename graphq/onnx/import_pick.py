@@ -89,7 +89,7 @@ def trilu(c: Call) -> Outputs:
 @imports("NonMaxSuppression")
 def non_max_suppression(c: Call) -> Outputs:
     """How many boxes there are is known when it runs."""
-    return c.graph.non_max_suppression(*(c.optional(k) for k in range(5)),
+    return c.graph.non_max_suppression(c.input(0), c.input(1), *(c.optional(k) for k in (2, 3, 4)),
                                        center_point_box=bool(c.attr("center_point_box", 0)))
 
 

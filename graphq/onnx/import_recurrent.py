@@ -41,9 +41,9 @@ def _biased(c: Call, gates: Value, d: int) -> Value:
     return g.add(gates, g.add(_part(g, both, 0, half), _part(g, both, half, 2 * half)))
 
 
-def _first(c: Call, d: int) -> list[Value | None]:
+def _first(c: Call, d: int) -> tuple[Value | None, Value | None]:
     """The first state and cell."""
-    return [_state(c, k, d) for k in (5, 6)]
+    return _state(c, 5, d), _state(c, 6, d)
 
 
 def _peepholes(c: Call, d: int) -> Value | None:

@@ -44,11 +44,13 @@ def skip_layer_normalization(c: Call) -> Outputs:
 
 def _layer_norm(c: Call, x: Value, gamma: Value, beta: Value | None, epsilon: float) -> Value:
     """Of f16 in f32, and rounded once."""
-    g, operands = c.graph, (x, gamma) if beta is None else (x, gamma, beta)
-    if x.dtype != f32:
-        operands = tuple(g.type_cast(v, dtype=f32) for v in operands)
-    beta = operands[2] if len(operands) > 2 else g.constant(np.zeros(gamma.type.dims, np.float32))
-    y = g.layer_norm(*operands[:2], beta, keep_stats=False, epsilon=epsilon, begin_norm_axis=-1)
+    g = c.graph
+    wide, gamma = (v if x.dtype == f32 else g.type_cast(v, dtype=f32) for v in (x, gamma))
+    if beta is None:
+        beta = g.constant(np.zeros(gamma.type.dims, np.float32))
+    elif x.dtype != f32:
+        beta = g.type_cast(beta, dtype=f32)
+    y = g.layer_norm(wide, gamma, beta, keep_stats=False, epsilon=epsilon, begin_norm_axis=-1)
     return y if x.dtype == f32 else g.type_cast(y, dtype=x.dtype)
 
 

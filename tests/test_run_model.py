@@ -1,0 +1,83 @@
+"""`graphq run` of models: on random inputs, on given ones, into files, and what is refused."""
+import re
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.cli import main
+
+X = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
+
+
+def graph():
+    g = gq.Graph("net")
+    x, ids = g.input("x", dtype="f32", shape=(None, 3)), g.input("ids", dtype="s64", shape=(2,))
+    g.output(g.multiply(g.relu(x), 2), name="y")
+    g.output(g.gather(np.eye(2, dtype=np.float32), ids), name="rows")
+    return g
+
+
+@pytest.fixture(params=["onnx", "txt"])
+def model(request, tmp_path):
+    path = tmp_path / f"model.{request.param}"
+    if request.param == "onnx":
+        pytest.importorskip("onnx")
+        gq.save_onnx(graph(), path)
+    else:
+        path.write_text(gq.to_text(graph()))
+    return str(path)
+
+
+def test_random_inputs(model, capsys):
+    assert main(["run", model, "--isa=scalar", "--threads=1"]) == 0
+    out = capsys.readouterr().out
+    assert re.fullmatch(r"<compiled graph net: x: f32\[\?,3\], ids: s64\[2\] -> y: .*; ISA level scalar, 1 thread>\n"
+                        r"input x: f32\[1,3\], random\ninput ids: s64\[2\], random\n"
+                        r"first result after \d+\.\d\d s, compilation included; then .* ms a run \(median of \d+\)\n"
+                        r"output y: f32\[1,3\], 0 to [\d.]+, mean [\d.]+\noutput rows: f32\[2,2\], .*\n", out)
+
+
+def test_arrays_from_and_to_files(model, tmp_path, capsys):
+    np.save(tmp_path / "x.npy", X)
+    assert main(["run", model, f"--input=x={tmp_path}/x.npy", f"--output=y={tmp_path}/y", "--compare"]) == 0
+    assert np.array_equal(np.load(tmp_path / "y"), 2 * np.maximum(X, 0))
+    out = capsys.readouterr().out
+    assert f"input x: f32[4,3], from {tmp_path}/x.npy\n" in out and "output y equals the reference's\n" in out
+
+
+def test_shapes_of_random_inputs(model, capsys):
+    assert main(["run", model, "--shape", "x=7x3"]) == 0
+    assert "input x: f32[7,3], random" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments, part", [
+    (["--input", "z=x.npy"], "the model has no input 'z'; it has x, ids"), (["--input", "x"], "takes NAME=..., got x"),
+    (["--output", "z=y.npy"], "the model has no output 'z'; it has y, rows"),
+    (["--input", "x=none"], "none: No such file"),
+    (["--shape", "x=7x4"], "input 'x' must be f32[?,3], got shape [7, 4]"), (["--shape", "x=7,3"], "got 7,3"),
+    (["--input", "x=text"], "input 'x': text: "), (["--input", "x=several.npz"], "holds several arrays"),
+    (["--input", "x=f64.npy"], "got dtype float64"), (["--mb=3"], "--mb=3 is for oneDNN Graph files"),
+    (["--isa", "none"], "none")])
+def test_wrong_arguments(model, tmp_path, monkeypatch, capsys, arguments, part):
+    monkeypatch.chdir(tmp_path)
+    np.save("f64.npy", X.astype(np.float64))
+    np.savez("several.npz", X)
+    (tmp_path / "text").write_text("x")
+    assert main(["run", model, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and part in err and err.count("\n") == 1
+
+
+def test_open_dimensions_that_1_does_not_fit(tmp_path, capsys):
+    g = gq.Graph()
+    g.output(g.max_pool(g.input("x", dtype="f32", shape=(None, None, 4, 1)), kernel=2))
+    (tmp_path / "g.txt").write_text(gq.to_text(g))
+    assert main(["run", str(tmp_path / "g.txt")]) == 2
+    assert "(for inputs of shape x=1x1x4x1; --shape gives others)" in capsys.readouterr().err
+    assert main(["run", str(tmp_path / "g.txt"), "--shape=x=1x4x4x1"]) == 0
+
+
+def test_options_of_models_are_not_for_cases(tmp_path, capsys):
+    assert main(["run", str(tmp_path / "case.json"), "--compare"]) == 2
+    assert "--compare is for models (.onnx, text), not for oneDNN Graph files" in capsys.readouterr().err
