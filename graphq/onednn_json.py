@@ -1,14 +1,14 @@
 """oneDNN Graph JSON files, the format of ONEDNN_GRAPH_DUMP: `load_onednn_json` and `save_onednn_json`.
 
-A loaded graph's values are named t<id>; its nodes keep the file's id and name in `node.meta`, and the document itself
-is in `graph.meta["onednn"]`, so that saving gives back what was loaded: strides, property types, attributes with their
-spelling and those equal to defaults, ports. What passes have changed is written anew. An output's dtype stands in the
-file in place of an attribute `dtype`; a second output of SoftMax in place of `keep_stats`.
+A loaded graph's values are named t<id>, or as `graphq.onednn_names` says in files that graphq wrote; its nodes keep the
+file's id and name in `node.meta`, and the document itself is in `graph.meta["onednn"]`, so that saving gives back what
+was loaded: strides, property types, attributes with their spelling and those equal to defaults, ports. What passes have
+changed is written anew. An output's dtype stands in the file in place of an attribute `dtype`; a second output of
+SoftMax in place of `keep_stats`.
 """
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,12 +27,12 @@ from graphq.onednn_kinds import (
     op_of_kind,
     read_attributes,
 )
+from graphq.onednn_names import ID, name_of, names_of, states_names
 from graphq.onednn_reader import read_graph_file
 from graphq.onednn_topology import in_order, interface, shapes_agree, tensors
 from graphq.paths import path_of
 
 _HEADER = {"version": "3.13.0", "engine_kind": "cpu", "fpmath_mode": "strict"}
-_ID = re.compile(r"t(0|[1-9][0-9]{0,19})")
 
 REQUIRED = frozenset({("StaticReshape", "special_zero")})
 """Attributes that oneDNN requires and that have a default here: files have them always."""
@@ -52,9 +52,10 @@ def load_onednn_json(path: str | os.PathLike[str]) -> Graph:
 def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write `graph` as oneDNN's ONEDNN_GRAPH_DUMP does.
 
-    The format holds no tensor data: a constant is written as an input of property "constant". Names of values other
-    than t<id> give way to free ids. Raises GraphError for what the format cannot state: partitions, ops that are not
-    oneDNN's, an input that no op uses, an output that no op computes.
+    The format holds no tensor data: a constant is written as an input of property "constant". It has ids for tensors
+    (N for one named tN), and no names: those of an operation's ports become its own name, which loading understands.
+    Raises GraphError for what the format cannot state: partitions, ops that are not oneDNN's, an input that no op uses,
+    an output that no op computes.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"save_onednn_json takes a Graph, got {graph!r}")
@@ -70,22 +71,27 @@ def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Ad
     ordered, known = in_order(file, where), tensors(file, where)
     inputs, outputs = interface(file, where)
     graph = Graph(name or Path(where).stem or "graph")
+    names = names_of(file.ops)
     values: dict[int, Value] = {}
     for t in (known[k] for k in inputs):
-        values[t.id] = graph.input(f"t{t.id}", dtype=t.dtype, shape=t.shape,
+        values[t.id] = graph.input(_name(names, t.id), dtype=t.dtype, shape=t.shape,
                                    property=t.property_type)  # type: ignore[arg-type]  # the reader checked it
     done = {}
     for op in ordered:
         if adjust is not None:
             op = adjust(op, [values[t.id] for t in op.inputs])
-        _add(graph, op, values, f"{where}: {op.label}")
+        _add(graph, op, values, names, f"{where}: {op.label}")
         done[op.id] = op
-    graph.set_outputs([values[k] for k in outputs], [f"t{k}" for k in outputs])
-    graph.meta = {"onednn": file.with_ops([done[op.id] for op in file.ops])}
+    graph.set_outputs([values[k] for k in outputs], [_name(names, k) for k in outputs])
+    graph.meta = {"onednn": file.with_ops([done[op.id] for op in file.ops]), "ids": {n: k for k, n in names.items()}}
     return graph
 
 
-def _add(graph: Graph, record: FileOp, values: dict[int, Value], where: str) -> None:
+def _name(names: Mapping[int, str], id: int) -> str:
+    return names.get(id, f"t{id}")
+
+
+def _add(graph: Graph, record: FileOp, values: dict[int, Value], names: Mapping[int, str], where: str) -> None:
     operands = [values[t.id] for t in record.inputs]
     try:
         op = op_of_kind(record.kind)
@@ -102,7 +108,7 @@ def _add(graph: Graph, record: FileOp, values: dict[int, Value], where: str) -> 
             _refuse(where, f"outputs[{k}].dtype: the file declares {t.dtype}, the operation gives {value.dtype}")
         if not shapes_agree(t.shape, value.shape):
             _refuse(where, f"outputs[{k}].shape: the file declares {t.type}, the operation gives {value.type}")
-        graph.rename(value, f"t{t.id}")
+        graph.rename(value, _name(names, t.id))
         values[t.id] = value
     node = graph.nodes[-1]
     node.meta = {"id": record.id, "name": record.name, "attrs": node.attrs}
@@ -137,10 +143,13 @@ def from_graph(graph: Graph, *, fill: bool = False) -> GraphFile:
 
 
 def _tensor_ids(graph: Graph) -> dict[Value, int]:
-    """An id for every value: N for a value named tN, free ones for all others."""
+    """An id for every value: N for a value named tN, that of the file that it came from, free ones for all others."""
     values = [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]
-    ids = {v: int(m[1]) for v in values if v.name and (m := _ID.fullmatch(v.name)) and int(m[1]) < 2**64}
+    ids = {v: int(m[1]) for v in values if v.name and (m := ID.fullmatch(v.name)) and int(m[1]) < 2**64}
     used = set(ids.values())
+    loaded = {v: k for v in values if (k := graph.meta.get("ids", {}).get(v.name)) is not None and k not in used}
+    ids |= loaded
+    used.update(loaded.values())
     free = (k for k in range(2**64) if k not in used)
     return {v: ids[v] if v in ids else next(free) for v in values}
 
@@ -156,7 +165,8 @@ def _record(node: Node, id: int, old: FileOp | None, ids: Mapping[Value, int], f
                        for values, before in ((operands, old.inputs if old else ()),
                                               (node.outputs, old.outputs if old else ())))
     kind = old.kind if old else kind_of(node)
-    name = old.name if old else str(node.meta.get("name", f"{node.op.name}_{id}"))
+    own = old.name if old and not states_names(old) else None if old else node.meta.get("name")
+    name = name_of(node) or own or f"{node.op.name}_{id}"
     return FileOp(id, name, kind, _attributes(node, old), inputs, outputs)
 
 
