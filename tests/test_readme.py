@@ -1,11 +1,13 @@
-"""The README's Python blocks run, in order, and print what the text block after them says."""
+"""Python blocks of the README and of docs/graphs.md run, in order, and print what the text block after them says."""
 import contextlib
 import io
 import re
 from pathlib import Path
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", README, re.MULTILINE | re.DOTALL)
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def normal(text):
@@ -16,26 +18,28 @@ def normal(text):
     return re.sub(r"serial|parallel", "somehow", text).strip()
 
 
-def outputs():
+def outputs(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
     space = {"__name__": "readme"}
-    for code, said in BLOCKS:
+    for code, said in re.findall(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", text, re.M | re.S):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(code, "README.md", "exec"), space)
+            exec(compile(code, page, "exec"), space)
         yield said, printed.getvalue()
 
 
-def test_blocks_run_and_print_what_the_readme_says():
-    assert len(BLOCKS) >= 4
-    for said, printed in outputs():
+@pytest.mark.parametrize("page", ["README.md", "docs/graphs.md"])
+def test_blocks_run_and_print_what_the_page_says(page):
+    ran = list(outputs(page))
+    assert len(ran) >= 4
+    for said, printed in ran:
         assert normal(printed) == normal(said)
 
 
 def test_commands_name_files_and_extras_that_exist():
-    root = Path(__file__).parent.parent
     for path in re.findall(r"(?:examples|benchmarks)/\w+\.py", README):
-        assert (root / path).is_file(), path
-    extras = (root / "pyproject.toml").read_text(encoding="utf-8")
+        assert (ROOT / path).is_file(), path
+    extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for extra in {e for group in re.findall(r'"\.\[([\w,]+)\]"', README) for e in group.split(",")}:
         assert re.search(rf"^{extra} = \[", extras, re.MULTILINE), extra
     assert len(re.findall(r"^<!-- tests -->\n```bash\npython3 -m venv .* && .*pytest\n```$", README, re.MULTILINE)) == 1
