@@ -32,6 +32,7 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
              f"{counted(len(others), 'operation')} outside; ISA level {level.name}, {counted(threads, 'thread')}"]
     lines += _coverage(graph) if plan is not None else []
     lines += [f"  {_partition(graph, n)}" for n in partitions]
+    lines += _ties(graph, integer)
     if others:
         lines.append("not in a partition:")
         lines += [f"  {graph.describe(n)}{_why(n)}" for n in others]
@@ -56,6 +57,17 @@ def _partition(graph: Graph, node: Node) -> str:
     """`%y = matmul partition (dequantize, matmul, relu, quantize) : u8[4,16]`"""
     ops = ", ".join(n.op.name for n in node.attrs["body"].nodes)
     return f"{graph.label(node.output)} = {node.attrs['anchor']} partition ({ops}) : {node.output.type}"
+
+
+def _ties(graph: Graph, partitions: Sequence[Node]) -> list[str]:
+    """How outputs near a tie are found (docs/numbers.md), and of which they are not."""
+    found = {n: lower_partition(n).ties for n in partitions}
+    by = {kind: sum(ties.count(kind) for ties in found.values()) for kind in ("proved", "estimated")}
+    lines = [f"  {graph.label(n.output)}: {x}" for n, ties in found.items() for x in ties if x not in by]
+    if not any(by.values()) and not lines:
+        return []
+    return [f"ties: {counted(sum(by.values()), 'quantize')} settled by the f32 sums of the graph as written: "
+            f"{by['proved']} within proved bounds, {by['estimated']} within estimated ones", *lines]
 
 
 def _layouts(graph: Graph) -> list[str]:

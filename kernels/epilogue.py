@@ -40,12 +40,14 @@ class Epilogue:
     """Collects the operand slots while the rules turn nodes into expressions, for an output of shape `out`.
 
     `anchored`: the expressions follow an anchor's accumulator (else the loop over memory is all there is). With `drift`
-    `roundings` are those of the quantizes after it. `constants` has the arrays of constant inputs.
+    `roundings` are those of the quantizes after it; `unsettled` says of others why no outputs near a tie are found.
+    `constants` has the arrays of constant inputs.
     """
 
     out: tuple[int, ...]
     anchored: bool = False
     drift: Drift | None = None
+    unsettled: list[str] = field(default_factory=list)
     constants: Sequence[np.ndarray | None] = ()
     roundings: list[Rounding] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
@@ -293,7 +295,10 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     with np.errstate(over="ignore"):
         inverse = (1 / np.asarray(a["scales"], np.float32).astype(np.float64)).astype(np.float32)
     wide = a["dtype"].bits > 8
-    exact = wide or not e.anchored or _of_bytes(args[0]) or (e.drift is not None and e.drift.exact(node.inputs[0]))
+    literal = not e.anchored or _of_bytes(args[0]) or (e.drift is not None and e.drift.exact(node.inputs[0]))
+    exact = wide or literal
+    if not literal and (reason := _unsettled(e, node)) is not None:
+        e.unsettled.append(reason)
     if not exact and not np.isfinite(inverse).all():
         raise Unsupported("1/scale of a quantize is not a finite f32")
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)
@@ -309,15 +314,25 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
         return q
     scale = e.parameter(inverse, "f32", axis)
     q = math.quantize(args[0], scale, zps, dtype)
-    if e.drift is not None and (share := e.drift.share(node)) is not None:
+    if e.drift is not None and (band := e.drift.band(node)) is not None:
         quotient = e.drift.literal(args[0]) / e.parameter(a["scales"], "f32", axis)
         e.drift.settled[q] = math.quantize(quotient, 1.0, zps, dtype)
-        slope = e.parameter([e.drift.slope], "f32", None)
-        most = e.parameter(np.atleast_1d(0.5 - share), "f32", len(e.out) - 1)
+        slope = e.parameter([band.relative], "f32", None)
+        most = e.parameter(np.atleast_1d(0.5 - band.half), "f32", len(e.out) - 1)
         near = math.near_tie(args[0], scale, zps, dtype, slope) >= most
-        width = share + span(dtype, zero_points) * e.drift.slope if by_column and e.drift.finite(node) else None
+        width = band.half + span(dtype, zero_points) * band.relative if by_column and e.drift.finite(node) else None
         e.roundings.append(Rounding(q, args[0], dtype, 1 / inverse.astype(np.float64), zero_points, scale, near, width))
     return q
+
+
+def _unsettled(e: Epilogue, node: Node) -> str | None:
+    """Why a quantize after an anchor is not settled; None where it is."""
+    if node.attrs["dtype"].bits > 8:
+        return f"quantize to {node.attrs['dtype']} is not settled: of 16 bits sums decide too many outputs"
+    if e.drift is None:
+        return "quantize is not settled: scales or zero points of the operands are not constants"
+    operation = e.drift.unknown.get(node.inputs[0]) if node.inputs[0] is not None else None
+    return operation and f"quantize is not settled: {operation} has no bound of how far it carries differences"
 
 
 @_rule("dynamic_dequantize")

@@ -1,12 +1,13 @@
 """The literal f32 sums of an integer anchor: what settles roundings that lie near a tie.
 
 An integer partition computes y from an exact sum, with three roundings; the graph as written multiplies and adds in
-f32, with 2 K of them. They differ by 1e-6 to 1e-5 of a quantize's step, so that one of 10**5 to 10**6 outputs rounds
-to another integer, and a network carries such a step on to the end: with a few of them in MobileNetV2 the cosine of the
-last outputs is 0.98. So outputs whose y lies near a tie, about one of 10**4, are computed once more, with the f32
-operations as they are written. ONNX and oneDNN leave the order of sums open. The orders here are those of ONNX
-Runtime's CPU kernels on x86-64 without optimisations of the graph, found by experiment, for one thread. In the layers
-of six models that were compared all sums are these, bit for bit, but a few of the last columns % 4 of octets:
+f32, with at least two roundings for each product. In most layers of real models they differ by 1e-6 to 1e-5 of a
+quantize's step, so that one of 10**5 to 10**6 outputs rounds to another integer, and a network carries such a step on
+to the end: with a few of them in MobileNetV2 the cosine of the last outputs is 0.98. So outputs whose y lies near a tie
+are computed once more, with the f32 operations as they are written (docs/numbers.md). ONNX and oneDNN leave the order
+of sums open. The orders here are those of ONNX Runtime's CPU kernels on x86-64 without optimisations of the graph,
+found by experiment, for one thread. In the layers of six models that were compared all sums are these, bit for bit, but
+a few of the last columns % 4 of octets:
 
     chains    sum over blocks of `block` k in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
     quads     sum over groups of four k in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], products rounded
@@ -27,19 +28,6 @@ from graphq.kernels.expression import fused
 ORDERS = ("chains", "quads", "octets", "taps")
 Order = Text["chains", "quads", "octets", "taps"]
 
-TYPICAL = 32.0
-"""The rms of x / sx that the estimate of errors takes; images and activations after ReLU had 20 to 60.
-
-In layers of MobileNetV2, ResNet-50 and a text recogniser the rms difference was a tenth of `Literal.error` or less, but
-of first layers, whose bands `Literal.slope` decides.
-"""
-ROUNDING = 0.41 * 2.0**-24
-"""The rms of a relative rounding error: uniform, of a significand that is."""
-SIGMAS = 4
-"""Of errors that count. Of 10**7 outputs that leaves 0.003 that round otherwise; see TYPICAL, too."""
-MOST_NEAR = 2.0**-6
-"""Of a step: however large errors are estimated, no more than a 32nd of the outputs is near a tie."""
-
 
 class Literal(NamedTuple):
     """How the literal sums of an anchor run: their order, and what makes f32 factors of integers.
@@ -55,21 +43,6 @@ class Literal(NamedTuple):
     w_zp: np.ndarray
     start: np.ndarray
     taps: int = 1
-
-    def slope(self, k: int) -> float:
-        """The relative error of y: seven roundings after the sum, and those of a sum that grows steadily."""
-        chain = self.chain(k)
-        return float(SIGMAS * ROUNDING * (7 + chain / 3 + k / chain / 3) ** 0.5)
-
-    def chain(self, k: int) -> int:
-        """How many products are summed before their sum goes to a total; octets' lanes as if they were such sums."""
-        return max(1, min(k, {"quads": 4, "octets": 8}.get(self.order, self.block)))
-
-    def error(self, k: int, rms: np.ndarray) -> np.ndarray:
-        """The error of a random walk of k products, for weights of this rms (a column, real units)."""
-        chain = self.chain(k)
-        walk = (chain * k / 2 + (k / chain) ** 2 * chain / 2) ** 0.5
-        return np.asarray(SIGMAS * ROUNDING * walk * float(self.x_scale) * TYPICAL * rms)
 
     def factors(self, x: np.ndarray, w: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The f32 factors of integers x and w [p, k], w of these columns."""

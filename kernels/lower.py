@@ -44,7 +44,9 @@ class Accumulator(Protocol):
 class Lowered:
     """`store` per output element, the `sources` of its operands by slot, what accumulates (None: nothing does).
 
-    `literal` says what the literal sums of outputs near a tie are, where the store marks them.
+    `literal` says what the literal sums of outputs near a tie are, where the store marks them. `ties` says of each
+    quantize after an integer sum how these outputs are found: by "proved" bounds or "estimated" ones; or else why they
+    are not.
     """
 
     out: tuple[int, ...]
@@ -52,6 +54,7 @@ class Lowered:
     sources: tuple[Source, ...]
     anchor: Accumulator | None = None
     literal: Literal | None = None
+    ties: tuple[str, ...] = ()
 
     @property
     def integer(self) -> bool:

@@ -30,7 +30,7 @@ from graphq.kernels.lower import Arrays, Lowered, result_dims
 from graphq.kernels.lower_matmul import quantised_operands, refuse_overflow
 from graphq.kernels.phases import Phase, transposed_phases, whole
 from graphq.kernels.scales import Numbers, known, reach, scaled, scales_of, wrapped, zero_points_of
-from graphq.kernels.settled import LiteralSums, anchored, literal_sums, rms
+from graphq.kernels.settled import LiteralSums, anchored, literal_sums
 from graphq.kernels.windows import MOST_TAPS, Windows, windows
 from graphq.ops.conv import weight_axes
 from graphq.ops.conv_transpose import transposed_padding
@@ -187,6 +187,11 @@ class IntegerConvolution(Convolution):
         w = self.filter.matrix(w)
         return w if w.dtype == np.int8 and not self.b_zp.any() else w.astype(np.int32) - self.column_zps
 
+    def weights_in_order(self, w: np.ndarray, order: Order) -> np.ndarray:
+        """w - zw [taps and channels, output channels], along the first dimension in the order of sums (`literal`)."""
+        w = self.matrix(w)
+        return w.transpose((1, 2, 0, 3) if order == "taps" else (2, 1, 0, 3)).reshape(-1, self.filter.outputs)
+
     @property
     def column_zps(self) -> np.ndarray:
         """zw, in a shape that broadcasts to `matrix`."""
@@ -296,8 +301,9 @@ def _literal(c: IntegerConvolution, scales: tuple[Numbers, Numbers], data: np.nd
         order, block = "taps", 128
     else:
         order, block = matmul_order(c.filter.columns, pixels, taps * channels)
-    size = None if data is None else rms(c.filter.matrix(data), c.column_zps)
-    return literal_sums(*scales, c.a_zp, known(c.b_zp, c.b_zp.shape), taps * channels, order, block, size,
+    k, most = taps * channels, reach(c.b_dtype, known(c.b_zp, c.b_zp.shape))
+    weights = (k, most) if data is None else c.weights_in_order(data, order)
+    return literal_sums(*scales, c.a_zp, known(c.b_zp, c.b_zp.shape), order, block, c.a_dtype, weights,
                         packed_zps=False, taps=taps)
 
 

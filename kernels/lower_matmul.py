@@ -35,7 +35,7 @@ from graphq.kernels.scales import (
     scales_of,
     zero_points_of,
 )
-from graphq.kernels.settled import CHUNK, LiteralSums, anchored, literal_sums, rms
+from graphq.kernels.settled import CHUNK, LiteralSums, anchored, literal_sums
 
 MATMULS = ("matmul", "matmul_integer")
 
@@ -149,10 +149,12 @@ def _literal(body: Graph, node: Node, p: IntegerMatmul, scales: tuple[Numbers, N
     order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
     bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]
     start = None if bias is None or bias.node is not None else constants[body.inputs.index(bias)]
-    size = None
+    integers: np.ndarray | tuple[int, int] = p.k, reach(p.b_dtype, p.b_zp)
+    batch = 1
     if weights is not None and p.b_zp.data is not None:
-        size = rms((weights.swapaxes(-1, -2) if p.transpose_b else weights)[None], p.b_zp.data)
-    return literal_sums(*scales, p.a_zp, p.b_zp, p.k, order, block, size,
+        w = (weights.swapaxes(-1, -2) if p.transpose_b else weights).astype(np.int16) - p.b_zp.data.astype(np.int16)
+        integers, batch = np.moveaxis(w, -2, 0).reshape(p.k, -1), prod(w.shape[:-2])
+    return literal_sums(*scales, p.a_zp, p.b_zp, order, block, p.a_dtype, integers, batch=batch,
                         shift=-128 if p.b_dtype == "u8" else 0, start=start)
 
 

@@ -3,77 +3,57 @@ from __future__ import annotations
 
 from collections.abc import Container
 from functools import partial, reduce
-from math import prod
-from string import ascii_lowercase
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from graphq.ir import Graph, Node
-from graphq.kernels.drift import Drift, constants_of
+from graphq.kernels.drift import Difference, Drift, constants_of
 from graphq.kernels.epilogue import Epilogue, translate
 from graphq.kernels.expression import Expr, acc, const, op, select
-from graphq.kernels.literal import TYPICAL, Literal, Order
+from graphq.kernels.literal import Literal, Order
 from graphq.kernels.lower import Accumulator, Arrays, Lowered
 from graphq.kernels.quick import Quick
-from graphq.kernels.scales import Numbers, wrapped
+from graphq.kernels.scales import RANGES, Numbers, wrapped
 from graphq.kernels.stores import Store, Ties
+from graphq.kernels.sum_errors import UNIT, SumError, sum_error
 
 CHUNK = 2**22
 """Factors of literal sums that a formula takes at a time."""
-PART = 2**16
-"""Weights that `rms` takes at a time, so that their squares stay in the cache."""
+ROUNDINGS = 6
+"""After a sum: of it to f32, of the product of scales, of their product, of both sums with a bias; and one to spare."""
 
 
 class LiteralSums(NamedTuple):
     """The literal sums of an anchor of `k` products, with what kernels take from operands.
 
-    `drift` is how far a column's sum may lie from the exact one, `shift` the zero points of weights as they are packed.
+    `error` is how far a column's sum may lie from the exact one, `shift` the zero points of weights as they are packed.
     """
 
     literal: Literal
     k: int
-    drift: np.ndarray
+    error: SumError
     shift: np.ndarray
     starts_at_bias: bool
 
 
-def literal_sums(x_scale: Numbers, w_scale: Numbers, x_zp: Numbers, w_zp: Numbers, k: int, order: Order, block: int,
-                 size: np.ndarray | None, *, shift: int = 0, packed_zps: bool = True,
-                 start: np.ndarray | None = None, taps: int = 1) -> LiteralSums | None:
+def literal_sums(x_scale: Numbers, w_scale: Numbers, x_zp: Numbers, w_zp: Numbers, order: Order, block: int,
+                 x_dtype: str, weights: np.ndarray | tuple[int, int], *, batch: int = 1, shift: int = 0,
+                 packed_zps: bool = True, start: np.ndarray | None = None, taps: int = 1) -> LiteralSums | None:
     """The literal sums of dequantized operands; None where scales or zero points are known when it runs only.
 
-    `size` is the `rms` of the weights, when they are constant. Packed weights are raw ones plus `shift`, or (not
-    `packed_zps`) less their zero points. `start`: the bias when sums start from it.
+    `weights` are as in `sum_error`, those of `batch` matrices side by side, with their zero points. Packed weights are
+    raw ones plus `shift`, or (not `packed_zps`) less their zero points. `start`: the bias when sums start from it.
     """
     xs, ws, xz, wz = (n.data for n in (x_scale, w_scale, x_zp, w_zp))
     if xs is None or ws is None or xz is None or wz is None or ws.ndim > 1 or wz.ndim > 1:
         return None
     literal = Literal(order, block, np.float32(xs), int(xz), np.atleast_1d(ws), np.atleast_1d(wz).astype(np.int32),
                       np.zeros(1, np.float32) if start is None else start.ravel(), taps)
-    size = np.full(1, TYPICAL) if size is None or not size.size else size
-    return LiteralSums(literal, k, literal.error(k, size * literal.w_scale),
+    low, high = (x - int(xz) for x in RANGES[x_dtype])
+    k = weights[0] if isinstance(weights, tuple) else len(weights)
+    return LiteralSums(literal, k, sum_error(literal, low, high, weights, batch),
                        wrapped(wz + shift) if packed_zps else np.zeros(1, np.int32), start is not None)
-
-
-def rms(w: np.ndarray, zps: np.ndarray) -> np.ndarray:
-    """The root mean squares of columns of integers [groups, k..., columns], less zero points that broadcast to them.
-
-    None at all where there are no weights. Squares and their sums are exact.
-    """
-    if not w.size:
-        return np.zeros(0)
-    columns, k = w.shape[-1], prod(w.shape[1:-1])
-    axes = ascii_lowercase[:w.ndim]
-    squares = np.zeros((len(w), columns))
-    step = max(1, PART // (len(w) * k))
-    for first in range(0, columns, step):
-        some = slice(first, first + step)
-        part = w[..., some].astype(np.float64)
-        if zps.any():
-            part -= zps if zps.shape[-1:] in ((), (1,)) else zps[..., some]
-        squares[:, some] = np.einsum(f"{axes},{axes}->{axes[0]}{axes[-1]}", part, part)
-    return np.sqrt(squares.ravel() / k)
 
 
 def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[Node], anchor: Accumulator,
@@ -95,16 +75,16 @@ def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[
     last, e.constants = len(e.out) - 1, constants
     if sums is not None:
         columns, known = e.out[-1] if e.out else 1, constants_of(body.inputs, constants)
-        e.drift = Drift(sums.literal.slope(sums.k), columns, known, {total: acc("f32")})
-        bias = e.drift.size(node.inputs[2]) if len(node.inputs) > 2 else np.zeros(())
-        e.drift.of[node.output] = sums.drift + e.drift.slope * bias
+        e.drift = Drift(columns, known, {total: acc("f32")})
+        bias = node.inputs[2] if len(node.inputs) > 2 else None
+        e.drift.of[node.output] = Difference(*sums.error, 0.0).plus(3 * UNIT * e.drift.size(bias), ROUNDINGS * UNIT)
         scale = float(sums.literal.x_scale) * float(sums.literal.w_scale.max(initial=0))
-        most = e.drift.bound(node.inputs[2]) if len(node.inputs) > 2 else 0.0
+        most = e.drift.bound(bias)
         e.drift.bounds[node.output] = sums.k * 2.0**16 * scale + most
     expr = translate(e, body, (node, dense), producers, own=own)
     tests = [r.near for r in e.roundings if r.near is not None]
     if sums is None or e.drift is None or not tests:
-        return Lowered(e.out, Store(expr, dtype), tuple(e.sources), anchor)
+        return Lowered(e.out, Store(expr, dtype), tuple(e.sources), anchor, ties=tuple(e.unsettled))
     literal, near = sums.literal, reduce(partial(op, "or"), tests)
     factors = (e.parameter(literal.w_scale, "f32", last, "w_scale"), e.parameter(sums.shift, "s32", last, "w_zp"),
                e.parameter(literal.start, "f32", last, "start"))
@@ -116,4 +96,5 @@ def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[
     else:
         ties = Ties(near, settled, factors, select(near, const(0, "s32"), const(1, "s32")), const(1, "s32"), ())
     store = Store(expr, dtype, ties)
-    return Lowered(e.out, store, tuple(e.sources), anchor, literal)
+    found = ["proved" if band.proved else "estimated" for band in e.drift.bands]
+    return Lowered(e.out, store, tuple(e.sources), anchor, literal, (*found, *e.unsettled))

@@ -1,0 +1,75 @@
+"""Bounds of f32 sums: sums in every order keep to them, and they follow the weights."""
+import numpy as np
+import pytest
+
+from graphq.kernels.literal import ORDERS, Literal
+from graphq.kernels.sum_errors import sum_error
+
+COLUMNS = 24
+
+
+def made(order, k, rng, scale=0.0137, start=False):
+    scales = rng.uniform(1e-3, 2e-3, COLUMNS).astype(np.float32)
+    starts = rng.normal(size=COLUMNS).astype(np.float32) if start else np.zeros(1, np.float32)
+    taps = 3 if order == "taps" else 1
+    return Literal(order, 128, np.float32(scale), 0, scales, np.zeros(1, np.int32), starts, taps)
+
+
+def weights(kind, k, rng):
+    w = rng.integers(1, 128, (k, COLUMNS)).astype(np.int16)
+    sign = {"random": rng.choice([-1, 1], (k, 1)), "halves": np.where(np.arange(k) < k // 2, 1, -1)[:, None],
+            "alternating": np.where(np.arange(k) % 2, 1, -1)[:, None], "positive": 1}[kind]
+    return w * sign
+
+
+def distances(literal, x, w):
+    """How far the literal sums of x [rows, k] and w lie from the exact ones, in f64, [rows, columns]."""
+    rows, columns = len(x), w.shape[1]
+    i, j = (n.ravel() for n in np.indices((rows, columns)))
+    sums = literal.sums(x[i], w.T[j], j).reshape(rows, columns)
+    exact = x.astype(float) @ w * float(literal.x_scale) * literal.w_scale.astype(float) + literal.start.astype(float)
+    return np.abs(sums - exact)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("k", [1, 3, 9, 48, 300])
+@pytest.mark.parametrize("kind", ["random", "halves", "alternating", "positive"])
+def test_sums_keep_to_their_bounds(order, k, kind):
+    rng = np.random.default_rng(k)
+    k = 3 * k if order == "taps" else k
+    w = weights(kind, k, rng)
+    literal = made(order, k, rng, start=order != "taps")
+    extremes = np.where(w.T > 0, 255, 0)  # what each column's partial sums are largest for
+    x = np.concatenate([rng.integers(0, 256, (40, k)), rng.integers(200, 256, (40, k)), extremes,
+                        255 - extremes]).astype(np.uint8)
+    proved, estimated = sum_error(literal, 0, 255, w)
+    found = distances(literal, x, w)
+    assert proved.shape == estimated.shape == (COLUMNS,) and (estimated <= proved).all()
+    assert (found <= proved).all()
+    independent = found[:80]  # as `estimated` takes activations to be: the others are chosen by the weights
+    assert (independent > estimated).mean() < 0.01
+    known_less = sum_error(literal, 0, 255, (k, 127))
+    assert (found <= known_less.proved).all()
+
+
+def test_bounds_follow_the_range_of_activations_and_the_order_of_weights():
+    rng = np.random.default_rng(0)
+    literal = made("chains", 1024, rng)
+    halves, alternating = (sum_error(literal, 0, 255, weights(x, 1024, rng)) for x in ("halves", "alternating"))
+    assert (halves.estimated > 5 * alternating.estimated).all()
+    w = weights("random", 1024, rng)
+    narrow, wide = sum_error(literal, 0, 64, w), sum_error(literal, 0, 255, w)
+    assert (wide.proved > 3.9 * narrow.proved).all() and (wide.estimated > 3.5 * narrow.estimated).all()
+
+
+def test_columns_of_several_matrices_have_the_largest_bound():
+    rng = np.random.default_rng(0)
+    literal, w = made("chains", 40, rng), weights("random", 40, rng)
+    first, both = sum_error(literal, -3, 100, w), sum_error(literal, -3, 100, np.concatenate([w, w // 2], 1), batch=2)
+    assert np.array_equal(first.proved, both.proved) and np.array_equal(first.estimated, both.estimated)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_sums_of_nothing(order):
+    bounds = sum_error(made(order, 0, np.random.default_rng(0)), 0, 255, np.zeros((0, COLUMNS), np.int16))
+    assert (bounds.proved == 0).all()
