@@ -284,9 +284,9 @@ def _dequantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
 def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     """Saturate rint(y / s) + zp, as the reference has it.
 
-    Right after an anchor y * (1/s), 1/s rounded once from f64: outputs near a tie are settled by literal sums, and of
-    those without the sum's own roundings decide. Of 16 bits the sum's roundings decide of some in a hundred outputs,
-    whatever the kernel: they are not settled.
+    Right after an anchor y * (1/s), 1/s rounded once from f64: outputs near a tie are settled by literal sums
+    (docs/numbers.md). Of 16 bits the sum's roundings decide of some in a hundred outputs, whatever the kernel: they are
+    not settled.
     """
     a, axis = node.attrs, e.axis(node)
     if args[0].dtype == "s32":  # what `dequantized` left as it was
@@ -330,7 +330,7 @@ def _unsettled(e: Epilogue, node: Node) -> str | None:
     if node.attrs["dtype"].bits > 8:
         return f"quantize to {node.attrs['dtype']} is not settled: of 16 bits sums decide too many outputs"
     if e.drift is None:
-        return "quantize is not settled: scales or zero points of the operands are not constants"
+        return "quantize is not settled: the sum before it is not one of operands dequantized by constant scales"
     operation = e.drift.unknown.get(node.inputs[0]) if node.inputs[0] is not None else None
     return operation and f"quantize is not settled: {operation} has no bound of how far it carries differences"
 

@@ -5,6 +5,7 @@ Set before anything imports graphq.
 import os
 import shutil
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 
 import pytest
@@ -24,6 +25,15 @@ def pytest_unconfigure():
     else:
         os.environ["GRAPHQ_CACHE_DIR"] = _BEFORE
     shutil.rmtree(_FOLDER, ignore_errors=True)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """One line that says how many tests were skipped, and for which reasons; of files that are skipped whole, files."""
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ")
+                      for report in terminalreporter.stats.get("skipped", ()) if isinstance(report.longrepr, tuple))
+    if reasons:
+        text = "; ".join(f"{count} because {reason}" for reason, count in reasons.most_common())
+        terminalreporter.write_line(f"skipped: {sum(reasons.values())} ({text})")
 
 
 LEVELS = ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx")

@@ -1,12 +1,12 @@
 """Quantised layers equal ONNX Runtime without optimisations, which executes every quantize and dequantize by itself."""
 import ml_dtypes
 import numpy as np
-import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
 import graphq as gq
 
+ort = pytest.importorskip("onnxruntime")
 LAYERS = {  # operator, shapes of the input and of the weights, attributes
     "3x3": ("Conv", (1, 24, 40, 38), (32, 24, 3, 3), dict(pads=[1] * 4)),
     "1x1": ("Conv", (1, 150, 40, 40), (48, 150, 1, 1), {}),
