@@ -190,7 +190,8 @@ class IntegerConvolution(Convolution):
     def weights_in_order(self, w: np.ndarray, order: Order) -> np.ndarray:
         """w - zw [taps and channels, output channels], along the first dimension in the order of sums (`literal`)."""
         w = self.matrix(w)
-        return w.transpose((1, 2, 0, 3) if order == "taps" else (2, 1, 0, 3)).reshape(-1, self.filter.outputs)
+        k = self.windows.taps * self.filter.channels
+        return w.transpose((1, 2, 0, 3) if order == "taps" else (2, 1, 0, 3)).reshape(k, self.filter.outputs)
 
     @property
     def column_zps(self) -> np.ndarray:

@@ -153,7 +153,8 @@ def _literal(body: Graph, node: Node, p: IntegerMatmul, scales: tuple[Numbers, N
     batch = 1
     if weights is not None and p.b_zp.data is not None:
         w = (weights.swapaxes(-1, -2) if p.transpose_b else weights).astype(np.int16) - p.b_zp.data.astype(np.int16)
-        integers, batch = np.moveaxis(w, -2, 0).reshape(p.k, -1), prod(w.shape[:-2])
+        batch = prod(w.shape[:-2])
+        integers = np.moveaxis(w, -2, 0).reshape(p.k, batch * p.n)
     return literal_sums(*scales, p.a_zp, p.b_zp, order, block, p.a_dtype, integers, batch=batch,
                         shift=-128 if p.b_dtype == "u8" else 0, start=start)
 

@@ -20,7 +20,7 @@ SIGMAS = 3
 """How many standard deviations of the difference `estimated` is."""
 PIECE = 16
 """A partial sum is bounded at the end of every so many products of a chain, and in between as at the next end."""
-PART = 2**16
+PART = 2**17
 """Weights that are taken at a time, so that they stay in the cache."""
 
 
@@ -32,7 +32,7 @@ class SumError(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums of |w|, w and w**2 over pieces of chains, [chains, pieces, columns]; and by how much rounding moves factors.
+    """Sums of |w|, w and w**2 over pieces of chains, [columns, chains, pieces]; and by how much rounding moves factors.
 
     `moved` [columns] is the sum of f32(w * scale) - w * scale over all k.
     """
@@ -57,52 +57,53 @@ def sum_error(literal: Literal, low: int, high: int, weights: np.ndarray | tuple
         return SumError(*_bounds(literal, activations, k, _unknown(literal, *weights), scales, starts))
     scales, starts = (np.tile(np.broadcast_to(x, columns // batch), batch)
                       for x in (literal.w_scale, np.abs(literal.start)))
-    out, step = np.zeros((2, columns)), max(1, PART // max(1, k))
-    for first in range(0, columns, step):
-        some = slice(first, first + step)
-        known = _known(literal, np.ascontiguousarray(weights[:, some], np.int16), scales[some])
-        out[:, some] = _bounds(literal, activations, k, known, scales[some], starts[some])
-    return SumError(*out.reshape(2, batch, -1).max(axis=1))
+    step = max(1, PART // max(1, k))
+    parts = [_known(literal, np.ascontiguousarray(weights[:, c:c + step].T, np.float32), scales[c:c + step])
+             for c in range(0, max(1, columns), step)]
+    known = Sums(*(np.concatenate(x) for x in zip(*parts, strict=True)))
+    bounds = _bounds(literal, activations, k, known, scales, starts)
+    return SumError(*(x.reshape(batch, -1).max(axis=0) if batch > 1 else x for x in bounds))
 
 
 def _chains(literal: Literal, w: np.ndarray) -> np.ndarray:
-    """Weights [k, columns] as [chains, pieces, PIECE, columns], filled up with zeros.
+    """Weights [columns, k] as [columns, chains, pieces, PIECE], filled up with zeros.
 
     A chain are products that are summed one after another before their sum goes to the total.
     """
-    k, columns = w.shape
+    columns, k = w.shape
     taps = max(1, literal.taps) if literal.order == "taps" else 1
     size = k // taps
-    length = {"quads": 4, "octets": -(-size // 8)}.get(literal.order, min(literal.block, size))
-    piece = max(1, min(PIECE, length))
-    length = -(-length // piece) * piece
-    if literal.order == "octets":
-        lanes = _filled(w[None], 8 * length).reshape(length, 8, columns)
-        return lanes.swapaxes(0, 1).reshape(8, -1, piece, columns)
-    w = w.reshape(taps, size, columns)
-    return _filled(w, -(-size // max(1, length)) * length).reshape(-1, max(1, length // piece), piece, columns)
+    length = max(1, {"quads": 4, "octets": -(-size // 8)}.get(literal.order, min(literal.block, size)))
+    piece = min(PIECE, length)
+    pieces = -(-length // piece)
+    lanes = 8 if literal.order == "octets" else 1
+    chains = -(-size // (length * lanes))
+    w = _filled(w.reshape(columns, taps, size), chains * length * lanes)
+    w = w.reshape(columns, taps * chains, length, lanes).swapaxes(2, 3).reshape(columns, taps * chains * lanes, length)
+    return _filled(w, pieces * piece).reshape(columns, taps * chains * lanes, pieces, piece)
 
 
 def _filled(w: np.ndarray, size: int) -> np.ndarray:
-    """[taps, channels, columns] with zeros up to `size` channels."""
-    return w if w.shape[1] == size else np.pad(w, ((0, 0), (0, size - w.shape[1]), (0, 0)))
+    """An array with zeros after those of the last dimension, up to `size`."""
+    return w if w.shape[-1] == size else np.pad(w, ((0, 0), (0, 0), (0, size - w.shape[-1])))
 
 
 def _known(literal: Literal, w: np.ndarray, scales: np.ndarray) -> Sums:
+    """Of integers in f32, exactly: sums of pieces are below 2**24."""
     parts = _chains(literal, w)
-    size = np.abs(parts)
-    squares = np.einsum("cpkn,cpkn->cpn", parts, parts, dtype=np.int32)
-    moved = np.add.reduce(w * scales, axis=0, dtype=np.float64) - w.sum(axis=0, dtype=np.int64) * scales.astype(float)
-    absolute, signed = (x.sum(axis=2, dtype=np.int16).astype(np.float64) for x in (size, parts))
-    return Sums(absolute, signed, squares.astype(np.float64), moved)
+    ones = np.ones(parts.shape[-1], np.float32)
+    signed = parts @ ones
+    factors = (w * scales[:, None]).astype(np.float64) @ np.ones(w.shape[1])
+    moved = factors - signed.sum(axis=(1, 2), dtype=np.float64) * scales
+    return Sums(np.abs(parts) @ ones, signed, np.einsum("ncpk,ncpk->ncp", parts, parts), moved)
 
 
 def _unknown(literal: Literal, k: int, most: int) -> Sums:
     """Of weights from -most to most: for the estimate uniform, so that the square of their sum is that of squares."""
-    count = _chains(literal, np.ones((k, 1))).sum(axis=2)
+    count = _chains(literal, np.ones((1, k))).sum(axis=-1)
     squares = count * most**2 / 3
-    total = np.sqrt(squares.cumsum(axis=1))
-    return Sums(most * count, np.diff(total, axis=1, prepend=0), squares, np.zeros(1))
+    total = np.sqrt(squares.cumsum(axis=-1))
+    return Sums(most * count, np.diff(total, axis=-1, prepend=0), squares, np.zeros(1))
 
 
 def _bounds(literal: Literal, activations: tuple[int, int], k: int, w: Sums, scales: np.ndarray, starts: np.ndarray
@@ -111,11 +112,11 @@ def _bounds(literal: Literal, activations: tuple[int, int], k: int, w: Sums, sca
     low, high = activations
     near, far, variance = min(high, -low), max(high, -low), (high - low)**2 / 12
     unit = float(literal.x_scale) * scales.astype(np.float64)
-    count = _chains(literal, np.ones((k, 1))).sum(axis=2)
+    count = _chains(literal, np.ones((1, k))).sum(axis=-1)
     totals = {"taps": 2, "octets": 3}.get(literal.order, 1)  # of additions to the total, for each chain at most
     factors = 3 if literal.order in ("quads", "octets") else 2  # roundings of a product: of both factors, and its own
-    within = Sums(*(x.cumsum(axis=1) for x in w[:3]), w.moved)
-    after = Sums(*(x.sum(axis=1).cumsum(axis=0) for x in w[:3]), w.moved)
+    within = Sums(*(x.cumsum(axis=2, dtype=np.float64) for x in w[:3]), w.moved)
+    after = Sums(*(x[:, :, -1].cumsum(axis=1) for x in within[:3]), w.moved)
 
     def largest(s: Sums) -> np.ndarray:
         """The most that partial sums reach: activations at one end where weights are positive, else at the other."""
@@ -125,12 +126,13 @@ def _bounds(literal: Literal, activations: tuple[int, int], k: int, w: Sums, sca
         """Of partial sums, if the mean of the activations is at the far end."""
         return np.asarray(far**2 * s.signed**2 + variance * s.squares)
 
-    absolute, squares = w.absolute.sum(axis=(0, 1)), w.squares.sum(axis=(0, 1))
-    most = (count * largest(within)).sum(axis=(0, 1)) + totals * largest(after).sum(axis=0) + factors * far * absolute
-    walk = (count * mean_square(within)).sum(axis=(0, 1)) + totals * mean_square(after).sum(axis=0) \
+    absolute, squares = (x.sum(axis=(1, 2), dtype=np.float64) for x in (w.absolute, w.squares))
+    most = (count * largest(within)).sum(axis=(1, 2)) + totals * largest(after).sum(axis=1) + factors * far * absolute
+    walk = (count * mean_square(within)).sum(axis=(1, 2)) + totals * mean_square(after).sum(axis=1) \
         + factors * far**2 * squares
-    roundings = k + totals * len(w.absolute) + 8  # that later ones work on results of earlier ones makes it larger
-    proved = UNIT * (unit * most + totals * len(w.absolute) * starts) / (1 - roundings * UNIT)
-    walk = unit**2 * walk + totals * len(w.absolute) * starts**2
+    chains = after.absolute.shape[1]
+    roundings = k + totals * chains + 8  # that later ones work on results of earlier ones makes it larger
+    proved = UNIT * (unit * most + totals * chains * starts) / (1 - roundings * UNIT)
+    walk = unit**2 * walk + totals * chains * starts**2
     moved = far * float(literal.x_scale) * np.abs(w.moved)
     return proved, np.minimum(proved, SIGMAS * ROUNDING * np.sqrt(walk) + moved)
