@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
+from graphq.budget import budget, check_limit, reserve
 from graphq.copies import check_names, returning
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.interpret import check_array, check_inputs, named_inputs, pack_outputs, require_outputs
@@ -38,7 +39,8 @@ MAX_FETCHED = 8
 
 
 def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | None = None, threads: int | None = None,
-            strict: bool = False, passes: Sequence[Pass] | None = None, cache: bool = True) -> CompiledGraph:
+            strict: bool = False, passes: Sequence[Pass] | None = None, cache: bool = True,
+            memory: int | None = None) -> CompiledGraph:
     """Compile `graph`; the graph itself is not changed.
 
     `outputs`: names of the values to return, whatever the graph returns. A value that is returned is computed and
@@ -47,10 +49,13 @@ def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | No
     `isa`: the highest instruction set level to use ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx";
     default $GRAPHQ_ISA, else the best that this machine has). `threads`: at most so many (default: all cores the
     process may use). `strict`: refuse operations that would run as NumPy references. `passes`: instead of
-    `passes.PIPELINE`. `cache`: keep compiled kernels on disk. Results do not depend on `isa`, `threads` or `cache`.
+    `passes.PIPELINE`. `cache`: keep compiled kernels on disk. `memory`: the bytes that constants, packed weights,
+    tables and what lies between steps may take (default: half of the machine's memory). Results do not depend on `isa`,
+    `threads`, `cache` or `memory`.
 
     Raises GraphError when the graph has no outputs, or lacks one of `outputs`, KernelError for a level that this
-    machine lacks, CompileError for other options that are wrong and when `strict` refuses.
+    machine lacks, CompileError for other options that are wrong, when `strict` refuses and for a graph that would take
+    more than `memory`.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"compile takes a Graph, got {graph!r}")
@@ -60,12 +65,13 @@ def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | No
     chosen = PIPELINE if passes is None else passes
     check_passes(chosen)
     check_order(graph)
+    check_limit(memory)
     if outputs is not None:
         graph = returning(graph, check_names(outputs, "outputs"))
     require_outputs(graph)
     most = resolve_threads(threads)
     for level in isa_levels.choices(isa, cache):
-        model = CompiledGraph(graph, level, most, strict, tuple(chosen), cache)
+        model = CompiledGraph(graph, level, most, strict, tuple(chosen), cache, memory)
         if isa_levels.works(level, cache):  # asked now, as its kernels compile while the plan is made
             break
     return model
@@ -87,9 +93,10 @@ class CompiledGraph:
     """
 
     def __init__(self, graph: Graph, level: Level, threads: int, strict: bool, passes: tuple[Pass, ...],
-                 cache: bool) -> None:
+                 cache: bool, memory: int | None = None) -> None:
         self.source = graph.copy()
         self.level, self.threads, self.strict, self.passes, self.cache = level, threads, strict, passes, cache
+        self.memory = memory
         self.names = [str(v.name) for v in graph.inputs]
         self._constants: dict[str, np.ndarray] = {}
         self._by_shapes: dict[Shapes, _Compiled] = {}
@@ -119,7 +126,8 @@ class CompiledGraph:
     def _without_shapes(self) -> tuple[Graph, list[Refusal]]:
         """What the passes can do before the first call with open shapes; no run needs it."""
         graph = self.source.copy()
-        return graph, run_passes(graph, self.passes)
+        with budget(self.memory):
+            return graph, run_passes(graph, self.passes)
 
     @property
     def inputs(self) -> dict[str, TensorType]:
@@ -139,7 +147,8 @@ class CompiledGraph:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the graph and the options: kernels are compiled, or loaded from the cache, where it arrives."""
-        return CompiledGraph, (self.source, self.level, self.threads, self.strict, self.passes, self.cache)
+        return CompiledGraph, (self.source, self.level, self.threads, self.strict, self.passes, self.cache,
+                               self.memory)
 
     def __call__(self, /, *inputs: Any, out: np.ndarray | Mapping[str, np.ndarray] | None = None,
                  fetch: str | Sequence[str] | None = None, **named: Any) -> Any:
@@ -222,6 +231,11 @@ class CompiledGraph:
         Equal bit for bit to calling the model, on every CPU and thread count.
         """
         checked = check_inputs(self.source, named_inputs(self.source, inputs, named))
+        with budget(self.memory):
+            return self._formula(checked)
+
+    def _formula(self, checked: Mapping[str, np.ndarray]) -> Any:
+        """See `formula`."""
         fixed = self._fixed
         graph = self.source if fixed else self._specialised(checked, self._constant_inputs(checked))
         if not in_one_plan(graph):
@@ -281,7 +295,8 @@ class CompiledGraph:
         with self._building.setdefault(key, Lock()).hold:
             made = self._by_shapes.get(key)
             if made is None:
-                made = self._build(self._specialised(arrays, constants))
+                with budget(self.memory):
+                    made = self._build(self._specialised(arrays, constants))
                 self._keep(key, made, constants)
         return made
 
@@ -311,10 +326,18 @@ class CompiledGraph:
 
     def _part(self, graph: Graph) -> CompiledGraph:
         """A part of the graph, compiled with the same options."""
-        return CompiledGraph(graph, self.level, self.threads, self.strict, self.passes, self.cache)
+        return CompiledGraph(graph, self.level, self.threads, self.strict, self.passes, self.cache, self.memory)
 
     def _build(self, graph: Graph) -> _Compiled:
-        """What comes of `graph`, which the passes change."""
+        """What comes of `graph`, which the passes change; raises CompileError when it would take too much memory."""
+        try:
+            with budget(self.memory):
+                return self._built(graph)
+        except MemoryError as e:
+            raise CompileError(f"not enough memory: {e}") from None
+
+    def _built(self, graph: Graph) -> _Compiled:
+        """See `_build`."""
         if not in_one_plan(graph):
             if self.strict:
                 node = next(n for n in graph.nodes if n.op.name in CONTROL
@@ -330,7 +353,9 @@ class CompiledGraph:
 
             raise CompileError(f"strict: {len(slow)} operations would run as NumPy references: {'; '.join(slow[:5])}\n"
                                + explain(graph, plan, refusals, self.level, self.threads))
-        return _Compiled(graph, Runner(plan, self.cache), refusals)
+        runner = Runner(plan, self.cache)
+        reserve(runner.arena_bytes, "what lies between inputs and outputs")
+        return _Compiled(graph, runner, refusals)
 
     def _check_out(self, types: Sequence[TensorType], out: np.ndarray | Mapping[str, np.ndarray],
                    inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphq.budget import reserve
 from graphq.ir import Node
 from graphq.kernels.transpose import dense, plan_strided_copy, run_bytes
 from graphq.move_steps import is_tiny
@@ -61,6 +62,7 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
             sizes = [*kept[:k], side.size, *out[k + 1:]]
             place = Ref(target, inside + side.start * strides[k])
             if a["mode"] == "constant":
+                reserve(prod(sizes[k:]) * itemsize, f"{b.graph.describe(node)}: its padding")
                 tail = np.full(sizes[k:], np.asarray(a["value"]).astype(source.dtype.numpy))
                 _copy(b, sizes, Ref(b.constant(tail)), [0] * k + dense(tail.shape, itemsize), place, strides, itemsize)
             else:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from graphq.anchors import ANCHORS, lower_partition
+from graphq.errors import CompileError
 from graphq.ir import Graph, Node
 from graphq.kernels.isa import Level
 from graphq.native_steps import NATIVE
@@ -19,7 +20,10 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
     """The plan of `graph`, all of whose types are known."""
     b = PlanBuilder(graph, level, threads, cache)
     for node in graph.nodes:
-        _node(b, node)
+        try:
+            _node(b, node)
+        except CompileError as e:
+            raise CompileError(f"{graph.describe(node)}: {e}") from None
     _copies(b)
     return Plan(tuple(b.buffers), tuple(b.steps), tuple(v.type for v in graph.outputs), threads, level.name,
                 tuple(b.errors))
@@ -27,7 +31,8 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
 
 def _node(b: PlanBuilder, node: Node) -> None:
     if node.op.name == "constant":
-        b.of[node.output] = b.constant(node.attrs["value"], node.output.type)
+        data = node.attrs["value"]
+        b.of[node.output] = b.add(Buffer("constant", data.nbytes, node.output.type, data=data))
     elif node.op.name in VIEWS:
         source = b.of[next(node.operands)]
         b.of[node.output] = source

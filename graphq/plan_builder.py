@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from graphq.budget import expect, reserve
 from graphq.ir import Graph, TensorType, Value
 from graphq.kernels.isa import Level
 from graphq.kernels.registry import Step as KernelStep
@@ -34,11 +35,13 @@ class PlanBuilder:
         return len(self.buffers) - 1
 
     def constant(self, data: np.ndarray, type: TensorType | None = None) -> int:
-        """A buffer with the data of an array, made contiguous."""
+        """A buffer with the data of an array that steps need beside the graph's constants, made contiguous."""
+        reserve(data.nbytes, "packed weights and tables")
         return self.add(Buffer("constant", data.nbytes, type, data=np.ascontiguousarray(data)))
 
     def temporary(self, nbytes: int) -> int:
         """A buffer in the arena."""
+        expect(nbytes, "a buffer between steps")
         return self.add(Buffer("arena", nbytes))
 
     def report(self, make: MakeError) -> int:
@@ -77,6 +80,7 @@ class PlanBuilder:
     def result(self, value: Value) -> int:
         """The buffer that a node writes `value` to: where it can be, the array of an output that is it or views it."""
         if value not in self.of:
+            expect(value.type.nbytes, "the result")
             outputs = self.graph.outputs
             k = next((k for k, v in enumerate(outputs) if v is value), None)
             if k is None:

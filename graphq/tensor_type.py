@@ -17,6 +17,10 @@ MAX_ELEMENTS = 2**48
 """Larger tensors are refused: they are mistakes, and sizes in bytes stay far from the limits of 64 bits."""
 
 
+MAX_RANK = 64
+"""NumPy's limit."""
+
+
 @dataclass(frozen=True)
 class TensorType:
     """A dtype and a shape. A dimension of None is unknown, a shape of None has unknown rank."""
@@ -67,7 +71,9 @@ def check_dims(shape: Sequence[Dim] | int | None, where: str) -> tuple[Dim, ...]
 
 
 def check_size(dims: Sequence[Dim], where: str) -> None:
-    """Raise GraphError on more than MAX_ELEMENTS elements; dimensions of 0 count as 1, for strides' sake."""
+    """Raise GraphError on more axes than NumPy has, or MAX_ELEMENTS elements; dimensions of 0 count as 1 (strides)."""
+    if len(dims) > MAX_RANK:
+        raise GraphError(f"{where}: a shape of {len(dims)} dimensions, NumPy has at most {MAX_RANK}")
     if math.prod([int(d) for d in dims if d]) > MAX_ELEMENTS:
         raise GraphError(f"{where}: shape {list(dims)} has more than 2**48 elements")
 

@@ -28,7 +28,7 @@ from graphq.kernels.float_sums import float_sums
 from graphq.kernels.literal import Literal, Order, matmul_order
 from graphq.kernels.lower import Arrays, Lowered, result_dims
 from graphq.kernels.lower_matmul import quantised_operands, refuse_overflow
-from graphq.kernels.phases import Phase, transposed_phases, whole
+from graphq.kernels.phases import MOST_PHASES, Phase, count_phases, transposed_phases, whole
 from graphq.kernels.scales import Numbers, known, reach, scaled, scales_of, wrapped, zero_points_of
 from graphq.kernels.settled import LiteralSums, anchored, literal_sums
 from graphq.kernels.windows import MOST_TAPS, Windows, windows
@@ -313,6 +313,8 @@ def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
     filter = _filter(node, b.type.dims)
     pads, strides, dilations = _pads(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
     pixel = a.type.dims[-1] * STORAGE[a.dtype.name].itemsize
+    if filter.transposed and (phases := count_phases(strides, node.output.type.dims[1:-1])) > MOST_PHASES:
+        raise Unsupported(f"strides of {list(strides)} make {phases} kinds of pixels, kernels take {MOST_PHASES}")
     view = windows(a.type.dims[1:-1], filter.taps, strides, dilations, pads, node.output.type.dims[1:-1], pixel,
                    transposed=filter.transposed)
     return dict(a=body.inputs.index(a), b=body.inputs.index(b), a_dtype=a.dtype.name, b_dtype=b.dtype.name,

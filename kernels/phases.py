@@ -6,11 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
 from graphq.kernels.windows import Windows
+
+MOST_PHASES = 4096
+"""Each phase has steps of its own: strides of 64 along two axes make so many."""
 
 
 class Phase(NamedTuple):
@@ -36,6 +40,11 @@ def whole(view: Windows) -> Phase:
     """All outputs and taps."""
     rank = len(view.outputs)
     return Phase(view, np.arange(view.taps), (0,) * rank, (1,) * rank)
+
+
+def count_phases(strides: Sequence[int], outputs: Sequence[int]) -> int:
+    """How many phases `transposed_phases` has."""
+    return prod(min(s, n) for s, n in zip(strides, outputs, strict=True))
 
 
 def transposed_phases(view: Windows, strides: Sequence[int], dilations: Sequence[int],

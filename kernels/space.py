@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphq.budget import reserve
+
 
 class Walk(NamedTuple):
     """How one operand is walked: its byte offset per batch element (None: 0 for all) and per row."""
@@ -69,6 +71,7 @@ def _table(dims: list[tuple[int, int]]) -> np.ndarray | None:
     """Byte offsets of all batch elements in order; None when all are 0."""
     if not any(step for _, step in dims):
         return None
+    reserve(8 * prod(size for size, _ in dims), f"the offsets of {[size for size, _ in dims]} matrices")
     offsets = np.zeros(1, np.int64)
     for size, step in dims:
         offsets = (offsets[:, None] + np.arange(size, dtype=np.int64) * step).ravel()

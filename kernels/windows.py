@@ -14,6 +14,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from graphq.budget import reserve
 from graphq.errors import KernelError
 from graphq.kernels.intrinsics import load_s64, store_s64, word
 from graphq.kernels.jit import njit
@@ -25,6 +26,8 @@ MOST_TAPS = 1024
 """Windows of more taps have no depthwise kernel and no literal sums."""
 
 _LINE = 64
+_COPIES = 4
+"""Arrays of a table's size that are alive while it is made: places, offsets, the table, and the block it goes to."""
 
 
 SharedColumns = list[tuple[int, list[tuple[int, int]]]]
@@ -105,6 +108,8 @@ class Windows:
         A line are `line` output pixels; its last run may have fewer. An entry is the byte offset of a run's first pixel
         when all its pixels lie `step` bytes apart, else INVALID.
         """
+        reserve(8 * _COPIES * self.taps * -(-self.pixels // max(1, min(length, line))),
+                f"a table of the runs of {list(self.outputs)} windows of {list(self.kernel)} elements")
         starts = np.arange(0, self.pixels, line or 1)[:, None]
         first = starts + np.arange(0, line, length)
         last = np.minimum(first + length, np.minimum(starts + line, self.pixels)).ravel() - 1
@@ -170,11 +175,18 @@ def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
     lists = (sizes, kernel, strides, dilations, pads, outputs)
     if not sizes or len({len(x) for x in lists}) != 1:
         raise KernelError(f"windows need one entry a spatial axis in each list, got {[list(x) for x in lists]}")
+    _reserve_tables(outputs, kernel)
     steps = [pixel_bytes * prod(sizes[k + 1:]) for k in range(len(sizes))]
     axes = [_axis(n, taps, stride, dilation, begin, out, step, transposed)
             for n, taps, stride, dilation, (begin, _), out, step
             in zip(sizes, kernel, strides, dilations, pads, outputs, steps, strict=True)]
     return Windows(tuple(outputs), tuple(kernel), merged(axes[:-1]), axes[-1], pixel_bytes, pixel_bytes * prod(sizes))
+
+
+def _reserve_tables(outputs: Sequence[int], kernel: Sequence[int]) -> None:
+    """Count the tables of `windows`; raises CompileError, before they are made, when they are too large."""
+    entries = sum(prod(outputs[k]) * prod(kernel[k]) for k in (slice(-1), slice(-1, None)))
+    reserve(_COPIES * 8 * entries, f"the tables of {list(outputs)} windows of {list(kernel)} elements")
 
 
 def merged(axes: Sequence[np.ndarray]) -> np.ndarray:

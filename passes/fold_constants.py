@@ -3,12 +3,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from graphq.constants import evaluated
+from graphq.constants import evaluated, runs_long
+from graphq.errors import CompileError
 from graphq.ir import Graph, Node
 from graphq.passes.fuse_anchor import DEQUANTIZES, feeds_anchor, taken
 
 MAX_ELEMENTS = 1 << 26
-"""Results larger than this stay operations. So do loops, which may run for long."""
+"""Results larger than this stay operations."""
 
 
 def fold_constants(graph: Graph) -> int:
@@ -42,7 +43,10 @@ def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:
     for node in list(graph.nodes):
         if not (wanted(node) and _foldable(node)):
             continue
-        results = evaluated(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
+        try:
+            results = evaluated(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
+        except CompileError as e:
+            raise CompileError(f"{graph.describe(node)}: {e}") from None
         if results is not None:
             with graph.before(node):
                 for old, array in zip(node.outputs, results, strict=True):
@@ -55,5 +59,5 @@ def _fold(graph: Graph, wanted: Callable[[Node], bool]) -> int:
 
 def _foldable(node: Node) -> bool:
     constant = any(True for _ in node.operands) and all(v.data is not None for v in node.operands)
-    return constant and node.op.name != "loop" and all(
+    return constant and not runs_long(node.op, node.attrs) and all(
         v.type.known and v.type.size <= MAX_ELEMENTS for v in node.outputs)

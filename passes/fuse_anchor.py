@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from graphq.errors import CompileError
 from graphq.ir import Graph, Node
 from graphq.kernels.epilogue import RULES, Unsupported, refuses
 from graphq.kernels.lower import Lower, lowered
@@ -49,6 +50,8 @@ class FuseLowered(Fusion):
             lowered(self.lower, body, [v.data for v in operands])
         except Unsupported as e:
             return str(e)
+        except CompileError as e:
+            raise CompileError(f"{g.describe(match.root)}: {e}") from None
         return None
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 
+from graphq.budget import recount, reserve
 from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph
 from graphq.passes.canonicalise import canonicalise
@@ -74,6 +76,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]
         raise GraphError(f"run_passes takes a Graph, got {graph!r}")
     check_passes(passes)
     graph.labels.keep()
+    reserve(_constant_bytes(graph), "the graph's constants")
     for step in passes:
         if isinstance(step, Rewrite):
             count, missed = step.apply(graph)
@@ -84,9 +87,15 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]
             raise GraphError(f"pass {pass_name(step)} must return the number of its changes, got {count!r}")
         if count and "passes" in debug:
             print(f"# {pass_name(step)}: {count}\n{to_text(graph, elide=SHORT)}\n", file=sys.stderr)
+        recount(partial(_constant_bytes, graph))
         if check:
             _verify_after(step, graph)
     return refusals
+
+
+def _constant_bytes(graph: Graph) -> int:
+    """What the graph's constants take."""
+    return sum(node.attrs["value"].nbytes for node in graph.nodes_of(("constant",)))
 
 
 def check_passes(passes: Sequence[Pass]) -> None:

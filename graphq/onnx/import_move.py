@@ -5,7 +5,7 @@ import numpy as np
 
 from graphq.errors import GraphError
 from graphq.ir import Value
-from graphq.onnx.import_shape import dims_of, known, limited
+from graphq.onnx.import_shape import dims_of, known
 from graphq.onnx.importer import Call, Outputs, imports
 from graphq.ops.infer import normal_axis
 
@@ -43,7 +43,9 @@ def slice_(c: Call) -> Outputs:
 @imports("Split")
 def split(c: Call) -> Outputs:
     """A slice for each output: sizes given, or equal ones and a smaller last."""
-    dims, outputs = dims_of(c.input(0)), c.attr("num_outputs", len(c.node.output))
+    dims, outputs = dims_of(c.input(0)), len(c.node.output)
+    if c.attr("num_outputs", outputs) != outputs:
+        c.refuse(f"num_outputs must be the number of outputs, {outputs}, got {c.attr('num_outputs')}")
     axis = normal_axis(c.attr("axis", 0), dims)
     sizes = c.ints("split", 1)
     if sizes is None:
@@ -65,7 +67,8 @@ def expand(c: Call) -> Outputs:
 
 def expanded(c: Call, x: Value, shape: tuple[int, ...]) -> Value:
     """`x` under the broadcast of its shape with `shape`; `x` itself where that is its own."""
-    limited(shape)
+    if min(shape, default=0) < 0:
+        c.refuse(f"a shape must have no negative dimensions, got {list(shape)}")
     dims = dims_of(x)
     return x if np.broadcast_shapes(dims, shape) == dims else c.graph.expand(x, shape=shape)
 
@@ -84,7 +87,6 @@ def pad(c: Call) -> Outputs:
     for k, axis in enumerate(places):
         begin[axis], end[axis] = pads[k], pads[k + len(places)]
     value = float(known(c, 2).reshape(())) if c.has(2) else float(c.attr("value", 0.0))
-    limited(tuple(d + max(b, 0) + max(e, 0) for d, b, e in zip(dims_of(c.input(0)), begin, end, strict=True)))
     return c.graph.pad(c.input(0), pads_begin=begin, pads_end=end, mode=c.attr("mode", "constant"), value=value)
 
 
@@ -94,7 +96,7 @@ def tile(c: Call) -> Outputs:
     dims, repeats = dims_of(c.input(0)), [int(r) for r in known(c, 1)]
     if c.version < 6 or len(repeats) != len(dims) or min(repeats, default=0) < 0:
         raise GraphError(f"repeats {repeats} do not fit {c.input(0).type}")
-    out = limited(tuple(d * r for d, r in zip(dims, repeats, strict=True)))
+    out = [d * r for d, r in zip(dims, repeats, strict=True)]
     apart = c.graph.static_reshape(c.input(0), shape=[n for d in dims for n in (1, d)])
     wide = c.graph.expand(apart, shape=[n for d, r in zip(dims, repeats, strict=True) for n in (r, d)])
     return c.graph.static_reshape(wide, shape=out)

@@ -5,14 +5,12 @@ import math
 
 import numpy as np
 
+from graphq.budget import expect, reserve
 from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.importer import Call, Outputs, Refused, imports
 from graphq.onnx.tensors import dense
 from graphq.ops.infer import normal_axis
-
-MAX_ELEMENTS = 1 << 28
-"""Constants that an operator would fill beyond this are refused."""
 
 
 def dims_of(value: Value) -> tuple[int, ...]:
@@ -50,7 +48,7 @@ def constant_of_shape(c: Call) -> Outputs:
     """One value under the given dimensions."""
     dims = known(c, 0)
     value = c.attr("value", np.zeros(1, np.float32)).reshape(())
-    return c.graph.add_constant(np.full(limited(tuple(int(d) for d in dims)), value))
+    return c.graph.add_constant(np.broadcast_to(value, limited(tuple(int(d) for d in dims), value.dtype)))
 
 
 @imports("Range")
@@ -62,7 +60,8 @@ def range_(c: Call) -> Outputs:
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
     if start.dtype.itemsize < 4:
         return None
-    limited((count,))
+    limited((count,), start.dtype)
+    expect(3 * count * max(8, start.itemsize), f"a range of {count} numbers")  # the whole numbers, and two products
     return c.graph.add_constant((start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype))
 
 
@@ -93,7 +92,8 @@ def unsqueeze(c: Call) -> Outputs:
     """Dimensions of 1 at `axes` of the result."""
     axes, dims = c.ints("axes", 1) or (), list(dims_of(c.input(0)))
     rank = len(dims) + len(axes)
-    places = {normal_axis(a, (1,) * rank, "axes") for a in axes}
+    ones = (1,) * rank
+    places = {normal_axis(a, ones, "axes") for a in axes}
     if len(places) < len(axes):
         c.refuse(f"axes must be different ones, got {list(axes)}")
     return c.graph.static_reshape(c.input(0), shape=[1 if k in places else dims.pop(0) for k in range(rank)])
@@ -118,8 +118,12 @@ def known(c: Call, k: int) -> np.ndarray:
     return data
 
 
-def limited(dims: tuple[int, ...]) -> tuple[int, ...]:
-    """The dimensions; raises Refused for negative ones and for too many elements."""
-    if any(d < 0 for d in dims) or math.prod(dims) > MAX_ELEMENTS:
+def limited(dims: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
+    """The dimensions of a constant that is about to be made.
+
+    Raises Refused for negative ones, CompileError for those that take too much memory (see `graphq.budget`).
+    """
+    if any(d < 0 for d in dims):
         raise Refused(f"a constant of shape {list(dims)} is refused")
+    reserve(math.prod(dims) * dtype.itemsize, f"a constant {dtype}{list(dims)}")
     return dims

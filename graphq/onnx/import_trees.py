@@ -10,6 +10,7 @@ from graphq.dtypes import DType, f32, f64
 from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.import_eltwise import one
+from graphq.onnx.import_shape import limited
 from graphq.onnx.importer import Call, Outputs, imports
 
 MODES = {"BRANCH_LEQ": 0, "BRANCH_LT": 1, "BRANCH_GTE": 2, "BRANCH_GT": 3, "BRANCH_EQ": 4, "BRANCH_NEQ": 5, "LEAF": 0}
@@ -69,7 +70,7 @@ def tree_ensemble(c: Call) -> Outputs:
     own = np.arange(inner, inner + leaves)
     true, false = (np.where(np.asarray(a[f"nodes_{w}leafs"], bool), inner, 0) + np.asarray(a[f"nodes_{w}nodeids"])
                    for w in ("true", "false"))
-    weights = np.zeros((inner + leaves, a["n_targets"]), a["leaf_weights"].dtype)
+    weights = np.zeros(limited((inner + leaves, a["n_targets"]), a["leaf_weights"].dtype), a["leaf_weights"].dtype)
     weights[own, a["leaf_targetids"]] = a["leaf_weights"]
     same = true == false  # both ways are one leaf, as a tree of one leaf is written
     true, false = np.concatenate([true, own]), np.concatenate([false, own])
@@ -126,7 +127,7 @@ def _old(c: Call, what: str, targets: int) -> Forest:
                            zip(own, leaf, keys, ids, strict=True)], np.int64)
 
     given = _numbers(c, f"{what}_weights", f32)
-    weights = np.zeros((len(keys), targets), np.float32)
+    weights = np.zeros(limited((len(keys), targets), np.dtype(np.float32)), np.float32)
     at = [place[key] for key in zip(c.attr(f"{what}_treeids"), c.attr(f"{what}_nodeids"), strict=True)]
     np.add.at(weights, (at, c.attr(f"{what}_ids")), given.astype(np.float32))
     first = {tree: k for k, (tree, _) in reversed(list(enumerate(keys)))}

@@ -16,7 +16,7 @@ import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, helper
 
 from graphq.constants import computed
-from graphq.errors import GraphError
+from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, Value
 from graphq.onnx.bodies import body_of
 from graphq.onnx.fallback import parsed, since_version, single, used_names
@@ -164,8 +164,10 @@ def import_node(graph: Graph, node: NodeProto, scope: Scope) -> None:
         outs, why = _translated(graph, node, scope)
         if outs is None:
             outs = _fallback(graph, node, scope, why)
-    except GraphError as e:
+    except (GraphError, CompileError) as e:
         raise type(e)(f"{label(node)}: {e}") from None
+    except MemoryError as e:
+        raise CompileError(f"{label(node)}: not enough memory: {e}") from None
     for name, value in outs.items():
         scope.values[name] = value
         if value.node is not None and value.name is None and not graph.has_name(name):

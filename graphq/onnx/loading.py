@@ -6,7 +6,8 @@ from pathlib import Path
 
 from onnx import ModelProto, ValueInfoProto
 
-from graphq.errors import GraphError
+from graphq.budget import budget
+from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, TensorType
 from graphq.onnx.importer import DOMAINS, Scope, import_graph
 from graphq.onnx.reading import Source, read_model
@@ -19,7 +20,7 @@ for _family in ("attention", "contributed", "control", "conv", "einsum", "eltwis
     import_module(f"graphq.onnx.import_{_family}")  # each fills IMPORTERS
 
 
-def load_onnx(source: Source) -> Graph:
+def load_onnx(source: Source, *, memory: int | None = None) -> Graph:
     """The graph of an ONNX model: a path, the bytes of a file, or a ModelProto.
 
     Inputs and outputs keep their names and order; an input with an initializer is that constant. Symbolic dimensions
@@ -28,12 +29,19 @@ def load_onnx(source: Source) -> Graph:
     `onnx_node`, which runs as ONNX's reference does; `explain()` lists them.
 
     Raises ParseError for what is not a model or lacks its data, GraphError, naming the node, for a model that breaks a
-    rule of ONNX or has types that graphq does not have (strings, sequences, maps, optionals).
+    rule of ONNX or has types that graphq does not have (strings, sequences, maps, optionals), CompileError where the
+    constants would take more than `memory` bytes (None: half of the machine's memory).
     """
-    model, folder, where = read_model(source)
+    with budget(memory):
+        model, folder, where = read_model(source)
+        return _loaded(model, folder, where)
+
+
+def _loaded(model: ModelProto, folder: str | None, where: str) -> Graph:
+    """The graph; errors begin with `where`."""
     try:
         return _graph(model, folder, where)
-    except GraphError as e:
+    except (GraphError, CompileError) as e:
         raise type(e)(f"{where}: {e}") from None
     except RecursionError:
         raise GraphError(f"{where}: nested too deeply") from None

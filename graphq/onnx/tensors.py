@@ -8,6 +8,7 @@ import stat
 import numpy as np
 from onnx import SparseTensorProto, TensorProto, numpy_helper
 
+from graphq.budget import reserve
 from graphq.errors import GraphError, ParseError
 from graphq.onnx.types import dtype_of
 from graphq.tensor_type import check_size
@@ -33,12 +34,14 @@ def array_of(tensor: TensorProto, folder: str | None, where: str) -> np.ndarray:
         if len(raw) != _bytes(math.prod(tensor.dims), dtype.bits, dtype.itemsize):
             raise GraphError(f"{where}: {len(raw)} bytes do not fit {dtype}{list(tensor.dims)}")
         if dtype.bits not in PACKED:
+            reserve(len(raw), f"{where} {dtype}{list(tensor.dims)}")
             little = np.frombuffer(raw, dtype.numpy.newbyteorder("<")).reshape(tensor.dims)
             return np.asarray(little, dtype.numpy)
     try:
         array = numpy_helper.to_array(tensor)
     except Exception as e:  # ValueError, TypeError and others for data that does not fit
         raise GraphError(f"{where}: {str(e)[:200]}") from None
+    reserve(math.prod(tensor.dims) * dtype.itemsize, f"{where} {dtype}{list(tensor.dims)}")
     return np.asarray(array, dtype.numpy)
 
 
@@ -46,8 +49,10 @@ def dense(sparse: SparseTensorProto, where: str) -> np.ndarray:
     """A sparse tensor as a dense array."""
     values, indices = array_of(sparse.values, None, where), array_of(sparse.indices, None, where)
     dims = tuple(sparse.dims)
-    if any(d < 0 for d in dims) or math.prod(dims) > 1 << 28:
-        raise GraphError(f"{where}: a sparse tensor of shape {list(dims)} is too large")
+    if any(d < 0 for d in dims):
+        raise GraphError(f"{where}: negative dimension in {list(dims)}")
+    check_size(dims, where)
+    reserve(math.prod(dims) * values.itemsize, f"{where} {values.dtype}{list(dims)}")
     out = np.zeros(math.prod(dims), values.dtype)
     places = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dims, mode="raise")
     out[places] = values

@@ -22,6 +22,7 @@ from graphq.ops.window import (
     from_channels_first,
     in_format,
     output_sizes,
+    padded,
     padding,
     span,
     to_channels_first,
@@ -121,7 +122,7 @@ def correlate(x: Array, w: Array, strides: tuple[int, ...], dilations: tuple[int
     They are matrix products over columns of windows.
     """
     count, taps = len(strides), w.shape[2:]
-    x = np.pad(x, [(0, 0), (0, 0), *pads])
+    x = padded(x, pads)
     spans = [(k - 1) * d + 1 for k, d in zip(taps, dilations, strict=True)]
     windows = np.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(2, count + 2)))
     windows = windows[(slice(None), slice(None), *[slice(None, None, s) for s in (*strides, *dilations)])]

@@ -1,10 +1,12 @@
 """conv_transpose."""
 from __future__ import annotations
 
+from math import prod
 from typing import Literal
 
 import numpy as np
 
+from graphq.budget import expect
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.op import register_op
@@ -100,6 +102,7 @@ def conv_transpose(src: Array, weights: Array, bias: Array | None = None, *, str
             in zip(spans, strides, pads_begin, pads_end, strict=True)]
     more = more_at_end(None if output_padding is None else tuple(output_padding), count)
     full = [(size - 1) * s + k + m for size, s, k, m in zip(sizes, strides, spans, more, strict=True)]
+    expect(8 * n * o * groups * prod(full), f"the full result of {list(src.shape)} at strides {list(strides)}")
     y = np.zeros((n, o * groups, *full))
     x = x.reshape(n, groups, c // groups, int(np.prod(sizes)))
     by_group = w.reshape(o, groups, c // groups, *taps).swapaxes(0, 1)

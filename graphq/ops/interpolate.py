@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from graphq.budget import expect
 from graphq.dtypes import s32
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
@@ -112,6 +113,7 @@ def elements(old: int, new: int, mode: str, transformation: str) -> tuple[Array,
 
     Where the two are one, at the end, each has half.
     """
+    expect(64 * new, f"the places of {new} elements among {old}")
     if mode == "nearest":
         o = np.arange(new, dtype=np.int64)
         up, down = (2 * o + 1) * old - new, 2 * new  # where they lie, as exact fractions

@@ -21,6 +21,7 @@ from graphq.ops.window import (
     in_format,
     output_size,
     output_sizes,
+    padded,
     padding,
     span,
     to_channels_first,
@@ -55,8 +56,8 @@ def max_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
     for k, taps in enumerate(kernel):
         axis = _Axis(x.shape[k + 2], taps, 1 if dilations is None else dilations[k], strides[k],
                      (pads_begin[k], pads_end[k]), auto_pad, rounding_type == "ceil")
-        padded = axis.padded(x, k + 2, -np.inf)
-        x = functools.reduce(np.maximum, (axis.tap(padded, k + 2, tap) for tap in range(taps)))
+        whole = axis.padded(x, k + 2, -np.inf)
+        x = functools.reduce(np.maximum, (axis.tap(whole, k + 2, tap) for tap in range(taps)))
     return rounded(from_channels_first(x, data_format), src.dtype)
 
 
@@ -116,7 +117,7 @@ class _Axis:
         """The source with `fill` in the padding, and in what rounding up adds."""
         begin, end = self.pads
         end = max(self.last - begin - self.size, end)
-        return np.pad(x, [(begin, end) if k == axis else (0, 0) for k in range(x.ndim)], constant_values=fill)
+        return padded(x, [(begin, end) if k == axis else (0, 0) for k in range(2, x.ndim)], fill)
 
     def tap(self, x: Array, axis: int, tap: int) -> Array:
         """The elements that all windows have at `tap`, of a padded source."""

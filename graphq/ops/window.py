@@ -2,10 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Literal, TypeAlias
 
 import numpy as np
 
+from graphq.budget import expect
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ops.compute import Array
@@ -66,11 +68,22 @@ def output_sizes(sizes: Sequence[Dim], spans: Sequence[Dim], strides: Sequence[i
                  in zip(sizes, spans, strides, zip(pads_begin, pads_end, strict=True), strict=True))
 
 
+def padded(x: Array, pads: Sequence[tuple[int, int]], fill: float = 0.0) -> Array:
+    """`x` [n, c, spatial...] with so many elements of `fill` around its spatial axes.
+
+    Raises CompileError, before it is made, when that would take too much memory.
+    """
+    sizes = [n + begin + end for n, (begin, end) in zip(x.shape[2:], pads, strict=True)]
+    expect(prod([*x.shape[:2], *sizes]) * x.itemsize, f"a source of {list(x.shape)} padded by {list(pads)}")
+    return np.pad(x, [(0, 0), (0, 0), *pads], constant_values=fill)
+
+
 def window_counts(size: int, taps: int, stride: int, pads: tuple[int, int], outputs: int, *, inside: bool) -> Array:
     """How many taps of each window of a pool lie in the source (`inside`), or in the padded source, f32 [outputs]."""
     begin, end = (0, 0) if inside else pads
-    places = np.arange(outputs)[:, None] * stride + np.arange(taps) - pads[0]
-    return ((places >= -begin) & (places < size + end)).sum(axis=1).astype(np.float32)
+    expect(32 * outputs, f"counting the taps of {outputs} windows")
+    first = np.arange(outputs) * stride - pads[0]
+    return np.maximum(np.minimum(first + taps, size + end) - np.maximum(first, -begin), 0).astype(np.float32)
 
 
 def channels_first(shape: Shape, count: int, data_format: str) -> tuple[Dim, ...]:

@@ -1,0 +1,168 @@
+"""The limit of memory: what counts, what it refuses, and the option that raises it."""
+import pickle
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq import budget
+from graphq.errors import CompileError
+
+MIB = 1 << 20
+
+
+def padded(pads=(1 << 20, 0)):
+    """A convolution over an image of so much padding."""
+    g = gq.Graph()
+    x = g.input("x", shape=(1, 8, 1), dtype="f32")
+    y = g.convolution(x, np.ones((2, 1, 1), np.float32), strides=[1], pads_begin=pads[:1], pads_end=pads[1:],
+                      dilations=[1])
+    g.output(y, name="y")
+    return g
+
+
+def weighted(n=512, dtype="f32"):
+    """A matmul with weights of n x n."""
+    g = gq.Graph()
+    x = g.input("x", shape=(4, n), dtype=dtype)
+    g.output(g.matmul(x, np.zeros((n, n), np.float32)), name="y")
+    return g
+
+
+def test_what_is_reserved_stays_counted():
+    with budget.budget(100):
+        budget.reserve(60, "a table")
+        budget.expect(40, "another")
+        budget.reserve(40, "another")
+        with pytest.raises(CompileError, match="^a third would take .* more than the limit of .*memory=BYTES"):
+            budget.reserve(1, "a third")
+    with budget.budget(100):
+        budget.reserve(100, "a table")
+
+
+def test_what_lives_for_a_moment_is_not_counted():
+    with budget.budget(100):
+        budget.expect(100, "a copy")
+        budget.expect(100, "a copy")
+        with pytest.raises(CompileError, match="a copy"):
+            budget.expect(101, "a copy")
+
+
+def test_an_inner_block_counts_against_the_outer_one():
+    with budget.budget(100):
+        with budget.budget(1000):
+            budget.reserve(60, "a table")
+        with pytest.raises(CompileError):
+            budget.reserve(60, "a table")
+
+
+def test_a_recount_frees_what_is_gone():
+    with budget.budget(100):
+        budget.reserve(90, "a table")
+        budget.recount(lambda: 20)
+        budget.reserve(80, "a table")
+        with pytest.raises(CompileError):
+            budget.reserve(1, "a table")
+
+
+def test_a_recount_asks_only_when_something_was_reserved():
+    with budget.budget(100):
+        budget.recount(lambda: pytest.fail("asked"))
+        budget.reserve(10, "a table")
+        budget.recount(lambda: 10)
+        budget.recount(lambda: pytest.fail("asked"))
+
+
+def test_outside_of_a_block_the_default_is_the_limit():
+    assert 64 * MIB < budget.default_limit() < 1 << 45
+    budget.reserve(budget.default_limit(), "a table")
+    with pytest.raises(CompileError):
+        budget.reserve(budget.default_limit() + 1, "a table")
+
+
+def test_a_control_group_has_less_than_the_machine(tmp_path, monkeypatch):
+    (tmp_path / "max").write_text("max\n")
+    (tmp_path / "limit").write_text(f"{200 * MIB}\n")
+    monkeypatch.setattr(budget, "_CGROUP", (str(tmp_path / "max"), str(tmp_path / "none"), str(tmp_path / "limit")))
+    assert budget.default_limit() == 100 * MIB
+
+
+@pytest.mark.parametrize("memory", [0, -1, 1.5, True, "1G"])
+def test_bad_options(memory):
+    with pytest.raises(CompileError, match="memory must be a positive number of bytes"):
+        gq.compile(padded(), memory=memory)
+
+
+def test_the_option_of_compile():
+    x = np.zeros((1, 8, 1), np.float32)
+    with pytest.raises(CompileError, match=r"the tables of \[1048583\] windows of \[2\] elements would take 64 MiB"):
+        gq.compile(padded(), memory=50 * MIB)
+    model = gq.compile(padded(), memory=200 * MIB)
+    assert model(x=x).shape == (1, (1 << 20) + 7, 1)
+    assert pickle.loads(pickle.dumps(model)).memory == 200 * MIB
+    assert model.formula(x=x).shape == (1, (1 << 20) + 7, 1)
+
+
+def test_the_error_names_the_node():
+    with pytest.raises(CompileError, match=r"convolution\(x, .*f32\[1,1048583,1\]"):
+        gq.compile(padded(), memory=50 * MIB)
+
+
+def test_weights_count_as_they_are_and_packed():
+    with pytest.raises(CompileError, match="packed weights and tables"):
+        gq.compile(weighted(), memory=3 * MIB // 2)
+    gq.compile(weighted(), memory=3 * MIB)
+
+
+def test_constants_count_once_however_often_the_graph_uses_them():
+    g, w = gq.Graph(), np.zeros((256, 1024), np.float32)  # 1 MiB
+    x = g.input("x", shape=(256, 1024), dtype="f32")
+    c = g.constant(w)
+    for _ in range(5):
+        x = g.add(x, c)
+    g.output(x, name="y")
+    gq.compile(g, memory=5 * MIB)
+
+
+def test_what_lies_between_steps_counts():
+    g = gq.Graph()
+    x = g.input("x", shape=(1 << 20, 1), dtype="f32")
+    y = g.softmax(g.matmul(x, np.ones((1, 16), np.float32)), axis=-1)
+    g.output(g.matmul(y, np.ones((16, 1), np.float32)), name="y")
+    with pytest.raises(CompileError, match="would take 64 MiB"):
+        gq.compile(g, memory=60 * MIB)
+
+
+def test_results_count():
+    g = gq.Graph()
+    x = g.input("x", shape=(1 << 14, 1), dtype="f32")
+    g.output(g.add(x, g.static_transpose(x, order=[1, 0])), name="y")
+    with pytest.raises(CompileError, match="the result would take 1 GiB"):
+        gq.compile(g, memory=600 * MIB)
+
+
+def test_open_shapes_are_compiled_within_the_limit_each_time():
+    g = gq.Graph()
+    x = g.input("x", shape=(None, 1), dtype="f32")
+    g.output(g.add(x, g.static_transpose(x, order=[1, 0])), name="y")
+    model = gq.compile(g, memory=MIB)
+    assert model(x=np.ones((64, 1), np.float32)).sum() == 2 * 64 * 64
+    for _ in range(2):
+        with pytest.raises(CompileError, match="the result would take 4 MiB"):
+            model(x=np.ones((1024, 1), np.float32))
+    for n in range(1, 100):
+        model(x=np.ones((n, 1), np.float32))
+
+
+def test_folded_constants_count():
+    g = gq.Graph()
+    x = g.input("x", shape=(512, 512), dtype="f32")
+    c = g.add(g.constant(np.zeros((512, 1), np.float32)), g.constant(np.zeros((1, 512), np.float32)))
+    g.output(g.add(x, c), name="y")
+    with pytest.raises(CompileError, match="the result of add on constants would take 1 MiB"):
+        gq.compile(g, memory=MIB // 2)
+
+
+def test_a_reference_does_not_pad_beyond_the_default_either():
+    with pytest.raises(CompileError, match="padded by"):
+        gq.reference(padded((1 << 40, 0)), x=np.zeros((1, 8, 1), np.float32))
