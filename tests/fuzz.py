@@ -1,0 +1,84 @@
+"""Random ONNX models and random graphs, for as long as one likes: what graphq makes of them agrees with the reference.
+
+    python tests/fuzz.py [--hours 1] [--seed 0] [--kinds onnx graphs] [--one KIND:SEED]
+
+Each seed is one model: its graph's reference must agree with ONNX's evaluator, the formulas after all passes with the
+reference, and, for one model of `--compiled` (8), kernels at a random ISA level and thread count with the formulas, bit
+for bit. Prints a line for each fault, with the seed that repeats it; the exit code says whether there was one.
+tests/test_random.py runs the first seeds.
+"""
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import random
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+from differential import faults  # noqa: E402
+from random_graphs import random_graph  # noqa: E402
+from random_onnx import random_model  # noqa: E402
+
+import graphq as gq  # noqa: E402
+from graphq.kernels import isa  # noqa: E402
+
+KINDS = ("onnx", "graphs")
+
+
+def check(kind: str, seed: int, *, compiled: bool) -> list[str]:
+    """The faults of one seed; an exception is one."""
+    chosen = random.Random(seed)
+    options = {"isa": chosen.choice([level.name for level in isa.available()]), "threads": chosen.randint(1, 3)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if kind == "onnx":
+            made = random_model(seed)
+            nodes = f"opset {made.model.opset_import[0].version}: {' '.join(n.op_type for n in made.model.graph.node)}"
+        else:
+            graph, feeds = random_graph(seed)
+            nodes = " ".join(n.op.name for n in graph.nodes if n.op.name != "constant")
+        try:
+            if kind == "onnx":
+                found = faults(gq.load_onnx(made.model), made.feeds, made.wanted, compiled=compiled, **options)
+            else:
+                found = faults(graph, feeds, compiled=compiled, **options)
+        except Exception as e:  # what is looked for
+            found = [f"{type(e).__name__}: {e}"]
+    return [f"{kind}:{seed} ({nodes}): {text[:500]}" for text in found]
+
+
+def main() -> int:
+    """Fuzz until the time is over."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0, help="the first one")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--compiled", type=int, default=8, help="one model of so many is compiled")
+    parser.add_argument("--one", help="only this one, such as onnx:17, compiled")
+    given = parser.parse_args()
+    if given.one:
+        kind, _, seed = given.one.partition(":")
+        found = check(kind, int(seed), compiled=True)
+        print(*found or ["no fault"], sep="\n")
+        return len(found)
+    if "GRAPHQ_CACHE_DIR" not in os.environ:  # kernels of random graphs are used once
+        os.environ["GRAPHQ_CACHE_DIR"] = tempfile.mkdtemp(prefix="graphq-fuzz-")
+    end, total, wrong = time.monotonic() + 3600 * given.hours, 0, 0
+    for seed, kind in itertools.product(itertools.count(given.seed), given.kinds):
+        if time.monotonic() > end:
+            break
+        found = check(kind, seed, compiled=seed % given.compiled == 0)
+        total, wrong = total + 1, wrong + bool(found)
+        for text in found:
+            print(text, flush=True)
+    print(f"{total} models from seed {given.seed} on in {given.hours:g} hours, {wrong} with faults")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
