@@ -9,6 +9,7 @@ from graphq.kernels.expression import acc
 from graphq.kernels.isa import level_named
 from graphq.kernels.matmul import AHEAD, W, plan_matmul
 from graphq.kernels.stores import Store
+from graphq.kernels.team import pieces
 from graphq.plan_builder import MOST_AHEAD, PlanBuilder
 from graphq.runtime import Buffer, Plan, Ref, _Instance
 
@@ -59,3 +60,17 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
             address = int(instance.words[0])
             assert (address != given.ctypes.data) == (aligned and skipped > 0)
             assert ctypes.string_at(address, given.nbytes) == given.tobytes()
+
+
+def test_each_piece_of_the_blocks_has_a_room_of_its_own():
+    """Pieces of a step run at the same time, so the rooms that they write into must not overlap."""
+    for m, threads in ((40, 1), (40, 4), (4000, 1), (4000, 2), (4000, 5)):
+        step = plan_matmul(Store(acc(), "s32"), "u8", m, 200, 190, level_named("amx"))
+        at, nbytes = step.room
+        b = PlanBuilder(gq.Graph(), level_named("amx"), threads, True)
+        b.native(step, list(step.header))
+        (made,) = b.steps
+        room, count = made.words[at:at + 2]
+        assert count == (pieces(step.blocks, threads) if made.parallel else 1)
+        assert b.buffers[room.buffer].place == "arena" and b.buffers[room.buffer].nbytes == count * nbytes > 0
+        assert made.parallel == (threads > 1 and step.blocks > 1 and not step.serial)

@@ -96,6 +96,18 @@ def test_out_may_not_overlap_an_input(model, inputs):
         model(inputs, out={"q": np.zeros((64, 48), np.uint8), "s": readonly})
 
 
+@pytest.mark.parametrize("start", [0, 191, 3071])
+def test_two_outs_may_not_overlap(model, inputs, start):
+    """Not even in the last byte of one."""
+    room = np.zeros(64 * 48 + 192, np.uint8)
+    q, s = room[:64 * 48].reshape(64, 48), room[start // 4 * 4:start // 4 * 4 + 192].view(np.float32)
+    assert np.may_share_memory(q, s)
+    with pytest.raises(InputError, match="'s' shares memory with an input or another output"):
+        model(inputs, out={"q": q, "s": s})
+    beside = room[64 * 48:].view(np.float32)
+    assert model(inputs, out={"q": q, "s": beside})["s"] is beside
+
+
 def test_an_input_named_out_goes_into_the_mapping():
     g = gq.Graph()
     g.output(g.relu(g.input("out", shape=(2,), dtype="f32")), name="y")

@@ -405,3 +405,14 @@ def test_info_and_clear_know_only_our_files(folder):
     assert cache.clear() == 3
     assert names(folder) == sorted(FOREIGN)
     assert cache.info() == cache.Info(folder, 0, 0) and cache.clear() == 0
+
+
+def test_no_byte_of_a_file_may_have_changed(folder, entry):
+    """Not one of the checksum, of the facts, or of the code itself."""
+    path = folder / entry.name
+    whole = path.read_bytes()
+    for k in range(len(whole)):
+        path.write_bytes(whole[:k] + bytes([whole[k] ^ 0x40]) + whole[k + 1:])
+        assert entry.read() is None, k
+    path.write_bytes(whole)
+    assert entry.read() == CODE
