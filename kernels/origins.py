@@ -13,7 +13,7 @@ Origins = Mapping[Expr, frozenset[Expr]]
 
 
 def byte_type(x: Expr) -> str | None:
-    """The storage type of an s32 that is a byte, which varies: one that is loaded, or a quantize's result; else None."""
+    """The storage type of an s32 that is a byte and varies: one that is loaded, or a quantize's result; else None."""
     if x.op == "load":
         return x.value[1] if x.value[1] in BYTES and x.value[2] in ("vector", "column") else None
     made = math.unquantized(x)

@@ -7,7 +7,7 @@ kernels that differ in them only are one.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple

@@ -121,8 +121,8 @@ def run(model: bytes, srcs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ..
     arrays = tuple(as_array(x, t, f"ONNX {node.op_type}") for x, t in zip(outs, types, strict=True))
     for x, t in zip(arrays, types, strict=True):
         if not agree(TensorType(t.dtype, x.shape), t):
-            raise GraphError(f"ONNX {node.op_type} '{node.name}': the reference gives shape {list(x.shape)}, ONNX's shape "
-                             f"inference {t}")
+            raise GraphError(f"ONNX {node.op_type} '{node.name}': the reference gives shape {list(x.shape)}, ONNX's "
+                             f"shape inference {t}")
     return arrays
 
 

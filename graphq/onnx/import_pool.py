@@ -36,8 +36,8 @@ def pool(c: Call) -> dict[str, Any]:
 def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
     """The pads_end with which rounding down gives ONNX's windows, and whether oneDNN's rounding up gives them, too."""
     ends, as_onednn = [], True
-    for n, k, s, d, b, e in zip((x.shape or ())[2:], attrs["kernel"], attrs["strides"], attrs["dilations"], attrs["pads_begin"],
-                                attrs["pads_end"], strict=True):
+    for n, k, s, d, b, e in zip((x.shape or ())[2:], attrs["kernel"], attrs["strides"], attrs["dilations"],
+                                attrs["pads_begin"], attrs["pads_end"], strict=True):
         if n is None:
             raise GraphError(f"ceil_mode needs known dimensions, got {x.type}")
         span = (k - 1) * d + 1

@@ -37,28 +37,32 @@ infer_compare = binary_rule(integer=True, result=boolean)
 
 @register_op(infer=infer_sum, commutative=True, elementwise=True)
 @in_f32
-def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy", dtype: DType | None = None) -> Array:
+def add(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
+        dtype: DType | None = None) -> Array:
     """`src_0 + src_1` (oneDNN Add). s32 wraps."""
     return src_0 + src_1
 
 
 @register_op(infer=infer_sum, elementwise=True)
 @in_f32
-def subtract(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy", dtype: DType | None = None) -> Array:
+def subtract(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
+             dtype: DType | None = None) -> Array:
     """`src_0 - src_1` (oneDNN Subtract). s32 wraps."""
     return src_0 - src_1
 
 
 @register_op(infer=infer_arithmetic, commutative=True, elementwise=True)
 @in_f32
-def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy", dtype: DType | None = None) -> Array:
+def multiply(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
+             dtype: DType | None = None) -> Array:
     """`src_0 * src_1` (oneDNN Multiply)."""
     return src_0 * src_1
 
 
 @register_op(infer=infer_arithmetic, elementwise=True)
 @in_f32
-def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy", dtype: DType | None = None) -> Array:
+def divide(src_0: Array, src_1: Array, *, auto_broadcast: AutoBroadcast = "numpy",
+           dtype: DType | None = None) -> Array:
     """`src_0 / src_1` (oneDNN Divide). By zero: an infinity, or NaN for 0 / 0."""
     return src_0 / src_1
 

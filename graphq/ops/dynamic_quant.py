@@ -17,8 +17,8 @@ from graphq.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, Shape, expect_dtype, normal_axis, show
 
-# oneDNN's tables: the dtypes of zero points by the quantised one. oneDNN 3.13 takes zero points of 8 bits beside data of
-# 4, too, which its documentation does not say. f8 is not in them and takes none.
+# oneDNN's tables: the dtypes of zero points by the quantised one. oneDNN 3.13 takes zero points of 8 bits beside data
+# of 4, too, which its documentation does not say. f8 is not in them and takes none.
 ZERO_POINTS: dict[DType, tuple[DType, ...]] = {
     **dict.fromkeys((s8, u8), (s8, u8, s32)), **dict.fromkeys((s4, u4), (s4, u4, s8, u8, s32)),
     **dict.fromkeys((f8_e4m3, f8_e5m2), ())}

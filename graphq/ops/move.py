@@ -92,8 +92,8 @@ def infer_pad(src: TensorType, *, pads_begin: tuple[int, ...], pads_end: tuple[i
         raise GraphError(f"pads {list(pads_begin)} and {list(pads_end)} take more than {src} has")
     for axis, (d, b, e) in enumerate(zip(src.shape, pads_begin, pads_end, strict=True)):
         if mode != "constant" and d is not None and max(b, e) > 0 and d + min(b, 0) + min(e, 0) == 0:
-            raise GraphError(f"mode {mode} has no element to repeat along axis {axis} of {src}, for pads of {b} and {e}; "
-                             "mode constant needs none")
+            raise GraphError(f"mode {mode} has no element to repeat along axis {axis} of {src}, for pads of {b} and "
+                             f"{e}; mode constant needs none")
     return TensorType(src.dtype, out)
 
 

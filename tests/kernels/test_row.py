@@ -154,3 +154,16 @@ def test_sums_in_their_order():
     d = np.float32([[1] + [0] * 7 + [1 + 2**-12, 0, 0, 0, 0]])
     assert squares(d)[0] == np.float32(1) + np.float32(1 + 2**-11)  # the square loses 2**-24
     assert STORAGE["f32"] == squares(d).dtype
+
+
+@pytest.mark.parametrize("size, in_range", [(1e18, True), (1e20, False), (1e38, False)])
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+def test_norms_of_numbers_whose_squares_leave_f32_are_0(op, size, in_range):
+    """The limit that docs/onnx.md states."""
+    g = gq.Graph()
+    more = {"use_affine": False, "keep_stats": False} if op == "layer_norm" else {}
+    g.output(getattr(g, op)(g.input("x", dtype="f32", shape=(1, 20)), **more))
+    x = (np.linspace(-1, 3, 20) * size).astype(np.float32)[None]
+    want = gq.reference(g, x=x)
+    assert np.abs(want).max() > 1
+    np.testing.assert_allclose(gq.compile(g)(x=x), want if in_range else 0 * want, rtol=1e-5)

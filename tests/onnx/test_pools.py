@@ -100,3 +100,15 @@ def test_the_greatest_of_nothing_is_refused():
                        open_shapes=open_shapes)
         with pytest.raises(GraphError, match="without pixels"):
             gq.compile(gq.load_onnx(m))(x=np.ones((1, 2, 0, 3), np.float32))
+
+
+@pytest.mark.parametrize("mode,length,scale,places", [
+    ("align_corners", 13, 1.7, np.arange(22) * 12 / (13 * 1.7 - 1)), ("pytorch_half_pixel", 3, 0.5, np.array([0.5])),
+    ("align_corners", 4, 0.6, np.array([0, 3 / 1.4]))])
+def test_a_resized_length_has_its_fraction(mode, length, scale, places):
+    """As docs/onnx.md says; the last is ONNX's node test."""
+    x = np.random.default_rng(0).standard_normal((1, 1, length)).astype(np.float32)
+    m = node_model("Resize", [("x", x), ("roi", None), ("S", np.float32([1, 1, scale]))],
+                   dict(mode="linear", coordinate_transformation_mode=mode), opset=19, domain="")
+    want = np.interp(places, np.arange(length), x[0, 0])
+    np.testing.assert_allclose(gq.compile(gq.load_onnx(m))(x=x)[0, 0], want, rtol=1e-5, atol=1e-6)
