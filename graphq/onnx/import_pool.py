@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.composed import standard
 from graphq.onnx.import_conv import expect_fit, spatial, windows
+from graphq.onnx.import_eltwise import one
 from graphq.onnx.import_shape import dims_of, known
 from graphq.onnx.importer import Call, Outputs, imports
 
@@ -94,8 +96,16 @@ def max_pool(c: Call) -> Outputs:
 
 @imports("LpPool")
 def lp_pool(c: Call) -> Outputs:
-    """By ONNX's reference; padding adds nothing to a norm."""
-    return rounding_down(c, 1)
+    """`(sum |x|**p)**(1 / p)` as the mean of a window times its elements; padding adds nothing, and so may count."""
+    attrs, p, x, g = pool(c), c.attr("p", 2), c.input(0), c.graph
+    if set(attrs.pop("dilations")) - {1}:
+        return rounding_down(c, 1)
+    if attrs["rounding_type"] == "ceil":
+        attrs |= {"rounding_type": "floor", "pads_end": _ends(x, {**attrs, "dilations": [1] * len(attrs["kernel"])})[0]}
+    powers = g.square(x) if p == 2 else g.pow(g.abs(x), beta=p)
+    mean = g.avg_pool(powers, exclude_pad=False, in_order=True, **attrs)
+    total = g.multiply(mean, one(x, prod(attrs["kernel"])))
+    return g.sqrt(total) if p == 2 else g.pow(total, beta=1 / p)
 
 
 @imports("AveragePool")

@@ -52,14 +52,24 @@ def test_valid_rounds_up_as_the_formula_says(op):
 
 
 @pytest.mark.parametrize("op,outputs", [("LpPool", 1), ("MaxPool", 2)])
-def test_those_that_run_by_the_reference(op, outputs):
-    """Before version 22 ONNX's shape inference has a window more than its reference."""
+def test_norms_and_indices(op, outputs):
+    """Indices are by ONNX's reference, of which the shape inference before version 22 has a window more."""
     x = np.random.default_rng(3).standard_normal((1, 3, 8, 5)).astype(np.float32)
     m = node_model(op, [("x", x)], dict(kernel_shape=[2, 1], strides=[3, 3], ceil_mode=1), outputs, opset=18, domain="")
     got = gq.compile(gq.load_onnx(m))(x=x)
     for y, want in zip(got.values() if outputs > 1 else [got], peer(m, {"x": x}), strict=True):
         assert y.shape == (1, 3, 3, 2)
-        np.testing.assert_allclose(y, want, rtol=1e-6)
+        np.testing.assert_allclose(y, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("more", [{}, {"pads": [1, 0, 1, 1]}, {"auto_pad": "SAME_UPPER"}, {"ceil_mode": 1}])
+def test_norms_of_windows(p, more):
+    x = np.random.default_rng(3).standard_normal((1, 3, 8, 6)).astype(np.float32)
+    m = node_model("LpPool", [("x", x)], dict(kernel_shape=[3, 2], strides=[2, 3], p=p, **more), opset=18, domain="")
+    model = gq.compile(gq.load_onnx(m))
+    assert "onnx_node" not in model.explain()
+    np.testing.assert_allclose(model(x=x), peer(m, {"x": x})[0], rtol=1e-5)
 
 
 def test_a_reference_that_contradicts_the_inference_is_named(monkeypatch):
