@@ -1,9 +1,12 @@
 """The engines that graphq is measured against: ONNX Runtime, OpenVINO, oneDNN (through PyTorch), NumPy's BLAS, graphq.
 
-Each function gives a call without arguments, made ready and compiled, or None when the engine is not installed.
+Each function gives a call without arguments, made ready and compiled, or None when the engine is not installed. The
+times of oneDNN have PyTorch's dispatch in them, some 19 us a call, of which nothing is subtracted: a Python program
+waits for it, but it is most of the smallest cases.
 """
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +21,7 @@ Node = tuple[str, list[str], str, dict[str, Any]]
 
 ORT, ONEDNN, NUMPY, EIGHT = "ONNX Runtime", "oneDNN", "NumPy", "8-bit weights"
 OPENVINO, BF16, F32 = "OpenVINO", "OpenVINO bf16", "OpenVINO f32"
+OPENVINO_CACHE = "OPENVINO_CACHE"
 NEEDS = {ORT: ("onnx", "onnxruntime"), **dict.fromkeys((OPENVINO, BF16, F32), ("openvino",)),
          ONEDNN: ("torch",), NUMPY: ("threadpoolctl",), EIGHT: (),
          "matplotlib": ("matplotlib",)}
@@ -104,8 +108,9 @@ def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: i
                literal: bool = False) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]] | None:
     """What runs an ONNX file on inputs like `feeds`: ONNX Runtime, or OpenVINO with its defaults, or in bf16 or f32.
 
-    OpenVINO compiles for each shape of the inputs, when it is first given. `literal`: ONNX Runtime without any
-    optimisation, each operation as the file has it. None when it is not installed.
+    OpenVINO compiles for each shape of the inputs, when it is first given, and keeps the result in the folder that the
+    environment variable OPENVINO_CACHE names, if any. `literal`: ONNX Runtime without any optimisation, each operation
+    as the file has it. None when it is not installed.
     """
     if missing(name):
         return None
@@ -120,7 +125,9 @@ def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: i
         return lambda f: list(session.run(None, dict(f)))
     import openvino
 
-    hints = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+    hints: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+    if folder := os.environ.get(OPENVINO_CACHE):
+        hints["CACHE_DIR"] = folder
     if name != OPENVINO:
         hints["INFERENCE_PRECISION_HINT"] = "bf16" if name == BF16 else "f32"
 

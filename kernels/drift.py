@@ -152,7 +152,8 @@ class Drift:
             parts = [x.times(size, 0) for x, size in zip(known, reversed(sizes), strict=True) if not x.none]
             if not all(np.isfinite(x.proved).all() for x in parts):
                 return None
-            return Difference(*(np.asarray(sum(x)) for x in list(zip(*parts, strict=True))[:2]), relative)
+            return Difference(np.asarray(sum(x.proved for x in parts)), np.asarray(sum(x.estimated for x in parts)),
+                              relative)
         if name in ("maximum", "minimum"):
             return Difference(np.maximum(first.proved, second.proved), np.maximum(first.estimated, second.estimated),
                               max(first.relative, second.relative))

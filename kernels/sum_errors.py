@@ -6,6 +6,7 @@ hold. Both know the weights, where those are constant.
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +42,10 @@ class Sums(NamedTuple):
     signed: np.ndarray
     squares: np.ndarray
     moved: np.ndarray
+
+    def each(self, f: Callable[[np.ndarray], np.ndarray]) -> Sums:
+        """The sums changed by f."""
+        return Sums(f(self.absolute), f(self.signed), f(self.squares), self.moved)
 
 
 def sum_error(literal: Literal, low: int, high: int, weights: np.ndarray | tuple[int, int], batch: int = 1) -> SumError:
@@ -115,8 +120,8 @@ def _bounds(literal: Literal, activations: tuple[int, int], k: int, w: Sums, sca
     count = _chains(literal, np.ones((1, k))).sum(axis=-1)
     totals = {"taps": 2, "octets": 3}.get(literal.order, 1)  # of additions to the total, for each chain at most
     factors = 3 if literal.order in ("quads", "octets") else 2  # roundings of a product: of both factors, and its own
-    within = Sums(*(x.cumsum(axis=2, dtype=np.float64) for x in w[:3]), w.moved)
-    after = Sums(*(x[:, :, -1].cumsum(axis=1) for x in within[:3]), w.moved)
+    within = w.each(lambda x: x.cumsum(axis=2, dtype=np.float64))
+    after = within.each(lambda x: x[:, :, -1].cumsum(axis=1))
 
     def largest(s: Sums) -> np.ndarray:
         """The most that partial sums reach: activations at one end where weights are positive, else at the other."""
