@@ -7,7 +7,6 @@ from functools import cache
 from importlib.util import find_spec
 
 import numpy as np
-import onnx
 
 
 @cache
@@ -15,6 +14,7 @@ def saturates() -> bool:
     """Whether ONNX Runtime saturates pairs of products on this machine: by a sum of 64 products of 255 and 127."""
     if not find_spec("onnxruntime"):
         return False
+    import onnx
     import onnxruntime
 
     model = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> net (uint8[4, 64] a, int8[64, 16] b) '
