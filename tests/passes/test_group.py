@@ -66,7 +66,7 @@ def test_order_of_nodes_does_not_matter(family):
         ready = [n for n in waiting if all(v in new for v in n.operands)]
         node = ready[rng.integers(len(ready))]
         waiting.remove(node)
-        outs = again.add_node(node.op, [v and new[v] for v in node.inputs], node.attrs)
+        outs = again.add_node(node.op, [None if v is None else new[v] for v in node.inputs], node.attrs)
         new.update(zip(node.outputs, outs, strict=True))
     again.set_outputs([new[v] for v in graph.outputs], graph.output_names)
     assert [p.anchor for p in again.partitions()] == [anchor]

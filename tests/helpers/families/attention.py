@@ -161,8 +161,8 @@ def gated_mlp(b):
         return b.input(k, n, dtype=f)
 
     shared = x() if b.rng.integers(2) else None
-    gate = g.matmul(shared or x(), weights(8, 12), dtype=wide)
-    up = g.matmul(shared or x(), weights(8, 12), dtype=wide)
+    gate = g.matmul(x() if shared is None else shared, weights(8, 12), dtype=wide)
+    up = g.matmul(x() if shared is None else shared, weights(8, 12), dtype=wide)
     kind = b.some("swish", "gelu", "gelu_tanh", "relu")
     gate = {"swish": lambda: g.multiply(g.sigmoid(gate), gate), "gelu": lambda: g.gelu(gate), "relu": lambda:
             g.relu(gate), "gelu_tanh": lambda: g.gelu(gate, mode="gelu_tanh")}[kind]()
