@@ -25,26 +25,26 @@ class Operations:
         """A function of two numbers of one dtype. Integers wrap, and their quotients have no fraction.
 
         What remains of a division has the sign of `src_1` in modulo (ONNX Mod), that of `src_0` in remainder (fmod). An
-        integer divided by zero is a GraphError.
+        integer divided by zero is an InputError.
         """
 
     def choose(self, cond: Number, src_0: Number, src_1: Number, /, *, name: str | None = None) -> Value:
         """`src_0` where `cond` is true, else `src_1`: select, of any dtype (ONNX Where)."""
 
     def add(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
-            name: str | None = None) -> Value:
+            dtype: DTypeLike | None = None, name: str | None = None) -> Value:
         """`src_0 + src_1` (oneDNN Add). s32 wraps."""
 
     def subtract(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
-                 name: str | None = None) -> Value:
+                 dtype: DTypeLike | None = None, name: str | None = None) -> Value:
         """`src_0 - src_1` (oneDNN Subtract). s32 wraps."""
 
     def multiply(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
-                 name: str | None = None) -> Value:
+                 dtype: DTypeLike | None = None, name: str | None = None) -> Value:
         """`src_0 * src_1` (oneDNN Multiply)."""
 
     def divide(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
-               name: str | None = None) -> Value:
+               dtype: DTypeLike | None = None, name: str | None = None) -> Value:
         """`src_0 / src_1` (oneDNN Divide). By zero: an infinity, or NaN for 0 / 0."""
 
     def maximum(self, src_0: Number, src_1: Number, /, *, auto_broadcast: Literal['none', 'numpy'] = 'numpy',
@@ -241,7 +241,7 @@ class Operations:
                transpose_b: bool = False,
                accumulation_mode: Literal['strict', 'relaxed', 'any', 'f32', 's32', 'f16'] = 'strict',
                dtype: DTypeLike | None = None, name: str | None = None) -> Value:
-        """`src @ weights`, plus `bias` [n] or [1,..,1,n] along the last dimension (oneDNN MatMul).
+        """`src @ weights`, plus `bias`, which is [n] or broadcasts to the result (oneDNN MatMul).
 
         Ranks are as in numpy.matmul. Transposing exchanges the last two dimensions; a 1-D operand ignores it. Products are
         summed in f64 and rounded to f32 once, whatever `accumulation_mode` allows; the bias is added in f32; then comes the
@@ -335,7 +335,7 @@ class Operations:
     def gather(self, src: Number, indices: Number, /, *, axis: int = 0, name: str | None = None) -> Value:
         """`src` at `indices` along `axis`; negative ones count from the end (ONNX Gather).
 
-        Raises GraphError for an index outside.
+        Raises InputError for an index outside.
         """
 
     def slice(self, src: Number, /, *, axes: Sequence[int] | np.ndarray, starts: Sequence[int] | np.ndarray,

@@ -6,10 +6,9 @@ all settled by literal sums, which must be the same bits, and `gq.reference`, wi
 """
 import numpy as np
 import pytest
+import ties
 
 import graphq as gq
-from graphq.kernels import drift
-from graphq.kernels.literal import Literal
 from graphq.passes.pipeline import run_passes
 from graphq.plan import evaluate_formulas
 
@@ -27,8 +26,7 @@ def formula(graph, feeds):
 def settled(graph, feeds):
     """The same with every output settled by its literal sum."""
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(drift, "MOST_NEAR", 1.0)
-        m.setattr(Literal, "error", lambda self, k, rms: np.full_like(np.asarray(rms, float), 1e6))
+        ties.settle_everything(m)
         return formula(graph, feeds)
 
 
