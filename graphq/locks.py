@@ -4,8 +4,8 @@ A fork copies locks, but not the threads that hold them: a child would wait for 
 kinds, for two kinds of state:
 
 - `Lock()` guards Python objects that are whole whenever another thread may run. The child gets a new, free lock.
-- `Lock(fork_waits=True)` guards state that is not ours to repair, such as LLVM's, or Numba's while it is imported. The
-  thread that forks takes the lock first, so that nobody is inside at that moment.
+- `Lock(fork_waits=True)` guards state that is not ours to repair, such as LLVM's, or a module's while it is imported.
+  The thread that forks takes the lock first, so that nobody is inside at that moment.
 
 All are re-entrant: a signal's handler runs on the main thread between two of its instructions, and may call a model
 while that thread holds a lock. So what a lock guards may change under a frame that holds it: look again after a call.
@@ -42,8 +42,10 @@ def _before() -> None:
 
 
 def _after() -> None:
-    while _taken:
-        _taken.pop().hold.release()
+    held = _taken[::-1]
+    _taken.clear()  # first, as another thread may fork as soon as it gets a lock
+    for lock in held:
+        lock.hold.release()
 
 
 def _in_child() -> None:
@@ -53,4 +55,6 @@ def _in_child() -> None:
         lock.hold = threading.RLock()
 
 
+importing = Lock(fork_waits=True)
+"""Held by who imports another package late: Python's own locks of modules do not survive a fork."""
 os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_in_child)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
+from graphq.locks import importing
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -140,7 +141,8 @@ def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: S
 
 def order(parts: Sequence[Partition]) -> nx.DiGraph:
     """The partitions with an edge from each to those that use its outputs."""
-    import networkx as nx  # here, since the import takes 0.2 s
+    with importing.hold:
+        import networkx as nx  # here, since the import takes 0.2 s
 
     dag = nx.DiGraph()
     dag.add_nodes_from(parts)

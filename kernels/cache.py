@@ -67,8 +67,8 @@ class Entry:
 
     def read(self) -> Code | None:
         """The code; None where there is no file, or it is not one that this user wrote for this key."""
-        path = folder() / self.name
         try:
+            path = folder() / self.name
             with open(path, "rb", opener=_opened) as file:
                 found = os.fstat(file.fileno())
                 if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
@@ -87,7 +87,10 @@ class Entry:
     def write(self, code: Code) -> None:
         """Keep the code; other processes see the whole file or none. Where that fails, a warning is logged."""
         data = json.dumps({"key": self.key, "names": code.names}).encode() + b"\n" + code.object
-        path = folder() / self.name
+        try:
+            path = folder() / self.name
+        except OSError as error:
+            return log.warning("there is no folder for the kernel cache: %s", error)
         try:
             handle, temporary = tempfile.mkstemp(prefix=f"{self.name}.tmp.", dir=path.parent)
             try:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphq.errors import KernelError
 from graphq.kernels.objects import llvm_lock
+from graphq.locks import Lock
 
 if TYPE_CHECKING:  # imported when something is compiled
     from multiprocessing.connection import Connection
@@ -65,7 +66,7 @@ class Job:
         while not self.done:
             if self.process != os.getpid():  # a fork left the worker behind
                 self._begin()
-            if self.here:
+            if self.here or not any(worker.is_alive() for worker in list(_workers)):
                 self._run_here()
             else:
                 time.sleep(POLL_SECONDS)
@@ -87,6 +88,8 @@ class Job:
 
 
 _queue: SimpleQueue[Job] = SimpleQueue()
+_starting = Lock(fork_waits=True)
+"""Held while workers or a process are made: a child closes what leads to processes that are in `_workers`."""
 _workers: set[_Worker] = set()
 _processes_work: bool | None = None
 """Whether a process has answered; False where none can be started or the first ended before it answered."""
@@ -99,6 +102,8 @@ class _Process:
         from multiprocessing import Pipe
         from subprocess import DEVNULL, Popen
 
+        # -P: nothing is imported from the current directory. A session of its own: Ctrl-C is for the other process.
+        command = [sys.executable, "-P", "-c"]
         pipes = [Pipe() for _ in range(count)]
         self.connections = [ours for ours, _ in pipes]
         descriptors = [theirs.fileno() for _, theirs in pipes]
@@ -106,8 +111,8 @@ class _Process:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
         environment |= {"NUMBA_OPT": "0", "OPENBLAS_NUM_THREADS": "1"}
         try:
-            self.popen: Popen[bytes] = Popen([sys.executable, "-c", code], pass_fds=descriptors, stdin=DEVNULL,
-                                             stdout=DEVNULL, stderr=DEVNULL, env=environment)
+            self.popen: Popen[bytes] = Popen([*command, code], pass_fds=descriptors, stdin=DEVNULL, stdout=DEVNULL,
+                                             stderr=DEVNULL, env=environment, start_new_session=True)
         finally:
             for _, theirs in pipes:
                 theirs.close()
@@ -150,7 +155,8 @@ class _Worker(threading.Thread):
         """Have a job done; by a new process where the first one ended, as it may have been killed for memory."""
         global _processes_work
         for _ in range(2):
-            self.process = self.process or _start_process(1)
+            with _starting.hold:
+                self.process = self.process or _start_process(1)
             if self.process is None:
                 break
             self.connection = self.connection or self.process.connections[0]
@@ -159,7 +165,7 @@ class _Worker(threading.Thread):
                 job.answer, job.error = self.connection.recv()
                 _processes_work = job.done = True
                 return
-            except (OSError, EOFError):
+            except Exception:  # of the connection, or memory
                 self.leave()
                 _processes_work = _processes_work or False
         if _processes_work:
@@ -186,18 +192,19 @@ def _start_process(count: int) -> _Process | None:
 
 def start_workers() -> None:
     """Start the workers, unless they run: they take a second until they are of use."""
-    if _workers:
-        return
-    count = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
-    process = _start_process(count)
-    workers = [_Worker(process, number) for number in range(count if process else 1)]
-    _workers.update(workers)
-    for worker in workers:
-        try:
-            worker.start()
-        except RuntimeError:  # no more threads, or Python ends
-            _workers.discard(worker)
-            worker.leave()
+    with _starting.hold:
+        if any(worker.is_alive() for worker in list(_workers)):
+            return
+        count = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+        process = _start_process(count)
+        for number in range(count if process else 1):
+            worker = _Worker(process, number)
+            _workers.add(worker)
+            try:
+                worker.start()
+            except RuntimeError:  # no more threads, or Python ends
+                _workers.discard(worker)
+                worker.leave()
 
 
 def _in_child() -> None:
@@ -232,7 +239,6 @@ def serve(descriptors: list[int]) -> None:
 
     from graphq.kernels import codegen
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process's to act upon
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that end leave nothing
     codegen.object_code(_FIRST)
     gc.freeze()

@@ -16,7 +16,7 @@ from functools import cache
 from typing import NamedTuple
 
 from graphq.errors import KernelError
-from graphq.locks import Lock
+from graphq.locks import Lock, importing
 
 
 class Level(NamedTuple):
@@ -82,9 +82,10 @@ def _features() -> frozenset[str]:
         flags = None
     if flags is not None:
         return frozenset(flag.replace("_", "") for flag in flags.split())
-    import llvmlite.binding as llvm
+    with importing.hold:
+        import llvmlite.binding as llvm
 
-    return frozenset(name.replace("-", "") for name, has in llvm.get_host_cpu_features().items() if has)
+        return frozenset(name.replace("-", "") for name, has in llvm.get_host_cpu_features().items() if has)
 
 
 def has(*features: str) -> bool:

@@ -129,7 +129,7 @@ class Module:
                 _count(compiled=1)
                 if self._entry is not None:
                     self._entry.write(code)
-        else:
+        else:  # another thread has not begun yet, or what the folder has is damaged
             self._job = Job("object_code", self.source)
 
 

@@ -18,9 +18,9 @@ _loaded: list[object] = []
 
 def link(code: bytes, names: Sequence[str]) -> Mapping[str, int]:
     """Load an object file: the addresses of the functions of these names. Raises KernelError where LLVM refuses it."""
-    import llvmlite.binding as llvm
-
     with llvm_lock.hold:
+        import llvmlite.binding as llvm
+
         library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
         for name in names:
             library.export_symbol(name)

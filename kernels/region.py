@@ -25,7 +25,7 @@ def _compiled(cache: bool) -> Any:
 
 try:
     _enter = _compiled(True)  # 10 times as fast in later processes
-except RuntimeError:  # neither this folder nor the user's can be written to
+except Exception:  # no folder that can be written to, a full disk, a damaged file
     _enter = _compiled(False)
 
 

@@ -146,8 +146,10 @@ class Team:
         slot = ctypes.c_int64()
         self.open_table(*table.span, self.address, ctypes.addressof(slot))
         if slot.value:
-            self.region.enter(self.code.take_part.address, slot.value, 1 + helpers)
-            self.close_table(slot.value)
+            try:
+                self.region.enter(self.code.take_part.address, slot.value, 1 + helpers)
+            finally:
+                self.close_table(slot.value)
         else:
             table.run_alone()
 

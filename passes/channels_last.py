@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from graphq.ir import Graph, Node, Use, Value
+from graphq.locks import importing
 from graphq.passes.layouts import (
     ANCHORS,
     Form,
@@ -183,7 +184,8 @@ def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]
 
     An edge is the set of nodes that it joins, and what it costs when these do not all lie on one side.
     """
-    import networkx as nx  # here, since the import takes 0.2 s and not every model has something to decide
+    with importing.hold:
+        import networkx as nx  # here, since the import takes 0.2 s and not every model has something to decide
 
     flow = nx.DiGraph()
     flow.add_nodes_from((LAST, GIVEN))

@@ -1,6 +1,7 @@
 """Locks across forks, and in frames that a signal's handler interrupts."""
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -149,3 +150,22 @@ def test_a_signals_handler_may_take_the_lock_that_its_thread_holds(fork_waits):
         signal.signal(signal.SIGALRM, before)
         if fork_waits:
             locks._waited_for.remove(lock)
+
+
+def test_threads_that_fork_at_a_time_leave_no_lock_taken(waited_for):
+    """Another thread forks as soon as it gets a lock that the first one releases."""
+    wrong, before = [], sys.getswitchinterval()
+
+    def fork():
+        wrong.extend(k for k in range(20) if not in_child(lambda: True))
+
+    threads = [threading.Thread(target=fork) for _ in range(3)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for x in threads:
+            x.start()
+        for x in threads:
+            x.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not wrong and not locks._taken and free(waited_for) and free(locks.importing)

@@ -416,3 +416,13 @@ def test_no_byte_of_a_file_may_have_changed(folder, entry):
         assert entry.read() is None, k
     path.write_bytes(whole)
     assert entry.read() == CODE
+
+
+def test_without_any_folder_modules_are_compiled_all_the_same(entry, monkeypatch, caplog):
+    def folder():
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(cache, "folder", folder)
+    assert entry.read() is None
+    entry.write(cache.Code(b"x", ("f",)))
+    assert "there is no folder for the kernel cache: No usable temporary directory found" in caplog.text

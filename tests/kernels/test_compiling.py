@@ -76,7 +76,7 @@ def fresh(monkeypatch, here):
     monkeypatch.setattr(modules, "_modules", {})
     yield
     for worker in list(compiling._workers):
-        if worker.is_alive():
+        if worker.ident is not None:
             worker.join()
 
 
@@ -166,8 +166,6 @@ def test_a_process_that_is_killed_is_replaced(processes, here, monkeypatch):
         worker.leave()
 
 
-
-
 def test_a_process_that_ends_at_each_job_is_an_error_and_no_end_of_the_others(here, monkeypatch):
     """As one that is killed because it needs too much memory: this process would be, too."""
     monkeypatch.setattr(compiling, "_processes_work", True)
@@ -216,6 +214,30 @@ def test_where_no_thread_starts_modules_are_compiled_here(fresh, here, monkeypat
     assert len(here) == 2 and not compiling._workers
 
 
+def test_an_interrupted_start_leaves_nothing_that_jobs_wait_for(fresh, here, monkeypatch):
+    def start(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as m:
+        m.setattr(threading.Thread, "start", start)
+        with pytest.raises(KeyboardInterrupt):
+            compiling.start_workers()
+    (idle,) = compiling._workers
+    assert times(load(2)) == 20
+    for connection in idle.process.connections:
+        idle.process.leave(connection)
+    assert not here
+
+
+def test_nothing_is_imported_from_the_current_folder(fresh, here, monkeypatch, tmp_path):
+    for name in ("warnings", "types", "importlib", "numba", "signal", "gc"):
+        (tmp_path / f"{name}.py").write_text("import os\nos._exit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [x for x in sys.path if x not in ("", ".")])
+    assert times(load(2)) == 20
+    assert not here and compiling._processes_work
+
+
 def test_workers_end_when_idle_and_start_again(fresh, here, monkeypatch):
     """Their processes end with them."""
     monkeypatch.setattr(compiling, "IDLE_SECONDS", 0.01)
@@ -236,6 +258,7 @@ def busy(fresh, monkeypatch):
     """Workers that are at other work; the function given starts more."""
     start = compiling.start_workers
     idle = compiling._Worker(None, 0)
+    monkeypatch.setattr(idle, "is_alive", lambda: True)
     monkeypatch.setattr(compiling, "start_workers", lambda: compiling._workers.add(idle))
 
     def more():

@@ -1,4 +1,4 @@
-"""The elementwise kernel at every level of this machine, its blocks, and the shell that runs them."""
+"""The elementwise kernel at every level of this machine, its blocks, and the team that runs them."""
 import numpy as np
 import pytest
 
@@ -60,7 +60,7 @@ def test_a_store_of_an_accumulator_is_refused():
         eltwise.plan_eltwise(Store(acc(), "s32"), 1, 1, 1, LEVELS[0])
 
 
-def test_the_shell_runs_steps_in_order():
+def test_the_team_runs_steps_in_order():
     level, x = LEVELS[-1], np.arange(400_000, dtype=np.float32).reshape(400, 1000)
     y, z = np.empty_like(x), np.empty_like(x)
     double = eltwise.plan_eltwise(Store(load(0, "f32", "vector") * 2.0, "f32"), 1, *x.shape, level, threads=2)
