@@ -295,16 +295,18 @@ class CompiledGraph:
         with self._building.setdefault(key, Lock()).hold:
             made = self._by_shapes.get(key)
             if made is None:
-                with budget(self.memory):
-                    made = self._build(self._specialised(arrays, constants))
-                self._keep(key, made, constants)
+                try:
+                    with budget(self.memory):
+                        made = self._build(self._specialised(arrays, constants))
+                    self._keep(key, made, constants)
+                finally:
+                    self._building.pop(key, None)
         return made
 
     def _keep(self, key: Shapes, made: _Compiled, constants: Mapping[str, np.ndarray]) -> None:
         for oldest in list(self._by_shapes)[:1 - MAX_PLANS]:
             self._by_shapes.pop(oldest, None)
         self._by_shapes[key] = made
-        self._building.pop(key, None)
         self._constants.update(constants)
 
     def _constant_inputs(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
