@@ -133,7 +133,7 @@ def binary_rule(*, mixed: bool = False, integer: bool = False,
         expect_dtype("src_0", src_0, allowed)
         expect_dtype("src_1", src_1, allowed)
         dtypes = {src_0.dtype, src_1.dtype}
-        if dtype is not None:
+        if dtype is not None and dtypes != {dtype}:
             if (dtypes | {dtype}) - set(FLOATS):
                 raise GraphError(f"dtype {dtype} must be a float and so must both sources, got {src_0} and {src_1}")
             return TensorType(dtype, combine(auto_broadcast, src_0.shape, src_1.shape))
