@@ -12,10 +12,12 @@ while that thread holds a lock. So what a lock guards may change under a frame t
 """
 from __future__ import annotations
 
-import logging  # noqa: F401  its hook takes its lock before a fork: registered before ours, it runs after it
+import logging
 import os
 import threading
 import weakref
+
+log = logging.getLogger("graphq")
 
 PATIENCE_SECONDS = 10.0
 """After so long a fork does not wait any more: another library's hook may hold what the thread in there waits for."""
@@ -39,6 +41,10 @@ def _before() -> None:
     for lock in _waited_for:
         if lock.hold.acquire(timeout=PATIENCE_SECONDS):
             _taken.append(lock)
+        else:
+            # Hooks before a fork run in reverse order of registration: logging's, which takes its lock, comes later.
+            log.warning("a fork waited %g s for another thread to compile or import, and goes on: its child may hang "
+                        "where it does the same", PATIENCE_SECONDS)
 
 
 def _after() -> None:

@@ -41,6 +41,6 @@ def add_method(op: Op) -> None:
     build.__name__, build.__qualname__, build.__doc__ = op.name, f"Graph.{op.name}", op.doc
     build.__module__ = op.reference.__module__
     first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    build.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
-        parameters=[first, *op.signature.parameters.values()])
+    signature = op.signature.replace(parameters=[first, *op.signature.parameters.values()])
+    vars(build)["__signature__"] = signature
     setattr(Operations, op.name, build)

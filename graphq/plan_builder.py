@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from graphq.budget import expect, reserve
-from graphq.ir import Graph, TensorType, Value
+from graphq.ir import Graph, Value
 from graphq.kernels.isa import Level
 from graphq.kernels.registry import Step as KernelStep
 from graphq.kernels.team import pieces
@@ -34,10 +34,10 @@ class PlanBuilder:
         self.buffers.append(buffer)
         return len(self.buffers) - 1
 
-    def constant(self, data: np.ndarray, type: TensorType | None = None) -> int:
+    def constant(self, data: np.ndarray) -> int:
         """A buffer with the data of an array that steps need beside the graph's constants, made contiguous."""
         reserve(data.nbytes, "packed weights and tables")
-        return self.add(Buffer("constant", data.nbytes, type, data=np.ascontiguousarray(data)))
+        return self.add(Buffer("constant", data.nbytes, data=np.ascontiguousarray(data)))
 
     def temporary(self, nbytes: int) -> int:
         """A buffer in the arena."""

@@ -41,7 +41,6 @@ CURVES = {
     "relu": Curve(1), "clamp": Curve(1), "abs": Curve(1),
     "tanh": Curve(1, 0.45, 0, 2), "sigmoid": Curve(0.25, 0.23, 0, 2), "erf": Curve(1.13, 0.49, 0, 2),
     "gelu": Curve(1.13, 0.35, 1, 6), "mish": Curve(1.1, 0.5, 1, 6), "hard_swish": Curve(1.5, 1.5, 1, 4),
-    "softplus": Curve(1, 0.28, 1, 6),
 }
 """Of functions without parameters that matter here."""
 
@@ -205,6 +204,8 @@ class Drift:
         if name == "elu":
             alpha = max(1.0, abs(node.attrs["alpha"]))
             return Curve(alpha, 0.37 * alpha, 1, 4)
+        if name == "softplus":
+            return Curve(1, 0.28 / abs(node.attrs["beta"]), 1, 6)
         if name == "hard_sigmoid":
             return Curve(abs(node.attrs["alpha"]), abs(node.attrs["beta"]) + 1, 1, 1)
         return CURVES.get(name)
@@ -225,6 +226,8 @@ class Drift:
             return 1.01 * float(np.prod(sizes))
         if name in ("relu", "maximum", "minimum"):
             return max(sizes)
+        if name == "softplus":
+            return 1.01 * (sizes[0] + 0.7 / abs(node.attrs["beta"]))
         if name == "clamp":
             return max(abs(node.attrs["min"]), abs(node.attrs["max"]), sizes[0])
         return np.inf if (curve := self._curve(node)) is None else max(1.0, curve.slope * 1.01) * max(1.0, sizes[0])
@@ -237,6 +240,16 @@ class Drift:
         size = np.abs(data.astype(np.float64))
         row = by_column and size.ndim > 0 and size.size == size.shape[-1] == self.columns
         return size.ravel() if row else np.asarray(size.max())
+
+
+def unsettled(drift: Drift | None, node: Node) -> str | None:
+    """Why outputs near a tie of quantize `node`, after an anchor, are not settled; None where they are."""
+    if node.attrs["dtype"].bits > 8:
+        return f"quantize to {node.attrs['dtype']} is not settled: of 16 bits sums decide too many outputs"
+    if drift is None:
+        return "quantize is not settled: the sum before it is not one of operands dequantized by constant scales"
+    operation = drift.unknown.get(node.inputs[0]) if node.inputs[0] is not None else None
+    return operation and f"quantize is not settled: {operation} has no bound of how far it carries differences"
 
 
 def along_channels(node: Node) -> bool:

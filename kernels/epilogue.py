@@ -10,7 +10,7 @@ import numpy as np
 
 from graphq.ir import Graph, Node, Value
 from graphq.kernels import math
-from graphq.kernels.drift import Drift, along_channels
+from graphq.kernels.drift import Drift, along_channels, unsettled
 from graphq.kernels.expression import STORAGE, Expr, const, load, maximum, op, select, walk
 from graphq.kernels.expression import minimum as least
 from graphq.kernels.quick import Rounding, span
@@ -297,7 +297,7 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
     wide = a["dtype"].bits > 8
     literal = not e.anchored or _of_bytes(args[0]) or (e.drift is not None and e.drift.exact(node.inputs[0]))
     exact = wide or literal
-    if not literal and (reason := _unsettled(e, node)) is not None:
+    if not literal and (reason := unsettled(e.drift, node)) is not None:
         e.unsettled.append(reason)
     if not exact and not np.isfinite(inverse).all():
         raise Unsupported("1/scale of a quantize is not a finite f32")
@@ -323,16 +323,6 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
         width = band.half + span(dtype, zero_points) * band.relative if by_column and e.drift.finite(node) else None
         e.roundings.append(Rounding(q, args[0], dtype, 1 / inverse.astype(np.float64), zero_points, scale, near, width))
     return q
-
-
-def _unsettled(e: Epilogue, node: Node) -> str | None:
-    """Why a quantize after an anchor is not settled; None where it is."""
-    if node.attrs["dtype"].bits > 8:
-        return f"quantize to {node.attrs['dtype']} is not settled: of 16 bits sums decide too many outputs"
-    if e.drift is None:
-        return "quantize is not settled: the sum before it is not one of operands dequantized by constant scales"
-    operation = e.drift.unknown.get(node.inputs[0]) if node.inputs[0] is not None else None
-    return operation and f"quantize is not settled: {operation} has no bound of how far it carries differences"
 
 
 @_rule("dynamic_dequantize")

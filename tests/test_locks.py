@@ -169,3 +169,16 @@ def test_threads_that_fork_at_a_time_leave_no_lock_taken(waited_for):
     finally:
         sys.setswitchinterval(before)
     assert not wrong and not locks._taken and free(waited_for) and free(locks.importing)
+
+
+def test_a_fork_that_waits_no_longer_says_so(waited_for, monkeypatch, caplog):
+    monkeypatch.setattr(locks, "PATIENCE_SECONDS", 0.01)
+    holder = Holder(waited_for)
+    holder.thread.start()
+    holder.taken.wait()
+    try:
+        assert in_child(lambda: free(waited_for))
+    finally:
+        holder.leave.set()
+        holder.thread.join()
+    assert "a fork waited 0.01 s for another thread" in caplog.text and free(waited_for)

@@ -1,12 +1,8 @@
-"""The first seeds of tests/fuzz.py: random models and graphs agree with the reference, kernels with formulas."""
-import importlib.util
-from pathlib import Path
+"""The first seeds of tests/helpers/fuzz.py: models and graphs agree with the reference, kernels with formulas."""
+import re
 
+import fuzz
 import pytest
-
-_spec = importlib.util.spec_from_file_location("fuzz", Path(__file__).parent / "fuzz.py")
-fuzz = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(fuzz)
 
 PART = 40
 """Seeds of a test."""
@@ -22,3 +18,16 @@ def test_random_models(kind, first):
 @pytest.mark.parametrize("kind,seed", [(kind, seed) for kind in fuzz.KINDS for seed in range(1000, 1004)])
 def test_random_models_compiled(kind, seed):
     assert fuzz.check(kind, seed, compiled=True) == []
+
+
+def test_the_command_runs_until_its_time_is_over(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["fuzz.py", "--hours", "0.0005", "--seed", "1"])
+    assert fuzz.main() == 0
+    total, first = map(int, re.fullmatch(r"(\d+) models from seed (\d+) on in 0.0005 hours, 0 with faults\n",
+                                         capsys.readouterr().out).groups())
+    assert total >= 2 and first == 1
+
+
+def test_the_command_repeats_a_seed(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["fuzz.py", "--one", "graphs:3"])
+    assert fuzz.main() == 0 and capsys.readouterr().out == "no fault\n"

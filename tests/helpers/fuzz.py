@@ -1,6 +1,6 @@
 """Random ONNX models and random graphs, for as long as one likes: what graphq makes of them agrees with the reference.
 
-    python tests/fuzz.py [--hours 1] [--seed 0] [--kinds onnx graphs] [--one KIND:SEED]
+    python tests/helpers/fuzz.py [--hours 1] [--seed 0] [--kinds onnx graphs] [--one KIND:SEED]
 
 Each seed is one model: its graph's reference must agree with ONNX's evaluator, the formulas after all passes with the
 reference, and, for one model of `--compiled` (8), kernels at a random ISA level and thread count with the formulas, bit
@@ -17,15 +17,13 @@ import sys
 import tempfile
 import time
 import warnings
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "helpers"))
-from differential import faults  # noqa: E402
-from random_graphs import random_graph  # noqa: E402
-from random_onnx import random_model  # noqa: E402
+from differential import faults
+from random_graphs import random_graph
+from random_onnx import random_model
 
-import graphq as gq  # noqa: E402
-from graphq.kernels import isa  # noqa: E402
+import graphq as gq
+from graphq.kernels import isa
 
 KINDS = ("onnx", "graphs")
 
@@ -69,7 +67,7 @@ def main() -> int:
     if "GRAPHQ_CACHE_DIR" not in os.environ:  # kernels of random graphs are used once
         os.environ["GRAPHQ_CACHE_DIR"] = tempfile.mkdtemp(prefix="graphq-fuzz-")
     end, total, wrong = time.monotonic() + 3600 * given.hours, 0, 0
-    for seed, kind in itertools.product(itertools.count(given.seed), given.kinds):
+    for seed, kind in ((seed, kind) for seed in itertools.count(given.seed) for kind in given.kinds):
         if time.monotonic() > end:
             break
         found = check(kind, seed, compiled=seed % given.compiled == 0)
