@@ -52,6 +52,13 @@ def level(request):
 
 
 @pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A new folder for the kernel cache, of this process and its children."""
+    monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(tmp_path / "kernels"))
+    return tmp_path / "kernels"
+
+
+@pytest.fixture
 def g():
     """A graph without nodes."""
     from graphq.ir import Graph

@@ -166,3 +166,15 @@ def test_folded_constants_count():
 def test_a_reference_does_not_pad_beyond_the_default_either():
     with pytest.raises(CompileError, match="padded by"):
         gq.reference(padded((1 << 40, 0)), x=np.zeros((1, 8, 1), np.float32))
+
+
+def test_all_stages_have_the_limit():
+    """Shapes that depend on data cut a graph into parts, compiled when they are reached."""
+    onnx = pytest.importorskip("onnx")
+    g = gq.load_onnx(onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        net (float[n] x) => (float[p, m] y) { i = NonZero (x)  j = Transpose (i)  f = Cast <to = 1> (j)
+        h = Cast <to = 1> (i)  y = Add (f, h) }"""))
+    model = gq.compile(g, memory=MIB)
+    assert model(x=np.ones(100, np.float32)).shape == (100, 100)
+    with pytest.raises(CompileError, match="the limit of 1 MiB"):
+        model(x=np.ones(1000, np.float32))

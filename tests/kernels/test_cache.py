@@ -19,13 +19,6 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A new cache folder, for this process and its children."""
-    monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(tmp_path / "kernels"))
-    return tmp_path / "kernels"
-
-
-@pytest.fixture
 def entry(folder):
     """An entry that is written."""
     made = Entry("test", "text")

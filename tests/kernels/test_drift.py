@@ -54,3 +54,61 @@ def test_differences_keep_to_their_bounds(name, by, relative):
         # Bounds are of first order: what remains goes by squares, and by the roundings of references in f32.
         squares = (by + relative * np.abs(x))**2 * (np.abs(x) < 12)
         assert (np.abs(again - y) <= room + squares + 4 * UNIT * (1 + np.abs(x))).all()
+
+
+BINARY = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum,
+}
+
+
+@pytest.mark.parametrize("first,second", [((1e-3, 0.0), (0.0, 0.0)), ((0.0, 1e-3), (0.0, 0.0)),
+                                          ((1e-3, 2e-3), (3e-3, 1e-3)), ((0.0, 1e-3), (0.0, 2e-3))])
+@pytest.mark.parametrize("name", BINARY)
+def test_differences_of_two_operands_keep_to_their_bounds(name, first, second):
+    """Also where they cancel, which makes a relative difference larger."""
+    most, rng = (5.0, 40.0), np.random.default_rng(0)
+    g = gq.Graph()
+    values = [g.abs(g.input(n, shape=(4,), dtype="f32")) for n in "ab"]
+    node = getattr(g, name)(*values).node
+    drift = Drift(4, {}, {})
+    for v, (by, relative), size in zip(values, (first, second), most, strict=True):
+        drift.of[v], drift.bounds[v] = Difference(np.asarray(by), np.asarray(by), relative), size
+    drift.follow(node)
+    found = drift.of[node.output]
+    a = rng.uniform(-most[0], most[0], 20_000)
+    b = np.where(rng.random(a.size) < 0.3, -a, rng.uniform(-most[1], most[1], a.size))
+    y = BINARY[name](a, b)
+    assert np.abs(y).max() <= drift.bounds[node.output]
+    room = found.proved + found.relative * np.abs(y)
+    moved = [x + sign * (by + relative * np.abs(x)) for x, (by, relative), sign
+             in zip((a, b), (first, second), rng.choice([-1, 1], (2, a.size)), strict=True)]
+    squares = 1e-5 * np.abs(a * b) + 1e-5 * (np.abs(a) + np.abs(b)) + 1e-5
+    apart = np.abs(BINARY[name](*moved) - y)
+    assert (apart <= room + squares).all() and apart.max() > 0.08 * room.max()
+
+
+def test_a_constant_factor_scales_a_difference_by_column():
+    g, factors = gq.Graph(), np.array([0.5, -4.0, 0.0, 100.0], np.float32)
+    y = g.abs(g.input("x", shape=(3, 4), dtype="f32"))
+    c = g.input("c", shape=(4,), dtype="f32")
+    z = g.multiply(y, c)
+    drift = Drift(4, {c: factors}, {})
+    drift.of[y], drift.bounds[y] = Difference(np.asarray(0.25), np.asarray(0.125), 0.0), 1.0
+    drift.follow(z.node)
+    assert np.array_equal(drift.of[z].proved, 0.25 * np.abs(factors))
+    assert np.array_equal(drift.of[z].estimated, 0.125 * np.abs(factors))
+
+
+@pytest.mark.parametrize("scales,axis", [([0.5], 1), ([0.5, 0.25, 2.0, 1.0], 1), ([0.5, 0.25, 2.0], 0)])
+def test_bands_are_in_steps_of_the_scales(scales, axis):
+    """By column where the scales are; along another axis all columns have the smallest scale's."""
+    g = gq.Graph()
+    y = g.abs(g.input("x", shape=(3, 4), dtype="f32"))
+    how = {} if len(scales) == 1 else {"qtype": "per_channel", "axis": axis, "zps": [0] * len(scales)}
+    q = g.quantize(y, dtype="s8", scales=scales, **how)
+    drift = Drift(4, {}, {})
+    drift.of[y], drift.bounds[y] = Difference(np.asarray(1e-5), np.asarray(1e-6), 1e-7), 1.0
+    band = drift.band(q.node)
+    steps = np.asarray(scales) if axis == 1 and len(scales) > 1 else min(scales)
+    assert band.proved and np.array_equal(band.half, 1e-5 / steps + 2 * UNIT) and band.relative > 1e-7
+    assert drift.bands == [band]

@@ -80,13 +80,6 @@ def counted(compiled=0, loaded=0):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A new cache folder, for this process and its children."""
-    monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(tmp_path / "kernels"))
-    return tmp_path / "kernels"
-
-
-@pytest.fixture
 def fresh(monkeypatch):
     """A function that forgets the modules of this process, as a new one has none."""
 
