@@ -41,7 +41,11 @@ compiling.serve({descriptors})
 
 
 class Job:
-    """A function of `codegen` called with the text of a kernel module, in another process; begun when it is made."""
+    """A function of `codegen` called with the text of a kernel module, in another process; begun when it is made.
+
+    `done` once there is an `answer` or an `error`; `here` where no process does it, so that whoever waits has to;
+    `process` is the id of the one that put it in the queue.
+    """
 
     def __init__(self, function: str, source: str) -> None:
         self.function, self.source = function, source
