@@ -1,11 +1,15 @@
 """Compare what the passes and kernels make of a graph with its reference, op by op.
 
-A fault is a text; none means that all agree. Three things are compared: the formulas of the graph after the passes with
-the reference, within what f32 sums in another order may differ; the compiled model with the formulas, bit for bit.
+A fault is a text; none means that all agree. Compared are the formulas of the graph after the passes: with the
+reference, within what f32 sums in another order may differ; with formulas where everything is settled by literal sums,
+and with the compiled model, bit for bit.
 """
 import numpy as np
+import pytest
+from ties import settle_everything
 
 import graphq as gq
+from graphq.anchors import lower_partition
 from graphq.passes.pipeline import run_passes
 from graphq.plan import evaluate_formulas
 
@@ -13,8 +17,12 @@ SHARE = 0.01
 """Elements that may differ by a step, or by more than rounding errors after a quantize that fell the other way."""
 
 
-def difference(got, want, rtol=2e-4):
-    """How two arrays differ beyond what is allowed, or None. `rtol` is relative to the largest element."""
+def difference(got, want, steps, rtol=2e-4):
+    """How two arrays differ beyond what is allowed, or None.
+
+    A few integers may be `steps` apart, and a few floats after a quantize (`steps` is not None). `rtol` is relative to
+    the largest element.
+    """
     got, want = np.asarray(got), np.asarray(want)
     if got.dtype != want.dtype or got.shape != want.shape:
         return f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
@@ -24,14 +32,14 @@ def difference(got, want, rtol=2e-4):
     a, b = got.astype(np.float64), want.astype(np.float64)
     if want.dtype.kind in "iub":
         apart = np.abs(a - b)
-        if apart.max() > 1 or np.count_nonzero(apart) > few:
+        if apart.max() > (steps or 1) or np.count_nonzero(apart) > few:
             return f"{np.count_nonzero(apart)} of {got.size} integers differ, by up to {apart.max():g}"
         return None
     same = (a == b) | np.isnan(a) & np.isnan(b)
     finite = np.abs(b[np.isfinite(b)]).max(initial=1e-6)
     with np.errstate(invalid="ignore"):
         wrong = ~same & ~(np.abs(a - b) <= rtol * finite)
-    if np.count_nonzero(wrong) > (few if got.size > 100 else 0):
+    if np.count_nonzero(wrong) > (few if steps is not None or got.size > 100 else 0):
         at = np.argmax(wrong)
         return f"{np.count_nonzero(wrong)} of {got.size} floats differ, {a.flat[at]:g} from {b.flat[at]:g} at {at}"
     return None
@@ -42,32 +50,53 @@ def as_dict(graph, out):
     return out if isinstance(out, dict) else {graph.output_names[0]: out}
 
 
+def steps_of_one(graph):
+    """How many steps of the finest quantize one of the coarsest is, as a tie may fall either way; None without any."""
+    scales = [s for n in graph.nodes_of({"quantize"}) for s in n.attrs["scales"]]
+    return np.ceil(max(scales) / min(scales)) if scales else None
+
+
+def formulas_of(graph, feeds):
+    """The formulas of a graph after all passes, by name; and whether any of its partitions settles outputs."""
+    after = graph.copy()
+    run_passes(after)
+    settles = any(lower_partition(n).ties for n in after.nodes_of({"partition"}))
+    return dict(zip(graph.output_names, evaluate_formulas(after, feeds), strict=True)), settles
+
+
 def faults(graph, feeds, wanted=None, *, compiled=True, isa=None, threads=None):
     """What is wrong with `graph` on these inputs: with its reference (or `wanted`), its formulas, its kernels."""
     found = []
-    reference = as_dict(graph, gq.reference(graph, feeds))
+    reference, steps = as_dict(graph, gq.reference(graph, feeds)), steps_of_one(graph)
     for name, want in (wanted or {}).items():
-        if (text := difference(reference[name], want)) is not None:
+        if (text := difference(reference[name], want, steps)) is not None:
             found.append(f"the graph's reference, output {name}: {text}")
     if found:
         return found
-    after = graph.copy()
-    if all(v.type.known for n in after.nodes for v in n.outputs):
-        run_passes(after)
-        formulas = dict(zip(graph.output_names, evaluate_formulas(after, feeds), strict=True))
+    if all(v.type.known for n in graph.nodes for v in n.outputs):
+        formulas, settles = formulas_of(graph, feeds)
         for name, want in reference.items():
-            if (text := difference(formulas[name], want)) is not None:
+            if (text := difference(formulas[name], want, steps)) is not None:
                 found.append(f"the formulas, output {name}: {text}")
+        if settles:
+            with pytest.MonkeyPatch.context() as patched:
+                settle_everything(patched)
+                settled, _ = formulas_of(graph, feeds)
+            found += [f"the formulas, output {name}: {np.count_nonzero(formulas[name] != y)} of {y.size} elements are "
+                      "others than with everything settled"
+                      for name, y in settled.items() if not same(formulas[name], y)]
     if compiled:
         model = gq.compile(graph, isa=isa, threads=threads)
         got, formulas = as_dict(graph, model(feeds)), as_dict(graph, model.formula(feeds))
         for name, x in got.items():
-            if x.tobytes() != formulas[name].tobytes() and not _only_nans_differ(x, formulas[name]):
+            if not same(x, formulas[name]):
                 places = np.flatnonzero(x.reshape(-1) != formulas[name].reshape(-1))
                 found.append(f"kernels at {model.level.name}, output {name}: {places.size} of {x.size} elements differ "
                              f"from the formula")
     return found
 
 
-def _only_nans_differ(x, y):
-    return x.dtype == y.dtype and x.shape == y.shape and x.dtype.kind == "f" and np.array_equal(x, y, equal_nan=True)
+def same(x, y):
+    """Whether two arrays are equal bit for bit, but for NaNs."""
+    return x.tobytes() == y.tobytes() or (x.dtype == y.dtype and x.shape == y.shape and x.dtype.kind == "f"
+                                          and np.array_equal(x, y, equal_nan=True))

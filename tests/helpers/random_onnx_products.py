@@ -72,6 +72,20 @@ def conv(b):
            output_padding=more, **attrs)
 
 
+def _max_pool(x, kernel, strides, auto_pad, pads=None):
+    """By the specification: the evaluator takes one axis' pads for another's, and pads wrongly for SAME_LOWER."""
+    sizes, count = x.shape[2:], len(kernel)
+    strides, pads = strides or [1] * count, pads or [0] * 2 * count
+    around = list(zip(pads[:count], pads[count:], strict=True))
+    if str(auto_pad).startswith("SAME"):
+        total = [max((-(-n // s) - 1) * s + k - n, 0) for n, s, k in zip(sizes, strides, kernel, strict=True)]
+        around = [(t // 2, t - t // 2) if auto_pad == "SAME_UPPER" else (t - t // 2, t // 2) for t in total]
+    whole = np.pad(x, [(0, 0), (0, 0), *around], constant_values=-np.inf)
+    windows = np.lib.stride_tricks.sliding_window_view(whole, kernel, axis=tuple(range(2, 2 + count)))
+    picked = windows[(..., *[slice(None, None, s) for s in strides], *[slice(None)] * count)]
+    return picked.max(axis=tuple(range(-count, 0)))
+
+
 @maker
 def pool(b):
     x = b.pick(lambda a: a.ndim in (3, 4) and a.size > 0)
@@ -83,9 +97,7 @@ def pool(b):
         b.node(op, [x], wanted=[a.max(axes, keepdims=True)] if op == "GlobalMaxPool" else None)
     elif op == "MaxPool":
         attrs = _windows(b, sizes, kernel, dilate=False)
-        if len(set(attrs.get("pads") or [0])) > 1:
-            raise Skip  # the evaluator takes one axis' pads for the other's
-        b.node(op, [x], kernel_shape=kernel, **attrs)
+        b.node(op, [x], kernel_shape=kernel, wanted=[_max_pool(b.arrays[x], kernel, **attrs)], **attrs)
     else:
         count = b.choice(None, 0, 1)
         b.node(op, [x], kernel_shape=kernel, count_include_pad=count, **_windows(b, sizes, kernel, dilate=False))
