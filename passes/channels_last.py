@@ -190,6 +190,11 @@ def _given_side(edges: Iterable[tuple[set[Node | str], int]]) -> set[Node | str]
     flow = nx.DiGraph()
     flow.add_nodes_from((LAST, GIVEN))
     for k, (pins, cost) in enumerate(edges):
+        if len(pins) == 2:
+            a, b = pins
+            for arc in ((a, b), (b, a)):
+                flow.add_edge(*arc, capacity=cost + flow.get_edge_data(*arc, {"capacity": 0})["capacity"])
+            continue
         # A node on the side of LAST draws `some` there, one on the side of GIVEN draws `all_` there: then the arc
         # between these two is cut. An edge without a capacity is infinite.
         some, all_ = ("some", k), ("all", k)
