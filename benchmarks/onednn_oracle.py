@@ -28,8 +28,8 @@ import numpy as np
 from onednn_difference import Arrays, best_rounding, compare
 
 import graphq as gq
-from graphq.knobs import apply_knobs, parse_knobs
-from graphq.onednn_run import random_inputs
+from graphq.onednn.benchdnn import random_inputs
+from graphq.onednn.knobs import apply_knobs, parse_knobs
 
 # Knobs for files that take oneDNN minutes or have types (f16) it has no kernels for on many CPUs. [] is for files whose
 # unknown shapes it refuses: it gets them as graphq saves them, inferred.

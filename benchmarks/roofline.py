@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphq.kernels import isa, peaks
+from graphq.kernels import peaks
+from graphq.kernels.jit import isa
 
 DECISIVE = {"avx2": "vpmaddwd ymm", "avx_vnni": "vpdpbusd ymm", "avx512": "vpmaddwd zmm", "avx512_vnni": "vpdpbusd zmm",
             "amx": "tdpbusd tmm"}

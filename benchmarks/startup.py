@@ -27,7 +27,7 @@ t = [time.perf_counter()]
 import numpy as np
 t.append(time.perf_counter())
 import graphq as gq
-from graphq.kernels.modules import statistics
+from graphq.kernels.jit.modules import statistics
 t.append(time.perf_counter())
 rng = np.random.default_rng(0)
 g = gq.Graph("perceptron")

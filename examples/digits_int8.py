@@ -79,7 +79,7 @@ def first_result(text: str, x: np.ndarray, folder: str) -> tuple[float, int]:
     os.environ["GRAPHQ_CACHE_DIR"] = folder
     start = time.perf_counter()
     gq.compile(gq.parse(text))(x=x)
-    return time.perf_counter() - start, graphq.kernels.modules.statistics().compiled
+    return time.perf_counter() - start, graphq.kernels.jit.modules.statistics().compiled
 
 
 def print_start_times(graph: gq.Graph, x: np.ndarray) -> None:

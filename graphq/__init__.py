@@ -16,24 +16,38 @@ from graphq.errors import (
     ParseError,
     VerifyError,
 )
-from graphq.interpret import reference
 from graphq.ir import Graph, Node, TensorType, Value
-from graphq.onnx_files import load_onnx, save_onnx
-from graphq.text import parse, to_text
+from graphq.ir.interpret import reference
+from graphq.ir.text import parse, to_text
+from graphq.onnx import load_onnx, save_onnx
 
 if TYPE_CHECKING:
     from graphq import testing
-    from graphq.onednn_json import load_onednn_json, save_onednn_json
-    from graphq.partitions import Partition
+    from graphq.onednn.files import load_onednn_json, save_onednn_json
+    from graphq.onednn.partitions import Partition
 
 __version__ = "0.1.0"
+
+
+def _partitions(self: Graph) -> list[Partition]:
+    """The partitions as oneDNN Graph would make them, in an order in which they can run.
+
+    Each operation is in exactly one; `partition.compile()` compiles it on its own.
+    """
+    from graphq.onednn.partitions import partitions
+
+    return partitions(self)
+
+
+_partitions.__name__, _partitions.__qualname__ = "partitions", "Graph.partitions"
+Graph.partitions = _partitions  # type: ignore[method-assign]  # oneDNN's room stands above the graph's
 
 __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError",
            "Node", "ParseError", "Partition", "TensorType", "Value", "VerifyError", "compile", "dtypes", "errors",
            "load_onednn_json", "load_onnx", "ops", "parse", "passes", "reference", "save_onednn_json", "save_onnx",
            "testing", "to_text"]
 
-_MODULES = {"Partition": "partitions", "load_onednn_json": "onednn_json", "save_onednn_json": "onednn_json",
+_MODULES = {"Partition": "onednn.partitions", "load_onednn_json": "onednn.files", "save_onednn_json": "onednn.files",
             "testing": "testing"}
 
 

@@ -104,7 +104,7 @@ def _version() -> str:
 
 
 def _cache(options: argparse.Namespace) -> None:
-    from graphq.kernels import cache
+    from graphq.kernels.jit import cache
 
     if options.action == "clear":
         print(f"{cache.clear()} kernel modules removed")
@@ -114,8 +114,8 @@ def _cache(options: argparse.Namespace) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
-    from graphq.text import parse, to_text
-    from graphq.verify import verify
+    from graphq.ir.text import parse, to_text
+    from graphq.ir.verify import verify
 
     graph = parse(options.file.read_text(encoding="utf-8"))
     verify(graph)
@@ -123,8 +123,8 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _passes(options: argparse.Namespace) -> None:
+    from graphq.ir.text import parse, to_text
     from graphq.passes import run_passes
-    from graphq.text import parse, to_text
 
     graph = parse(options.file.read_text(encoding="utf-8"))
     refusals = run_passes(graph)
@@ -142,9 +142,9 @@ def _explain(options: argparse.Namespace) -> None:
 
 def _loaded(path: Path) -> Graph:
     """The graph of a file, of the kind that its name says."""
-    from graphq.onednn_json import load_onednn_json
-    from graphq.onnx_files import load_onnx
-    from graphq.text import parse
+    from graphq.ir.text import parse
+    from graphq.onednn.files import load_onednn_json
+    from graphq.onnx import load_onnx
 
     if path.suffix == ".json":
         return load_onednn_json(path)
@@ -152,7 +152,7 @@ def _loaded(path: Path) -> Graph:
 
 
 def _partitions(options: argparse.Namespace) -> None:
-    from graphq.onednn_json import load_onednn_json
+    from graphq.onednn.files import load_onednn_json
 
     for part in load_onednn_json(options.file).partitions():
         print(part)
@@ -197,8 +197,8 @@ def _shape(name: str, text: str) -> tuple[int, ...]:
 
 
 def _run_cases(options: argparse.Namespace) -> int:
-    from graphq.knob_text import parse_knobs
-    from graphq.onednn_run import run_batch, run_file
+    from graphq.onednn.benchdnn import run_batch, run_file
+    from graphq.onednn.knob_text import parse_knobs
 
     if (options.file is None) == (options.batch is None) or options.batch and options.knobs:
         raise ParseError("run takes a file with knobs, or --batch=FILE without")

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 import numpy as np
 
 from graphq.budget import budget, check_limit, reserve
-from graphq.copies import check_names, returning
 from graphq.errors import CompileError, GraphError, InputError
-from graphq.interpret import check_array, check_inputs, named_inputs, pack_outputs, require_outputs
 from graphq.ir import Graph, TensorType
-from graphq.kernels import isa as isa_levels
-from graphq.kernels.isa import Level
+from graphq.ir.copies import check_names, returning
+from graphq.ir.interpret import check_array, check_inputs, named_inputs, pack_outputs, require_outputs
+from graphq.ir.names import counted
+from graphq.ir.verify import check_order
+from graphq.kernels import levels
+from graphq.kernels.jit.isa import Level
+from graphq.kernels.threads.count import resolve_threads
 from graphq.locks import Lock
-from graphq.names import counted
 from graphq.passes.pipeline import PIPELINE, check_passes, run_passes
-from graphq.plan import build_plan, evaluate_formulas
-from graphq.rewrite import Pass, Refusal
-from graphq.runtime import NativeStep, PythonStep, Runner
+from graphq.plan.runtime import NativeStep, PythonStep, Runner
+from graphq.plan.stages import CONTROL, in_one_plan
+from graphq.planning import build_plan, evaluate_formulas
+from graphq.rewrite.rule import Pass, Refusal
 from graphq.staged import StagedRunner
-from graphq.stages import CONTROL, in_one_plan
-from graphq.threads import resolve_threads
-from graphq.verify import check_order
 
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
-    from graphq.coverage import Coverage
-    from graphq.profile import Profile
+    from graphq.report.coverage import Coverage
+    from graphq.report.profile import Profile
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -70,9 +70,9 @@ def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | No
         graph = returning(graph, check_names(outputs, "outputs"))
     require_outputs(graph)
     most = resolve_threads(threads)
-    for level in isa_levels.choices(isa, cache):
+    for level in levels.choices(isa, cache):
         model = CompiledGraph(graph, level, most, strict, tuple(chosen), cache, memory)
-        if isa_levels.works(level, cache):  # asked now, as its kernels compile while the plan is made
+        if levels.works(level, cache):  # asked now, as its kernels compile while the plan is made
             break
     return model
 
@@ -189,8 +189,8 @@ class CompiledGraph:
         if made and isinstance(made.runner, StagedRunner):
             return made.runner.explain(lambda part: part.explain(kernels=kernels))
         plan = made.runner.plan if made else None
-        from graphq.evidence import gather
-        from graphq.explain import explain
+        from graphq.report.evidence import gather
+        from graphq.report.explain import explain
 
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
         evidence = {k: gather(plan, k, self.cache) for k in native} if plan else {}
@@ -204,7 +204,7 @@ class CompiledGraph:
         """
         if not isinstance(runs, int) or isinstance(runs, bool) or runs < 1:
             raise InputError(f"runs must be a positive int, got {runs!r}")
-        from graphq.profile import profile_steps
+        from graphq.report.profile import profile_steps
 
         by_name = check_inputs(self.source, named_inputs(self.source, inputs, named))
         runner = (self._fixed or self._at_shapes(by_name)).runner
@@ -220,7 +220,7 @@ class CompiledGraph:
         made = self._latest()
         if made is None:
             raise CompileError("shapes are open: the coverage is known after the first call")
-        from graphq.coverage import coverage
+        from graphq.report.coverage import coverage
 
         runner = made.runner
         return runner.coverage() if isinstance(runner, StagedRunner) else coverage(made.graph)
@@ -351,7 +351,7 @@ class CompiledGraph:
         plan = build_plan(graph, self.level, self.threads, self.cache)
         slow = [s.kernel for s in plan.steps if isinstance(s, PythonStep) and s.reference]
         if self.strict and slow:
-            from graphq.explain import explain
+            from graphq.report.explain import explain
 
             raise CompileError(f"strict: {len(slow)} operations would run as NumPy references: {'; '.join(slow[:5])}\n"
                                + explain(graph, plan, refusals, self.level, self.threads))

@@ -11,10 +11,10 @@ import numpy as np
 from graphq.compile import compile
 from graphq.dtypes import as_dtype
 from graphq.errors import GraphError, InputError
-from graphq.interpret import check_array, reference
 from graphq.ir import Graph, Value
-from graphq.onednn_run import random_inputs
-from graphq.tensor_type import TensorType
+from graphq.ir.interpret import check_array, reference
+from graphq.ir.tensor_type import TensorType
+from graphq.onednn.benchdnn import random_inputs
 
 SECONDS, RUNS = 1.0, 20
 """A model is run again until so much time has gone by, or so often."""

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from graphq.interpret import evaluate
 from graphq.ir import Graph, Node
+from graphq.ir.interpret import evaluate
 from graphq.locks import Lock
-from graphq.runtime import Plan
-from graphq.stages import stages
+from graphq.plan.runtime import Plan
+from graphq.plan.stages import stages
 
 if TYPE_CHECKING:
     from graphq.compile import CompiledGraph
-    from graphq.coverage import Coverage
-    from graphq.profile import Profile, StepTime
+    from graphq.report.coverage import Coverage
+    from graphq.report.profile import Profile, StepTime
 
 
 Call: TypeAlias = "Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarray | dict[str, np.ndarray]]"
@@ -88,7 +88,7 @@ class StagedRunner:
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
         """The steps of all compiled parts."""
-        from graphq.profile import Profile
+        from graphq.report.profile import Profile
 
         steps: list[StepTime] = []
 
@@ -101,7 +101,7 @@ class StagedRunner:
 
     def coverage(self) -> Coverage:
         """That of all parts. Raises CompileError when the tail has not run yet."""
-        from graphq.coverage import coverage, merged
+        from graphq.report.coverage import coverage, merged
 
         parts = (self.head, self.tail, *self._bodies.values())
         return merged([coverage(self.stages.cut), *(p.coverage() for p in parts if p is not None)])

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from graphq.dtypes import as_dtype, f8_e8m0
-from graphq.interpret import reference
 from graphq.ir import Graph, TensorType
-from graphq.parse import parse
-from graphq.rewrite import Pass
-from graphq.text import to_text
-from graphq.verify import verify
+from graphq.ir.interpret import reference
+from graphq.ir.parse import parse
+from graphq.ir.text import to_text
+from graphq.ir.verify import verify
+from graphq.rewrite.rule import Pass
 
 SPECIALS = (-0.0, np.nan, np.inf, -np.inf, 0.0, 1e-42, 3e38)
 

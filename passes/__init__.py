@@ -17,7 +17,7 @@ from graphq.passes.normalise_groups import NormaliseGroupsAsRows
 from graphq.passes.pipeline import PIPELINE, run_passes
 from graphq.passes.rows_last import RowsLast
 from graphq.passes.widen_floats import WidenProducts
-from graphq.rewrite import ANY, Match, Pass, Refusal, Rewrite
+from graphq.rewrite.rule import ANY, Match, Pass, Refusal, Rewrite
 
 __all__ = ["ANY", "PIPELINE", "FuseConcat", "FuseConvolution", "FuseEltwise", "FuseFloatConvolution", "FuseFloatMatmul",
            "FuseInterpolate", "FuseMatmul", "FuseMatmul4bit", "FusePool", "FuseRow", "Match", "NormaliseGroupsAsRows",

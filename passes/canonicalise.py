@@ -10,12 +10,12 @@ import numpy as np
 
 from graphq.dtypes import f32
 from graphq.ir import Graph, Node, TensorType, Value
-from graphq.kernels.transpose import is_view
+from graphq.kernels.moves.transpose import is_view
 from graphq.passes.fold_pads import FoldPadIntoConvolution
 from graphq.passes.move_quantization import MOVES
 from graphq.passes.requantize import REQUANTIZE
 from graphq.passes.static_quantization import STATIC
-from graphq.rewrite import ANY, Pass, Rewrite
+from graphq.rewrite.rule import ANY, Pass, Rewrite
 
 
 class DropNoopReshape(Rewrite):

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from graphq.constants import evaluated, runs_long
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node
+from graphq.ir.constants import evaluated, runs_long
 from graphq.passes.fuse_anchor import DEQUANTIZES, feeds_anchor, taken
 
 MAX_ELEMENTS = 1 << 26

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from graphq.ir import Graph, Value
-from graphq.rewrite import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, Rewrite
 
 
 class FoldPadIntoConvolution(Rewrite):

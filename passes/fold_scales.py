@@ -14,7 +14,7 @@ import numpy as np
 from graphq.dtypes import f32
 from graphq.ir import Graph, Node, Value
 from graphq.ops.conv import weight_axes
-from graphq.rewrite import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, Rewrite
 
 ANCHORS = ("convolution", "conv_transpose", "matmul")
 

@@ -5,12 +5,12 @@ from typing import Any, ClassVar
 
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node
-from graphq.kernels.epilogue import RULES, Unsupported, refuses
-from graphq.kernels.lower import Lower, lowered
-from graphq.kernels.lower_row import ROWS
-from graphq.partition import Fusion
-from graphq.pattern import PatternBuilder, PatternLike
-from graphq.rewrite import Match
+from graphq.kernels.family.epilogue import RULES, Unsupported, refuses
+from graphq.kernels.family.lower import Lower, lowered
+from graphq.kernels.rows.lower import ROWS
+from graphq.rewrite.partition import Fusion
+from graphq.rewrite.pattern import PatternBuilder, PatternLike
+from graphq.rewrite.rule import Match
 
 MAX_EPILOGUE = 24
 """Operations after the anchor: up to 20 unary and binary ones as in oneDNN's patterns, casts and quantize besides."""

@@ -1,9 +1,9 @@
 """Fold dequantize -> concat -> epilogue -> quantize chains into partitions; any concat, too."""
 from __future__ import annotations
 
-from graphq.kernels.lower_concat import lower_concat
+from graphq.kernels.concat.lower import lower_concat
 from graphq.passes.fuse_anchor import FuseAnchor
-from graphq.rewrite import ANY
+from graphq.rewrite.rule import ANY
 
 
 class FuseConcat(FuseAnchor):

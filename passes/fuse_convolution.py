@@ -1,7 +1,7 @@
 """Fold convolutions and their epilogues into partitions, of integers where the operands come from dequantize."""
 from __future__ import annotations
 
-from graphq.kernels.lower_conv import CONVOLUTIONS, lower_convolution
+from graphq.kernels.conv.lower import CONVOLUTIONS, lower_convolution
 from graphq.passes.fuse_matmul import FuseMatmul
 
 

@@ -1,8 +1,8 @@
 """Fold chains of elementwise operations into one partition each, a single loop over memory."""
 from __future__ import annotations
 
-from graphq.kernels.epilogue import RULES, refuses
-from graphq.kernels.lower import lower_eltwise
+from graphq.kernels.family.epilogue import RULES, refuses
+from graphq.kernels.family.lower import lower_eltwise
 from graphq.passes.fuse_anchor import FuseLowered
 
 MAX_CHAIN = 48

@@ -1,9 +1,9 @@
 """Fold dequantize -> interpolate -> epilogue -> quantize chains into partitions; interpolates of floats, too."""
 from __future__ import annotations
 
-from graphq.kernels.lower_interpolate import lower_interpolate
+from graphq.kernels.interpolate.lower import lower_interpolate
 from graphq.passes.fuse_anchor import FuseAnchor
-from graphq.rewrite import ANY
+from graphq.rewrite.rule import ANY
 
 
 class FuseInterpolate(FuseAnchor):

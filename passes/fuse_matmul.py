@@ -3,9 +3,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from graphq.kernels.lower_matmul import MATMULS, lower_matmul
+from graphq.kernels.matmul.lower import MATMULS, lower_matmul
 from graphq.passes.fuse_anchor import DEQUANTIZES, FuseAnchor
-from graphq.rewrite import ANY
+from graphq.rewrite.rule import ANY
 
 
 class FuseMatmul(FuseAnchor):

@@ -1,9 +1,9 @@
 """Fold matmuls of 8-bit activations and 4-bit weights with their epilogues into partitions."""
 from __future__ import annotations
 
-from graphq.kernels.lower_4bit import lower_matmul_4bit
+from graphq.kernels.matmul_4bit.lower import lower_matmul_4bit
 from graphq.passes.fuse_anchor import FuseAnchor
-from graphq.rewrite import ANY
+from graphq.rewrite.rule import ANY
 
 
 class FuseMatmul4bit(FuseAnchor):

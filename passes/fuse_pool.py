@@ -1,9 +1,9 @@
 """Fold dequantize -> pool -> epilogue -> quantize chains into partitions; pools of floats, too."""
 from __future__ import annotations
 
-from graphq.kernels.lower_pool import POOLS, lower_pool
+from graphq.kernels.pool.lower import POOLS, lower_pool
 from graphq.passes.fuse_anchor import FuseAnchor
-from graphq.rewrite import ANY
+from graphq.rewrite.rule import ANY
 
 
 class FusePool(FuseAnchor):

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 from graphq.ir import Node
-from graphq.kernels.epilogue import RULES, refuses
-from graphq.kernels.lower_row import ROWS, lower_row
+from graphq.kernels.family.epilogue import RULES, refuses
+from graphq.kernels.rows.lower import ROWS, lower_row
 from graphq.passes.fuse_anchor import MAX_EPILOGUE, FuseAnchor
-from graphq.rewrite import ANY
+from graphq.rewrite.rule import ANY
 
 
 class FuseRow(FuseAnchor):

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from graphq.ir import Dim, Graph, Node, Value
-from graphq.op import OPS
+from graphq.ir.op import OPS
 
 Port: TypeAlias = Literal["stays", "moves", "aligned"]
 """An operand stays as it is; or moves; or, of a lower rank than the result, is aligned with it and moves freely."""

@@ -14,7 +14,7 @@ from graphq.dtypes import s8, u8
 from graphq.ir import Graph, Node, Value
 from graphq.ops.quant import dequantize, quantize
 from graphq.passes.requantize import MULTIPLIES
-from graphq.rewrite import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, Rewrite
 
 TAKERS = MULTIPLIES | {"max_pool", "avg_pool", "reduce_mean", "interpolate"}
 """Operations whose partitions begin with a dequantize."""

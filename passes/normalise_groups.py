@@ -5,7 +5,7 @@ from math import prod
 
 from graphq.dtypes import f32
 from graphq.ir import Graph, Value
-from graphq.rewrite import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, Rewrite
 
 
 class NormaliseGroupsAsRows(Rewrite):

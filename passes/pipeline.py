@@ -9,6 +9,8 @@ from functools import partial
 from graphq.budget import recount, reserve
 from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph
+from graphq.ir.text import SHORT, to_text
+from graphq.ir.verify import verify
 from graphq.passes.canonicalise import canonicalise
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
@@ -26,9 +28,7 @@ from graphq.passes.fuse_row import FuseRow
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
 from graphq.passes.rows_last import RowsLast
 from graphq.passes.widen_floats import WidenProducts
-from graphq.rewrite import Pass, Refusal, Rewrite
-from graphq.text import SHORT, to_text
-from graphq.verify import verify
+from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,

@@ -12,7 +12,7 @@ from graphq.dtypes import s8, s16, u8, u16
 from graphq.ir import Graph, Node, Value
 from graphq.ops.pool import max_pool
 from graphq.ops.quant import dequantize, quantize
-from graphq.rewrite import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, Rewrite
 
 INTEGERS = (s8, u8, s16, u16)
 

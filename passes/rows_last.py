@@ -4,8 +4,8 @@ from __future__ import annotations
 from math import prod
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.lower_row import REDUCTIONS, ROWS
-from graphq.rewrite import ANY, Match, Rewrite
+from graphq.kernels.rows.lower import REDUCTIONS, ROWS
+from graphq.rewrite.rule import ANY, Match, Rewrite
 
 
 class RowsLast(Rewrite):

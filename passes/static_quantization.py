@@ -7,7 +7,7 @@ import numpy as np
 
 from graphq.dtypes import DType, f32, s4, s8, u4, u8
 from graphq.ir import Graph, Node, Value
-from graphq.rewrite import ANY, Rewrite
+from graphq.rewrite.rule import ANY, Rewrite
 
 WIDER = {s4: s8, u4: u8}
 """What integers of 4 bits become where kernels take those of 8."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from graphq.dtypes import f16, f32
 from graphq.ir import Graph, Node, Value
-from graphq.rewrite import ANY, Match, Rewrite
+from graphq.rewrite.rule import ANY, Match, Rewrite
 
 MIN_ROWS = 8
 """Below, weights are read once from memory for few products, and half of the bytes count more.

@@ -42,7 +42,7 @@ LEVELS = ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx")
 @pytest.fixture(scope="module", params=LEVELS)
 def level(request):
     """Each ISA level in turn: the machine's own, or emulated where it has none."""
-    from graphq.kernels import isa
+    from graphq.kernels.jit import isa
 
     assert tuple(x.name for x in isa.LEVELS) == LEVELS
     with ExitStack() as stack:

@@ -207,7 +207,7 @@ def test_run_fails_for_the_number_of_partitions(onednn, capsys):
 
 
 def test_run_fails_for_a_difference(onednn, capsys, monkeypatch):
-    from graphq import onednn_run
+    from graphq.onednn import benchdnn as onednn_run
 
     true = onednn_run.reference
     monkeypatch.setattr(onednn_run, "reference", lambda g, x: true(g, x) * np.float32(1.01))

@@ -10,7 +10,7 @@ from dense import dense
 
 import graphq as gq
 from graphq.errors import CompileError, GraphError, InputError, KernelError
-from graphq.kernels import isa
+from graphq.kernels.jit import isa
 from graphq.testing import random_inputs
 
 RNG = np.random.default_rng(11)
@@ -110,7 +110,7 @@ def test_a_new_shape_does_not_block_callers_of_known_ones():
 
 @pytest.mark.parametrize("threads, parallel", [(1, False), (2, True)])
 def test_only_steps_with_enough_work_run_in_parallel(threads, parallel):
-    from graphq.kernels.isa import resolve
+    from graphq.kernels.levels import resolve
 
     for shape, expected in (((16, 64, 32), False), ((512, 1024, 512), parallel)):
         model = gq.compile(dense(*shape, constant=False, zw=(-9, 9)), threads=threads, isa=resolve().name)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels import isa
+from graphq.kernels.jit import isa
 from graphq.passes.pipeline import PIPELINE
 from graphq.testing import random_inputs
 

@@ -4,8 +4,8 @@ import pytest
 from compiled import AS_WRITTEN
 
 import graphq as gq
-from graphq.kernels.expression import STORAGE
-from graphq.kernels.float_sums import float_sums
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.numbers.float_sums import float_sums
 from graphq.passes.fuse_convolution import FuseFloatConvolution
 
 DTYPES = ["f32", "bf16", "f16"]

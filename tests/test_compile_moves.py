@@ -6,7 +6,7 @@ from guarded_memory import guarded
 
 import graphq as gq
 from graphq.errors import GraphError, InputError
-from graphq.kernels.transpose import dense, plan_strided_copy, run_bytes
+from graphq.kernels.moves.transpose import dense, plan_strided_copy, run_bytes
 
 SLICES = [  # shape, axes, starts, ends, steps
     ((1, 40, 3, 8, 15), [2], [1], [2], [1]),

@@ -9,10 +9,10 @@ import graphq as gq
 from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType
-from graphq.op import OPS
-from graphq.partition import fuse
-from graphq.text import to_text
-from graphq.verify import verify
+from graphq.ir.op import OPS
+from graphq.ir.text import to_text
+from graphq.ir.verify import verify
+from graphq.rewrite.partition import fuse
 
 
 def everything():
@@ -68,7 +68,7 @@ def test_specialise_refuses():
 
 
 def test_specialise_takes_bodies_along(g):
-    from graphq.partition import fuse
+    from graphq.rewrite.partition import fuse
 
     x = g.input("a", dtype="f32", shape=(None, 4))
     y = g.relu(x)

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.coverage import Coverage, coverage
 from graphq.errors import CompileError
+from graphq.report.coverage import Coverage, coverage
 
 CONV = "strides=[1,2], pads_begin=[1,1], pads_end=[1,1], dilations=[1,1]"
 

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq import evidence
 from graphq.errors import KernelError
-from graphq.kernels import assembly, isa
-from graphq.kernels.modules import Function, FunctionTable
-from graphq.runtime import NativeStep
+from graphq.kernels.jit import assembly, isa
+from graphq.kernels.jit.modules import Function, FunctionTable
+from graphq.plan.runtime import NativeStep
+from graphq.report import evidence
 
 RNG = np.random.default_rng(0)
 DECISIVE = {"avx2": ("vpmaddwd ymm", "vpdpwssd ymm"), "avx_vnni": ("vpdpbusd ymm",),

@@ -5,9 +5,9 @@ import pytest
 import graphq as gq
 from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError, VerifyError
-from graphq.interpret import check_array, evaluate
 from graphq.ir import Graph, TensorType
-from graphq.op import OPS, register_op
+from graphq.ir.interpret import check_array, evaluate
+from graphq.ir.op import OPS, register_op
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import graphq as gq
 from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType, Use
-from graphq.op import OPS
-from graphq.verify import verify
+from graphq.ir.op import OPS
+from graphq.ir.verify import verify
 
 # -- building -------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import graphq as gq
 from graphq.errors import GraphError, GraphqError, ParseError
-from graphq.knobs import InShape, Knobs, apply_knobs, parse_knobs, parse_line, read_batch, unknown_tensors
-from graphq.onednn_json import from_graph, load_onednn_json, save_onednn_json
-from graphq.verify import verify
+from graphq.ir.verify import verify
+from graphq.onednn.files import from_graph, load_onednn_json, save_onednn_json
+from graphq.onednn.knobs import InShape, Knobs, apply_knobs, parse_knobs, parse_line, read_batch, unknown_tensors
 
 SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[2] / "shared"))
 CASES = SHARED / "onednn_graphs" / "cases.txt"

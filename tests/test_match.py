@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 from graphq.ir import Graph
-from graphq.match import Matcher, roots
-from graphq.pattern import PatternBuilder, Var
-from graphq.text import parse
+from graphq.ir.text import parse
+from graphq.rewrite.match import Matcher, roots
+from graphq.rewrite.pattern import PatternBuilder, Var
 
 A, B = map(Var, "ab")
 P = PatternBuilder()

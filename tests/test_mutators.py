@@ -5,7 +5,7 @@ from graphs import ops
 
 from graphq.errors import GraphError
 from graphq.ir import Graph, Use
-from graphq.verify import verify
+from graphq.ir.verify import verify
 
 # -- replace_uses, prune, before ------------------------------------------------------------------------------
 

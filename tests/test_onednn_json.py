@@ -13,10 +13,10 @@ from onednn_document import UNKNOWN, dense, document, load, op, tensor, write
 
 import graphq as gq
 from graphq.errors import GraphError, GraphqError
-from graphq.onednn_json import load_onednn_json, save_onednn_json
-from graphq.onednn_kinds import KINDS
-from graphq.rewrite import Rewrite
-from graphq.verify import verify
+from graphq.ir.verify import verify
+from graphq.onednn.files import load_onednn_json, save_onednn_json
+from graphq.onednn.kinds import KINDS
+from graphq.rewrite.rule import Rewrite
 
 SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[2] / "shared"))
 FILES = sorted(SHARED.glob("onednn_graphs/**/*.json"))

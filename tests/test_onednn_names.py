@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.onednn_json import load_onednn_json, save_onednn_json
-from graphq.verify import verify
+from graphq.ir.verify import verify
+from graphq.onednn.files import load_onednn_json, save_onednn_json
 
 
 def named():

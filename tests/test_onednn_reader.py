@@ -5,9 +5,9 @@ import os
 import pytest
 from onednn_document import dense, document, load, op, tensor, write
 
-from graphq import onednn_reader
 from graphq.errors import GraphError, ParseError
-from graphq.onednn_json import load_onednn_json
+from graphq.onednn import reader as onednn_reader
+from graphq.onednn.files import load_onednn_json
 
 
 def change(*steps, to=None, drop=False):

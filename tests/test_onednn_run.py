@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq import onednn_run
-from graphq.knob_text import parse_knobs
-from graphq.onednn_json import save_onednn_json
-from graphq.onednn_run import compare, random_inputs, run_batch, run_file
+from graphq.onednn import benchdnn as onednn_run
+from graphq.onednn.benchdnn import compare, random_inputs, run_batch, run_file
+from graphq.onednn.files import save_onednn_json
+from graphq.onednn.knob_text import parse_knobs
 
 SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[2] / "shared")) / "onednn_graphs"
 

@@ -5,7 +5,7 @@ import pytest
 import graphq as gq
 from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.op import OPS, register_op
+from graphq.ir.op import OPS, register_op
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 import graphq as gq
 from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import GraphError, GraphqError, ParseError
+from graphq.ir.text import parse, to_text
 from graphq.testing import check_round_trip
-from graphq.text import parse, to_text
 
 
 def returning(text):

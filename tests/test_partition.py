@@ -7,9 +7,9 @@ from dependencies import dependencies
 import graphq as gq
 from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.partition import extract, fuse, is_convex
-from graphq.text import parse, to_text
-from graphq.verify import verify
+from graphq.ir.text import parse, to_text
+from graphq.ir.verify import verify
+from graphq.rewrite.partition import extract, fuse, is_convex
 
 
 def graph(text):

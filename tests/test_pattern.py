@@ -4,10 +4,10 @@ import pytest
 
 from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.match import Matcher
-from graphq.pattern import ANY, PatternBuilder, Var
-from graphq.rewrite import Rewrite
-from graphq.text import parse
+from graphq.ir.text import parse
+from graphq.rewrite.match import Matcher
+from graphq.rewrite.pattern import ANY, PatternBuilder, Var
+from graphq.rewrite.rule import Rewrite
 
 A, B, C, X, Y = map(Var, "abcxy")
 P = PatternBuilder()

@@ -5,13 +5,13 @@ import numpy as np
 
 import graphq as gq
 from graphq.ir import TensorType
-from graphq.kernels.expression import acc
-from graphq.kernels.isa import level_named
-from graphq.kernels.matmul import AHEAD, W, plan_matmul
-from graphq.kernels.stores import Store
-from graphq.kernels.team import pieces
-from graphq.plan_builder import MOST_AHEAD, PlanBuilder
-from graphq.runtime import Buffer, Plan, Ref, _Instance
+from graphq.kernels.jit.isa import level_named
+from graphq.kernels.lanes.expression import acc
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.matmul.plan import AHEAD, W, plan_matmul
+from graphq.kernels.threads.team import pieces
+from graphq.plan.builder import MOST_AHEAD, PlanBuilder
+from graphq.plan.runtime import Buffer, Plan, Ref, _Instance
 
 
 def mlp(*widths):

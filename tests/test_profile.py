@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.profile import Profile, StepTime
+from graphq.report.profile import Profile, StepTime
 
 X = np.arange(64, dtype=np.float32).reshape(8, 8)
 

@@ -2,11 +2,11 @@
 import pytest
 
 from graphq.errors import GraphError, VerifyError
+from graphq.ir.text import parse, to_text
+from graphq.ir.verify import verify
 from graphq.passes import PIPELINE, run_passes
-from graphq.rewrite import Rewrite
+from graphq.rewrite.rule import Rewrite
 from graphq.testing import check_pass
-from graphq.text import parse, to_text
-from graphq.verify import verify
 
 
 def graph(text):

@@ -9,7 +9,7 @@ import pytest
 import graphq as gq
 from graphq.errors import InputError
 from graphq.ir import TensorType
-from graphq.runtime import Buffer, PythonStep, plan_arena
+from graphq.plan.runtime import Buffer, PythonStep, plan_arena
 from graphq.testing import random_inputs
 
 

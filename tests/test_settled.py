@@ -10,7 +10,7 @@ import ties
 
 import graphq as gq
 from graphq.passes.pipeline import run_passes
-from graphq.plan import evaluate_formulas
+from graphq.planning import evaluate_formulas
 
 RNG = np.random.default_rng(5)
 

@@ -4,15 +4,15 @@ import inspect
 import pydoc
 
 import graphq as gq
-from graphq import stub
-from graphq.op import OPS
+from graphq.ir import stub
+from graphq.ir.op import OPS
 
 STATED = {f.name: f for c in ast.parse(stub.PATH.read_text(encoding="utf-8")).body if isinstance(c, ast.ClassDef)
           for f in c.body if isinstance(f, ast.FunctionDef)}
 
 
 def test_the_stub_is_current():
-    assert stub.PATH.read_text(encoding="utf-8") == stub.stub(), "run: python -m graphq.stub"
+    assert stub.PATH.read_text(encoding="utf-8") == stub.stub(), "run: python -m graphq.ir.stub"
 
 
 def test_the_stub_states_each_operation_and_nothing_that_would_accept_others():

@@ -5,9 +5,9 @@ import pytest
 from graphq.dtypes import DTYPES
 from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph, TensorType
-from graphq.rewrite import Rewrite
+from graphq.ir.text import parse
+from graphq.rewrite.rule import Rewrite
 from graphq.testing import check_pass, check_round_trip, check_same_numbers, random_array, random_inputs
-from graphq.text import parse
 
 RELU2 = """graph(x: f32[2,8]) {
   %0 = relu(x)

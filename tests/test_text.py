@@ -9,9 +9,9 @@ import pytest
 from graphq.dtypes import DTYPES, DType
 from graphq.errors import ParseError
 from graphq.ir import Graph, TensorType
-from graphq.op import OPS
-from graphq.text import parse, to_text
-from graphq.verify import verify
+from graphq.ir.op import OPS
+from graphq.ir.text import parse, to_text
+from graphq.ir.verify import verify
 
 
 def again(graph):

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from graphq.errors import CompileError
-from graphq.threads import _quota, process_cores, resolve_threads
+from graphq.kernels.threads.count import _quota, process_cores, resolve_threads
 
 
 def test_thread_numbers(monkeypatch):
     assert resolve_threads(1) == resolve_threads(np.int64(1)) == 1
     assert resolve_threads(10_000) == numba.config.NUMBA_NUM_THREADS
-    monkeypatch.setattr("graphq.threads._quota", lambda: 1)
+    monkeypatch.setattr("graphq.kernels.threads.count._quota", lambda: 1)
     assert resolve_threads(None) == 1
 
 
@@ -42,8 +42,8 @@ def test_bad_thread_numbers(threads):
 PINNED = """
 import os, threading, time
 import numpy as np, graphq as gq
-from graphq.kernels.team import the_team
-from graphq.threads import most_threads
+from graphq.kernels.threads.team import the_team
+from graphq.kernels.threads.count import most_threads
 cores = os.sched_getaffinity(0)
 first_core = min(cores)
 g = gq.Graph()

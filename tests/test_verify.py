@@ -5,9 +5,9 @@ import pytest
 from graphq.dtypes import f32, s8
 from graphq.errors import VerifyError
 from graphq.ir import Graph, Node, TensorType, Use, Value
-from graphq.op import OPS
-from graphq.partition import fuse
-from graphq.verify import check_order, verify
+from graphq.ir.op import OPS
+from graphq.ir.verify import check_order, verify
+from graphq.rewrite.partition import fuse
 
 
 @pytest.fixture

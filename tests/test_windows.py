@@ -6,7 +6,7 @@ import pytest
 
 import graphq as gq
 from graphq.errors import GraphError
-from graphq.op import OPS
+from graphq.ir.op import OPS
 
 RNG = np.random.default_rng(17)
 

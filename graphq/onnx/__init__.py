@@ -1,18 +1,53 @@
-"""ONNX models in and out; needs the package onnx (`pip install graphq[onnx]`)."""
-from typing import TYPE_CHECKING, Any
+"""ONNX models in and out. They need the package onnx (`pip install graphq[onnx]`), which the first call imports.
 
-from graphq.onnx.loading import load_onnx
+Loading and saving have tables of operators of their own, whose import takes as long: each is imported when called.
+"""
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from graphq.errors import GraphqError
+from graphq.ir import Graph
+from graphq.onnx import node
 
 if TYPE_CHECKING:
-    from graphq.onnx.saving import save_onnx, to_model
-
-__all__ = ["load_onnx", "save_onnx", "to_model"]
+    from onnx import ModelProto
 
 
-def __getattr__(name: str) -> Any:
-    """What saves, when it is first asked for: its table of operators takes as long to import as that of loading."""
-    if name not in __all__:
-        raise AttributeError(f"module 'graphq.onnx' has no attribute {name!r}")
-    from graphq.onnx import saving
+__all__ = ["load_onnx", "node", "save_onnx", "to_model"]
 
-    return getattr(saving, name)
+
+def load_onnx(source: str | os.PathLike[str] | bytes | ModelProto, *, memory: int | None = None) -> Graph:
+    """The graph of an ONNX model: a path, the bytes of a file, or a ModelProto; see graphq.onnx.loading.
+
+    Inputs and outputs keep their names and order, symbolic dimensions are open. Raises ParseError for what is not a
+    model, GraphError, naming the node, for one that breaks a rule, CompileError where the constants would take more
+    than `memory` bytes (None: half of the machine's memory), GraphqError when the package onnx is missing.
+    """
+    return _module("loading").load_onnx(source, memory=memory)
+
+
+def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write `graph` as an ONNX model, opset 21; see graphq.onnx.saving.
+
+    Raises GraphError, naming the operation, for what ONNX cannot say with the same numbers, GraphqError when the
+    package onnx is missing.
+    """
+    _module("saving").save_onnx(graph, path)
+
+
+def to_model(graph: Graph) -> ModelProto:
+    """`graph` as a ModelProto, as `save_onnx` writes it."""
+    return _module("saving").to_model(graph)
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return import_module(f"graphq.onnx.{name}")
+    except ModuleNotFoundError as e:
+        if e.name != "onnx":
+            raise
+        raise GraphqError("ONNX models need the package onnx: pip install graphq[onnx]") from None

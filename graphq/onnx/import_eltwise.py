@@ -8,9 +8,9 @@ import numpy as np
 
 from graphq.dtypes import DType, bf16, f16, f32, s32
 from graphq.ir import Value
+from graphq.ir.op import lookup
 from graphq.onnx.importer import Call, Outputs, imports
 from graphq.onnx.types import dtype_of
-from graphq.op import lookup
 from graphq.ops.arithmetic import NUMBERS
 from graphq.ops.cast import CASTABLE
 from graphq.ops.infer import FLOATS

@@ -1,9 +1,9 @@
 """Comparisons, booleans, and operators that pick elements by value or index."""
 from __future__ import annotations
 
+from graphq.ir.op import lookup
 from graphq.onnx.import_shape import known
 from graphq.onnx.importer import Call, Outputs, imports
-from graphq.op import lookup
 
 ALIKE = {"And": "logical_and", "Equal": "equal", "Greater": "greater", "IsNaN": "is_nan", "Less": "less",
          "LessOrEqual": "less_equal", "Not": "logical_not", "Or": "logical_or", "Xor": "logical_xor"}

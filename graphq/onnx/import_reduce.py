@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 from graphq.ir import Value
+from graphq.ir.op import lookup
 from graphq.onnx.importer import Call, Outputs, imports
-from graphq.op import lookup
 
 REDUCTIONS = {"ReduceL1": "reduce_l1", "ReduceL2": "reduce_l2", "ReduceMax": "reduce_max", "ReduceMean": "reduce_mean",
               "ReduceMin": "reduce_min", "ReduceProd": "reduce_prod", "ReduceSum": "reduce_sum"}

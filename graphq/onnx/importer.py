@@ -15,13 +15,13 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, helper
 
-from graphq.constants import computed
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, Value
+from graphq.ir.constants import computed
+from graphq.ir.op import lookup
 from graphq.onnx.bodies import body_of
 from graphq.onnx.fallback import parsed, since_version, single, used_names
 from graphq.onnx.tensors import array_of
-from graphq.op import lookup
 from graphq.ops.infer import FLOATS
 
 Outputs: TypeAlias = "Value | Sequence[Value] | None"

@@ -10,8 +10,8 @@ from onnx import SparseTensorProto, TensorProto, numpy_helper
 
 from graphq.budget import reserve
 from graphq.errors import GraphError, ParseError
+from graphq.ir.tensor_type import check_size
 from graphq.onnx.types import dtype_of
-from graphq.tensor_type import check_size
 
 PACKED = {2: 4, 4: 2}
 """Elements in a byte, by their bits."""

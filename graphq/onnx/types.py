@@ -7,7 +7,7 @@ from onnx import TensorProto, TypeProto, ValueInfoProto
 from graphq import dtypes as t
 from graphq.dtypes import DType
 from graphq.errors import GraphError
-from graphq.tensor_type import TensorType, check_dims
+from graphq.ir.tensor_type import TensorType, check_dims
 
 ELEMENTS: dict[int, DType] = {
     TensorProto.FLOAT: t.f32, TensorProto.FLOAT16: t.f16, TensorProto.BFLOAT16: t.bf16, TensorProto.DOUBLE: t.f64,

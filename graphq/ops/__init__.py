@@ -20,7 +20,6 @@ from graphq.ops import (
     move,
     norm,
     normalise,
-    onnx_node,
     pick,
     pool,
     quant,
@@ -34,6 +33,6 @@ from graphq.ops import (
 
 __all__ = ["arithmetic", "binary", "cast", "constant", "control", "conv", "conv_transpose", "detect", "dropout",
            "dynamic_quant", "eltwise", "grid_sample", "integer", "interpolate", "linear_quant", "logic", "matmul",
-           "move", "norm", "normalise", "onnx_node", "pick", "pool", "quant", "recurrent", "reduce", "shape",
+           "move", "norm", "normalise", "pick", "pool", "quant", "recurrent", "reduce", "shape",
            "structure", "threshold",
            "trees"]

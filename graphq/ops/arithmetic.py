@@ -9,7 +9,7 @@ import numpy as np
 from graphq.dtypes import boolean, f32, f64
 from graphq.errors import InputError
 from graphq.ir import TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.cast import CASTABLE
 from graphq.ops.compute import Array, quiet
 from graphq.ops.infer import FLOATS, broadcast, expect_dtype, expect_same_dtype

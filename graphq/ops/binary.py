@@ -13,7 +13,7 @@ import numpy as np
 from graphq.dtypes import DType, boolean
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array, in_f32, quiet, widened
 from graphq.ops.infer import (
     FLOATS,

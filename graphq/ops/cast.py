@@ -6,8 +6,8 @@ import numpy as np
 from graphq.dtypes import DType, as_dtype, bf16, boolean, f16, f32, f64, s8, s16, s32, s64, u8, u16, u32, u64
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.names import listing
-from graphq.op import register_op
+from graphq.ir.names import listing
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet
 from graphq.ops.infer import expect_dtype
 

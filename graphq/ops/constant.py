@@ -5,7 +5,7 @@ import numpy as np
 
 from graphq.dtypes import as_dtype
 from graphq.ir import TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 
 
 def infer_constant(*, value: np.ndarray) -> TensorType:

@@ -13,9 +13,9 @@ import numpy as np
 
 from graphq.dtypes import boolean, s64
 from graphq.errors import GraphError
-from graphq.interpret import evaluate
 from graphq.ir import Graph, TensorType, Value
-from graphq.op import lookup, register_op
+from graphq.ir.interpret import evaluate
+from graphq.ir.op import lookup, register_op
 from graphq.ops.compute import Array
 from graphq.ops.infer import normal_axis
 

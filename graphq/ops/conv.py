@@ -9,7 +9,7 @@ import numpy as np
 
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, Shape, expect_dtype, expect_same_dtype, show
 from graphq.ops.window import (

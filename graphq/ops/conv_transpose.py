@@ -9,7 +9,7 @@ import numpy as np
 from graphq.budget import expect
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.conv import check_operands, known_channels, weight_axes, weight_dims, with_bias
 from graphq.ops.infer import show

@@ -6,7 +6,7 @@ import numpy as np
 from graphq.dtypes import f32
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, expect_dtype
 

@@ -8,7 +8,7 @@ import numpy as np
 from graphq.dtypes import DType, bf16, f16, f32
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array, c_erf, erfc, in_f32, in_f64, quiet
 from graphq.ops.infer import finite_f32, infer_unary, output_dtype
 

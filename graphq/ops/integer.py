@@ -6,8 +6,9 @@ import numpy as np
 from graphq.dtypes import f32, s8, s32, u8
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.op import register_op
-from graphq.ops.compute import Array, quiet
+from graphq.ir.op import register_op
+from graphq.kernels.numbers.dynamic_range import u8_range
+from graphq.ops.compute import Array
 from graphq.ops.conv import correlate, infer_convolution
 from graphq.ops.infer import Shape, expect_dtype, show
 from graphq.ops.matmul import infer_matmul
@@ -108,15 +109,11 @@ def infer_dynamic_range(src: TensorType) -> tuple[TensorType, TensorType]:
 
 
 @register_op(infer=infer_dynamic_range)
-@quiet
 def dynamic_range(src: Array) -> tuple[Array, Array]:
     """The scale and zero point by which u8 covers all of `src` and 0 (ONNX DynamicQuantizeLinear).
 
     With top = max(src, 0) and low = min(src, 0): `scale = (top - low) / 255`, and 1 / 255 where both are 0;
     `zero_point = rint(clip(-low / scale, 0, 255))`, all in f32.
     """
-    zero = np.float32(0)
-    top, low = np.maximum(zero, src.max(initial=0)), np.minimum(zero, src.min(initial=0))
-    scale = np.float32(1 if top == low else top - low) / np.float32(255)
-    zp = np.rint(np.clip(zero - low / scale, 0, 255))
-    return np.asarray(scale, np.float32), np.asarray(np.nan_to_num(zp), np.uint8)
+    scale, zp = u8_range(src)
+    return np.asarray(scale), np.asarray(zp)

@@ -11,8 +11,8 @@ from graphq import dtypes as t
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
-from graphq.names import listing
-from graphq.op import register_op
+from graphq.ir.names import listing
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet
 from graphq.ops.infer import FLOATS, Shape, expect_dtype, normal_axis, show
 

@@ -5,7 +5,7 @@ import numpy as np
 
 from graphq.dtypes import boolean
 from graphq.ir import TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.cast import CASTABLE
 from graphq.ops.compute import Array, quiet
 from graphq.ops.infer import FLOATS, broadcast, expect_dtype, expect_same_dtype

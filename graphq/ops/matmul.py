@@ -8,7 +8,7 @@ import numpy as np
 from graphq.dtypes import DType, bf16, f16, f32
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array, in_f32, quiet, rounded
 from graphq.ops.infer import FLOATS, Shape, broadcast, channel_axis, expect_dtype, expect_same_dtype, output_dtype, show
 

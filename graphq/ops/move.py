@@ -8,7 +8,7 @@ import numpy as np
 from graphq.dtypes import s32, s64
 from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array
 from graphq.ops.infer import broadcast, expect_dtype, normal_axis, show
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from graphq.dtypes import DType, bf16, f16, f32
 from graphq.ir import TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, expect_dtype, infer_unary, normal_axis, output_dtype
 

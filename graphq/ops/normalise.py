@@ -9,7 +9,7 @@ import numpy as np
 from graphq.dtypes import DType, bf16, f16, f32
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, Shape, channel_axis, expect_dtype, expect_same_dtype, finite_f32, normal_axis, show
 from graphq.ops.window import DataFormat

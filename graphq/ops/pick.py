@@ -9,7 +9,7 @@ import numpy as np
 from graphq.dtypes import s32, s64
 from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.cast import CASTABLE
 from graphq.ops.compute import Array, quiet
 from graphq.ops.infer import Shape, expect_dtype, expect_same_dtype, normal_axis, show

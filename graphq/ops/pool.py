@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 
 from graphq.ir import TensorType
-from graphq.kernels.sums import array_total, pool_order
-from graphq.op import register_op
+from graphq.ir.op import register_op
+from graphq.kernels.numbers.mean_sums import array_total, pool_order
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, expect_dtype
 from graphq.ops.window import (

@@ -12,8 +12,8 @@ import numpy as np
 from graphq.dtypes import DType, f8_e4m3, f8_e5m2, f32, s8, s16, s32, u8, u16
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.names import listing
-from graphq.op import register_op
+from graphq.ir.names import listing
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet
 from graphq.ops.infer import Shape, expect_dtype, normal_axis, show
 

@@ -6,8 +6,8 @@ import numpy as np
 from graphq.dtypes import f32, s32
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
-from graphq.kernels import recurrent as numbers
-from graphq.op import register_op
+from graphq.ir.op import register_op
+from graphq.kernels.numbers import recurrent as numbers
 from graphq.ops.compute import Array
 from graphq.ops.infer import expect_dtype, show
 
@@ -58,7 +58,7 @@ def lstm(gates: Array, recurrent: Array, h: Array | None = None, c: Array | None
     integers, and each step quantises the state to u8, all rows alike, as DynamicQuantizeLinear does (com.microsoft
     DynamicQuantizeLSTM). Row b ends after `lengths[b]` steps: later states are 0, its last one is that of its end.
     `peepholes` times the cell are added to the gates i, o, f. `reverse` goes from the last step to the first. The sums
-    are exact of integers, else chains of fused multiply-adds, see graphq.kernels.recurrent.
+    are exact of integers, else chains of fused multiply-adds, see graphq.kernels.numbers.recurrent.
     """
     zeros = np.zeros((gates.shape[1], recurrent.shape[1]), np.float32)
     return numbers.lstm(gates, recurrent, zeros if h is None else h, zeros if c is None else c, scales, lengths,

@@ -12,8 +12,8 @@ import numpy as np
 from graphq.dtypes import s32
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.kernels.sums import row_totals
-from graphq.op import register_op
+from graphq.ir.op import register_op
+from graphq.kernels.numbers.mean_sums import row_totals
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, expect_dtype, normal_axis
 

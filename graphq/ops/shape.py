@@ -7,7 +7,7 @@ import numpy as np
 
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array
 from graphq.ops.infer import Shape, show
 

@@ -8,8 +8,8 @@ import numpy as np
 from graphq.dtypes import DType, s32
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
-from graphq.names import listing
-from graphq.op import register_op
+from graphq.ir.names import listing
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array
 from graphq.ops.infer import FLOATS, expect_dtype, infer_unary, normal_axis, show
 

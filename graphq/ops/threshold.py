@@ -7,7 +7,7 @@ import numpy as np
 
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array, in_f32, in_f64, limited
 from graphq.ops.infer import finite_f32, infer_unary
 

@@ -8,7 +8,7 @@ import numpy as np
 from graphq.dtypes import boolean, f32, f64, s64, u8
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.op import register_op
+from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet
 from graphq.ops.infer import expect_dtype, show
 

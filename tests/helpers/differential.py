@@ -9,9 +9,9 @@ import pytest
 from ties import settle_everything
 
 import graphq as gq
-from graphq.anchors import lower_partition
+from graphq.kernels.families import lower_partition
 from graphq.passes.pipeline import run_passes
-from graphq.plan import evaluate_formulas
+from graphq.planning import evaluate_formulas
 
 SHARE = 0.01
 """Elements that may differ by a step, or by more than rounding errors after a quantize that fell the other way."""

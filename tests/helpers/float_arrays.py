@@ -1,7 +1,7 @@
 """Arrays of the float types, with special values among them on demand."""
 import numpy as np
 
-from graphq.kernels.expression import STORAGE
+from graphq.kernels.lanes.expression import STORAGE
 
 SPECIAL = np.array([0, -0.0, 1, -1, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 1e-38, 3e38, -3e38, 1e-23, -1e-23, 65504],
                    np.float32)

@@ -1,6 +1,6 @@
 """What a fusion makes of a graph in text."""
+from graphq.ir.text import parse
 from graphq.testing import check_same_numbers
-from graphq.text import parse
 
 
 def text_of(statements, inputs):

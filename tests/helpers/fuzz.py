@@ -23,7 +23,7 @@ from random_graphs import random_graph
 from random_onnx import random_model
 
 import graphq as gq
-from graphq.kernels import isa
+from graphq.kernels.jit import isa
 
 KINDS = ("onnx", "graphs")
 

@@ -2,7 +2,7 @@
 import json
 import math
 
-from graphq.onednn_json import load_onednn_json
+from graphq.onednn.files import load_onednn_json
 
 UNKNOWN = -(2**63)
 

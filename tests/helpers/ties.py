@@ -1,7 +1,7 @@
 """What models give where every output after an integer anchor is computed by the f32 sums of the graph as written."""
 import numpy as np
 
-from graphq.kernels.drift import Band, Drift
+from graphq.kernels.ties.drift import Band, Drift
 
 
 def settle_everything(monkeypatch):

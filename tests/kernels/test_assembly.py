@@ -2,10 +2,12 @@
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels import assembly, eltwise, isa, matmul, modules
-from graphq.kernels.expression import acc, load
-from graphq.kernels.registry import KERNELS
-from graphq.kernels.stores import Store
+from graphq.kernels.eltwise import tiles as eltwise
+from graphq.kernels.jit import assembly, isa, modules
+from graphq.kernels.jit.registry import KERNELS
+from graphq.kernels.lanes.expression import acc, load
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.matmul import plan as matmul
 
 # Lines as LLVM 22 prints them, each with the register class that names its instruction.
 COUNTED = """
@@ -166,7 +168,7 @@ def test_an_elementwise_kernel_multiplies_vectors():
 
 
 EMPTY = """
-from graphq.kernels.codegen import block
+from graphq.kernels.jit.codegen import block
 
 
 @block

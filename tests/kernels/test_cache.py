@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from graphq.kernels import cache
-from graphq.kernels.cache import DAY, Code, Entry
+from graphq.kernels.jit import cache
+from graphq.kernels.jit.cache import DAY, Code, Entry
 
 CODE = Code(b"\x7fELF, or so\n\0", ("BLOCK", "twice"))
 forks = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12, of its threads
@@ -293,7 +293,7 @@ def test_a_folder_that_cannot_be_made_or_written_is_not_used(tmp_path, folder, e
 
 TEMPORARY = """
 import os, sys
-from graphq.kernels import cache
+from graphq.kernels.jit import cache
 entry = cache.Entry("test", "text")
 entry.write(cache.Code(b"code", ("f",)))
 if os.fork() == 0:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels import codegen, compiling, modules
-from graphq.kernels.compiling import Job
+from graphq.kernels.jit import codegen, compiling, modules
+from graphq.kernels.jit.compiling import Job
 
 SOURCE = '''"""Multiples of a number."""
-from graphq.kernels.codegen import function
-from graphq.kernels.intrinsics import store_s64
+from graphq.kernels.jit.codegen import function
+from graphq.kernels.jit.intrinsics import store_s64
 
 
 @function("intp", "intp")
@@ -306,7 +306,7 @@ def test_a_handler_may_compile_in_the_midst_of_a_modules_text(monkeypatch):
     inner = []
     monkeypatch.setattr(codegen, "in_the_midst", lambda: inner.append(codegen.object_code(SOURCE.format(factor=2))),
                         raising=False)
-    text = SOURCE.format(factor=3).replace("times", "outer") + "from graphq.kernels import codegen\n" \
+    text = SOURCE.format(factor=3).replace("times", "outer") + "from graphq.kernels.jit import codegen\n" \
         "codegen.in_the_midst()\n"
     assert codegen.object_code(text)[1] == ("outer",) and inner[0][1] == ("times",)
 

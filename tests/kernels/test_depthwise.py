@@ -4,10 +4,12 @@ import pytest
 from geometries import GEOMETRIES
 from guarded_memory import guarded
 
-from graphq.kernels import depthwise, isa, pixels
-from graphq.kernels.expression import STORAGE, acc
-from graphq.kernels.stores import Store
-from graphq.kernels.windows import windows
+from graphq.kernels.conv import depthwise
+from graphq.kernels.family import pixels
+from graphq.kernels.jit import isa
+from graphq.kernels.lanes.expression import STORAGE, acc
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.operands.windows import windows
 
 
 def run(guarded, level, x, w, zp, geometry, threads=1):

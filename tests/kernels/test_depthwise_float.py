@@ -4,11 +4,13 @@ import pytest
 from geometries import GEOMETRIES
 from guarded_memory import guarded
 
-from graphq.kernels import depthwise_float, isa, pixels
-from graphq.kernels.expression import STORAGE, acc
-from graphq.kernels.float_sums import float_sums
-from graphq.kernels.stores import Store
-from graphq.kernels.windows import windows
+from graphq.kernels.conv import depthwise_float
+from graphq.kernels.family import pixels
+from graphq.kernels.jit import isa
+from graphq.kernels.lanes.expression import STORAGE, acc
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.numbers.float_sums import float_sums
+from graphq.kernels.operands.windows import windows
 
 MORE = {**GEOMETRIES, "5x5/3": ((12, 17), (5, 5), (3, 3), (1, 1), ((2, 2), (2, 2)), (4, 6)),
         "runs of taps": ((7, 20), (3, 10), (1, 1), (1, 1), ((1, 1), (0, 0)), (7, 11)),

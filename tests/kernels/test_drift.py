@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.drift import CURVES, Difference, Drift
-from graphq.kernels.sum_errors import UNIT
+from graphq.kernels.ties.drift import CURVES, Difference, Drift
+from graphq.kernels.ties.sum_errors import UNIT
 
 CASES = {
     **{name: (name, {}) for name in ("relu", "abs", "tanh", "sigmoid", "erf", "mish", "hard_swish")},

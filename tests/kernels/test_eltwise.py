@@ -2,9 +2,12 @@
 import numpy as np
 import pytest
 
-from graphq.kernels import eltwise, isa, math, team
-from graphq.kernels.expression import acc, load, maximum, op
-from graphq.kernels.stores import Store, evaluate
+from graphq.kernels.eltwise import tiles as eltwise
+from graphq.kernels.jit import isa
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.expression import acc, load, maximum, op
+from graphq.kernels.lanes.stores import Store, evaluate
+from graphq.kernels.threads import team
 
 LEVELS = isa.available()
 
@@ -12,8 +15,8 @@ LEVELS = isa.available()
 def chain():
     """dequantize -> add -> tanh -> quantize."""
     x = op("to_f32", load(0, "u8", "vector") - 120) * 0.02
-    y = math.tanh(maximum(x + load(1, "f32", "row"), -0.75) * load(2, "f32", "vector"))
-    return Store(math.quantize(y, load(3, "f32", "scalar"), load(4, "f32", "scalar"), "s8"), "s8")
+    y = elementary.tanh(maximum(x + load(1, "f32", "row"), -0.75) * load(2, "f32", "vector"))
+    return Store(elementary.quantize(y, load(3, "f32", "scalar"), load(4, "f32", "scalar"), "s8"), "s8")
 
 
 def run(step, arrays):

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels import expression as ex
-from graphq.kernels import math
-from graphq.kernels.expression import STORAGE, acc, const, fused, load, op
-from graphq.kernels.stores import Store, evaluate, to_source
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes import expression as ex
+from graphq.kernels.lanes.expression import STORAGE, acc, const, fused, load, op
+from graphq.kernels.lanes.stores import Store, evaluate, to_source
 
 X, Y = load(0, "f32", "vector"), load(1, "f32", "row")
 
@@ -43,7 +43,7 @@ def test_equal_expressions_are_one_object():
     (lambda: Store(X < Y, "u8"), "a bool expression cannot be stored as u8"),
     (lambda: Store(X + load(0, "f32", "row"), "f32"), "a slot is loaded in two ways"),
     (lambda: evaluate(X, None, [np.zeros(3)]), "operand 0 is float64, the expression loads f32"),
-    (lambda: ex.define("f32 -> f32")(math.exp), "a second operation named 'exp'"),
+    (lambda: ex.define("f32 -> f32")(elementary.exp), "a second operation named 'exp'"),
 ])
 def test_bad_expressions_are_refused(build, message):
     with pytest.raises(KernelError, match=message):
@@ -162,9 +162,9 @@ def test_operands_broadcast():
 
 
 def test_source_builds_the_same_store():
-    y = math.gelu_erf(op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector"))
+    y = elementary.gelu_erf(op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector"))
     y = ex.select(y < float("inf"), y * 1e-45, const(-0.0)) + 0.1
-    store = Store(math.quantize(y, load(2, "f32", "scalar"), 3.0, "u8"), "u8")
+    store = Store(elementary.quantize(y, load(2, "f32", "scalar"), 3.0, "u8"), "u8")
     text = to_source(store)
     names: dict = {"Store": Store, **{k: getattr(ex, k) for k in ("acc", "const", "load", "op")}}
     exec(text, names)

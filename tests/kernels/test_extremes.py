@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from guarded_memory import guarded
 
-from graphq.kernels.extremes import plan_range
+from graphq.kernels.moves.extremes import plan_range
 from graphq.ops.integer import dynamic_range
 
 RNG = np.random.default_rng(7)

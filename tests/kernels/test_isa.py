@@ -5,20 +5,26 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels import isa, matmul
+from graphq.kernels import levels
+from graphq.kernels.jit import isa
+from graphq.kernels.matmul import plan as matmul
 
 
 @pytest.fixture
 def fresh(monkeypatch):
     """No memory of self-tests, no level asked for by the environment."""
-    monkeypatch.setattr(isa, "_checked", {})
+    monkeypatch.setattr(levels, "_checked", {})
     monkeypatch.delenv("GRAPHQ_ISA", raising=False)
 
 
 @pytest.fixture
 def machine(monkeypatch, fresh):
     """Set the levels of the machine."""
-    return lambda *names: monkeypatch.setattr(isa, "_native", lambda: tuple(isa.level_named(n) for n in names))
+    def having(*names):
+        for module in (isa, levels):
+            monkeypatch.setattr(module, "native", lambda: tuple(isa.level_named(n) for n in names))
+
+    return having
 
 
 def test_levels_are_ordered():
@@ -41,14 +47,14 @@ def test_native_levels_have_all_that_they_include():
 def test_feature_bits_decide(monkeypatch):
     bits = {"avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "amxtile", "amxint8"}
     monkeypatch.setattr(isa, "_features", lambda: bits)
-    names = [level.name for level in isa._native.__wrapped__()]
+    names = [level.name for level in isa.native.__wrapped__()]
     assert names == ["scalar", "avx2", "avx512"]  # no VNNI, so no AMX either
     bits.add("avx512vnni")
     for granted in (False, True):
         monkeypatch.setattr(isa, "_request_amx", lambda granted=granted: granted)
-        assert ("amx" in [level.name for level in isa._native.__wrapped__()]) == granted
+        assert ("amx" in [level.name for level in isa.native.__wrapped__()]) == granted
     bits.remove("f16c")
-    assert [level.name for level in isa._native.__wrapped__()] == ["scalar"]
+    assert [level.name for level in isa.native.__wrapped__()] == ["scalar"]
 
 
 @pytest.mark.parametrize(("features", "names", "best"), [
@@ -57,31 +63,32 @@ def test_feature_bits_decide(monkeypatch):
 ])
 def test_avx_vnni_needs_no_avx512(fresh, monkeypatch, features, names, best):
     monkeypatch.setattr(isa, "_features", lambda: {"avx2", "fma", "f16c", "avxvnni", *features})
-    monkeypatch.setattr(isa, "_native", isa._native.__wrapped__)
-    monkeypatch.setattr(matmul, "self_test", lambda level, cache: None)
-    assert [level.name for level in isa.available()] == names and isa.resolve().name == best
+    monkeypatch.setattr(isa, "native", isa.native.__wrapped__)
+    monkeypatch.setattr(levels, "native", isa.native)
+    monkeypatch.setattr(levels, "self_test", lambda level, cache: None)
+    assert [level.name for level in isa.available()] == names and levels.resolve().name == best
 
 
 def test_resolve_takes_argument_then_environment_then_best(machine, monkeypatch):
     machine("scalar", "avx2")
-    monkeypatch.setattr(matmul, "self_test", lambda level, cache: None)
-    assert isa.resolve().name == "avx2"
+    monkeypatch.setattr(levels, "self_test", lambda level, cache: None)
+    assert levels.resolve().name == "avx2"
     monkeypatch.setenv("GRAPHQ_ISA", "scalar")
-    assert isa.resolve().name == "scalar"
-    assert isa.resolve("avx2").name == "avx2"
+    assert levels.resolve().name == "scalar"
+    assert levels.resolve("avx2").name == "avx2"
     monkeypatch.setenv("GRAPHQ_ISA", "")
-    assert isa.resolve().name == "avx2"
+    assert levels.resolve().name == "avx2"
 
 
 def test_resolve_names_what_there_is(machine, monkeypatch):
     machine("scalar", "avx2")
     with pytest.raises(KernelError, match="unknown ISA level 'sse'; the levels are scalar, avx2"):
-        isa.resolve("sse")
+        levels.resolve("sse")
     with pytest.raises(KernelError, match="no ISA level 'amx'; it has scalar, avx2"):
-        isa.resolve("amx")
+        levels.resolve("amx")
     monkeypatch.setenv("GRAPHQ_ISA", "avx9000")
     with pytest.raises(KernelError, match="avx9000"):
-        isa.resolve()
+        levels.resolve()
 
 
 @pytest.mark.parametrize("problem", ["wrong", RuntimeError("operand types moved")])
@@ -93,35 +100,35 @@ def test_failed_self_test_drops_the_level(machine, monkeypatch, problem):
             raise problem
         return problem if level.name == "avx2" else None
 
-    monkeypatch.setattr(matmul, "self_test", self_test)
+    monkeypatch.setattr(levels, "self_test", self_test)
     with pytest.warns(RuntimeWarning, match="avx2 is not used"):
-        assert isa.resolve().name == "scalar"
+        assert levels.resolve().name == "scalar"
     with warnings.catch_warnings(), pytest.raises(KernelError, match="fails its self-test"):
         warnings.simplefilter("error")  # warned once per process
-        isa.resolve("avx2")
+        levels.resolve("avx2")
 
 
 def test_self_test_finds_wrong_kernels(fresh, monkeypatch):
     level = isa.level_named("scalar")
-    assert matmul.self_test(level) is None
-    right = matmul.pack
-    monkeypatch.setattr(matmul, "pack", lambda w: right(np.roll(w, 1, 0)))
-    assert "wrong product" in (matmul.self_test(level) or "")
+    assert levels.self_test(level) is None
+    right = levels.pack
+    monkeypatch.setattr(levels, "pack", lambda w: right(np.roll(w, 1, 0)))
+    assert "wrong product" in (levels.self_test(level) or "")
 
 
 def test_all_levels_of_this_machine_work(fresh):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert all(isa.works(level) for level in isa.available())
+        assert all(levels.works(level) for level in isa.available())
 
 
 def test_emulation_is_for_a_while_and_has_sources_of_its_own(machine):
     machine("scalar")
     native_vnni = matmul.KERNELS["matmul_u8s8_6x64_avx512_vnni"]
     with isa.emulate("amx") as level:
-        assert level.emulated and isa.resolve("amx") == level
+        assert level.emulated and levels.resolve("amx") == level
         assert [x.name for x in isa.available()] == ["scalar", "amx"]
         assert isa.is_emulated("amx") and isa.is_emulated("avx512_vnni") and not isa.is_emulated("scalar")
     with pytest.raises(KernelError, match="no ISA level 'amx'"):
-        isa.resolve("amx")
+        levels.resolve("amx")
     assert native_vnni.build(native_vnni, 4, True, "rows") != native_vnni.build(native_vnni, 4, False, "rows")

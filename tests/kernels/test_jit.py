@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels import jit
-from graphq.kernels.intrinsics import FUNCTIONS, load_s64
-from graphq.kernels.jit import Deferred, bound, njit
-from graphq.kernels.modules import FunctionTable, load
+from graphq.kernels.jit import deferred as jit
+from graphq.kernels.jit.deferred import Deferred, bound, njit
+from graphq.kernels.jit.intrinsics import FUNCTIONS, load_s64
+from graphq.kernels.jit.modules import FunctionTable, load
 
 HEAD = """
-from graphq.kernels.codegen import block, exported, function
-from graphq.kernels.intrinsics import load_s64, outer, stack, store_s64, word
-from graphq.kernels.jit import intrinsic, njit, types
+from graphq.kernels.jit.codegen import block, exported, function
+from graphq.kernels.jit.intrinsics import load_s64, outer, stack, store_s64, word
+from graphq.kernels.jit.deferred import intrinsic, njit, types
 
 SCALE = 10
 

@@ -2,9 +2,9 @@
 import numpy as np
 
 import graphq as gq
-from graphq.kernels import settled
-from graphq.kernels.lower import lower_eltwise, lowered
-from graphq.partition import extract
+from graphq.kernels.family import settled
+from graphq.kernels.family.lower import lower_eltwise, lowered
+from graphq.rewrite.partition import extract
 
 
 def body():

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from graphq.kernels import math
-from graphq.kernels.expression import load
-from graphq.kernels.stores import Store, evaluate
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.expression import load
+from graphq.kernels.lanes.stores import Store, evaluate
 
 X = load(0, "f32", "vector")
 EXACT = {"exp": np.exp, "log": np.log, "tanh": np.tanh, "sigmoid": special.expit, "erf": special.erf}
@@ -57,7 +57,7 @@ def test_at_most_2_ulp_over_all_of_f32(name):
     with np.errstate(all="ignore"):
         exact = EXACT[name](x.astype(np.float64))
         rounded = exact.astype(np.float32)
-    got = evaluate(getattr(math, name)(X), None, [x])
+    got = evaluate(getattr(elementary, name)(X), None, [x])
     finite = np.isfinite(rounded)
     np.testing.assert_array_equal(got[~finite], rounded[~finite])  # inf and NaN where they should be
     assert ulps(got[finite], exact[finite]).max() <= 2
@@ -72,7 +72,7 @@ def test_activations_keep_their_tails(name, exact, parameters, bound):
         expected = exact(x.astype(np.float64), *(np.float64(p) for p in parameters))
         rounded = expected.astype(np.float32)
     scalars = (load(k + 1, "f32", "scalar") for k in range(len(parameters)))
-    got = evaluate(getattr(math, name)(X, *scalars), None, [x, *parameters])
+    got = evaluate(getattr(elementary, name)(X, *scalars), None, [x, *parameters])
     finite, number = np.isfinite(rounded), rounded == rounded
     np.testing.assert_array_equal(got[~finite], rounded[~finite])
     np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(rounded[number]))
@@ -82,11 +82,12 @@ def test_activations_keep_their_tails(name, exact, parameters, bound):
 def test_hard_activations_are_their_formulas():
     x = all_over_f32(40_009)
     alpha, beta = np.float32(0.2), np.float32(0.5)
-    got = evaluate(math.hard_sigmoid(X, load(1, "f32", "scalar"), load(2, "f32", "scalar")), None, [x, alpha, beta])
+    y = elementary.hard_sigmoid(X, load(1, "f32", "scalar"), load(2, "f32", "scalar"))
+    got = evaluate(y, None, [x, alpha, beta])
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(got, np.clip(alpha * x + beta, np.float32(0), np.float32(1)))
         expected = x * np.clip(x * np.float32(1 / 6) + np.float32(0.5), np.float32(0), np.float32(1))
-    np.testing.assert_array_equal(evaluate(math.hard_swish(X), None, [x]), expected)
+    np.testing.assert_array_equal(evaluate(elementary.hard_swish(X), None, [x]), expected)
 
 
 @pytest.mark.parametrize(("name", "x", "expected"), [
@@ -101,7 +102,7 @@ def test_hard_activations_are_their_formulas():
     ("hard_swish", [0, -0.0, INF, -INF, 12, -4, NAN], [0, -0.0, INF, NAN, 12, -0.0, NAN]),
 ])
 def test_edges(name, x, expected):
-    got = evaluate(getattr(math, name)(X), None, [np.array(x, np.float32)])
+    got = evaluate(getattr(elementary, name)(X), None, [np.array(x, np.float32)])
     np.testing.assert_array_equal(got, np.array(expected, np.float32))
     numbers = ~np.isnan(got)
     np.testing.assert_array_equal(np.signbit(got[numbers]), np.signbit(np.array(expected)[numbers]))
@@ -118,7 +119,7 @@ def test_quantize_is_its_formula(dtype, at):
     with np.errstate(over="ignore"):
         expected = np.clip(np.rint(x * inv) + zp, lo, hi)
     expected[np.isnan(x)] = zp
-    quantized = Store(math.quantize(X, load(1, "f32", "scalar"), load(2, "f32", "scalar"), dtype), dtype)
+    quantized = Store(elementary.quantize(X, load(1, "f32", "scalar"), load(2, "f32", "scalar"), dtype), dtype)
     got = evaluate(quantized, None, [x, inv, zp])
     np.testing.assert_array_equal(got, expected.astype(got.dtype))
 
@@ -127,13 +128,13 @@ def test_f16_by_integers_is_f16():
     half = np.arange(65_536, dtype=np.uint16).view(np.float16)
     with np.errstate(invalid="ignore"):  # signalling NaNs
         number = half == half
-    got = evaluate(math.f16_value(load(0, "s32", "vector")), None, [half.view(np.uint16).astype(np.int32)])
+    got = evaluate(elementary.f16_value(load(0, "s32", "vector")), None, [half.view(np.uint16).astype(np.int32)])
     np.testing.assert_array_equal(got[number].view(np.int32), half[number].astype(np.float32).view(np.int32))
     assert np.isnan(got[~number]).all()
 
     x = np.concatenate([all_over_f32(4093), (np.arange(-3, 4) + np.arange(0, 2**32, 0x1000)[:, None]).astype(np.uint32)
                         .ravel().view(np.float32)])  # every tie and its neighbours
-    bits = evaluate(math.f16_bits(X), None, [x]).astype(np.uint16)
+    bits = evaluate(elementary.f16_bits(X), None, [x]).astype(np.uint16)
     with np.errstate(all="ignore"):
         expected, number = x.astype(np.float16), x == x
     np.testing.assert_array_equal(bits[number], expected[number].view(np.uint16))

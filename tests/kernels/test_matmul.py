@@ -5,13 +5,18 @@ import numpy as np
 import pytest
 from guarded_memory import guarded
 
-from graphq.kernels import assembly, isa, matmul, matmul_amx, matmul_tiles, pack
-from graphq.kernels import math as gm
-from graphq.kernels.expression import acc, load, maximum, op
-from graphq.kernels.registry import KERNELS
-from graphq.kernels.stores import Store, evaluate
-from graphq.kernels.tile_frame import RUN
-from graphq.kernels.windows import windows
+from graphq.kernels import levels
+from graphq.kernels.jit import assembly, isa
+from graphq.kernels.jit.registry import KERNELS
+from graphq.kernels.lanes import elementary as gm
+from graphq.kernels.lanes.expression import acc, load, maximum, op
+from graphq.kernels.lanes.stores import Store, evaluate
+from graphq.kernels.matmul import amx as matmul_amx
+from graphq.kernels.matmul import pack
+from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul import tiles as matmul_tiles
+from graphq.kernels.operands.tile_frame import RUN
+from graphq.kernels.operands.windows import windows
 
 RAW = Store(acc(), "s32")
 NATIVE = [level.name for level in isa.available()]
@@ -167,7 +172,7 @@ def test_batches_strides_and_epilogue(kernel, emulated):
 @pytest.mark.parametrize("threads", [1, 2, 3, 16])
 @pytest.mark.parametrize(("m", "n"), [(1, 16), (1, 500), (500, 16), (64, 4096), (13, 77)])
 def test_blocks_cover_the_output_once(threads, m, n):
-    level = isa.resolve("scalar")
+    level = levels.resolve("scalar")
     step = matmul.plan_matmul(RAW, "u8", m, n, 4, level, threads=threads)
     rows, panels = step.header[9], step.header[10]
     assert rows % step.header[11] == 0 and panels % step.header[12] == 0
@@ -226,7 +231,7 @@ def compiled(made, cpu, words=1):
 @pytest.mark.parametrize(("row_tiles", "panels"), [(2, 2), (2, 1), (1, 4), (1, 3)])
 @pytest.mark.parametrize(("a_dtype", "instruction"), [("u8", "tdpbusd"), ("s8", "tdpbssd")])
 def test_amx_compiles_to_its_instructions(row_tiles, panels, a_dtype, instruction):
-    from graphq.kernels.matmul_amx import amx_setup, amx_tile
+    from graphq.kernels.matmul.amx import amx_setup, amx_tile
 
     text = compiled(amx_tile(row_tiles, panels, a_dtype, False), "sapphirerapids")
     found = assembly.count(text)
@@ -243,7 +248,7 @@ def test_amx_compiles_to_its_instructions(row_tiles, panels, a_dtype, instructio
 @pytest.mark.parametrize("kernel", [k for k in MATMULS if k.level == "avx_vnni"], ids=lambda k: k.name)
 def test_avx_vnni_compiles_to_its_instruction(kernel):
     """In the form of AVX-VNNI, on its 16 registers without spills."""
-    from graphq.kernels.matmul_vector import vector_tile, vnni
+    from graphq.kernels.matmul.vector import vector_tile, vnni
 
     rows, panels = kernel.tile[0], kernel.tile[1] // 16
     text = compiled(vector_tile(rows, panels, vnni(kernel.dtypes[0], 8, False), "rows"), "alderlake")

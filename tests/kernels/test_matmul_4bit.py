@@ -6,11 +6,13 @@ import pytest
 from guarded_memory import guarded
 
 from graphq.errors import KernelError
-from graphq.kernels import isa, matmul, matmul_4bit
-from graphq.kernels.expression import acc
-from graphq.kernels.pack_4bit import pack_4bit
-from graphq.kernels.registry import KERNELS, select
-from graphq.kernels.stores import Store
+from graphq.kernels.jit import isa
+from graphq.kernels.jit.registry import KERNELS, select
+from graphq.kernels.lanes.expression import acc
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul_4bit import tiles as matmul_4bit
+from graphq.kernels.matmul_4bit.pack import pack_4bit
 
 NATIVE = [level.name for level in isa.available()]
 FOUR_BIT = [k for k in KERNELS.values() if k.op == "matmul" and k.dtypes in matmul_4bit.DTYPES]

@@ -7,12 +7,16 @@ import pytest
 from float_arrays import float_array
 from guarded_memory import guarded
 
-from graphq.kernels import isa, matmul, matmul_tiles, pack
-from graphq.kernels.expression import STORAGE, acc, load, maximum
-from graphq.kernels.float_sums import BLOCK, float_sums
-from graphq.kernels.registry import KERNELS, select
-from graphq.kernels.stores import Store, evaluate
-from graphq.kernels.windows import windows
+from graphq.kernels import levels
+from graphq.kernels.jit import isa
+from graphq.kernels.jit.registry import KERNELS, select
+from graphq.kernels.lanes.expression import STORAGE, acc, load, maximum
+from graphq.kernels.lanes.stores import Store, evaluate
+from graphq.kernels.matmul import pack
+from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul import tiles as matmul_tiles
+from graphq.kernels.numbers.float_sums import BLOCK, float_sums
+from graphq.kernels.operands.windows import windows
 
 RAW = Store(acc("f32"), "f32")
 NATIVE = [level.name for level in isa.available()]
@@ -117,7 +121,7 @@ def test_batches_and_epilogue(level, dtype, threads):
     packed, out = pack.pack(w), np.zeros((3, m, n), STORAGE[dtype])
     bias, rest = float_array("f32", (n,), 3), float_array(dtype, (3, m, n), 4)
     store = Store(maximum(0, acc("f32") + load(0, "f32", "vector")) + load(1, dtype, "vector"), dtype)
-    step = matmul.plan_matmul(store, dtype, m, n, k, isa.resolve(level), batch=3, threads=threads)
+    step = matmul.plan_matmul(store, dtype, m, n, k, levels.resolve(level), batch=3, threads=threads)
     order = np.array([2, 0, 1], np.int64)
     tables = [order * x.strides[0] for x in (a, packed, rest, out)]
     at = [t.ctypes.data for t in tables]

@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from graphq.kernels.memory import LINE, aligned_empty
+from graphq.kernels.jit.memory import LINE, aligned_empty
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 63, 64, 65, 1000, 5_000_001])

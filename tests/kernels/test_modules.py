@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels import cache, modules, objects
-from graphq.kernels.cache import Code, Entry
-from graphq.kernels.modules import FunctionTable, Statistics, load
+from graphq.kernels.jit import cache, modules, objects
+from graphq.kernels.jit.cache import Code, Entry
+from graphq.kernels.jit.modules import FunctionTable, Statistics, load
 
 SOURCE = '''"""Multiples of a number."""
-from graphq.kernels.codegen import block, function
-from graphq.kernels.intrinsics import store_s64
+from graphq.kernels.jit.codegen import block, function
+from graphq.kernels.jit.intrinsics import store_s64
 
 
 @block
@@ -35,7 +35,7 @@ def times(x, target):
 CHILD = """
 import json, sys
 import numpy as np
-from graphq.kernels import cache, modules
+from graphq.kernels.jit import cache, modules
 module = modules.load("test", sys.stdin.read())
 out = np.zeros(2, np.int64)
 module.BLOCK(out.ctypes.data, 5)

@@ -3,8 +3,9 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels import pack, rows
-from graphq.kernels.expression import STORAGE
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.matmul import pack
+from graphq.kernels.matmul import row_sums as rows
 
 SHAPES = [(1, 1), (4, 16), (3, 17), (64, 32), (70, 37), (129, 48), (0, 5), (5, 0)]
 

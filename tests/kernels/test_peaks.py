@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels import assembly, isa, modules, peaks
+from graphq.kernels import peaks
+from graphq.kernels.jit import assembly, isa, modules
 
 
 def needs(name):

@@ -4,10 +4,13 @@ import pytest
 from guarded_memory import guarded
 
 import graphq as gq
-from graphq.kernels import isa, means, pixels, pool
-from graphq.kernels.expression import STORAGE, acc
-from graphq.kernels.stores import Store
-from graphq.kernels.windows import windows
+from graphq.kernels.family import pixels
+from graphq.kernels.jit import isa
+from graphq.kernels.lanes.expression import STORAGE, acc
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.operands.windows import windows
+from graphq.kernels.pool import means
+from graphq.kernels.pool import tiles as pool
 
 SCALE, ZP = 0.0173, 7
 

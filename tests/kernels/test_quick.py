@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.anchors import lower_partition
-from graphq.kernels.expression import op
-from graphq.kernels.stores import evaluate
+from graphq.kernels.families import lower_partition
+from graphq.kernels.lanes.expression import op
+from graphq.kernels.lanes.stores import evaluate
 
 
 def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice="",

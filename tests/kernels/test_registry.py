@@ -3,9 +3,11 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels import isa, matmul, matmul_tiles, registry
-from graphq.kernels.intrinsics import HEADER_WORDS
-from graphq.kernels.registry import KERNELS, Step, register_kernel, select
+from graphq.kernels.jit import isa, registry
+from graphq.kernels.jit.intrinsics import HEADER_WORDS
+from graphq.kernels.jit.registry import KERNELS, Step, register_kernel, select
+from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul import tiles as matmul_tiles
 
 U8 = ("u8", "s8")
 

@@ -5,12 +5,14 @@ from compiled import compiled_beside_reference
 from guarded_memory import guarded
 
 import graphq as gq
-from graphq.kernels import isa, math, row
-from graphq.kernels.expression import STORAGE, acc, load
-from graphq.kernels.lower_row import NUMBERS, REDUCTIONS, ROWS
-from graphq.kernels.row_numbers import squares
-from graphq.kernels.stores import Store
-from graphq.kernels.sums import row_totals
+from graphq.kernels.jit import isa
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.expression import STORAGE, acc, load
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.numbers.mean_sums import row_totals
+from graphq.kernels.numbers.rows import squares
+from graphq.kernels.rows import tiles as row
+from graphq.kernels.rows.lower import NUMBERS, REDUCTIONS, ROWS
 
 LENGTHS = (1, 2, 5, 8, 13, 16, 23, 40, 70)
 TOLERANCE = {"f32": 1e-5, "bf16": 8e-3, "f16": 1e-3}
@@ -132,7 +134,7 @@ def test_nothing_beyond_the_buffers_is_touched(level, how, n, dtype):
     chosen = next(one for one in isa.available() if one.name == level)
     reduces = how in REDUCTIONS
     x, out = guarded(np.ones((2, n), np.float32)), guarded(np.zeros((2, 1 if reduces else n), STORAGE[dtype]))
-    result = acc("f32") if dtype == "f32" else math.quantize(acc("f32"), 100.0, 3.0, "u8")
+    result = acc("f32") if dtype == "f32" else elementary.quantize(acc("f32"), 100.0, 3.0, "u8")
     store, prologue = Store(result, dtype), Store(load(0, "f32", "vector"), "f32")
     step = row.plan_row(how, prologue, store, 1, 2, n, chosen, direct=True, reduces=reduces)
     room = guarded(np.zeros((step.blocks, n), np.float32))

@@ -3,7 +3,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from graphq.kernels.space import broadcast_strides, factor
+from graphq.kernels.operands.space import broadcast_strides, factor
 
 
 def walked(space, walk, base):

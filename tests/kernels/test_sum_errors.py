@@ -2,8 +2,8 @@
 import numpy as np
 import pytest
 
-from graphq.kernels.literal import ORDERS, Literal
-from graphq.kernels.sum_errors import sum_error
+from graphq.kernels.ties.literal import ORDERS, Literal
+from graphq.kernels.ties.sum_errors import sum_error
 
 COLUMNS = 24
 

@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.expression import STORAGE, walk
-from graphq.kernels.isa import level_named
-from graphq.kernels.lower import lower_eltwise
+from graphq.kernels.family.lower import lower_eltwise
+from graphq.kernels.jit.isa import level_named
+from graphq.kernels.lanes.expression import STORAGE, walk
 
 ALL = np.arange(256, dtype=np.uint8)
 SCALAR = level_named("scalar")

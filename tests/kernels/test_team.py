@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graphq.kernels import modules, steps, team
+from graphq.kernels.jit import modules
+from graphq.kernels.threads import steps, team
 
 BLOCK = '''"""A block adds 1 to what the step before left for it."""
-from graphq.kernels.codegen import block
-from graphq.kernels.intrinsics import load_s64, store_s64, word
+from graphq.kernels.jit.codegen import block
+from graphq.kernels.jit.intrinsics import load_s64, store_s64, word
 
 
 @block
@@ -93,10 +94,10 @@ def test_pieces_of_a_step_are_its_blocks():
 # -- helpers of our own, beside a team that was not started ----------------------------------------------------------
 
 DOZE = '''"""Helpers that wake once."""
-from graphq.kernels.atomics import added, release, semaphore_wait, this_thread
-from graphq.kernels.codegen import function
-from graphq.kernels.intrinsics import store_s64
-from graphq.kernels.steps import ASLEEP, HELPERS, KEPT_OFF, SEMAPHORE, SLEEPERS, THREAD
+from graphq.kernels.threads.atomics import added, release, semaphore_wait, this_thread
+from graphq.kernels.jit.codegen import function
+from graphq.kernels.jit.intrinsics import store_s64
+from graphq.kernels.threads.steps import ASLEEP, HELPERS, KEPT_OFF, SEMAPHORE, SLEEPERS, THREAD
 
 
 @function("intp", "intp")
@@ -261,7 +262,7 @@ def test_other_parallel_code_of_numba(layer):
 FORKS = """
 import os
 from tests.kernels.test_team import Chain, begun
-from graphq.kernels import team
+from graphq.kernels.threads import team
 
 def child(check):
     process = os.fork()
@@ -292,7 +293,7 @@ def test_children_have_helpers_unless_numbas_threads_ran_before():
 END = """
 import sys, time
 from tests.kernels.test_team import Chain, begun
-from graphq.kernels import steps
+from graphq.kernels.threads import steps
 chain = Chain(0, 30, 3)
 print(chain.right())
 if sys.argv[1] == "early": sys.exit()
@@ -363,8 +364,8 @@ def test_without_threads_plans_run_on_their_caller(monkeypatch):
 
 
 def test_without_numba_plans_run_on_their_caller(monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "graphq.kernels.region", None)
-    monkeypatch.delattr("graphq.kernels.region", raising=False)
+    monkeypatch.setitem(sys.modules, "graphq.kernels.threads.region", None)
+    monkeypatch.delattr("graphq.kernels.threads.region", raising=False)
     monkeypatch.setenv("NUMBA_NUM_THREADS", "4")
     chain = Chain(3, 30, 4)
     monkeypatch.setattr(team, "_team", None)

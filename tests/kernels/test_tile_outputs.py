@@ -3,8 +3,10 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels import isa, matmul, matmul_tiles
-from graphq.kernels.registry import KERNELS
+from graphq.kernels.jit import isa
+from graphq.kernels.jit.registry import KERNELS
+from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul import tiles as matmul_tiles
 
 TILES = [k for k in KERNELS.values() if k.op == "matmul"
          and k.level == "avx512_vnni" and k.dtypes in matmul_tiles.DTYPES]

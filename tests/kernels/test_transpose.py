@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.transpose import is_view, loops, plan_transpose
+from graphq.kernels.moves.transpose import is_view, loops, plan_transpose
 
 DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 GUARD = 64

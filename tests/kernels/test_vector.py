@@ -5,19 +5,20 @@ import numpy as np
 import pytest
 from guarded_memory import guarded
 
-from graphq.kernels import isa, math, modules
-from graphq.kernels.compiling import Job
-from graphq.kernels.expression import BASIC, COMPUTE, STORAGE, acc, const, load, maximum, op, select
-from graphq.kernels.intrinsics import HEADER_WORDS
-from graphq.kernels.stores import Store, evaluate, to_source
+from graphq.kernels.jit import isa, modules
+from graphq.kernels.jit.compiling import Job
+from graphq.kernels.jit.intrinsics import HEADER_WORDS
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.expression import BASIC, COMPUTE, STORAGE, acc, const, load, maximum, op, select
+from graphq.kernels.lanes.stores import Store, evaluate, to_source
 
 LANES = (1, 8, 16) if len(isa.available()) > 1 else (1,)  # vectors of f16 need AVX2's generation
 _MODULE = """
-from graphq.kernels.codegen import block
-from graphq.kernels.expression import acc, const, load, op
-from graphq.kernels.stores import Store
-from graphq.kernels.intrinsics import word
-from graphq.kernels.store_code import epilogue
+from graphq.kernels.jit.codegen import block
+from graphq.kernels.lanes.expression import acc, const, load, op
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.jit.intrinsics import word
+from graphq.kernels.lanes.store_code import epilogue
 
 {stores}
 
@@ -114,7 +115,7 @@ def test_every_function(lanes):
     x = np.arange(0, 2**32, 65_521, dtype=np.uint64).astype(np.uint32).view(np.float32)
     x = np.concatenate([x, FLOATS, np.linspace(-10, 10, 3001, dtype=np.float32)])[None]
     names = ("exp", "log", "tanh", "sigmoid", "erf", "gelu_erf", "gelu_tanh", "hard_swish", "mish")
-    stores = [Store(getattr(math, name)(load(0, "f32", "vector")), "f32") for name in names]
+    stores = [Store(getattr(elementary, name)(load(0, "f32", "vector")), "f32") for name in names]
     block = compiled(stores, lanes)
     for k, store in enumerate(stores):
         assert_same(run(block, store, k, None, [x], x.shape), evaluate(store, None, [x]), names[k])
@@ -124,7 +125,7 @@ def requantise(dtype):
     """A whole epilogue: compensation, scale, bias, relu, a row factor, quantisation."""
     y = op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector") + load(2, "f32", "vector")
     y = maximum(y, -20.0) * load(3, "f32", "row")
-    return Store(math.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), dtype), dtype)
+    return Store(elementary.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), dtype), dtype)
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -232,7 +233,7 @@ def test_the_output_may_be_an_operand():
 @pytest.mark.skipif("avx512" not in [level.name for level in isa.available()], reason="needs AVX-512")
 def test_requantising_is_straight_vector_code():
     y = op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector") + load(2, "f32", "vector")
-    store = Store(math.quantize(maximum(y, 0.0), load(3, "f32", "scalar"), load(4, "f32", "scalar"), "u8"), "u8")
+    store = Store(elementary.quantize(maximum(y, 0.0), load(3, "f32", "scalar"), load(4, "f32", "scalar"), "u8"), "u8")
     text = Job("assembly", compiled([store], 16).module.source).result()
     for instruction in ("vcvtdq2ps", "vmaxps", "vminps", "vcvtps2dq", "vpmovdb"):
         lines = [line for line in text.splitlines() if f"\t{instruction}\t" in line]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels.windows import (
+from graphq.kernels.operands.windows import (
     EVEN_PAD,
     INNER_TABLE,
     INVALID,

@@ -2,15 +2,15 @@
 import numpy as np
 import pytest
 
-from graphq.kernels import codegen, isa, modules
-from graphq.kernels.compiling import Job
+from graphq.kernels.jit import codegen, isa, modules
+from graphq.kernels.jit.compiling import Job
 
 HEAD = """
-from graphq.kernels.codegen import block
-from graphq.kernels.intrinsics import I8, I32, c64, word
-from graphq.kernels.jit import intrinsic, types
-from graphq.kernels.vector import high_bytes, low_bytes
-from graphq.kernels.x86 import at, flipped, load, store, vector
+from graphq.kernels.jit.codegen import block
+from graphq.kernels.jit.intrinsics import I8, I32, c64, word
+from graphq.kernels.jit.deferred import intrinsic, types
+from graphq.kernels.lanes.vector import high_bytes, low_bytes
+from graphq.kernels.jit.x86 import at, flipped, load, store, vector
 
 
 @intrinsic

@@ -18,12 +18,12 @@ import pytest
 
 import graphq as gq
 from graphq.errors import GraphqError
-from graphq.interpret import check_inputs, pack_outputs
 from graphq.ir import TensorType
+from graphq.ir.interpret import check_inputs, pack_outputs
 from graphq.onnx import backend
 from graphq.passes.pipeline import run_passes
-from graphq.plan import evaluate_formulas
-from graphq.stages import in_one_plan
+from graphq.plan.stages import in_one_plan
+from graphq.planning import evaluate_formulas
 
 UNSUPPORTED = "element type string is not supported|must be a tensor, got|random numbers are not defined"
 """The reasons that a test may be refused for: types that graphq does not have, and random numbers."""

@@ -5,7 +5,7 @@ import pytest
 from onnx import helper
 
 import graphq as gq
-from graphq.kernels import isa
+from graphq.kernels.jit import isa
 
 ort = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.skipif(not any(x.name == "avx512" for x in isa.available()),

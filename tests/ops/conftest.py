@@ -9,7 +9,7 @@ import pytest
 import graphq as gq
 from graphq.dtypes import as_dtype
 from graphq.ir import TensorType
-from graphq.op import lookup
+from graphq.ir.op import lookup
 
 
 def parse(text):

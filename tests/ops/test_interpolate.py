@@ -4,7 +4,7 @@ import pytest
 
 from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
-from graphq.op import lookup
+from graphq.ir.op import lookup
 
 rng = np.random.default_rng(12)
 SIX = np.arange(6, dtype=np.float32).reshape(1, 1, 6)

@@ -5,7 +5,7 @@ import pytest
 from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import TensorType
-from graphq.op import lookup
+from graphq.ir.op import lookup
 
 rng = np.random.default_rng(3)
 X = rng.integers(-3, 4, (3, 4, 5)).astype(np.float32)  # with many equal elements

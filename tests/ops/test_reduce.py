@@ -4,7 +4,7 @@ import pytest
 
 from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
-from graphq.op import lookup
+from graphq.ir.op import lookup
 
 rng = np.random.default_rng(6)
 NAMES = ["reduce_l1", "reduce_l2", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum"]

@@ -5,7 +5,7 @@ import pytest
 import graphq as gq
 from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
-from graphq.op import OPS
+from graphq.ir.op import OPS
 
 REQ = object()
 BROADCAST = {"auto_broadcast": "numpy"}

@@ -4,7 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.errors import GraphError
-from graphq.op import lookup
+from graphq.ir.op import lookup
 
 rng = np.random.default_rng(2)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from graphq import onednn_json
 from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import GraphError
 from graphq.ir import TensorType
-from graphq.op import OPS
+from graphq.ir.op import OPS
+from graphq.onednn import files as onednn_json
 
 TABLES = Path(os.environ.get("GRAPHQ_SHARED", "../shared")) / "spec" / "onednn_ops.json"
 OPERATIONS = json.loads(TABLES.read_text(encoding="utf-8")) if TABLES.is_file() else {}

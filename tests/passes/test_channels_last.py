@@ -4,14 +4,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-from graphq.interpret import reference
-from graphq.parse import parse
+from graphq.ir.interpret import reference
+from graphq.ir.parse import parse
+from graphq.ir.text import to_text
+from graphq.ir.verify import verify
 from graphq.passes import channels_last
 from graphq.passes.channels_last import GIVEN, LAST, _given_side
 from graphq.passes.layouts import ANCHORS
 from graphq.testing import check_pass, check_round_trip, check_same_numbers, random_inputs
-from graphq.text import to_text
-from graphq.verify import verify
 
 ONE = 'strides=[1,1], pads_begin=[0,0], pads_end=[0,0]'
 CONV = f'{ONE}, dilations=[1,1], weights_format="OIX"'

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from graphq.ir import Graph
+from graphq.ir.verify import verify
 from graphq.passes import canonicalise, channels_last, run_passes
 from graphq.passes.channels_last import _Placement
 from graphq.passes.layouts import ANCHORS, channels_last_form
 from graphq.testing import check_same_numbers
-from graphq.verify import verify
 
 
 class Network:

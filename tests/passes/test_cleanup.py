@@ -6,6 +6,8 @@ import pytest
 
 import graphq as gq
 from graphq.ir import Graph
+from graphq.ir.text import parse
+from graphq.ir.verify import verify
 from graphq.passes import (
     duplicate_dequantize,
     eliminate_common_subexpressions,
@@ -16,8 +18,6 @@ from graphq.passes import (
 )
 from graphq.passes.pipeline import run_passes
 from graphq.testing import check_pass
-from graphq.text import parse
-from graphq.verify import verify
 
 
 def check(rewrite, before, after=None, inputs="x: f32[4], y: f32[4]", **kwargs):

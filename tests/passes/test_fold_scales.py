@@ -4,10 +4,10 @@ import pytest
 
 from graphq.dtypes import as_dtype
 from graphq.ir import Graph
+from graphq.ir.verify import verify
 from graphq.passes import run_passes
 from graphq.passes.fold_scales import BatchNormAsScale, MergeBiases, ScaleIntoWeights, fold_scales
 from graphq.testing import check_pass, check_round_trip, check_same_numbers
-from graphq.verify import verify
 
 RNG = np.random.default_rng
 

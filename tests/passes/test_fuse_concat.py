@@ -2,9 +2,9 @@
 import fusions
 import pytest
 
+from graphq.ir.text import parse
 from graphq.passes.fuse_concat import FuseConcat
 from graphq.testing import check_pass
-from graphq.text import parse
 
 QUANTISED = """
   %0 = dequantize(x, scales=[0.02], zps=[120])

@@ -2,13 +2,13 @@
 import pytest
 
 from graphq.ir import Graph
-from graphq.kernels.epilogue import RULES
-from graphq.op import OPS
+from graphq.ir.op import OPS
+from graphq.ir.text import parse
+from graphq.ir.verify import verify
+from graphq.kernels.family.epilogue import RULES
 from graphq.passes import FuseEltwise
 from graphq.passes.fuse_eltwise import MAX_CHAIN
 from graphq.testing import check_pass, check_same_numbers
-from graphq.text import parse
-from graphq.verify import verify
 
 
 def fused(statements, inputs="x: f32[4,6], y: f32[6]"):

@@ -1,9 +1,9 @@
 """FuseFloatMatmul: what becomes a partition, what the integer fusion keeps, and why others do not fuse."""
 import pytest
 
+from graphq.ir.text import parse
 from graphq.passes import FuseFloatMatmul, FuseMatmul
 from graphq.testing import check_pass
-from graphq.text import parse
 
 
 def test_a_dense_layer():

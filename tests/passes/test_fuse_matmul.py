@@ -4,11 +4,11 @@ import pytest
 
 import graphq as gq
 from graphq.ir import Graph
+from graphq.ir.text import parse, to_text
+from graphq.ir.verify import verify
 from graphq.passes import FuseMatmul, duplicate_dequantize, run_passes
 from graphq.passes.fuse_anchor import MAX_EPILOGUE
 from graphq.testing import check_pass, check_same_numbers
-from graphq.text import parse, to_text
-from graphq.verify import verify
 
 DENSE = """
   %dx = dequantize(x, scales=[0.02], zps=[120])

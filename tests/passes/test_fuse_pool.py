@@ -2,9 +2,9 @@
 import fusions
 import pytest
 
+from graphq.ir.text import parse
 from graphq.passes.fuse_pool import FusePool
 from graphq.testing import check_pass
-from graphq.text import parse
 
 POOL = "strides=[2,2], pads_begin=[1,1], pads_end=[1,1], kernel=[3,3]"
 QUANTISED = f"""

@@ -7,11 +7,11 @@ from families import FAMILIES, member
 from networks import NETWORKS, random_graph
 
 import graphq as gq
-from graphq.interpret import reference
-from graphq.onednn_run import compare, random_inputs
-from graphq.passes.group import GROUPS, Group, GroupAnchor, GroupAttention, GroupGatedMlp, GroupMove, group
-from graphq.text import parse
-from graphq.verify import verify
+from graphq.ir.interpret import reference
+from graphq.ir.text import parse
+from graphq.ir.verify import verify
+from graphq.onednn.benchdnn import compare, random_inputs
+from graphq.onednn.group import GROUPS, Group, GroupAnchor, GroupAttention, GroupGatedMlp, GroupMove, group
 
 
 def cut(text):

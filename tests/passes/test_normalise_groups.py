@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.ir.text import parse
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
 from graphq.testing import check_pass, random_inputs
-from graphq.text import parse
 
 INPUTS = "x: f32[2,4,3,5], v: f32[4], w: f32[4]"
 CLOSE = dict(rtol=1e-5, atol=1e-5)

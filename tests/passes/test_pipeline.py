@@ -3,11 +3,11 @@ import numpy as np
 import pytest
 
 from graphq.ir import Graph
+from graphq.ir.text import to_text
+from graphq.ir.verify import verify
 from graphq.passes import PIPELINE, run_passes
 from graphq.passes.pipeline import pass_name
 from graphq.testing import check_round_trip, check_same_numbers
-from graphq.text import to_text
-from graphq.verify import verify
 
 
 def run(g):

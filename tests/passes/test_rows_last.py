@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.ir.text import parse
 from graphq.passes.rows_last import RowsLast
 from graphq.testing import check_pass, check_same_numbers
-from graphq.text import parse
 
 
 def moved(statement, inputs="x: f32[2,5,7,3], m: f32[7,3]"):

@@ -1,0 +1,156 @@
+"""Copies of graphs: with other types of inputs (`specialised`), and flat, as pickle and `copy` take them."""
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphq.dtypes import f64
+from graphq.errors import GraphError
+from graphq.ir.constants import computed
+from graphq.ir.graph import Graph
+from graphq.ir.node import Node, Property, Value
+from graphq.ir.op import Op
+from graphq.ir.tensor_type import TensorType
+
+FlatInput: TypeAlias = tuple[str, TensorType, Property]
+FlatNode: TypeAlias = tuple[Op, list[int | None], dict[str, Any], list[str | None], Mapping[str, Any]]
+
+
+def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> Graph:
+    """See Graph.specialise."""
+    for given in (types, constants):
+        if not isinstance(given, Mapping):
+            raise GraphError(f"specialise: expected a mapping by the names of inputs, got {given!r}")
+    for name, t in types.items():
+        if not isinstance(t, TensorType):
+            raise GraphError(f"specialise: the type of input '{name}' must be a TensorType, got {t!r}")
+    unknown = [n for n in (*types, *constants) if n not in [v.name for v in graph.inputs]]
+    if unknown:
+        raise GraphError(f"specialise: graph '{graph.name}' has no input {unknown[0]!r}")
+    out = Graph(graph.name)
+    new: dict[Value, Value] = {}
+    for v in graph.inputs:
+        assert v.name is not None
+        if v.name in constants:
+            new[v] = out.constant(constants[v.name], dtype=f64 if v.dtype == f64 else None, name=v.name)
+            if new[v].dtype != v.dtype:
+                raise GraphError(f"specialise: input '{v.name}' is {v.type}, its constant {new[v].type}")
+            continue
+        t = types.get(v.name, v.type)
+        new[v] = out.input(v.name, dtype=t.dtype, shape=t.shape, property=v.property)
+    changed = bool(types or constants)
+    for node in graph.nodes:
+        operands = [None if v is None else new[v] for v in node.inputs]
+        outs = changed and _resolved(out, node, operands) or add_copy(out, node, operands)
+        new.update(zip(node.outputs, outs, strict=True))
+    out.set_outputs([new[v] for v in graph.outputs], graph.output_names)
+    out.meta = graph.meta
+    return out
+
+
+def check_names(names: Any, where: str) -> tuple[str, ...]:
+    """`names` as a tuple; raises GraphError unless they are a list of different strings."""
+    strings = isinstance(names, Sequence) and not isinstance(names, str) and all(isinstance(n, str) for n in names)
+    if not strings or len(set(names)) < len(names):
+        raise GraphError(f"{where} must be a list of different names of values, got {names!r}")
+    return tuple(names)
+
+
+def returning(graph: Graph, names: Sequence[str]) -> Graph:
+    """A copy that returns the values of these names, of outputs or their own, instead, and holds what they need.
+
+    Raises GraphError, with near names, when there is no such value.
+    """
+    out = graph.copy()
+    named = {v.name: v for v in (*out.inputs, *(v for n in out.nodes for v in n.outputs)) if v.name is not None}
+    named |= dict(zip(out.output_names, out.outputs, strict=True))
+    for name in names:
+        if name not in named:
+            near = difflib.get_close_matches(name, named, 3)
+            raise GraphError(f"graph '{graph.name}' has no value named '{name}'; "
+                             + (f"did you mean {', '.join(near)}?" if near else
+                                f"to give it that name, write name='{name}' where it is made"))
+    out.set_outputs([named[n] for n in names], names)
+    out.prune()
+    return out
+
+
+def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
+    """Values in place of the node's, where its op has simpler operations now, or its operands became constants."""
+    outs = None
+    if node.op.resolve is not None:
+        outs = node.op.resolve(graph, operands, node.attrs)
+    elif any(v.data is None for v in node.operands) and all(v is None or v.data is not None for v in operands):
+        outs = _computed(graph, node, operands)
+    if outs is None:
+        return None
+    for value, old in zip(outs, node.outputs, strict=True):
+        if old.name is not None and value.node is not None and value.name is None and not graph.has_name(old.name):
+            graph.rename(value, old.name)
+    return outs
+
+
+def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
+    """The node's results as constants, where it computes small ones."""
+    types = node.op.infer(*(None if v is None else v.type for v in operands), **node.attrs)
+    results = computed(node.op, operands, node.attrs, (types,) if isinstance(types, TensorType) else types)
+    return None if results is None else tuple(graph.add_constant(x) for x in results)
+
+
+def flat(graph: Graph) -> tuple[Any, ...]:
+    """The arguments of `rebuilt`: values are numbers, inputs first. Raises VerifyError for nodes out of order."""
+    from graphq.ir.verify import check_order
+
+    check_order(graph)
+    numbers: dict[Value, int] = {}
+    for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs)):
+        numbers[v] = len(numbers)
+    inputs: list[FlatInput] = [(str(v.name), v.type, v.property) for v in graph.inputs]
+    nodes: list[FlatNode] = [(n.op, [None if v is None else numbers[v] for v in n.inputs], dict(n.attrs),
+                              [v.name for v in n.outputs], n.meta) for n in graph.nodes]
+    return graph.name, inputs, nodes, [numbers[v] for v in graph.outputs], graph.output_names, graph.meta
+
+
+def rebuilt(name: str, inputs: list[FlatInput], nodes: list[FlatNode], outputs: list[int], output_names: list[str],
+            meta: Mapping[str, Any]) -> Graph:
+    """The graph of `flat`. Arrays among the attributes are its own and become read-only."""
+    out = Graph(name)
+    values = [out.input(n, dtype=t.dtype, shape=t.shape, property=p) for n, t, p in inputs]
+    for op, operands, attrs, names, facts in nodes:
+        for a in attrs.values():
+            if isinstance(a, np.ndarray):
+                a.flags.writeable = False
+        outs = out.add_node(op, [None if k is None else values[k] for k in operands], attrs)
+        values += _named(out, outs, names, facts)
+    out.set_outputs([values[k] for k in outputs], output_names)
+    out.meta = meta
+    return out
+
+
+def add_copy(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...]:
+    """A node of another graph in this one, on other operands; the bodies of partitions follow these."""
+    if node.op.name == "partition":
+        attrs = {**node.attrs, "body": _body_for(node.attrs["body"], operands)}
+        outs = graph.add_node(node.op, operands, attrs)
+    else:
+        outs = graph.add_again(node, operands)
+    return _named(graph, outs, [v.name for v in node.outputs], node.meta)
+
+
+def _named(graph: Graph, outs: tuple[Value, ...], names: Sequence[str | None],
+           meta: Mapping[str, Any]) -> tuple[Value, ...]:
+    """The outputs of the newest node, with their names, the node with its facts."""
+    for value, name in zip(outs, names, strict=True):
+        if name is not None:
+            graph.rename(value, name)
+    graph.nodes[-1].meta = meta
+    return outs
+
+
+def _body_for(body: Graph, operands: Sequence[Value | None]) -> Graph:
+    """The body, specialised when the operands have other types than its inputs."""
+    types = {str(v.name): x.type for v, x in zip(body.inputs, operands, strict=True) if x is not None}
+    return body if all(v.type == types.get(str(v.name)) for v in body.inputs) else body.specialise(types)

@@ -1,0 +1,389 @@
+"""The graph: values (logical tensors), nodes, and the only four ways to change them.
+
+A graph is a list of nodes in topological order. `add_node`, `replace_uses`, `set_outputs` and `prune` are its mutators;
+every pass is made of them. Builder methods (`g.matmul(...)`) are `add_node` under the name of an op.
+"""
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+
+import numpy as np
+
+from graphq.dtypes import DType, DTypeLike, as_dtype, f32, f64
+from graphq.errors import GraphError, GraphqError
+from graphq.ir.labels import Labels
+from graphq.ir.names import check_name
+from graphq.ir.node import PLACE, Node, Number, Property, Use, Value
+from graphq.ir.op import Op, lookup
+from graphq.ir.operations import Operations
+from graphq.ir.tensor_type import Dim, TensorType, check_dims, check_size, frozen
+
+if TYPE_CHECKING:
+    from graphq.onednn.partitions import Partition
+
+__all__ = ["Dim", "Graph", "Node", "Op", "Operand", "Property", "TensorType", "Use", "Value"]
+
+_GAP = 1 << 60
+
+Operand: TypeAlias = "Number | None"
+
+
+class Graph(Operations):
+    """A graph of operations, built by its methods (one for each op) or loaded from a file.
+
+    `inputs` and `outputs` are values; `output_names` are the names under which results are returned. `meta` holds
+    facts of the file that the graph was loaded from, `labels` says what text calls the values.
+    """
+
+    def __init__(self, name: str = "graph") -> None:
+        if not isinstance(name, str):
+            raise GraphError(f"a graph's name must be a string, got {name!r}")
+        self.name = name
+        self.inputs: list[Value] = []
+        self.outputs: list[Value] = []
+        self.output_names: list[str] = []
+        self._output_names: set[str] = set()
+        self.nodes: list[Node] = []
+        self.meta: Mapping[str, Any] = {}
+        self._names: set[str] = set()
+        self._by_op: dict[str, dict[Node, None]] = {}
+        self._before: Node | None = None
+        self.labels = Labels(self)
+
+    # -- building ---------------------------------------------------------------------------------------------
+
+    def input(self, name: str, *, dtype: DTypeLike, shape: Sequence[Dim] | None = None,
+              property: Property = "undef") -> Value:
+        """Add a graph input. A dimension of None, or no shape, is taken from the array at the first call.
+
+        Raises GraphError on a name that is taken, an unknown dtype or a negative dimension.
+        """
+        where = f"input '{name}'"
+        if not isinstance(property, str) or property not in get_args(Property):
+            raise GraphError(f"{where}: property must be undef, variable, constant or host_scalar, got {property!r}")
+        try:
+            kind = as_dtype(dtype)
+        except GraphError as e:
+            raise GraphError(f"{where}: {e}") from None
+        type = TensorType(kind, check_dims(shape, where))
+        value = Value(self, type, None, 0, self._claim(name, where), property)
+        self.inputs.append(value)
+        return value
+
+    def constant(self, value: np.ndarray | float | Sequence[Any], *, dtype: DTypeLike | None = None,
+                 name: str | None = None) -> Value:
+        """Add a constant; the array is copied and never changes.
+
+        It gets `dtype`: rounded as `astype` does, integers must fit. Without one, an array keeps its own, but f64,
+        NumPy's default, becomes f32, as numbers and lists of numbers do. Raises GraphError where a number does not fit.
+        """
+        return self._constant(frozen(value, "constant", None if dtype is None else as_dtype(dtype)), name)
+
+    def output(self, value: Value, *, name: str | None = None) -> Value:
+        """Return `value` from the graph, under `name` (its own name or a free "outN" when not given)."""
+        self._own(value, "output")
+        if name is None:
+            name = value.name or next(n for k in range(len(self.outputs), 2 * len(self.outputs) + 1)
+                                      if (n := f"out{k}") not in self._output_names)
+        check_name(name, "output")
+        if name in self._output_names:
+            raise GraphError(f"output '{name}': the graph has an output of that name already")
+        value.uses.append(Use(None, len(self.outputs)))
+        self.outputs.append(value)
+        self.output_names.append(name)
+        self._output_names.add(name)
+        if value.node is not None and value.name is None and name not in self._names:
+            self.rename(value, name)
+        return value
+
+    # -- the four mutators ------------------------------------------------------------------------------------
+
+    def add_node(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], *,
+                 name: str | None = None) -> tuple[Value, ...]:
+        """Add a node after all others (or at the insertion point of `before`); its outputs.
+
+        Arrays and numbers among the operands become constants. Raises GraphError, naming op, rule and values, and
+        leaves the graph as it was.
+        """
+        if not isinstance(op, Op):
+            raise GraphError(f"add_node takes an Op (see graphq.ir.op.lookup), got {op!r}")
+        return self._add(op, operands, attrs, name, complete=False)
+
+    def add_constant(self, array: np.ndarray, *, name: str | None = None) -> Value:
+        """Add a constant of the array's own dtype, f64 too, for passes and importers: `constant` is for users."""
+        return self._constant(frozen(array, "constant", real=f64), name)
+
+    def add_again(self, node: Node, operands: Sequence[Value | None], *, name: str | None = None) -> tuple[Value, ...]:
+        """Add a node like `node`, of this graph or another, on operands of this graph; its outputs.
+
+        As `add_node` of its op and attributes, which are not checked again; where the operands have the types that
+        `node` was made for, neither are those of the outputs.
+        """
+        types = [None if v is None else v.type for v in node.inputs]
+        if len(operands) != len(types) or types != [None if v is None else v.type for v in operands]:
+            return self._add(node.op, operands, node.attrs, name, complete=True)
+        where = node.op.name if name is None else f"{node.op.name} '{name}'"
+        for v in operands:
+            self._operand(v, where)
+        return self._append(node.op, tuple(operands), node.attrs, [o.type for o in node.outputs],
+                            None if name is None else self._claim(name, where))
+
+    def replace_uses(self, old: Value, new: Value, uses: Iterable[Use] | None = None) -> None:
+        """Let the users of `old` (all, graph outputs included, or those of `uses`) use `new`.
+
+        Raises GraphError on a change of type, and when a user stands before `new` or computes it.
+        """
+        self._own(old, "replace_uses")
+        self._own(new, "replace_uses")
+        if old is new:
+            return
+        if old.type != new.type:
+            raise GraphError(f"replace_uses: {self.label(old)}: {old.type} may not become "
+                             f"{self.label(new)}: {new.type}")
+        chosen = list(old.uses if uses is None else dict.fromkeys(uses))
+        for use in chosen:
+            if use not in old.uses:
+                raise GraphError(f"replace_uses: {use} is not a use of {self.label(old)}")
+            if use.node is not None and new.node is not None and use.node.place <= new.node.place:
+                raise GraphError(f"replace_uses: {self.describe(use.node)} does not come after {self.label(new)}, "
+                                 "which it would use: a cycle, or nodes out of order (see Graph.before)")
+        for use in chosen:
+            if use.node is None:
+                self.outputs[use.number] = new
+            else:
+                k = use.number
+                use.node.inputs = (*use.node.inputs[:k], new, *use.node.inputs[k + 1:])
+        gone = set(chosen)
+        old.uses = [u for u in old.uses if u not in gone]
+        new.uses.extend(chosen)
+        if not old.uses and old.name is not None and new.name is None and new.node is not None:
+            new.name, old.name = old.name, None
+            self.labels.changed()
+        elif not old.uses and new.node is not None:
+            self.labels.replaced(old, new)
+
+    def set_outputs(self, values: Sequence[Value], names: Sequence[str]) -> None:
+        """Return `values` under `names`, in place of the outputs so far."""
+        values, names = list(values), list(names)
+        for name in names:
+            check_name(name, "set_outputs")
+        if len(set(names)) != len(names) or len(names) != len(values):
+            raise GraphError(f"set_outputs: {len(values)} values need as many different names, got {names}")
+        for v in values:
+            self._own(v, "set_outputs")
+        for v in dict.fromkeys(self.outputs):
+            v.uses = [u for u in v.uses if u.node is not None]
+        self.outputs, self.output_names, self._output_names = values, names, set(names)
+        for k, v in enumerate(values):
+            v.uses.append(Use(None, k))
+
+    def prune(self, start: Iterable[Node] | None = None) -> int:
+        """Remove every node whose outputs have no use (from `start` upwards only, when given); their number."""
+        work = list(self.nodes if start is None else start)
+        dead: list[Node] = []
+        while work:
+            node = work.pop()
+            if node.removed or any([out.uses for out in node.outputs]):
+                continue
+            node.removed = True
+            del self._by_op[node.op.name][node]
+            dead.append(node)
+            self._names.difference_update(o.name for o in node.outputs if o.name is not None)
+            for k, v in enumerate(node.inputs):
+                if v is not None:
+                    v.uses.remove(Use(node, k))
+                    if v.node is not None:
+                        work.append(v.node)
+        if len(dead) > 32:
+            self.nodes = [n for n in self.nodes if not n.removed]
+        else:
+            for node in dead:
+                del self.nodes[self._index(node)]
+        if dead:
+            self.labels.changed()
+        return len(dead)
+
+    # -- help for passes --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def before(self, node: Node) -> Iterator[Graph]:
+        """Within the block, nodes are added in front of `node`; raises GraphError when the graph does not have it."""
+        if not isinstance(node, Node):
+            raise GraphError(f"before: expected a node of graph '{self.name}', got {node!r}")
+        self._index(node)
+        saved, self._before = self._before, node
+        try:
+            yield self
+        finally:
+            self._before = saved
+
+    def copy(self) -> Graph:
+        """An independent copy; constants share their (read-only) arrays, partitions their bodies."""
+        return self.specialise({})
+
+    def specialise(self, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray] | None = None) -> Graph:
+        """A copy in which the named inputs have the given types, or are constants; all other types are re-inferred.
+
+        The bodies of partitions follow their operands. Raises GraphError for a name that is no input, a constant of
+        another dtype than the input, or types that do not fit the operations.
+        """
+        from graphq.ir.copies import specialised
+
+        return specialised(self, types, constants or {})
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Pickled, and copied by `copy`, as a flat list of its nodes: long chains need no deep recursion."""
+        from graphq.ir.copies import flat, rebuilt
+
+        return rebuilt, flat(self)
+
+    def nodes_of(self, ops: Iterable[str]) -> list[Node]:
+        """The nodes of the operations of these names; in no particular order, as `key=PLACE` sorts them."""
+        return [n for op in ops for n in self._by_op.get(op, ())]
+
+    def has_name(self, name: str) -> bool:
+        """Whether a value of the graph has that name."""
+        return name in self._names
+
+    def rename(self, value: Value, name: str) -> None:
+        """Give a value a name that nothing else in the graph has."""
+        self._own(value, "rename")
+        check_name(name, "rename")
+        if name == value.name:
+            return
+        self._claim(name, "rename")
+        if value.name is not None:
+            self._names.discard(value.name)
+        value.name = name
+        self.labels.changed()
+
+    if TYPE_CHECKING:
+        def partitions(self) -> list[Partition]:
+            """Which operations go together in oneDNN Graph; the package graphq adds the method (`graphq.onednn`)."""
+
+    def label(self, value: Value) -> str:
+        """The value's name in text: an input's name, `%name`, or `%N` for the N-th unnamed one."""
+        return self.labels.of(value)
+
+    def describe(self, node: Node) -> str:
+        """One line for errors and reports: `%3 = relu(%2) : f32[4]`."""
+        args = ", ".join("none" if v is None else self.label(v) for v in node.inputs)
+        types = ", ".join(str(o.type) for o in node.outputs)
+        return f"{', '.join(self.label(o) for o in node.outputs)} = {node.op.title(node.attrs)}({args}) : {types}"
+
+    def __str__(self) -> str:
+        from graphq.ir.text import SHORT, to_text
+
+        return to_text(self, elide=SHORT)
+
+    def __repr__(self) -> str:
+        return f"<graph {self.name}: {len(self.inputs)} inputs, {len(self.nodes)} nodes, {len(self.outputs)} outputs>"
+
+    # -- inside -----------------------------------------------------------------------------------------------
+
+    def _constant(self, array: np.ndarray, name: str | None = None) -> Value:
+        return self.add_node(lookup("constant"), (), {"value": array}, name=name)[0]
+
+    def _operand(self, x: Operand, where: str, real: DType = f32) -> Value | np.ndarray | None:
+        """`x` checked; a number or an array as that of a constant whose numbers are `real` by default."""
+        if isinstance(x, Value):
+            self._own(x, where)
+            if self._before is not None and x.node is not None and x.node.place >= self._before.place:
+                raise GraphError(f"{where}: {self.label(x)} is defined after the place of the new node, "
+                                 f"before {self.describe(self._before)}")
+            return x
+        if x is None or isinstance(x, np.ndarray | np.generic | float | int) and not isinstance(x, bool):
+            return None if x is None else frozen(x, where, real=real)
+        raise GraphError(f"{where}: an operand must be a value of this graph, an array or a number, got {x!r}")
+
+    def _show(self, x: Value | np.ndarray | None, type: TensorType | None) -> str:
+        return "none" if x is None else f"{self.labels.mention(x)}: {type}" if isinstance(x, Value) else str(type)
+
+    def _own(self, value: Value, where: str) -> None:
+        if not isinstance(value, Value):
+            raise GraphError(f"{where}: expected a value of graph '{self.name}', got {value!r}")
+        if value.graph is not self:
+            other = value.graph
+            raise GraphError(f"{where}: {other.labels.mention(value)} belongs to another graph, '{other.name}', "
+                             f"not to '{self.name}'")
+        if value.node is not None and value.node.removed:
+            raise GraphError(f"{where}: the result of {value.node.op.name}, {value.type}, was removed from the graph")
+
+    def _add(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], name: str | None, *,
+             complete: bool) -> tuple[Value, ...]:
+        """See `add_node`. Attributes that are `complete` are those of a node."""
+        where = op.name if name is None else f"{op.name} '{name}'"
+        wide = any(isinstance(x, Value) and x.dtype == f64 for x in operands)
+        given = [self._operand(x, where, f64 if wide else f32) for x in operands]
+        while given and given[-1] is None and not op.variadic:
+            given.pop()
+        types = [_type_of(x) for x in given]
+        try:
+            if not complete:
+                op.check_keywords(attrs)
+            op.check_operands(given)
+            if not complete:
+                attrs, complete = op.complete(attrs, types), True
+            inferred = op.infer(*types, **attrs)
+            outs = (inferred,) if isinstance(inferred, TensorType) else inferred
+            for t in outs:
+                check_size(t.shape or (), "result")
+        except GraphqError as e:
+            args = ", ".join(self._show(x, t) for x, t in zip(given, types, strict=True))
+            hint = op.formats_that_fit(types, attrs) if complete else ""
+            raise type(e)(f"{where}({args}): {e}{hint}") from None
+        if name is not None:
+            name = self._claim(name, where)
+        values = tuple([self._constant(x) if isinstance(x, np.ndarray) else x for x in given])
+        return self._append(op, values, attrs, outs, name)
+
+    def _append(self, op: Op, operands: tuple[Value | None, ...], attrs: Mapping[str, Any],
+                types: Sequence[TensorType], name: str | None) -> tuple[Value, ...]:
+        """A new node, all checked, at the insertion point; its outputs."""
+        node = Node(self, op, operands, attrs)
+        node.outputs = tuple([Value(self, t, node, k) for k, t in enumerate(types)])
+        if node.outputs:
+            node.outputs[0].name = name
+        self._insert(node)
+        self._by_op.setdefault(op.name, {})[node] = None
+        for k, v in enumerate(operands):
+            if v is not None:
+                v.uses.append(Use(node, k))
+        return node.outputs
+
+    def _insert(self, node: Node) -> None:
+        """Put the node into the list at the insertion point, its place between those of its neighbours."""
+        self.labels.changed()
+        if self._before is None:
+            node.place = self.nodes[-1].place + _GAP if self.nodes else 0
+            self.nodes.append(node)
+            return
+        at = self._index(self._before)
+        low = self.nodes[at - 1].place if at else self._before.place - 2 * _GAP
+        node.place = (low + self._before.place) // 2
+        self.nodes.insert(at, node)
+        if node.place == low:
+            for k, n in enumerate(self.nodes):
+                n.place = k * _GAP
+
+    def _index(self, node: Node) -> int:
+        at = bisect_left(self.nodes, node.place, key=PLACE)
+        if at == len(self.nodes) or self.nodes[at] is not node:
+            raise GraphError(f"{node.graph.describe(node)} is not, or no longer, a node of graph '{self.name}'")
+        return at
+
+    def _claim(self, name: str, where: str) -> str:
+        check_name(name, where)
+        if name in self._names:
+            raise GraphError(f"{where}: the name '{name}' is taken in graph '{self.name}'")
+        self._names.add(name)
+        return name
+
+
+def _type_of(x: Value | np.ndarray | None) -> TensorType | None:
+    if isinstance(x, np.ndarray):
+        return TensorType(as_dtype(x.dtype), x.shape)
+    return None if x is None else x.type

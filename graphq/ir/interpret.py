@@ -1,0 +1,149 @@
+"""The op-by-op reference: every node's NumPy body in graph order. The meaning that all else is checked against."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from graphq.errors import GraphError, GraphqError, InputError
+from graphq.ir.graph import Graph, Node, TensorType, Value
+from graphq.ir.verify import check_order
+
+
+def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Any:
+    """Run `graph` op by op in NumPy as the specifications say.
+
+    Inputs in the graph's order, by name as keywords, or in one mapping by name. Returns the output as a new array, or a
+    dict of them when the graph has several. Raises InputError when arrays do not fit the inputs, GraphError when the
+    graph has no outputs or the shapes of the arrays do not fit its operations, VerifyError for nodes out of order; all
+    before anything runs.
+    """
+    if not isinstance(graph, Graph):
+        raise GraphError(f"reference takes a Graph, got {graph!r}")
+    require_outputs(graph)
+    check_order(graph)
+    given = check_inputs(graph, named_inputs(graph, inputs, named))
+    if not all(v.type.known for v in graph.inputs):
+        graph = graph.specialise({str(v.name): TensorType(v.dtype, given[str(v.name)].shape) for v in graph.inputs})
+    return pack_outputs(graph, [np.array(y, order="C") for y in evaluate(graph, given)])
+
+
+def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray],
+             attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs) -> list[np.ndarray]:
+    """The outputs of `graph` for checked input arrays; they may be inputs, constants or views of them.
+
+    `attributes` may give a node's reference others than its own, of the same meaning.
+    """
+    env: dict[Value, np.ndarray] = {v: inputs[str(v.name)] for v in graph.inputs}
+    left = {v: len(v.uses) for v in graph.inputs}
+    for node in graph.nodes:
+        args = [None if v is None else env[v] for v in node.inputs]
+        for value, array in zip(node.outputs, _run(graph, node, args, attributes(node)), strict=True):
+            env[value], left[value] = array, len(value.uses)
+        for v in node.operands:  # what nothing needs any more is freed
+            left[v] -= 1
+            if left[v] == 0:
+                del env[v]
+    return [env[v] for v in graph.outputs]
+
+
+def _run(graph: Graph, node: Node, args: list[np.ndarray | None], attrs: Mapping[str, Any]) -> list[np.ndarray]:
+    """The results of one node's reference, which must have the inferred types (NumPy's f64 becomes f32)."""
+    if not all(v.type.known for v in node.operands):
+        _check_operands(graph, node, args)
+    try:
+        out = node.op.reference(*args, **attrs)
+    except MemoryError:
+        raise GraphError(f"{graph.describe(node)}: not enough memory") from None
+    except GraphqError as e:
+        raise type(e)(f"{graph.describe(node)}: {e}") from e
+    outs = out if isinstance(out, tuple) else (out,)
+    if len(outs) != len(node.outputs):
+        raise GraphError(f"{graph.describe(node)}: the reference returns {len(outs)} arrays")
+    arrays = [np.asarray(y, dtype=v.dtype.numpy) for v, y in zip(node.outputs, outs, strict=True)]
+    for v, y in zip(node.outputs, arrays, strict=True):
+        if not _fits(v.type, y):
+            raise GraphError(f"{graph.describe(node)}: the reference returns shape {list(y.shape)}")
+    return arrays
+
+
+def _check_operands(graph: Graph, node: Node, args: list[np.ndarray | None]) -> None:
+    """Shapes that depended on data are known only now: raise GraphError when the operation refuses them."""
+    types = (None if v is None or x is None else TensorType(v.dtype, x.shape)
+             for v, x in zip(node.inputs, args, strict=True))
+    try:
+        node.op.infer(*types, **node.attrs)
+    except GraphError as e:
+        raise GraphError(f"{graph.describe(node)}: {e}") from None
+
+
+def pack_outputs(graph: Graph, results: list[np.ndarray]) -> Any:
+    """One array as it is, several as a dict by output name."""
+    return results[0] if len(results) == 1 else dict(zip(graph.output_names, results, strict=True))
+
+
+def require_outputs(graph: Graph) -> None:
+    """Raise GraphError unless the graph returns something."""
+    if not graph.outputs:
+        raise GraphError(f"graph '{graph.name}' has no outputs; call g.output(value, name=...)")
+
+
+def named_inputs(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrays by the names of inputs: from those given in the graph's order, or in one mapping, and from keywords.
+
+    Raises InputError when there are more than the graph has inputs, or an input is given twice.
+    """
+    names = [str(v.name) for v in graph.inputs]
+    if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+        given = dict(inputs[0])
+    elif len(inputs) > len(names):
+        raise InputError(f"graph '{graph.name}' takes inputs {names}, got {len(inputs)} arrays")
+    else:
+        given = dict(zip(names, inputs, strict=False))
+    twice = [k for k in named if k in given]
+    if twice:
+        raise InputError(f"input '{twice[0]}' is given twice")
+    return {**given, **named}
+
+
+OPTIONS = frozenset({"out", "fetch", "runs"})
+"""Keywords that calls of a compiled graph take for themselves."""
+
+
+def check_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The given arrays by input name, C-contiguous (others are copied), checked for names, dtypes and shapes.
+
+    Raises InputError that names the input, the rule and the values. Symbolic dimensions accept any size.
+    """
+    names = [str(v.name) for v in graph.inputs]
+    unexpected = [k for k in given if k not in names]
+    missing = [k for k in names if k not in given]
+    if unexpected or missing:
+        hint = next((f"; '{k}' is an option of the call: give an input of that name in a mapping, {{'{k}': array, ...}}"
+                     for k in missing if k in OPTIONS), "")
+        raise InputError(f"graph '{graph.name}' takes inputs {names}; missing {missing}, unexpected {unexpected}{hint}")
+    out = {}
+    for value in graph.inputs:
+        name = str(value.name)
+        out[name] = check_array(name, value.type, given[name])
+    return out
+
+
+def check_array(name: str, type: TensorType, array: Any, *, word: str = "input") -> np.ndarray:
+    """`array` as a C-contiguous array of exactly `type`; raises InputError, about `word` 'name', when it is not one."""
+    where = f"{word} '{name}' must be {type}"
+    try:
+        x = np.asarray(array)
+    except Exception as e:  # an object's own __array__ may raise anything
+        raise InputError(f"{where}: {e.__class__.__name__}: {e}") from e
+    if x.dtype != type.dtype.numpy:
+        raise InputError(f"{where}, got dtype {x.dtype} (no implicit conversion: use astype)")
+    if not _fits(type, x):
+        raise InputError(f"{where}, got shape {list(x.shape)}")
+    return np.require(x, requirements=["C", "A"]) if x.ndim else np.array(x)
+
+
+def _fits(type: TensorType, x: np.ndarray) -> bool:
+    return type.shape is None or (x.ndim == len(type.shape)
+                                  and all(d is None or d == n for d, n in zip(type.shape, x.shape, strict=True)))

@@ -1,0 +1,88 @@
+"""What text calls the values of a graph: by their names, and unnamed ones by numbers."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from graphq.ir.names import listing, quote
+from graphq.ir.node import Value
+
+if TYPE_CHECKING:
+    from graphq.ir.graph import Graph
+
+
+SHOWN = 4
+"""Operands that the description of an unnamed value has at most."""
+
+
+class Labels:
+    """The labels of a graph's values. Numbers are counted anew after each change, unless they are `kept`."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.kept = graph, False
+        self._numbers: dict[Value, int] | None = None
+
+    def of(self, value: Value) -> str:
+        """An input's name, `%name`, or `%N` for the N-th unnamed value."""
+        if value.name is not None:
+            return quote(value.name) if value.node is None else f"%{quote(value.name)}"
+        if self._numbers is None:
+            unnamed = (o for n in self.graph.nodes for o in n.outputs if o.name is None)
+            self._numbers = {o: k for k, o in enumerate(unnamed)}
+        if self.kept:
+            self._numbers.setdefault(value, len(self._numbers))
+        return f"%{self._numbers.get(value, '?')}"
+
+    def mention(self, value: Value) -> str:
+        """What errors call a value: its label, or, unnamed, what makes it: `the matmul of 'x' and a constant`."""
+        node = value.node
+        if value.name is not None or node is None:
+            return self.of(value)
+        if value.data is not None:
+            return _unnamed(value)
+        operands = [_operand(v) for v in node.inputs]
+        if len(operands) > SHOWN:
+            operands[SHOWN - 1:] = [f"{len(operands) - SHOWN + 1} more"]
+        made = f"the {node.op.title(node.attrs)}" + (f" of {listing(operands, 'and')}" if operands else "")
+        return made if len(node.outputs) == 1 else f"output {value.index} of {made}"
+
+    def changed(self) -> None:
+        """Count anew."""
+        if not self.kept:
+            self._numbers = None
+
+    def replaced(self, old: Value, new: Value) -> None:
+        """Let `new` take over the number of `old`, which nothing uses, where numbers are kept."""
+        if self.kept and self._numbers and old in self._numbers:
+            self._numbers.setdefault(new, self._numbers[old])
+
+    def keep(self) -> None:
+        """From now on unnamed values keep their numbers, and what replaces one takes its number over."""
+        self._numbers = None
+        for v in (o for n in self.graph.nodes for o in n.outputs):
+            self.of(v)
+        self.kept = True
+
+    @contextmanager
+    def stable(self) -> Iterator[None]:
+        """Within the block, unnamed values keep their numbers while the graph changes; new ones get further numbers."""
+        saved, self.kept = self.kept, True
+        try:
+            yield
+        finally:
+            self.kept = saved
+            self.changed()
+
+
+def _operand(value: Value | None) -> str:
+    return "nothing" if value is None else _unnamed(value) if value.name is None else f"'{value.name}'"
+
+
+def _unnamed(value: Value) -> str:
+    """`an add`; of a constant the number that it is."""
+    if value.data is not None:
+        return f"the number {value.data}" if value.data.ndim == 0 else "a constant"
+    assert value.node is not None  # inputs have names
+    name = value.node.op.name
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

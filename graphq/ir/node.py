@@ -1,0 +1,196 @@
+"""What a graph is made of: values (logical tensors), nodes (operations applied) and uses."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
+
+import numpy as np
+
+from graphq.dtypes import DType
+from graphq.errors import GraphError
+from graphq.ir.indexing import indexed
+from graphq.ir.op import Op, lookup
+from graphq.ir.tensor_type import Dim, TensorType, frozen
+
+if TYPE_CHECKING:
+    from graphq.ir.graph import Graph
+
+Number: TypeAlias = "Value | np.ndarray | np.generic | float"
+"""An operand: a value, or what becomes a constant."""
+
+Property: TypeAlias = Literal["undef", "variable", "constant", "host_scalar"]
+
+PLACE = attrgetter("place")
+"""The key by which nodes are in graph order."""
+
+
+class Use(NamedTuple):
+    """One place where a value is used: operand `number` of `node`, or graph output `number` when `node` is None."""
+
+    node: Node | None
+    number: int
+
+
+class Value:
+    """A logical tensor: a graph input (`node` is None) or output `index` of `node`.
+
+    `property` is oneDNN's: an input marked "constant" never changes between calls of a compiled model. The operators
+    `+ - * / @ **`, `abs` and indexing build operations; numbers take the value's dtype. `==` compares objects.
+    """
+
+    __slots__ = ("graph", "index", "name", "node", "property", "type", "uses")
+
+    def __init__(self, graph: Graph, type: TensorType, node: Node | None, index: int, name: str | None = None,
+                 property: Property = "undef") -> None:
+        self.graph, self.type, self.node, self.index = graph, type, node, index
+        self.name, self.property = name, property
+        self.uses: list[Use] = []
+
+    @property
+    def shape(self) -> tuple[Dim, ...] | None:
+        """Dimensions; None stands for an unknown one."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self.type.dtype
+
+    @property
+    def data(self) -> np.ndarray | None:
+        """The array of a constant; None for every other value."""
+        return self.node.attrs["value"] if self.node is not None and self.node.op.name == "constant" else None
+
+    @property
+    def users(self) -> list[Node]:
+        """The nodes that use this value, each once, in graph order."""
+        return sorted({u.node for u in self.uses if u.node is not None}, key=PLACE)
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the graph returns this value."""
+        return any(u.node is None for u in self.uses)
+
+    # Operators build oneDNN's operations. NumPy's arrays leave theirs to these.
+    __array_ufunc__ = None
+    __iter__ = None
+
+    def __add__(self, other: Number) -> Value:
+        return _built("add", self, other)
+
+    def __radd__(self, other: Number) -> Value:
+        return _built("add", other, self)
+
+    def __sub__(self, other: Number) -> Value:
+        return _built("subtract", self, other)
+
+    def __rsub__(self, other: Number) -> Value:
+        return _built("subtract", other, self)
+
+    def __mul__(self, other: Number) -> Value:
+        return _built("multiply", self, other)
+
+    def __rmul__(self, other: Number) -> Value:
+        return _built("multiply", other, self)
+
+    def __truediv__(self, other: Number) -> Value:
+        return _built("divide", self, other)
+
+    def __rtruediv__(self, other: Number) -> Value:
+        return _built("divide", other, self)
+
+    def __matmul__(self, other: Value | np.ndarray) -> Value:
+        return _built("matmul", self, other)
+
+    def __rmatmul__(self, other: np.ndarray) -> Value:
+        return _built("matmul", other, self)
+
+    def __neg__(self) -> Value:
+        return _built("multiply", self, -1)
+
+    def __abs__(self) -> Value:
+        return _built("abs", self)
+
+    def __pow__(self, exponent: float) -> Value:
+        if isinstance(exponent, bool) or not isinstance(exponent, int | float):
+            return NotImplemented
+        return self.graph.add_node(lookup("pow"), [self], {"beta": exponent})[0]
+
+    def __getitem__(self, key: Any) -> Value:
+        """Elements by ints, slices, `...` and None, as of an array."""
+        return indexed(self, key)
+
+    def __bool__(self) -> NoReturn:
+        raise GraphError(f"{self!r} is neither true nor false: numbers are known only when the graph runs. "
+                         "`select` and `choose` choose between values; `value is None` asks for the object")
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Pickled and copied as a place in its graph."""
+        if self.node is None:
+            return at, (self.graph, None, self.graph.inputs.index(self))
+        return at, (self.graph, number(self.node), self.index)
+
+    def __repr__(self) -> str:
+        return f"<value {self.graph.label(self)}: {self.type}>"
+
+
+def _built(name: str, *operands: Any) -> Any:
+    """Operation `name` of operands one of which is a value; NotImplemented, as Python wants it, for what is no operand.
+
+    A number takes the dtype of the value beside it, as in NumPy: `x * 2` of bf16 stays bf16.
+    """
+    value = next(x for x in operands if isinstance(x, Value))
+    if any(isinstance(x, bool) or not isinstance(x, Value | np.ndarray | np.generic | int | float) for x in operands):
+        return NotImplemented
+    given = [frozen(x, name, value.dtype) if isinstance(x, int | float) else x for x in operands]
+    return value.graph.add_node(lookup(name), given, {})[0]
+
+
+class Node:
+    """An operation applied: `op`, operands (None for an absent optional one), all attributes, outputs.
+
+    `place` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out. `meta` holds
+    facts that carry no meaning here, such as the "id" and "name" of an operation that was loaded from a file; copies
+    of the graph share it.
+    """
+
+    __slots__ = ("attrs", "graph", "inputs", "meta", "op", "outputs", "place", "removed")
+
+    def __init__(self, graph: Graph, op: Op, inputs: tuple[Value | None, ...], attrs: Mapping[str, Any]) -> None:
+        self.graph, self.op, self.inputs, self.attrs = graph, op, inputs, attrs
+        self.outputs: tuple[Value, ...] = ()
+        self.meta: Mapping[str, Any] = {}
+        self.place, self.removed = 0, False
+
+    @property
+    def output(self) -> Value:
+        """The single output."""
+        (out,) = self.outputs
+        return out
+
+    @property
+    def operands(self) -> Iterator[Value]:
+        """The operands that are present."""
+        return (v for v in self.inputs if v is not None)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Pickled and copied as a place in its graph."""
+        return at, (self.graph, number(self), -1)
+
+    def __repr__(self) -> str:
+        return f"<node {self.graph.describe(self)}>"
+
+
+def at(graph: Graph, node: int | None, index: int) -> Value | Node:
+    """Input `index` of `graph`; with a number of a node, its output `index`, or the node itself for an index of -1."""
+    if node is None:
+        return graph.inputs[index]
+    return graph.nodes[node] if index < 0 else graph.nodes[node].outputs[index]
+
+
+def number(node: Node) -> int:
+    """The node's place in the list of its graph; raises GraphError when it was removed."""
+    if node.removed:
+        raise GraphError(f"a removed node, {node.op.name}, cannot be copied or pickled")
+    return node.graph.nodes.index(node)

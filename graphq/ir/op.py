@@ -1,0 +1,315 @@
+"""Op and `register_op`: a Python signature is an op's schema, its body the NumPy reference, `infer` its type rule.
+
+Positional parameters are tensors (a default of None makes one optional, `*xs` takes any number), keyword-only
+parameters are attributes under oneDNN's names and with its defaults.
+"""
+from __future__ import annotations
+
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from graphq.dtypes import DType, as_dtype
+from graphq.errors import GraphError
+from graphq.ir.operations import add_method
+
+if TYPE_CHECKING:
+    from graphq.ir.graph import TensorType, Value
+
+REQUIRED = inspect.Parameter.empty
+
+
+class Operand(NamedTuple):
+    """A tensor parameter of an op."""
+
+    name: str
+    optional: bool = False
+    variadic: bool = False
+
+
+class Attribute(NamedTuple):
+    """An attribute of an op: its annotation and its default (`REQUIRED` when it has none)."""
+
+    name: str
+    annotation: Any
+    default: Any
+
+    @property
+    def required(self) -> bool:
+        """Whether the user must give it."""
+        return self.default is REQUIRED
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation. `reference(*arrays, **attrs)` is its meaning; `infer(*types, **attrs)` its output type or types.
+
+    `resolve(graph, operands, attrs)`, where an op has one, gives the values of simpler operations in place of a node
+    once types or constants allow that, or None; `Graph.specialise` asks it.
+
+    `kind` is oneDNN's spelling, `elementwise` says that an output element depends on the operands' elements at the
+    same (broadcast) place alone, `commutative` that its first two operands may change places.
+    """
+
+    name: str
+    kind: str
+    operands: tuple[Operand, ...]
+    attributes: Mapping[str, Attribute]
+    reference: Callable[..., Any]
+    infer: Callable[..., TensorType | tuple[TensorType, ...]]
+    commutative: bool = False
+    elementwise: bool = False
+    resolve: Callable[..., tuple[Value, ...] | None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled and copied as its name."""
+        return lookup, (self.name,)
+
+    def title(self, attrs: Mapping[str, Any]) -> str:
+        """The name in reports; an op that stands for those of another library says for which."""
+        return f"{self.name} {attrs['op_type']}" if "op_type" in self.attributes else self.name
+
+    @property
+    def variadic(self) -> bool:
+        """Whether it takes any number of operands."""
+        return bool(self.operands) and self.operands[-1].variadic
+
+    @cached_property
+    def doc(self) -> str:
+        """What the operation does."""
+        return inspect.getdoc(self.reference) or ""
+
+    @cached_property
+    def per_axis(self) -> Mapping[str, int | None]:
+        """The attributes that may be one number for all spatial axes; and what is left out (None: it must be given)."""
+        return {name: x for name, x in _PER_AXIS.items() if name in self.attributes and "strides" in self.attributes}
+
+    @cached_property
+    def counts(self) -> tuple[int, float]:
+        """How many operands it takes, at least and at most."""
+        most = math.inf if self.variadic else len(self.operands)
+        return sum(not (p.optional or p.variadic) for p in self.operands), most
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """How its builder method is called: operands by place, attributes and `name` by keyword."""
+        P = inspect.Parameter
+        operands = [P(p.name, P.VAR_POSITIONAL if p.variadic else P.POSITIONAL_ONLY,
+                      default=None if p.optional else P.empty) for p in self.operands]
+        attributes = [P(a.name, P.KEYWORD_ONLY, default=self._left_out(a),
+                        annotation=int | a.annotation if a.name in self.per_axis else a.annotation)
+                      for a in self.attributes.values()]
+        return inspect.Signature([*operands, *attributes,
+                                  P("name", P.KEYWORD_ONLY, default=None, annotation=str | None)])
+
+    def check_keywords(self, attrs: Mapping[str, Any]) -> None:
+        """Raise GraphError for an operand that was given by keyword."""
+        for p in () if attrs.keys() <= self.attributes.keys() else self.operands:
+            if p.name in attrs and p.name not in self.attributes:
+                order = ", ".join("*" * q.variadic + q.name for q in self.operands)
+                raise GraphError(f"operand '{p.name}' was given by keyword, but operands are positional: "
+                                 f"{self.name}({order})")
+
+    def check_operands(self, operands: Sequence[object]) -> None:
+        """Raise GraphError unless these operands, None where one is missing, fit the signature."""
+        least, most = self.counts
+        if not least <= len(operands) <= most:
+            names = ", ".join(p.name for p in self.operands)
+            raise GraphError(f"takes operands ({names}), got {len(operands)} of them")
+        for k, x in enumerate(operands):
+            if x is None and not (p := self.operands[min(k, len(self.operands) - 1)]).optional:
+                raise GraphError(f"operand '{p.name}' is required, got None")
+
+    def _left_out(self, a: Attribute) -> Any:
+        """What an attribute is that is not given: its default, or the number for each axis; `REQUIRED` if neither."""
+        number = self.per_axis.get(a.name) if a.required else None
+        return a.default if number is None else number
+
+    def complete(self, attrs: Mapping[str, Any], operands: Sequence[TensorType | None] = ()) -> dict[str, Any]:
+        """All attributes in normal form: checked against their annotations, defaults filled in.
+
+        Where a number stands for one for each spatial axis, there are as many as the first two `operands` say.
+        """
+        if not attrs.keys() <= self.attributes.keys():
+            name = next(name for name in attrs if name not in self.attributes)
+            raise GraphError(f"has no attribute '{name}'; it has {', '.join(self.attributes) or 'no attributes'}")
+        out = {}
+        for name, a in self.attributes.items():
+            value = attrs[name] if name in attrs else self._left_out(a)
+            if value is REQUIRED:
+                raise GraphError(f"attribute '{name}' is required")
+            if name in self.per_axis and isinstance(value, int | np.integer) and not isinstance(value, bool):
+                value = (int(value),) * _spatial_axes(operands, name)
+            given = name in attrs and type(value) is not a.annotation
+            out[name] = normalise(a.annotation, value, name) if given else value
+        return out
+
+    def formats_that_fit(self, operands: Sequence[TensorType | None], attrs: Mapping[str, Any]) -> str:
+        """For errors: in which other formats (`data_format`, `weights_format`) these operands would be right."""
+        names = [name for name in self.attributes if name.endswith("_format")]
+        fitting = []
+        for values in product(*(typing.get_args(self.attributes[name].annotation) for name in names)):
+            other = {k: v for k, v in zip(names, values, strict=True) if v != attrs[k]}
+            with suppress(GraphError):
+                if other and self.infer(*operands, **{**attrs, **other}):
+                    fitting.append(", ".join(f"{k}={v!r}" for k, v in other.items()))
+        return f"; it fits {' or '.join(sorted(fitting, key=len)[:2])}" if fitting else ""
+
+
+def _spatial_axes(operands: Sequence[TensorType | None], name: str) -> int:
+    """How many an image, or the weights beside it, have."""
+    for t in operands[:2]:
+        if t is not None and t.shape is not None:
+            return max(len(t.shape) - 2, 0)
+    raise GraphError(f"attribute '{name}' must be a list where no operand's rank is known")
+
+
+_PER_AXIS: dict[str, int | None] = {"strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "kernel": None}
+"""What convolutions and pools have for each spatial axis; oneDNN's files and patterns hold all of them."""
+
+OPS: dict[str, Op] = {}
+_PLAIN = (int, float, str)
+
+# oneDNN's kinds whose snake case is not our name; everything else is derived.
+_KINDS = {"relu": "ReLU", "gelu": "GELU", "matmul": "MatMul", "prelu": "PReLU", "leaky_relu": "LeakyReLU",
+          "rms_norm": "RMSNorm", "softplus": "SoftPlus", "log_softmax": "LogSoftmax", "softmax": "SoftMax"}
+
+
+def onednn_kind(name: str) -> str:
+    """oneDNN's spelling of an op's name: "bias_add" -> "BiasAdd"."""
+    return _KINDS.get(name) or "".join(part.capitalize() for part in name.split("_"))
+
+
+def register_op(
+    *, infer: Callable[..., Any], commutative: bool = False, elementwise: bool = False,
+    resolve: Callable[..., tuple[Value, ...] | None] | None = None,
+) -> Callable[[Callable[..., Any]], Op]:
+    """Declare the decorated function as an op; raises GraphError when its name is taken."""
+
+    def declare(f: Callable[..., Any]) -> Op:
+        name = f.__name__.rstrip("_")
+        if name in OPS:
+            raise GraphError(f"op '{name}' is registered already, by {OPS[name].reference.__module__}")
+        operands, attributes = [], {}
+        parameters = inspect.signature(f).parameters.values()
+        _check_parameters(name, parameters)
+        hints = _hints(f, [p for p in parameters if p.kind is p.KEYWORD_ONLY])
+        for p in parameters:
+            if p.kind is p.KEYWORD_ONLY:
+                default = p.default if p.default is REQUIRED else normalise(hints[p.name], p.default, p.name)
+                attributes[p.name] = Attribute(p.name, hints[p.name], default)
+            else:
+                operands.append(Operand(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
+        OPS[name] = Op(name, onednn_kind(name), tuple(operands), attributes, f, infer, commutative, elementwise,
+                       resolve)
+        add_method(OPS[name])
+        return OPS[name]
+
+    return declare
+
+
+def _hints(f: Callable[..., Any], parameters: Iterable[inspect.Parameter]) -> dict[str, Any]:
+    """The annotations of these parameters of `f`, those that are text evaluated."""
+    annotated = types.SimpleNamespace(__annotations__={p.name: p.annotation for p in parameters})
+    return typing.get_type_hints(annotated, inspect.unwrap(f).__globals__)
+
+
+def _check_parameters(op: str, parameters: Iterable[inspect.Parameter]) -> None:
+    for p in parameters:
+        if p.kind is p.VAR_KEYWORD or p.kind is p.KEYWORD_ONLY and p.name in ("name", "attrs"):
+            raise GraphError(f"op '{op}': an attribute cannot be called '{p.name}', nor be **variable")
+        if p.kind is not p.KEYWORD_ONLY and p.default not in (None, REQUIRED):
+            raise GraphError(f"op '{op}': '{p.name}' is a tensor, whose default can only be None; "
+                             "attributes are keyword-only")
+
+
+def lookup(name: str) -> Op:
+    """The op of that name; raises GraphError that lists near names."""
+    if name in OPS:
+        return OPS[name]
+    raise GraphError(unknown(name))
+
+
+def unknown(name: str) -> str:
+    """The error message of an op that there is not, with near names."""
+    import difflib
+
+    near = difflib.get_close_matches(name, OPS, 3)
+    return f"unknown op '{name}'" + (f"; did you mean {', '.join(near)}?" if near else "")
+
+
+def normalise(annotation: Any, value: Any, name: str) -> Any:
+    """`value` in the normal form of `annotation` (lists become tuples); raises GraphError when it does not fit."""
+    if type(annotation) is type:
+        return _scalar(annotation, value, name)
+    origin = getattr(annotation, "__origin__", type(annotation))
+    args: tuple[Any, ...] = getattr(annotation, "__args__", ())
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        return normalise(next(a for a in args if a is not type(None)), value, name)
+    if origin is Literal:
+        if not isinstance(value, str | int) or value not in args:
+            raise GraphError(f"attribute '{name}' must be one of {', '.join(map(repr, args))}, got {value!r}")
+        return value
+    if origin in (list, tuple):
+        if not isinstance(value, list | tuple) and (isinstance(value, str | bytes | Mapping | Set)
+                                                    or not _iterable(value)):
+            raise GraphError(f"attribute '{name}' must be a list, got {value!r}")
+        values = tuple(value)
+        if args[0] in _PLAIN and set(map(type, values)) <= {args[0]}:  # thousands of scales
+            return values
+        return tuple(normalise(args[0], v, name) for v in values)
+    return _scalar(annotation, value, name)
+
+
+def _scalar(annotation: Any, value: Any, name: str) -> Any:
+    if annotation is bool and isinstance(value, bool | np.bool_):
+        return bool(value)
+    if annotation is int and isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    if annotation is float and isinstance(value, int | float | np.integer | np.floating) \
+            and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            raise GraphError(f"attribute '{name}' must be of type float, got {value!r}") from None
+    if annotation is DType:
+        try:
+            return as_dtype(value)
+        except GraphError as e:
+            raise GraphError(f"attribute '{name}': {e}") from None
+    if annotation is np.ndarray and isinstance(value, np.ndarray):
+        return value
+    if isinstance(annotation, type) and annotation not in (bool, int, float) and isinstance(value, annotation):
+        return value
+    wanted = getattr(annotation, "__name__", str(annotation))
+    raise GraphError(f"attribute '{name}' must be of type {wanted}, got {value!r}")
+
+
+def _iterable(value: Any) -> bool:
+    try:
+        iter(value)
+    except TypeError:
+        return False
+    return True
+
+
+def walk_ops() -> Iterator[Op]:
+    """All registered ops in the order of their registration."""
+    yield from OPS.values()

@@ -1,0 +1,46 @@
+"""The builder methods of graphs, one for each operation, which `register_op` adds.
+
+Type checkers and editors see `operations.pyi` instead, which `python -m graphq.ir.stub` writes.
+"""
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from graphq.errors import GraphError
+
+if TYPE_CHECKING:
+    from graphq.ir.op import Op
+
+
+class Operations:
+    """A method for each operation: operands by place, attributes and the result's `name` by keyword.
+
+    It adds a node, and returns its result, or a tuple of several. Raises GraphError, naming operation, rule and values.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        """The error of an operation that there is not."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        from graphq.ir.op import unknown
+
+        raise _UnknownOp(unknown(name))
+
+
+class _UnknownOp(GraphError, AttributeError):
+    """An unknown builder method: a graph error that `hasattr` understands."""
+
+
+def add_method(op: Op) -> None:
+    """Give `Operations` the method of `op`."""
+    def build(self: Any, /, *operands: Any, name: str | None = None, **attrs: Any) -> Any:
+        outs = self.add_node(op, operands, attrs, name=name)
+        return outs[0] if len(outs) == 1 else outs
+
+    build.__name__, build.__qualname__, build.__doc__ = op.name, f"Graph.{op.name}", op.doc
+    build.__module__ = op.reference.__module__
+    first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    signature = op.signature.replace(parameters=[first, *op.signature.parameters.values()])
+    vars(build)["__signature__"] = signature
+    setattr(Operations, op.name, build)

@@ -1,0 +1,99 @@
+"""Write `operations.pyi`, the builder methods as type checkers and editors see them: `python -m graphq.ir.stub`.
+
+It is made from the declarations of the operations.
+"""
+from __future__ import annotations
+
+import inspect
+import textwrap
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from graphq.dtypes import DType
+from graphq.ir.graph import Graph
+from graphq.ir.op import Op, Operand, walk_ops
+
+PATH = Path(__file__).with_name("operations.pyi")
+
+_HEAD = '''"""The builder methods of graphs, made of the operations' declarations by `python -m graphq.ir.stub`."""
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from graphq.dtypes import DTypeLike
+from graphq.ir import Graph
+from graphq.ir.node import Number, Value
+from graphq.ir.op import Op
+
+def add_method(op: Op) -> None: ...
+
+class Operations:
+'''
+
+_NAMES = {DType: "DTypeLike", np.ndarray: "np.ndarray", Graph: "Graph", type(None): "None"}
+_WIDTH = 120
+
+
+def stub() -> str:
+    """The text of the file. Methods that Graph defines itself are left out."""
+    return _HEAD + "\n".join(_method(op) for op in walk_ops() if op.name not in vars(Graph))
+
+
+def _method(op: Op) -> str:
+    operands = [_operand(p) for p in op.operands]
+    parameters = ["self", *operands, *([] if op.variadic else ["/", "*"])]
+    for a in op.signature.parameters.values():
+        if a.kind is a.KEYWORD_ONLY:
+            default = "" if a.default is a.empty else f" = {_default(a.default)}"
+            parameters.append(f"{a.name}: {_annotation(a.annotation)}{default}")
+    doc = textwrap.indent(op.doc, " " * 8).lstrip() + "\n        " * ("\n" in op.doc)
+    return f'{_filled(f"    def {op.name}(", parameters, f") -> {_result(op)}:")}\n        """{doc}"""\n'
+
+
+def _filled(head: str, parameters: list[str], tail: str) -> str:
+    """The parameters in lines of at most `_WIDTH` columns, below one another."""
+    lines, indent = [head], " " * len(head)
+    for k, p in enumerate(parameters):
+        part = p + (tail if k == len(parameters) - 1 else ", ")
+        if len(lines[-1]) + len(part.rstrip()) > _WIDTH:
+            lines[-1] = lines[-1].rstrip()
+            lines.append(indent)
+        lines[-1] += part
+    return "\n".join(lines)
+
+
+def _operand(p: Operand) -> str:
+    if p.variadic:
+        return f"*{p.name}: Number | None"
+    return f"{p.name}: Number" + " | None = None" * p.optional
+
+
+def _annotation(annotation: Any) -> str:
+    """How users may spell an attribute: any sequence for a list, any form of a dtype."""
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(_annotation(a) for a in args)
+    if origin is Literal:
+        return f"Literal[{', '.join(map(repr, args))}]"
+    if origin in (list, tuple):
+        return f"Sequence[{_annotation(args[0])}]" + " | np.ndarray" * (args[0] in (int, float))
+    return _NAMES.get(annotation) or annotation.__name__
+
+
+def _default(value: Any) -> str:
+    return repr(value) if value is None or isinstance(value, bool | int | float | str | tuple) else "..."
+
+
+def _result(op: Op) -> str:
+    """By what `infer` says: a value, a tuple of so many, or (Any) as many as the attributes say."""
+    result = str(inspect.signature(op.infer).return_annotation)
+    return result.replace("TensorType", "Value") if result in ("TensorType", "tuple[TensorType, TensorType]") else "Any"
+
+
+if __name__ == "__main__":
+    PATH.write_text(stub(), encoding="utf-8")

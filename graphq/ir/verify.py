@@ -1,0 +1,101 @@
+"""Check that a graph is consistent: order, uses, names, attributes, and types inferred again.
+
+Runs after every pass under pytest.
+"""
+from __future__ import annotations
+
+from collections import Counter
+
+from graphq.errors import GraphqError, VerifyError
+from graphq.ir.graph import Graph, Node, TensorType, Use, Value
+
+
+def verify(graph: Graph) -> None:
+    """Raise VerifyError, naming node and rule, unless the graph is consistent."""
+    wanted: dict[Value, Counter[Use]] = {}
+    for v in graph.inputs:
+        if v.node is not None or v.graph is not graph or not v.name or v in wanted:
+            raise VerifyError(f"input {graph.label(v)}: not a named input of graph '{graph.name}', or there twice")
+        wanted[v] = Counter()
+    place = float("-inf")
+    for node in graph.nodes:
+        if node.removed or node.graph is not graph or node.place <= place:
+            raise VerifyError(f"{graph.describe(node)}: removed, of another graph, or its place is out of order")
+        place = node.place
+        _define(graph, node, wanted)
+    _outputs(graph, wanted)
+    for v, uses in wanted.items():
+        if Counter(v.uses) != uses:
+            raise VerifyError(f"{graph.label(v)}: recorded uses differ from the operands of nodes and the outputs")
+    names = Counter(v.name for v in wanted if v.name is not None)
+    for name, count in names.items():
+        if count > 1:
+            raise VerifyError(f"the name '{name}' is given to {count} values")
+
+
+def check_order(graph: Graph) -> None:
+    """Raise VerifyError, naming the node, unless every operand is an input or computed before: no cycles, no strays."""
+    known: set[Value] = set(graph.inputs)
+    for node in graph.nodes:
+        for k, v in enumerate(node.inputs):
+            if v is not None and v not in known:
+                raise VerifyError(f"{graph.describe(node)}: operand {k} is used before its definition, or removed: "
+                                  "a cycle or bad order")
+        known.update(node.outputs)
+    for name, v in zip(graph.output_names, graph.outputs, strict=True):
+        if v not in known:
+            raise VerifyError(f"output '{name}' is not a value of the graph")
+
+
+def _define(graph: Graph, node: Node, wanted: dict[Value, Counter[Use]]) -> None:
+    """Check one node against the values before it, and add its outputs to them."""
+    for k, v in enumerate(node.inputs):
+        if v is None:
+            continue
+        if v not in wanted:
+            raise VerifyError(f"{graph.describe(node)}: operand {k} is used before its definition, or removed: "
+                              "a cycle or bad order")
+        wanted[v][Use(node, k)] += 1
+    for k, out in enumerate(node.outputs):
+        if out.node is not node or out.index != k or out.graph is not graph:
+            raise VerifyError(f"{graph.describe(node)}: output {k} does not point back to its node")
+        wanted[out] = Counter()
+    try:
+        _attributes(node)
+        _types(node)
+    except GraphqError as e:
+        raise VerifyError(f"{graph.describe(node)}: {e}") from None
+
+
+def _attributes(node: Node) -> None:
+    """Operands and attributes fit the op's signature; bodies are consistent themselves."""
+    node.op.check_operands(node.inputs)
+    missing = [name for name in node.op.attributes if name not in node.attrs]
+    if missing:
+        raise VerifyError(f"attribute '{missing[0]}' is missing")
+    complete = node.op.complete(node.attrs)
+    for name, value in node.attrs.items():
+        if type(value) is not type(complete[name]):
+            raise VerifyError(f"attribute '{name}' is not in normal form: {value!r}")
+        if isinstance(value, Graph):
+            try:
+                verify(value)
+            except VerifyError as e:
+                raise VerifyError(f"in '{name}': {e}") from None
+
+
+def _types(node: Node) -> None:
+    inferred = node.op.infer(*(None if v is None else v.type for v in node.inputs), **node.attrs)
+    types = (inferred,) if isinstance(inferred, TensorType) else tuple(inferred)
+    if types != tuple(o.type for o in node.outputs):
+        raise VerifyError(f"inferred types are {', '.join(map(str, types))}")
+
+
+def _outputs(graph: Graph, wanted: dict[Value, Counter[Use]]) -> None:
+    names = graph.output_names
+    if len(names) != len(graph.outputs) or len(set(names)) != len(names):
+        raise VerifyError(f"output names {names} do not fit {len(graph.outputs)} outputs")
+    for k, (v, name) in enumerate(zip(graph.outputs, names, strict=True)):
+        if v not in wanted:
+            raise VerifyError(f"output '{name}' is not a value of the graph")
+        wanted[v][Use(None, k)] += 1

@@ -1,0 +1,215 @@
+"""oneDNN Graph JSON files, the format of ONEDNN_GRAPH_DUMP: `load_onednn_json` and `save_onednn_json`.
+
+A loaded graph's values are named t<id>, or as `graphq.onednn.names` says in files that graphq wrote; its nodes keep the
+file's id and name in `node.meta`, and the document itself is in `graph.meta["onednn"]`, so that saving gives back what
+was loaded: strides, property types, attributes with their spelling and those equal to defaults, ports. What passes have
+changed is written anew. An output's dtype stands in the file in place of an attribute `dtype`; a second output of
+SoftMax in place of `keep_stats`.
+"""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from graphq.dtypes import ONEDNN
+from graphq.errors import GraphError, GraphqError
+from graphq.ir import Graph, Node, Value
+from graphq.onednn.document import FileAttribute, FileOp, GraphFile, LogicalTensor, dense_stride, to_json
+from graphq.onednn.kinds import (
+    attribute_form,
+    canonical_kind,
+    from_outputs,
+    grouped,
+    kind_of,
+    op_of_kind,
+    read_attributes,
+)
+from graphq.onednn.names import ID, name_of, names_of, states_names
+from graphq.onednn.reader import read_graph_file
+from graphq.onednn.topology import in_order, interface, shapes_agree, tensors
+from graphq.paths import path_of
+
+_HEADER = {"version": "3.13.0", "engine_kind": "cpu", "fpmath_mode": "strict"}
+
+REQUIRED = frozenset({("StaticReshape", "special_zero")})
+"""Attributes that oneDNN requires and that have a default here: files have them always."""
+
+Adjust = Callable[[FileOp, Sequence[Value]], FileOp]
+
+
+def load_onednn_json(path: str | os.PathLike[str]) -> Graph:
+    """The graph in a file of oneDNN's ONEDNN_GRAPH_DUMP format.
+
+    Unknown dimensions are inferred where the operations tell them. Raises ParseError when the file is not of the
+    format, GraphError when the graph breaks a rule; both name file, op and field.
+    """
+    return to_graph(read_graph_file(path), os.fspath(path))
+
+
+def save_onednn_json(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write `graph` as oneDNN's ONEDNN_GRAPH_DUMP does.
+
+    The format holds no tensor data: a constant is written as an input of property "constant". It has ids for tensors
+    (N for one named tN), and no names: those of an operation's ports become its own name, which loading understands.
+    Raises GraphError for what the format cannot state: partitions, ops that are not oneDNN's, an input that no op uses,
+    an output that no op computes.
+    """
+    if not isinstance(graph, Graph):
+        raise GraphError(f"save_onednn_json takes a Graph, got {graph!r}")
+    text = to_json(from_graph(graph))
+    path_of(path).write_text(text, encoding="utf-8")
+
+
+# -- from the document to the graph ---------------------------------------------------------------------------
+
+
+def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Adjust | None = None) -> Graph:
+    """The graph of a document, which errors call `where`; `adjust` may change each op when its operands are known."""
+    ordered, known = in_order(file, where), tensors(file, where)
+    inputs, outputs = interface(file, where)
+    graph = Graph(name or Path(where).stem or "graph")
+    names = names_of(file.ops)
+    values: dict[int, Value] = {}
+    for t in (known[k] for k in inputs):
+        values[t.id] = graph.input(_name(names, t.id), dtype=t.dtype, shape=t.shape,
+                                   property=t.property_type)  # type: ignore[arg-type]  # the reader checked it
+    done = {}
+    for op in ordered:
+        if adjust is not None:
+            op = adjust(op, [values[t.id] for t in op.inputs])
+        _add(graph, op, values, names, f"{where}: {op.label}")
+        done[op.id] = op
+    graph.set_outputs([values[k] for k in outputs], [_name(names, k) for k in outputs])
+    graph.meta = {"onednn": file.with_ops([done[op.id] for op in file.ops]), "ids": {n: k for k, n in names.items()}}
+    return graph
+
+
+def _name(names: Mapping[int, str], id: int) -> str:
+    return names.get(id, f"t{id}")
+
+
+def _add(graph: Graph, record: FileOp, values: dict[int, Value], names: Mapping[int, str], where: str) -> None:
+    operands = [values[t.id] for t in record.inputs]
+    try:
+        op = op_of_kind(record.kind)
+        attrs = read_attributes(op, record.attrs or {})
+        attrs = grouped(op, [v.type for v in operands], attrs)
+        attrs = from_outputs(op, [v.type for v in operands], attrs, record.outputs)
+        outs = graph.add_node(op, operands, attrs)
+    except GraphqError as e:
+        raise GraphError(f"{where}: {e}") from None
+    if len(outs) != len(record.outputs):
+        _refuse(where, f"outputs: the file declares {len(record.outputs)}, the operation has {len(outs)}")
+    for k, (value, t) in enumerate(zip(outs, record.outputs, strict=True)):
+        if value.dtype != t.dtype:
+            _refuse(where, f"outputs[{k}].dtype: the file declares {t.dtype}, the operation gives {value.dtype}")
+        if not shapes_agree(t.shape, value.shape):
+            _refuse(where, f"outputs[{k}].shape: the file declares {t.type}, the operation gives {value.type}")
+        graph.rename(value, _name(names, t.id))
+        values[t.id] = value
+    node = graph.nodes[-1]
+    node.meta = {"id": record.id, "name": record.name, "attrs": node.attrs}
+
+
+def _refuse(where: str, message: str) -> NoReturn:
+    raise GraphError(f"{where}: {message}")
+
+
+# -- from the graph to the document ---------------------------------------------------------------------------
+
+
+def from_graph(graph: Graph, *, fill: bool = False) -> GraphFile:
+    """The document of a graph; `fill` writes inferred shapes where the loaded file had unknown ones."""
+    file = graph.meta.get("onednn") or GraphFile(_HEADER, ())
+    old = {op.id: (k, op) for k, op in enumerate(file.ops)}
+    ids = _tensor_ids(graph)
+    nodes = [n for n in graph.nodes if n.op.name != "constant"]
+    fresh = iter(range(max([*old, -1, *(n.meta.get("id", -1) for n in nodes)]) + 1, 2**65))
+    placed: list[tuple[int, FileOp]] = []
+    taken: set[int] = set()
+    for node in nodes:
+        place, record = old.get(node.meta.get("id", -1), (len(file.ops), None))
+        if record is not None and (record.id in taken or kind_of(node) != canonical_kind(record.kind)):
+            record = None
+        id = record.id if record is not None else next(fresh)
+        taken.add(id)
+        placed.append((place, _record(node, id, record, ids, fill)))
+    if all(place < len(file.ops) for place, _ in placed):  # nothing new: in the file's order
+        placed.sort(key=lambda p: p[0])
+    return _with_ports(file.with_ops([op for _, op in placed]), graph, ids)
+
+
+def _tensor_ids(graph: Graph) -> dict[Value, int]:
+    """An id for every value: N for a value named tN, that of the file that it came from, free ones for all others."""
+    values = [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]
+    ids = {v: int(m[1]) for v in values if v.name and (m := ID.fullmatch(v.name)) and int(m[1]) < 2**64}
+    used = set(ids.values())
+    loaded = {v: k for v in values if (k := graph.meta.get("ids", {}).get(v.name)) is not None and k not in used}
+    ids |= loaded
+    used.update(loaded.values())
+    free = (k for k in range(2**64) if k not in used)
+    return {v: ids[v] if v in ids else next(free) for v in values}
+
+
+def _record(node: Node, id: int, old: FileOp | None, ids: Mapping[Value, int], fill: bool) -> FileOp:
+    operands = []
+    for k, v in enumerate(node.inputs):
+        if v is None:
+            raise GraphError(f"save: {node.graph.describe(node)}: the format cannot leave out operand {k}")
+        operands.append(v)
+    inputs, outputs = (tuple(_tensor(v, ids[v], before[k] if k < len(before) else None, fill)
+                             for k, v in enumerate(values))
+                       for values, before in ((operands, old.inputs if old else ()),
+                                              (node.outputs, old.outputs if old else ())))
+    kind = old.kind if old else kind_of(node)
+    own = old.name if old and not states_names(old) else None if old else node.meta.get("name")
+    name = name_of(node) or own or f"{node.op.name}_{id}"
+    return FileOp(id, name, kind, _attributes(node, old), inputs, outputs)
+
+
+def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] | None:
+    """The file's attributes as far as they still hold, then those that are required or not at their default."""
+    before, loaded = dict(old.attrs or {}) if old else {}, node.meta.get("attrs", {})
+    out = {}
+    for name in dict.fromkeys([*before, *node.op.attributes]):
+        form, a, value = attribute_form(node.op, name), node.op.attributes[name], node.attrs[name]
+        if name in before and name in loaded and loaded[name] == value:
+            out[name] = before[name]
+        elif form is not None and (a.required or (node.op.kind, name) in REQUIRED or value != a.default):
+            out[name] = FileAttribute(form, int(value) if form == "bool" else value)
+    return None if old is not None and old.attrs is None and not out else out
+
+
+def _tensor(value: Value, id: int, old: LogicalTensor | None, fill: bool) -> LogicalTensor:
+    """The port as the file has it, unless the value has another type by now."""
+    if old is not None and old.id == id and old.dtype == value.dtype.name and (
+            old.shape == value.shape if fill else shapes_agree(old.shape, value.shape, ones=value.node is not None)):
+        return old
+    if value.dtype.name not in ONEDNN:
+        raise GraphError(f"save: {value.graph.label(value)}: the format has no dtype {value.dtype}")
+    property = value.property if value.data is None else "constant"
+    if old is not None and old.id == id and property == "undef":
+        property = old.property_type  # type: ignore[assignment]
+    return LogicalTensor(id, value.dtype.name, value.shape, dense_stride(value.shape), "strided", property)
+
+
+def _with_ports(file: GraphFile, graph: Graph, ids: Mapping[Value, int]) -> GraphFile:
+    """The document, its ports listed anew when they would not give the graph's inputs and outputs in their order."""
+    constants = {ids[n.output] for n in graph.nodes if n.op.name == "constant"}
+    inputs, outputs = [ids[v] for v in graph.inputs], list(dict.fromkeys(ids[v] for v in graph.outputs))
+    used = {t.id for op in file.ops for t in op.inputs}
+    made = {t.id for op in file.ops for t in op.outputs}
+    for v in graph.inputs:
+        if ids[v] not in used:
+            raise GraphError(f"save: no op uses input '{v.name}'; the format has no place for it")
+    for v in graph.outputs:
+        if ids[v] not in made:
+            raise GraphError(f"save: no op computes output {graph.label(v)}; the format has no place for it")
+    got_inputs, got_outputs = interface(file, f"graph '{graph.name}'")
+    if [k for k in got_inputs if k not in constants] == inputs and got_outputs == outputs:
+        return file
+    header = {**file.header, "input_ports": (*inputs, *sorted(constants & used)), "output_ports": tuple(outputs)}
+    return replace(file, header=header)

@@ -1,0 +1,149 @@
+"""oneDNN's kinds and attributes against graphq's ops: names, types and spellings in files."""
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from graphq.dtypes import DType
+from graphq.errors import GraphError, GraphqError
+from graphq.ir import Node
+from graphq.ir.op import Op, walk_ops
+from graphq.ir.tensor_type import TensorType
+from graphq.onednn.document import FileAttribute, LogicalTensor, shown
+
+KINDS = tuple("""
+    Abs Add AvgPool BatchNormInference BiasAdd Clamp Concat ConvTranspose Convolution Dequantize Divide Dropout
+    DynamicDequantize DynamicQuantize Elu End Exp GELU GenIndex GreaterEqual GroupNorm HardSigmoid HardSwish
+    Interpolate LayerNorm LeakyReLU Log LogSoftmax MatMul MaxPool Maximum Minimum Mish Multiply PReLU Pow
+    Quantize RMSNorm ReLU Reciprocal ReduceL1 ReduceL2 ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
+    Reorder Round Select Sigmoid SoftMax SoftPlus Sqrt Square SquaredDifference StaticReshape StaticTranspose
+    Subtract Tanh TypeCast Wildcard
+""".split())
+"""oneDNN's forward operations as its files spell them."""
+
+_ALIASES = {"Softmax": "SoftMax"}  # the documentation's spelling
+
+# Attributes of ours that a file states by its number of outputs.
+_BY_OUTPUTS = {"softmax": "keep_stats"}
+
+# Attributes that oneDNN does not have: what they choose it leaves open.
+_OURS = {("avg_pool", "in_order")}
+
+
+def canonical_kind(kind: str) -> str:
+    """The spelling of files for one of the documentation's."""
+    return _ALIASES.get(kind, kind)
+
+
+def op_of_kind(kind: str) -> Op:
+    """The op of one of oneDNN's kinds; raises GraphError for an unknown one."""
+    kind = canonical_kind(kind)
+    if kind not in KINDS:
+        import difflib
+
+        near = difflib.get_close_matches(kind[:60], KINDS, 3)
+        raise GraphError(f"kind: {shown(kind)} is not one of oneDNN's {len(KINDS)} forward operations"
+                         + (f"; did you mean {', '.join(near)}?" if near else ""))
+    for op in walk_ops():
+        if op.kind == kind:
+            return op
+    raise GraphError(f"kind: graphq has no {kind} yet")
+
+
+def read_attributes(op: Op, given: Mapping[str, FileAttribute]) -> dict[str, Any]:
+    """The op's attributes from those of a file; raises GraphError for an unknown or missing one or another type."""
+    out = {}
+    for name, a in given.items():
+        form = attribute_form(op, name)
+        if form is None:
+            have = ", ".join(n for n in op.attributes if attribute_form(op, n)) or "none"
+            raise GraphError(f"attrs: {op.kind} has no attribute {shown(name)}; it has {have}")
+        if a.type != form:
+            raise GraphError(f"attrs.{name}.type: must be {form}, got {a.type}")
+        out[name] = _value(op, name, a.value)
+    for b in op.attributes.values():
+        if b.required and b.name not in out and attribute_form(op, b.name) is not None:
+            raise GraphError(f"attribute '{b.name}' is required")
+    return out
+
+
+def attribute_form(op: Op, name: str) -> str | None:
+    """The type of an attribute in files ("s64[]"), or None when files do not have it."""
+    if name not in op.attributes or _BY_OUTPUTS.get(op.name) == name or (op.name, name) in _OURS:
+        return None
+    annotation = _plain(op.attributes[name].annotation)
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return "string"
+    if origin in (list, tuple):
+        return {int: "s64[]", float: "f32[]"}.get(args[0])
+    return {bool: "bool", int: "s64", float: "f32", str: "string"}.get(annotation)
+
+
+def _plain(annotation: Any) -> Any:
+    """The annotation without its `| None`."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return next(a for a in typing.get_args(annotation) if a is not type(None))
+    return annotation
+
+
+def _value(op: Op, name: str, value: Any) -> Any:
+    """The file's value in our spelling: 0 and 1 are booleans, "None" is "none"."""
+    annotation = _plain(op.attributes[name].annotation)
+    if annotation is bool:
+        return bool(value)
+    if isinstance(value, str):
+        spelled = {a.lower(): a for a in typing.get_args(annotation)}
+        return spelled.get(value.lower(), value)
+    return value
+
+
+def grouped(op: Op, operands: list[TensorType], attrs: dict[str, Any]) -> dict[str, Any]:
+    """The scales of a depthwise ConvTranspose's weights [groups,1,...] run along the groups.
+
+    int8_convtranspose_post_ops_add_fusion gives 16 of them for axis 1, which has one channel; oneDNN 3.13 scales group
+    k by the k-th.
+    """
+    shape, scales = operands[0].shape if operands else None, attrs.get("scales", ())
+    if (op.name == "dequantize" and attrs.get("qtype") == "per_channel" and attrs.get("axis", 1) == 1 and shape
+            and len(shape) > 2 and shape[1] == 1 and len(scales) == shape[0]):
+        return {**attrs, "axis": 0}
+    return attrs
+
+
+def from_outputs(op: Op, operands: list[TensorType], attrs: dict[str, Any],
+                  declared: Sequence[LogicalTensor]) -> dict[str, Any]:
+    """The attributes with those that the file states by its outputs."""
+    if op.name == "wildcard":
+        shapes = [t.shape for t in declared]
+        known = None if None in shapes else [[-1 if d is None else d for d in s or ()] for s in shapes]
+        return {**attrs, "dtypes": [t.dtype for t in declared], "shapes": known}
+    if op.name in _BY_OUTPUTS and len(declared) > 1:
+        attrs = {**attrs, _BY_OUTPUTS[op.name]: True}
+    a = op.attributes.get("dtype")
+    if a is None or _plain(a.annotation) is not DType or not declared:
+        return attrs
+    wanted = declared[0].dtype
+    if not a.required and _inferred_dtype(op, operands, attrs) == wanted:
+        return attrs
+    return {**attrs, "dtype": wanted}
+
+
+def _inferred_dtype(op: Op, operands: list[TensorType], attrs: dict[str, Any]) -> str | None:
+    try:
+        op.check_operands(operands)
+        out = op.infer(*operands, **op.complete(attrs))
+    except GraphqError:
+        return None
+    first = out if isinstance(out, TensorType) else out[0]
+    return first.dtype.name
+
+
+def kind_of(node: Node) -> str:
+    """oneDNN's kind of a node; raises GraphError for an op of our own."""
+    if node.op.kind not in KINDS:
+        raise GraphError(f"save: {node.graph.describe(node)} is no oneDNN operation"
+                         + ("; save the graph before its passes" if node.op.name == "partition" else ""))
+    return node.op.kind

@@ -1,0 +1,249 @@
+"""Graphs of oneDNN files under benchdnn's knobs: other shapes, attributes, kinds, types, minibatch, properties.
+
+`parse_knobs` reads settings, `read_batch` files of them (`graphq.onednn.knob_text` describes their text), `apply_knobs`
+gives the graph that they make of another: inputs as set, everything downstream inferred again. What hangs together
+follows: scales and zero points per channel repeat to the new number of channels; the first dimension of a StaticReshape
+follows the minibatch.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from graphq.errors import GraphError, GraphqError
+from graphq.ir import Graph, Value
+from graphq.ir.tensor_type import check_size
+from graphq.onednn.document import (
+    UNKNOWN,
+    FileAttribute,
+    FileOp,
+    GraphFile,
+    LogicalTensor,
+    dense_stride,
+    shown,
+    strides_in_order,
+)
+from graphq.onednn.files import from_graph, to_graph
+from graphq.onednn.kinds import attribute_form, op_of_kind
+from graphq.onednn.knob_text import Case, InShape, Knobs, parse_knobs, parse_line, read_batch
+from graphq.onednn.minibatch import batch_tensors
+from graphq.onednn.reader import attribute_value
+
+__all__ = ["Case", "InShape", "Knobs", "apply_knobs", "parse_knobs", "parse_line", "read_batch",
+           "unknown_tensors"]
+
+_FLOATS = ("f32", "bf16", "f16")
+_CONVERTING = ("Quantize", "Dequantize", "DynamicQuantize", "DynamicDequantize", "TypeCast")
+
+# Ports that keep their type when --dt names one type for all: the operations' tables ask for f32 there.
+_KEEP_INPUTS = {"BatchNormInference": (1, 2, 3, 4), "LayerNorm": (1, 2), "GroupNorm": (1, 2), "Dropout": (3,)}
+_KEEP_OUTPUTS = {"SoftMax": (1,), "Softmax": (1,), "LayerNorm": (1, 2), "GroupNorm": (1, 2)}
+
+
+def apply_knobs(graph: Graph, knobs: Knobs) -> Graph:
+    """The graph under the settings, a new one; its meta is that of a file which says so.
+
+    Raises GraphError, naming the knob, for an id that the graph does not have, and for settings that break a rule.
+    """
+    constant = next((n for n in graph.nodes if n.op.name == "constant"), None)
+    if constant is not None:
+        raise GraphError(f"knobs are for graphs without data, as files have them: {graph.describe(constant)}")
+    file = from_graph(graph)
+    old = file
+    for rewrite in (_set_kinds, _set_attributes, _set_dtypes, _set_shapes, _set_properties):
+        file = rewrite(file, knobs)
+    batch = batch_tensors(file) if knobs.mb else {}
+    if knobs.mb:
+        file = _set_minibatch(file, knobs.mb, batch)
+    if file is not old and (knobs.op_kinds or knobs.op_attrs or knobs.in_shapes or knobs.mb):
+        file = _forget_results(file)
+
+    def adjust(op: FileOp, operands: Sequence[Value]) -> FileOp:
+        return _follow(op, operands, knobs.mb if any(t.id in batch for t in op.outputs) else 0)
+
+    try:
+        out = to_graph(file, f"graph '{graph.name}'", name=graph.name, adjust=adjust)
+    except GraphqError as e:
+        raise type(e)(f"{knobs}: {e}") from None
+    out.meta = {"onednn": from_graph(out, fill=True)}
+    return out
+
+
+def unknown_tensors(graph: Graph, knobs: Knobs) -> list[int]:
+    """The tensor ids in the settings that the graph does not have, and which `apply_knobs` passes over."""
+    ids = {t.id for op in from_graph(graph).ops for t in (*op.inputs, *op.outputs)}
+    named = dict.fromkeys([*knobs.in_shapes, *knobs.dtypes, *knobs.properties])
+    return [k for k in named if k is not None and k not in ids]
+
+
+# -- the settings, one by one ---------------------------------------------------------------------------------
+
+
+def _set_kinds(file: GraphFile, knobs: Knobs) -> GraphFile:
+    return _each_op(file, "--op-kind", knobs.op_kinds, lambda op, kind: replace(op, kind=kind))
+
+
+def _set_attributes(file: GraphFile, knobs: Knobs) -> GraphFile:
+    return _each_op(file, "--op-attrs", knobs.op_attrs, _with_attributes)
+
+
+def _with_attributes(op: FileOp, texts: Mapping[str, str]) -> FileOp:
+    attrs = dict(op.attrs or {})
+    for name, text in texts.items():
+        where = f"--op-attrs: {op.label}: {name}"
+        form = attrs[name].type if name in attrs else attribute_form(op_of_kind(op.kind), name)
+        if form is None:
+            _refuse(where, f"{op.kind} has no such attribute")
+        attrs[name] = FileAttribute(form, attribute_value(form, _typed(form, text, where), where))
+        if name in ("sizes", "scales") and op.kind == "Interpolate":  # one of the two tells the size
+            attrs.pop("scales" if name == "sizes" else "sizes", None)
+    return replace(op, attrs=attrs)
+
+
+def _typed(form: str, text: str, where: str) -> Any:
+    """The text of a value as the file's JSON would have it."""
+    if form.endswith("[]"):
+        return [_typed(form[:-2], part, where) for part in text.split("x")]
+    if form == "string":
+        return text
+    if form == "bool":
+        return {"true": 1, "false": 0, "1": 1, "0": 0}.get(text.lower(), text)
+    try:
+        return int(text) if form == "s64" else float(text)
+    except ValueError:
+        _refuse(where, f"{shown(text)} is no {form}")
+
+
+def _set_dtypes(file: GraphFile, knobs: Knobs) -> GraphFile:
+    if not knobs.dtypes:
+        return file
+    everywhere = knobs.dtypes.get(None)
+    if everywhere is None:
+        return _each_tensor(file, "--dt", knobs.dtypes, lambda t, dtype: replace(t, dtype=dtype))
+    mixed = next((op for op in file.ops if op.kind in _CONVERTING), None)
+    if mixed is not None:
+        _refuse("--dt", f"one type for all is for graphs that convert none, this one has {mixed.label}; give ID:TYPE")
+    if everywhere not in _FLOATS:
+        _refuse("--dt", f"one type for all must be {', '.join(_FLOATS)}, got {everywhere}")
+    keep = {t.id for op in file.ops
+            for ports, kept in ((op.inputs, _KEEP_INPUTS), (op.outputs, _KEEP_OUTPUTS))
+            for k, t in enumerate(ports) if k in kept.get(op.kind, ())}
+    return _map_tensors(file, lambda t: replace(t, dtype=everywhere) if t.dtype in _FLOATS and t.id not in keep else t)
+
+
+def _set_properties(file: GraphFile, knobs: Knobs) -> GraphFile:
+    return _each_tensor(file, "--tensor-property", knobs.properties, lambda t, p: replace(t, property_type=p))
+
+
+def _set_shapes(file: GraphFile, knobs: Knobs) -> GraphFile:
+    made = {t.id: op for op in file.ops for t in op.outputs}
+    for id in knobs.in_shapes:
+        if id in made:
+            _refuse("--in-shapes", f"tensor {id} is no input, {made[id].label} computes it")
+    return _each_tensor(file, "--in-shapes", knobs.in_shapes, _with_shape)
+
+
+def _with_shape(t: LogicalTensor, new: InShape) -> LogicalTensor:
+    shape = t.shape if new.shape is None else new.shape
+    if new.tag is None:
+        return replace(t, shape=shape, stride=dense_stride(shape), layout_type="strided")
+    if shape is None or None in shape or len(shape) != len(new.tag):
+        _refuse("--in-shapes", f"tensor {t.id} is {t.type}, the order {new.tag} does not fit")
+    return replace(t, shape=shape, layout_type="strided",
+                   stride=strides_in_order(shape, [ord(c) - ord("a") for c in new.tag]))
+
+
+def _set_minibatch(file: GraphFile, mb: int, batch: Mapping[int, int]) -> GraphFile:
+    if not batch:
+        _refuse("--mb", "no input of the graph has a minibatch")
+
+    def change(t: LogicalTensor) -> LogicalTensor:
+        if t.id not in batch or not t.shape:
+            return t
+        return _with_shape(t, InShape((mb, *t.shape[1:])))  # type: ignore[arg-type]  # the other dimensions are known
+
+    return _map_tensors(file, change)
+
+
+def _forget_results(file: GraphFile) -> GraphFile:
+    """Shapes of computed tensors unknown: they are inferred again."""
+    made = {t.id for op in file.ops for t in op.outputs}
+    return _map_tensors(file, lambda t: replace(t, shape=None, stride=(UNKNOWN,)) if t.id in made else t)
+
+
+def _follow(op: FileOp, operands: Sequence[Value], mb: int) -> FileOp:
+    """The op with the attributes that follow the shapes of its operands."""
+    attrs = op.attrs or {}
+    shape = operands[0].shape if operands else None
+    if mb and op.kind == "StaticReshape" and "shape" in attrs and attrs["shape"].value[:1] > (0,):
+        return _with(op, "shape", (mb, *attrs["shape"].value[1:]))
+    per_channel = op.kind in ("Quantize", "Dequantize") and "qtype" in attrs and attrs["qtype"].value == "per_channel"
+    if not per_channel or shape is None:
+        return op
+    axis = attrs["axis"].value if "axis" in attrs else 1
+    if not -len(shape) <= axis < len(shape) or shape[axis] is None:
+        return op
+    for name in ("scales", "zps"):
+        if name in attrs and isinstance(attrs[name].value, tuple):
+            op = _with(op, name, _repeated(attrs[name].value, int(shape[axis] or 0)))
+    return op
+
+
+def _repeated(values: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    return (values * (count // len(values) + 1))[:count] if values else values
+
+
+def _with(op: FileOp, name: str, value: Any) -> FileOp:
+    attrs = dict(op.attrs or {})
+    attrs[name] = attrs[name]._replace(value=value)
+    return replace(op, attrs=attrs)
+
+
+# -- help -----------------------------------------------------------------------------------------------------
+
+
+def _each_op(file: GraphFile, knob: str, settings: Mapping[int, Any],
+             change: Callable[[FileOp, Any], FileOp]) -> GraphFile:
+    """The document, the named ops changed."""
+    ids = [op.id for op in file.ops]
+    for id in settings:
+        if id not in ids:
+            _refuse(knob, f"the graph has no op {id}; it has {shown(ids)}")
+    if not settings:
+        return file
+    return file.with_ops([change(op, settings[op.id]) if op.id in settings else op for op in file.ops])
+
+
+def _each_tensor(file: GraphFile, knob: str, settings: Mapping[Any, Any],
+                 change: Callable[[LogicalTensor, Any], LogicalTensor]) -> GraphFile:
+    """The document, the named tensors changed at each of their ports.
+
+    Among several ids, those that the graph does not have are passed over as in benchdnn, two of whose own cases name
+    some (see `unknown_tensors`).
+    """
+    if not settings:
+        return file
+    ids = dict.fromkeys(t.id for op in file.ops for t in (*op.inputs, *op.outputs))
+    if len(settings) == 1 and not settings.keys() <= ids.keys():
+        _refuse(knob, f"the graph has no tensor {next(iter(settings))}; it has {shown(list(ids))}")
+
+    def changed(t: LogicalTensor) -> LogicalTensor:
+        if t.id not in settings:
+            return t
+        new = change(t, settings[t.id])
+        check_size(new.shape or (), f"{knob}: tensor {t.id}")
+        if new.property_type == "host_scalar" and new.shape not in ((), None):
+            _refuse(knob, f"tensor {t.id} is a host_scalar, whose shape is that of a scalar, got {new.type}")
+        return new
+
+    return _map_tensors(file, changed)
+
+
+def _map_tensors(file: GraphFile, change: Callable[[LogicalTensor], LogicalTensor]) -> GraphFile:
+    return file.with_ops([replace(op, inputs=tuple(map(change, op.inputs)), outputs=tuple(map(change, op.outputs)))
+                          for op in file.ops])
+
+
+def _refuse(where: str, message: str) -> NoReturn:
+    raise GraphError(f"{where}: {message}")

@@ -1,0 +1,49 @@
+"""Which tensors of a oneDNN document have the minibatch as their first dimension."""
+from __future__ import annotations
+
+from graphq.onednn.document import FileOp, GraphFile, LogicalTensor
+from graphq.onednn.topology import in_order
+
+_ALL_OPERANDS = ("Add", "Subtract", "Multiply", "Divide", "Maximum", "Minimum", "SquaredDifference", "GreaterEqual",
+                 "Select", "Concat", "DynamicDequantize")
+
+
+def batch_tensors(file: GraphFile) -> dict[int, int]:
+    """The minibatch of each tensor that has one, by id.
+
+    It is the first dimension of the graph's results, followed back to the inputs: through every op's first operand
+    (both of a batched MatMul, all of a binary op that have it too), as long as no axis is moved or reduced away.
+    """
+    used = {t.id for op in file.ops for t in op.inputs}
+    batch: dict[int, int] = {}
+    for op in reversed(in_order(file, "--mb")):
+        for t in op.outputs:
+            if t.id not in used and t.shape and t.shape[0] is not None:
+                batch.setdefault(t.id, t.shape[0])
+        if op.outputs and op.outputs[0].id in batch:
+            for t in _carriers(op, batch[op.outputs[0].id]):
+                batch.setdefault(t.id, batch[op.outputs[0].id])
+    return batch
+
+
+def _carriers(op: FileOp, size: int) -> list[LogicalTensor]:
+    """The operands whose first dimension is that of the result."""
+    out, attrs = op.outputs[0], {k: a.value for k, a in (op.attrs or {}).items()}
+    if op.kind == "StaticTranspose" and tuple(attrs.get("order", ()))[:1] != (0,):
+        return []
+    if op.kind.startswith("Reduce") and 0 in tuple(attrs.get("axes", ())):
+        return []
+    if op.kind == "Concat" and attrs.get("axis") == 0:
+        return []
+    operands = op.inputs[:1]
+    if op.kind == "MatMul":
+        batched = out.shape is not None and len(out.shape) > 2
+        if not batched and attrs.get("transpose_a"):
+            return []
+        operands = op.inputs[:2] if batched else operands
+    elif op.kind in _ALL_OPERANDS:
+        operands = op.inputs
+    same_rank = op.kind in ("StaticReshape", "MatMul", *_ALL_OPERANDS)
+    return [t for t in operands if t.shape and t.shape[0] == size
+            and not (t.property_type == "constant" and size == 1)
+            and (not same_rank or op.kind == "StaticReshape" or out.shape is None or len(t.shape) == len(out.shape))]

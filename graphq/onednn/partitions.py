@@ -1,0 +1,147 @@
+"""oneDNN's partition API: `graph.partitions()` says which operations go together; each compiles on its own."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from graphq.compile import CompiledGraph, compile
+from graphq.errors import GraphError
+from graphq.ir import Graph, Node, Value
+from graphq.locks import importing
+from graphq.onednn.group import group
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+UNSUPPORTED = frozenset({"wildcard", "end"})
+"""Operations that oneDNN defines as marks: they form partitions that nothing computes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Operations of a graph that are compiled as one.
+
+    `ops` are nodes of the graph in order, `op_ids` their ids (of the file it was loaded from, else their places),
+    `inputs` and `outputs` the graph's values that enter and leave (the ports), constants left out. `anchor` names the
+    operation or pattern that the others go with. `graph` is the partition as a graph of its own, whose inputs and
+    outputs have the ports' names (`v<N>` for an unnamed one). `supported` is False for a Wildcard or an End, each a
+    partition of its own.
+    """
+
+    id: int
+    anchor: str
+    supported: bool
+    ops: tuple[Node, ...]
+    op_ids: tuple[int, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    graph: Graph
+
+    def compile(self, **options: Any) -> CompiledGraph:
+        """Compile the partition; `options` are those of `graphq.compile`, as are the errors.
+
+        Raises GraphError when the partition is not supported.
+        """
+        if not self.supported:
+            raise GraphError(f"{self} cannot be compiled")
+        return compile(self.graph, **options)
+
+    def __str__(self) -> str:
+        """One line: id, anchor, operations, ports."""
+        ops = ", ".join(f"{i}:{n.op.name}" for i, n in zip(self.op_ids, self.ops, strict=True))
+        ports = [", ".join(v.graph.label(v) for v in values) for values in (self.inputs, self.outputs)]
+        mark = "" if self.supported else " (not supported)"
+        return f"partition {self.id} {self.anchor}{mark}: [{ops}] in ({ports[0]}) out ({ports[1]})"
+
+
+def partitions(graph: Graph) -> list[Partition]:
+    """The partitions of `graph`, in an order in which they can run; each operation is in exactly one.
+
+    Each is convex: no path between two of its operations runs through another one. The graph is not changed, and may
+    have open shapes. Raises GraphError for what is no Graph.
+    """
+    if not isinstance(graph, Graph):
+        raise GraphError(f"partitions takes a Graph, got {graph!r}")
+    grouped = graph.copy()
+    for k, node in enumerate(grouped.nodes):
+        node.meta = {"place": k}
+    group(grouped)
+    ids, names = _op_ids(graph), _names(graph)
+    out: list[Partition] = []
+    for node in grouped.nodes:
+        if node.op.name == "constant":
+            continue
+        made = "place" not in node.meta
+        ops = tuple(graph.nodes[n.meta["place"]] for n in (node.attrs["body"].nodes if made else [node]))
+        anchor = node.attrs["anchor"] if made else node.op.name
+        entering, leaving = _ports(ops)
+        out.append(Partition(len(out), anchor, not any(n.op.name in UNSUPPORTED for n in ops), ops,
+                             tuple(ids[n] for n in ops), tuple(v for v in entering if v.data is None), leaving,
+                             _alone(f"partition{len(out)}", ops, entering, leaving, names)))
+    return out
+
+
+def _op_ids(graph: Graph) -> dict[Node, int]:
+    """The file's id of each node, its place when there is none, or the next free number when that is taken."""
+    ids = {n: n.meta["id"] for n in graph.nodes if "id" in n.meta}
+    used = set(ids.values())
+    for place, node in enumerate(graph.nodes):
+        if node not in ids:
+            ids[node] = place if place not in used else max(used) + 1
+            used.add(ids[node])
+    return ids
+
+
+def _names(graph: Graph) -> dict[Value, str]:
+    """A name of its own for every value: that which it has, or v<N> for the N-th unnamed one."""
+    values = [*graph.inputs, *(o for n in graph.nodes for o in n.outputs)]
+    taken = {v.name for v in values}
+    out = {}
+    for v in values:
+        name = v.name or f"v{graph.label(v)[1:]}"
+        while v.name is None and name in taken:
+            name = f"_{name}"
+        out[v] = name
+    return out
+
+
+def _ports(ops: Sequence[Node]) -> tuple[list[Value], tuple[Value, ...]]:
+    """The values that enter (constants too), and those that leave or that nothing uses."""
+    inside = set(ops)
+    entering = dict.fromkeys(v for n in ops for v in n.operands if v.node not in inside)
+    leaving = (o for n in ops for o in n.outputs if any(u.node not in inside for u in o.uses) or not o.uses)
+    return list(entering), tuple(leaving)
+
+
+def _alone(name: str, ops: Sequence[Node], entering: Sequence[Value], leaving: Sequence[Value],
+           names: Mapping[Value, str]) -> Graph:
+    """A graph of these operations alone, its inputs and outputs under the values' `names`."""
+    out = Graph(name)
+    new: dict[Value, Value] = {}
+    for v in entering:
+        if v.data is not None:
+            new[v] = out.add_constant(v.data, name=v.name)
+        else:
+            new[v] = out.input(names[v], dtype=v.dtype, shape=v.shape, property=v.property)
+    for node in ops:
+        values = [None if v is None else new[v] for v in node.inputs]
+        outs = out.add_node(node.op, values, node.attrs)
+        out.nodes[-1].meta = node.meta
+        for old, made in zip(node.outputs, outs, strict=True):
+            out.rename(made, names[old])
+            new[old] = made
+    out.set_outputs([new[v] for v in leaving], [names[v] for v in leaving])
+    return out
+
+
+def order(parts: Sequence[Partition]) -> nx.DiGraph:
+    """The partitions with an edge from each to those that use its outputs."""
+    with importing.hold:
+        import networkx as nx  # here, since the import takes 0.2 s
+
+    dag = nx.DiGraph()
+    dag.add_nodes_from(parts)
+    producer = {v: p for p in parts for v in p.outputs}
+    dag.add_edges_from((producer[v], p) for p in parts for v in p.inputs if v in producer)
+    return dag

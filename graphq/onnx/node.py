@@ -1,0 +1,38 @@
+"""onnx_node: an operator of ONNX that has no operation here, or none yet for want of shapes."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from graphq.ir import Graph, TensorType, Value
+from graphq.ir.op import register_op
+from graphq.ops.compute import Array
+
+
+def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray) -> tuple[TensorType, ...]:
+    """What ONNX's own shape inference says of these types; dimensions that depend on data are unknown."""
+    from graphq.onnx.fallback import infer
+
+    return infer(model.tobytes(), srcs)
+
+
+def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
+                      attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
+    """Operations of graphq for the node, now that more types or constants are known; None when there are none."""
+    from graphq.onnx.importer import resolve
+
+    return resolve(graph, attrs["model"].tobytes(), operands)
+
+
+@register_op(infer=infer_onnx_node, resolve=resolve_onnx_node)
+def onnx_node(*srcs: Array, op_type: str, model: np.ndarray) -> tuple[Array, ...]:
+    """One ONNX node, run by ONNX's reference evaluator; needs the package onnx.
+
+    `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
+    that shape inference sees them. `op_type` is the operator's name, for people.
+    """
+    from graphq.onnx.fallback import run
+
+    return run(model.tobytes(), srcs)

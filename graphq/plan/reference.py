@@ -1,0 +1,30 @@
+"""The plan step of a node that has no kernel: its NumPy reference."""
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from graphq.errors import GraphqError
+from graphq.ir import Node
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.runtime import PythonStep
+
+
+def reference_steps(b: PlanBuilder, node: Node) -> None:
+    """One step in Python."""
+    inputs = tuple(None if v is None else b.of[v] for v in node.inputs)
+    shapes = tuple(None if v is None else v.type.dims for v in node.inputs)
+    where = b.graph.describe(node)
+    b.steps.append(PythonStep(where, partial(_reference, node, where, shapes), inputs,
+                              tuple(b.result(v) for v in node.outputs)))
+
+
+def _reference(node: Node, where: str, shapes: tuple[tuple[int, ...] | None, ...], *arrays: np.ndarray | None) -> Any:
+    """The node's reference, whose errors name the node `where`; a view's buffer has the shape of what it views."""
+    args = (x if x is None or s is None else x.reshape(s) for x, s in zip(arrays, shapes, strict=True))
+    try:
+        return node.op.reference(*args, **node.attrs)
+    except GraphqError as e:
+        raise type(e)(f"{where}: {e}") from e

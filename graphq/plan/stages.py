@@ -1,0 +1,98 @@
+"""Cut a graph where shapes depend on data, or bodies run: what comes before, these operations, and the rest.
+
+Plans need all shapes and have no branches. Before the cut all shapes are known; the operations of the cut run as
+references, the bodies that they hold compiled; what they give has shapes, so that the rest can be compiled when it is
+reached (and cut again there).
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.ir.copies import add_copy
+
+
+class Stages(NamedTuple):
+    """Three graphs to run in this order. Values that go from one to another have the same name in both.
+
+    `outputs` are the names of the whole graph's outputs, `constants` the arrays of those that are constants.
+    """
+
+    head: Graph
+    cut: Graph
+    tail: Graph
+    outputs: tuple[str, ...]
+    constants: Mapping[str, np.ndarray]
+
+
+CONTROL = frozenset({"if_else", "loop", "scan"})
+"""Operations that run bodies."""
+
+
+def in_one_plan(graph: Graph) -> bool:
+    """Whether all shapes are known and nothing runs bodies, so that the graph needs no stages."""
+    return not graph.nodes_of(CONTROL) and all(v.type.known for n in graph.nodes for v in n.outputs)
+
+
+def stages(graph: Graph) -> Stages:
+    """The stages of a graph whose inputs have known types."""
+    head: list[Node] = []
+    cut: list[Node] = []
+    tail: list[Node] = []
+    early = set(graph.inputs)
+    for node in graph.nodes:
+        if any(v not in early for v in node.operands):
+            tail.append(node)
+        elif node.op.name not in CONTROL and all(v.type.known for v in node.outputs):
+            head.append(node)
+            early.update(node.outputs)
+        else:
+            cut.append(node)
+    names = dict(_named(graph))
+    first, second = _interface(graph, [*cut, *tail]), _interface(graph, tail)
+    made, decided = _results(head), _results(cut)
+    last = dict.fromkeys(v for v in graph.outputs if v.node in set(tail))
+    return Stages(_part(graph, head, [v for v in first if v in made], names),
+                  _part(graph, cut, [v for v in second if v in decided], names),
+                  _part(graph, tail, list(last), names), tuple(names[v] for v in graph.outputs),
+                  {names[v]: v.data for v in graph.outputs if v.data is not None})
+
+
+def _named(graph: Graph) -> Iterator[tuple[Value, str]]:
+    """A name for every value: its own, or a free one."""
+    k = 0
+    for v in (*graph.inputs, *(o for n in graph.nodes for o in n.outputs)):
+        name = v.name
+        while name is None:
+            k += 1
+            name = None if graph.has_name(f"value {k}") else f"value {k}"
+        yield v, name
+
+
+def _interface(graph: Graph, later: Iterable[Node]) -> dict[Value, None]:
+    """What the later nodes, or the caller, take from before them."""
+    return dict.fromkeys((*(v for n in later for v in n.operands), *graph.outputs))
+
+
+def _results(nodes: Iterable[Node]) -> set[Value]:
+    return {v for n in nodes if n.op.name != "constant" for v in n.outputs}
+
+
+def _part(graph: Graph, nodes: list[Node], outputs: list[Value], names: dict[Value, str]) -> Graph:
+    """A graph of these nodes; what they take from others is an input, but constants are copied."""
+    part = Graph(graph.name)
+    new: dict[Value, Value] = {}
+    inside = {v for n in nodes for v in n.outputs}
+    for v in dict.fromkeys(v for n in nodes for v in n.operands if v not in inside):
+        if v.data is not None:
+            new[v] = part.add_constant(v.data, name=names[v])
+        else:
+            new[v] = part.input(names[v], dtype=v.dtype, shape=v.shape)
+    for node in nodes:
+        outs = add_copy(part, node, [None if v is None else new[v] for v in node.inputs])
+        new.update(zip(node.outputs, outs, strict=True))
+    part.set_outputs([new[v] for v in outputs], [names[v] for v in outputs])
+    return part

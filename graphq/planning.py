@@ -1,0 +1,72 @@
+"""Build the Plan of a graph after the passes: buffers for its values, steps for its nodes."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from graphq.errors import CompileError
+from graphq.ir import Graph, Node
+from graphq.kernels.families import ANCHORS, lower_partition
+from graphq.kernels.jit.isa import Level
+from graphq.kernels.native import NATIVE
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.reference import reference_steps
+from graphq.plan.runtime import VIEWS, Buffer, Plan, PythonStep
+
+
+def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
+    """The plan of `graph`, all of whose types are known."""
+    b = PlanBuilder(graph, level, threads, cache)
+    for node in graph.nodes:
+        try:
+            _node(b, node)
+        except CompileError as e:
+            raise CompileError(f"{graph.describe(node)}: {e}") from None
+    _copies(b)
+    return Plan(tuple(b.buffers), tuple(b.steps), tuple(v.type for v in graph.outputs), threads, level.name,
+                tuple(b.errors))
+
+
+def _node(b: PlanBuilder, node: Node) -> None:
+    if node.op.name == "constant":
+        data = node.attrs["value"]
+        b.of[node.output] = b.add(Buffer("constant", data.nbytes, node.output.type, data=data))
+    elif node.op.name in VIEWS:
+        source = b.of[next(node.operands)]
+        b.of[node.output] = source
+    elif node.op.name == "partition":
+        lowered = lower_partition(node, compensate=True).tabulated([None if v is None else v.data for v in node.inputs],
+                                                                   b.level)
+        ANCHORS[node.attrs["anchor"]].steps(b, node, lowered)
+    elif node.op.name in NATIVE:
+        NATIVE[node.op.name](b, node)
+    else:
+        reference_steps(b, node)
+
+
+def _copies(b: PlanBuilder) -> None:
+    """Outputs that no step writes: inputs, constants, views, and a value returned twice."""
+    for k, value in enumerate(b.graph.outputs):
+        if value.type.size == 0:
+            continue
+        source = b.of[value]
+        if b.buffers[source].place != "output" or b.buffers[source].index != k:
+            target = b.add(Buffer("output", value.type.nbytes, value.type, k))
+            b.steps.append(PythonStep(f"copy to output '{b.graph.output_names[k]}'", np.asarray, (source,), (target,),
+                                      reference=False))
+
+
+def evaluate_formulas(graph: Graph, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The outputs of `graph` in NumPy, partitions by their formulas."""
+    env = {v: inputs[str(v.name)] for v in graph.inputs}
+    for node in graph.nodes:
+        args = [None if v is None else env[v] for v in node.inputs]
+        if node.op.name == "partition":
+            out: Any = lower_partition(node).formula([x for x in args if x is not None])
+        else:
+            out = node.op.reference(*args, **node.attrs)
+        for v, x in zip(node.outputs, out if isinstance(out, tuple) else (out,), strict=True):
+            env[v] = np.asarray(x, v.dtype.numpy).reshape(v.type.dims)
+    return [env[v] for v in graph.outputs]

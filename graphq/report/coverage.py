@@ -1,0 +1,143 @@
+"""Which share of a compiled graph's multiply-accumulates integer partitions do: `CompiledGraph.coverage()`."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from graphq.ir import Graph, Node, TensorType
+from graphq.kernels.families import lower_partition
+from graphq.ops.conv import weight_axes
+
+FOREIGN = frozenset({"Attention", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "If",
+                     "LSTM", "Loop", "MatMul", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "Scan"})
+"""ONNX operators that multiply and accumulate, or hold graphs that may."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Multiply-accumulates by the operation that asks for them: those in integer partitions, and all.
+
+    Counted are matmuls and convolutions by their shapes, products with padding included. `uncounted` names ONNX
+    operators that multiply too and have no operation here, so that their products are not known.
+    """
+
+    integer_by_op: Mapping[str, int]
+    total_by_op: Mapping[str, int]
+    uncounted: tuple[str, ...] = ()
+
+    @property
+    def integer(self) -> int:
+        """Multiply-accumulates in integer partitions."""
+        return sum(self.integer_by_op.values())
+
+    @property
+    def total(self) -> int:
+        """All multiply-accumulates that are counted."""
+        return sum(self.total_by_op.values())
+
+    @property
+    def share(self) -> float:
+        """`integer` over `total`; of a graph without any, 1.0 when nothing is uncounted, else 0.0."""
+        return self.integer / self.total if self.total else float(not self.uncounted)
+
+    def __str__(self) -> str:
+        """`97.1% of 568.8 million multiply-accumulates in integer partitions (convolution 100%, matmul 57%)`"""
+        if not self.total and not self.uncounted:
+            return "no multiply-accumulates"
+        parts = [f"{op} {percent(self.integer_by_op.get(op, 0), n)}" for op, n in self.total_by_op.items() if n]
+        text = f"{percent(self.integer, self.total)} of {millions(self.total)} multiply-accumulates "
+        text += "in integer partitions"
+        text += f" ({', '.join(parts)})" if len(parts) > 1 else ""
+        return text + (f"; not counted: {', '.join(self.uncounted)}" if self.uncounted else "")
+
+
+def percent(part: int, whole: int) -> str:
+    """`97.1%`; `100%` and `0%` only where it is all or nothing."""
+    if part in (0, whole):
+        return "100%" if part else "0%"
+    return f"{min(max(100 * part / whole, 0.1), 99.9):.1f}%"
+
+
+def millions(count: int) -> str:
+    """`568.8 million`; small numbers as they are."""
+    return f"{count / 1e6:,.1f} million" if count >= 1e5 else str(count)
+
+
+def coverage(graph: Graph) -> Coverage:
+    """The coverage of a graph after the passes, all of whose shapes are known."""
+    return merged(_of(node, inside) for node, inside in _operations(graph))
+
+
+def merged(parts: Iterable[Coverage]) -> Coverage:
+    """The coverage of parts together."""
+    integer: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    uncounted: dict[str, None] = {}
+    for part in parts:
+        integer.update(part.integer_by_op)
+        total.update(part.total_by_op)
+        uncounted |= dict.fromkeys(part.uncounted)
+    return Coverage(dict(integer), dict(total), tuple(uncounted))
+
+
+def _of(node: Node, inside: bool) -> Coverage:
+    """The coverage of one operation, `inside` an integer partition or not."""
+    name = node.op.name
+    if name == "onnx_node" and node.attrs["op_type"] in FOREIGN:
+        return Coverage({}, {}, (node.attrs["op_type"],))
+    if name not in MACS:
+        return Coverage({}, {})
+    macs = MACS[name](node)
+    return Coverage({name: macs if inside else 0}, {name: macs})
+
+
+def _operations(graph: Graph) -> Iterator[tuple[Node, bool]]:
+    """All operations, also those in partitions, and whether each is in an integer one."""
+    for node in graph.nodes:
+        if node.op.name != "partition":
+            yield node, False
+            continue
+        body = node.attrs["body"].nodes
+        inside = any(n.op.name in MACS for n in body) and lower_partition(node).integer
+        yield from ((n, inside) for n in body)
+
+
+def _types(node: Node) -> list[TensorType]:
+    return [v.type for v in node.inputs if v is not None]
+
+
+def _matmul(node: Node) -> int:
+    """Each element of the result sums k products."""
+    src = _types(node)[0].dims
+    return node.output.type.size * src[-2 if node.attrs.get("transpose_a") and len(src) > 1 else -1]
+
+
+def _convolution(node: Node) -> int:
+    """Each element of the result sums the products of one output channel's weights."""
+    dims = _types(node)[1].dims
+    return node.output.type.size * prod(dims) // max(1, dims[_filters(node, len(dims))[0]])
+
+
+def _conv_transpose(node: Node) -> int:
+    """Each element of the source is multiplied by one input channel's weights."""
+    src, weights = (t.dims for t in _types(node)[:2])
+    return prod(src) * prod(weights) // max(1, weights[_filters(node, len(weights))[1]])
+
+
+def _recurrent(node: Node) -> int:
+    """Each row of each step takes all weights of the state."""
+    gates, weights = (t.dims for t in _types(node)[:2])
+    return gates[0] * gates[1] * prod(weights)
+
+
+def _filters(node: Node, rank: int) -> tuple[int, ...]:
+    """The axes of O, I and the spatial ones in the weights; ONNX's conv_integer has no other format than OIX."""
+    return weight_axes(node.attrs.get("weights_format", "OIX"), rank - 2)
+
+
+MACS: dict[str, Callable[[Node], int]] = {
+    "matmul": _matmul, "matmul_integer": _matmul, "convolution": _convolution, "conv_integer": _convolution,
+    "conv_transpose": _conv_transpose, "lstm": _recurrent, "gru": _recurrent, "rnn": _recurrent}
+"""The multiply-accumulates of operations that have any."""

@@ -1,0 +1,110 @@
+"""Kernel evidence: for each native step of a plan the instructions it runs, and its speed beside the machine's peak."""
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from graphq.errors import KernelError
+from graphq.kernels import peaks
+from graphq.kernels.jit import assembly
+from graphq.kernels.jit.modules import Function, Module
+from graphq.kernels.jit.registry import KERNELS
+from graphq.plan.runtime import NativeStep, Plan, Ref, Runner
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of a native step, `tile` None where it has none.
+
+    `counts`: the decisive instructions in the assembly of its modules, or why that assembly cannot be made.
+    `seconds`: the median of one run by itself, on caches that its own earlier runs have filled. `rate` and `peak` are
+    multiply-accumulates a second on `threads` cores by the `decisive` instruction, of a step without any bytes a second
+    of its buffers, and of a copy of as many (`decisive` is None then); `peak` is None where no multiplying instruction
+    is found.
+    """
+
+    kernel: str
+    level: str
+    tile: tuple[int, int] | None
+    counts: dict[str, int] | str
+    seconds: float
+    threads: int
+    macs: int
+    nbytes: int
+    decisive: str | None
+    peak: float | None
+
+    @property
+    def rate(self) -> float:
+        """Multiply-accumulates, or bytes, a second."""
+        return (self.macs or self.nbytes) / self.seconds
+
+
+def gather(plan: Plan, k: int, cache: bool = True) -> Evidence:
+    """Count the instructions of native step `k` and measure it; nothing that callers of the plan see is touched.
+
+    It takes some 0.1 s, and the first call for a plan as long as all its kernels take to compile once more.
+    """
+    step = plan.steps[k]
+    assert isinstance(step, NativeStep)
+    threads = min(step.blocks, plan.threads) if step.parallel else 1
+    # All steps' at once, so that nothing compiles beside this one while it is measured.
+    assembly.prepare(x for s in plan.steps if isinstance(s, NativeStep) for x in modules(s))
+    counts = _counts(step)
+    seconds = statistics.median(peaks.samples(partial(_alone, plan, step, cache)))
+    nbytes = sum(plan.buffers[b].nbytes for b in {w.buffer for w in step.words if isinstance(w, Ref)})
+    decisive = peak = None
+    if step.macs:
+        decisive = max(counts, key=peaks.products, default=None) if isinstance(counts, dict) else None
+        if decisive is not None and peaks.products(decisive):
+            peak = threads * peaks.peak(decisive, cache)
+        else:
+            decisive = None
+    else:
+        peak = peaks.bandwidth(nbytes, threads, cache)
+    kernel = KERNELS.get(step.kernel)
+    return Evidence(step.kernel, kernel.level if kernel else plan.level, kernel.tile if kernel else None, counts,
+                    seconds, threads, step.macs, nbytes, decisive, peak)
+
+
+def modules(step: NativeStep) -> tuple[Module, ...]:
+    """The modules whose functions the step runs, each once."""
+    return tuple(dict.fromkeys(_nested((step.function, step.keep))))
+
+
+def _nested(keep: object) -> Iterator[Module]:
+    """The modules, and those of functions, that are nested in tuples."""
+    if isinstance(keep, tuple | list):
+        for part in keep:
+            yield from _nested(part)
+    elif isinstance(keep, Module):
+        yield keep
+    elif isinstance(keep, Function):
+        yield keep.module
+
+
+def _counts(step: NativeStep) -> dict[str, int] | str:
+    counts: Counter[str] = Counter()
+    try:
+        for module in modules(step):
+            counts.update(assembly.instructions(module))
+    except KernelError as error:
+        return str(error)
+    return dict(sorted(counts.items()))
+
+
+def _alone(plan: Plan, step: NativeStep, cache: bool, times: int) -> Callable[[], object]:
+    """A call that runs the step `times` times over, on zeros in inputs, outputs and an arena of its own."""
+    runner = Runner(plan._replace(steps=(step,) * times), cache)
+    inputs = sorted((b.index, b.nbytes) for b in plan.buffers if b.place == "input")
+    call = partial(runner, [np.zeros(n, np.uint8) for _, n in inputs],
+                   [np.zeros(t.dims, t.dtype.numpy) for t in plan.output_types])
+    call()
+    for instance in runner.pool:
+        instance.arena[:] = 0
+    return call

@@ -1,0 +1,125 @@
+"""What fused, what did not and why: the report behind `CompiledGraph.explain()`."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from graphq.ir import Graph, Node
+from graphq.ir.names import counted
+from graphq.kernels.families import lower_partition
+from graphq.kernels.jit.isa import Level
+from graphq.kernels.native import NATIVE, kilobytes, reorder_text
+from graphq.plan.runtime import VIEWS, NativeStep, Plan, PythonStep
+from graphq.report.coverage import coverage
+from graphq.rewrite.rule import Refusal
+
+if TYPE_CHECKING:
+    from graphq.report.evidence import Evidence
+
+
+def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level: Level, threads: int,
+            evidence: Mapping[int, Evidence] | None = None) -> str:
+    """The report as text: partitions with their operations, steps with their kernels, and reasons.
+
+    `evidence` of native steps, by their numbers, stands with them.
+    """
+    partitions = [n for n in graph.nodes if n.op.name == "partition"]
+    slow = {s.kernel for s in plan.steps if isinstance(s, PythonStep) and s.reference} if plan else set()
+    others = [n for n in graph.nodes if n.op.name not in ("partition", "constant", *VIEWS)
+              and (n.op.name not in NATIVE or graph.describe(n) in slow)]
+    integer = [n for n in partitions if lower_partition(n).integer]
+    lines = [f"graph {graph.name}: {counted(len(partitions), 'partition')} ({len(integer)} integer), "
+             f"{counted(len(others), 'operation')} outside; ISA level {level.name}, {counted(threads, 'thread')}"]
+    lines += _coverage(graph) if plan is not None else []
+    lines += [f"  {_partition(graph, n)}" for n in partitions]
+    lines += _ties(graph, integer)
+    if others:
+        lines.append("not in a partition:")
+        lines += [f"  {graph.describe(n)}{_why(n)}" for n in others]
+    lines += _layouts(graph)
+    lines += _reasons(refusals)
+    lines += _steps(plan, evidence or {})
+    return "\n".join(lines)
+
+
+def _coverage(graph: Graph) -> list[str]:
+    """How much of the arithmetic is in integers, of a graph that has any."""
+    found = coverage(graph)
+    return [f"coverage: {found}"] if found.total or found.uncounted else []
+
+
+def _why(node: Node) -> str:
+    """For an ONNX node without an operation here: the reason."""
+    return f"\n    {node.meta['why']}" if node.meta.get("why") else ""
+
+
+def _partition(graph: Graph, node: Node) -> str:
+    """`%y = matmul partition (dequantize, matmul, relu, quantize) : u8[4,16]`"""
+    ops = ", ".join(n.op.name for n in node.attrs["body"].nodes)
+    return f"{graph.label(node.output)} = {node.attrs['anchor']} partition ({ops}) : {node.output.type}"
+
+
+def _ties(graph: Graph, partitions: Sequence[Node]) -> list[str]:
+    """How outputs near a tie are found (docs/numbers.md), and of which they are not."""
+    found = {n: lower_partition(n).ties for n in partitions}
+    by = {kind: sum(ties.count(kind) for ties in found.values()) for kind in ("proved", "estimated")}
+    lines = [f"  {graph.label(n.output)}: {x}" for n, ties in found.items() for x in ties if x not in by]
+    if not any(by.values()) and not lines:
+        return []
+    return [f"ties: {counted(sum(by.values()), 'quantize')} settled by the f32 sums of the graph as written: "
+            f"{by['proved']} within proved bounds, {by['estimated']} within estimated ones", *lines]
+
+
+def _layouts(graph: Graph) -> list[str]:
+    """What the layouts of tensors cost: the bytes that are only moved."""
+    moves = [n for n in graph.nodes if n.op.name == "static_transpose"]
+    if not moves:
+        return []
+    known = [n.output.type.nbytes for n in moves if n.output.type.known]
+    size = f", {kilobytes(sum(known))}" if len(known) == len(moves) else ""
+    return [f"layouts: {counted(len(moves), 'reorder')}{size}",
+            *(f"  {graph.label(n.output)} = {reorder_text(next(n.operands).type, n.output.type)}" for n in moves)]
+
+
+def _reasons(refusals: Sequence[Refusal]) -> list[str]:
+    """Near misses, the deepest first; operations that a later pass fused all the same are still worth the reason."""
+    seen: dict[str, dict[str, dict[str, None]]] = {}
+    for r in sorted(refusals, key=lambda r: -r.depth):
+        if r.reason:
+            seen.setdefault(r.node, {}).setdefault(r.reason, {})[r.rewrite] = None
+    lines = ["near misses:"] if seen else []
+    for node, reasons in seen.items():
+        lines += [f"  {node}", *(f"    {', '.join(names)}: {reason}" for reason, names in reasons.items())]
+    return lines
+
+
+def _steps(plan: Plan | None, evidence: Mapping[int, Evidence]) -> list[str]:
+    if plan is None:
+        return ["the plan is made at the first call, when all shapes are known"]
+    lines = [f"plan: {counted(len(plan.steps), 'step')}"
+             + "; native ones measured one by one, on warm caches" * bool(evidence)]
+    for k, step in enumerate(plan.steps):
+        if isinstance(step, NativeStep):
+            how = f"{counted(step.blocks, 'block')}, {'parallel' if step.parallel else 'serial'}"
+            lines.append(f"  {k}: {step.kernel}  ({how})")
+            lines += [f"       {x}" for x in (_code(evidence[k]), _speed(evidence[k]))] if k in evidence else []
+        elif isinstance(step, PythonStep):
+            lines.append(f"  {k}: {'NumPy reference of ' * step.reference}{step.kernel}")
+    return lines
+
+
+def _code(e: Evidence) -> str:
+    """`ISA level avx512_vnni, tile 6x64: 48 vpdpbusd zmm, 4 vmulps zmm`"""
+    tile = f", tile {e.tile[0]}x{e.tile[1]}" if e.tile else ""
+    counts = f"instructions not counted: {e.counts}" if isinstance(e.counts, str) else \
+        ", ".join(f"{n} {name}" for name, n in e.counts.items()) or "none of the decisive instructions"
+    return f"ISA level {e.level}{tile}: {counts}"
+
+
+def _speed(e: Evidence) -> str:
+    """`0.412 ms on 2 threads, 873 GOPS: 93% of 936 by vpdpbusd zmm` or `..., 25.1 GB/s: 80% of 31.4 by copying`"""
+    scale, unit = (2e-9, "GOPS") if e.macs else (1e-9, "GB/s")
+    text = f"{1e3 * e.seconds:.3g} ms on {counted(e.threads, 'thread')}, {scale * e.rate:.3g} {unit}"
+    if e.peak is None:
+        return text
+    return f"{text}: {e.rate / e.peak:.0%} of {scale * e.peak:.3g} by {e.decisive or 'copying'}"

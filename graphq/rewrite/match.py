@@ -1,0 +1,294 @@
+"""Matching a pattern against a graph, with backtracking, and the reason of the nearest miss."""
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.ir.node import PLACE
+from graphq.rewrite.pattern import AnyOf, OpPattern, PatternLike, Repeat, Var
+
+Reason: TypeAlias = Callable[[], str]
+"""A reason's text is made only when it is reported: most are not."""
+
+
+class Match(NamedTuple):
+    """What a pattern matched: its root, all nodes, the values of its variables, and those of the pattern's parts."""
+
+    root: Node
+    nodes: tuple[Node, ...] = ()
+    values: Mapping[str, Value | None] = MappingProxyType({})
+    places: Mapping[OpPattern, Value] = MappingProxyType({})
+
+    def node(self, op: str) -> Node:
+        """The first matched node of that op."""
+        return next(n for n in self.nodes if n.op.name == op)
+
+    def plus(self, *nodes: Node) -> Match:
+        """The match with these nodes added."""
+        return Match(self.root, tuple(dict.fromkeys((*self.nodes, *nodes))), self.values, self.places)
+
+
+class Matcher:
+    """Matches one pattern; `depth` and `reason` are those of the nearest miss of the last call of `matches`."""
+
+    def __init__(self, pattern: PatternLike, *, several_results: bool = False) -> None:
+        self.pattern, self.several_results = pattern, several_results
+        self.depth, self.reason, self.weak = -1, _no_reason, False
+
+    def matches(self, graph: Graph, root: Node) -> Iterator[Match]:
+        """All ways to match the pattern with `root` as its last node."""
+        self.depth, self.reason, self.weak, self.graph = -1, _no_reason, False, graph
+        if len(root.outputs) != 1:
+            return
+        for m in self._value(self.pattern, root.output, Match(root)):
+            if root not in m.nodes:
+                continue
+            reason = self._escapes(m)
+            if reason is None:
+                yield m
+            else:
+                self._fail(m, reason)
+
+    def _fail(self, m: Match, reason: Reason, *, weak: bool = False) -> None:
+        """Note a reason; the first one of the deepest failures stays, unless it is weak."""
+        if len(m.nodes) > self.depth or len(m.nodes) == self.depth and self.weak and not weak:
+            self.depth, self.reason, self.weak = len(m.nodes), reason, weak
+
+    def _escapes(self, m: Match) -> Reason | None:
+        """The reason to refuse when an inner value is also used outside of the match."""
+        if len(m.nodes) == 1:
+            return None
+        members = set(m.nodes)
+        for node in m.nodes:
+            if node is m.root or node.op.name == "constant":
+                continue
+            outputs = node.outputs[:1] if self.several_results else node.outputs
+            for user in (u.node for out in outputs for u in out.uses):
+                if user not in members:
+                    return partial(_also_used, self.graph, node, user)
+        return None
+
+    def _value(self, p: PatternLike | None, value: Value | None, m: Match) -> Iterator[Match]:
+        if p is None or value is None:
+            if p is None and value is None:
+                yield m
+        elif isinstance(p, Var):
+            if m.values.get(p.name, value) is value:
+                yield Match(m.root, m.nodes, {**m.values, p.name: value}, m.places)
+            else:
+                self._fail(m, lambda: f"'{p.name}' would be two different values")
+        elif isinstance(p, AnyOf):
+            for choice in p.alternatives:
+                yield from self._value(choice, value, m)
+        elif isinstance(p, Repeat):
+            yield from self._repeat(p, value, m)
+        else:
+            yield from self._node(p, value, m)
+
+    def _node(self, p: OpPattern, value: Value, m: Match) -> Iterator[Match]:
+        node = value.node
+        if node is None or node.op.name not in p.ops:
+            if m.nodes:  # another op at the root is no near miss
+                self._fail(m, lambda: self._expected(p, value))
+            return
+        nodes = m.nodes if node in m.nodes else (*m.nodes, node)
+        here = Match(m.root, nodes, m.values, {**m.places, p: value})
+        reason = self._differs(p, value, node, m)
+        if reason is not None:
+            self._fail(here, reason)
+            return
+        if p.operands is None:
+            yield here
+            return
+        if len(p.operands) != len(node.inputs):  # often another alternative has as many
+            self._fail(here, partial(_other_count, self.graph, node, len(p.operands)), weak=True)
+            return
+        orders = [node.inputs]
+        if node.op.commutative and node.inputs[0] is not node.inputs[1]:
+            orders.append((node.inputs[1], node.inputs[0], *node.inputs[2:]))
+        for order in orders:
+            yield from self._operands(p.operands, order, here)
+
+    def _expected(self, p: OpPattern, value: Value) -> str:
+        found = f"input {value.name}" if value.node is None else f"{value.node.op.name} ({self.graph.label(value)})"
+        return f"expected {' or '.join(sorted(p.ops))}, found {found}: {value.type}"
+
+    def _differs(self, p: OpPattern, value: Value, node: Node, m: Match) -> Reason | None:
+        """Why a node of the right op does not match, its operands aside."""
+        g = self.graph
+        if m.places.get(p, value) is not value:
+            return lambda: f"{g.label(value)} and {g.label(m.places[p])} would have to be one value"
+        if value.index != 0:
+            return lambda: f"{g.label(value)} is output {value.index} of {g.describe(node)}"
+        for name, wanted in p.ops[node.op.name].items():
+            got = node.attrs[name]
+            if not _equal(got, wanted):
+                return lambda: f"{g.describe(node)}: attribute '{name}' is {got!r}, not {wanted!r}"
+        return None
+
+    def _operands(self, patterns: tuple[PatternLike | None, ...], values: tuple[Value | None, ...],
+                  m: Match) -> Iterator[Match]:
+        if not patterns:
+            yield m
+            return
+        for first in self._value(patterns[0], values[0], m):
+            yield from self._operands(patterns[1:], values[1:], first)
+
+    # -- repeat -----------------------------------------------------------------------------------------------
+
+    def _repeat(self, p: Repeat, value: Value, m: Match) -> Iterator[Match]:
+        if p.inner is None:
+            # Each node of the region comes after all of its users, so any beginning of the list is a region too.
+            region, _ = self._region(p, value, m, p.max)
+            yield m.plus(*region)
+            return
+        yield from self._value(p.inner, value, m)
+        region, closed = self._region(p, value, m, 2 * p.max)
+        found = False
+        for inner, path in self._paths(p.inner, region, value, m):
+            found = True
+            if len(path) <= p.max:
+                yield inner.plus(*path)
+            else:
+                self._fail(inner.plus(*path), partial(_too_long, p.max))
+        if not found and not closed:
+            self._explain_open(p, value, m)
+
+    def _explain_open(self, p: Repeat, value: Value, m: Match) -> None:
+        """Nothing matched, but operands have other users: is it they that stand between?"""
+        assert p.inner is not None
+        region, _ = self._region(p, value, m, p.max, free=True)
+        for inner, path in self._paths(p.inner, region, value, m):
+            whole = inner.plus(*path)
+            reason = self._escapes(whole)
+            if reason is not None:
+                self._fail(whole, reason)
+
+    def _paths(self, inner: PatternLike, region: list[Node], value: Value, m: Match
+               ) -> Iterator[tuple[Match, list[Node]]]:
+        """Matches of `inner` just outside of the region, and the region's nodes between it and `value`."""
+        for start in _border(region):
+            for found in self._value(inner, start, m):
+                path = _between(start, region)
+                if value.node in path:
+                    yield found, path
+
+    def _region(self, p: Repeat, value: Value, m: Match, reach: int, *, free: bool = False) -> tuple[list[Node], bool]:
+        """The nodes of `p.ops` above `value` whose every use lies in the region, last first, and whether those are all.
+
+        `free`: those with other uses too. Nodes `reach` or more steps away are left out, which keeps long chains
+        linear; as many nodes at most, where `p` may begin anywhere.
+        """
+        region: dict[Node, int] = {}
+        work = deque([(value.node, 0)] if self._joins(p, value.node, m) else [])
+        skipped: dict[Value, None] = {}
+        while work and (p.inner is not None or len(region) < reach):
+            node, steps = work.popleft()
+            if node in region or node is None:
+                continue
+            region[node] = steps
+            if steps + 1 >= reach:
+                continue
+            for v in node.operands:
+                if not free and any(u.node not in region for u in v.uses):
+                    skipped[v] = None
+                elif self._joins(p, v.node, m):
+                    work.append((v.node, steps + 1))
+        closed = all(v.node is None or v.node in region or v.node.op.name not in p.ops for v in skipped)
+        return list(region), closed
+
+    def _joins(self, p: Repeat, node: Node | None, m: Match) -> bool:
+        if node is None or node.op.name not in p.ops or len(node.outputs) != 1:
+            return False
+        reason = p.where(node) if p.where is not None else None
+        if reason:
+            self._fail(m.plus(node), lambda: f"{self.graph.describe(node)}: {reason}")
+        return reason is None
+
+
+def roots(p: PatternLike, graph: Graph, *, near: bool) -> Collection[Node]:
+    """The nodes that can be the last of a match, each once, as far as operations tell; `near`: of near misses too."""
+    found = _makers(p, graph, near)
+    return graph.nodes if found is None else found
+
+
+def _makers(p: PatternLike | None, graph: Graph, near: bool) -> Collection[Node] | None:
+    """The nodes whose result the pattern can match; None for any value, inputs among them."""
+    if p is None or isinstance(p, Var):
+        return None
+    if isinstance(p, AnyOf):
+        choices = [_makers(x, graph, near) for x in p.alternatives]
+        return None if None in choices else {n for nodes in choices if nodes for n in nodes}
+    found = graph.nodes_of(p.ops)
+    if isinstance(p, OpPattern) and not near and any(p.ops.values()):
+        found = [n for n in found if all(_equal(n.attrs[k], x) for k, x in p.ops[n.op.name].items())]
+    if isinstance(p, Repeat):
+        first = _makers(p.inner, graph, near)
+        return found if p.inner is None else None if first is None else _followed(p.ops, first)
+    for x in () if near else p.operands or ():  # by the rarest operation of the pattern
+        makers = _makers(x, graph, near) if found else None
+        users = None if makers is None else list(dict.fromkeys(_users(p.ops, makers)))
+        found = found if users is None or len(found) <= len(users) else users
+    return found
+
+
+def _users(ops: Container[str], nodes: Iterable[Node]) -> Iterator[Node]:
+    """The nodes of `ops` that use results of `nodes`."""
+    for user in (u.node for n in nodes for out in n.outputs for u in out.uses):
+        if user is not None and user.op.name in ops:
+            yield user
+
+
+def _followed(ops: Container[str], nodes: Iterable[Node]) -> set[Node]:
+    """The nodes, and all to which nodes of `ops` lead from them."""
+    found = set(nodes)
+    front = found
+    while front:
+        front = set(_users(ops, front)) - found
+        found |= front
+    return found
+
+
+def _no_reason() -> str:
+    return ""
+
+
+def _also_used(graph: Graph, node: Node, user: Node | None) -> str:
+    where = "an output of the graph" if user is None else f"used by {graph.describe(user)}"
+    return f"{graph.describe(node)} is also {where}"
+
+
+def _too_long(most: int) -> str:
+    return f"more than {most} operations in a row"
+
+
+def _other_count(graph: Graph, node: Node, count: int) -> str:
+    return f"{graph.describe(node)} has {len(node.inputs)} operands, the pattern {count}"
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two attributes are equal; arrays by dtype, shape and elements."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    return bool(a == b)
+
+
+def _border(region: list[Node]) -> list[Value]:
+    """The values that enter a region, each once."""
+    inside = set(region)
+    return list(dict.fromkeys(v for n in region for v in n.operands if v.node not in inside))
+
+
+def _between(start: Value, region: list[Node]) -> list[Node]:
+    """The nodes of the region that depend on `start`, first to last."""
+    path: dict[Node, None] = {}
+    for node in sorted(region, key=PLACE):
+        if any(v is start or v.node in path for v in node.operands):
+            path[node] = None
+    return list(path)

@@ -1,0 +1,167 @@
+"""Partitions: a node that holds a body graph (its ops as the user wrote them) and an anchor."""
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from graphq.errors import GraphError
+from graphq.ir import Graph, Node, TensorType, Value
+from graphq.ir.interpret import evaluate
+from graphq.ir.node import PLACE
+from graphq.ir.op import OPS, register_op
+from graphq.rewrite.rule import Match, Rewrite
+
+
+def infer_partition(*types: TensorType, body: Graph, anchor: str) -> tuple[TensorType, ...]:
+    """The body's output types; its inputs must be the operands."""
+    wanted = [v.type for v in body.inputs]
+    if list(types) != wanted:
+        raise GraphError(f"operands are ({', '.join(map(str, types))}), the body takes ({', '.join(map(str, wanted))})")
+    if not body.outputs:
+        raise GraphError(f"the body '{body.name}' has no outputs")
+    return tuple(v.type for v in body.outputs)
+
+
+@register_op(infer=infer_partition)
+def partition(*operands: np.ndarray, body: Graph, anchor: str) -> tuple[np.ndarray, ...]:
+    """A fused group of operations; means what its body means."""
+    inputs = {str(v.name): x for v, x in zip(body.inputs, operands, strict=True)}
+    return tuple(evaluate(body, inputs))
+
+
+def fuse(graph: Graph, nodes: Iterable[Node], anchor: str) -> Value:
+    """Add a partition of `nodes`, which together have one result; that result.
+
+    Raises GraphError when the nodes have several results or are not convex (a path leaves and enters again).
+    """
+    body, operands, _ = extract(graph, nodes)
+    return _partition(graph, body, operands, anchor)
+
+
+def _partition(graph: Graph, body: Graph, operands: list[Value], anchor: str) -> Value:
+    return graph.add_node(OPS["partition"], operands, {"body": body, "anchor": anchor})[0]
+
+
+def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Value]:
+    """As `carve`, of nodes that have one result; raises GraphError when they have several."""
+    body, operands, results = carve(graph, nodes)
+    if len(results) != 1:
+        have = ", ".join(map(graph.label, results)) or "none"
+        raise GraphError(f"a partition needs one result, these {len(body.nodes)} nodes have {have}")
+    return body, operands, results[0]
+
+
+def carve(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], list[Value]]:
+    """A body graph of `nodes`, the values of `graph` for its inputs, and the values of `graph` that it computes.
+
+    Constants that the nodes use stay outside, as operands. Values keep their names in the body. Raises GraphError
+    when the nodes are not convex.
+    """
+    members = _in_order(graph, nodes)
+    inside = set(members)
+    detour = _detour(graph, members)
+    if detour:
+        raise GraphError(f"not convex: a path leaves these {len(members)} nodes and enters them again through "
+                         f"{'; '.join(map(graph.describe, detour))}")
+    results = _results(members, inside)
+    operands = list(dict.fromkeys(v for n in members for v in n.operands if v.node not in inside))
+    body, names = Graph("body"), _input_names(members, operands)
+    new = {v: body.input(name, dtype=v.dtype, shape=v.shape,
+                         property="constant" if v.data is not None else v.property)
+           for v, name in zip(operands, names, strict=True)}
+    for node in members:
+        values = [None if v is None else new[v] for v in node.inputs]
+        outs = body.add_again(node, values, name=node.outputs[0].name)
+        body.nodes[-1].meta = node.meta
+        new.update(zip(node.outputs, outs, strict=True))
+    body.set_outputs([new[v] for v in results], [f"out{k}" for k in range(len(results))])
+    return body, operands, results
+
+
+def _in_order(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
+    wanted = set(nodes)
+    for node in wanted:
+        if node.graph is not graph or node.removed:
+            raise GraphError(f"a partition of graph '{graph.name}' cannot have {node.op.name}, which is no node of it")
+    return sorted(wanted, key=PLACE)
+
+
+def _results(members: list[Node], inside: set[Node]) -> list[Value]:
+    """The values that are used outside; when nothing is used at all, those of the last node."""
+    results = [o for n in members for o in n.outputs if any(u.node not in inside for u in o.uses)]
+    return results or [o for n in members[-1:] for o in n.outputs]
+
+
+def _input_names(members: list[Node], operands: list[Value]) -> list[str]:
+    """The operands' own names, and "i0", "i1" ... that nothing else is called for those without."""
+    taken = {o.name for n in members for o in n.outputs} | {v.name for v in operands}
+    free = (n for k in range(len(operands) + len(taken)) if (n := f"i{k}") not in taken)
+    return [v.name or next(free) for v in operands]
+
+
+def is_convex(graph: Graph, members: list[Node]) -> bool:
+    """Whether no path between two members, which are in graph order, runs through another node."""
+    return not _detour(graph, members)
+
+
+def _detour(graph: Graph, members: list[Node]) -> list[Node]:
+    """The outer nodes of a path that leaves the members, in graph order, and enters them again; none when convex.
+
+    Only nodes between the first and the last member can lie on such a path, so only these are visited.
+    """
+    if not members:
+        return []
+    inside, last = set(members), members[-1].place
+    before: dict[Node, Node | None] = {}  # each outer node that was reached, and the outer node before it
+    work: list[tuple[Node, Node | None]] = [(n, None) for n in members]
+    while work:
+        node, outer = work.pop()
+        for user in (u.node for out in node.outputs for u in out.uses):
+            if user in inside:
+                if outer is not None:
+                    return _path(before, outer)
+            elif user is not None and user.place < last and user not in before:
+                before[user] = outer
+                work.append((user, user))
+    return []
+
+
+def _path(before: dict[Node, Node | None], end: Node) -> list[Node]:
+    path: list[Node] = []
+    node: Node | None = end
+    while node is not None:
+        path.append(node)
+        node = before[node]
+    return path[::-1]
+
+
+class Fusion(Rewrite):
+    """A rewrite that folds what it matched into a partition of kind `anchor`."""
+
+    anchor: ClassVar[str]
+
+    def absorbs(self, node: Node) -> bool:
+        """Whether a single-use producer of a matched node's operand comes along."""
+        return False
+
+    def members(self, match: Match) -> list[Node]:
+        """The matched nodes and what they absorb."""
+        members = dict.fromkeys(match.nodes)
+        for node in match.nodes:
+            for v in node.operands:
+                if v.node is not None and len(v.uses) == 1 and self.absorbs(v.node):
+                    members[v.node] = None
+        return list(members)
+
+    def extracted(self, g: Graph, match: Match, notes: dict[str, Any]) -> tuple[Graph, list[Value]]:
+        """The body of the partition and its operands, once for both `check` and `replace`."""
+        if "extracted" not in notes:
+            notes["extracted"] = extract(g, self.members(match))[:2]
+        body, operands = notes["extracted"]
+        return body, operands
+
+    def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
+        """The partition's result."""
+        return _partition(g, *self.extracted(g, match, notes), self.anchor)

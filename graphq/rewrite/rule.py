@@ -1,0 +1,201 @@
+"""Rewrite: a pattern, a check that may refuse with a reason, and a replacement. A Rewrite is a pass.
+
+    class FuseMatmulBias(Rewrite):
+        \"\"\"add(matmul(a, b), bias) -> matmul(a, b, bias)\"\"\"
+
+        def pattern(self, g, a, b, bias):
+            return g.add(g.matmul(a, b), bias)
+
+        def check(self, b, bias):
+            n = b.shape[-1:]
+            return None if bias.shape == n else f"bias must have shape {n}, got {bias.type}"
+
+        def replace(self, g, a, b, bias):
+            return g.matmul(a, b, bias)
+
+The parameters of `pattern` after `g` are its variables; `check` and `replace` take the variables that they name (None
+where an alternative did not use it), `match` for all that matched, `g`, the graph, and `notes`, a dict in which `check`
+leaves what `replace` can use. An attribute that a pattern leaves out means its default (a required one: any value);
+`key=ANY` or `attrs=ANY` accepts any. Both operand orders of a commutative op are tried. Values inside of the match,
+other than the root, must have no other user.
+"""
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+from graphq.errors import GraphError
+from graphq.ir import Graph, Node, Value
+from graphq.ir.node import PLACE
+from graphq.rewrite.match import Match, Matcher, Reason, roots
+from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
+
+__all__ = ["ANY", "Match", "Matcher", "Pass", "PatternBuilder", "PatternLike", "Refusal", "Rewrite", "Var"]
+
+Pass: TypeAlias = Callable[[Graph], int]
+"""A function that changes a graph and returns the number of changes."""
+
+GIVEN = {"g", "match", "notes"}
+"""What `check` and `replace` can take beside the variables of the pattern."""
+
+
+class Refusal(NamedTuple):
+    """A near miss: `rewrite` at `node` (as text) matched `depth` nodes and then refused for `reason`."""
+
+    rewrite: str
+    node: str
+    reason: str
+    depth: int
+
+
+class Rewrite:
+    """Base of all rewrites; see the module's docstring. An instance is a pass: `rewrite(graph)` returns the count.
+
+    Subclasses define `pattern(self, g, *variables)`, `replace(self, g, ...)` and, to refuse, `check(self, ...)`. An
+    instance builds its pattern once, so what it depends on is set before; nodes that a round makes are met in the next.
+    """
+
+    pattern: Callable[..., PatternLike]
+    """The pattern, built with `g` from the variables."""
+
+    check: Callable[..., str | None] = lambda self: None
+    """A reason to refuse a match, "" where that is nothing to report, or None."""
+
+    replace: Callable[..., Value]
+    """The value that takes the place of the root, of the same type; nodes are added in front of the root."""
+
+    several_results: bool = False
+    """Whether further outputs of matched nodes (softmax's statistics, say) may be used outside of the match."""
+
+    @property
+    def name(self) -> str:
+        """The name in reports."""
+        return type(self).__name__
+
+    def __call__(self, graph: Graph) -> int:
+        """Apply to the whole graph until nothing matches; the number of rewrites."""
+        return _Application(self, graph, explain=False).run()
+
+    def apply(self, graph: Graph) -> tuple[int, list[Refusal]]:
+        """Like calling, and the near misses at nodes that remain: one for each reason, at the first node that it stops.
+
+        Unnamed values have the numbers that they had before. Raises GraphError when the rewrites do not come to an end.
+        """
+        work = _Application(self, graph, explain=True)
+        return work.run(), work.refusals()
+
+    @cached_property
+    def _form(self) -> _Form:
+        """What the class says, read once: a graph meets most rewrites without a node for them."""
+        _, *names = _parameters(self, "pattern")
+        reserved = GIVEN & set(names)
+        if reserved:
+            raise GraphError(f"{self.name}.pattern: the name '{reserved.pop()}' is not free for a variable")
+        known = {*names, *GIVEN}
+        pattern = self.pattern(PatternBuilder(), *(Var(n) for n in names))
+        return _Form(pattern, _wanted(self, "check", known), _wanted(self, "replace", known))
+
+
+class _Form(NamedTuple):
+    """A rewrite's pattern, and what its methods want to be given."""
+
+    pattern: PatternLike
+    check: tuple[str, ...]
+    replace: tuple[str, ...]
+
+
+class _Application:
+    """One rewrite at work on one graph; `explain` says whether to note the near misses."""
+
+    def __init__(self, rewrite: Rewrite, graph: Graph, explain: bool) -> None:
+        self.rewrite, self.graph, self.explain = rewrite, graph, explain
+        self.form = rewrite._form
+        self.matcher = Matcher(self.form.pattern, several_results=rewrite.several_results)
+        self.misses: dict[Node, Refusal] = {}
+
+    def run(self) -> int:
+        """Rewrite until nothing matches; the number of rewrites."""
+        total, rounds, size = 0, 0, len(self.graph.nodes)
+        with self.graph.labels.stable():
+            while count := self._round():
+                total, rounds = total + count, rounds + 1
+                if total > 10 * size + 100 or rounds > 2 * size + 100:
+                    raise GraphError(f"{self.rewrite.name} was applied {total} times to {size} nodes: it undoes itself")
+        return total
+
+    def _given(self, names: tuple[str, ...], m: Match, notes: dict[str, Any]) -> dict[str, Any]:
+        """What a method with parameters of these names is given for a match."""
+        given = {"match": m, "g": self.graph, "notes": notes}
+        return {name: given[name] if name in given else m.values.get(name) for name in names}
+
+    def _round(self) -> int:
+        """Visit every node that can be a root once, the last first; the number of rewrites."""
+        count = 0
+        for node in sorted(roots(self.form.pattern, self.graph, near=self.explain), key=PLACE, reverse=True):
+            if not node.removed:
+                count += self._visit(node)
+        return count
+
+    def _visit(self, node: Node) -> bool:
+        """Rewrite at `node`, or note why not."""
+        refused: tuple[int, Reason] | None = None
+        for m in self.matcher.matches(self.graph, node):
+            notes: dict[str, Any] = {}
+            reason = self.rewrite.check(**self._given(self.form.check, m, notes))
+            if reason is None:
+                self._rewrite(node, m, notes)
+                return True
+            if not isinstance(reason, str):
+                raise GraphError(f"{self.rewrite.name}.check must return a reason or None, got {reason!r}")
+            depth = len(m.nodes) if reason else 0
+            if refused is None or depth > refused[0]:
+                refused = depth, lambda reason=reason: reason
+        if self.explain:
+            self._miss(node, *(refused or (self.matcher.depth, self.matcher.reason)))
+        return False
+
+    def _miss(self, node: Node, depth: int, why: Reason) -> None:
+        if depth > (self.misses[node].depth if node in self.misses else 0):
+            self.misses[node] = Refusal(self.rewrite.name, self.graph.describe(node), why(), depth)
+
+    def _rewrite(self, node: Node, m: Match, notes: dict[str, Any]) -> None:
+        name, graph = self.rewrite.name, self.graph
+        try:
+            with graph.before(node):
+                new = self.rewrite.replace(**self._given(self.form.replace, m, notes))
+            if not isinstance(new, Value):
+                raise GraphError(f"replace must return a value, got {new!r}")
+            if new is node.output:
+                raise GraphError("replace returned the value that it replaces; let check refuse instead")
+            graph.replace_uses(node.output, new)
+        except GraphError as e:
+            raise GraphError(f"{name} at {graph.describe(node)}: {e}") from e
+        graph.prune([node])
+
+    def refusals(self) -> list[Refusal]:
+        """The misses at nodes that are still there, of each reason the deepest, of these the first in graph order."""
+        best: dict[str, Refusal] = {}
+        for node, miss in self.misses.items():
+            if not node.removed and (miss.reason not in best or best[miss.reason].depth <= miss.depth):
+                best[miss.reason] = miss
+        return list(best.values())
+
+
+def _parameters(rewrite: Rewrite, method: str) -> Mapping[str, inspect.Parameter]:
+    f = getattr(rewrite, method, None)
+    if f is None:
+        raise GraphError(f"{rewrite.name} has no method '{method}'")
+    return inspect.signature(f).parameters
+
+
+def _wanted(rewrite: Rewrite, method: str, known: set[str]) -> tuple[str, ...]:
+    """Which of the `known` names are parameters of the method; raises GraphError when it needs others."""
+    parameters = _parameters(rewrite, method)
+    unknown = [p.name for p in parameters.values()
+               if p.name not in known and p.default is p.empty and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    if unknown:
+        raise GraphError(f"{rewrite.name}.{method} takes '{unknown[0]}', which the pattern does not have; "
+                         f"it has {', '.join(sorted(known))}")
+    return tuple(p for p in parameters if p in known)

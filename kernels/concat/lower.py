@@ -1,0 +1,119 @@
+"""From a concat's body to what its parts compute: one elementwise chain for each source, on its slice of the result.
+
+    result[part k] = f(dequantize?(x_k))        f what follows the concat, with the scales of this part's channels
+
+A part that is its source's elements as they are, as where a quantize after the concat has its scale and zero point, is
+a copy.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.epilogue import Epilogue, Unsupported
+from graphq.kernels.family.lower import Arrays, Lowered, lower_eltwise, result_dims
+from graphq.kernels.jit.isa import Level
+from graphq.kernels.lanes.stores import Store
+
+
+class Part(NamedTuple):
+    """A slice of the result from element `start` on along the axis.
+
+    The sources of `lowered` count the partition's inputs of the numbers in `inputs`.
+    """
+
+    start: int
+    lowered: Lowered
+    inputs: tuple[int, ...]
+
+    @property
+    def copies(self) -> bool:
+        """Whether the slice is its source as it lies in memory."""
+        store = self.lowered.store
+        return store.expr.op == "load" and store.expr.value[1] == store.dtype \
+            and self.lowered.sources[0].shape == self.lowered.out
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(Lowered):
+    """The parts one after the other along `axis`."""
+
+    axis: int = 0
+    parts: tuple[Part, ...] = ()
+
+    def tabulated(self, constants: Arrays, level: Level) -> Concat:
+        """The same numbers, each part with tables."""
+        parts = (p._replace(lowered=p.lowered.tabulated([constants[k] for k in p.inputs], level)) for p in self.parts)
+        return replace(self, parts=tuple(parts))
+
+    def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The parts' formulas, concatenated."""
+        return np.concatenate([inputs[p.inputs[0]].reshape(p.lowered.out) if p.copies
+                               else p.lowered.formula([inputs[k] for k in p.inputs]) for p in self.parts], self.axis)
+
+
+def lower_concat(body: Graph, constants: Arrays = (), *, compensate: bool = False) -> Concat:
+    """Lower a body of dequantize nodes, concat and an epilogue; raises Unsupported."""
+    out = result_dims(body)
+    node = next(n for n in body.nodes if n.op.name == "concat")
+    if node.output.type.dims != out:
+        raise Unsupported(f"the epilogue changes the shape of {node.output.type} to {list(out)}")
+    axis, start, parts = node.attrs["axis"] % len(out), 0, []
+    for k, value in enumerate(node.operands):
+        parts.append(_part(body, node, k, axis, start))
+        start += value.type.dims[axis]
+    return Concat(out, parts[0].lowered.store, (), axis=axis, parts=tuple(parts))
+
+
+def _part(body: Graph, node: Node, k: int, axis: int, start: int) -> Part:
+    """The part of source k: the body with the source in place of the concat."""
+    source = list(node.operands)[k]
+    others = {v.node for v in node.operands} - {source.node}
+    part, new = Graph("part"), dict[Value, Value]()
+    for v in body.inputs:
+        if v is source or any(u.node is not node and u.node not in others for u in v.uses):
+            new[v] = part.input(str(v.name), dtype=v.dtype, shape=v.type.dims)
+    inputs = tuple(n for n, v in enumerate(body.inputs) if v in new)
+    after: set[Value] = {node.output}
+    for n in body.nodes:
+        if n is node:
+            new[n.output] = new[source]
+        elif n not in others:
+            if after.intersection(n.operands):
+                after.add(n.output)
+                _check_operands(n, after, axis)
+            attrs = _sliced(n, axis, start, source.type.dims[axis]) if n.output in after else n.attrs
+            operands = [None if v is None else new[v] for v in n.inputs]
+            new[n.output] = part.add_node(n.op, operands, attrs)[0]
+    result = new[body.outputs[0]]
+    if result.node is None:
+        e = Epilogue(result.type.dims)
+        store = Store(e.input(part.inputs.index(result), result), result.dtype.name)
+        return Part(start, Lowered(e.out, store, tuple(e.sources)), inputs)
+    part.output(result, name="out")
+    return Part(start, lower_eltwise(part), inputs)
+
+
+def _check_operands(node: Node, after: set[Value], axis: int) -> None:
+    """Refuse operands that vary along the concat's axis: no part would have all of them."""
+    rank = len(node.output.type.dims)
+    for v in node.operands:
+        shape = v.type.dims
+        along = axis - (rank - len(shape))
+        channels = len(shape) == 1 and node.attrs.get("data_format") == "NCX"  # along dimension 1, not the last
+        if v not in after and v.type.size != 1 and (channels or along >= 0 and shape[along] != 1):
+            raise Unsupported(f"an operand {v.type} of {node.op.name} varies along the axis of the concat, {axis}")
+
+
+def _sliced(node: Node, axis: int, start: int, size: int) -> dict:
+    """A node's attributes, with a part's share of the scales along the axis."""
+    attrs = dict(node.attrs)
+    if attrs.get("qtype") == "per_channel" and attrs["axis"] % len(node.output.type.dims) == axis:
+        for name in ("scales", "zps"):
+            if attrs[name] is not None:
+                attrs[name] = attrs[name][start:start + size]
+    return attrs

@@ -1,0 +1,51 @@
+"""The plan steps of a concat: one for each part, which writes its slice of the result."""
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from graphq.ir import Node
+from graphq.kernels.concat.lower import Concat, Part
+from graphq.kernels.eltwise import tiles as eltwise
+from graphq.kernels.family.lower import Lowered
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.moves.transpose import plan_row_copy
+from graphq.kernels.operands.space import broadcast_strides, factor
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.runtime import Ref
+from graphq.plan.slots import place, run
+
+
+def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """Copies, and loops over what a part computes; none for empty parts."""
+    assert isinstance(lowered, Concat)
+    strides = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.store.dtype].itemsize)
+    out = b.result(node.output)
+    for part in lowered.parts:
+        if 0 in part.lowered.out:
+            continue
+        inner = prod(lowered.out[lowered.axis + 1:]) * STORAGE[lowered.store.dtype].itemsize
+        target = Ref(out, part.start * inner)
+        if part.copies:
+            source = node.inputs[part.inputs[part.lowered.sources[0].index]]
+            assert source is not None
+            size = part.lowered.out[lowered.axis] * inner
+            step = plan_row_copy(prod(lowered.out[:lowered.axis]), size, size, lowered.out[lowered.axis] * inner,
+                                 threads=b.threads, cache=b.cache)
+            run(b, step, {0: Ref(b.of[source]), 1: target}, [])
+        else:
+            _computed(b, node, part, target, strides)
+
+
+def _computed(b: PlanBuilder, node: Node, part: Part, target: Ref, strides: tuple[int, ...]) -> None:
+    """The loop over a part; `strides` are those of the whole result."""
+    x = part.lowered
+    places = [place(b, node, replace(s, index=part.inputs[s.index]) if s.place == "input" else s, x.out)
+              for s in x.sources]
+    places.append((target, tuple(0 if d == 1 else s for d, s in zip(x.out, strides, strict=True))))
+    # A row of the kernel is dense: what is one element wide of a wider result has rows of one element.
+    last = max((k for k, d in enumerate(x.out) if d != 1), default=0)
+    dense = strides[last] == STORAGE[x.store.dtype].itemsize
+    space = factor(x.out, [s for _, s in places], keep=0 if dense else 1)
+    step = eltwise.plan_eltwise(x.store, space.batch, space.m, space.n, b.level, threads=b.threads, cache=b.cache)
+    run(b, step, {}, [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)])

@@ -1,0 +1,1 @@
+"""The family of convolutions, transposed and depthwise ones too."""

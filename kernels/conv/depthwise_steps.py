@@ -1,0 +1,86 @@
+"""The plan steps of a depthwise convolution."""
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from graphq.ir import Node
+from graphq.ir.tensor_type import TensorType
+from graphq.kernels.conv import depthwise, depthwise_float
+from graphq.kernels.conv.lower import Convolution, IntegerConvolution
+from graphq.kernels.conv.padding import padding_block
+from graphq.kernels.family import pixels
+from graphq.kernels.family.lower import Lowered
+from graphq.kernels.operands.space import factor
+from graphq.kernels.ties import settle
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.runtime import Buffer, PythonStep, Ref
+from graphq.plan.slots import Strides, output, place, run
+
+
+def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """Pack weights that are not constant, multiply."""
+    c = lowered.anchor
+    assert isinstance(c, Convolution)
+    source, value = node.inputs[c.a], node.inputs[c.b]
+    assert source is not None
+    factors = None if value is None or value.data is None else _factors(c, value.data)
+    moves: dict[str, Any] = dict(stride=c.strides[-1], dilation=c.dilations[-1], transposed=c.filter.transposed)
+    how = depthwise.choose(c.filter.outputs, c.windows, factors, b.level, **moves) if c.integer else \
+        depthwise_float.choose(c.filter.outputs, c.windows, lanes=b.level.lanes, **moves)
+    weights = _weights(b, node, c, factors, how)
+    places: list[tuple[Ref, Strides]] = []
+    still = (0,) * (len(lowered.out) - 1)
+    for s in lowered.sources:
+        if s.place == "column sums":
+            places.append((Ref(weights), (*still, 4)))
+        elif s.place == "compensation":
+            assert isinstance(c, IntegerConvolution) and value is not None and value.data is not None
+            places.append((Ref(b.constant(c.compensation(c.matrix(value.data)))), (*still, 4)))
+        else:
+            places.append(place(b, node, s, lowered.out))
+    space = factor(lowered.out, [strides for _, strides in places], keep=1)
+    options: dict[str, Any] = dict(multiplier=c.filter.multiplier, threads=b.threads, cache=b.cache)
+    if isinstance(how, depthwise.Layout):
+        step = depthwise.plan_depthwise(lowered.store, c.a_dtype, c.windows, how, space.n, space.batch, space.m,
+                                        b.level, **options)
+        more = None
+    else:
+        step = depthwise_float.plan_depthwise(lowered.store, c.a_dtype, c.windows, how, space.n, space.batch, space.m,
+                                              b.level, **options)
+        more = depthwise_float.table(c.windows, how)
+    padding = np.broadcast_to((c.padding & 0xFF).astype(np.uint8), c.windows.pixel_bytes)
+    block = c.windows.block(padding, more)
+    header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(padding_block(b, node, c, block)),
+              pixels.WEIGHTS: Ref(weights)}
+    if lowered.literal is not None:
+        spec = settle.spec(lowered.literal, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier)
+        assert isinstance(how, depthwise.Layout)
+        header[pixels.SPEC], header[pixels.OFFSETS] = Ref(b.constant(spec)), Ref(b.constant(how.offsets()))
+    slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
+    run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
+
+
+def _factors(c: Convolution, w: np.ndarray) -> np.ndarray:
+    """The factors of the sums, [taps, output channels]."""
+    return c.matrix(w)[:, :, 0].transpose(1, 0, 2).reshape(c.windows.taps, c.filter.outputs)
+
+
+def _weights(b: PlanBuilder, node: Node, c: Convolution, factors: np.ndarray | None,
+             how: depthwise.Layout | depthwise_float.Tile) -> int:
+    """The buffer of the packed weights."""
+    value, taps, channels = node.inputs[c.b], c.windows.taps, c.filter.outputs
+    assert value is not None
+    if isinstance(how, depthwise.Layout):
+        pack, size = partial(depthwise.pack, layout=how), depthwise.packed_bytes(how, channels)
+    else:
+        pack = partial(depthwise_float.pack, size=how.chunk)
+        size = depthwise_float.packed_bytes(taps, channels, how.chunk)
+    if factors is not None:
+        return b.constant(pack(factors))
+    out = b.add(Buffer("arena", size, TensorType(value.dtype, (size // value.dtype.itemsize,))))
+    b.steps.append(PythonStep("pack weights", lambda w: pack(_factors(c, w)).view(w.dtype), (b.of[value],), (out,),
+                              reference=False))
+    return out

@@ -1,0 +1,420 @@
+"""Convolutions of integers and of floats: from a partition's body to what kernels compute, and the NumPy formula.
+
+A convolution of a channels-last image is a matmul whose rows are windows (design: "What the numbers are"):
+
+    acc[p, o] = sum over taps t and channels c of (x[p, t, c] - zx) * (w[t, c, o] - zw[o])     exact, s32
+
+x[p, t] are the channels that output pixel p reads at tap t, zx in the padding. What follows is the matmul's epilogue.
+Transposed convolutions differ in their windows only, groups are matmuls side by side.
+
+Of floats acc are the f32 sums that `float_sums` defines, over the taps of the pixel's phase in order, each of a whole
+number of groups of 4 bytes (an odd number of bf16 or f16 channels and a zero); padding is 0.0.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.kernels.conv import depthwise, depthwise_float
+from graphq.kernels.conv.phases import MOST_PHASES, Phase, count_phases, transposed_phases, whole
+from graphq.kernels.family.epilogue import Epilogue, Source, Unsupported
+from graphq.kernels.family.lower import Arrays, Lowered, result_dims
+from graphq.kernels.family.scales import Numbers, known, reach, scaled, scales_of, wrapped, zero_points_of
+from graphq.kernels.family.settled import LiteralSums, anchored, literal_sums
+from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
+from graphq.kernels.matmul.lower import quantised_operands, refuse_overflow
+from graphq.kernels.numbers.float_sums import float_sums
+from graphq.kernels.operands.windows import MOST_TAPS, Windows, windows
+from graphq.kernels.ties.literal import Literal, Order, matmul_order
+from graphq.ops.conv import weight_axes
+from graphq.ops.conv_transpose import transposed_padding
+from graphq.ops.window import padding
+
+CONVOLUTIONS = ("convolution", "conv_transpose")
+CHUNK = 2**22
+"""Elements of the windows that one matrix product of the formula reads: 32 MB of f64."""
+
+
+class Filter(NamedTuple):
+    """How weights lie: their shape, the axes of O, I and the spatial ones, groups, and whether I counts all groups.
+
+    The weights of a convolution are O = output channels, I = channels of a group; those of a transposed one are
+    O = output channels of a group, I = channels.
+    """
+
+    dims: tuple[int, ...]
+    axes: tuple[int, ...]
+    groups: int
+    transposed: bool
+
+    @property
+    def columns(self) -> int:
+        """Output channels of a group."""
+        return self.dims[self.axes[0]] // (1 if self.transposed else self.groups)
+
+    @property
+    def channels(self) -> int:
+        """Input channels of a group."""
+        return self.dims[self.axes[1]] // (self.groups if self.transposed else 1)
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The kernel's size along every spatial axis."""
+        return tuple(self.dims[k] for k in self.axes[2:])
+
+    @property
+    def multiplier(self) -> int:
+        """How many output channels read an input channel that no others read; 0 where output channels read more."""
+        return self.columns if self.groups > 1 and self.channels == 1 else 0
+
+    @property
+    def outputs(self) -> int:
+        """Output channels."""
+        return self.groups * self.columns
+
+    def matrix(self, w: np.ndarray) -> np.ndarray:
+        """A view or copy of weights as [groups, taps, channels, columns]."""
+        w = w.reshape(self.dims).transpose(self.axes)
+        o, i, *taps = w.shape
+        split = (o, self.groups, i // self.groups) if self.transposed else (self.groups, o // self.groups, i)
+        w = w.reshape(*split, int(np.prod(taps)))
+        return w.transpose(1, 3, 2, 0) if self.transposed else w.transpose(0, 3, 2, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Convolution:
+    """A convolution: input numbers of the partition, types, its windows, its filter and how they came about."""
+
+    integer: ClassVar[bool]
+    a: int
+    b: int
+    a_dtype: str
+    b_dtype: str
+    images: int
+    windows: Windows
+    filter: Filter
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...]
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether the depthwise kernel computes it."""
+        return False
+
+    @property
+    def pad(self) -> int:
+        """The number in the padding, which stands for 0."""
+        return 0
+
+    @property
+    def padding(self) -> np.ndarray:
+        """The same, or one for each input channel."""
+        return np.asarray(self.pad)
+
+    def phases(self, view: Windows) -> Iterator[Phase]:
+        """The phases of `view`, which are its windows or make the same sums."""
+        if self.filter.transposed:
+            return transposed_phases(view, self.strides, self.dilations, self.pads)
+        return iter((whole(view),))
+
+    def matrix(self, w: np.ndarray) -> np.ndarray:
+        """The factors of the sums: weights [groups, taps, channels, columns], less zero points."""
+        return self.filter.matrix(w)
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The sums, s32 or f32 [images, spatial..., output channels]."""
+        x, w = inputs[self.a], self.matrix(inputs[self.b])
+        groups, _, channels, columns = w.shape
+        x = x.reshape(self.images, prod(x.shape[1:-1]), groups * channels)
+        out = np.zeros((self.images, *self.windows.outputs, groups, columns), np.int32 if self.integer else np.float32)
+        for phase in self.phases(self.windows):
+            pixels, taps, factors = phase.windows.pixels, len(phase.taps), w[:, phase.taps]
+            part = np.zeros((self.images, pixels, groups, columns), out.dtype)
+            step = max(1, CHUNK // max(1, taps * groups * channels))
+            for image, first in product(range(self.images), range(0, pixels if taps else 0, step)):
+                rows = phase.windows.gather(x[image:image + 1], self.padding, slice(first, first + step))
+                rows = rows.reshape(rows.shape[1], taps, groups, channels).transpose(2, 0, 1, 3)
+                part[image, first:first + step] = self.sums(rows, factors).transpose(1, 0, 2)
+            out[(slice(None), *phase.outputs)] = part.reshape(self.images, *phase.counts, groups, columns)
+        return out.reshape(self.images, *self.windows.outputs, groups * columns)
+
+    def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """The sums [groups, pixels, columns] of windows [groups, pixels, taps, channels] and factors as `matrix`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerConvolution(Convolution):
+    """A convolution of u8 and s8, and their zero points; `b_zp` is one number, or one an output channel.
+
+    So is `a_zp` of the depthwise kernel, whose output channels read one input channel each.
+    """
+
+    integer: ClassVar[bool] = True
+    a_zp: Numbers
+    b_zp: np.ndarray
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether the depthwise kernel computes it, which takes activations and w - zw as they are."""
+        return depthwise.fits(self.windows.taps, self.filter.outputs, self.filter.multiplier)
+
+    @property
+    def shifted_zp(self) -> Numbers:
+        """The zero point of the source as kernels take it: u8, but for the depthwise one, which takes s8 as it is."""
+        return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
+
+    @property
+    def pad(self) -> int:
+        """The zero point; 0 where it is known when it runs only, and filled in then, or where there are several."""
+        return 0 if self.a_zp.data is None or self.a_zp.shape else int(self.a_zp.data)
+
+    @property
+    def padding(self) -> np.ndarray:
+        """The zero point, or that of each input channel."""
+        data = self.a_zp.data
+        return data[::self.filter.columns] if data is not None and data.ndim else np.asarray(self.pad)
+
+    def matrix(self, w: np.ndarray) -> np.ndarray:
+        """w - zw [groups, taps, channels, columns]: s32, or w itself where zw is 0 and w is s8."""
+        w = self.filter.matrix(w)
+        return w if w.dtype == np.int8 and not self.b_zp.any() else w.astype(np.int32) - self.column_zps
+
+    def weights_in_order(self, w: np.ndarray, order: Order) -> np.ndarray:
+        """w - zw [taps and channels, output channels], along the first dimension in the order of sums (`literal`)."""
+        w = self.matrix(w)
+        k = self.windows.taps * self.filter.channels
+        return w.transpose((1, 2, 0, 3) if order == "taps" else (2, 1, 0, 3)).reshape(k, self.filter.outputs)
+
+    @property
+    def column_zps(self) -> np.ndarray:
+        """zw, in a shape that broadcasts to `matrix`."""
+        return self.b_zp if self.b_zp.size == 1 else self.b_zp.reshape(self.filter.groups, 1, 1, -1)
+
+    def compensation(self, w: np.ndarray) -> np.ndarray:
+        """-zx * colsum(w), s32 an output channel, of weights [groups, taps, channels, columns]; modulo 2**32."""
+        assert self.shifted_zp.data is not None
+        return wrapped(-self.shifted_zp.data * w.sum(axis=(1, 2), dtype=np.int64).ravel())
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """As of any convolution, with the zero point that it runs with."""
+        return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs), self.a_zp.shape)), inputs)
+
+    def literal_sums(self, inputs: Sequence[np.ndarray], places: np.ndarray, literal: Literal) -> np.ndarray:
+        """The literal sums of the outputs of these flat indices, f32."""
+        x, w = inputs[self.a], self.filter.matrix(inputs[self.b])
+        groups, _, channels, columns = w.shape
+        x = x.reshape(self.images, prod(x.shape[1:-1]), groups * channels)
+        x = np.concatenate([x, np.full((self.images, 1, x.shape[2]), self.pad, x.dtype)], axis=1)
+        out = np.zeros(len(places), np.float32)
+        image, *pixel, column = np.unravel_index(places, (self.images, *self.windows.outputs, groups * columns))
+        for phase in self.phases(self.windows):
+            inside = [p % s == o for p, s, o in zip(pixel, phase.step, phase.origin, strict=True)]
+            members = np.flatnonzero(np.logical_and.reduce(inside))
+            local = np.ravel_multi_index([p[members] // s for p, s in zip(pixel, phase.step, strict=True)],
+                                         phase.counts)
+            offsets, k = phase.windows.offsets(), len(phase.taps) * channels
+            at = np.where(offsets < 0, x.shape[1] - 1, offsets // max(1, phase.windows.pixel_bytes))
+            step = max(1, CHUNK // max(1, k))
+            for first in range(0, len(members) if k else 0, step):
+                some = members[first:first + step]
+                group, own = np.divmod(column[some], columns)
+                channel = group[:, None] * channels + np.arange(channels)
+                rows = x[image[some][:, None, None], at[local[first:first + step]][:, :, None], channel[:, None]]
+                factors = w[group[:, None], phase.taps, :, own[:, None]]
+                if literal.order != "taps":
+                    rows, factors = rows.swapaxes(1, 2), factors.swapaxes(1, 2)
+                out[some] = literal._replace(taps=len(phase.taps)).sums(
+                    rows.reshape(len(some), k), factors.reshape(len(some), k), column[some])
+        return out
+
+    def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """Exact in f64, as they are below 2**31."""
+        groups, pixels, taps, channels = rows.shape
+        x = rows.reshape(groups, pixels, taps * channels).astype(np.float64) - self.padding.reshape(-1, 1, 1)
+        return (x @ w.reshape(groups, taps * channels, w.shape[-1]).astype(np.float64)).astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class FloatConvolution(Convolution):
+    """A convolution of f32, bf16 or f16."""
+
+    integer: ClassVar[bool] = False
+
+    @property
+    def depthwise(self) -> bool:
+        """Whether the depthwise kernel computes it; a transposed one over all taps, most of which read padding."""
+        return depthwise_float.fits(self.windows.taps, self.filter.multiplier)
+
+    def phases(self, view: Windows) -> Iterator[Phase]:
+        """One phase, if the depthwise kernel computes them all alike."""
+        return iter((whole(view),)) if self.depthwise else super().phases(view)
+
+    def sums(self, rows: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """The f32 sums as kernels order them: those of tiles pad the channels of each tap as packed weights are."""
+        groups, pixels, taps, channels = rows.shape
+        more = 0 if self.depthwise else -channels % (4 // rows.dtype.itemsize)
+        rows, w = np.pad(rows, [(0, 0)] * 3 + [(0, more)]), np.pad(w, [(0, 0)] * 2 + [(0, more), (0, 0)])
+        k = taps * (channels + more)
+        return float_sums(rows.reshape(groups, pixels, k), w.reshape(groups, k, w.shape[-1]))
+
+
+def lower_convolution(body: Graph, constants: Arrays, *, compensate: bool = False) -> Lowered:
+    """Lower a body of a (transposed) convolution, whose operands may come from dequantize, and an epilogue.
+
+    `constants` has the arrays of constant inputs. `compensate`: as in `lower_matmul`. Raises Unsupported.
+    """
+    out = result_dims(body)
+    node = next(n for n in body.nodes if n.op.name in CONVOLUTIONS)
+    if node.output.type.dims != out:
+        raise Unsupported(f"the epilogue changes the shape of {node.output.type} to {list(out)}")
+    if node.attrs["data_format"] != "NXC":
+        raise Unsupported("the convolution is channels-first (NCX), kernels are channels-last (NXC)")
+    e = Epilogue(out, anchored=True)
+    source, weights, *_ = node.operands
+    producers = [v.node for v in (source, weights) if v.node is not None]
+    c: Convolution
+    sums = None
+    if producers:
+        c, scales = _quantised(body, node, constants)
+        total = scaled(e, op("to_f32", _compensated(e, c, constants[c.b]) if compensate else acc()), *scales)
+        sums = _literal(c, scales, constants[c.b])
+    else:
+        c, total = FloatConvolution(**_geometry(body, node, source, weights)), acc("f32")
+    return anchored(e, body, node, total, producers, c, constants, sums)
+
+
+def _literal(c: IntegerConvolution, scales: tuple[Numbers, Numbers], data: np.ndarray | None) -> LiteralSums | None:
+    """The literal sums: of a transposed convolution those of every tap's channels, one after another."""
+    taps, channels = c.windows.taps, c.filter.channels
+    if taps > MOST_TAPS or scales[0].shape:
+        return None
+    pixels = c.windows.pixels
+    order: Order
+    if c.filter.transposed:
+        order, block = "taps", 128
+    else:
+        order, block = matmul_order(c.filter.columns, pixels, taps * channels)
+    k, most = taps * channels, reach(c.b_dtype, known(c.b_zp, c.b_zp.shape))
+    weights = (k, most) if data is None else c.weights_in_order(data, order)
+    return literal_sums(*scales, c.a_zp, known(c.b_zp, c.b_zp.shape), order, block, c.a_dtype, weights,
+                        packed_zps=False, taps=taps)
+
+
+def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
+    """The fields of Convolution, whose operands are inputs `a` and `b` of the body."""
+    filter = _filter(node, b.type.dims)
+    pads, strides, dilations = _pads(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
+    pixel = a.type.dims[-1] * STORAGE[a.dtype.name].itemsize
+    if filter.transposed and (phases := count_phases(strides, node.output.type.dims[1:-1])) > MOST_PHASES:
+        raise Unsupported(f"strides of {list(strides)} make {phases} kinds of pixels, kernels take {MOST_PHASES}")
+    view = windows(a.type.dims[1:-1], filter.taps, strides, dilations, pads, node.output.type.dims[1:-1], pixel,
+                   transposed=filter.transposed)
+    return dict(a=body.inputs.index(a), b=body.inputs.index(b), a_dtype=a.dtype.name, b_dtype=b.dtype.name,
+                images=a.type.dims[0], windows=view, filter=filter, strides=strides, dilations=dilations, pads=pads)
+
+
+def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvolution, tuple[Numbers, Numbers]]:
+    """The integer convolution, and the scales of both operands."""
+    left, right = quantised_operands(node)
+    a, b = (next(n.operands) for n in (left, right))
+    filter = _filter(node, b.type.dims)
+    a_scale, a_zp = _of_source(left, filter, body, constants)
+    b_scale, b_zp = _of_weights(right, filter, body, constants)
+    if b_zp.data is None:
+        raise Unsupported("the zero points of the weights are not constant")
+    c = IntegerConvolution(**_geometry(body, node, a, b), a_zp=a_zp, b_zp=np.atleast_1d(b_zp.data).astype(np.int32))
+    if a_scale.shape and not c.depthwise:
+        raise Unsupported(_INSIDE.format(left.attrs["axis"]))
+    weights = constants[c.b]
+    if weights is None and (c.b_zp.any() or c.b_dtype == "u8") and not c.depthwise:
+        raise Unsupported("the weights are u8 or have zero points, and are not constant")
+
+    def absolute() -> np.ndarray:
+        assert weights is not None
+        return np.asarray(np.abs(c.matrix(weights), dtype=np.int32).sum(axis=(1, 2), dtype=np.int64))
+
+    refuse_overflow(c.windows.taps * c.filter.channels, reach(c.a_dtype, a_zp), reach(c.b_dtype, b_zp),
+                    None if weights is None else absolute)
+    return c, (a_scale, b_scale)
+
+
+_INSIDE = "the source is quantised per channel along axis {}: its scale would stand inside the sum"
+
+
+def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[Numbers, Numbers]:
+    """Scale and zero point of the source; one an output channel where each reads one input channel."""
+    if left.attrs["qtype"] == "per_tensor":
+        return scales_of(left, body, constants, ()), zero_points_of(left, body, constants, ())
+    axis = left.attrs["axis"]
+    if left.op.name != "dequantize" or not filter.multiplier or axis % len(filter.dims) != len(filter.dims) - 1:
+        raise Unsupported(_INSIDE.format(axis))
+    scales = left.attrs["scales"]
+    scale, zp = (np.repeat(x, filter.columns) for x in (scales, left.attrs["zps"] or [0] * len(scales)))
+    return known(scale, scale.shape, "f32"), known(zp, zp.shape)
+
+
+def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[Numbers, Numbers]:
+    """Scale and zero point of the weights: one, or one an output channel.
+
+    Weights of a transposed convolution have those of the channels of one group, which are the same in every group; or,
+    where a group reads one input channel, one a group. Raises Unsupported for weights quantised along another axis.
+    """
+    axis = right.attrs["axis"] % len(filter.dims) if right.attrs["qtype"] == "per_channel" else None
+    counts = () if axis is None else (filter.dims[axis],)
+    numbers = scales_of(right, body, constants, counts), zero_points_of(right, body, constants, counts)
+    if axis is None or axis == filter.axes[0] and not filter.transposed:
+        return numbers
+    if axis == filter.axes[0]:
+        scale, zp = (_spread(n, filter, lambda x: np.tile(x, filter.groups)) for n in numbers)
+    elif axis == filter.axes[1] and filter.transposed and filter.multiplier:
+        scale, zp = (_spread(n, filter, lambda x: np.repeat(x, filter.columns)) for n in numbers)
+    else:
+        raise Unsupported(f"the weights are quantised along axis {axis}, which is not that of the output channels")
+    return scale, zp
+
+
+def _spread(numbers: Numbers, filter: Filter, by_channel: Callable[[np.ndarray], np.ndarray]) -> Numbers:
+    """One number an output channel, from those of the weights; a single one stays."""
+    if not numbers.shape or numbers.shape == (filter.outputs,):
+        return numbers
+    if numbers.data is None:
+        raise Unsupported(f"the weights have {numbers.shape[0]} scales for {filter.outputs} output channels of "
+                          f"{filter.groups} groups, which are not constant")
+    return replace(numbers, data=by_channel(numbers.data), shape=(filter.outputs,))
+
+
+def _filter(node: Node, dims: tuple[int, ...]) -> Filter:
+    axes = weight_axes(node.attrs["weights_format"], len(dims) - 2)
+    return Filter(dims, axes, node.attrs["groups"], node.op.name == "conv_transpose")
+
+
+def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int, int], ...]:
+    """The pads of every spatial axis, what is cut off for a transposed convolution, with auto_pad resolved."""
+    attrs = node.attrs
+    lists = (dims[1:-1], filter.taps, attrs["dilations"], attrs["strides"], attrs["pads_begin"], attrs["pads_end"])
+    return tuple(transposed_padding(attrs["auto_pad"], (k - 1) * d + 1, s, begin, end) if filter.transposed
+                 else padding(attrs["auto_pad"], size, (k - 1) * d + 1, s, begin, end)
+                 for size, k, d, s, begin, end in zip(*lists, strict=True))
+
+
+def _compensated(e: Epilogue, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:
+    """acc from the raw sum R = sum a' * w' as kernels leave it, modulo 2**32: R - zx * colsum(w').
+
+    a' is what kernels take (u8, s8 + 128), zx shifted likewise, w' is w - zw. Of constant weights the plan knows the
+    product.
+    """
+    zx = c.shifted_zp
+    if zx.absent:
+        return acc()
+    shape = (e.out[-1],)
+    if weights is not None and zx.data is not None:
+        return acc() + e.slot(Source("compensation", "s32", shape), "compensation")
+    return acc() - e.slot(Source("column sums", "s32", shape), "column sums") * zx.expr(e)

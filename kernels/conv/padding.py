@@ -1,0 +1,33 @@
+"""The padding of convolutions: a number that is known, or the zero point that the source has when it runs."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.ir import Node
+from graphq.kernels.conv import pad_rows
+from graphq.kernels.conv.lower import Convolution, IntegerConvolution
+from graphq.kernels.operands.windows import PAD_ROW
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.runtime import Ref
+from graphq.plan.slots import run
+
+
+def pad_place(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
+    """Where the byte of the padding lies when the zero point is a tensor, else 0. Of s32 it is the low byte."""
+    if not isinstance(c, IntegerConvolution) or c.a_zp.data is not None:
+        return 0
+    value = node.inputs[c.a_zp.index]
+    assert value is not None
+    return Ref(b.of[value])
+
+
+def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray) -> int:
+    """The buffer of a block of `Windows`, which ends with the row of padding."""
+    constant, value = b.constant(block), pad_place(b, node, c)
+    if value == 0:
+        return constant
+    tables = int(block[PAD_ROW])
+    out = b.temporary(block.nbytes)
+    step = pad_rows.plan_pad_rows(1, tables, 0, block.nbytes - tables, 0, cache=b.cache)
+    run(b, step, {0: Ref(constant), 1: Ref(out), 8: value}, [])
+    return out

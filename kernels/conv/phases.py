@@ -1,0 +1,59 @@
+"""Phases of a transposed convolution: the outputs that the same taps reach.
+
+With a stride of 2 along two axes they are the four kinds of pixels of even and odd coordinates. A convolution has one.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.kernels.operands.windows import Windows
+
+MOST_PHASES = 4096
+"""Each phase has steps of its own: strides of 64 along two axes make so many."""
+
+
+class Phase(NamedTuple):
+    """The outputs at `origin + i * step` along each spatial axis, i < `counts`, which read `taps` by `windows`."""
+
+    windows: Windows
+    taps: np.ndarray
+    origin: tuple[int, ...]
+    step: tuple[int, ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Outputs along each spatial axis."""
+        return self.windows.outputs
+
+    @property
+    def outputs(self) -> tuple[slice, ...]:
+        """Where they lie along each spatial axis."""
+        return tuple(slice(o, None, s) for o, s in zip(self.origin, self.step, strict=True))
+
+
+def whole(view: Windows) -> Phase:
+    """All outputs and taps."""
+    rank = len(view.outputs)
+    return Phase(view, np.arange(view.taps), (0,) * rank, (1,) * rank)
+
+
+def count_phases(strides: Sequence[int], outputs: Sequence[int]) -> int:
+    """How many phases `transposed_phases` has."""
+    return prod(min(s, n) for s, n in zip(strides, outputs, strict=True))
+
+
+def transposed_phases(view: Windows, strides: Sequence[int], dilations: Sequence[int],
+                      pads: Sequence[tuple[int, int]]) -> Iterator[Phase]:
+    """One phase for each remainder of the output's coordinates by the strides of a transposed convolution."""
+    numbers = np.arange(view.taps).reshape(view.kernel)
+    for origin in product(*(range(min(s, n)) for s, n in zip(strides, view.outputs, strict=True))):
+        outputs = [np.arange(o, n, s) for o, n, s in zip(origin, view.outputs, strides, strict=True)]
+        # output o gets input (o + begin - k * dilation) / stride by tap k, where that is whole
+        taps = [np.flatnonzero((o + begin - np.arange(k) * d) % s == 0) for o, (begin, _), k, d, s
+                in zip(origin, pads, view.kernel, dilations, strides, strict=True)]
+        yield Phase(view.subset(outputs, taps), numbers[np.ix_(*taps)].ravel(), origin, tuple(strides))

@@ -1,0 +1,289 @@
+"""From a lowered convolution to plan steps: matmuls over windows, or over pixels where windows are single pixels.
+
+A transposed convolution with strides is one such step for each phase.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.ir import Node
+from graphq.ir.tensor_type import TensorType
+from graphq.kernels.conv import pad_rows
+from graphq.kernels.conv.depthwise_steps import depthwise_steps
+from graphq.kernels.conv.lower import Convolution, IntegerConvolution
+from graphq.kernels.conv.padding import pad_place, padding_block
+from graphq.kernels.conv.phases import Phase
+from graphq.kernels.family.lower import Lowered
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.matmul import pack
+from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.moves.transpose import dense
+from graphq.kernels.operands.space import Space, Walk
+from graphq.kernels.operands.tile_frame import RUN
+from graphq.kernels.operands.windows import Windows, windows
+from graphq.kernels.ties import settle
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.runtime import Buffer, PythonStep, Ref
+from graphq.plan.slots import place, run, table
+
+MERGED_BYTES = 16
+"""Pixels of fewer bytes are read a line of the kernel at a time."""
+
+
+def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """Pad the lines of images of few channels, pack weights that are not constant, multiply."""
+    c = lowered.anchor
+    assert isinstance(c, Convolution)
+    if c.depthwise:
+        return depthwise_steps(b, node, lowered)
+    value = node.inputs[c.a]
+    assert value is not None
+    source, view, merged = b.of[value], c.windows, 1
+    if _reads_lines(c):
+        source, view, merged = _padded(b, node, c, source, value.type.dims)
+    for phase in c.phases(view):
+        _multiply(b, node, lowered, source, phase, merged)
+
+
+def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: Phase, merged: int) -> None:
+    """The step that computes a phase."""
+    c, view = lowered.anchor, phase.windows
+    assert isinstance(c, Convolution)
+    groups, channels, columns = _sizes(c, merged)
+    itemsize = STORAGE[c.a_dtype].itemsize
+    if merged > 1:  # whole groups: what they read beyond the taps meets weights of 0, and `_padded` has room for it
+        channels = _whole_groups(channels, itemsize)
+    packed, parts = _weights(b, node, c, phase, merged)
+    size = _packed_bytes(c, view.taps * parts, merged)
+    literal_in_rows = merged == 1 or lowered.literal is None  # sums over merged taps are in the order of windows
+    pixel = _even(view) if parts == 1 and literal_in_rows else None
+    still = (0,) * len(phase.counts)
+    item = STORAGE[lowered.store.dtype].itemsize
+    operands = []
+    for s in lowered.sources:
+        if s.place == "column sums":
+            operands.append(_Operand(Ref(packed), 0, size, still, 4))
+        elif s.place == "compensation":
+            assert isinstance(c, IntegerConvolution)
+            data = c.compensation(_phase_weights(c, node, phase, merged))
+            operands.append(_Operand(Ref(b.constant(data)), 0, 4 * columns, still, 4))
+        else:
+            operands.append(_operand(*place(b, node, s, lowered.out), columns, phase))
+    operands.append(_operand(Ref(b.result(node.output)), dense(lowered.out, item), columns, phase))
+    pixels = still if pixel is None else tuple(dense(phase.counts, pixel))
+    operands += [_Operand(Ref(source), view.image_bytes, channels * itemsize, pixels, 0),
+                 _Operand(Ref(packed), 0, size, still, 0)]
+    space = _space(c.images, groups, phase.counts, columns, operands, merge_images=pixel is not None)
+    step = matmul.plan_matmul(lowered.store, c.a_dtype, space.m, space.n, channels, b.level, batch=space.batch,
+                              threads=b.threads, cache=b.cache, reading="windows" if pixel is None else "rows",
+                              taps=view.taps * parts)
+    step = replace(step, macs=step.macs // _joined(c))
+    *slots, (a, a_walk), (w, w_walk) = [(o.ref, walk) for o, walk in zip(operands, space.walks, strict=True)]
+    stride = a_walk.row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
+    header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
+              matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
+    if lowered.literal is not None:
+        joined = _joined(c)
+        spec = settle.spec(lowered.literal, c.filter.channels, signed=c.a_dtype == "s8",
+                           tap_k=_whole_groups(channels, itemsize), merged=merged, parts=parts,
+                           pixel=view.pixel_bytes, per=c.filter.columns if joined > 1 else 0)
+        header[matmul.SPEC] = Ref(b.constant(spec))
+    run(b, step, header, slots)
+
+
+class _Operand(NamedTuple):
+    """Where an operand lies, and its byte strides along images, groups, the spatial axes and the columns of a group."""
+
+    ref: Ref
+    image: int
+    group: int
+    spatial: tuple[int, ...]
+    column: int
+
+    def spatial_offsets(self, counts: Sequence[int]) -> np.ndarray:
+        """The byte offsets along these spatial axes, in row-major order."""
+        offsets = np.zeros(1, np.int64)
+        for stride, count in zip(self.spatial, counts, strict=False):
+            offsets = np.add.outer(offsets, np.arange(count, dtype=np.int64) * stride).ravel()
+        return offsets
+
+
+def _operand(ref: Ref, strides: Sequence[int], columns: int, phase: Phase) -> _Operand:
+    """An operand of the epilogue, with strides along [n, spatial..., c], from the first output of a phase on."""
+    first = sum(o * s for o, s in zip(phase.origin, strides[1:-1], strict=True))
+    return _Operand(Ref(ref.buffer, ref.offset + first), strides[0], strides[-1] * columns,
+                    tuple(s * n for s, n in zip(strides[1:-1], phase.step, strict=True)), strides[-1])
+
+
+def _space(images: int, groups: int, counts: tuple[int, ...], columns: int, operands: Sequence[_Operand], *,
+           merge_images: bool) -> Space:
+    """The space of batch (image, group, lines) x pixels x columns; lines are pixels where all operands allow it.
+
+    `merge_images`: images may be pixels too.
+    """
+    def even(o: _Operand) -> bool:
+        pixel = _pixel(o, counts)
+        return 0 in counts or all(n == 1 or s == pixel * prod(counts[k + 1:])
+                                  for k, (s, n) in enumerate(zip(o.spatial, counts, strict=True)))
+
+    merged = all(map(even, operands))
+    lines, pixels = ((), prod(counts)) if merged else (counts[:-1], counts[-1])
+    if merged and merge_images and groups == 1 and all(
+            images == 1 or o.image == pixels * _pixel(o, counts) for o in operands):
+        return Space(1, images * pixels, columns, tuple(Walk(None, _pixel(o, counts)) for o in operands))
+    walks = []
+    for o in operands:
+        offsets = np.add.outer(np.arange(images, dtype=np.int64) * o.image, np.arange(groups, dtype=np.int64) * o.group)
+        offsets = np.add.outer(offsets, o.spatial_offsets(lines)).ravel()
+        walks.append(Walk(offsets if offsets.any() else None, _pixel(o, counts)))
+    return Space(images * groups * prod(lines), pixels, columns, tuple(walks))
+
+
+def _pixel(o: _Operand, counts: Sequence[int]) -> int:
+    """Bytes from one pixel to the next, along the last axis that has several."""
+    return next((s for s, n in zip(reversed(o.spatial), reversed(counts), strict=True) if n != 1), 0)
+
+
+def _even(view: Windows) -> int | None:
+    """The bytes between the pixels that neighbouring outputs read, when windows are single pixels all evenly apart.
+
+    None where one of them is padding.
+    """
+    if view.taps != 1:
+        return None
+    offsets = view.offsets().ravel()
+    step = int(offsets[1] - offsets[0]) if offsets.size > 1 else view.pixel_bytes
+    inside = (offsets >= 0).all()
+    return step if inside and (offsets == np.arange(offsets.size) * step).all() else None
+
+
+def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int, tap_bytes: int, line: int) -> int:
+    """The buffer with the tables, repeated for every part of the weights, and a row of padding."""
+    pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
+    repeated = replace(view, outer=np.tile(view.outer, (1, parts)))
+    return padding_block(b, node, c, repeated.block(pad, repeated.runs(RUN, line) if b.level.includes("amx") else None))
+
+
+def _reads_lines(c: Convolution) -> bool:
+    """Whether the taps of a line are read as one: stems of few channels, whose taps alone would not fill vectors.
+
+    Of floats only where taps are whole groups: zeros between them are products that count for the order of the sums.
+    """
+    w = c.windows
+    if not c.integer and w.pixel_bytes % 4:
+        return False
+    if c.filter.transposed or c.filter.groups > 1 or w.inner.shape[1] == 1 or w.pixel_bytes >= MERGED_BYTES:
+        return False
+    return c.dilations[-1] == 1
+
+
+def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple[int, ...]
+            ) -> tuple[int, Windows, int]:
+    """Lines of the image with padding; the windows on them, of merged pixels; how many merge."""
+    width, taps, outputs = dims[-2], c.windows.inner.shape[1], c.windows.outputs[-1]
+    stride, (begin, _) = c.strides[-1], c.pads[-1]
+    end = max(0, (outputs - 1) * stride + taps - begin - width)
+    pixel, lines = c.windows.pixel_bytes, prod(dims[:-2])
+    out = b.temporary(lines * (begin + width + end) * pixel + 4)
+    step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, threads=b.threads,
+                                  cache=b.cache)
+    run(b, step, {0: Ref(source), 1: Ref(out), 8: pad_place(b, node, c)}, [])
+    sizes = (*dims[1:-2], begin + width + end)
+    view = windows(sizes, (*c.windows.kernel[:-1], 1), c.strides, c.dilations, (*c.pads[:-1], (0, 0)),
+                   c.windows.outputs, pixel)
+    return out, view, taps
+
+
+def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: int) -> tuple[int, int]:
+    """The buffer of the packed weights, tap by tap, and the number of parts whose sum they are."""
+    value = node.inputs[c.b]
+    assert value is not None
+    if value.data is not None:
+        weights = _phase_weights(c, node, phase, merged)
+        parts = _s8_parts(weights) if c.integer else [weights]
+        return b.constant(_packed(parts)), len(parts)
+    groups, *_ = _sizes(c, merged)
+    size = _packed_bytes(c, phase.windows.taps, merged)
+    out = b.add(Buffer("arena", size * groups, TensorType(value.dtype, (groups, size // value.dtype.itemsize))))
+
+    def packed(w: np.ndarray) -> np.ndarray:
+        return _packed([_arranged(c, c.filter.matrix(w), merged)[:, phase.taps]]).view(w.dtype)
+
+    b.steps.append(PythonStep("pack weights", packed, (b.of[value],), (out,), reference=False))
+    return out, 1
+
+
+def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.ndarray:
+    """Constant weights less their zero points, of the taps of a phase."""
+    value = node.inputs[c.b]
+    assert value is not None and value.data is not None
+    return _arranged(c, c.matrix(value.data), merged)[:, phase.taps]
+
+
+def _joined(c: Convolution) -> int:
+    """How many neighbouring groups are computed as one, with zeros between their weights: those that fill a panel.
+
+    That takes no more products than a panel for each, and fewer tiles. Zen 4, 3x3, one core: 32 groups of 4 at 56 x 56
+    in 0.52 ms instead of 1.60, two columns for each of 256 channels at 14 x 14 in 0.11 instead of 1.05; two panels are
+    slower.
+
+    Floats are not: zeros would meet infinities. Groups of one channel, depthwise ones, take a panel each.
+    """
+    if not c.integer:
+        return 1
+    most = max(1, pack.PANEL // max(1, c.filter.columns))
+    return max(n for n in range(1, most + 1) if c.filter.groups % n == 0)
+
+
+def _sizes(c: Convolution, merged: int) -> tuple[int, int, int]:
+    """The groups of `_arranged` weights, the channels of one of them and its columns."""
+    joined = _joined(c)
+    return c.filter.groups // joined, c.filter.channels * joined * merged, c.filter.columns * joined
+
+
+def _arranged(c: Convolution, w: np.ndarray, merged: int) -> np.ndarray:
+    """Weights [groups, taps, channels, columns] with `merged` neighbouring taps as one, and `_joined` groups."""
+    groups, taps, channels, columns = w.shape
+    joined = _joined(c)
+    w = w.reshape(groups // joined, joined, taps // merged, channels * merged, columns)
+    if joined == 1:
+        return w[:, 0]
+    out = np.zeros((groups // joined, taps // merged, joined, channels * merged, joined, columns), w.dtype)
+    for n in range(joined):
+        out[:, :, n, :, n] = w[:, n]
+    return out.reshape(len(w), taps // merged, joined * channels * merged, joined * columns)
+
+
+def _s8_parts(w: np.ndarray) -> list[np.ndarray]:
+    """s8 arrays whose sum is `w`: one, unless zero points move the weights out of s8's range."""
+    if w.size == 0 or -128 <= w.min() and w.max() <= 127:
+        return [w.astype(np.int8, copy=False)]
+    parts = [np.clip(w, -128, 127).astype(np.int8)]
+    while (rest := w - sum(p.astype(np.int32) for p in parts)).any():
+        parts.append(np.clip(rest, -128, 127).astype(np.int8))
+    return parts
+
+
+def _whole_groups(k: int, itemsize: int) -> int:
+    """The least multiple of the elements of a group of 4 bytes from `k` on."""
+    return -(-k * itemsize // 4) * 4 // itemsize
+
+
+def _packed_bytes(c: Convolution, taps: int, merged: int) -> int:
+    """Bytes of the packed weights of a group."""
+    _, channels, columns = _sizes(c, merged)
+    itemsize = STORAGE[c.a_dtype].itemsize
+    return pack.packed_bytes(taps * _whole_groups(channels, itemsize), columns, itemsize)
+
+
+def _packed(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Pack weights [groups, taps, k, columns]: the taps of all parts after one another, each in whole groups."""
+    w = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
+    groups, taps, k, columns = w.shape
+    rows = _whole_groups(k, w.itemsize)
+    return pack.pack(pack.padded(w, (groups, taps, rows, columns)).reshape(groups, taps * rows, columns))

@@ -1,0 +1,441 @@
+"""From graph operations to lane-wise expressions: the rules, and the operands that the expressions load."""
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.ir.node import PLACE
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, op, select, walk
+from graphq.kernels.lanes.expression import minimum as least
+from graphq.kernels.ties.drift import Drift, along_channels, unsettled
+from graphq.kernels.ties.quick import Rounding, span
+
+
+class Unsupported(Exception):  # a refusal with its reason, not a defect
+    """The kernels cannot compute this as one; the message is the reason that reports show."""
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Where an operand slot's data is: input `index` of the partition, an array of parameters, or a step's result.
+
+    `shape` is the shape under which it broadcasts to the output; that of a table, which is the same for all, is ().
+    """
+
+    place: Literal["input", "parameter", "table", "column sums", "row sums", "compensation", "row numbers"]
+    dtype: str
+    shape: tuple[int, ...]
+    index: int = 0
+    data: np.ndarray | None = None
+
+
+@dataclass
+class Epilogue:
+    """Collects the operand slots while the rules turn nodes into expressions, for an output of shape `out`.
+
+    `anchored`: the expressions follow an anchor's accumulator (else the loop over memory is all there is). With `drift`
+    `roundings` are those of the quantizes after it; `unsettled` says of others why no outputs near a tie are found.
+    `constants` has the arrays of constant inputs.
+    """
+
+    out: tuple[int, ...]
+    anchored: bool = False
+    drift: Drift | None = None
+    unsettled: list[str] = field(default_factory=list)
+    constants: Sequence[np.ndarray | None] = ()
+    roundings: list[Rounding] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+    _slots: dict[Any, Expr] = field(default_factory=dict)
+
+    def parameter(self, values: Iterable[float] | np.ndarray, dtype: Literal["f32", "s32"], axis: int | None,
+                  role: str = "") -> Expr:
+        """Numbers of the operation itself: one for all, or one for each place along output dimension `axis`.
+
+        The same numbers of one role are one operand; those of another are not, so that kernels depend on no accident.
+        """
+        data = np.ascontiguousarray(values, STORAGE[dtype])
+        shape = tuple(data.size if k == axis else 1 for k in range(len(self.out)))
+        if data.size == 1 or axis is None:
+            shape, data = (), data[:1]
+        key = ("parameter", dtype, shape, data.tobytes(), role)
+        return self.slot(Source("parameter", dtype, shape, data=data), key)
+
+    def input(self, index: int, value: Value, shape: tuple[int, ...] | None = None) -> Expr:
+        """Input `index` of the partition, as its compute type."""
+        shape = value.type.dims if shape is None else shape
+        dtype = "u8" if value.dtype == "boolean" else value.dtype.name
+        if dtype not in STORAGE:
+            raise Unsupported(f"kernels do not load {value.dtype}")
+        x = self.slot(Source("input", dtype, shape, index), ("input", index, shape))
+        return op("ne", x, 0) if value.dtype == "boolean" else x
+
+    def slot(self, source: Source, key: Any) -> Expr:
+        """The expression that loads `source`, the same for the same key."""
+        if key not in self._slots:
+            self.fits(source.shape)
+            # What the kernel itself stores may not be read before its loop, as scalars are.
+            kind = "row" if source.place == "row numbers" else self._kind(source.shape)
+            self._slots[key] = load(len(self.sources), source.dtype, kind)
+            self.sources.append(source)
+        return self._slots[key]
+
+    def fits(self, shape: tuple[int, ...]) -> None:
+        """Refuse a shape that would enlarge the output."""
+        more = len(self.out) - len(shape)
+        if more < 0 or any([a not in (1, b) for a, b in zip(shape, self.out[more:], strict=True)]):
+            raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(self.out)}")
+
+    def numbers(self) -> dict[Expr, np.ndarray]:
+        """What operands load that are the same for all rows, of those that the plan knows."""
+        known = {}
+        for x in self._slots.values():
+            source = self.sources[x.value[0]]
+            data = self.constants[source.index] if source.place == "input" and self.constants else source.data
+            if data is not None and x.op == "load" and x.value[2] in ("column", "scalar"):
+                known[x] = data
+        return known
+
+    def axis(self, node: Node) -> int | None:
+        """The dimension of the output along which a quantize's or dequantize's parameters vary; None per tensor."""
+        rank = len(node.output.type.dims)
+        return node.attrs["axis"] % rank + len(self.out) - rank if node.attrs["qtype"] == "per_channel" else None
+
+    def dequantized(self, x: Expr, node: Node, value: Value) -> Expr:
+        """(x - zp) * scale by a dequantize node, `value` in the body, for x in the range of the node's source.
+
+        x itself where all that reads `value` quantizes it back.
+        """
+        if value.users and not value.is_output and all(_undoes(node, user) for user in value.users):
+            return x
+        a, axis = node.attrs, self.axis(node)
+        if any(a["zps"] or ()):
+            x = x - self.parameter(a["zps"], "s32", axis)
+        return op("to_f32", x) * self.parameter(a["scales"], "f32", axis)
+
+    def _kind(self, shape: tuple[int, ...]) -> str:
+        """How an operand varies: along the last dimension of the output that is not 1, others only, or not.
+
+        After an anchor the last one counts, its columns, also where it is 1; a "column" varies along no other.
+        """
+        if all(d == 1 for d in shape):
+            return "scalar"
+        last = -1 if self.anchored else max((k for k, d in enumerate(self.out) if d != 1), default=0) - len(self.out)
+        if len(shape) < -last or shape[last] == 1:
+            return "row"
+        return "column" if self.anchored and prod(shape) == shape[last] else "vector"
+
+
+def _of_bytes(y: Expr) -> bool:
+    """Whether the accumulator reaches y through quantized numbers alone: then y is that of the graph as written."""
+    known: dict[Expr, bool] = {}
+    for x in walk(y):
+        known[x] = elementary.unquantized(x) is not None or (x.op != "acc" and all(known[a] for a in x.args))
+    return known[y]
+
+
+def _undoes(dequantize: Node, node: Node) -> bool:
+    """Whether a node quantizes back: rint((q - zp) * s / s) + zp -> q.
+
+    Where scales are neither huge nor tiny both roundings move q - zp by less than 2**-14.
+    """
+    def parameters(n: Node) -> tuple[Any, ...]:
+        a = n.attrs
+        axis = a["axis"] % len(n.output.type.dims) if a["qtype"] == "per_channel" else None
+        return axis, tuple(np.asarray(a["scales"], np.float32)), tuple(a["zps"] or [0] * len(a["scales"]))
+
+    return node.op.name == "quantize" and node.attrs["dtype"] == next(dequantize.operands).dtype \
+        and parameters(node) == parameters(dequantize) \
+        and all(2.0**-100 < s < 2.0**100 for s in node.attrs["scales"])
+
+
+Rule = Callable[[Epilogue, Node, list[Any]], Expr]
+RULES: dict[str, Rule] = {}
+
+
+def _rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            RULES[name] = rule
+        return rule
+
+    return register
+
+
+def _unary(name: str, f: Callable[[Expr], Expr]) -> None:
+    RULES[name] = lambda e, node, args: f(args[0])
+
+
+def _binary(name: str, f: Callable[[Expr, Expr], Expr]) -> None:
+    RULES[name] = lambda e, node, args: f(args[0], args[1])
+
+
+def _with_numbers(name: str, f: Callable[..., Expr], *attributes: str) -> None:
+    """A unary operation whose attributes are numbers of the expression, so that kernels do not depend on them."""
+    RULES[name] = lambda e, node, args: f(args[0], *(e.parameter([node.attrs[a]], "f32", None) for a in attributes))
+
+
+_unary("relu", lambda x: maximum(0, x))  # 0 > x ? 0 : x, so NaN and -0 stay
+_unary("abs", lambda x: op("abs", x))
+_unary("square", lambda x: x * x)
+_unary("sqrt", lambda x: op("sqrt", x))
+_unary("reciprocal", lambda x: const(1.0) / x)
+_unary("round", lambda x: op("rint", x))
+_unary("floor", lambda x: op("floor", x))
+_unary("ceil", lambda x: op("neg", op("floor", op("neg", x))))
+_unary("exp", elementary.exp)
+_unary("log", elementary.log)
+_unary("tanh", elementary.tanh)
+_unary("sigmoid", elementary.sigmoid)
+_unary("erf", elementary.erf)
+_unary("mish", elementary.mish)
+_unary("hard_swish", elementary.hard_swish)
+_with_numbers("elu", elementary.elu, "alpha")
+_with_numbers("softplus", elementary.softplus, "beta")
+_with_numbers("hard_sigmoid", elementary.hard_sigmoid, "alpha", "beta")
+_binary("add", lambda a, b: a + b)
+_binary("subtract", lambda a, b: a - b)
+_binary("multiply", lambda a, b: a * b)
+_binary("divide", lambda a, b: a / b)
+_binary("squared_difference", lambda a, b: (a - b) * (a - b))
+_binary("greater_equal", lambda a, b: a >= b)
+_binary("logical_and", lambda a, b: op("and", a, b))
+_binary("logical_or", lambda a, b: op("or", a, b))
+_binary("logical_xor", lambda a, b: op("xor", a, b))
+_unary("logical_not", lambda x: op("xor", x, const(True, "bool")))
+
+
+@_rule("maximum")
+def _maximum(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return _extreme(maximum, "and", *args)
+
+
+@_rule("minimum")
+def _minimum(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return _extreme(least, "or", *args)
+
+
+def _extreme(choose: Callable[[Expr, Expr], Expr], bits: str, a: Expr, b: Expr) -> Expr:
+    """IEEE 754-2019 maximum and minimum: NaN when either is NaN, and -0 < +0 (by the bits of equal operands)."""
+    same = op("as_f32", op(bits, op("as_s32", a), op("as_s32", b)))
+    chosen = select(op("eq", a, b), same, choose(a, b))
+    return select(op("eq", a, a), chosen, a)  # choose(a, b) is b when b is NaN
+
+
+@_rule("gelu")
+def _gelu(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return (elementary.gelu_erf if node.attrs["mode"] == "gelu_erf" else elementary.gelu_tanh)(args[0])
+
+
+@_rule("clamp")
+def _clamp(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    lo, hi = (e.parameter([node.attrs[k]], "f32", None) for k in ("min", "max"))
+    return least(hi, maximum(lo, args[0]))  # the second operand on NaN: NaN stays
+
+
+@_rule("prelu")
+def _prelu(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return select(args[0] < 0, args[1] * args[0], args[0])
+
+
+@_rule("leaky_relu")
+def _leaky_relu(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return select(args[0] < 0, e.parameter([node.attrs["alpha"]], "f32", None) * args[0], args[0])
+
+
+@_rule("select")
+def _select(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return select(args[0], args[1], args[2])
+
+
+@_rule("bias_add")
+def _bias_add(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return args[0] + args[1]
+
+
+@_rule("type_cast")
+def _type_cast(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    return args[0]  # widening is exact; a Store does the narrowing
+
+
+@_rule("cast")
+def _cast(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    """To f32, or from it towards zero, beyond s32 its nearest end, of NaN 0."""
+    x = args[0]
+    if node.attrs["dtype"] == "f32":
+        return op("to_f32", x)
+    inside = op("abs", x) < 2.0**31
+    ends = select(x > 0.0, const(2**31 - 1, "s32"), select(x < 0.0, const(-2**31, "s32"), const(0, "s32")))
+    return select(inside, op("to_s32", select(inside, x, const(0.0))), ends)
+
+
+@_rule("dequantize")
+def _dequantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    """(x - zp) * scale"""
+    return e.dequantized(args[0], node, node.output)
+
+
+@_rule("quantize")
+def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    """Saturate rint(y / s) + zp, as the reference has it.
+
+    Right after an anchor y * (1/s), 1/s rounded once from f64: outputs near a tie are settled by literal sums
+    (docs/numbers.md). Of 16 bits the sum's roundings decide of some in a hundred outputs, whatever the kernel: they are
+    not settled.
+    """
+    a, axis = node.attrs, e.axis(node)
+    if args[0].dtype == "s32":  # what `dequantized` left as it was
+        return args[0]
+    zps, dtype = e.parameter(a["zps"] or [0], "f32", axis), a["dtype"].name
+    with np.errstate(over="ignore"):
+        inverse = (1 / np.asarray(a["scales"], np.float32).astype(np.float64)).astype(np.float32)
+    wide = a["dtype"].bits > 8
+    literal = not e.anchored or _of_bytes(args[0]) or (e.drift is not None and e.drift.exact(node.inputs[0]))
+    exact = wide or literal
+    if not literal and (reason := unsettled(e.drift, node)) is not None:
+        e.unsettled.append(reason)
+    if not exact and not np.isfinite(inverse).all():
+        raise Unsupported("1/scale of a quantize is not a finite f32")
+    scales = np.asarray(a["scales"], np.float32).astype(np.float64)
+    zero_points = np.asarray(a["zps"] or [0], np.float64)
+    by_column = axis in (None, len(e.out) - 1)
+    if exact:
+        scale = e.parameter(a["scales"], "f32", axis)
+        if not ((elementary.QUOTIENTS[0] <= scales) & (scales <= elementary.QUOTIENTS[1])).all():
+            return elementary.quantize(args[0] / scale, 1.0, zps, dtype)
+        q = elementary.quantize_quotient(args[0], scale, e.parameter(inverse, "f32", axis), zps, dtype)
+        if e.drift is not None and e.drift.finite(node) and by_column and not wide:
+            e.roundings.append(Rounding(q, args[0], dtype, scales, zero_points))
+        return q
+    scale = e.parameter(inverse, "f32", axis)
+    q = elementary.quantize(args[0], scale, zps, dtype)
+    if e.drift is not None and (band := e.drift.band(node)) is not None:
+        quotient = e.drift.literal(args[0]) / e.parameter(a["scales"], "f32", axis)
+        e.drift.settled[q] = elementary.quantize(quotient, 1.0, zps, dtype)
+        slope = e.parameter([band.relative], "f32", None)
+        most = e.parameter(np.atleast_1d(0.5 - band.half), "f32", len(e.out) - 1)
+        near = elementary.near_tie(args[0], scale, zps, dtype, slope) >= most
+        width = band.half + span(dtype, zero_points) * band.relative if by_column and e.drift.finite(node) else None
+        e.roundings.append(Rounding(q, args[0], dtype, 1 / inverse.astype(np.float64), zero_points, scale, near, width))
+    return q
+
+
+@_rule("dynamic_dequantize")
+def _dynamic_dequantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    """(x - zp) * scale"""
+    x, scale, *zps = args
+    return op("to_f32", x - zps[0] if zps and zps[0] is not None else x) * scale
+
+
+@_rule("dynamic_quantize")
+def _dynamic_quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    """saturate(rint(y / s) + zp), NaN -> zp, saturated. A zero point counts as if within 2**22, which saturates alike.
+
+    Only of numbers beyond 2**22 steps could a zero point that large bring some back.
+    """
+    q, dtype = args[0] / args[1], node.attrs["dtype"].name
+    zps = node.inputs[2] if len(node.inputs) > 2 else None
+    if zps is None:
+        return elementary.quantize(q, 1.0, 0.0, dtype)
+    if zps.dtype == dtype:
+        return elementary.quantize(q, 1.0, op("to_f32", args[2]), dtype)
+    zp = op("to_f32", least(2**22, maximum(-2**22, args[2])))
+    return elementary.quantize(select(op("eq", q, q), q, 0.0), 1.0, zp, dtype)
+
+
+LOADS = frozenset({*STORAGE, "boolean"})
+INTEGERS = frozenset({"s8", "u8", "s16", "u16", "s32"})
+
+
+def refuses(node: Node) -> str | None:
+    """A reason why no lane-wise rule computes this node, or None."""
+    if node.op.name not in RULES:
+        return f"no lane-wise rule for {node.op.name}"
+    for v in node.operands:
+        if v.dtype.name not in LOADS:
+            return f"kernels do not load {v.dtype}"
+    if node.op.name in ("quantize", "dynamic_quantize") and node.attrs["dtype"].name not in elementary.RANGES:
+        return f"kernels do not quantize to {node.attrs['dtype']}"
+    if node.attrs.get("qtype") == "per_group":
+        return f"scales of groups of {list(node.attrs['group_shape'])}"
+    if node.op.name == "cast":
+        src, dtype = next(node.operands).dtype, node.attrs["dtype"]
+        known = src.name in INTEGERS and dtype == "f32" or (src, dtype) == ("f32", "s32")
+        return None if known else f"kernels do not cast {src} to {dtype}"
+    return None
+
+
+Anchor = tuple[Node, Callable[[list[Any]], Expr]]
+
+
+def translate(e: Epilogue, body: Graph, anchor: Anchor | None = None, skip: Iterable[Node] = (),
+              own: Container[int] = (), result: Value | None = None) -> Expr:
+    """The expression of the body's result; or of `result`, a value that lane-wise nodes compute, in its precision.
+
+    `anchor` is a node and the expression of its result from those of its operands. What only its kernel reads counts as
+    None: results of the nodes in `skip`, and the anchor's operands of the numbers in `own`. Raises Unsupported when an
+    operation, a type or a shape does not allow it.
+    """
+    inner, result = result, body.outputs[0] if result is None else result
+    known: dict[Value, Any] = {v: None for n in skip for v in n.outputs}
+    for node in body.nodes if inner is None else above(inner):
+        if node.output in known:
+            continue
+        is_anchor = anchor is not None and node is anchor[0]
+        reason = None if is_anchor else refuses(node)
+        if reason is not None:
+            raise Unsupported(reason)
+        e.fits(node.output.type.dims)
+        args = [None if is_anchor and k in own else _argument(e, body, node, k, known) for k in range(len(node.inputs))]
+        y = anchor[1](args) if anchor and is_anchor else RULES[node.op.name](e, node, args)
+        known[node.output] = y if node.output is result else _intermediate(y, node.output)
+        if e.drift is not None and not is_anchor:
+            e.drift.follow(node)
+    if result.type.dims != e.out:
+        raise Unsupported(f"the result {result.type} has not the shape {list(e.out)}")
+    if result.dtype.name not in STORAGE:
+        raise Unsupported(f"kernels do not store {result.dtype}")
+    return known[result] if inner is None else _intermediate(known[inner], inner)
+
+
+def above(value: Value) -> list[Node]:
+    """The nodes that compute `value`, in graph order."""
+    found: dict[Node, None] = {}
+    work = [value.node]
+    while work:
+        node = work.pop()
+        if node is not None and node not in found:
+            found[node] = None
+            work += [v.node for v in node.operands]
+    return sorted(found, key=PLACE)
+
+
+def _intermediate(y: Expr, value: Value) -> Expr:
+    """An intermediate result in the precision of its type; that of the final result is the Store's."""
+    match value.dtype.name:
+        case "bf16":
+            return elementary.round_bf16(y)
+        case "f16":
+            return op("round_f16", y)
+        case "u8" | "s8" | "u16" | "s16" as dtype:
+            return elementary.quantized(y, dtype)
+    return y
+
+
+def _argument(e: Epilogue, body: Graph, node: Node, k: int, known: dict[Value, Any]) -> Any:
+    value = node.inputs[k]
+    if value is None or value in known:
+        return None if value is None else known[value]
+    shape = value.type.dims
+    rank = len(node.output.type.dims)
+    if k == 1 and along_channels(node) and len(shape) == 1:
+        shape = (*shape, *[1] * (rank - 2))
+    if k > 0 and node.op.name in ("dynamic_quantize", "dynamic_dequantize"):
+        per_channel = node.attrs["qtype"] == "per_channel"
+        shape = (*shape, *[1] * (rank - 1 - node.attrs["axis"] % rank)) if per_channel else ()
+    return e.input(body.inputs.index(value), value, shape)

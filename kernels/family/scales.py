@@ -1,0 +1,113 @@
+"""Scales and zero points of an anchor's quantised operands: known when it is compiled, or tensors when it runs."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.epilogue import Epilogue, Source
+from graphq.kernels.family.lower import Arrays
+from graphq.kernels.lanes.expression import COMPUTE, Expr
+
+RANGES = {"u8": (0, 255), "s8": (-128, 127)}
+
+
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Scales or zero points: `data` when they are known, else input `index` of the partition; and what to `plus`.
+
+    `shape` is that under which they broadcast to the operand that is multiplied, and to the result.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] = ()
+    data: np.ndarray | None = None
+    index: int = 0
+    plus: int = 0
+
+    @property
+    def absent(self) -> bool:
+        """Whether all are known to be 0."""
+        return self.data is not None and not self.data.any()
+
+    def shifted(self, by: int) -> Numbers:
+        """Integers plus `by`."""
+        if self.data is not None:
+            return replace(self, data=self.data + by)
+        return replace(self, plus=self.plus + by)
+
+    def array(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The numbers, integers as s64, for the arrays of the partition's inputs."""
+        x = inputs[self.index] if self.data is None else self.data
+        if COMPUTE[self.dtype] == "s32":
+            x = x.astype(np.int64) + self.plus
+        return x.reshape(self.shape)
+
+    def expr(self, e: Epilogue) -> Expr:
+        """The numbers where they belong in the epilogue; integers modulo 2**32."""
+        if self.data is None:
+            x = e.slot(Source("input", self.dtype, self.shape, self.index), ("input", self.index, self.shape))
+            return x + self.plus if self.plus else x
+        data = np.atleast_1d(self.data) if self.dtype == "f32" else wrapped(self.data)
+        dtype: Literal["f32", "s32"] = "f32" if self.dtype == "f32" else "s32"
+        key = ("parameter", dtype, self.shape, data.tobytes())
+        return e.slot(Source("parameter", dtype, self.shape, data=data), key)
+
+
+def known(values: object, shape: tuple[int, ...] = (), dtype: Literal["f32", "s32"] = "s32") -> Numbers:
+    """Numbers known now; one number has the shape ()."""
+    data = np.asarray(values, np.float32 if dtype == "f32" else np.int64)
+    return Numbers(dtype, () if data.size == 1 else shape, data.reshape(() if data.size == 1 else shape))
+
+
+def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> Numbers:
+    """The numbers of an input of the body."""
+    index, dtype = body.inputs.index(value), value.dtype.name
+    data = constants[index]
+    if data is not None:
+        return known(data, shape, "f32" if dtype == "f32" else "s32")
+    return Numbers(dtype, () if value.type.size == 1 else shape, index=index)
+
+
+def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> Numbers:
+    """The scales of a dequantize or dynamic_dequantize; `shape` is that of one a channel."""
+    if node.op.name == "dequantize":
+        return known(node.attrs["scales"], shape, "f32")
+    scales = node.inputs[1]
+    assert scales is not None
+    return given(scales, body, constants, shape)
+
+
+def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> Numbers:
+    """The zero points of a dequantize or dynamic_dequantize; 0 when it has none."""
+    if node.op.name == "dequantize":
+        return known(node.attrs["zps"] or 0, shape)
+    zps = node.inputs[2] if len(node.inputs) > 2 else None
+    return known(0) if zps is None else given(zps, body, constants, shape)
+
+
+def scaled(e: Epilogue, y: Expr, left: Numbers, right: Numbers) -> Expr:
+    """y * f32(sx * sw): of two f32 the product is exact in f64, so that it does not matter when it is rounded."""
+    if left.data is None or right.data is None:
+        return y * (left.expr(e) * right.expr(e))
+    with np.errstate(over="ignore"):
+        product = np.multiply(left.data, right.data, dtype=np.float32)
+    if (product == 1).all():
+        return y
+    return y * known(product, np.broadcast_shapes(left.shape, right.shape), "f32").expr(e)
+
+
+def wrapped(x: np.ndarray) -> np.ndarray:
+    """Modulo 2**32, as s32."""
+    return np.atleast_1d(x).astype(np.int64).astype(np.uint32).view(np.int32)
+
+
+def reach(dtype: str, zps: Numbers) -> int:
+    """The most that a quantised number can differ from its zero point; one that is not known is in their range."""
+    low, high = RANGES[dtype]
+    if zps.data is None:
+        return high - low
+    return max(int(np.abs(x - zps.data).max(initial=0)) for x in (low, high))

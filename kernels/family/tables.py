@@ -1,0 +1,120 @@
+"""Chains of operations on one byte as tables: the numbers of the chain, at the price of one look-up.
+
+Of quantize -> dequantize -> f -> quantize the second quantize is a function of the first one's 256 values, where f's
+other operands are numbers that the plan knows: activations of quantised models are such chains, of three operations or
+thirty. The table holds what `evaluate` gives for the chain, so nothing changes but the time. Tables are operands:
+kernels that differ in them only are one.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.kernels.family.epilogue import Source
+from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, again, load, lower, op, substitute, walk
+from graphq.kernels.lanes.origins import byte_type, origins
+from graphq.kernels.lanes.stores import Store, evaluate
+
+
+def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.ndarray | None],
+             least: int) -> tuple[Store, tuple[Source, ...]]:
+    """The store, and the sources of its operands, with tables for chains of at least `least` operations.
+
+    `constants` has the arrays of those inputs of the partition that are constant.
+    """
+    known = _numbers(store, sources, constants)
+    chains = _chains(store, {load(*x) for x in store.loads if x[0] in known}, len(sources), least)
+    if not chains:
+        return _renumbered(store, sources)
+    tables: dict[tuple[str, bytes], Source] = {}
+    new: dict[Expr, Expr] = {}
+    for node in walk(store.expr):
+        if node not in chains:
+            new[node] = again(node, tuple([new[a] for a in node.args]))
+            continue
+        chain = chains[node]
+        index = np.arange(256, dtype=np.uint8).view(STORAGE[chain.byte.value[1]])
+        operands = [known.get(slot) for slot in range(len(sources))]
+        data = evaluate(Store(chain.expr, chain.dtype), None, [*operands, index])
+        key = chain.dtype, data.tobytes()
+        tables.setdefault(key, Source("table", key[0], (), data=data))
+        slot = len(sources) + list(tables).index(key)
+        new[node] = op("lookup", load(slot, key[0], TABLE), new[chain.origin])
+    looked_up = {node: new[node] for node in chains}
+    made = replace(store, expr=new[store.expr], ties=store.ties and store.ties.renamed(looked_up))
+    return _renumbered(made, [*sources, *tables.values()])
+
+
+def _numbers(store: Store, sources: Sequence[Source],
+             constants: Sequence[np.ndarray | None]) -> dict[int, np.ndarray]:
+    """The operands, by slot, that are one number each, which the plan knows."""
+    numbers = {}
+    for slot, _, kind in store.loads:
+        source = sources[slot]
+        data = constants[source.index] if source.place == "input" else source.data
+        if kind == "scalar" and data is not None and data.size == 1:
+            numbers[slot] = data.reshape(1)
+    return numbers
+
+
+class _Chain(NamedTuple):
+    """`expr`, of `dtype`, is a function of `byte`, which stands for the node `origin`."""
+
+    expr: Expr
+    dtype: str
+    byte: Expr
+    origin: Expr
+
+
+def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr, _Chain]:
+    """The nodes to look up: those that are needed once the ones after them are; a chain's byte is operand `slot`."""
+    bytes_ = _bytes(store)
+    of = origins(store.expr, bytes_=bytes_, known=known)
+    found: dict[Expr, _Chain] = {}
+    seen: set[Expr] = set()
+    todo = list(store.roots)
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in bytes_ and of[node] not in (set(), {node}):
+            (origin,) = of[node]
+            byte = load(slot, bytes_[origin], "vector")
+            chain = substitute(node, {origin: byte})
+            if _operations(chain, byte) >= least:
+                found[node] = _Chain(chain, bytes_[node], byte, origin)
+                todo.append(origin)
+                continue
+        todo += node.args
+    return found
+
+
+def _bytes(store: Store) -> dict[Expr, str]:
+    """The nodes whose values are bytes: vectors of them, what `math.quantized` makes, and what is stored as them."""
+    found = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
+    return found | ({store.expr: store.dtype} if store.dtype in BYTES else {})
+
+
+@lru_cache(maxsize=256)
+def _operations(chain: Expr, byte: Expr) -> int:
+    """The basic operations of each element; those on constants alone leave loops."""
+    varies: dict[Expr, bool] = {}
+    for node in walk(lower(chain)):
+        varies[node] = node is byte or any(varies[a] for a in node.args)
+    return sum(varies[node] and bool(node.args) for node in varies)
+
+
+def _renumbered(store: Store, sources: Sequence[Source]) -> tuple[Store, tuple[Source, ...]]:
+    """Slots from 0 on for what is still loaded."""
+    loads = store.loads
+    if [x[0] for x in loads] == list(range(len(sources))):
+        return store, tuple(sources)
+    new = {load(*x): load(k, *x[1:]) for k, x in enumerate(loads)}
+    done: dict[Expr, Expr] = {}
+    made = Store(substitute(store.expr, new, done), store.dtype, store.ties and store.ties.renamed(new, done))
+    return made, tuple(sources[x[0]] for x in loads)

@@ -1,0 +1,82 @@
+"""Weighted means of neighbouring pixels of channels-last images, as linear interpolation takes them.
+
+    acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
+
+d: see `means`. The weight of tap (ko, ki) of pixel (outer, inner) is the product of two in f32, which lie in memory as
+[outer outputs, KO], then [ow, KI]. A tap of weight 0 should lie in the padding, of zeros.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from graphq.kernels.family.pixels import load_tile, over_channels, plan_pixels
+from graphq.kernels.jit.deferred import types
+from graphq.kernels.jit.intrinsics import F32, F64, I64, c64, intrinsic, splat
+from graphq.kernels.jit.isa import Level
+from graphq.kernels.jit.registry import Step
+from graphq.kernels.jit.x86 import at, store
+from graphq.kernels.jit.x86 import load as load_vector
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.operands.windows import Windows
+from graphq.kernels.pool.means import Taps
+
+ADDRESSES = 8 * (16 + 1)
+"""Four spatial axes have 16 taps."""
+
+_IMPORTS = """from graphq.kernels.interpolate.blend import ADDRESSES, blending
+from graphq.kernels.pool.means import numbers_of"""
+_SETUP = "blend = blending({dtype!r}, {lanes}, KO, KI)"
+_BODY = """place(windows, image, outer, inner, 0, taps, addresses)
+        tables = word(frame, 10)
+        down = numbers_of(tables)
+        across = down + 8 * KO * outers
+        blend(addresses, down + 8 * KO * outer, across + 8 * KI * inner, left, channels, target, tables)"""
+
+
+def blending(dtype: str, lanes: int, ko: int, ki: int) -> Any:
+    """Make the intrinsic (addresses, outer, inner, left, channels, target, tables): the means of one output pixel.
+
+    `outer` and `inner` are the addresses of its weights; `addresses` holds those of its ko * ki taps, of which
+    `channels` elements from `left` on are read, by the `means.tables` there.
+    """
+    itemsize = STORAGE[dtype].itemsize
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        addresses, outer, inner, left, channels, target, tables = args
+        down, across = ([b.fptrunc(load_vector(b, at(b, base, 8 * k), F64), F32) for k in range(n)]
+                        for base, n in ((outer, ko), (inner, ki)))
+        weights = [b.fmul(y, x) for y in down for x in across]
+        places = [load_vector(b, at(b, addresses, 8 * t), I64, 8) for t in range(ko * ki)]
+
+        def vectors(width: int, c: Any) -> None:
+            channel, total = at(b, left, c), None
+            taps, skip = Taps(b, dtype, width, tables, channel), b.mul(channel, c64(itemsize))
+            for place, weight in zip(places, weights, strict=True):
+                product = b.fmul(taps.load(at(b, place, skip)), splat(b, weight, width))
+                total = product if total is None else b.fadd(total, product)
+            store(b, total, at(b, target, b.mul(c, c64(4))))
+
+        over_channels(b, channels, lanes, vectors)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def blend(_typing: Any, addresses: Any, outer: Any, inner: Any, left: Any, channels: Any, target: Any,
+              tables: Any) -> Any:
+        return types.void(*[types.intp] * 7), codegen
+
+    return blend
+
+
+def plan_blend(store: Store, dtype: str, windows: Windows, channels: int, batch: int, m: int, level: Level, *,
+               threads: int = 1, cache: bool = True) -> Step:
+    """Plan the means of images of `dtype` to batch * m output pixels, of at most 16 taps each.
+
+    See `pixels` for the words to fill in; the weights are `means.tables` of those of both tables.
+    """
+    window = windows.outer.shape[1], windows.inner.shape[1]
+    tile = load_tile(f"blend_{dtype}", window, imports=_IMPORTS, setup=_SETUP.format(dtype=dtype, lanes=level.lanes),
+                     room="ADDRESSES", body=_BODY, cache=cache)
+    cycles = 20 + windows.taps * (3 + channels / level.lanes)
+    return plan_pixels(f"blend_{dtype}_{level.name}", store, tile, windows.image_bytes, windows.pixels, channels, batch,
+                       m, level, cycles=cycles, threads=threads, cache=cache)

@@ -1,0 +1,99 @@
+"""From an interpolate's body to what kernels compute, and to the NumPy formula of the same numbers.
+
+nearest takes one pixel: a pool of one tap, exact. linear, bilinear and trilinear (the same over all axes) take two
+elements along every axis; with x the source, dequantized in f32, and w[t] the product of the axes' weights,
+
+    y = sum_t w[t] * x[t]        tap by tap, weights, products and sums in f32
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphq.ir import Graph, Node
+from graphq.kernels.family.epilogue import Epilogue, Unsupported, translate
+from graphq.kernels.family.lower import Arrays, Lowered, result_dims
+from graphq.kernels.lanes.expression import STORAGE, Expr, acc
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.operands.windows import INVALID, Windows, merged
+from graphq.kernels.pool.lower import Pool, dequantize_of, scales_of, source_of
+from graphq.kernels.pool.means import Scales, dequantized
+from graphq.ops.interpolate import elements
+
+
+class Blend(NamedTuple):
+    """Weighted means of pixels of input `source` of the partition, `shape` [images, spatial..., channels].
+
+    Weights are f32 [outer outputs, KO] and [ow, KI], as the tables of the windows. `pad` are the channels of a padding
+    pixel; integers have `scales`.
+    """
+
+    source: int
+    dtype: str
+    shape: tuple[int, ...]
+    windows: Windows
+    pad: np.ndarray
+    outer: np.ndarray
+    inner: np.ndarray
+    out: tuple[int, ...]
+    scales: Scales | None
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The means."""
+        weights = self.outer[:, None, :, None] * self.inner[None, :, None, :]
+        weights = weights.reshape(self.windows.pixels, self.windows.taps, 1)
+        total: Any = None
+        with np.errstate(all="ignore"):
+            tap = self.windows.tap_of(inputs[self.source], self.pad)
+            for k in range(self.windows.taps):
+                product = dequantized(tap(k), self.dtype, self.scales) * weights[:, k]
+                total = product if total is None else total + product
+            return np.asarray(total).reshape(self.out)
+
+
+def lower_interpolate(body: Graph, constants: Arrays = (), *, compensate: bool = False) -> Lowered:
+    """Lower a body of dequantize?, interpolate and an epilogue; raises Unsupported."""
+    out = result_dims(body)
+    node = next(n for n in body.nodes if n.op.name == "interpolate")
+    dequantize = dequantize_of(node)
+    value = source_of(body, node, dequantize)
+    anchor = _anchor(node, dequantize, body.inputs.index(value), value.dtype.name, value.type.dims)
+    e = Epilogue(out)
+
+    def interpolated(args: list[Any]) -> Expr:
+        if isinstance(anchor, Pool) and dequantize is not None:
+            return e.dequantized(acc(), dequantize, node.output)
+        return acc("f32")
+
+    expr = translate(e, body, (node, interpolated), [] if dequantize is None else [dequantize], own=[0])
+    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), anchor)
+
+
+def _anchor(node: Node, dequantize: Node | None, source: int, dtype: str, shape: tuple[int, ...]) -> Pool | Blend:
+    if node.attrs["data_format"] != "NXC":
+        raise Unsupported("kernels take channels last, data_format NXC")
+    out, mode = node.output.type.dims, node.attrs["mode"]
+    tables: list[np.ndarray] = []
+    weights: list[np.ndarray] = []
+    pixel = step = shape[-1] * STORAGE[dtype].itemsize
+    for k in reversed(range(1, len(shape) - 1)):
+        low, high, part = elements(shape[k], out[k], mode, node.attrs["coordinate_transformation_mode"])
+        if mode == "nearest":
+            tables.insert(0, (low * step)[:, None])
+        else:
+            tables.insert(0, np.stack([low * step, np.where(part > 0, high * step, INVALID)], axis=1))
+            weights.insert(0, np.stack([1 - part, part], axis=1))
+        step *= shape[k]
+    w = Windows(out[1:-1], (tables[0].shape[1],) * len(tables), merged(tables[:-1]), tables[-1], pixel, step)
+    zps = 0 if dequantize is None else dequantize.attrs["zps"] or 0
+    pad = np.broadcast_to(np.asarray(zps, STORAGE[dtype]), shape[-1:])
+    if mode == "nearest":
+        return Pool("max", source, dtype, shape, w, pad, out)
+    if w.taps > 16:
+        raise Unsupported(f"linear interpolation over {len(tables)} axes, kernels take up to 4")
+    outer = np.ones((1, 1), np.float32)
+    for x in weights[:-1]:
+        outer = np.multiply.outer(outer, x).transpose(0, 2, 1, 3).reshape(len(outer) * len(x), -1)
+    return Blend(source, dtype, shape, w, pad, outer, weights[-1], out, scales_of(dequantize, shape[-1]))

@@ -1,0 +1,34 @@
+"""The plan step of an interpolate."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.ir import Node
+from graphq.kernels.family import pixels
+from graphq.kernels.family.lower import Lowered
+from graphq.kernels.interpolate import blend
+from graphq.kernels.interpolate.lower import Blend
+from graphq.kernels.operands.space import factor
+from graphq.kernels.pool import means
+from graphq.kernels.pool.steps import pool_steps
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.runtime import Ref
+from graphq.plan.slots import output, place, run
+
+
+def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """One step; the tables of its windows and its weights are constants."""
+    p = lowered.anchor
+    if not isinstance(p, Blend):
+        return pool_steps(b, node, lowered)
+    source = node.inputs[p.source]
+    assert source is not None
+    places = [place(b, node, s, lowered.out) for s in lowered.sources]
+    space = factor(lowered.out, [strides for _, strides in places], keep=1)
+    step = blend.plan_blend(lowered.store, p.dtype, p.windows, space.n, space.batch, space.m, b.level,
+                            threads=b.threads, cache=b.cache)
+    weights = np.concatenate([p.outer.ravel(), p.inner.ravel()])
+    header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(b.constant(p.windows.block(p.pad))),
+              pixels.WEIGHTS: Ref(b.constant(means.tables(p.scales, weights)))}
+    slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
+    run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

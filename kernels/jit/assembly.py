@@ -1,0 +1,61 @@
+"""What a kernel computes with: the decisive instructions of its module, counted in the assembly that LLVM prints.
+
+All code of the modules that a step runs is counted, whether or not a call reaches it. A module has the code of one
+kernel; that of the literal sums has all readings of activations, of which a step takes one.
+"""
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+
+from graphq.errors import KernelError
+from graphq.kernels.jit.compiling import Job
+from graphq.kernels.jit.modules import Module
+
+DECISIVE = frozenset((
+    "tdpbusd", "tdpbssd", "tdpbsud", "tdpbuud", "tdpbf16ps", "tdpfp16ps", "tileloadd", "tilestored",
+    "vpdpbusd", "vpdpbusds", "vpdpwssd", "vpdpwssds", "vpdpbssd", "vpdpbsud", "vpdpbuud", "vdpbf16ps",
+    "vpmaddwd", "vpmaddubsw", "vpmulld", "vfmadd132ps", "vfmadd213ps", "vfmadd231ps",
+    "vmulps", "vaddps", "vdivps", "vsqrtps", "vcvtdq2ps", "vcvtps2dq", "vcvtph2ps", "vcvtps2ph",
+    "vpmovusdb", "vpmovsdb", "vpmovdb"))
+"""The mnemonics that tell how a kernel computes, of x86: code for other machines has none of them."""
+WIDTHS = ("xmm", "ymm", "zmm", "tmm")
+"""Register classes, from the narrowest to the widest."""
+
+_INSTRUCTION = re.compile(r"\s*(?:\{\w+\}\s*)?(\w+)\s+([^#]*)")
+"""In AT&T syntax: `{vex}` or another form, the mnemonic, the operands; a comment follows `#`."""
+_REGISTER = re.compile(r"%([xyzt]mm)\d")
+
+_counts: dict[str, dict[str, int]] = {}
+"""By the texts of modules."""
+
+
+def count(text: str) -> dict[str, int]:
+    """Count the decisive instructions of an assembly text, as {"vpdpbusd zmm": 24}, in the order of their names.
+
+    A name is the mnemonic and the widest register class among the operands.
+    """
+    found: Counter[str] = Counter()
+    for line in text.splitlines():
+        part = _INSTRUCTION.match(line)
+        if part is not None and part[1] in DECISIVE and (registers := _REGISTER.findall(part[2])):
+            found[f"{part[1]} {max(registers, key=WIDTHS.index)}"] += 1
+    return dict(sorted(found.items()))
+
+
+def prepare(modules: Iterable[Module]) -> None:
+    """Have the assembly of modules made and counted, side by side; where that fails, `instructions` tries again."""
+    sources = dict.fromkeys(module.source for module in modules if module.source not in _counts)
+    jobs = [(source, Job("assembly", source)) for source in sources]
+    for source, job in jobs:
+        with suppress(KernelError):
+            _counts[source] = count(job.result())
+
+
+def instructions(module: Module) -> dict[str, int]:
+    """Count the decisive instructions of a module, once per process. Raises KernelError when it cannot be compiled."""
+    if module.source not in _counts:
+        _counts[module.source] = count(Job("assembly", module.source).result())
+    return _counts[module.source]

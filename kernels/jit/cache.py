@@ -1,0 +1,268 @@
+"""The cache of compiled kernels: object files in one folder of the user, whatever process wrote them.
+
+A file's name holds a hash of all that its code comes from (`Entry.key`); the file holds that key, too, and a checksum
+of both, so that neither an old file, nor a damaged one, nor another kernel's is ever run. Code is only read from files
+and folders that belong to the user and that nobody else can write to, which is looked at each time. Where the folder is
+not safe to use, a private temporary one serves for the process.
+
+What has not been used for a month goes, and what is used least while the folder is larger than MOST_BYTES: a process
+that looks for such a file compiles it anew.
+"""
+from __future__ import annotations
+
+import atexit
+import grp
+import hashlib
+import json
+import logging
+import os
+import platform
+import pwd
+import re
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NamedTuple
+
+from graphq.kernels.jit import isa
+
+log = logging.getLogger("graphq")
+
+MOST_BYTES = 256 << 20
+"""Of all files: some 100 models have as many kernels."""
+DAY = 86_400.0
+UNUSED_DAYS = 30.0
+_OURS = re.compile(r"[a-z][a-z0-9_]*_([0-9a-f]{32}\.o|[0-9a-f]{16}(\.py|\.[0-9a-f]{16}\.o))(\.tmp\.\w+)?")
+"""The second form is that of files that graphq 0.1.0 wrote."""
+_DIGEST = hashlib.sha256().digest_size
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class Code(NamedTuple):
+    """An object file and the names of its functions."""
+
+    object: bytes
+    names: tuple[str, ...]
+
+
+class Info(NamedTuple):
+    """The folder, its number of kernel modules, and the bytes of all its files."""
+
+    path: Path
+    modules: int
+    bytes: int
+
+
+class Entry:
+    """A kernel module's place in the cache."""
+
+    def __init__(self, kind: str, source: str) -> None:
+        self.key = hashlib.sha256("\0".join((kind, _versions(), isa.cpu(), source)).encode()).hexdigest()
+        self.name = f"{kind}_{self.key[:32]}.o"
+
+    def read(self) -> Code | None:
+        """The code; None where there is no file, or it is not one that this user wrote for this key."""
+        try:
+            path = folder() / self.name
+            with open(path, "rb", opener=_opened) as file:
+                found = os.fstat(file.fileno())
+                if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+                    return None
+                data = file.read()
+            if time.time() - found.st_mtime > DAY:
+                os.utime(path)
+        except OSError:
+            return None
+        head, _, code = data[_DIGEST:].partition(b"\n")
+        if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
+            return None
+        facts = json.loads(head)
+        return Code(code, tuple(facts["names"])) if facts["key"] == self.key else None
+
+    def write(self, code: Code) -> None:
+        """Keep the code; other processes see the whole file or none. Where that fails, a warning is logged."""
+        data = json.dumps({"key": self.key, "names": code.names}).encode() + b"\n" + code.object
+        try:
+            path = folder() / self.name
+        except OSError as error:
+            return log.warning("there is no folder for the kernel cache: %s", error)
+        try:
+            handle, temporary = tempfile.mkstemp(prefix=f"{self.name}.tmp.", dir=path.parent)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(hashlib.sha256(data).digest() + data)
+                os.replace(temporary, path)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+        except OSError as error:  # full disk, folder gone
+            log.warning("kernel cache %s cannot be used: %s", path.parent, error)
+        else:
+            _tidy_once(path.parent)
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a file that is no link; without waiting for anything, and for a file alone."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no file")
+    return descriptor
+
+
+@cache
+def _versions() -> str:
+    """Everything beside its text and the machine that a module's compiled code comes from."""
+    try:
+        own = version("graphq")
+    except PackageNotFoundError:
+        own = "source"
+    digest = hashlib.sha256()
+    top = Path(__file__).parents[1]  # of all kernels
+    for path in sorted(top.rglob("*.py")):
+        digest.update(str(path.relative_to(top)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return " ".join((own, version("numba"), version("llvmlite"), platform.python_version(), digest.hexdigest()))
+
+
+def folder() -> Path:
+    """Give the cache folder, made if need be: $GRAPHQ_CACHE_DIR, $XDG_CACHE_HOME/graphq or ~/.cache/graphq.
+
+    It must be a folder of this user that no other user can write to, as code is loaded from it; else a temporary one.
+    """
+    path = _wanted()
+    if path is None:
+        reason: str | None = "the user has no home folder"
+    else:
+        reason = _unsafe(path)
+        if reason is None:
+            return path.resolve()
+    _warn(path, str(reason))
+    return _temporary()
+
+
+def _wanted() -> Path | None:
+    """Find where the cache should be; None when the user has no home."""
+    if chosen := os.environ.get("GRAPHQ_CACHE_DIR"):
+        return Path(chosen).absolute()
+    if (base := os.environ.get("XDG_CACHE_HOME")) and os.path.isabs(base):
+        return Path(base) / "graphq"
+    try:
+        home = os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return None
+    return Path(home) / ".cache" / "graphq" if os.path.isabs(home) else None
+
+
+@cache
+def _warn(path: Path | None, reason: str) -> None:
+    log.warning("kernel cache %s is not used, a temporary folder is: %s", path or "", reason)
+
+
+@cache
+def _temporary() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="graphq-"))
+    atexit.register(_remove_temporary, path, os.getpid())
+    return path
+
+
+def _remove_temporary(path: Path, owner: int) -> None:
+    """Remove the temporary folder when the process that made it ends, not a fork of it."""
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _unsafe(path: Path) -> str | None:
+    """Make the folder where there is none and say why it cannot be used, or None."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = path.resolve()
+        found = path.stat()
+        above = [(parent, parent.stat()) for parent in path.parents]
+    except OSError as error:
+        return str(error)
+    if found.st_uid != os.geteuid():
+        return "it belongs to another user"
+    if _others_write(found):
+        return f"others can write to it (mode {stat.S_IMODE(found.st_mode):o})"
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        return "it is read-only"
+    for parent, facts in above:  # whoever can rename the folder can put another one in its place
+        if facts.st_uid not in (0, os.geteuid()):
+            return f"{parent} belongs to another user"
+        if _others_write(facts) and not facts.st_mode & stat.S_ISVTX:
+            return f"others can write to {parent} (mode {stat.S_IMODE(facts.st_mode):o})"
+    return None
+
+
+def _others_write(facts: os.stat_result) -> bool:
+    """Whether another user may write: the group counts unless it is the user's own, of that name and nobody else's."""
+    if facts.st_mode & stat.S_IWOTH:
+        return True
+    return bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid != _private_group()
+
+
+@cache
+def _private_group() -> int | None:
+    try:
+        user = pwd.getpwuid(os.geteuid())
+        group = grp.getgrgid(user.pw_gid)
+    except KeyError:
+        return None
+    return group.gr_gid if group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name} else None
+
+
+def _files(path: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    """The files in a folder that are ours, some of which other processes may just remove."""
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if _OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                try:
+                    yield entry, entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+
+
+@cache
+def _tidy_once(path: Path) -> None:
+    """Tidy a folder at the first file that this process writes there."""
+    try:
+        tidy(path)
+    except OSError as error:
+        log.warning("kernel cache %s cannot be tidied: %s", path, error)
+
+
+def tidy(path: Path, now: float | None = None) -> int:
+    """Remove what has not been used for UNUSED_DAYS, and the least recently used beyond MOST_BYTES; how many files.
+
+    Safe beside processes that use the folder: they read a file whole or not at all.
+    """
+    now = time.time() if now is None else now
+    removed, room = 0, MOST_BYTES
+    for entry, facts in sorted(_files(path), key=lambda x: -x[1].st_mtime):
+        room -= facts.st_size
+        left_over = ".tmp." in entry.name and now - facts.st_mtime > DAY / 24  # of a process that was killed
+        if room < 0 or left_over or now - facts.st_mtime > UNUSED_DAYS * DAY:
+            Path(entry.path).unlink(missing_ok=True)
+            removed += 1
+    return removed
+
+
+def info() -> Info:
+    """Say where the cache is and how much it holds."""
+    path = folder()
+    sizes = {entry.name: facts.st_size for entry, facts in _files(path)}
+    return Info(path, sum(name.endswith(".o") for name in sizes), sum(sizes.values()))
+
+
+def clear() -> int:
+    """Remove the cache's files, and no others; the number of modules removed. Loaded modules stay usable."""
+    removed = 0
+    for entry, _ in list(_files(folder())):
+        Path(entry.path).unlink(missing_ok=True)
+        removed += entry.name.endswith(".o")
+    return removed

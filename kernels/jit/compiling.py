@@ -1,0 +1,268 @@
+"""Processes that compile kernels beside this one, which plans meanwhile and never imports Numba for a kernel.
+
+A `Job` is put in a queue. Workers are threads of this process that each have a process of their own, to which they hand
+one job after another (`codegen`). The processes are forks of one, made when it has imported Numba, and end with the
+workers, when all have been idle for a while. Numba's optimisation is off there (NUMBA_OPT=0): LLVM optimises each
+module once, when it is whole. Where no process can be started, whoever waits for a job does it.
+"""
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from graphq.errors import KernelError
+from graphq.kernels.jit.objects import llvm_lock
+from graphq.locks import Lock
+
+if TYPE_CHECKING:  # imported when something is compiled
+    from multiprocessing.connection import Connection
+    from subprocess import Popen
+
+MOST_WORKERS = 4
+"""Processes: the kernels of a model seldom keep more busy."""
+IDLE_SECONDS = 30.0
+POLL_SECONDS = 0.001
+
+_CHILD = """
+import sys
+from importlib.util import find_spec, module_from_spec
+sys.path[:] = {path!r}
+sys.modules["graphq"] = module_from_spec(find_spec("graphq"))
+from graphq.kernels.jit import compiling
+compiling.serve({descriptors})
+"""
+"""What a process begins with: graphq as a package that imports nothing, as kernels need few of its modules."""
+
+
+class Job:
+    """A function of `codegen` called with the text of a kernel module, in another process; begun when it is made.
+
+    `done` once there is an `answer` or an `error`; `here` where no process does it, so that whoever waits has to;
+    `process` is the id of the one that put it in the queue.
+    """
+
+    def __init__(self, function: str, source: str) -> None:
+        self.function, self.source = function, source
+        self.answer: Any = None
+        self.error: str | None = None
+        self.done = False
+        self.here = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self.process = os.getpid()
+        _queue.put(self)
+        start_workers()
+        if not _workers:
+            self.here = True
+
+    def result(self) -> Any:
+        """Wait for the answer. Raises KernelError with what went wrong.
+
+        It polls: a signal's handler that waited for the same lock as the frame that it interrupted would never return.
+        """
+        while not self.done:
+            if self.process != os.getpid():  # a fork left the worker behind
+                self._begin()
+            if self.here or not any(worker.is_alive() for worker in list(_workers)):
+                self._run_here()
+            else:
+                time.sleep(POLL_SECONDS)
+        if self.error is not None:
+            raise KernelError(f"a kernel cannot be compiled: {self.error}")
+        return self.answer
+
+    def _run_here(self) -> None:
+        """Do the job on this thread, where there is no process for it."""
+        from graphq.kernels.jit import codegen
+
+        with llvm_lock.hold:
+            if not self.done:
+                try:
+                    self.answer = getattr(codegen, self.function)(self.source)
+                except Exception as error:
+                    self.error = f"{type(error).__name__}: {error}"
+                self.done = True
+
+
+_queue: SimpleQueue[Job] = SimpleQueue()
+_starting = Lock(fork_waits=True)
+"""Held while workers or a process are made: a child closes what leads to processes that are in `_workers`."""
+_workers: set[_Worker] = set()
+_processes_work: bool | None = None
+"""Whether a process has answered; False where none can be started or the first ended before it answered."""
+
+
+class _Process:
+    """A process that compiles and its forks, each at the other end of a connection."""
+
+    def __init__(self, count: int) -> None:
+        from multiprocessing import Pipe
+        from subprocess import DEVNULL, Popen
+
+        # -P: nothing is imported from the current directory. A session of its own: Ctrl-C is for the other process.
+        command = [sys.executable, "-P", "-c"]
+        pipes = [Pipe() for _ in range(count)]
+        self.connections = [ours for ours, _ in pipes]
+        descriptors = [theirs.fileno() for _, theirs in pipes]
+        code = _CHILD.format(path=[x or os.getcwd() for x in sys.path], descriptors=descriptors)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
+        environment |= {"NUMBA_OPT": "0", "OPENBLAS_NUM_THREADS": "1"}
+        try:
+            self.popen: Popen[bytes] = Popen([*command, code], pass_fds=descriptors, stdin=DEVNULL, stdout=DEVNULL,
+                                             stderr=DEVNULL, env=environment, start_new_session=True)
+        finally:
+            for _, theirs in pipes:
+                theirs.close()
+
+    def leave(self, connection: Connection) -> None:
+        """Close a connection, whose process ends then; wait for the first one."""
+        connection.close()
+        if all(x.closed for x in self.connections):
+            self.popen.terminate()  # it may still import Numba, which nobody needs any longer
+            self.popen.wait()
+
+    def forget(self) -> None:
+        """Close what leads to the processes: another process, of which this is a fork, waits for them."""
+        for x in self.connections:
+            x.close()
+        self.popen.returncode = 0
+
+
+class _Worker(threading.Thread):
+    """Takes jobs from the queue and gives them to its process."""
+
+    def __init__(self, process: _Process | None, number: int) -> None:
+        super().__init__(name=f"graphq-compiling-{number}", daemon=True)
+        self.process, self.connection = process, process.connections[number] if process else None
+
+    def run(self) -> None:
+        """Do jobs until there has been none for a while."""
+        while True:
+            try:
+                job = _queue.get(timeout=IDLE_SECONDS)
+            except Empty:
+                _workers.discard(self)  # a job that is put after this starts new workers; one put before it is seen
+                if _queue.empty():
+                    return self.leave()
+                _workers.add(self)
+            else:
+                self.do(job)
+
+    def do(self, job: Job) -> None:
+        """Have a job done; by a new process where the first one ended, as it may have been killed for memory."""
+        global _processes_work
+        for _ in range(2):
+            with _starting.hold:
+                self.process = self.process or _start_process(1)
+            if self.process is None:
+                break
+            self.connection = self.connection or self.process.connections[0]
+            try:
+                self.connection.send((job.function, job.source))
+                job.answer, job.error = self.connection.recv()
+                _processes_work = job.done = True
+                return
+            except Exception:  # of the connection, or memory
+                self.leave()
+                _processes_work = _processes_work or False
+        if _processes_work:
+            job.error = "the process that compiles it ended, twice"
+            job.done = True
+        else:
+            job.here = True
+
+    def leave(self) -> None:
+        """Let the process end."""
+        if self.process is not None and self.connection is not None:
+            self.process.leave(self.connection)
+        self.process = self.connection = None
+
+
+def _start_process(count: int) -> _Process | None:
+    global _processes_work
+    if _processes_work is not False:
+        with suppress(OSError):
+            return _Process(count)
+        _processes_work = False
+    return None
+
+
+def start_workers() -> None:
+    """Start the workers, unless they run: they take a second until they are of use."""
+    with _starting.hold:
+        if any(worker.is_alive() for worker in list(_workers)):
+            return
+        count = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+        process = _start_process(count)
+        for number in range(count if process else 1):
+            worker = _Worker(process, number)
+            _workers.add(worker)
+            try:
+                worker.start()
+            except RuntimeError:  # no more threads, or Python ends
+                _workers.discard(worker)
+                worker.leave()
+
+
+def _in_child() -> None:
+    global _queue
+    for worker in _workers:
+        if worker.process is not None:
+            worker.process.forget()
+    _workers.clear()
+    _queue = SimpleQueue()
+
+
+os.register_at_fork(after_in_child=_in_child)
+if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswith("python"):
+    _processes_work = False  # an application with Python inside: what sys.executable does is not known
+
+_FIRST = """
+from graphq.kernels.jit.codegen import block
+from graphq.kernels.jit.intrinsics import store_s64
+@block
+def BLOCK(args, index):
+    for k in range(index // 2, max(index, 3)):
+        store_s64(args + 8 * k, k if k > index % 5 else 0)
+"""
+"""A module to begin with: most of what Numba imports late."""
+
+
+def serve(descriptors: list[int]) -> None:
+    """Do the jobs that come through connections, each in a process of its own, until it is closed or idle for long."""
+    import gc
+    import signal
+    from multiprocessing.connection import Connection
+
+    from graphq.kernels.jit import codegen
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that end leave nothing
+    codegen.object_code(_FIRST)
+    gc.freeze()
+    gc.set_threshold(100_000)  # Numba makes millions of small objects: a twelfth of the time
+    own = descriptors[0]
+    for other in descriptors[1:]:
+        if os.fork() == 0:
+            own = other
+            break
+    for other in descriptors:
+        if other != own:
+            os.close(other)
+    connection = Connection(own)
+    while connection.poll(6 * IDLE_SECONDS):
+        try:
+            function, source = connection.recv()
+        except EOFError:
+            return
+        try:
+            answer, error = getattr(codegen, function)(source), None
+        except Exception as problem:
+            answer, error = None, f"{type(problem).__name__}: {problem}"
+        connection.send((answer, error))

@@ -1,0 +1,130 @@
+"""ISA levels: which exist, which this machine has, which one a compilation uses.
+
+A level is what its feature bits say (a CPU's name lies). It includes the levels that need no other bits than it does:
+all before it in LEVELS, but for avx_vnni, which CPUs with AVX-512 may lack. `emulate` adds a level for tests, whatever
+the machine has: its kernels then run with their decisive instructions replaced by plain IR.
+"""
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import NamedTuple
+
+from graphq.errors import KernelError
+from graphq.locks import Lock, importing
+
+
+class Level(NamedTuple):
+    """An instruction set level: f32/s32 `lanes` of its vectors, the CPU `features` it needs (LLVM's names)."""
+
+    name: str
+    lanes: int
+    features: tuple[str, ...] = ()
+    emulated: bool = False
+
+    def includes(self, name: str) -> bool:
+        """Whether kernels of level `name` run at this level: it has all their features."""
+        return set(level_named(name).features) <= set(self.features)
+
+
+_AVX2 = ("avx2", "fma", "f16c")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
+_KIND = frozenset(("vendor_id", "cpu family", "model", "stepping"))
+LEVELS = (
+    Level("scalar", 1),
+    Level("avx2", 8, _AVX2),
+    Level("avx_vnni", 8, (*_AVX2, "avxvnni")),
+    Level("avx512", 16, _AVX512),
+    Level("avx512_vnni", 16, (*_AVX512, "avx512vnni")),
+    Level("amx", 16, (*_AVX512, "avx512vnni", "amx-tile", "amx-int8")),
+)
+"""From the lowest to the highest: the best level of a machine is the last one that it has."""
+_lock = Lock()
+_emulated: list[str] = []
+
+
+def level_named(name: str) -> Level:
+    """Find a level by name; raises KernelError naming all levels."""
+    for level in LEVELS:
+        if isinstance(name, str) and level.name == name:
+            return level
+    raise KernelError(f"unknown ISA level {name!r}; the levels are {', '.join(x.name for x in LEVELS)}")
+
+
+@cache
+def cpu() -> str:
+    """Describe the machine's processor by all that code compiled for it may depend on: its kind and its features."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            first = dict(line.split(":", 1) for line in iter(file.readline, "\n") if ":" in line)
+    except OSError:
+        first = {}
+    kind = [f"{key.strip()}:{value.strip()}" for key, value in first.items() if key.strip() in _KIND]
+    return " ".join((platform.machine(), *kind, *sorted(_features())))
+
+
+@cache
+def _features() -> frozenset[str]:
+    """Give the features that programs may use, under LLVM's names less hyphens and underscores.
+
+    Linux says so on x86; elsewhere LLVM does, which takes 50 MB and 50 ms to load.
+    """
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            flags = next((line.split(":")[1] for line in file if line.startswith("flags")), None)
+    except OSError:
+        flags = None
+    if flags is not None:
+        return frozenset(flag.replace("_", "") for flag in flags.split())
+    with importing.hold:
+        import llvmlite.binding as llvm
+
+        return frozenset(name.replace("-", "") for name, has in llvm.get_host_cpu_features().items() if has)
+
+
+def has(*features: str) -> bool:
+    """Whether programs may use all these features of the machine (LLVM's names)."""
+    return all(name.replace("-", "") in _features() for name in features)
+
+
+@cache
+def native() -> tuple[Level, ...]:
+    """Give the levels whose instructions this machine has, lowest first."""
+    found = (level for level in LEVELS if has(*level.features))
+    return tuple(level for level in found if level.name != "amx" or _request_amx())
+
+
+def _request_amx() -> bool:
+    """Ask Linux for the tile registers: arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA), for all threads of the process."""
+    try:
+        return ctypes.CDLL(None).arch_prctl(0x1023, 18) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def available() -> tuple[Level, ...]:
+    """Give the levels that can be used now, lowest first: the machine's own, and emulated ones."""
+    here = native()
+    return tuple(level._replace(emulated=True) if level.name in _emulated else level
+                 for level in LEVELS if level in here or level.name in _emulated)
+
+
+def is_emulated(name: str) -> bool:
+    """Whether kernels of level `name` are to emulate their instructions: the level is emulated or not the machine's."""
+    return name in _emulated or level_named(name) not in native()
+
+
+@contextmanager
+def emulate(name: str) -> Iterator[Level]:
+    """Make level `name` available with its decisive instructions emulated, whatever the machine has; for tests."""
+    level = level_named(name)._replace(emulated=True)
+    with _lock.hold:
+        _emulated.append(name)
+    try:
+        yield level
+    finally:
+        with _lock.hold:
+            _emulated.remove(name)

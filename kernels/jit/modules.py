@@ -1,0 +1,151 @@
+"""Kernel modules: texts whose functions are compiled, or found in the cache, and called by address.
+
+`load` returns at once; the first use of an address waits for the code. So a plan is built while its kernels compile.
+"""
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.errors import KernelError
+from graphq.kernels.jit import cache as folder
+from graphq.kernels.jit.compiling import Job
+from graphq.kernels.jit.objects import link
+
+
+class Statistics(NamedTuple):
+    """Modules compiled and modules loaded from the cache's folder since the process began."""
+
+    compiled: int = 0
+    loaded: int = 0
+
+
+_statistics = Statistics()
+_modules: dict[str, Module] = {}
+
+
+def statistics() -> Statistics:
+    """Count the modules compiled and loaded so far."""
+    return _statistics
+
+
+def _count(compiled: int = 0, loaded: int = 0) -> None:
+    global _statistics
+    _statistics = Statistics(_statistics.compiled + compiled, _statistics.loaded + loaded)
+
+
+class Function:
+    """A function of a module, of 64-bit integers; as an integer it is its address."""
+
+    def __init__(self, module: Module, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __repr__(self) -> str:
+        return f"<function {self.name} of {self.module.name}>"
+
+    @property
+    def address(self) -> int:
+        """Where the code is; waits for it. Raises KernelError when it cannot be compiled."""
+        return self.module.address(self.name)
+
+    def __index__(self) -> int:
+        return self.address
+
+    __int__ = __index__
+
+    def __call__(self, *args: int) -> None:
+        """Call it by way of ctypes, without a result: for tests and self-tests."""
+        ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * len(args))(self.address)(*args)
+
+
+class FunctionTable:
+    """Functions and integers as an array of words; as an integer it is the array's address."""
+
+    def __init__(self, entries: Sequence[Function | int]) -> None:
+        self.entries = tuple(entries)
+        self._words: np.ndarray | None = None
+
+    def __index__(self) -> int:
+        if self._words is None:
+            self._words = np.array([int(x) for x in self.entries], np.int64)
+        return self._words.ctypes.data
+
+    __int__ = __index__
+
+
+class Module:
+    """A kernel module: its functions are attributes."""
+
+    def __init__(self, kind: str, source: str, cache: bool) -> None:
+        self.name, self.source = kind, source
+        self._entry = folder.Entry(kind, source) if cache else None
+        self._addresses: Mapping[str, int] | None = None
+        self._found: folder.Code | None = None
+        self._job: Job | None = None
+
+    def __getattr__(self, name: str) -> Function:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return Function(self, name)
+
+    def __repr__(self) -> str:
+        return f"<kernel module {self.name}>"
+
+    def begin(self) -> None:
+        """Read the code from the cache's folder, or begin to compile it."""
+        self._found = self._entry.read() if self._entry else None
+        if self._found is None:
+            self._job = Job("object_code", self.source)
+
+    def address(self, name: str) -> int:
+        """The address of a function; waits for the code."""
+        while self._addresses is None:
+            self._link()
+        if name not in self._addresses:
+            raise KernelError(f"kernel module {self.name} has no function {name!r}")
+        return self._addresses[name]
+
+    def _link(self) -> None:
+        """Load the code, which may be damaged where it comes from the folder: then it is compiled."""
+        found, job = self._found, self._job
+        if found is not None:
+            try:
+                addresses = link(*found)
+            except KernelError:
+                self._found = None
+            else:
+                if self._addresses is None:  # else another thread was faster
+                    self._addresses = addresses
+                    _count(loaded=1)
+        elif job is not None:
+            code = folder.Code(*job.result())
+            addresses = link(*code)
+            if self._addresses is None:
+                self._addresses = addresses
+                _count(compiled=1)
+                if self._entry is not None:
+                    self._entry.write(code)
+        else:  # another thread has not begun yet, or what the folder has is damaged
+            self._job = Job("object_code", self.source)
+
+
+def load(kind: str, source: str, cache: bool = True) -> Module:
+    """Give the module of this text, made at most once per process; `kind` (an identifier) begins its file's name.
+
+    The text marks functions by `codegen.block`, `function` and `exported`. `SPEED = 3` in it asks for more
+    optimisation, for the innermost loops of kernels. With `cache=False` no file is read or written.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
+        raise ValueError(f"kind of a kernel module must be a lower-case identifier, got {kind!r}")
+    key = f"{kind}\0{source}"
+    module = _modules.get(key)
+    if module is None:
+        made = Module(kind, source, cache)
+        module = _modules.setdefault(key, made)
+        if module is made:  # else another thread was faster
+            made.begin()
+    return module

@@ -1,0 +1,34 @@
+"""Elements moved between vector registers by shuffles: transposes, and lanes picked from several vectors."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from graphq.kernels.jit.x86 import shuffle
+
+
+def transpose_tiles(b: Any, rows: list[Any]) -> list[Any]:
+    """Emit the transposes of the n x n elements in each n lanes of n vectors: log2(n) perfect shuffles of the rows."""
+    n, lanes = len(rows), rows[0].type.count
+    halves = [[x for tile in range(0, lanes, n) for i in range(tile + start, tile + start + n // 2)
+               for x in (i, i + lanes)] for start in (0, n // 2)]
+    for _ in range(n.bit_length() - 1):
+        rows = [shuffle(b, rows[i], rows[i + n // 2], half) for i in range(n // 2) for half in halves]
+    return rows
+
+
+def columns_of(b: Any, rows: Sequence[Any]) -> list[Any]:
+    """Emit the four columns of eight rows of four lanes."""
+    return transpose_tiles(b, [shuffle(b, rows[n], rows[n + 4], range(8)) for n in range(4)])
+
+
+def gathered(b: Any, vectors: Sequence[Any], places: Sequence[tuple[int, int]]) -> Any:
+    """Emit one vector of lanes `places` (vector, lane), by a shuffle for each vector after the first."""
+    n = vectors[0].type.count
+    out = vectors[0]
+    lanes = [lane if k == 0 else 0 for k, lane in places]
+    for v in range(1, len(vectors)):
+        # Lanes of the vectors before are in place once v > 1.
+        lanes = [n + lane if k == v else (i if v > 1 else lanes[i]) for i, (k, lane) in enumerate(places)]
+        out = shuffle(b, out, vectors[v], lanes)
+    return out

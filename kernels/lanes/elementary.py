@@ -1,0 +1,339 @@
+"""Functions of f32 made of basic operations, so that every instruction set and NumPy give the same bits.
+
+Each is at most 2 ulp from the exact value over all of f32, subnormal results included, and softplus, mish and
+the gelus 3 to 5.1 (measured: see tests/kernels/test_math.py); NaN gives NaN. exp and erf are MLAS's (ONNX Runtime),
+bit for bit where it has fused multiply-adds; the other polynomials are Cephes' (S. Moshier), those of gelu_erf and
+softplus minimax fits made for this file.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphq.kernels.lanes.expression import STORAGE, Expr, const, define, maximum, minimum, op, select
+
+_LOG2E = 1.44269504088896341
+_LN2_HIGH = 0.693359375  # few bits: a product with a whole number below 2**15 is exact
+_LN2_LOW = -2.12194440e-4
+_SIGN = -(2**31)
+_ROUNDS = 12582912.0
+"""1.5 * 2**23: f32 there are whole numbers."""
+_ROUNDS_BITS = 0x4B400000
+
+
+def _polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """Horner's rule by fused multiply-adds, highest power first."""
+    y: Expr = const(coefficients[0])
+    for c in coefficients[1:]:
+        y = op("fma", y, x, c)
+    return y
+
+
+def _absolute(x: Expr) -> Expr:
+    return op("abs", x)
+
+
+def _with_sign(size: Expr, sign: Expr) -> Expr:
+    """Give `size`, which is not negative, the sign bit of `sign`."""
+    return op("as_f32", op("or", op("as_s32", size), op("and", op("as_s32", sign), _SIGN)))
+
+
+def _power_of_two(n: Expr) -> Expr:
+    """2**n for whole n from -126 to 127: the exponent bits alone."""
+    return op("as_f32", op("shl", n + 127, 23))
+
+
+def _exp_rest(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
+    """Split exp(x + low) = 2**n * (1 + rest + p): (rest, p, n as s32), p the smaller. x is within +-180, low small."""
+    whole = op("rint", x * _LOG2E)
+    rest = x - whole * _LN2_HIGH  # exact; exp(x + low) = 2**n * exp(r), |r| <= ln 2 / 2 + |low|
+    small = whole * _LN2_LOW if low is None else whole * _LN2_LOW - low
+    r = rest - small
+    p = _polynomial(r, (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1,
+                        5.0000001201e-1))
+    return rest, op("fma", p, r * r, -small), op("round_s32", whole)
+
+
+def _exp_parts(x: Expr, low: Expr | None = None) -> tuple[Expr, Expr, Expr]:
+    """Split exp(x + low) = 2**n * (high + low'): (high, low', n as s32); high alone is within 0.7 ulp."""
+    rest, p, n = _exp_rest(x, low)
+    first = rest + 1.0
+    p = (rest - (first - 1.0)) + p  # what the first sum lost goes into the second
+    high = first + p
+    return high, p - (high - first), n
+
+
+def _scale(x: Expr, n: Expr) -> Expr:
+    """Give x * 2**n for n from -252 to 128 in two factors: the last product rounds subnormals once."""
+    half = op("sar", n, 1)
+    return x * _power_of_two(half) * _power_of_two(n - half)
+
+
+def _exp_reduced(x: Expr) -> tuple[Expr, Expr]:
+    """Split exp(x) = 2**n * r, r the polynomial's argument: (r, n as s32), |x| at most 2**22 * ln 2."""
+    whole = op("fma", x, _LOG2E, _ROUNDS)  # the sum's last bits are the nearest whole number
+    n = whole - _ROUNDS
+    return op("fma", n, -1.42860677e-6, op("fma", n, -6.93145752e-1, x)), op("as_s32", whole) - _ROUNDS_BITS
+
+
+@define("f32 -> f32")
+def exp(x: Expr) -> Expr:
+    """e**x, within 0.84 ulp."""
+    # Beyond the bounds the result is 0 or inf all the same; const < NaN is false, so NaN passes.
+    r, n = _exp_reduced(maximum(-103.9720840454, minimum(88.776262664795, x)))
+    return _scale(_polynomial(r, (1.37805939e-3, 8.37312452e-3, 4.16695364e-2, 1.66664720e-1, 4.99999851e-1, 1.0, 1.0)),
+                  n)
+
+
+@define("f32 -> f32")
+def log(x: Expr) -> Expr:
+    """Natural logarithm; -inf at zeros, NaN below."""
+    small = x < 2.0**-126
+    bits = op("as_s32", select(small, x * 2.0**23, x))
+    e = op("sar", bits - 0x3F3504F3, 23)  # 0x3F3504F3 is sqrt(1/2): x = 2**e * m, m from sqrt(1/2) to sqrt(2)
+    f = op("as_f32", bits - op("shl", e, 23)) - 1.0
+    exponent = op("to_f32", e + select(small, const(-23, "s32"), const(0, "s32")))
+    square = f * f
+    p = _polynomial(f, (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1,
+                        -1.6668057665e-1, 2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1))
+    y = f + ((p * f * square + exponent * _LN2_LOW) - 0.5 * square) + exponent * _LN2_HIGH
+    y = select(x < float("inf"), y, x)  # inf and NaN
+    return select(x > 0.0, y, select(op("eq", x, 0.0), const(float("-inf")), x * float("nan")))
+
+
+@define("f32 -> f32")
+def tanh(x: Expr) -> Expr:
+    """Hyperbolic tangent."""
+    t, square = _absolute(x), x * x
+    inner = _polynomial(square, (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1,
+                                 -3.33332819422e-1)) * square * t + t
+    outer = 1.0 - 2.0 / (exp(t + t) + 1.0)
+    return _with_sign(select(t < 0.625, inner, outer), x)
+
+
+@define("f32 -> f32")
+def sigmoid(x: Expr) -> Expr:
+    """1 / (1 + exp(-x))."""
+    # Below zero t / (1 + t), t = exp(x). The error of 1 + t and the low part of t, both relative to 1, correct it.
+    high, low, n = _exp_parts(maximum(-104.0, -_absolute(x)))
+    t = _scale(high, n)
+    total = t + 1.0
+    negative = x < 0.0
+    y = select(negative, t, 1.0) / total
+    return y + y * select(negative, low - (t - (total - 1.0)), 0.0)
+
+
+@define("f32 -> f32")
+def erf(x: Expr) -> Expr:
+    """Error function, within 0.95 ulp."""
+    t = minimum(3.925, _absolute(x))
+    square = t * t
+    inner = _polynomial(square, (-5.99104969e-4, 4.99339588e-3, -2.67667342e-2, 1.12818025e-1, -3.76124859e-1,
+                                 1.28379151e-1))
+    outer = _polynomial(t, (1.72948930e-5, -3.83208680e-4, 3.88393435e-3, -2.42545605e-2, 1.06777847e-1,
+                            6.34846687e-1, 1.28717512e-1))
+    r, n = _exp_reduced(-op("fma", outer, t, t))  # erf(t) = 1 - exp(-t - t * outer)
+    e = _polynomial(r, (1.38319808e-3, 8.37550033e-3, 4.16689515e-2, 1.66664466e-1, 4.99999851e-1, 1.0, 1.0))
+    return _with_sign(select(t > 0.921875, 1.0 - e * _power_of_two(n), op("fma", inner, t, t)), x)
+
+
+def _split(x: Expr) -> tuple[Expr, Expr]:
+    """Split x = high + low, high of 12 bits: a product of two such is exact."""
+    high = op("as_f32", op("and", op("as_s32", x), -0x1000))
+    return high, x - high
+
+
+def _step(x: Expr, rest: Expr) -> Expr:
+    """Give x above zero and 0 below, less `rest`, which is 0 at infinities; NaN at -inf, as x * 0 is there."""
+    return select(x < 0.0, x * 0.0, x) - rest
+
+
+@define("f32 -> f32")
+def gelu_erf(x: Expr) -> Expr:
+    """0.5 * x * (1 + erf(x / sqrt(2))); NaN at -inf, as the formula says."""
+    # x * Phi(x) = max(x, 0) - t * Phi(-t), t = |x|; Phi(-t) = exp(-t**2 / 2) * P(u), u = 1 / (t + 2.5): P fitted to all
+    # t up to 14.42, where the product is below 2**-150, with a relative error of 2**-26.
+    t = minimum(14.42, _absolute(x))
+    square = t * t
+    low = op("fma", t, t, -square)  # exact: t**2 = square + low
+    total = t + 2.5
+    u = 1.0 / total
+    lost = t - (total - 2.5)  # P(u) * u has a slope of about -1.9 * u times itself
+    e, _, n = _exp_parts(square * -0.5, low * -0.5 - lost * u * 1.9)
+    p = _polynomial(u, (307.0673277, -674.1197592, 582.9507428, -228.0407293, 29.07418047, -2.596744829, 3.563940994,
+                        2.080668318, 0.9976535172, 0.3989401152))
+    return _step(x, _scale(t * (p * u * e), n))
+
+
+@define("f32 -> f32")
+def gelu_tanh(x: Expr) -> Expr:
+    """0.5 * x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 * x**3))); NaN at -inf, as the formula says."""
+    # x * sigmoid(a(x)) = max(x, 0) - t * exp(-a) / (1 + exp(-a)), t = |x|, a = c * t * (t**2 + 1 / 0.044715); t**2, the
+    # sum, the product with t and that with c are kept in two parts each.
+    t = minimum(10.8, _absolute(x))
+    high, low = _split(t)
+    square = high * high
+    factor, _ = _split(square + 22.375)
+    factor_low = (22.375 - factor + square) + (low * (t + high) - 0.01113999777)
+    whole, part = _split(high * factor)
+    part = part + (high * factor_low + low * (factor + factor_low))
+    e, _, n = _exp_parts(whole * -0.07135009765625, part * -0.07135481627 - whole * 4.71861635e-6)
+    return _step(x, _scale(t * e / (_scale(e, n) + 1.0), n))
+
+
+@define("f32 -> f32")
+def mish(x: Expr) -> Expr:
+    """x * tanh(log(1 + exp(x))); NaN at -inf, as the formula says."""
+    # tanh(log(1 + e)) = e * (e + 2) / (e * (e + 2) + 2); above zero both sides divided by e**2.
+    negative = x < 0.0
+    high, _, n = _exp_parts(maximum(-110.0, -_absolute(x)))
+    e = _scale(high, n)
+    over = select(negative, high * (e + 2.0), e + e + 1.0)
+    under = select(negative, e * (e + 2.0) + 2.0, e * (e + e) + (e + e + 1.0))
+    y = _scale(maximum(-110.0, x) * (over / under), select(negative, n, const(0, "s32")))
+    return select(x > float("-inf"), y, x * 0.0)
+
+
+@define("f32 f32 -> f32")
+def softplus(x: Expr, beta: Expr) -> Expr:
+    """log(1 + exp(beta * x)) / beta; beta is not zero."""
+    # x where z = beta * x is above zero, and log(1 + e) / beta, e = exp(-|z|); z in two parts, log(1 + e) = e * p(e).
+    z = beta * x
+    t, (a, a_low), (b, b_low) = _absolute(z), _split(_absolute(beta)), _split(_absolute(x))
+    low = select(t < 174.0, ((t - a * b) - (a * b_low + a_low * b)) - a_low * b_low, 0.0)
+    e, _, n = _exp_parts(-minimum(174.0, t), low)
+    p = _polynomial(_scale(e, n), (-3.243980253e-3, 1.985125988e-2, -5.695915394e-2, 0.1060361635, -0.1530556981,
+                                   0.1967593136, -0.2495413212, 0.3332996227, -0.4999990242, 1.0))
+    return select(z > 0.0, x, -0.0) + _scale(e * p / beta, n)
+
+
+@define("f32 f32 -> f32")
+def elu(x: Expr, alpha: Expr) -> Expr:
+    """x where x >= 0, else alpha * (exp(x) - 1)."""
+    rest, p, n = _exp_rest(maximum(-40.0, x))
+    power = _power_of_two(n)
+    return select(x < 0.0, alpha * (power * (rest + p) + (power - 1.0)), x)
+
+
+@define("f32 f32 f32 -> f32")
+def hard_sigmoid(x: Expr, alpha: Expr, beta: Expr) -> Expr:
+    """max(0, min(1, alpha * x + beta))."""
+    return minimum(1.0, maximum(0.0, alpha * x + beta))
+
+
+@define("f32 -> f32")
+def hard_swish(x: Expr) -> Expr:
+    """x * max(0, min(1, x / 6 + 1/2)), x times f32(1/6); NaN at -inf, as the formula says."""
+    return x * hard_sigmoid(x, const(1 / 6), const(0.5))
+
+
+RANGES = {"s8": (-128, 127), "u8": (0, 255), "s16": (-2**15, 2**15 - 1), "u16": (0, 2**16 - 1)}
+
+
+def quantize(y: Expr, inv_scale: Expr | float, zp: Expr | float, dtype: str) -> Expr:
+    """Saturate rint(y * inv_scale) + zp to `dtype`, NaN -> zp; an s32 to be stored as `dtype`, see `quantized`.
+
+    `zp` is a whole number in the range of `dtype`, as f32.
+    """
+    lo, hi = RANGES[dtype]
+    return op("quantize_to", y, inv_scale, zp, lo, hi)
+
+
+@define("f32 f32 f32 f32 f32 -> s32")
+def quantize_to(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
+    """Saturate rint(y * inv_scale) + zp to [lo, hi], whole numbers below 2**22 in size; NaN -> zp in 16 low bits."""
+    # Clipping q to whole bounds before rounding is the same as saturating after it, and makes the conversion safe;
+    # rounding in the conversion saves an operation. zp is exact as an integer. A NaN passes min and max as their second
+    # operand and converts to -2**31, whose low bits are 0: a test for it made requantising a tenth slower.
+    clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
+    return op("round_s32", clipped) + op("round_s32", zp)
+
+
+def quantize_quotient(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr | float, dtype: str) -> Expr:
+    """Saturate rint(y / scale) + zp to `dtype` as `quantize` does, without a division.
+
+    `inv_scale` is 1 / scale, rounded once; scales are in QUOTIENTS.
+    """
+    lo, hi = RANGES[dtype]
+    return op("quantize_quotient_to", y, scale, inv_scale, zp, lo, hi)
+
+
+QUOTIENTS = (2.0**-100, 2.0**100)
+"""Scales whose quotients `quantize_quotient` rounds as a division: all roundings are those of normal numbers."""
+
+
+@define("f32 f32 f32 f32 f32 f32 -> s32")
+def quantize_quotient_to(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
+    """As `quantize_to`, of y / scale rounded once."""
+    # Markstein's theorem: t is near the quotient, its rest exact by fma, and the correction rounds correctly. Of 16
+    # lanes a division takes 10 cycles on Zen 4, 16 on Xeons with AMX, these operations 2. y is clipped to what becomes
+    # lo and hi, as infinities would leave no rest. A quotient so small that its rest is not exact rounds to 0 anyway.
+    clipped = minimum((hi - zp) * scale, maximum((lo - zp) * scale, y))
+    t = clipped * inv_scale
+    return op("round_s32", op("fma", op("fma", -t, scale, clipped), inv_scale, t)) + op("round_s32", zp)
+
+
+def near_tie(y: Expr, inv_scale: Expr, zp: Expr, dtype: str, slope: Expr) -> Expr:
+    """How near to a tie `quantize` rounds y: |q - rint(q)| + slope * |q|, from 0.5 at a tie."""
+    lo, hi = RANGES[dtype]
+    return op("tie", y, inv_scale, zp, lo, hi, slope)
+
+
+@define("f32 f32 f32 f32 f32 f32 -> f32")
+def tie(y: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr, slope: Expr) -> Expr:
+    """Compute `near_tie`; NaN of a NaN."""
+    clipped = minimum(hi - zp, maximum(lo - zp, y * inv_scale))
+    return op("fma", op("abs", clipped), slope, op("abs", clipped - op("rint", clipped)))
+
+
+@define("f32 f32 -> f32")
+def saturate(x: Expr, lowest: Expr) -> Expr:
+    """Saturate x to [lowest, 511.75]."""
+    return minimum(511.75, maximum(lowest, x))
+
+
+def quantized(x: Expr, dtype: str) -> Expr:
+    """The number that a store of the result of `quantize` as `dtype` keeps: its low bits."""
+    bits = 8 * STORAGE[dtype].itemsize
+    return op("and", x, (1 << bits) - 1) if dtype[0] == "u" else op("sar", op("shl", x, 32 - bits), 32 - bits)
+
+
+def unquantized(x: Expr) -> tuple[Expr, str] | None:
+    """What `quantized` was given where it made x, of 8 bits; None for any other."""
+    if x.op == "and" and x.args[1].value == 0xFF:
+        return x.args[0], "u8"
+    if x.op == "sar" and x.args[0].op == "shl" and x.args[1].value == x.args[0].args[1].value == 24:
+        return x.args[0].args[0], "s8"
+    return None
+
+
+@define("f32 -> f32")
+def round_bf16(x: Expr) -> Expr:
+    """Round to the nearest bf16, ties to even; NaN stays NaN."""
+    # Add half of the dropped part, less one bit when the kept part is even, and cut; a NaN's payload could overflow.
+    bits = op("as_s32", x)
+    odd = op("and", op("shr", bits, 16), 1)
+    kept = op("as_f32", op("and", bits + 0x7FFF + odd, -0x10000))
+    return select(op("eq", x, x), kept, x)
+
+
+@define("s32 -> f32")
+def f16_value(bits: Expr) -> Expr:
+    """Give the number whose f16 bits these are (0 to 0xFFFF), for CPUs that cannot convert."""
+    # The 15 bits of size, moved to f32's place, are the number times 2**-112, for subnormals too; the product is exact.
+    moved = op("shl", op("and", bits, 0x7FFF), 13)
+    special = moved >= 0x0F800000  # inf and NaN
+    size = select(special, op("as_f32", op("or", moved, 0x7F800000)), op("as_f32", moved) * 2.0**112)
+    return op("as_f32", op("or", op("as_s32", size), op("shl", op("and", bits, 0x8000), 16)))
+
+
+@define("f32 -> s32")
+def f16_bits(x: Expr) -> Expr:
+    """Give the bits of the nearest f16, ties to even, for CPUs that cannot convert."""
+    bits = op("as_s32", x)
+    size = op("and", bits, 0x7FFFFFFF)
+    odd = op("and", op("shr", size, 13), 1)
+    normal = op("sar", size - 0x38000000 + 0xFFF + odd, 13)  # as round_bf16, the exponent's offset reduced by 112
+    small = op("as_s32", op("as_f32", size) + 0.5) - 0x3F000000  # the sum rounds to units of 2**-24, f16's least
+    kept = minimum(select(size < 0x38800000, small, normal), 0x7C00)
+    kept = select(op("eq", x, x), kept, 0x7E00)
+    return op("or", kept, op("and", op("shr", bits, 16), 0x8000))

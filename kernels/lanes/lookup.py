@@ -1,0 +1,72 @@
+"""Tables of 256 bytes, looked up in all lanes: in registers where the CPU permutes bytes by bytes, else in memory."""
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+
+from graphq.kernels.jit import isa
+from graphq.kernels.jit.intrinsics import I8, I64, c64, invariant_load
+from graphq.kernels.jit.x86 import at, instruction, load, shuffle, vector
+
+_LINE = 64
+
+
+def permutes(lanes: int) -> bool:
+    """Whether tables lie in registers: vpermi2b of AVX-512 VBMI looks 64 bytes up in 128."""
+    return lanes == 16 and isa.has("avx512vbmi")
+
+
+def least_saved(lanes: int) -> int:
+    """The fewest operations of a chain that a look-up is worth: about its own instructions."""
+    return 8 if permutes(lanes) else 3 * lanes
+
+
+class Table(NamedTuple):
+    """A table of `dtype` at `address`, and its quarters where they lie in registers."""
+
+    dtype: str
+    address: Any
+    quarters: tuple[Any, ...]
+
+    @staticmethod
+    def read(b: Any, dtype: str, address: Any, lanes: int) -> Table:
+        """Emit the loads, which may leave loops."""
+        kind = vector(I8, _LINE)
+        quarters = (invariant_load(b, at(b, address, _LINE * k), kind, 1) for k in range(4 * permutes(lanes)))
+        return Table(dtype, address, tuple(quarters))
+
+
+def look_up(b: Any, lanes: int, table: Table, index: Any) -> Any:
+    """Emit the bytes at the low bytes of `index`, s32 in each lane."""
+    if lanes == 1:
+        return load(b, at(b, table.address, b.zext(b.trunc(index, I8), I64)), I8)
+    index = b.trunc(index, vector(I8, lanes))
+    return _permuted(b, lanes, table, index) if table.quarters else _loaded(b, lanes, table, index)
+
+
+def _permuted(b: Any, lanes: int, table: Table, index: Any) -> Any:
+    found = look_up_line(b, table, shuffle(b, index, index, [min(k, lanes) for k in range(_LINE)]))
+    return shuffle(b, found, found, range(lanes))
+
+
+def look_up_line(b: Any, table: Table, index: Any) -> Any:
+    """Emit the bytes at 64 bytes, of a table in registers.
+
+    By the low seven bits in each half of the table, by the eighth from one of them.
+    """
+    kind = vector(I8, _LINE)
+    low, high = (instruction(b, "avx512.vpermi2var.qi.512", kind, [x, index, y])
+                 for x, y in (table.quarters[:2], table.quarters[2:]))
+    return b.select(b.icmp_signed("<", index, ir.Constant(kind, None)), high, low)
+
+
+def _loaded(b: Any, lanes: int, table: Table, index: Any) -> Any:
+    """One byte after the other, from words of eight indices: vpgatherdd is slower on many CPUs, by microcode most."""
+    words = b.bitcast(index, vector(I64, lanes // 8))
+    found = ir.Constant(vector(I8, lanes), ir.Undefined)
+    for k in range(lanes):
+        word = b.extract_element(words, ir.Constant(I64, k // 8))
+        offset = b.and_(b.lshr(word, c64(8 * (k % 8))), c64(0xFF))
+        found = b.insert_element(found, load(b, at(b, table.address, offset), I8), ir.Constant(I64, k))
+    return found

@@ -1,0 +1,43 @@
+"""Which values an expression is a function of, and which of them are bytes: such functions of one byte are tables.
+
+`tables` makes tables of them, and `quick`, which asks the same question here, leaves alone what lies within them.
+"""
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.expression import BYTES, Expr, walk
+
+Origins = Mapping[Expr, frozenset[Expr]]
+
+
+def byte_type(x: Expr) -> str | None:
+    """The storage type of an s32 that is a byte and varies: one that is loaded, or a quantize's result; else None."""
+    if x.op == "load":
+        return x.value[1] if x.value[1] in BYTES and x.value[2] in ("vector", "column") else None
+    made = elementary.unquantized(x)
+    return None if made is None else made[1]
+
+
+def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Origins:
+    """For each node of `exprs` the nodes that it is a function of, besides those in `known`.
+
+    Of a node in `bytes_` it is the one byte that decides it, or the node itself.
+    """
+    of: dict[Expr, frozenset[Expr]] = {}
+    for node in walk(*exprs):
+        if node.op == "const" or node in known:
+            of[node] = frozenset()
+            continue
+        found = frozenset[Expr]().union(*(of[a] for a in node.args))
+        alone = not node.args or node in bytes_ and not (len(found) <= 1 and all(x in bytes_ for x in found))
+        of[node] = frozenset({node}) if alone else found
+    return of
+
+
+def decided_by_one_byte(x: Expr, known: Container[Expr]) -> bool:
+    """Whether x is a function of one byte, or of none, besides what is in `known`."""
+    bytes_ = {node for node in walk(x) if byte_type(node) is not None}
+    found = origins(x, bytes_=bytes_, known=known)[x]
+    return len(found) <= 1 and found <= bytes_

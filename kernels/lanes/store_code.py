@@ -1,0 +1,424 @@
+"""LLVM code for Stores: `epilogue` makes the loops over a block of outputs.
+
+Numbers are those of `stores.evaluate`. An argument block is read here by one rule (see `Operand`), whatever the
+kernel: words HEADER_WORDS + 3*s are operand s, the slot after the last operand is the output.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any, Literal
+
+from llvmlite import ir
+
+from graphq.kernels.jit.deferred import intrinsic, types
+from graphq.kernels.jit.intrinsics import HEADER_WORDS, I8, I16, I32, I64, c64, counted, invariant_load, pointer, splat
+from graphq.kernels.jit.x86 import prefetch
+from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, lower, walk
+from graphq.kernels.lanes.lookup import Table, look_up_line, permutes
+from graphq.kernels.lanes.stores import Store, Ties
+from graphq.kernels.lanes.vector import (
+    COMPUTE_IR,
+    STORAGE_IR,
+    Columns,
+    constant,
+    emit,
+    emit_beside,
+    emit_nodes,
+    high_bytes,
+    low_bytes,
+    min_u16,
+    narrow,
+    tail_mask,
+    vec,
+    widen,
+)
+
+SLOT_WORDS = 3
+Form = Literal["quick", "exact", "literal"]
+GROUP = 4
+"""Rows of a vector of columns that are computed again when one of them may be near a tie.
+
+With 8 ResNet-50 takes 1 to 2 % longer on AMX; MobileNetV2, and both at lower levels, as long.
+"""
+PACKED = 4
+"""Vectors of 16 columns whose outputs are one of 64 bytes."""
+BESIDE, LONG = 4, 16
+"""Vectors that are computed side by side where one takes more operations than LONG.
+
+The CPU waits for each in turn: gelu and sigmoid take 15 % less time, exp 10 to 20 % (AVX-512 and AVX2 on a Xeon).
+"""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One slot of the argument block: three words, pointer, table of byte offsets by batch index (or 0), row stride.
+
+    Element (batch, i, j) of a vector operand lies at pointer + table[batch] + i * stride + j * itemsize, of a row
+    operand without the last term, a scalar at pointer. `address` is that of the first element of a block of outputs.
+    """
+
+    address: ir.Value
+    stride: ir.Value
+    itemsize: int
+
+    @staticmethod
+    def read(builder: ir.IRBuilder, args: ir.Value, slot: int, dtype: str, kind: str, batch: ir.Value, i0: ir.Value,
+             j0: ir.Value) -> Operand:
+        """Emit the reading of slot `slot` for the block of outputs that starts at (batch, i0, j0)."""
+        first = HEADER_WORDS + SLOT_WORDS * slot
+        address, table, stride = (invariant_load(builder, builder.add(args, c64(8 * (first + n))), I64, 8)
+                                  for n in range(SLOT_WORDS))
+        itemsize = STORAGE[dtype].itemsize
+        if kind in ("scalar", TABLE):
+            return Operand(address, stride, itemsize)
+        zero = builder.ptrtoint(_zero(builder), I64)
+        entry = builder.select(builder.icmp_unsigned("==", table, c64(0)), zero,
+                               builder.add(table, builder.mul(batch, c64(8))))
+        address = builder.add(address, invariant_load(builder, entry, I64, 8))
+        address = builder.add(address, builder.mul(i0, stride))
+        if kind in ("vector", "column"):
+            address = builder.add(address, builder.mul(j0, c64(itemsize)))
+        return Operand(address, stride, itemsize)
+
+    def row(self, builder: ir.IRBuilder, r: ir.Value) -> ir.Value:
+        """Emit the address of row `r` of the block."""
+        return builder.add(self.address, builder.mul(r, self.stride))
+
+
+def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
+    """Say for each node how often it changes: with every vector of outputs, every row, every column, or never."""
+    rates: dict[Expr, str] = {}
+    for node in nodes:
+        if node.op == "acc":
+            rates[node] = "vector"
+        elif node.op == "load":
+            rates[node] = "scalar" if node.dtype == TABLE else node.value[2]
+        else:
+            of = {rates[a] for a in node.args} - {"scalar"}
+            rates[node] = of.pop() if len(of) == 1 else "vector" if of else "scalar"
+    return rates
+
+
+class Epilogue:
+    """The emission of one epilogue over a block of rows x cols outputs; accumulators are in memory or registers."""
+
+    def __init__(self, builder: ir.IRBuilder, store: Store, lanes: int, into_acc: bool = False,
+                 form: Form = "quick", packs: bool = False) -> None:
+        self.builder, self.store, self.lanes, self.into_acc = builder, store, lanes, into_acc
+        self.expr = lower({"quick": store.quick, "exact": store.expr, "literal": store.literal}[form])
+        self.near: Expr | None = None
+        self.distance: Expr | None = None
+        self.band: Expr | None = None
+        if store.ties is not None and form == "quick":
+            self.distance, self.band = lower(store.ties.distance), lower(store.ties.band)
+        elif store.ties is not None and form == "exact":
+            self.near = lower(store.ties.near)
+        roots = [x for x in (self.expr, self.near, self.distance, self.band) if x is not None]
+        self.nodes = list(dict.fromkeys(n for x in roots for n in walk(x)))
+        self.rates = _rates(self.nodes)
+        looked_up = self.expr.op == "lookup" and store.dtype in BYTES and permutes(lanes)
+        self.packs = packs and self.distance is not None and (looked_up or self.expr.op.startswith("high_"))
+        self.register: ir.Value | None = None  # the accumulators of the vector that is emitted, if not in memory
+        is_long = form == "quick" and lanes > 1 and len(self.at("vector")) > LONG
+        self.wide = PACKED if self.packs else BESIDE if is_long else 1
+
+    def at(self, rate: str) -> list[Expr]:
+        """The nodes of a rate."""
+        return [n for n in self.nodes if self.rates[n] == rate]
+
+    def emit(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value, rows: ir.Value, cols: ir.Value,
+             acc: ir.Value, ldacc: ir.Value, ties: ir.Value) -> None:
+        """Emit the loops: over columns, then rows, where operands vary by column; else as outputs lie in memory."""
+        b = self.builder
+        self.begin(args, batch, i0, j0)
+        self.prepare(ties)
+
+        def each_row(r: ir.Value) -> None:
+            self.row(r)
+            self.acc_row, self.entry = b.add(acc, b.mul(r, ldacc)), b.shl(r, c64(16))
+            if self.into_acc:
+                self.out_row = self.acc_row
+
+        if self.at("column") or self.store.ties is not None:
+            for group in self.groups(cols):
+                self.rows_of(group, rows, each_row)
+        else:
+            with counted(b, c64(0), rows) as r:
+                each_row(r)
+                for group in self.groups(cols):
+                    found = self.values_of(group, [self.column(columns) for columns in group])
+                    for columns, values in zip(group, found, strict=True):
+                        self.store_vector(columns, values)
+
+    def rows_of(self, group: Sequence[Columns], rows: ir.Value, each_row: Callable[[ir.Value], None]) -> None:
+        """Emit the outputs of all rows at these columns, and entries of those that have or may have ties near.
+
+        The least distance of each lane in a group of rows says so, for one operation a vector.
+        """
+        b, per_column = self.builder, [self.column(columns) for columns in group]
+        if self.distance is None or self.band is None:
+            with counted(b, c64(0), rows, unroll=False) as r:
+                each_row(r)
+                for columns, values in zip(group, self.values_of(group, per_column), strict=True):
+                    self.store_vector(columns, values)
+                    if self.near is not None:
+                        self.enter(columns, self.entry, values[self.near])
+            return
+        with b.goto_entry_block():
+            least = [b.alloca(vec(I32, self.lanes)) for _ in group]
+        with counted(b, c64(0), rows, GROUP) as first:
+            for place in least:
+                b.store(constant(I32, -1, self.lanes), place)
+            last = b.add(first, c64(GROUP))
+            with counted(b, first, b.select(b.icmp_signed("<", last, rows), last, rows), unroll=False) as r:
+                each_row(r)
+                found = self.values_of(group, per_column)
+                for place, values in zip(least, found, strict=True):
+                    b.store(min_u16(b, values[self.distance], b.load(place)), place)
+                self.store_group(group, found)
+                if len(group) > 1:
+                    self.bring_next(group[0], rows)
+            for columns, place, known in zip(group, least, per_column, strict=True):
+                self.enter_near(columns, b.shl(first, c64(16)), b.load(place), known)
+
+    def store_group(self, group: Sequence[Columns], found: Sequence[Mapping[Expr, ir.Value]]) -> None:
+        """Store the outputs of a row at these columns: of four vectors bytes that are saturated or looked up together.
+
+        Upper halves take 4 operations; to shift, saturate and narrow each vector takes 4 for one. A look-up of 64 bytes
+        takes as many as one of 16.
+        """
+        if not self.packs or len(group) == 1:
+            for columns, values in zip(group, found, strict=True):
+                self.store_vector(columns, values)
+            return
+        b, vectors = self.builder, [values[self.expr.args[-1]] for values in found]
+        if self.expr.op == "lookup":
+            bytes_ = look_up_line(b, found[0][self.expr.args[0]], low_bytes(b, vectors))
+        else:
+            bytes_ = high_bytes(b, vectors, self.store.dtype)
+        replace(group[0], lanes=len(group) * self.lanes).store(bytes_, self.out_row, I8, 1)
+
+    def bring_next(self, columns: Columns, rows: ir.Value) -> None:
+        """Prefetch operands of the same row and columns of the next block, `rows` further.
+
+        784 x 512 x 128 of AMX with a residual of 401 KB takes 10 % less time.
+        """
+        b = self.builder
+        for slot, _, kind in self.store.loads:
+            if kind == "vector":
+                operand = self.operands[slot]
+                prefetch(b, b.add(b.add(self.rows[slot], b.mul(rows, operand.stride)),
+                                  b.mul(columns.j, c64(operand.itemsize))))
+
+    def enter_near(self, columns: Columns, row: ir.Value, least: ir.Value, known: Mapping[Expr, ir.Value]) -> None:
+        """Append an entry of these columns where the least distance of a group of rows is within the band."""
+        assert self.band is not None
+        b, lanes, halves = self.builder, self.lanes, vec(I16, 2 * self.lanes)
+        lower = constant(I32, 0xFFFF, lanes)
+        if columns.mask is not None:
+            lower = b.select(columns.mask, lower, constant(I32, 0, lanes))
+        last = b.sub(known[self.band], constant(I32, 1, lanes))
+        near = b.and_(b.icmp_unsigned("<=", b.bitcast(least, halves), b.bitcast(last, halves)),
+                      b.icmp_unsigned("!=", b.bitcast(lower, halves), ir.Constant(halves, None)))
+        self.append(b.or_(row, b.shl(columns.j, c64(32))), b.bitcast(near, ir.IntType(2 * lanes)))
+
+    def enter(self, columns: Columns, row: ir.Value, found: ir.Value) -> None:
+        """Append an entry of these columns where some are found, with their bits."""
+        b = self.builder
+        if columns.mask is not None:
+            found = b.and_(found, columns.mask)
+        bits = b.bitcast(found, ir.IntType(self.lanes))
+        self.append(b.or_(b.or_(row, b.shl(columns.j, c64(32))), b.zext(bits, I64)), bits)
+
+    def append(self, entry: ir.Value, bits: ir.Value) -> None:
+        """Append an entry: it is stored anyway, and counted if any of the bits is set."""
+        b, count = self.builder, self.builder.load(self.count)
+        b.store(entry, pointer(b, b.add(self.ties, b.shl(count, c64(3))), I64), align=8)
+        b.store(b.add(count, b.zext(b.icmp_unsigned("!=", bits, bits.type(0)), I64)), self.count)
+
+    def groups(self, cols: ir.Value) -> Iterator[list[Columns]]:
+        """Emit a loop over groups of vectors of columns that belong together, and loops over single ones."""
+        b, first = self.builder, c64(0)
+        if self.wide > 1:
+            each = self.wide * self.lanes
+            first = b.sub(cols, b.urem(cols, c64(each)))
+            with counted(b, c64(0), first, each) as j:
+                yield [Columns(b, self.lanes, b.add(j, c64(n * self.lanes))) for n in range(self.wide)]
+        for columns in self.vectors(first, cols):
+            yield [columns]
+
+    def vectors(self, first: ir.Value, cols: ir.Value) -> Iterator[Columns]:
+        """Emit a loop over whole vectors of columns from `first` on, then a masked one."""
+        b, lanes = self.builder, self.lanes
+        whole = b.sub(cols, b.urem(cols, c64(lanes)))
+        with counted(b, first, whole, lanes) as j:
+            yield Columns(b, lanes, j)
+        if lanes > 1:
+            with b.if_then(b.icmp_signed("<", whole, cols)):
+                yield Columns(b, lanes, whole, tail_mask(b, lanes, b.sub(cols, whole)))
+
+    def emit_registers(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value,
+                       rows: Sequence[Sequence[ir.Value]], mask: ir.Value | None = None,
+                       ties: ir.Value | None = None) -> None:
+        """Emit the outputs of the vectors of `rows`; of a row the first lanes that the mask has.
+
+        With `ties` entries go there, and `count` says how many: of the "quick" form.
+        """
+        b = self.builder
+        self.begin(args, batch, i0, j0)
+        if ties is not None:
+            self.prepare(ties)
+        each = len(rows[0])
+        packed = each // PACKED * PACKED if self.packs else 0
+        for first in (*range(0, packed, PACKED), *range(packed, each)):
+            count = PACKED if first < packed else 1
+            group = [Columns(b, self.lanes, c64(n * self.lanes), mask) for n in range(first, first + count)]
+            known = [self.column(columns) for columns in group]
+            for top in range(0, len(rows), GROUP):
+                least: list[ir.Value] = []
+                for r in range(top, min(top + GROUP, len(rows))):
+                    self.row(c64(r))
+                    found = []
+                    for n in range(count):
+                        self.register = rows[r][first + n]
+                        found.append(self.values(group[n], known[n]))
+                    self.store_group(group, found)
+                    if self.distance is not None:
+                        now = [values[self.distance] for values in found]
+                        least = [min_u16(b, x, y) for x, y in zip(now, least, strict=True)] if least else now
+                for columns, x, values in zip(group, least, known, strict=False):
+                    self.enter_near(columns, c64(top << 16), x, values)
+
+    def prepare(self, ties: ir.Value) -> None:
+        """Emit the count of entries, at `ties`."""
+        self.ties = ties
+        with self.builder.goto_entry_block():
+            self.count = self.builder.alloca(I64)
+        self.builder.store(c64(0), self.count)
+
+    def begin(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value) -> None:
+        """Emit what is the same for all outputs of the block."""
+        b, store = self.builder, self.store
+        read = partial(Operand.read, b, args, batch=batch, i0=i0, j0=j0)
+        self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
+        self.out = None if self.into_acc else read(store.slots, store.dtype, "vector")
+        self.fixed: dict[Expr, ir.Value] = {}
+        emit_nodes(b, self.at("scalar"), self.fixed, self.lanes, partial(self.broadcast, None))
+
+    def row(self, r: ir.Value) -> None:
+        """Emit what is the same for all outputs of row `r`."""
+        b = self.builder
+        self.per_row: dict[Expr, ir.Value] = dict(self.fixed)
+        emit_nodes(b, self.at("row"), self.per_row, self.lanes, partial(self.broadcast, r))
+        self.rows = {slot: operand.row(b, r) for slot, operand in self.operands.items()}
+        if self.out is not None:
+            self.out_row = self.out.row(b, r)
+
+    def column(self, columns: Columns) -> dict[Expr, ir.Value]:
+        """Emit what is the same for all outputs of these columns; the values."""
+        values = dict(self.fixed)
+        emit_nodes(self.builder, self.at("column"), values, self.lanes, partial(self.leaf, columns))
+        return values
+
+    def broadcast(self, r: ir.Value | None, node: Expr) -> ir.Value | Table:
+        """Load a scalar (`r` is None) or row operand into all lanes, or a table."""
+        slot, dtype, _ = node.value
+        operand, kind = self.operands[slot], STORAGE_IR[dtype]
+        if node.dtype == TABLE:
+            return Table.read(self.builder, dtype, operand.address, self.lanes)
+        if r is None:
+            x = invariant_load(self.builder, operand.address, kind, 1)
+        else:
+            x = self.builder.load(pointer(self.builder, operand.row(self.builder, r), kind), align=1)
+        return splat(self.builder, widen(self.builder, x, dtype, 1), self.lanes)
+
+    def values_of(self, group: Sequence[Columns], known: Sequence[Mapping[Expr, ir.Value]]
+                  ) -> list[dict[Expr, ir.Value]]:
+        """Compute all nodes of the row at each of these columns: side by side, or (packed ones, short) in turn."""
+        if self.packs:
+            return [self.values(columns, per_column) for columns, per_column in zip(group, known, strict=True)]
+        found = [{**self.per_row, **per_column} for per_column in known]
+        emit_beside(self.builder, self.at("vector"), found, self.lanes, [partial(self.leaf, x) for x in group])
+        return found
+
+    def values(self, columns: Columns, per_column: Mapping[Expr, ir.Value]) -> dict[Expr, ir.Value]:
+        """Compute all nodes of the row at these columns."""
+        values = {**self.per_row, **per_column}
+        emit_nodes(self.builder, self.at("vector"), values, self.lanes, partial(self.leaf, columns))
+        return values
+
+    def store_vector(self, columns: Columns, values: Mapping[Expr, ir.Value]) -> None:
+        """Store the outputs of the row at these columns."""
+        dtype = self.store.dtype
+        columns.store(narrow(self.builder, values[self.expr], dtype, self.lanes), self.out_row, STORAGE_IR[dtype],
+                      STORAGE[dtype].itemsize)
+
+    def leaf(self, columns: Columns, node: Expr) -> ir.Value:
+        """Load the accumulators or a vector operand."""
+        if node.op == "acc":
+            return columns.load(self.acc_row, COMPUTE_IR[node.dtype], 4) if self.register is None else self.register
+        slot, dtype, kind = node.value
+        row = self.operands[slot].address if kind == "column" else self.rows[slot]
+        x = columns.load(row, STORAGE_IR[dtype], self.operands[slot].itemsize)
+        return widen(self.builder, x, dtype, self.lanes)
+
+
+def _zero(builder: ir.IRBuilder) -> ir.GlobalVariable:
+    """Memory that holds a 64-bit zero: the offset where there is no table."""
+    out = ir.GlobalVariable(builder.module, I64, builder.module.get_unique_name("graphq.zero"))
+    out.linkage, out.global_constant, out.initializer = "internal", True, c64(0)
+    return out
+
+
+@cache
+def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "quick",
+             packs: bool = False) -> Callable[..., None]:
+    """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc, ties) -> count: it writes rows x cols outputs.
+
+    The first is (i0, j0). `args` is the address of the argument block; the accumulator of output (r, c) of the block is
+    the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16); the last one of a row is masked.
+    Nothing outside the operands and outputs is read or written. With `into_acc` the outputs go to where accumulators
+    would lie, and no slot says where. `packs` says that the CPU has AVX-512's packuswb and packsswb.
+
+    Of a store with ties the "quick" `form` is right but for groups of GROUP rows and `lanes` columns that it enters in
+    `ties`: column << 32 | first row << 16 | other bits, 8 bytes each. The "exact" form enters what is near a tie, with
+    a bit for each of the columns, and the "literal" one is what that is. They give the number of entries; there is room
+    for one more than there are vectors.
+    """
+    intp, uintp = types.intp, types.uintp
+    signature = types.intp(uintp, intp, intp, intp, intp, intp, uintp, intp, intp)
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        made = Epilogue(builder, store, lanes, into_acc, form, packs)
+        made.emit(*values)
+        return builder.load(made.count)
+
+    @intrinsic
+    def write(_typing: Any, args: Any, batch: Any, i0: Any, j0: Any, rows: Any, cols: Any, acc: Any, ldacc: Any,
+              ties: Any) -> Any:
+        return signature, codegen
+
+    return write
+
+
+def factor(ties: Ties, number: int) -> Callable[..., int]:
+    """Make the intrinsic (args, batch, j): factor `number` for column j, the bits of its 4 bytes."""
+    expr = lower(ties.factors[number])
+
+    def codegen(context: Any, b: Any, signature: Any, values: Any) -> Any:
+        args, batch, j = values
+
+        def leaf(node: Expr) -> ir.Value:
+            slot, dtype, kind = node.value
+            operand = Operand.read(b, args, slot, dtype, kind, batch, c64(0), j)
+            return widen(b, b.load(pointer(b, operand.address, STORAGE_IR[dtype]), align=1), dtype, 1)
+
+        return b.sext(b.bitcast(emit(b, expr, 1, leaf), I32), I64)
+
+    @intrinsic
+    def value(_typing: Any, args: Any, batch: Any, j: Any) -> Any:
+        return types.intp(types.uintp, types.intp, types.intp), codegen
+
+    return value

@@ -1,0 +1,179 @@
+"""Stores: what the outputs of a kernel are, their meaning in NumPy, and the text that builds them again."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from graphq.errors import KernelError
+from graphq.kernels.lanes.expression import BASIC, COMPUTE, STORAGE, Expr, Number, lower, substitute, walk
+
+_NUMPY = {"f32": np.float32, "s32": np.int32, "bool": np.bool_}
+
+Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
+
+
+class Ties(NamedTuple):
+    """What outputs near a tie are: where `near` (a bool) holds, of another accumulator (`kernels/ties/literal.py`).
+
+    `settled` are the nodes that are not the same there, and what they are there. `factors` are what that accumulator
+    takes from operands: scale and zero point of the weights, and where sums start.
+
+    Outputs whose `distance` (the lower half of an s32) is below `band`, which varies by column at most, are those near
+    a tie and few others. Where it is not, nodes may be computed as the other ones of `quick`.
+    """
+
+    near: Expr
+    settled: Pairs
+    factors: tuple[Expr, ...]
+    distance: Expr
+    band: Expr
+    quick: Pairs
+
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        """All its expressions."""
+        others = (b for _, b in (*self.settled, *self.quick))
+        return self.near, *others, *self.factors, self.distance, self.band
+
+    def renamed(self, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | None = None) -> Ties:
+        """The same with these nodes replaced; `done` as in `substitute`."""
+        done = {} if done is None else done
+
+        def one(x: Expr) -> Expr:
+            return substitute(x, new, done)
+
+        def each(pairs: Pairs) -> Pairs:
+            return tuple((one(a), one(b)) for a, b in pairs)
+
+        return Ties(one(self.near), each(self.settled), tuple(map(one, self.factors)), one(self.distance),
+                    one(self.band), each(self.quick))
+
+
+@dataclass(frozen=True)
+class Store:
+    """An expression and the storage type of the output it is written to; with `ties` what outputs near one are.
+
+    s8 and u8 take the low byte of an s32, which the expression has brought into range; bf16 and f16 round to even.
+    """
+
+    expr: Expr
+    dtype: str
+    ties: Ties | None = None
+
+    def __post_init__(self) -> None:
+        settled = () if self.ties is None else self.ties.settled
+        for expr in (self.expr, *(b for a, b in settled if a is self.expr)):
+            if COMPUTE.get(self.dtype) != expr.dtype:
+                raise KernelError(f"a {expr.dtype} expression cannot be stored as {self.dtype}")
+        loads = self.loads
+        if len({x[0] for x in loads}) != len(loads):
+            raise KernelError(f"a slot is loaded in two ways: {loads}")
+
+    @property
+    def literal(self) -> Expr:
+        """The expression of outputs near a tie."""
+        return self.expr if self.ties is None else substitute(self.expr, dict(self.ties.settled))
+
+    @property
+    def quick(self) -> Expr:
+        """An expression of the same outputs, but those of which `distance` is below the band."""
+        return self.expr if self.ties is None else substitute(self.expr, dict(self.ties.quick))
+
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        """All its expressions."""
+        return self.expr, *(() if self.ties is None else self.ties.roots)
+
+    @cached_property
+    def loads(self) -> tuple[tuple[int, str, str], ...]:
+        """The operands (slot, dtype, kind) that are read, by slot."""
+        return tuple(sorted({x.value for x in walk(*self.roots) if x.op == "load"}))
+
+    @property
+    def slots(self) -> int:
+        """Number of operand slots; the output is the slot of this number."""
+        return max((x[0] + 1 for x in self.loads), default=0)
+
+    @property
+    def uses_acc(self) -> bool:
+        """Whether the anchor's accumulator is read."""
+        return any(x.op == "acc" for x in walk(self.expr))
+
+
+def _widen(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Convert a storage type to its compute type, exactly."""
+    if dtype == "bf16":
+        return (x.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return x.astype(_NUMPY[COMPUTE[dtype]])
+
+
+def _narrow(x: np.ndarray, dtype: str) -> np.ndarray:
+    """Convert a compute type to a storage type, as a Store does."""
+    if dtype != "bf16":
+        return x.astype(STORAGE[dtype])
+    bits = x.view(np.uint32)  # add half of the dropped part, less one bit if the kept part is even: ties to even
+    kept = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(x), 0x7FC0, kept).astype(np.uint16).view(STORAGE["bf16"])
+
+
+def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarray:
+    """Compute in NumPy: the meaning of a kernel. `acc` (of its type, or None) and `operands` broadcast to the output.
+
+    Gives the compute type of an Expr and the storage type of a Store. Raises KernelError when an operand has another
+    dtype than its load.
+    """
+    done: dict[Expr, Any] = {}
+    with np.errstate(all="ignore"):
+        for node in walk(lower(what.expr if isinstance(what, Store) else what)):
+            if node.op == "acc":
+                done[node] = np.asarray(acc, _NUMPY[node.dtype])
+            elif node.op == "const":
+                done[node] = _NUMPY[node.dtype](node.value)
+            elif node.op == "load":
+                slot, dtype, _ = node.value
+                x = np.asarray(operands[slot])
+                if x.dtype != STORAGE[dtype]:
+                    raise KernelError(f"operand {slot} is {x.dtype}, the expression loads {dtype}")
+                done[node] = _widen(x, dtype)
+            else:
+                done[node] = BASIC[node.op].numpy(*(done[a] for a in node.args))
+        result = np.asarray(done[node])
+        return _narrow(result, what.dtype) if isinstance(what, Store) else result
+
+
+def to_source(store: Store) -> str:
+    """Give Python text that builds `store` again as STORE: readable, stable, and equal only for equal stores."""
+    names: dict[Expr, str] = {}
+    lines: list[str] = []
+    for node in walk(*store.roots):
+        if node.op == "acc":
+            names[node] = f"acc({node.dtype!r})"
+        elif node.op == "load":
+            names[node] = "load({}, {!r}, {!r})".format(*node.value)
+        elif node.op == "const":
+            names[node] = f"const({_number(node.value)}, {node.dtype!r})"
+        else:
+            names[node] = f"x{len(lines)}"
+            args = ", ".join(names[a] for a in node.args)
+            lines.append(f"{names[node]} = op({node.op!r}, {args})")
+    more = ""
+    if (ties := store.ties) is not None:
+        settled, quick = ("".join(f"({names[a]}, {names[b]}), " for a, b in pairs)
+                          for pairs in (ties.settled, ties.quick))
+        factors = "".join(f"{names[x]}, " for x in ties.factors)
+        near, distance, band = (names[x] for x in (ties.near, ties.distance, ties.band))
+        more = f", Ties({near}, ({settled}), ({factors}), {distance}, {band}, ({quick}))"
+    lines.append(f"STORE = Store({names[store.expr]}, {store.dtype!r}{more})")
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: Number) -> str:
+    """Give the shortest text that reads back as this f32, integer or boolean."""
+    if not isinstance(value, float):
+        return repr(value)
+    text = str(np.float32(value))
+    return text if np.isfinite(value) else f'float("{text}")'

@@ -1,0 +1,92 @@
+"""The ISA levels to compile for: those that the machine has, each tried once on a small matmul.
+
+The self-test notices what feature bits cannot: an LLVM intrinsic whose operands moved, a virtual machine that hides
+state.
+"""
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+
+from graphq.errors import KernelError
+from graphq.kernels.jit.isa import Level, available, level_named, native
+from graphq.kernels.jit.registry import KERNELS, Step
+from graphq.kernels.lanes.expression import acc
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.matmul.pack import pack
+from graphq.kernels.matmul.plan import A, W, plan_matmul
+from graphq.locks import Lock
+
+SELF_TEST = 35, 37, 70
+"""m, n and k: with tails."""
+_lock = Lock()
+_checked: dict[Level, bool] = {}
+
+
+def choices(isa: str | None = None, cache: bool = True) -> Iterator[Level]:
+    """Give the levels to compile for, one after another: `isa`, or $GRAPHQ_ISA, alone, else all that the machine has.
+
+    The best comes first. The kernels of its self-test are being compiled: ask `works` before any code of the level
+    runs, and go on to the next level where it does not. Raises KernelError when there is none left, for an unknown
+    name, and for a level that this machine lacks. With `cache=False` the self-test neither reads nor writes the kernel
+    cache.
+    """
+    name = isa if isa is not None else os.environ.get("GRAPHQ_ISA") or None
+    if name is not None:
+        level_named(name)
+    here = {level.name: level for level in available()}
+    if name is not None and name not in here:
+        raise KernelError(f"this machine has no ISA level {name!r}; it has {', '.join(here)}")
+    for level in (here[name],) if name is not None else reversed(native()):
+        if level not in _checked:
+            with suppress(Exception):  # which `works` will see
+                plan_self_test(level, cache)
+        yield level
+    raise KernelError("not even the scalar level passes its self-test" if name is None else
+                      f"ISA level {name!r} fails its self-test on this machine")
+
+
+def resolve(isa: str | None = None, cache: bool = True) -> Level:
+    """Give the first of `choices` that works."""
+    return next(level for level in choices(isa, cache) if works(level, cache))
+
+
+def works(level: Level, cache: bool = True) -> bool:
+    """Try once per process whether the level's kernels compute a small matmul right; warn when they do not.
+
+    It notices what feature bits cannot: an LLVM intrinsic whose operands moved, a virtual machine that hides state.
+    """
+    with _lock.hold:
+        if level not in _checked:
+            try:
+                problem = self_test(level, cache)
+            except Exception as error:  # whatever code generation raises: the level is unusable, not the process
+                problem = f"{type(error).__name__}: {error}"
+            _checked[level] = problem is None
+            if problem:
+                warnings.warn(f"ISA level {level.name} is not used: {problem}", RuntimeWarning, stacklevel=3)
+        return _checked[level]
+
+
+def plan_self_test(level: Level, cache: bool = True) -> list[Step]:
+    """Plan a small matmul of u8 and one of s8 activations by kernels of the level."""
+    names = [next(x for x in KERNELS.values() if x.level == level.name and x.dtypes == (a, "s8")) for a in ("u8", "s8")]
+    return [plan_matmul(Store(acc(), "s32"), x.dtypes[0], *SELF_TEST, level, kernel=x, cache=cache) for x in names]
+
+
+def self_test(level: Level, cache: bool = True) -> str | None:
+    """Try a kernel of the level on a small matmul with tails; what is wrong, or None."""
+    m, n, k = SELF_TEST
+    numbers = np.arange(k * (m + n), dtype=np.uint32) ** 2 * np.uint32(2654435761)  # numpy.random takes 10 ms to import
+    digits = (numbers >> 24).astype(np.uint8)
+    a, w = digits[:m * k].reshape(m, k), digits[m * k:].view(np.int8).reshape(k, n)
+    for step, flip in zip(plan_self_test(level, cache), (0, 0x80), strict=True):
+        out, packed = np.zeros((m, n), np.int32), pack(w)
+        step.run(step.arguments({A: a.ctypes.data, W: packed.ctypes.data}, [(out.ctypes.data, 0, 4 * n)]))
+        if not (out == (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)).all():
+            return f"{step.name} computes a wrong product"
+    return None

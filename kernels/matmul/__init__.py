@@ -1,0 +1,1 @@
+"""The family of matmuls, of integers and of floats."""

@@ -1,0 +1,287 @@
+"""Matmuls of integers and of floats, from a partition's body.
+
+An integer matmul's formula (design: "What the numbers are"), with x, w the quantised operands:
+
+    acc = sum_k (x[i,k] - zx) * (w[k,j] - zw[j])          exact, s32
+    y   = f32(acc) * m[j] + b[j]                          m = f32(sx * sw[j]), rounded once from f64
+    out = epilogue(y), e.g. saturate(rint(relu(y) * (1/s)) + zp)
+
+Scales and zero points may be tensors, known when it runs. ONNX's matmul_integer gives acc itself. Of floats
+y = acc + b[j], acc the f32 sums that `float_sums` defines.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.epilogue import Epilogue, Source, Unsupported
+from graphq.kernels.family.lower import Arrays, Lowered, result_dims
+from graphq.kernels.family.scales import RANGES, Numbers, given, known, reach, scaled, scales_of, zero_points_of
+from graphq.kernels.family.settled import CHUNK, LiteralSums, anchored, literal_sums
+from graphq.kernels.lanes.expression import Expr, acc, op
+from graphq.kernels.numbers.float_sums import float_sums
+from graphq.kernels.ties.literal import Literal, matmul_order
+
+MATMULS = ("matmul", "matmul_integer")
+
+
+@dataclass(frozen=True, eq=False)
+class Matmul:
+    """The operands of a matmul: input numbers of the partition, types, shapes and layout."""
+
+    a: int
+    b: int
+    a_dtype: str
+    b_dtype: str
+    a_shape: tuple[int, ...]
+    b_shape: tuple[int, ...]
+    transpose_a: bool
+    transpose_b: bool
+
+    @property
+    def k(self) -> int:
+        """The length of the sums."""
+        return self.b_shape[-1] if self.transpose_b else self.b_shape[-2]
+
+    @property
+    def n(self) -> int:
+        """Columns of the result."""
+        return self.b_shape[-2] if self.transpose_b else self.b_shape[-1]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Dimensions of the source before k: batch and m."""
+        shape = self.a_shape
+        return (*shape[:-2], shape[-1]) if self.transpose_a else shape[:-1]
+
+    def operands(self, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """The arrays to multiply: (..., m, k) or (k,), and (..., k, n)."""
+        a, b = inputs[self.a], inputs[self.b]
+        return a.swapaxes(-1, -2) if self.transpose_a else a, b.swapaxes(-1, -2) if self.transpose_b else b
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerMatmul(Matmul):
+    """A matmul of u8 and s8, and their zero points, which broadcast to the arrays to multiply and to the result."""
+
+    integer: ClassVar[bool] = True
+    a_zp: Numbers
+    b_zp: Numbers
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """sum_k (a - a_zp) * (b - b_zp) in s32, modulo 2**32. Exact in f64: products are below 2**18."""
+        a, b = self.operands(inputs)
+        total = (a - self.a_zp.array(inputs).astype(np.float64)) @ (b - self.b_zp.array(inputs).astype(np.float64))
+        return np.asarray(total).astype(np.int64).astype(np.int32)
+
+    def literal_sums(self, inputs: Sequence[np.ndarray], places: np.ndarray, literal: Literal) -> np.ndarray:
+        """The literal sums of the outputs of these flat indices, f32."""
+        a, b = self.operands(inputs)
+        a = a[None] if a.ndim == 1 else a
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        *outer, i, j = np.unravel_index(places, (*batch, a.shape[-2], b.shape[-1]))
+        rows = np.broadcast_to(a, (*batch, *a.shape[-2:]))
+        columns = np.broadcast_to(b, (*batch, *b.shape[-2:])).swapaxes(-1, -2)
+        out, step = np.zeros(len(places), np.float32), max(1, CHUNK // max(1, self.k))
+        for first in range(0, len(places), step):
+            some = slice(first, first + step)
+            at = tuple(x[some] for x in outer)
+            out[some] = literal.sums(rows[(*at, i[some])], columns[(*at, j[some])], j[some])
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class FloatMatmul(Matmul):
+    """A matmul of f32, bf16 or f16."""
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The f32 sums as kernels order them (`float_sums`)."""
+        a, b = self.operands(inputs)
+        return float_sums(a, b) if a.ndim > 1 else float_sums(a[None], b)[0]
+
+
+def lower_matmul(body: Graph, constants: Arrays, *, compensate: bool = False) -> Lowered:
+    """Lower a body of a matmul, whose operands may come from dequantize, and an epilogue; raises Unsupported.
+
+    `constants` has the arrays of constant inputs. `compensate`: the accumulator of integers is the raw sum of the
+    shifted operands that kernels give, and the expression begins with the correction for shifts and zero points.
+    """
+    out = result_dims(body)
+    node = next(n for n in body.nodes if n.op.name in MATMULS)
+    e = Epilogue(out, anchored=True)
+    producers = [v.node for v in node.inputs[:2] if v is not None and v.node is not None]
+    total: Expr
+    product: Matmul
+    sums = None
+    if node.op.name == "matmul_integer":
+        product = _integers(body, node, constants)
+        total = _compensated(e, product, constants) if compensate else acc()
+    elif producers:
+        product, scales = _quantised(body, node, constants)
+        total = scaled(e, op("to_f32", _compensated(e, product, constants) if compensate else acc()), *scales)
+        sums = _literal(body, node, product, scales, constants[product.b], constants)
+    else:
+        product, total = _floats(body, node), acc("f32")
+
+    own = range(4) if node.op.name == "matmul_integer" else range(2)
+    return anchored(e, body, node, total, producers, product, constants, sums, own)
+
+
+def _literal(body: Graph, node: Node, p: IntegerMatmul, scales: tuple[Numbers, Numbers],
+             weights: np.ndarray | None, constants: Arrays) -> LiteralSums | None:
+    """The literal sums; a matmul with a bias is ONNX's Gemm, whose sums start from it."""
+    m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
+    order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
+    bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]
+    start = None if bias is None or bias.node is not None else constants[body.inputs.index(bias)]
+    integers: np.ndarray | tuple[int, int] = p.k, reach(p.b_dtype, p.b_zp)
+    batch = 1
+    if weights is not None and p.b_zp.data is not None:
+        w = (weights.swapaxes(-1, -2) if p.transpose_b else weights).astype(np.int16) - p.b_zp.data.astype(np.int16)
+        batch = prod(w.shape[:-2])
+        integers = np.moveaxis(w, -2, 0).reshape(p.k, batch * p.n)
+    return literal_sums(*scales, p.a_zp, p.b_zp, order, block, p.a_dtype, integers, batch=batch,
+                        shift=-128 if p.b_dtype == "u8" else 0, start=start)
+
+
+def _floats(body: Graph, node: Node) -> FloatMatmul:
+    """The operands of a matmul of floats."""
+    a, b = (v for v in node.inputs[:2] if v is not None)
+    _check_ranks(a.type.dims, b.type.dims)
+    return FloatMatmul(body.inputs.index(a), body.inputs.index(b), a.dtype.name, b.dtype.name, a.type.dims, b.type.dims,
+                       node.attrs["transpose_a"] and len(a.type.dims) > 1, node.attrs["transpose_b"])
+
+
+def _check_ranks(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    if len(b) < 2 or len(a) < (2 if len(b) > 2 else 1):
+        raise Unsupported(f"one-dimensional operands {list(a)} and {list(b)}")
+
+
+def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerMatmul, tuple[Numbers, Numbers]]:
+    """The integer operands of a matmul of dequantized ones, and the scales of both."""
+    index = {v: k for k, v in enumerate(body.inputs)}
+    left, right = quantised_operands(node)
+    a, b = (next(n.operands) for n in (left, right))
+    _check_ranks(a.type.dims, b.type.dims)
+    if left.attrs["qtype"] != "per_tensor":
+        axis, rank = left.attrs["axis"], len(a.type.dims)
+        summed = max(rank - (2 if node.attrs["transpose_a"] else 1), 0)
+        raise Unsupported(f"the source is quantised per channel along axis {axis}: " + (
+            "its scale would stand inside the sum" if axis % rank == summed
+            else "kernels take one scale and zero point for the source"))
+    columns = len(b.type.dims) - (2 if node.attrs["transpose_b"] else 1)
+    if right.attrs["qtype"] == "per_channel" and right.attrs["axis"] % len(b.type.dims) != columns:
+        raise Unsupported(f"the weights are quantised along axis {right.attrs['axis']}, which is not the columns'")
+    n = (b.type.dims[columns],)
+    product = IntegerMatmul(
+        index[a], index[b], a.dtype.name, b.dtype.name, a.type.dims, b.type.dims,
+        node.attrs["transpose_a"] and len(a.type.dims) > 1, node.attrs["transpose_b"],
+        zero_points_of(left, body, constants, ()), zero_points_of(right, body, constants, n))
+    _refuse_overflow(product, constants[product.b])
+    return product, (scales_of(left, body, constants, ()), scales_of(right, body, constants, n))
+
+
+def _integers(body: Graph, node: Node, constants: Arrays) -> IntegerMatmul:
+    """The operands of a matmul_integer, whose sums wrap."""
+    a, b, *zps = (*node.inputs, None, None)[:4]
+    assert a is not None and b is not None
+    dims, b_dims = a.type.dims, b.type.dims
+    _check_ranks(dims, b_dims)
+    index = body.inputs.index
+    return IntegerMatmul(
+        index(a), index(b), a.dtype.name, b.dtype.name, dims, b_dims, False, False,
+        _zero_points(zps[0], body, constants, (*dims[:-1], 1), -2),
+        _zero_points(zps[1], body, constants, (*b_dims[:-2], 1, b_dims[-1]), -1))
+
+
+def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tuple[int, ...], axis: int) -> Numbers:
+    """The zero points of an operand of matmul_integer, which is `dims` but for k.
+
+    They are one, a vector along `axis`, or an array that broadcasts.
+    """
+    if value is None:
+        return known(0)
+    shape = value.type.dims
+    if value.type.size != 1 and len(shape) == 1 and axis == -2:
+        shape = (*shape, 1)
+    padded = (1,) * (len(dims) - len(shape)) + shape
+    if value.type.size != 1 and (len(padded) > len(dims) or any(
+            d not in (1, most) for d, most in zip(padded, dims, strict=True))):
+        raise Unsupported(f"zero points {value.type} of an operand that is {list(dims)} along the sum")
+    return given(value, body, constants, shape)
+
+
+def quantised_operands(node: Node) -> tuple[Node, Node]:
+    """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they are of u8 or s8."""
+    left, right = (v.node for v in islice(node.operands, 2))
+    assert left is not None and right is not None
+    for name, producer in (("source", left), ("weights", right)):
+        x = next(producer.operands)
+        if x.dtype.name not in RANGES:
+            raise Unsupported(f"the {name} are {x.dtype}, integer kernels take u8 and s8")
+        if producer.attrs["qtype"] == "per_group":
+            raise Unsupported(f"the {name} have scales of groups of {list(producer.attrs['group_shape'])}")
+        if producer.output.dtype != "f32":
+            raise Unsupported(f"the {name} are dequantized to {producer.output.dtype}, integer kernels scale in f32")
+    return left, right
+
+
+def _refuse_overflow(p: IntegerMatmul, weights: np.ndarray | None) -> None:
+    """Refuse sums that could leave s32: bounded by k for any weights, by the weights themselves when constant."""
+    zps = p.b_zp.data
+
+    def absolute() -> np.ndarray:
+        assert weights is not None and zps is not None
+        w = weights.swapaxes(-1, -2) if p.transpose_b else weights
+        return np.asarray(np.abs(w.astype(np.int32) - zps).sum(axis=-2, dtype=np.int64))
+
+    refuse_overflow(p.k, reach(p.a_dtype, p.a_zp), reach(p.b_dtype, p.b_zp),
+                    None if weights is None or zps is None else absolute)
+
+
+def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.ndarray] | None) -> None:
+    """Raise Unsupported when sums over k could leave s32: by the most that factors reach, or by sum |w - zw|."""
+    bound = k * most_a * most_b
+    if bound >= 2**31 and absolute is not None:
+        bound = most_a * int(absolute().max(initial=0))
+    if bound >= 2**31:
+        raise Unsupported(f"sums over k = {k} can reach {bound}, beyond s32")
+
+
+def _compensated(e: Epilogue, p: IntegerMatmul, constants: Arrays) -> Expr:
+    """acc from the raw sum R = sum a'*w' of the operands as kernels take them.
+
+    a' is u8 (s8 + 128), w' is s8 (u8 - 128).
+
+    With za, zw shifted likewise and d = colsum(w') - k * zw: acc = R - za * d - zw * rowsum(a'), all modulo 2**32.
+    """
+    za = p.a_zp.shifted(128 if p.a_dtype == "s8" else 0)
+    zw = p.b_zp.shifted(-128 if p.b_dtype == "u8" else 0)
+    total = acc()
+    if not za.absent:
+        d = _centred_column_sums(e, p, zw, constants[p.b])
+        if isinstance(d, Expr):
+            total = total - d * za.expr(e)
+        elif za.data is None or d.data is None or za.data.size != 1:
+            total = total - d.expr(e) * za.expr(e)
+        else:
+            total = total + known(-int(za.data) * d.data, d.shape).expr(e)
+    if not zw.absent:
+        total = total - e.slot(Source("row sums", "s32", (*p.rows, 1)), "row sums") * zw.expr(e)
+    return total
+
+
+def _centred_column_sums(e: Epilogue, p: IntegerMatmul, zw: Numbers, weights: np.ndarray | None) -> Numbers | Expr:
+    """sum_k w' - zw for every column; known for one matrix of constant weights, else from the packed weights."""
+    if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
+        total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
+        return known(total - p.k * (zw.data + (128 if p.b_dtype == "u8" else 0)), (p.n,))
+    shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]  # 2-D weights of a 1-D source: (n,)
+    sums = e.slot(Source("column sums", "s32", shape), "column sums")
+    return sums if zw.absent else sums - zw.expr(e) * p.k

@@ -1,0 +1,168 @@
+"""Packed weights: the one layout that the matmul kernels of all ISA levels read, and what makes it.
+
+Weights w (k, n) of s8, or u8 less 128, lie packed as
+
+    column sums   s32 [panels * 16]             over k, 0 for columns past n
+    panels        s8  [panels][groups][16][4]   rows 4 g .. 4 g + 3 of columns 16 p .. 16 p + 15, padded with 0
+    slack         15 lines of 64 bytes          an AMX tile reads 16 groups, also of a panel's last few
+
+with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector of vpdpbusd and a row of an AMX tile.
+Of bf16 and f16 a group of 4 bytes has two rows, of f32 one; their column sums are not used.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from graphq.errors import KernelError
+from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.intrinsics import I8, c64, intrinsic, load_s32, load_u8, splat, store_s32, store_u8, word
+from graphq.kernels.jit.memory import LINE, aligned_empty
+from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.x86 import S32X16, Loop, at, filled, interleave, load, store, vector
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.matmul.row_sums import byte_sums, offset
+
+PANEL = 16
+SLACK = 15 * LINE
+
+
+def panel_count(n: int) -> int:
+    """Number of panels of 16 columns."""
+    return -(-n // PANEL)
+
+
+def group_count(k: int, itemsize: int = 1) -> int:
+    """Number of groups of 4 bytes of a column."""
+    return -(-k * itemsize // 4)
+
+
+def packed_bytes(k: int, n: int, itemsize: int = 1) -> int:
+    """Bytes of a packed (k, n) matrix; a multiple of 64, to be placed at a multiple of 64."""
+    return panel_count(n) * LINE * (1 + group_count(k, itemsize)) + SLACK
+
+
+def pack(w: np.ndarray) -> np.ndarray:
+    """Pack weights (..., k, n) of s8 or u8 and any strides in NumPy; u8 (..., packed_bytes(k, n)).
+
+    Raises KernelError for other dtypes or fewer than two dimensions.
+    """
+    dtypes = {STORAGE[x]: x for x in ("s8", "u8", "f32", "bf16", "f16")}
+    if w.dtype not in dtypes or w.ndim < 2:
+        raise KernelError(f"weights to pack are matrices of {', '.join(dtypes.values())}, got {w.dtype}{list(w.shape)}")
+    if w.dtype == np.uint8:
+        w = (w ^ np.uint8(0x80)).view(np.int8)
+    *outer, k, n = w.shape
+    itemsize = w.dtype.itemsize
+    size, items = packed_bytes(k, n, itemsize), 4 // itemsize
+    batch, panels, groups = int(np.prod(outer)), panel_count(n), group_count(k, itemsize)
+    out = aligned_empty(batch * size).reshape(batch, size)
+    w = padded(w.reshape(batch, k, n), (batch, groups * items, panels * PANEL))
+    head, end = panels * LINE, panels * LINE * (1 + groups)
+    out[:, :head] = np.ascontiguousarray(w.sum(1, dtype=np.int32)).view(np.uint8) if itemsize == 1 else 0
+    body = out[:, head:end].view(w.dtype).reshape(batch, panels, groups, PANEL, items)
+    rows = w.reshape(batch, groups, items, panels, PANEL)
+    for i in range(items):  # five times as fast as one copy of transposed axes
+        body[..., i] = rows[:, :, i].swapaxes(1, 2)
+    out[:, end:] = 0
+    return out.reshape(*outer, size)
+
+
+def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """`w` with zeros after it along each axis, up to `shape`; itself where it has that."""
+    if w.shape == shape:
+        return w
+    out = np.zeros(shape, w.dtype)
+    out[tuple(slice(d) for d in w.shape)] = w
+    return out
+
+
+def _pack_rows(itemsize: int) -> Any:
+    """Make the intrinsic that packs `groups` groups of rows of 16 neighbouring elements, bytes xor `flip`."""
+    items = 4 // itemsize
+
+    @intrinsic
+    def pack_rows(_typing: Any, source: Any, stride: Any, groups: Any, target: Any, flip: Any) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            source, stride, groups, target, flip = args
+            flips = splat(b, b.trunc(flip, I8), LINE)
+            with Loop(b, groups) as loop:
+                first = at(b, source, b.mul(loop.k, b.mul(stride, c64(items))))
+                rows = [load(b, at(b, first, b.mul(stride, c64(i))), vector(I8, PANEL * itemsize))
+                        for i in range(items)]
+                line = b.bitcast(interleave(b, rows, PANEL), vector(I8, LINE))
+                store(b, b.xor(line, flips), at(b, target, b.mul(loop.k, c64(LINE))))
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 5), codegen
+
+    return pack_rows
+
+
+@intrinsic
+def _sum_groups(_typing: Any, source: Any, groups: Any, target: Any) -> Any:
+    """Store the 16 column sums of a packed panel."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        source, groups, target = args
+        with Loop(b, groups, [filled(S32X16, 0)]) as loop:
+            line = load(b, at(b, source, b.mul(loop.k, c64(LINE))), S32X16)
+            loop.update([b.add(loop.values[0], byte_sums(b, line, signed=True))])
+        store(b, loop.values[0], target)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 3), codegen
+
+
+def packing(itemsize: int) -> Callable[[int, int], None]:
+    """Make the block function that packs panels of one batch element. Words as in `plan_pack`."""
+    items, pack_rows = 4 // itemsize, _pack_rows(itemsize)
+
+    @njit
+    def block(args: int, index: int) -> None:
+        k, n, each, flip = word(args, 7), word(args, 8), word(args, 9), word(args, 10)
+        panels, groups = (n + 15) // 16, (k + items - 1) // items
+        blocks = (panels + each - 1) // each
+        batch, first = index // blocks, index % blocks * each
+        source, along_k, along_n = word(args, 0) + offset(word(args, 1), batch), word(args, 2), word(args, 3)
+        base = word(args, 4) + batch * word(args, 5)
+        flips = flip | flip << 8 | flip << 16 | flip << 24
+        for p in range(first, min(first + each, panels)):
+            columns, start = min(16, n - 16 * p), source + 16 * p * along_n
+            target = base + 64 * (panels + p * groups)
+            done = 0
+            if along_n == itemsize and columns == 16:
+                done = k // items
+                pack_rows(start, along_k, done, target, flip)
+            elif along_k == itemsize and columns == 16:
+                done = k // items
+                for c in range(16):
+                    for g in range(done):
+                        store_s32(target + 64 * g + 4 * c, load_s32(start + c * along_n + 4 * g) ^ flips)
+            for i in range(done * items, groups * items):
+                for c in range(16):
+                    for t in range(itemsize):
+                        inside = i < k and c < columns
+                        value = load_u8(start + i * along_k + c * along_n + t) ^ flip if inside else 0
+                        store_u8(target + i // items * 64 + 4 * c + i % items * itemsize + t, value)
+            if itemsize == 1:
+                _sum_groups(target, groups, base + 64 * p)
+
+    return block
+
+
+def plan_pack(w_dtype: str, k: int, n: int, *, batch: int = 1, threads: int = 1, cache: bool = True) -> Step:
+    """Plan packing weights at run time. The caller fills in words 0 to 5:
+
+        0 w   1 table of w or 0   2 bytes between rows   3 bytes between columns   4 packed   5 bytes a batch element
+
+    (any strides, 64-byte aligned `packed` of `packed_bytes` each); then 6 batch, 7 k, 8 n, 9 panels a block, 10 what
+    bytes are xored with.
+    """
+    flip, itemsize = 0x80 if w_dtype == "u8" else 0, STORAGE[w_dtype].itemsize
+    return plan_rows("graphq.kernels.matmul.pack", "packing", panel_count(n), batch, threads, cache,
+                     lambda each: (0, 0, n * itemsize, itemsize, 0, packed_bytes(k, n, itemsize), batch, k, n, each,
+                                   flip), of=(itemsize,),
+                     cycles=PANEL * k * itemsize * 0.5)  # measured: 6 to 12 GB/s

@@ -1,0 +1,47 @@
+"""Tiles of the integer matmul as plain loops, for any CPU."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from graphq.kernels.jit.deferred import njit
+from graphq.kernels.jit.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32, word
+from graphq.kernels.operands.tile_frame import ROWS_AT
+
+
+@njit
+def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> None:
+    """Add the products of one row of `k` bytes, `along_k` apart, to its 16 sums."""
+    for j in range(k):
+        x = load_u8(a + j * along_k) ^ shift
+        line = w + j // 4 * 64 + j % 4
+        for c in range(16):
+            store_s32(acc + 4 * c, load_s32(acc + 4 * c) + x * load_s8(line + 4 * c))
+
+
+def scalar_tile(shift: int, reading: str) -> Any:
+    """Make the tile function of one panel; activations are bytes xor `shift` (128 for s8), found as `reading` says."""
+    windows, along_i, along_k = reading == "windows", reading == "rows", reading == "columns"
+
+    @njit
+    def tile(address: int) -> None:
+        frame = np.intp(address)
+        a, stride, w, k = load_s64(frame), load_s64(frame + 8), load_s64(frame + 16), load_s64(frame + 24)
+        rows, acc = load_s64(frame + 32), load_s64(frame + 48)
+        for i in range(rows):
+            for c in range(16):
+                store_s32(acc + 64 * i + 4 * c, 0)
+            if windows:
+                tap = 0
+                entries = frame + 8 * (ROWS_AT + 2 * i)
+                for outer in range(word(stride, 1)):
+                    for inner in range(word(stride, 2)):
+                        at = load_s64(load_s64(entries) + 8 * outer) + load_s64(load_s64(entries + 8) + 8 * inner)
+                        source = a + at if at >= 0 else stride + word(stride, 5)
+                        _accumulate(source, 1, k, shift, w + tap * ((k + 3) // 4 * 64), acc + 64 * i)
+                        tap += 1
+            else:
+                _accumulate(a + i * (stride if along_i else 1), stride if along_k else 1, k, shift, w, acc + 64 * i)
+
+    return tile

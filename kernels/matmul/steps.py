@@ -1,0 +1,111 @@
+"""From a lowered matmul to plan steps."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from graphq.ir import Node
+from graphq.kernels.family.lower import Lowered
+from graphq.kernels.jit.registry import Reading
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.matmul import pack
+from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul import row_sums as rows
+from graphq.kernels.matmul.lower import Matmul
+from graphq.kernels.moves.transpose import plan_transpose
+from graphq.kernels.operands.space import broadcast_strides, factor
+from graphq.kernels.ties import settle
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.runtime import Ref
+from graphq.plan.slots import Strides, output, place, run, table
+
+
+def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """Up to four steps: transpose the source (of integers), pack the weights, sum rows, multiply."""
+    p = lowered.anchor
+    assert isinstance(p, Matmul)
+    item = STORAGE[p.a_dtype].itemsize
+    source, reading = _source(b, node, p)
+    packed, packed_bytes = _weights(b, node, p)
+    a_strides = _strides(p.rows, lowered.out, p.k * item)
+    if reading == "columns":
+        a_strides = (*a_strides[:-1], item)
+    places = [(Ref(source), a_strides + (0,)),
+              (Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (0,))]
+    for s in lowered.sources:
+        if s.place == "column sums":
+            places.append((Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (4,)))
+        elif s.place == "row sums":
+            places.append((Ref(_row_sums(b, source, p, reading)), broadcast_strides(s.shape, lowered.out, 4)))
+        else:
+            places.append(place(b, node, s, lowered.out))
+    batched = any(places[1][1])
+    space = factor(lowered.out, [strides for _, strides in places], keep=2 if batched else 1)
+    step = matmul.plan_matmul(lowered.store, p.a_dtype, space.m, space.n, p.k, b.level, batch=space.batch,
+                              threads=b.threads, cache=b.cache, reading=reading)
+    (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
+    stride = p.rows[-1] * item if reading == "columns" else a_walk.row
+    header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
+              matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
+    if lowered.literal is not None:
+        spec = settle.spec(lowered.literal, p.k, signed=p.a_dtype == "s8")
+        header[matmul.SPEC] = Ref(b.constant(spec))
+    run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
+
+
+def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
+    """Byte strides along the rows and batch of `out` of a dense array of `shape` whose elements are `step` bytes."""
+    return broadcast_strides(shape[-len(out) + 1:] if len(out) > 1 else (), out[:-1], step)
+
+
+def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, Reading]:
+    """The buffer of the activations and how to read them: a transposed source by columns, or copied where faster.
+
+    One row is its own transpose.
+    """
+    value = node.inputs[p.a]
+    assert value is not None
+    if not p.transpose_a or p.rows[-1] == 1:
+        return b.of[value], "rows"
+    if matmul.takes_columns(p.a_dtype, p.rows[-1], p.n, p.k, b.level):
+        return b.of[value], "columns"
+    axes, item = range(len(p.a_shape)), STORAGE[p.a_dtype].itemsize
+    out = b.temporary(prod(p.a_shape) * item)
+    step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), item, threads=b.threads, cache=b.cache)
+    run(b, step, {0: Ref(b.of[value]), 1: Ref(out)}, [])
+    return out, "rows"
+
+
+def _dense(b: PlanBuilder, batch: int, step: int) -> int | Ref:
+    """The table of `batch` elements that follow each other `step` bytes apart."""
+    return Ref(b.constant(np.arange(batch, dtype=np.int64) * step)) if batch > 1 else 0
+
+
+def _weights(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, int]:
+    """The buffer of the packed weights and the bytes of a batch element: constants are packed now, others by a step."""
+    value = node.inputs[p.b]
+    assert value is not None
+    k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize
+    size = pack.packed_bytes(k, n, item)
+    if value.data is not None:
+        data = value.data.swapaxes(-1, -2) if p.transpose_b else value.data
+        return b.constant(pack.pack(data)), size
+    out = b.temporary(size * batch)
+    along_k, along_n = (item, k * item) if p.transpose_b else (n * item, item)
+    step = pack.plan_pack(p.b_dtype, k, n, batch=batch, threads=b.threads, cache=b.cache)
+    run(b, step, {0: Ref(b.of[value]), 1: _dense(b, batch, k * n * item), 2: along_k, 3: along_n, 4: Ref(out)}, [])
+    return out, size
+
+
+def _row_sums(b: PlanBuilder, source: int, p: Matmul, reading: Reading) -> int:
+    """A buffer with the s32 sum over k of every row of the activations."""
+    m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
+    out = b.temporary(4 * m * batch)
+    if reading == "columns":
+        step = rows.plan_column_sums(p.a_dtype, m, p.k, batch=batch, threads=b.threads, cache=b.cache)
+    else:
+        step = rows.plan_row_sums(p.a_dtype, m * batch, p.k, threads=b.threads, cache=b.cache)
+    run(b, step, {0: Ref(source), 1: 0 if reading == "rows" else _dense(b, batch, m * p.k), 3: Ref(out)}, [])
+    return out

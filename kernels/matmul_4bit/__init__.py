@@ -1,0 +1,1 @@
+"""The family of matmuls with 4-bit weights."""

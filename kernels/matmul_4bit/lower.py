@@ -1,0 +1,149 @@
+"""From a partition's body with 4-bit weights to what its kernels compute, and to the formula that states the numbers.
+
+Weights w (k, n) have a scale s and a zero point zw for each group g of rows and each column; x has one of each:
+
+    acc_g = sum_{k in g} (x[i,k] - zx) * (w[k,j] - zw[g,j])       exact, s32
+    y     = sum_g f32(acc_g) * m[g,j]                             m = f32(sx * s[g,j]), rounded once from f64
+
+The sum starts from 0 and goes through the groups in order, one IEEE multiplication and one addition each; then come the
+bias and the epilogue as in `lower`.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, ClassVar
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.epilogue import Epilogue, Unsupported, translate
+from graphq.kernels.family.lower import Arrays, Lowered, result_dims
+from graphq.kernels.family.scales import RANGES, wrapped
+from graphq.kernels.lanes.expression import Expr, acc
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.matmul_4bit.pack import pack_4bit
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedMatmul:
+    """The operands of a matmul with weights in groups: input numbers of the partition, and its constants.
+
+    `u` (k, n) are the weights as 0 to 15 and `z` (groups, n) their zero points likewise; `scales` are m of the formula.
+    """
+
+    integer: ClassVar[bool] = True
+    a: int
+    a_dtype: str
+    a_shape: tuple[int, ...]
+    a_zp: int
+    u: np.ndarray
+    z: np.ndarray
+    scales: np.ndarray
+
+    @property
+    def centred(self) -> np.ndarray:
+        """w - zw, s32 (groups, group, n)."""
+        k, n = self.u.shape
+        return np.asarray(self.u.reshape(len(self.z), k // len(self.z), n).astype(np.int32) - self.z[:, None])
+
+    def packed(self) -> np.ndarray:
+        """The weights as kernels read them; corrections undo the zero point and the shift of the activations."""
+        shift = self.a_zp + (128 if self.a_dtype == "s8" else 0)
+        sums = self.centred.sum(axis=1, dtype=np.int64)
+        return pack_4bit(self.u, self.z, self.scales, wrapped(-shift * sums))
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """y of the formula."""
+        x, w = inputs[self.a].astype(np.float64) - self.a_zp, self.centred.astype(np.float64)
+        total = np.zeros((*self.a_shape[:-1], self.u.shape[1]), np.float32)
+        size = w.shape[1]
+        for g, scales in enumerate(self.scales):
+            exact = x[..., g * size:(g + 1) * size] @ w[g]
+            total += exact.astype(np.int32).astype(np.float32) * scales
+        return total
+
+
+def lower_matmul_4bit(body: Graph, constants: Arrays, *, compensate: bool = False) -> Lowered:
+    """Lower a body of dequantize, dynamic_dequantize, matmul and an epilogue; raises Unsupported.
+
+    `constants` has the arrays of constant inputs. Kernels give the formula's sums: there is nothing to `compensate`.
+    """
+    out = result_dims(body)
+    node = next(n for n in body.nodes if n.op.name == "matmul")
+    left, right = (v.node for v in islice(node.operands, 2))
+    assert left is not None and right is not None
+    product = _product(body, node, left, right, constants)
+    e = Epilogue(out, anchored=True)
+
+    def dense(args: list[Any]) -> Expr:
+        return acc("f32") if len(args) < 3 or args[2] is None else acc("f32") + args[2]
+
+    expr = translate(e, body, (node, dense), [left, right])
+    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), product)
+
+
+def _product(body: Graph, node: Node, left: Node, right: Node, constants: Arrays) -> GroupedMatmul:
+    index = {v: k for k, v in enumerate(body.inputs)}
+    a, w = next(left.operands), next(right.operands)
+    if w.dtype.name not in ("s4", "u4"):
+        raise Unsupported(f"the weights are {w.dtype}: kernels with scales in groups take s4 and u4")
+    if a.dtype.name not in RANGES:
+        raise Unsupported(f"the source is {a.dtype}, integer kernels take u8 and s8")
+    if left.attrs["qtype"] != "per_tensor" or node.attrs["transpose_a"]:
+        raise Unsupported("with 4-bit weights the source has one scale and is not transposed")
+    weights, scales, zps = (_constant(v, index, constants) for v in (*right.inputs, None)[:3])
+    assert weights is not None and scales is not None
+    if weights.ndim != 2 or not weights.size:
+        raise Unsupported(f"4-bit weights are one matrix, got {w.type}")
+    swap = node.attrs["transpose_b"]
+    low = 8 if w.dtype == "s4" else 0
+    u, spread = weights.astype(np.int32) + low, _Spread(right, weights.shape, swap)
+    z = spread.of(np.zeros_like(scales) if zps is None else zps).astype(np.int64) + low
+    u = u.T if swap else u
+    if -z.min() + 15 > 127 or z.max() > 128:
+        raise Unsupported("4-bit weights less their zero points must fit in s8, the zero points are "
+                          f"{z.min() - low} to {z.max() - low}")
+    zp, sx = (left.attrs["zps"] or (0,))[0], np.float64(np.float32(left.attrs["scales"][0]))
+    with np.errstate(over="ignore"):
+        product = GroupedMatmul(index[a], a.dtype.name, a.type.dims, zp, np.ascontiguousarray(u, np.uint8),
+                                z.astype(np.int32), (sx * spread.of(scales).astype(np.float64)).astype(np.float32))
+    _refuse_overflow(product)
+    return product
+
+
+def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np.ndarray | None:
+    """The data of an operand of dynamic_dequantize; None when it is absent."""
+    if v is None:
+        return None
+    data = constants[index[v]]
+    if data is None:
+        raise Unsupported("4-bit weights are packed at compile time: they, scales and zero points must be constant")
+    return data
+
+
+class _Spread:
+    """Parameters of a dynamic_dequantize of weights as (groups along k, n)."""
+
+    def __init__(self, node: Node, shape: tuple[int, ...], transposed: bool) -> None:
+        self.attrs, self.transposed = node.attrs, transposed
+        self.along_k = 1 if transposed else 0
+        self.n = shape[1 - self.along_k]
+        if self.attrs["qtype"] == "per_channel" and self.attrs["axis"] % 2 == self.along_k:
+            raise Unsupported(f"the weights are quantised along axis {self.attrs['axis']}, which is not the columns'")
+
+    def of(self, values: np.ndarray) -> np.ndarray:
+        """Scales or zero points, one a group and column."""
+        if self.attrs["qtype"] != "per_group":
+            return np.broadcast_to(values.reshape(1, -1), (1, self.n))
+        values = values.T if self.transposed else values
+        return values.repeat(self.attrs["group_shape"][1 - self.along_k], axis=1)
+
+
+def _refuse_overflow(p: GroupedMatmul) -> None:
+    """Refuse sums of a group that could leave s32."""
+    most = max(abs(x - p.a_zp) for x in RANGES[p.a_dtype])
+    bound = most * int(np.abs(p.centred).sum(axis=1, dtype=np.int64).max(initial=0))
+    if bound >= 2**31:
+        raise Unsupported(f"sums over groups of {p.centred.shape[1]} can reach {bound}, beyond s32")

@@ -1,0 +1,30 @@
+"""From a lowered matmul with 4-bit weights to its plan step."""
+from __future__ import annotations
+
+from graphq.ir import Node
+from graphq.kernels.family.lower import Lowered
+from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul_4bit import tiles as matmul_4bit
+from graphq.kernels.matmul_4bit.lower import GroupedMatmul
+from graphq.kernels.operands.space import broadcast_strides, factor
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.runtime import Ref
+from graphq.plan.slots import output, place, run, table
+
+
+def matmul_4bit_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """One step; the weights are packed here."""
+    p = lowered.anchor
+    assert isinstance(p, GroupedMatmul)
+    value = node.inputs[p.a]
+    assert value is not None
+    k = p.a_shape[-1]
+    rows = broadcast_strides(p.a_shape[:-1], lowered.out[:-1], k)
+    places = [(Ref(b.of[value]), (*rows, 0)), *(place(b, node, s, lowered.out) for s in lowered.sources)]
+    space = factor(lowered.out, [strides for _, strides in places], keep=1)
+    step = matmul.plan_matmul(lowered.store, p.a_dtype, space.m, space.n, k, b.level, batch=space.batch,
+                              threads=b.threads, cache=b.cache, w_dtype=matmul_4bit.W_DTYPE)
+    (a, a_walk), *slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
+    header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: a_walk.row,
+              matmul.W: Ref(b.constant(p.packed()))}
+    run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

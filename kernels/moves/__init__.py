@@ -1,0 +1,1 @@
+"""Kernels that move elements: transposes, gathers, slices, pads, casts; and the range of a tensor."""

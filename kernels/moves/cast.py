@@ -1,0 +1,76 @@
+"""Integers and booleans as integers (that wrap), booleans (whether they are not 0) or f32 (rounded to nearest even).
+
+Argument words: 0 source   1 target   2 elements   3 elements a block. The code is plain vector IR, the same at every
+ISA level.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from graphq.dtypes import DType, boolean, f32
+from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.intrinsics import F32, I8, c64, intrinsic, word
+from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.x86 import Loop, at, load, store
+from graphq.kernels.lanes.vector import constant, vec
+
+LANES = 16
+TO_BOOLEAN, TO_INTEGER, TO_F32 = range(3)
+
+
+def fits(source: DType, target: DType) -> bool:
+    """Whether a kernel converts one to the other."""
+    wide = all(d.bits == 8 * d.itemsize or d == boolean for d in (source, target))
+    return wide and source.kind != "float" and (target.kind != "float" or target == f32)
+
+
+def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Callable[[int, int], None]:
+    """Make the block function from integers of so many bits to what `how` says, of so many."""
+    given = ir.IntType(source_bits)
+    result = F32 if how == TO_F32 else ir.IntType(target_bits)
+
+    def convert(b: Any, x: Any, lanes: int) -> Any:
+        if how == TO_BOOLEAN:
+            return b.zext(b.icmp_unsigned("!=", x, constant(given, 0, lanes)), vec(I8, lanes))
+        if how == TO_F32:
+            return (b.sitofp if signed else b.uitofp)(x, vec(F32, lanes))
+        if target_bits <= source_bits:
+            return b.trunc(x, vec(result, lanes)) if target_bits < source_bits else x
+        return (b.sext if signed else b.zext)(x, vec(result, lanes))
+
+    @intrinsic
+    def elements(_typing: Any, source: Any, target: Any, count: Any) -> Any:
+        """Convert `count` elements."""
+
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            source, target, count = args
+            done: Any = c64(0)
+            for lanes in (LANES, 1):
+                with Loop(b, b.sdiv(b.sub(count, done), c64(lanes))) as loop:
+                    k = at(b, done, b.mul(loop.k, c64(lanes)))
+                    x = load(b, at(b, source, b.mul(k, c64(source_bits // 8))), vec(given, lanes))
+                    store(b, convert(b, x, lanes), at(b, target, b.mul(k, c64(target_bits // 8))))
+                done = b.mul(b.sdiv(count, c64(LANES)), c64(LANES))
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 3), codegen
+
+    @njit
+    def block(args: int, index: int) -> None:
+        first = index * word(args, 3)
+        elements(word(args, 0) + first * (source_bits // 8), word(args, 1) + first * (target_bits // 8),
+                 min(word(args, 3), word(args, 2) - first))
+
+    return block
+
+
+def plan_cast(source: DType, target: DType, size: int, *, threads: int = 1, cache: bool = True) -> Step:
+    """Plan the conversion of `size` elements, for which `fits` holds; the caller fills in words 0 and 1."""
+    how = TO_BOOLEAN if target == boolean else TO_F32 if target == f32 else TO_INTEGER
+    signed = int(source.kind == "int" and source.min < 0)
+    of = 8 * source.itemsize, signed, how, 8 * target.itemsize
+    return plan_rows("graphq.kernels.moves.cast", "converting", size, 1, threads, cache,
+                     lambda each: (0, 0, size, each), cycles=1, unit=LANES, of=of)

@@ -1,0 +1,123 @@
+"""The range of an f32 tensor, for dynamic quantization: extremes of blocks, then the scale and zero point of all.
+
+With top = max(x, 0) and low = min(x, 0) as ONNX's DynamicQuantizeLinear has it (op `dynamic_range`):
+
+    scale = (top - low) / 255, 1 / 255 where both are 0      zero point = rint(clip(-low / scale, 0, 255)), 0 of NaN
+
+Extremes do not depend on the order in which they are found; a NaN anywhere makes both NaN.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.intrinsics import F32, I32, c64, declare, intrinsic, word
+from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.x86 import Loop, at, load, shuffle, store, vector
+from graphq.kernels.lanes.vector import Columns, tail_mask
+
+LANES = 64
+"""Elements a turn of the loop: four vectors of 16, whose extremes do not wait for each other."""
+PIECE = 1024
+"""Elements that a thread's share is a multiple of."""
+
+
+def _larger(b: Any, x: Any, y: Any) -> Any:
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
+
+
+def _least(b: Any, x: Any, y: Any) -> Any:
+    return b.select(b.fcmp_ordered("<", x, y), x, y)
+
+
+@intrinsic
+def extremes(_typing: Any, source: Any, count: Any, target: Any) -> Any:
+    """Store max(x, 0) and min(x, 0) of `count` f32 at `source`, NaN when one of them is NaN."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        source, count, target = args
+        wide = vector(F32, LANES)
+        zero, none = ir.Constant(wide, None), ir.Constant(vector(ir.IntType(1), LANES), None)
+
+        def further(x: Any, top: Any, low: Any, nan: Any) -> list[Any]:
+            # A NaN is neither larger nor smaller.
+            return [_larger(b, x, top), _least(b, x, low), b.or_(nan, b.fcmp_unordered("uno", x, x))]
+
+        whole = b.sdiv(count, c64(LANES))
+        with Loop(b, whole, [zero, zero, none]) as loop:
+            loop.update(further(load(b, at(b, source, b.mul(loop.k, c64(4 * LANES))), wide), *loop.values))
+        done = b.mul(whole, c64(LANES))
+        last = Columns(b, LANES, done, tail_mask(b, LANES, b.sub(count, done))).load(source, F32, 4)
+        top, low, nan = further(last, *loop.values)
+        lanes = LANES
+        while lanes > 1:
+            lanes //= 2
+            upper = list(range(lanes, 2 * lanes))
+            top, low = (f(b, shuffle(b, x, x, range(lanes)), shuffle(b, x, x, upper))
+                        for f, x in ((_larger, top), (_least, low)))
+        top, low = (b.extract_element(x, ir.Constant(I32, 0)) for x in (top, low))
+        any_nan = b.icmp_unsigned("!=", b.bitcast(nan, ir.IntType(LANES)), ir.Constant(ir.IntType(LANES), 0))
+        for k, x in enumerate((top, low)):
+            store(b, b.select(any_nan, ir.Constant(F32, float("nan")), x), at(b, target, 4 * k))
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 3), codegen
+
+
+@njit
+def extremes_block(args: int, index: int) -> None:
+    """Find the extremes of a block. Words as in `plan_range`."""
+    each, count = word(args, 8), word(args, 9)
+    first = index * each * PIECE
+    extremes(word(args, 0) + 4 * first, min(each * PIECE, count - first), word(args, 1) + 8 * index)
+
+
+@intrinsic
+def scale_of(_typing: Any, extremes: Any, count: Any, scale: Any, zero_point: Any) -> Any:
+    """Store the scale and the zero point of `count` pairs of extremes."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        extremes, count, scale, zero_point = args
+        zero, most = ir.Constant(F32, 0.0), ir.Constant(F32, 255.0)
+
+        def further(sign: str, so_far: Any, x: Any) -> Any:
+            nan = b.fcmp_unordered("uno", so_far, so_far)  # stays; another is unordered, too
+            return b.select(b.or_(nan, b.fcmp_ordered(sign, so_far, x)), so_far, x)
+
+        with Loop(b, count, [zero, zero]) as loop:
+            pair = at(b, extremes, b.mul(loop.k, c64(8)))
+            loop.update([further(sign, so_far, load(b, at(b, pair, 4 * k), F32))
+                         for k, (sign, so_far) in enumerate(zip("><", loop.values, strict=True))])
+        top, low = loop.values
+        same = b.fcmp_ordered("==", top, low)
+        s = b.fdiv(b.select(same, ir.Constant(F32, 1.0), b.fsub(top, low)), most)
+        z = b.fsub(zero, b.fdiv(low, s))
+        z = _least(b, _larger(b, z, zero), most)  # a NaN becomes 0
+        z = b.call(declare(b, "llvm.rint.f32", F32, [F32]), [z])
+        store(b, s, scale)
+        store(b, b.fptoui(z, ir.IntType(8)), zero_point)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 4), codegen
+
+
+@njit
+def scale_block(args: int, index: int) -> None:
+    """Store scale and zero point. Words as in `plan_range`."""
+    scale_of(word(args, 0), word(args, 1), word(args, 2), word(args, 3))
+
+
+def plan_range(count: int, *, threads: int = 1, cache: bool = True) -> tuple[Step, Step]:
+    """Plan the range of `count` f32: a step that finds extremes, and one that makes scale and zero point of them.
+
+    The first takes words 0 source, 1 extremes, two f32 a block; then 5 batch, 6 pieces, 7 unused, 8 pieces a block,
+    9 count. The second takes 0 extremes, 2 scale (f32), 3 zero point (u8); 1 is the number of blocks of the first.
+    """
+    pieces = max(1, -(-count // PIECE))
+    found = plan_rows("graphq.kernels.moves.extremes", "extremes_block", pieces, 1, threads, cache,
+                      lambda each: (0, 0, 0, 0, 0, 1, pieces, 0, each, count), cycles=PIECE / 8)
+    made = plan_rows("graphq.kernels.moves.extremes", "scale_block", 1, 1, 1, cache,
+                     lambda each: (0, found.blocks, 0, 0), cycles=1)
+    return found, made

@@ -1,0 +1,348 @@
+"""Transposes of any rank: dimensions that stay neighbours merge, and what is left is one of four loops over rows.
+
+* `transposing`: m x n elements of 1, 2, 4 or 8 bytes, by square tiles in vector registers;
+* `interleaving`, `deinterleaving`: n or m of 2 to 4, as images' channels, by shuffles of that many vectors;
+* `copying`: the innermost dimension stays, and longer runs of bytes move.
+
+A tensor is `rows` x `columns` of these for each element of the outer dimensions, which a block's number counts through.
+The code is plain vector IR, the same at every ISA level. Argument words of all:
+
+    0 source   1 target   2 rows   3 columns (bytes of a row to copy)   4 bytes between columns of the source (between
+    its rows to copy)   5 bytes between rows of the target (between its columns to deinterleave)   6 rows a block
+    7 outer dimensions, then for each, the last first: its size, bytes in the source, bytes in the target
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+
+from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.intrinsics import I8, c64, intrinsic, word
+from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.shuffles import gathered, transpose_tiles
+from graphq.kernels.jit.x86 import at, load, load_first, shuffle, smaller, store, store_first, vector
+
+LANES = {1: 16, 2: 16, 4: 16, 8: 8}
+"""Elements of a vector, and rows and columns of a tile, by the bytes of an element."""
+
+WAYS = 4
+"""Up to so many channels are interleaved."""
+
+
+def _tiles(itemsize: int) -> Any:
+    """Transpose the tiles in 64 bytes of each row of the source."""
+    lanes, line = LANES[itemsize], 64 // itemsize
+    typ = vector(ir.IntType(8 * itemsize), line)
+
+    def transpose(_typing: Any, source: Any, stride: Any, target: Any, step: Any) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            source, stride, target, step = args
+            rows = [load(b, at(b, source, b.mul(stride, c64(i))), typ) for i in range(lanes)]
+            rows = transpose_tiles(b, rows)
+            for i in range(line):
+                row, tile = rows[i % lanes], i // lanes * lanes
+                part = row if line == lanes else shuffle(b, row, row, range(tile, tile + lanes))
+                store(b, part, at(b, target, b.mul(step, c64(i))))
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 4), codegen
+
+    return intrinsic(transpose)
+
+
+def _corner(itemsize: int) -> Any:
+    """Transpose the first `height` columns and `width` rows of a tile of the source; nothing beyond is touched."""
+    lanes = LANES[itemsize]
+    typ = vector(ir.IntType(8 * itemsize), lanes)
+
+    def transpose(_typing: Any, source: Any, stride: Any, target: Any, step: Any, height: Any, width: Any) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            source, stride, target, step, height, width = args
+
+            def inside(i: int, size: Any, count: Any) -> Any:
+                return b.select(b.icmp_signed("<", c64(i), size), count, c64(0))
+
+            rows = [load_first(b, at(b, source, b.mul(stride, c64(i))), inside(i, width, height), typ)
+                    for i in range(lanes)]
+            for i, row in enumerate(transpose_tiles(b, rows)):
+                store_first(b, row, at(b, target, b.mul(step, c64(i))), inside(i, height, width))
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 6), codegen
+
+    return intrinsic(transpose)
+
+
+def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Any:
+    """Interleave `ways` streams, or take them `apart`: a vector of each, or its first `count` lanes."""
+    lanes = LANES[itemsize]
+    typ = vector(ir.IntType(8 * itemsize), lanes)
+    order = [(i % ways, i // ways) for i in range(ways * lanes)]  # of the woven elements: stream, place
+    if apart:
+        order = [divmod(i * ways + k, lanes) for k in range(ways) for i in range(lanes)]
+
+    def weave(_typing: Any, source: Any, target: Any, stride: Any, count: Any) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            source, target, stride, count = args
+            streams = [b.mul(stride, c64(k)) for k in range(ways)]
+            parts = [c64(k * lanes * itemsize) for k in range(ways)]
+            total = b.mul(count, c64(ways))
+            left = [smaller(b, b.sub(total, c64(k * lanes)), c64(lanes)) for k in range(ways)]
+            read, write = (parts, streams) if apart else (streams, parts)
+            reads, writes = (left, [count] * ways) if apart else ([count] * ways, left)
+            rows = [load_first(b, at(b, source, x), n, typ) if partial else load(b, at(b, source, x), typ)
+                    for x, n in zip(read, reads, strict=True)]
+            for k in range(ways):
+                y, x = gathered(b, rows, order[k * lanes:(k + 1) * lanes]), at(b, target, write[k])
+                if partial:
+                    store_first(b, y, x, writes[k])
+                else:
+                    store(b, y, x)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 4), codegen
+
+    return intrinsic(weave)
+
+
+def _line(partial: bool) -> Any:
+    """Copy 64 bytes, or the first `count` of them."""
+    typ = vector(I8, 64)
+
+    def copy(_typing: Any, source: Any, target: Any, count: Any) -> Any:
+        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+            source, target, count = args
+            if partial:
+                store_first(b, load_first(b, source, count, typ), target, count)
+            else:
+                store(b, load(b, source, typ), target)
+            return context.get_dummy_value()
+
+        return types.void(*[types.intp] * 3), codegen
+
+    return intrinsic(copy)
+
+
+@njit
+def _place(args: int, index: int) -> tuple[int, int, int, int]:
+    """Find a block's source, target, first row and last row."""
+    rows, each = word(args, 2), word(args, 6)
+    blocks = (rows + each - 1) // each
+    batch, first = index // blocks, index % blocks * each
+    source, target = word(args, 0), word(args, 1)
+    for k in range(word(args, 7)):
+        size = word(args, 8 + 3 * k)
+        source += batch % size * word(args, 9 + 3 * k)
+        target += batch % size * word(args, 10 + 3 * k)
+        batch //= size
+    return source, target, first, min(first + each, rows)
+
+
+def transposing(itemsize: int) -> Callable[[int, int], None]:
+    """Make the block function of transposes: row i of the target is column i of the source."""
+    lanes, line = LANES[itemsize], 64 // itemsize
+    tiles, corner = _tiles(itemsize), _corner(itemsize)
+
+    @njit
+    def block(args: int, index: int) -> None:
+        source, target, first, last = _place(args, index)
+        n, stride, step = word(args, 3), word(args, 4), word(args, 5)
+        whole = last - first >= line and n >= lanes
+        # Squares of a cache line by as many: what is fetched is used up. The last tiles repeat some of the former.
+        for left in range(0, n, line):
+            for top in range(first, last, line):
+                for column in range(left, min(left + line, n), lanes):
+                    if whole:
+                        i, j = min(top, last - line), min(column, n - lanes)
+                        tiles(source + i * itemsize + j * stride, stride, target + i * step + j * itemsize, step)
+                        continue
+                    x, y = source + column * stride, target + column * itemsize
+                    for i in range(top, min(top + line, last), lanes):
+                        corner(x + i * itemsize, stride, y + i * step, step, min(lanes, last - i),
+                               min(lanes, n - column))
+
+    return block
+
+
+def _weaving(itemsize: int, ways: int, apart: bool) -> Callable[[int, int], None]:
+    lanes, both = LANES[itemsize], ways * itemsize
+    full, partial = (_weave(itemsize, ways, apart, p) for p in (False, True))
+    read, write = (both, itemsize) if apart else (itemsize, both)
+    stream = 5 if apart else 4
+
+    @njit
+    def block(args: int, index: int) -> None:
+        source, target, first, last = _place(args, index)
+        stride = word(args, stream)
+        whole = first + (last - first) // lanes * lanes
+        for i in range(first, whole, lanes):
+            full(source + i * read, target + i * write, stride, lanes)
+        if whole < last:
+            partial(source + whole * read, target + whole * write, stride, last - whole)
+
+    return block
+
+
+def interleaving(itemsize: int, ways: int) -> Callable[[int, int], None]:
+    """Make the block function of transposes with `ways` columns, whose target is dense."""
+    return _weaving(itemsize, ways, False)
+
+
+def deinterleaving(itemsize: int, ways: int) -> Callable[[int, int], None]:
+    """Make the block function of transposes to `ways` columns of the target, from the dense rows of the source."""
+    return _weaving(itemsize, ways, True)
+
+
+def row_copier() -> Callable[[int, int, int], None]:
+    """Make the function (source, target, nbytes) that copies a row."""
+    line, short = _line(False), _line(True)
+
+    @njit
+    def copy(x: int, y: int, nbytes: int) -> None:
+        for k in range(0, nbytes - 63, 64):
+            line(x + k, y + k, 64)
+        if nbytes >= 64:
+            line(x + nbytes - 64, y + nbytes - 64, 64)
+        else:
+            short(x, y, nbytes)
+
+    return copy
+
+
+def copying() -> Callable[[int, int], None]:
+    """Make the block function that copies rows."""
+    copy = row_copier()
+
+    @njit
+    def block(args: int, index: int) -> None:
+        source, target, first, last = _place(args, index)
+        nbytes, stride, step = word(args, 3), word(args, 4), word(args, 5)
+        for i in range(first, last):
+            copy(source + i * stride, target + i * step, nbytes)
+
+    return block
+
+
+class Axis(NamedTuple):
+    """One loop: its size, and the bytes from element to element in source and target."""
+
+    size: int
+    source: int
+    target: int
+
+
+class Loops(NamedTuple):
+    """A transpose as a block function `maker(*of)` over `rows` x `columns`, for each element of `outer`."""
+
+    maker: str
+    of: tuple[int, ...]
+    rows: int
+    columns: int
+    source: int
+    target: int
+    outer: tuple[Axis, ...]
+
+
+def dense(shape: Sequence[int], itemsize: int) -> list[int]:
+    """The bytes from element to element along each axis of a dense tensor."""
+    return [itemsize * prod(shape[d + 1:]) for d in range(len(shape))]
+
+
+def merged(sizes: Sequence[int], strides: Sequence[int], itemsize: int,
+           targets: Sequence[int] | None = None) -> list[Axis]:
+    """The axes of a result (None: a dense one) with these strides in the source.
+
+    Those of 1 are left out, neighbours in both are one.
+    """
+    axes: list[Axis] = []
+    targets = dense(sizes, itemsize) if targets is None else targets
+    for size, source, target in zip(reversed(sizes), reversed(strides), reversed(targets), strict=True):
+        if axes and (source, target) == (axes[0].source * axes[0].size, axes[0].target * axes[0].size):
+            axes[0] = Axis(size * axes[0].size, axes[0].source, axes[0].target)
+        elif size != 1:
+            axes.insert(0, Axis(size, source, target))
+    return axes
+
+
+def transposed(shape: Sequence[int], order: Sequence[int], itemsize: int) -> list[Axis]:
+    """The merged axes of a transpose."""
+    strides = dense(shape, itemsize)
+    return merged([shape[d] for d in order], [strides[d] for d in order], itemsize)
+
+
+def loops(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Loops:
+    """Choose the loops of a transpose of non-empty tensors."""
+    axes = transposed(shape, order, itemsize)
+    if axes and axes[-1].source == itemsize:
+        itemsize *= axes.pop().size
+    if not axes:
+        return Loops("copying", (), 1, itemsize, 0, 0, ())
+    columns = axes.pop()
+    if itemsize not in LANES:
+        return Loops("copying", (), columns.size, itemsize, columns.source, columns.target, tuple(axes))
+    rows = next(a for a in axes if a.source == itemsize)
+    axes.remove(rows)
+    m, n, outer = rows.size, columns.size, tuple(axes)
+    if n <= WAYS and rows.target == n * itemsize and m > n:
+        return Loops("interleaving", (itemsize, n), m, n, columns.source, rows.target, outer)
+    if m <= WAYS and columns.source == m * itemsize:
+        return Loops("deinterleaving", (itemsize, m), n, m, columns.source, rows.target, outer)
+    return Loops("transposing", (itemsize,), m, n, columns.source, rows.target, outer)
+
+
+def is_view(shape: Sequence[int], order: Sequence[int]) -> bool:
+    """Whether the result has the elements of the source in their order."""
+    return 0 in shape or len(transposed(shape, order, 1)) <= 1
+
+
+def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, *, threads: int = 1,
+                   cache: bool = True) -> Step:
+    """Plan the transpose of a dense tensor to another one: axis k of the result is axis `order[k]` of the source.
+
+    The caller fills in word 0, the source, and 1, the target; they must not overlap. No blocks for empty tensors.
+    """
+    x = loops([1 if 0 in shape else d for d in shape], order, itemsize)
+    return _planned(x, 0 in shape, threads, cache)
+
+
+def run_bytes(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
+    """How many bytes lie together in a source with these strides and in a dense result."""
+    axes = merged(sizes, strides, itemsize)
+    return itemsize * (axes[-1].size if axes and axes[-1].source == itemsize else 1)
+
+
+def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: int, *,
+                      targets: Sequence[int] | None = None, threads: int = 1, cache: bool = True) -> Step:
+    """Plan the copy of a tensor of `sizes` from elements that lie `strides` bytes apart, backwards too, or are one.
+
+    It becomes dense, or its elements lie `targets` bytes apart. The caller fills in word 0, the first element in the
+    source, and 1, that of the target; they must not overlap.
+    """
+    axes, nbytes = merged(sizes, strides, itemsize, targets), itemsize
+    if axes and axes[-1].source == axes[-1].target == itemsize:
+        nbytes *= axes.pop().size
+    rows = axes.pop() if axes else Axis(1, 0, 0)
+    x = Loops("copying", (), rows.size, nbytes, rows.source, rows.target, tuple(axes))
+    return _planned(x, 0 in sizes, threads, cache)
+
+
+def _planned(x: Loops, empty: bool, threads: int, cache: bool) -> Step:
+    batch = 0 if empty else prod(a.size for a in x.outer)
+    unit = 1 if x.maker == "copying" else 64
+    words = [w for a in reversed(x.outer) for w in (a.size, a.source, a.target)]
+    cycles = x.columns * 0.1 * (1 if x.maker == "copying" else x.of[0])
+    return plan_rows("graphq.kernels.moves.transpose", x.maker, x.rows, batch, threads, cache,
+                     lambda each: (0, 0, x.rows, x.columns, x.source, x.target, each, len(x.outer), *words),
+                     cycles=cycles, unit=unit, of=x.of)
+
+
+def plan_row_copy(rows: int, nbytes: int, source: int, target: int, *, threads: int = 1, cache: bool = True) -> Step:
+    """Plan the copy of `rows` rows of `nbytes`, which lie `source` and `target` bytes apart.
+
+    The caller fills in word 0, the source, and 1, the target; they must not overlap.
+    """
+    return plan_rows("graphq.kernels.moves.transpose", "copying", rows, 1 if nbytes else 0, threads, cache,
+                     lambda each: (0, 0, rows, nbytes, source, target, each, 0), cycles=10 + nbytes * 0.1, of=())

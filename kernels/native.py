@@ -1,0 +1,56 @@
+"""NATIVE: operations that have a kernel of their own, outside of partitions, and the plan steps that run it."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from graphq.ir import Node, TensorType
+from graphq.kernels.moves.extremes import plan_range
+from graphq.kernels.moves.pad import expand_steps, pad_steps
+from graphq.kernels.moves.steps import cast_steps, gather_steps, slice_steps
+from graphq.kernels.moves.transpose import plan_transpose
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.runtime import Ref
+from graphq.plan.slots import run
+
+
+def transpose_steps(b: PlanBuilder, node: Node) -> None:
+    """One step."""
+    (source,) = node.operands
+    order = [d % len(node.attrs["order"]) for d in node.attrs["order"]]
+    step = plan_transpose(source.type.dims, order, source.dtype.itemsize, threads=b.threads, cache=b.cache)
+    name = f"{reorder_text(source.type, node.output.type)} by {step.name}"
+    run(b, replace(step, name=name), {0: Ref(b.of[source]), 1: Ref(b.result(node.output))}, [])
+
+
+def reorder_text(source: TensorType, result: TensorType) -> str:
+    """`reorder u8[1,64,56,56] -> [1,56,56,64] (201 KB)`"""
+    size = f" ({kilobytes(result.nbytes)})" if result.known else ""
+    return f"reorder {source} -> {str(result).removeprefix(result.dtype.name)}{size}"
+
+
+def kilobytes(nbytes: int) -> str:
+    """`201 KB`"""
+    return f"{nbytes / 1000:,.0f} KB" if nbytes >= 10_000 else f"{nbytes / 1000:.2g} KB"
+
+
+def range_steps(b: PlanBuilder, node: Node) -> None:
+    """Two steps: the extremes of blocks, then the scale and zero point of all."""
+    (source,) = node.operands
+    found, made = plan_range(source.type.size, threads=b.threads, cache=b.cache)
+    extremes = b.temporary(8 * found.blocks)
+    run(b, found, {0: Ref(b.of[source]), 1: Ref(extremes)}, [])
+    run(b, made, {0: Ref(extremes), **{2 + k: Ref(b.result(v)) for k, v in enumerate(node.outputs)}}, [])
+
+
+def recurrent_steps(b: PlanBuilder, node: Node) -> None:
+    """Those of LSTM, GRU and RNN, whose kernels most models do without."""
+    from graphq.kernels.recurrent.steps import STEPS
+
+    STEPS[node.op.name](b, node)
+
+
+NATIVE: Mapping[str, Callable[[PlanBuilder, Node], None]] = {
+    "static_transpose": transpose_steps, "dynamic_range": range_steps, "slice": slice_steps, "gather": gather_steps,
+    "pad": pad_steps, "expand": expand_steps, "cast": cast_steps,
+    **dict.fromkeys(("lstm", "gru", "rnn"), recurrent_steps)}

@@ -1,0 +1,111 @@
+"""The numbers of recurrent layers, in NumPy and as expressions that kernels compute lane by lane.
+
+The gates of the input are given: x of [T, B, gates * H]. Each step adds the products of the last state with the
+recurrent weights, sums as in `float_sums`; of quantised layers exact sums of integers, times one factor, of the state
+quantised as ONNX's DynamicQuantizeLinear does it.
+
+    lstm (i, o, f, c):  c' = f * c + i * g,  h' = o * tanh(c')    i, o, f = sigmoid(x + s),  g = tanh(x + s)
+    rnn:                h' = tanh(x + s)
+    gru (z, r, h):      h' = (1 - z) * n + z * h    z, r = sigmoid(x + s),  n = tanh(x + r * (s + bias))
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from graphq.kernels.lanes.elementary import sigmoid, tanh
+from graphq.kernels.lanes.expression import Expr, load
+from graphq.kernels.lanes.stores import evaluate
+from graphq.kernels.numbers.dynamic_range import u8_range
+from graphq.kernels.numbers.float_sums import float_sums
+
+
+def _given(k: int) -> Expr:
+    return load(k, "f32", "vector")
+
+
+CELL = (sigmoid(_given(0) + _given(1)) * _given(6)
+        + sigmoid(_given(2) + _given(3)) * tanh(_given(4) + _given(5)))
+"""c' of x and s of f, of i and of c, and c."""
+OUTPUT = sigmoid(_given(0) + _given(1)) * tanh(_given(2))
+"""h' of x and s of o, and c'."""
+UPDATE = sigmoid(_given(0) + _given(1))
+"""A gate of x and s."""
+PLAIN = tanh(_given(0) + _given(1))
+"""h' of x and s."""
+CANDIDATE = tanh(_given(0) + _given(1) * (_given(2) + _given(3)))
+"""n of x, r, s and the bias."""
+BLEND = (1.0 - _given(0)) * _given(1) + _given(0) * _given(2)
+"""h' of z, n and h."""
+
+
+def state_sums(h: np.ndarray, recurrent: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
+    """Products of the state [B, H] with weights [gates * H, H]; with `scales` these are integers."""
+    if scales is None:
+        return float_sums(h, recurrent.T)
+    units, scale = quantised(h)
+    total = units.astype(np.int64) @ recurrent.T.astype(np.int64)
+    return np.asarray(total.astype(np.int32).astype(np.float32) * (scale * scales))
+
+
+def quantised(h: np.ndarray) -> tuple[np.ndarray, np.float32]:
+    """The state as u8 less the zero point, in f32, and the scale."""
+    scale, zp = u8_range(h)
+    with np.errstate(all="ignore"):
+        return np.clip(np.rint(h / scale) + np.float32(zp), 0, 255).astype(np.float32) - np.float32(zp), scale
+
+
+def lstm(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, c: np.ndarray, scales: np.ndarray | None,
+         lengths: np.ndarray | None, peepholes: np.ndarray | None,
+         reverse: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All states, the last one, and the last cell. Peepholes of i, o, f times the cell add to the sums."""
+    states = np.zeros((len(gates), *h.shape), np.float32)
+    pi, po, pf = np.split(np.zeros(3 * h.shape[1], np.float32) if peepholes is None else peepholes, 3)
+    for t, active in _order(states, lengths, reverse):
+        xi, xo, xf, xc = np.split(gates[t], 4, axis=1)
+        si, so, sf, sc = np.split(state_sums(h, recurrent, scales), 4, axis=1)
+        if peepholes is not None:
+            si, sf = si + pi * c, sf + pf * c
+        new = evaluate(CELL, None, (xf, sf, xi, si, xc, sc, c))
+        if peepholes is not None:
+            so = so + po * new
+        c = np.where(active, new, c)
+        states[t] = np.where(active, evaluate(OUTPUT, None, (xo, so, new)), 0)
+        h = np.where(active, states[t], h)
+    return states, h, c
+
+
+def gru(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, bias: np.ndarray, lengths: np.ndarray | None,
+        linear_before_reset: bool, reverse: bool) -> tuple[np.ndarray, np.ndarray]:
+    """All states and the last one. Unless `linear_before_reset` the state is reset before its products."""
+    size = h.shape[1]
+    states = np.zeros((len(gates), *h.shape), np.float32)
+    for t, active in _order(states, lengths, reverse):
+        xz, xr, xh = np.split(gates[t], 3, axis=1)
+        sz, sr = np.split(state_sums(h, recurrent[:2 * size]), 2, axis=1)
+        z, r = evaluate(UPDATE, None, (xz, sz)), evaluate(UPDATE, None, (xr, sr))
+        given = h if linear_before_reset else r * h
+        sh = state_sums(given, recurrent[2 * size:])
+        n = evaluate(CANDIDATE, None, (xh, r if linear_before_reset else np.ones_like(r), sh, bias))
+        states[t] = np.where(active, evaluate(BLEND, None, (z, n, h)), 0)
+        h = np.where(active, states[t], h)
+    return states, h
+
+
+def rnn(gates: np.ndarray, recurrent: np.ndarray, h: np.ndarray, lengths: np.ndarray | None,
+        reverse: bool) -> tuple[np.ndarray, np.ndarray]:
+    """All states and the last one."""
+    states = np.zeros((len(gates), *h.shape), np.float32)
+    for t, active in _order(states, lengths, reverse):
+        states[t] = np.where(active, evaluate(PLAIN, None, (gates[t], state_sums(h, recurrent))), 0)
+        h = np.where(active, states[t], h)
+    return states, h
+
+
+def _order(states: np.ndarray, lengths: np.ndarray | None, reverse: bool) -> Iterator[tuple[int, np.ndarray]]:
+    """The steps in their order, and which rows, [B, 1], have them."""
+    steps, rows = states.shape[:2]
+    whole = np.full(rows, steps) if lengths is None else lengths
+    for t in range(steps - 1, -1, -1) if reverse else range(steps):
+        yield t, t < whole[:, None]

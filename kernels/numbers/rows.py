@@ -1,0 +1,141 @@
+"""What kernels compute along the rows of an array, in NumPy: x is f32 [..., n], n at least 1.
+
+    softmax      e * (1 / sum(e)),  e = exp(x - max(x))
+    log_softmax  x - max(x) - log(sum(e))
+    layer_norm   d * (1 / sqrt(sum(d * d) / n + epsilon)),  d = x - mean(x), the mean in f64, rounded once
+    rms_norm     x * (1 / sqrt(sum(x * x) / n + epsilon))
+    reduce_*     one number a row
+
+Where squares add up beyond f32's range results of the norms are 0, as that engine's are; the op-by-op reference, which
+sums in f64, has no such limit. All else in f32, one IEEE operation at a time, each sum in the order that ONNX Runtime
+1.31 has on AVX2 and AVX-512 (on AVX-512 alone for softmax), found by experiment: so are its results, bit for bit, where
+rows have 8 elements and more;
+of log_softmax, whose logarithm is another, of reduce_l1 and reduce_l2, and of rows of sums that are no multiple of 4,
+they are not. The functions take and give arrays; `row_loops` has the machine code.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.expression import Expr, fused, load, maximum, op, select
+from graphq.kernels.lanes.expression import minimum as least
+from graphq.kernels.lanes.stores import evaluate
+from graphq.kernels.numbers.mean_sums import row_totals
+
+Array = np.ndarray
+X, Y = load(0, "f32", "vector"), load(1, "f32", "vector")
+POWER = elementary.exp(X - Y)
+"""e, of x and the row's maximum."""
+LOGARITHM = elementary.log(X)
+LANES = 16
+"""Lanes of maxima and of softmax's sums, and of means in f64."""
+GROUP = 8
+"""Lanes of the sums of squares and of reductions."""
+
+
+def _either(chosen: Expr) -> Expr:
+    """`chosen` from X and Y, but NaN where X is."""
+    return select(op("ne", X, X), X, chosen)
+
+
+EXTREMES = {"max": _either(maximum(X, Y)), "min": _either(least(X, Y))}
+"""How a maximum or minimum Y takes an element X: the second of equal ones, NaN stays."""
+TERMS = {"sum": X, "mean": X, "l1": op("abs", X), "l2": X * X}
+
+
+def folded(x: Array, take: Callable[[Array, Array], Array], *, pairs: bool = False) -> Array:
+    """Fold the last axis, a power of 2, to one element: halves with halves, or neighbours with neighbours."""
+    while x.shape[-1] > 1:
+        half = x.shape[-1] // 2
+        x = take(x[..., ::2], x[..., 1::2]) if pairs else take(x[..., :half], x[..., half:])
+    return x[..., 0]
+
+
+def by_lanes(x: Array, lanes: int, start: float, take: Callable[[Array, Array], Array]) -> Array:
+    """`lanes` chains over neighbouring elements; what is left at the end joins the first of them."""
+    total = np.full((*x.shape[:-1], lanes), start, x.dtype)
+    for k in range(0, x.shape[-1], lanes):
+        part = x[..., k:k + lanes]
+        total[..., :part.shape[-1]] = take(total[..., :part.shape[-1]], part)
+    return total
+
+
+def extreme(how: str, x: Array) -> Array:
+    """The row's maximum or minimum, NaN where there is one."""
+    def take(have: Array, new: Array) -> Array:
+        return evaluate(EXTREMES[how], None, [new, have])
+
+    return folded(by_lanes(x, LANES, -np.inf if how == "max" else np.inf, take), take)
+
+
+def top(x: Array) -> Array:
+    """The row's maximum as softmax has it: NaN is passed over, which makes the row NaN all the same."""
+    def take(have: Array, new: Array) -> Array:
+        return np.where(new > have, new, have)
+
+    return folded(by_lanes(x, LANES, -np.inf, take), take)
+
+
+def powers(x: Array, highest: Array) -> tuple[Array, Array]:
+    """exp(x - highest), and their sums: 16 lanes, then halves, then neighbours."""
+    e = evaluate(POWER, None, [x, highest[..., None]])
+    lanes = by_lanes(e, LANES, 0, np.add)
+    return e, folded(lanes[..., :LANES // 2] + lanes[..., LANES // 2:], np.add, pairs=True)
+
+
+def softmax(x: Array, *, inf_as_zero: bool) -> Array:
+    """See above. A row of -inf alone is NaN, or 0 with `inf_as_zero`."""
+    highest = top(x)
+    if inf_as_zero:
+        highest = np.where(highest == -np.inf, np.float32(0), highest)
+    e, total = powers(x, highest)
+    if inf_as_zero:
+        total = np.where(total == 0, np.float32(1), total)
+    return np.asarray(e * (np.float32(1) / total)[..., None])
+
+
+def log_softmax(x: Array) -> Array:
+    """See above."""
+    highest = top(x)
+    log = evaluate(LOGARITHM, None, [powers(x, highest)[1]])
+    return np.asarray((x - highest[..., None]) - log[..., None])
+
+
+def squares(d: Array) -> Array:
+    """Sum d * d: 8 chains of fused multiply-adds and their halves, then the rest one by one, a first four unfused."""
+    whole = d.shape[-1] // GROUP * GROUP
+    total = folded(by_lanes(d[..., :whole], GROUP, 0, lambda have, new: fused(new, new, have)), np.add)
+    rest = d[..., whole:]
+    unfused = rest.shape[-1] & 4
+    for k in range(rest.shape[-1]):
+        x = rest[..., k]
+        total = total + x * x if k < unfused else fused(x, x, total)
+    return total
+
+
+def _inverse(total: Array, n: int, epsilon: float) -> Array:
+    return np.asarray(np.float32(1) / np.sqrt(total / np.float32(n) + np.float32(epsilon)))[..., None]
+
+
+def layer_norm(x: Array, epsilon: float) -> Array:
+    """See above; gamma and beta follow as one fused multiply-add."""
+    n = x.shape[-1]
+    total = folded(by_lanes(x.astype(np.float64), LANES, -0.0, np.add), np.add)
+    d = x - (total / n).astype(np.float32)[..., None]
+    return np.asarray(d * _inverse(squares(d), n, epsilon))
+
+
+def rms_norm(x: Array, epsilon: float) -> Array:
+    """See above; gamma follows."""
+    return np.asarray(x * _inverse(squares(x), x.shape[-1], epsilon))
+
+
+def reduced(how: str, x: Array) -> Array:
+    """One number a row: sum, mean, l1, l2, max or min."""
+    if how in EXTREMES:
+        return extreme(how, x)
+    total = row_totals(evaluate(TERMS[how], None, [x]))
+    return total / np.float32(x.shape[-1]) if how == "mean" else np.sqrt(total) if how == "l2" else total

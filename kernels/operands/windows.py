@@ -1,0 +1,236 @@
+"""Windows on channels-last images by tables of byte offsets: no padded copies of images, no im2col.
+
+For output pixel (outer, inner) and tap (ko, ki) the input pixel lies outer_table[outer, ko] + inner_table[inner, ki]
+bytes from the image's start. inner and ki run along the last spatial axis, outer and ko along all before it, merged.
+A tap in the padding has INVALID in one part or both, so that the sum is negative: its channels are read from a row of
+padding. Strides, dilations, pads that differ at both ends and transposed convolutions are all a matter of the tables.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from graphq.budget import reserve
+from graphq.errors import KernelError
+from graphq.kernels.jit.deferred import njit
+from graphq.kernels.jit.intrinsics import load_s64, store_s64, word
+
+INVALID = -2**62
+OUTPUTS, KO, KI, OUTER_TABLE, INNER_TABLE, PAD_ROW, OUTER, MORE, EVEN_PAD = range(9)
+"""Words of a block; see `Windows.block`."""
+MOST_TAPS = 1024
+"""Windows of more taps have no depthwise kernel and no literal sums."""
+
+_LINE = 64
+_COPIES = 4
+"""Arrays of a table's size that are alive while it is made: places, offsets, the table, and the block it goes to."""
+
+
+SharedColumns = list[tuple[int, list[tuple[int, int]]]]
+"""Columns that neighbouring output pixels of a line read, in order: where, and the (pixel, tap) that do."""
+
+
+def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> SharedColumns:
+    """The columns that so many pixels read with `taps` along the line; a pixel meets its taps in their order."""
+    uses: dict[int, list[tuple[int, int]]] = {}
+    for p in range(pixels):
+        for k in range(taps):
+            uses.setdefault(p * stride + k * dilation, []).append((p, k))
+    return sorted(uses.items())
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Tables of byte offsets, int64: `outer` [outer outputs, KO] and `inner` [ow, KI].
+
+    `outputs` and `kernel` are the sizes along all spatial axes, `image_bytes` what one image takes.
+    """
+
+    outputs: tuple[int, ...]
+    kernel: tuple[int, ...]
+    outer: np.ndarray
+    inner: np.ndarray
+    pixel_bytes: int
+    image_bytes: int
+
+    @property
+    def pixels(self) -> int:
+        """Output pixels of an image."""
+        return len(self.outer) * len(self.inner)
+
+    @property
+    def taps(self) -> int:
+        """Pixels of a window."""
+        return self.outer.shape[1] * self.inner.shape[1]
+
+    def offsets(self) -> np.ndarray:
+        """The byte offset of every tap, int64 [pixels, taps] in row-major order; negative in the padding."""
+        sums = self.outer[:, None, :, None] + self.inner[None, :, None, :]
+        return sums.reshape(self.pixels, self.taps)
+
+    def inside(self) -> np.ndarray:
+        """The taps of every output pixel that lie in the image, s32 [pixels]."""
+        outer, inner = ((table >= 0).sum(axis=1, dtype=np.int32) for table in (self.outer, self.inner))
+        return np.multiply.outer(outer, inner).ravel()
+
+    def tap_of(self, images: np.ndarray, pad: npt.ArrayLike,
+               outputs: slice = slice(None)) -> Callable[[int], np.ndarray]:
+        """What gives the pixels [n, outputs, channels] that windows of `images` have at one of their taps.
+
+        Pixels of `images` [n, spatial..., channels] are dense; `pad` is a number, or one a channel.
+        """
+        n, channels, offsets = images.shape[0], images.shape[-1], self.offsets()[outputs]
+        at = offsets // self.pixel_bytes if self.pixel_bytes else np.minimum(offsets, 0)
+        pixels = images.reshape(n, prod(images.shape[1:-1]), channels)
+        row = np.broadcast_to(np.asarray(pad, images.dtype), (n, 1, channels))
+        padded = np.concatenate([pixels, row], axis=1)
+        return lambda tap: np.asarray(padded[:, np.where(at[:, tap] < 0, pixels.shape[1], at[:, tap])])
+
+    def gather(self, images: np.ndarray, pad: npt.ArrayLike, outputs: slice = slice(None)) -> np.ndarray:
+        """All of `tap_of` at once: [n, outputs, taps, channels]."""
+        tap = self.tap_of(images, pad, outputs)
+        return np.stack([tap(k) for k in range(self.taps)], axis=2)
+
+    def subset(self, outputs: Sequence[np.ndarray], taps: Sequence[np.ndarray]) -> Windows:
+        """The windows of some outputs on some taps, both given by their coordinates along each spatial axis."""
+        outer = self.outer.reshape((*self.outputs[:-1], *self.kernel[:-1]))[np.ix_(*outputs[:-1], *taps[:-1])]
+        sizes, kernel = tuple(map(len, outputs)), tuple(map(len, taps))
+        return replace(self, outputs=sizes, kernel=kernel, outer=outer.reshape(prod(sizes[:-1]), prod(kernel[:-1])),
+                       inner=self.inner[np.ix_(outputs[-1], taps[-1])])
+
+    def runs(self, length: int, line: int) -> np.ndarray:
+        """For kernels that read runs of `length` pixels of a line at once: a step, then [runs, taps], as int64 words.
+
+        A line are `line` output pixels; its last run may have fewer. An entry is the byte offset of a run's first pixel
+        when all its pixels lie `step` bytes apart, else INVALID.
+        """
+        reserve(8 * _COPIES * self.taps * -(-self.pixels // max(1, min(length, line))),
+                f"a table of the runs of {list(self.outputs)} windows of {list(self.kernel)} elements")
+        starts = np.arange(0, self.pixels, line or 1)[:, None]
+        first = starts + np.arange(0, line, length)
+        last = np.minimum(first + length, np.minimum(starts + line, self.pixels)).ravel() - 1
+        first = first.ravel()
+        begin, step = self._taps_of(first), self._step()
+        even = begin >= 0
+        for k in range(1, length):
+            pixel = np.minimum(first + k, last)
+            even &= self._taps_of(pixel) == begin + step * (pixel - first)[:, None]
+        return np.concatenate([[step], np.where(even, begin, INVALID).ravel()])
+
+    def _taps_of(self, pixels: np.ndarray) -> np.ndarray:
+        """The rows of `offsets` of some output pixels, which may be few of many."""
+        outer, inner = np.divmod(pixels, len(self.inner))
+        return (self.outer[outer][:, :, None] + self.inner[inner][:, None, :]).reshape(len(pixels), self.taps)
+
+    def _step(self) -> int:
+        """The bytes that most often lie between the pixels that neighbouring outputs read at a tap."""
+        inside = self.inner >= 0
+        along = np.diff(self.inner, axis=0)[inside[1:] & inside[:-1]]  # in every line
+        before, after = (replace(self, outer=outer, inner=inner).offsets()
+                         for outer, inner in ((self.outer[:-1], self.inner[-1:]), (self.outer[1:], self.inner[:1])))
+        across = (after - before)[(before >= 0) & (after >= 0)]
+        steps, which = np.unique(np.concatenate([along, across]), return_inverse=True)
+        often = np.repeat([(self.outer >= 0).sum(), 1], [along.size, across.size])
+        return int(steps[np.bincount(which, often).argmax()]) if steps.size else self.pixel_bytes
+
+    def block(self, pad_row: np.ndarray, more: np.ndarray | None = None) -> np.ndarray:
+        """What a kernel reads, as int64 words in a multiple of 64 bytes; `pad_row` are a padding pixel's channels.
+
+            0 ow   1 KO   2 KI   3 bytes from the block's start to the outer table   4 to the inner one
+            5 to the pad row   6 outer outputs   7 to `more`, a table of the kernel's own, as `runs`
+            8 whether all bytes of the pad row are equal
+
+        Then come the tables and the pad row, of which 64 bytes more can be read. Raises KernelError for a pad row that
+        is shorter than a pixel.
+        """
+        if pad_row.nbytes < self.pixel_bytes:
+            raise KernelError(f"a pad row must have at least a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")
+        row = np.ascontiguousarray(pad_row).reshape(-1).view(np.uint8)
+        tables = [self.outer, self.inner] + ([] if more is None else [np.ascontiguousarray(more)])
+        parts = [np.zeros(2 * _LINE, np.uint8), *(x.reshape(-1).view(np.uint8) for x in tables), row]
+        starts = np.cumsum([0, *(-(-part.nbytes // _LINE) * _LINE for part in parts)])
+        block = np.zeros(starts[-1] + _LINE, np.uint8)
+        for start, part in zip(starts, parts, strict=False):
+            block[start:start + part.nbytes] = part
+        words = block.view(np.int64)
+        words[:9] = (len(self.inner), self.outer.shape[1], self.inner.shape[1], *starts[1:3], starts[len(parts) - 1],
+                     len(self.outer), 0 if more is None else starts[3], (row == row[:1]).all())
+        return words
+
+
+def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
+            pads: Sequence[tuple[int, int]], outputs: Sequence[int], pixel_bytes: int, *,
+            transposed: bool = False) -> Windows:
+    """The windows of images of `sizes`, one entry a spatial axis in every list.
+
+    `pads` are resolved (auto_pad), what they cut off for a `transposed` convolution; those at the end do not matter, as
+    `outputs` are the sizes of the result. `pixel_bytes` lie between neighbouring input pixels.
+
+    Raises KernelError when the lists differ in length or are empty.
+    """
+    lists = (sizes, kernel, strides, dilations, pads, outputs)
+    if not sizes or len({len(x) for x in lists}) != 1:
+        raise KernelError(f"windows need one entry a spatial axis in each list, got {[list(x) for x in lists]}")
+    _reserve_tables(outputs, kernel)
+    steps = [pixel_bytes * prod(sizes[k + 1:]) for k in range(len(sizes))]
+    axes = [_axis(n, taps, stride, dilation, begin, out, step, transposed)
+            for n, taps, stride, dilation, (begin, _), out, step
+            in zip(sizes, kernel, strides, dilations, pads, outputs, steps, strict=True)]
+    return Windows(tuple(outputs), tuple(kernel), merged(axes[:-1]), axes[-1], pixel_bytes, pixel_bytes * prod(sizes))
+
+
+def _reserve_tables(outputs: Sequence[int], kernel: Sequence[int]) -> None:
+    """Count the tables of `windows`; raises CompileError, before they are made, when they are too large."""
+    entries = sum(prod(outputs[k]) * prod(kernel[k]) for k in (slice(-1), slice(-1, None)))
+    reserve(_COPIES * 8 * entries, f"the tables of {list(outputs)} windows of {list(kernel)} elements")
+
+
+def merged(axes: Sequence[np.ndarray]) -> np.ndarray:
+    """The tables [outputs, taps] of neighbouring axes as one."""
+    outer = np.zeros((1, 1), np.int64)
+    for axis in axes:
+        sums = outer[:, None, :, None] + axis[None, :, None, :]
+        outer = np.where(sums < 0, INVALID, sums).reshape(outer.shape[0] * axis.shape[0],
+                                                          outer.shape[1] * axis.shape[1])
+    return outer
+
+
+def _axis(size: int, taps: int, stride: int, dilation: int, begin: int, outputs: int, step: int,
+          transposed: bool) -> np.ndarray:
+    """Byte offsets [outputs, taps] along one axis, INVALID outside of the image."""
+    o, k = np.arange(outputs, dtype=np.int64)[:, None], np.arange(taps, dtype=np.int64) * dilation
+    if transposed:  # input i reaches output i * stride + k - begin
+        place, rest = np.divmod(o + begin - k, stride)
+    else:
+        place = o * stride + k - begin
+        rest = np.zeros_like(place)
+    return np.where((rest == 0) & (place >= 0) & (place < size), place * step, INVALID)
+
+
+@njit
+def tap_addresses(windows: int, image: int, outer: int, inner: int, first: int, count: int, addresses: int) -> None:
+    """Store the addresses of `count` taps from `first` on of output pixel (outer, inner) of the image at `image`.
+
+    The last one is stored twice.
+    """
+    outer_taps, inner_taps = word(windows, KO), word(windows, KI)
+    outers = windows + word(windows, OUTER_TABLE) + 8 * outer * outer_taps
+    inners = windows + word(windows, INNER_TABLE) + 8 * inner * inner_taps
+    pad = windows + word(windows, PAD_ROW)
+    a, b = (first // inner_taps, first % inner_taps) if first else (0, 0)
+    done, address = 0, image
+    while done < count:
+        start = load_s64(outers + 8 * a)
+        some = min(inner_taps - b, count - done)
+        for k in range(some):
+            offset = start + load_s64(inners + 8 * (b + k))
+            address = image + offset if offset >= 0 else pad
+            store_s64(addresses + 8 * (done + k), address)
+        done += some
+        a += 1
+        b = 0
+    store_s64(addresses + 8 * done, address)

@@ -1,0 +1,170 @@
+"""From a pool's body to what its kernel computes, and to the NumPy formula of the same numbers.
+
+With q the quantised source, x one of floats, over the taps t of a window of which `count` are averaged:
+
+    max_pool    y = f32(max_t q[t] - zp) * s             = max_t of the dequantized source, as s > 0
+                y = max_t x[t]
+    avg_pool    y = (sum_t (q[t] - zp) * s) / count      in f32, the sum in the reference's order; padding is zp
+                y = (sum_t x[t]) / count                 likewise
+
+A mean over any axes but the last is an avg_pool of windows that are as wide as those axes. A quantize after it divides
+by its scale as the reference does: see `means` on ties.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.epilogue import Epilogue, Unsupported, translate
+from graphq.kernels.family.lower import Arrays, Lowered, result_dims
+from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, acc
+from graphq.kernels.lanes.stores import Store, evaluate
+from graphq.kernels.numbers.mean_sums import Order, array_total, pool_order
+from graphq.kernels.operands.windows import Windows, windows
+from graphq.kernels.pool.means import Scales, dequantized
+from graphq.kernels.pool.tiles import GREATER, How, least
+from graphq.ops.window import padding, window_counts
+
+POOLS: dict[str, How] = {"max_pool": "max", "avg_pool": "mean", "reduce_mean": "mean"}
+
+
+class Pool(NamedTuple):
+    """The source of a pool: input `source` of the partition, as `shape` [images, spatial..., channels].
+
+    `pad` are the channels of a padding pixel, `out` is the shape of the accumulators. Means of integers have `scales`,
+    all have an `order` of their sums and `counts`, f32 [pixels].
+    """
+
+    how: How
+    source: int
+    dtype: str
+    shape: tuple[int, ...]
+    windows: Windows
+    pad: np.ndarray
+    out: tuple[int, ...]
+    scales: Scales | None = None
+    order: Order = "taps"
+    counts: np.ndarray | None = None
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """Maxima, s32 of u8 and s8 and f32 of floats, or means in f32, tap by tap."""
+        tap = self.windows.tap_of(inputs[self.source].reshape(self.shape), self.pad)
+        shape = (self.shape[0], self.windows.pixels, self.shape[-1])
+        total: Any
+        if self.counts is not None:
+            total = array_total(self.order, lambda k: dequantized(tap(k), self.dtype, self.scales), self.windows.taps,
+                                self.windows.inner.shape[1], shape)
+            with np.errstate(all="ignore"):
+                return np.asarray(total / self.counts[:, None]).reshape(self.out)
+        if COMPUTE[self.dtype] == "f32":
+            total = np.full(shape, least(self.dtype), np.float32)
+            for k in range(self.windows.taps):
+                total = evaluate(GREATER, None, [total, tap(k).astype(np.float32)])
+        else:
+            total = np.full(shape, least(self.dtype), np.int32)
+            for k in range(self.windows.taps):
+                total = np.maximum(total, tap(k))
+        return np.asarray(total).reshape(self.out)
+
+
+def lower_pool(body: Graph, constants: Arrays = (), *, compensate: bool = False) -> Lowered:
+    """Lower a body of dequantize?, a pool and an epilogue; raises Unsupported. Nothing depends on compensation."""
+    out = result_dims(body)
+    node = next(n for n in body.nodes if n.op.name in POOLS)
+    dequantize = dequantize_of(node)
+    pool = _pool(body, node, dequantize)
+    e = Epilogue(out)
+
+    def pooled(args: list[Any]) -> Expr:
+        if pool.how == "max" and dequantize is not None:
+            return e.dequantized(acc(), dequantize, node.output)
+        return acc("f32")
+
+    expr = translate(e, body, (node, pooled), [] if dequantize is None else [dequantize], own=[0])
+    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), pool)
+
+
+def dequantize_of(node: Node) -> Node | None:
+    """The dequantize that computes the node's first operand, if one does."""
+    first = next(node.operands).node
+    return first if first is not None and first.op.name == "dequantize" else None
+
+
+def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
+    """The input of the body that a kernel over pixels reads for `node`; raises Unsupported when it cannot."""
+    value = next((dequantize or node).operands)
+    if value.node is not None:
+        raise Unsupported(f"the source of {node.op.name} is computed by {value.node.op.name}")
+    if value.dtype.name not in STORAGE or dequantize is not None and value.dtype.name not in ("u8", "s8"):
+        raise Unsupported(f"the source is {value.dtype}, kernels over pixels take u8, s8, f32, bf16 and f16")
+    if dequantize is not None and dequantize.attrs["qtype"] == "per_channel":
+        axis, rank = dequantize.attrs["axis"], len(value.type.dims)
+        if axis % rank != rank - 1:
+            raise Unsupported(f"the source is quantised along axis {axis}, which is not the channels'")
+    return value
+
+
+def scales_of(dequantize: Node | None, channels: int) -> Scales | None:
+    """What dequantizes the channels, if anything does."""
+    if dequantize is None:
+        return None
+    a = dequantize.attrs
+    return Scales(*(np.broadcast_to(np.asarray(x, np.float32), channels) for x in (a["scales"], a["zps"] or 0)))
+
+
+def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
+    how = POOLS[node.op.name]
+    value = source_of(body, node, dequantize)
+    dtype, shape = value.dtype.name, value.type.dims
+    shape, w, counts, order = _windows(node, shape, STORAGE[dtype].itemsize)
+    pad = np.broadcast_to(np.asarray(_pad(how, dtype, dequantize), STORAGE[dtype]), shape[-1:])
+    source, out = body.inputs.index(value), node.output.type.dims
+    if how == "mean":
+        return Pool(how, source, dtype, shape, w, pad, out, scales_of(dequantize, shape[-1]), order, counts.ravel())
+    if dequantize is not None and min(dequantize.attrs["scales"]) <= 0:
+        raise Unsupported("the maximum of dequantized integers is that of the integers for positive scales only")
+    if dequantize is not None and shape[0] * w.pixels and w.inside().min(initial=1) == 0:
+        raise Unsupported("a window lies in the padding alone: its maximum is -inf, no integer")
+    return Pool(how, source, dtype, shape, w, pad, out)
+
+
+def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
+    """What a padding pixel holds: nothing that wins, or zero."""
+    if how == "max":
+        return least(dtype)
+    return 0 if dequantize is None else dequantize.attrs["zps"] or 0
+
+
+def _windows(node: Node, shape: tuple[int, ...],
+             itemsize: int) -> tuple[tuple[int, ...], Windows, np.ndarray, Order]:
+    """The source as [images, spatial..., channels], its windows, what means divide by [outputs...], and their order."""
+    pixel = shape[-1] * itemsize
+    if node.op.name == "reduce_mean":
+        axes = {a % len(shape) for a in node.attrs["axes"]}
+        if not axes or len(shape) - 1 in axes:
+            raise Unsupported(f"of {len(shape)} axes {sorted(axes)} are reduced: kernels reduce any but the last")
+        first = min(axes)
+        inner = shape[first:-1]
+        taps = [d if k + first in axes else 1 for k, d in enumerate(inner)]
+        left = [1 if k + first in axes else d for k, d in enumerate(inner)]
+        one = [1] * len(inner)
+        w = windows(inner, taps, one, one, [(0, 0)] * len(inner), left, pixel)
+        return (prod(shape[:first]), *shape[first:]), w, np.full(left, prod(taps), np.float32), "eights"
+    a = node.attrs
+    if a["data_format"] != "NXC":
+        raise Unsupported("kernels take channels last, data_format NXC")
+    sizes, outputs = shape[1:-1], node.output.type.dims[1:-1]
+    dilations = a.get("dilations") or (1,) * len(sizes)
+    pads = [padding(a["auto_pad"], n, (k - 1) * d + 1, s, begin, end) for n, k, d, s, begin, end
+            in zip(sizes, a["kernel"], dilations, a["strides"], a["pads_begin"], a["pads_end"], strict=True)]
+    w = windows(sizes, a["kernel"], a["strides"], dilations, pads, outputs, pixel)
+    if node.op.name == "max_pool":
+        return shape, w, np.ones(()), "taps"
+    counts = np.ones((), np.float32)
+    for n, k, stride, pad, out in zip(sizes, a["kernel"], a["strides"], pads, outputs, strict=True):
+        counts = np.multiply.outer(counts, window_counts(n, k, stride, pad, out, inside=a["exclude_pad"]))
+    return shape, w, counts, pool_order(sizes, a["kernel"], a["strides"], pads, a["in_order"])

@@ -1,0 +1,78 @@
+"""What means of taps share: the taps as the op-by-op reference has them, and the tables that kernels read.
+
+    d(x) = (x - zp[c]) * s[c]  of u8 and s8, in f32, rounded once        d(x) = x  of floats
+
+Requantised means are ties often (of four integers that keep their scale every fourth is), which the roundings in d
+decide, and those of their sums: so sums take d along, in the reference's order.
+"""
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphq.kernels.jit.deferred import njit
+from graphq.kernels.jit.intrinsics import F32, I64, c64, word
+from graphq.kernels.jit.x86 import at
+from graphq.kernels.jit.x86 import load as load_vector
+from graphq.kernels.lanes.expression import COMPUTE, Expr, load, op
+from graphq.kernels.lanes.stores import evaluate
+from graphq.kernels.lanes.vector import STORAGE_IR, emit, vec, widen
+
+
+class Scales(NamedTuple):
+    """The scales and zero points of u8 or s8, f32 [channels]."""
+
+    scales: np.ndarray
+    zps: np.ndarray
+
+
+def _tap(dtype: str) -> Expr:
+    """d of operand 0, with operand 1 the zero points and 2 the scales."""
+    x = load(0, dtype, "vector")
+    if COMPUTE[dtype] == "f32":
+        return x
+    return (op("to_f32", x) - load(1, "f32", "vector")) * load(2, "f32", "vector")
+
+
+def dequantized(x: np.ndarray, dtype: str, scales: Scales | None) -> np.ndarray:
+    """d of [..., channels] in f32; floats have no scales."""
+    operands = [x] if scales is None else [x, scales.zps, scales.scales]
+    return evaluate(_tap(dtype), None, operands)
+
+
+def tables(scales: Scales | None, numbers: np.ndarray) -> np.ndarray:
+    """Pack what kernels read: the bytes of one of the f32 tables, zero points, scales, then `numbers` in f64."""
+    f32 = [] if scales is None else [scales.zps, scales.scales]
+    each = len(f32) and -(-f32[0].size // 2)
+    block = np.zeros(1 + 2 * each + numbers.size)
+    block[:1].view(np.int64)[0] = 8 * each
+    for k, table in enumerate(f32):
+        block[1 + k * each:1 + (k + 1) * each].view(np.float32)[:table.size] = table
+    block[1 + 2 * each:] = numbers.ravel()
+    return block
+
+
+@njit
+def numbers_of(block: int) -> int:
+    """The address of the numbers in `tables` at `block`."""
+    return block + 8 + 2 * word(block, 0)
+
+
+class Taps:
+    """Emits d of `width` channels of `dtype` from channel `c` on in f32, by the `tables` at `block`."""
+
+    def __init__(self, b: Any, dtype: str, width: int, block: Any, c: Any) -> None:
+        self.b, self.dtype, self.width = b, dtype, width
+        self.parameters = []
+        if COMPUTE[dtype] != "f32":
+            each = load_vector(b, block, I64, 8)
+            zps = at(b, block, 8, b.mul(c, c64(4)))
+            self.parameters = [load_vector(b, x, vec(F32, width)) for x in (zps, at(b, zps, each))]
+
+    def load(self, address: Any) -> Any:
+        """The elements at `address`."""
+        b, width = self.b, self.width
+        raw = load_vector(b, address, vec(STORAGE_IR[self.dtype], width))
+        values = [widen(b, raw, self.dtype, width), *self.parameters]
+        return emit(b, _tap(self.dtype), width, lambda node: values[node.value[0]])

@@ -1,0 +1,240 @@
+"""Pools: maxima and means over the windows of channels-last images, and a Store of them.
+
+    acc[i, c] = max over taps t of x[window(i, t), c]                             s32 of u8 and s8, f32 of floats
+    acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32, in an order of `sums`; d: `means`
+    out[i, c] = Store(acc[i, c], operands)                                        padding reads the block's pad row
+
+A maximum that keeps scale and zero point writes bytes directly, in half the time. Small windows have code of their own,
+which reads a list of addresses; one tile for all others walks the tables of offsets.
+"""
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from graphq.kernels.family.pixels import UNROLLED, load_tile, over_channels, plan_pixels, unrolled
+from graphq.kernels.jit.deferred import types
+from graphq.kernels.jit.intrinsics import F32, F64, I8, I64, c64, intrinsic, splat
+from graphq.kernels.jit.isa import Level
+from graphq.kernels.jit.registry import Step
+from graphq.kernels.jit.x86 import Loop, at, store
+from graphq.kernels.jit.x86 import load as load_vector
+from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, load, op, select
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.lanes.vector import STORAGE_IR, constant, emit, vec, widen
+from graphq.kernels.numbers.mean_sums import QUAD, Order, halved, lanes_of, start_of, total
+from graphq.kernels.operands.windows import INNER_TABLE, KI, KO, OUTER_TABLE, PAD_ROW, Windows
+from graphq.kernels.pool.means import Taps
+
+How = Literal["max", "mean"]
+Take: TypeAlias = Callable[[Any, Any], Any]
+"""What is reduced so far, and the address of one tap more."""
+
+SUMS = 16
+"""Registers that hold sums. With half as many the addresses of taps take longer than the sums of lanes."""
+ADDRESSES = 8 * (UNROLLED + 1)
+
+_IMPORTS = """from graphq.kernels.pool.means import numbers_of
+from graphq.kernels.pool.tiles import ADDRESSES, reduction"""
+_SETUP = "reduce = reduction({how!r}, {dtype!r}, {lanes}, {direct}, {order!r}, KO, KI)"
+_LISTED = "place(windows, image, outer, inner, 0, taps, addresses)\n        "
+_REDUCE = "reduce({taps}, image, outer, inner, left, channels, target, word(frame, 10), {count})"
+_COUNT = "numbers_of(word(frame, 10)) + 8 * (outer * ow + inner)"
+
+
+def maximum(x: Expr, y: Expr) -> Expr:
+    """The greater of two f32, NaN where one is; the second of equal ones."""
+    return select(op("or", x > y, op("ne", x, x)), x, y)
+
+
+GREATER = maximum(load(0, "f32", "vector"), load(1, "f32", "vector"))
+"""How a maximum of f32 (operand 0) takes the next tap (operand 1)."""
+
+
+def least(dtype: str) -> float:
+    """The maximum of no tap."""
+    return -np.inf if COMPUTE[dtype] == "f32" else int(np.iinfo(STORAGE[dtype]).min)
+
+
+def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Any:
+    """Make the intrinsic (taps, image, outer, inner, left, channels, target, tables, count): one pixel's accumulators.
+
+    `taps` is a list of the addresses of ko * ki pixels, or where ko is 0 a block of windows, of which those of (outer,
+    inner) on the image at `image` are taken. Of their `channels` elements from `left` on maxima go to `target`, f32 or
+    s32, or `dtype` when `direct`, or means in f32, by the `means.tables` there and the count in f64 at `count`.
+    """
+    itemsize = STORAGE[dtype].itemsize
+    size = itemsize if direct else 4
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        taps, image, outer, inner, left, channels, target, tables, count = args
+        window = _Listed(b, taps, ko, ki) if ko else _Walked(b, taps, image, outer, inner)
+        number = b.fptrunc(load_vector(b, count, F64), F32) if how == "mean" else None
+
+        def vectors(width: int, c: Any) -> None:
+            channel = at(b, left, c)
+            skip, into = b.mul(channel, c64(itemsize)), at(b, target, b.mul(c, c64(size)))
+            if number is None:
+                store(b, _maximum(b, dtype, width, direct, window, skip), into)
+                return
+            have = Taps(b, dtype, width, tables, channel)
+            sums = _Sums(b, order, lambda address: have.load(at(b, address, skip)), width)
+            store(b, b.fdiv(window.total(sums), splat(b, number, width)), into)
+
+        over_channels(b, channels, lanes, vectors, min(4, SUMS // lanes_of(order)))
+        return context.get_dummy_value()
+
+    @intrinsic
+    def reduce(_typing: Any, taps: Any, image: Any, outer: Any, inner: Any, left: Any, channels: Any, target: Any,
+               tables: Any, count: Any) -> Any:
+        return types.void(*[types.intp] * 9), codegen
+
+    return reduce
+
+
+class _Sums:
+    """Sums of what `load` gives at addresses, in an order."""
+
+    def __init__(self, b: Any, order: Order, load: Callable[[Any], Any], width: int) -> None:
+        self.b, self.order, self.load = b, order, load
+        self.zero = constant(F32, start_of(order), width)
+
+    def take(self, have: Any, address: Any) -> Any:
+        """One element more."""
+        return self.b.fadd(have, self.load(address))
+
+
+class _Window(Protocol):
+    """The taps of an output pixel."""
+
+    def reduce(self, have: Any, take: Take) -> Any:
+        """`take` all taps, in row-major order."""
+
+    def total(self, sums: _Sums) -> Any:
+        """The sum of all taps in its order."""
+
+
+class _Listed:
+    """A window of ko x ki taps, whose addresses are in a list; without loops."""
+
+    def __init__(self, b: Any, places: Any, ko: int, ki: int) -> None:
+        self.b, self.places, self.n, self.ki = b, places, ko * ki, ki
+
+    def address(self, tap: int) -> Any:
+        """Where the pixel of a tap is."""
+        return load_vector(self.b, at(self.b, self.places, 8 * tap), I64, 8)
+
+    def reduce(self, have: Any, take: Take) -> Any:
+        return functools.reduce(take, map(self.address, range(self.n)), have)
+
+    def total(self, sums: _Sums) -> Any:
+        return total(sums.order, lambda k: sums.load(self.address(k)), self.n, self.ki, sums.zero, self.b.fadd)
+
+
+class _Walked:
+    """Any window of a block of windows."""
+
+    def __init__(self, b: Any, windows: Any, image: Any, outer: Any, inner: Any) -> None:
+        def entry(k: int) -> Any:
+            return load_vector(b, at(b, windows, 8 * k), I64, 8)
+
+        self.b, self.image, self.ko, self.ki = b, image, entry(KO), entry(KI)
+        self.outers = at(b, windows, entry(OUTER_TABLE), b.mul(b.mul(outer, self.ko), c64(8)))
+        self.inners = at(b, windows, entry(INNER_TABLE), b.mul(b.mul(inner, self.ki), c64(8)))
+        self.pad = at(b, windows, entry(PAD_ROW))
+        self.n = b.mul(self.ko, self.ki)
+
+    def address(self, row: Any, column: Any) -> Any:
+        """Where the pixel of a tap is."""
+        b = self.b
+        down, across = (load_vector(b, at(b, table, b.mul(k, c64(8))), I64, 8)
+                        for table, k in ((self.outers, row), (self.inners, column)))
+        offset = b.add(down, across)
+        return b.select(b.icmp_signed(">=", offset, c64(0)), at(b, self.image, offset), self.pad)
+
+    def walk(self, turns: Any, have: list[Any], place: list[Any], take: Take) -> tuple[list[Any], list[Any]]:
+        """Each turn all of `have` take a tap, from (row, column) `place` on; also gives the place after them."""
+        b = self.b
+        with Loop(b, turns, [*have, *place]) as loop:
+            *sums, row, column = loop.values
+            for lane, x in enumerate(sums):
+                sums[lane] = take(x, self.address(row, column))
+                column = b.add(column, c64(1))
+                ends = b.icmp_signed("==", column, self.ki)
+                row, column = b.add(row, b.zext(ends, I64)), b.select(ends, c64(0), column)
+            loop.update([*sums, row, column])
+        *sums, row, column = loop.values
+        return sums, [row, column]
+
+    def reduce(self, have: Any, take: Take) -> Any:
+        b = self.b
+        with Loop(b, self.ko, [have]) as down:
+            with Loop(b, self.ki, down.values) as across:
+                across.update([take(across.values[0], self.address(down.k, across.k))])
+            down.update(across.values)
+        return down.values[0]
+
+    def total(self, sums: _Sums) -> Any:
+        if sums.order == "taps":
+            return self.reduce(sums.zero, sums.take)
+        return self._columns(sums) if sums.order == "columns" else self._lanes(sums)
+
+    def _columns(self, sums: _Sums) -> Any:
+        b = self.b
+        with Loop(b, self.ki, [sums.zero]) as across:
+            with Loop(b, self.ko, [sums.zero]) as down:
+                down.update([sums.take(down.values[0], self.address(down.k, across.k))])
+            across.update([b.fadd(across.values[0], down.values[0])])
+        return across.values[0]
+
+    def _lanes(self, sums: _Sums) -> Any:
+        b, count, rest = self.b, lanes_of(sums.order), self.n
+        have, place = [sums.zero] * count, [c64(0), c64(0)]
+        while count >= QUAD:
+            have, place = self.walk(b.udiv(rest, c64(count)), have, place, sums.take)
+            have, rest, count = halved(have, b.fadd), b.urem(rest, c64(count)), count // 2
+        return self.walk(rest, halved(have, b.fadd), place, sums.take)[0][0]
+
+
+def _maximum(b: Any, dtype: str, width: int, direct: bool, window: _Window, skip: Any) -> Any:
+    """Maxima; those of bytes are bytes until the end."""
+    floats = COMPUTE[dtype] == "f32"
+
+    def take(have: Any, address: Any) -> Any:
+        x = load_vector(b, at(b, address, skip), vec(STORAGE_IR[dtype], width))
+        if floats:
+            values = [have, widen(b, x, dtype, width)]
+            return emit(b, GREATER, width, lambda node: values[node.value[0]])
+        greater = b.icmp_unsigned if dtype == "u8" else b.icmp_signed
+        return b.select(greater(">", have, x), have, x)
+
+    have = window.reduce(constant(F32 if floats else I8, least(dtype), width), take)
+    return have if floats or direct else widen(b, have, dtype, width)
+
+
+def is_direct(store: Store, how: How, dtype: str) -> bool:
+    """Whether the output is the accumulator, in the type in which the tile leaves it."""
+    left = "f32" if how == "mean" else dtype
+    return store.expr.op == "acc" and store.dtype == left and left not in ("bf16", "f16")
+
+
+def plan_pool(store: Store, how: How, dtype: str, windows: Windows, channels: int, batch: int, m: int, level: Level, *,
+              order: Order = "taps", threads: int = 1, cache: bool = True) -> Step:
+    """Plan a pool of images of `dtype` to batch * m output pixels; see `pixels` for the words to fill in.
+
+    Means are summed in `order`; their weights are `means.tables` of the counts of an image's pixels.
+    """
+    direct, itemsize = is_direct(store, how, dtype), STORAGE[dtype].itemsize
+    ko, ki = unrolled(windows.outer.shape[1], windows.inner.shape[1])
+    mean = how == "mean"
+    reduce = _REDUCE.format(taps="addresses" if ko else "windows", count=_COUNT if mean else 0)
+    setup = _SETUP.format(how=how, dtype=dtype, lanes=level.lanes, direct=direct and not mean, order=order)
+    tile = load_tile(f"pool_{how}_{dtype}", (ko, ki), setup=setup, room="ADDRESSES", imports=_IMPORTS,
+                     body=(_LISTED if ko else "") + reduce, cache=cache)
+    cycles = 20 + windows.taps * (3 + channels * (1 / level.lanes if mean else itemsize / 32))
+    return plan_pixels(f"pool_{how}_{dtype}_{level.name}", store, tile, windows.image_bytes, windows.pixels, channels,
+                       batch, m, level, cycles=cycles, direct=STORAGE[store.dtype].itemsize if direct else 0,
+                       threads=threads, cache=cache)

@@ -1,0 +1,221 @@
+"""Recurrent layers in machine code: the numbers of `recurrent`, 16 units at a time.
+
+The weights lie in panels of 16 units, each [H, gates, 16], so that a panel's sums are the gates of its units and stay
+in registers. Four rows share what is loaded of them.
+
+Argument words: 0 gates of the input   1 panels   2 first state   3 all states   4 last state   5 last cells (LSTM)
+6 bias (GRU), or scales of all gates (quantised)
+7 room for the quantised state, f32, and 16 bytes after it
+8 steps   9 rows   10 units   11 rows a block   12 whether it goes backwards
+13 first cells (LSTM)   14 lengths of the rows, s32, or 0
+
+Without lengths the states are in their places among all states, else what is the last one so far is kept as such.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.intrinsics import F32, I32, I64, c64, declare, intrinsic, load_s32, splat, store_s32, word
+from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.x86 import Loop, at, load, smaller, vector
+from graphq.kernels.lanes.vector import Columns, constant, tail_mask
+from graphq.kernels.matmul.float import fma
+from graphq.kernels.moves.extremes import extremes, scale_of
+from graphq.kernels.moves.transpose import row_copier
+from graphq.kernels.numbers.float_sums import BLOCK
+from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLAIN, UPDATE
+from graphq.kernels.rows.loops import computed
+
+GATES, PANELS, FIRST, STATES, LAST, CELLS, EXTRA, ROOM = range(8)  # words that the caller fills in
+FIRST_CELLS, LENGTHS = 13, 14
+UNITS = 16
+ROWS = 4
+"""Rows at a time: 16 sums of 4 gates, 4 vectors of weights and a state take 21 of 32 registers."""
+
+Vectors = list[Any]
+
+
+def panels(recurrent: np.ndarray, gates: int) -> np.ndarray:
+    """The weights [gates * H, H] in panels, zeros where H is no multiple of 16."""
+    size = recurrent.shape[1]
+    count = -(-size // UNITS)
+    wide = np.zeros((gates, count * UNITS, size), np.float32)
+    wide[:, :size] = recurrent.reshape(gates, size, size)
+    return np.ascontiguousarray(wide.reshape(gates, count, UNITS, size).transpose(1, 3, 0, 2))
+
+
+def _sums(b: Any, h: Any, n: Any, panel: Any, rows: int, gates: int, whole: bool) -> list[Vectors]:
+    """For each of `rows` rows of states, n f32 apart, the sums of a panel's gates; `whole` numbers are summed exactly.
+
+    A block of 256 products of 8 bits is below 2**24, and so exact in f32; blocks add up in s32.
+    """
+    kind = vector(I32 if whole else F32, UNITS)
+    start = [ir.Constant(kind, None)] * (rows * gates)
+    with Loop(b, b.sdiv(b.add(n, c64(BLOCK - 1)), c64(BLOCK)), start) as blocks:
+        first = b.mul(blocks.k, c64(BLOCK))
+        chains = [ir.Constant(vector(F32, UNITS), None)] * (rows * gates)
+        with Loop(b, smaller(b, b.sub(n, first), c64(BLOCK)), chains) as turn:
+            k = b.add(first, turn.k)
+            line = at(b, panel, b.mul(k, c64(64 * gates)))
+            w = [load(b, at(b, line, 64 * g), vector(F32, UNITS)) for g in range(gates)]
+            new = []
+            for r in range(rows):
+                x = splat(b, load(b, at(b, h, b.mul(b.add(k, b.mul(n, c64(r))), c64(4))), F32), UNITS)
+                new += [fma(b, x, w[g], turn.values[r * gates + g]) for g in range(gates)]
+            turn.update(new)
+        blocks.update([b.add(t, b.fptosi(x, kind)) if whole else b.fadd(t, x)
+                       for t, x in zip(blocks.values, turn.values, strict=True)])
+    return [blocks.values[r * gates:(r + 1) * gates] for r in range(rows)]
+
+
+def _lstm(b: Any, x: Vectors, s: Vectors, c: Any) -> tuple[Any, Any]:
+    """(h', c') of one row; x and s are of i, o, f, c."""
+    new = computed(b, CELL, UNITS, x[2], s[2], x[0], s[0], x[3], s[3], c)
+    return computed(b, OUTPUT, UNITS, x[1], s[1], new), new
+
+
+def _gru(b: Any, x: Vectors, s: Vectors, bias: Any, h: Any) -> Any:
+    """h' of one row; x and s are of z, r, h."""
+    z, r = (computed(b, UPDATE, UNITS, x[k], s[k]) for k in (0, 1))
+    return computed(b, BLEND, UNITS, z, computed(b, CANDIDATE, UNITS, x[2], r, s[2], bias), h)
+
+
+def _units(gates: int, whole: bool, rows: int) -> Any:
+    """Make the intrinsic that computes 16 units of `rows` rows.
+
+    It takes (args, row, unit, step's gates, state, products' state, new state).
+    """
+
+    def codegen(context: Any, b: Any, signature: Any, values: Any) -> Any:
+        args, row, unit, x, h, factors, y = values
+        at_word = partial(_word, b, args)
+        n = at_word(10)
+        bytes_ = b.mul(n, c64(4))
+        mask = tail_mask(b, UNITS, b.sub(n, unit))
+        columns = Columns(b, UNITS, unit, mask)
+        panel = at(b, at_word(PANELS), b.mul(b.mul(unit, n), c64(4 * gates)))
+        first = at(b, factors, b.mul(row, bytes_))
+        sums = _sums(b, first, n, panel, rows, gates, whole)
+        for r in range(rows):
+            place = b.mul(b.add(row, c64(r)), bytes_)
+            source = at(b, x, b.mul(place, c64(gates)))
+            given = [columns.load(at(b, source, b.mul(bytes_, c64(g))), F32, 4) for g in range(gates)]
+            s = sums[r]
+            if whole:
+                scale = load(b, at(b, at_word(ROOM), b.mul(at_word(9), bytes_), 8), F32)
+                s = [b.fmul(b.sitofp(t, vector(F32, UNITS)), b.fmul(splat(b, scale, UNITS), columns.load(
+                    at(b, at_word(EXTRA), b.mul(bytes_, c64(g))), F32, 4))) for g, t in enumerate(s)]
+            if gates == 4:
+                cells = at(b, at_word(CELLS), place)
+                new, cell = _lstm(b, given, s, columns.load(cells, F32, 4))
+                columns.store(cell, cells, F32, 4)
+            elif gates == 1:
+                new = computed(b, PLAIN, UNITS, *given, *s)
+            else:
+                new = _gru(b, given, s, columns.load(at_word(EXTRA), F32, 4),
+                           columns.load(at(b, h, place), F32, 4))
+            columns.store(new, at(b, y, place), F32, 4)
+        return context.get_dummy_value()
+
+    @intrinsic(arity=7)
+    def units(_typing: Any, *values: Any) -> Any:
+        return types.void(types.uintp, *[types.intp] * 6), codegen
+
+    return units
+
+
+def _word(b: Any, args: Any, k: int) -> Any:
+    return load(b, at(b, args, 8 * k), I64, 8)
+
+
+@intrinsic
+def _quantise(_typing: Any, source: Any, count: Any, target: Any, scale: Any, zero_point: Any) -> Any:
+    """Store `count` f32 as u8 of that scale and zero point, less the zero point, in f32."""
+
+    def codegen(context: Any, b: Any, signature: Any, values: Any) -> Any:
+        source, count, target, scale, zero_point = values
+        wide = vector(F32, UNITS)
+        s = splat(b, load(b, scale, F32), UNITS)
+        zp = splat(b, b.uitofp(load(b, zero_point, ir.IntType(8)), F32), UNITS)
+        most, zero = constant(F32, 255.0, UNITS), constant(F32, 0.0, UNITS)
+        with Loop(b, b.sdiv(b.add(count, c64(UNITS - 1)), c64(UNITS))) as loop:
+            j = b.mul(loop.k, c64(UNITS))
+            columns = Columns(b, UNITS, j, tail_mask(b, UNITS, b.sub(count, j)))
+            x = b.fdiv(columns.load(source, F32, 4), s)
+            q = b.fadd(b.call(declare(b, "llvm.rint.v16f32", wide, [wide]), [x]), zp)
+            q = b.select(b.fcmp_ordered(">", q, most), most, b.select(b.fcmp_ordered("<", q, zero), zero, q))
+            columns.store(b.fsub(q, zp), target, F32, 4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 5), codegen
+
+
+def recurring(gates: int, whole: int) -> Callable[[int, int], None]:
+    """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1), `whole`: of a quantised one."""
+    copy, many, one = row_copier(), _units(gates, bool(whole), ROWS), _units(gates, bool(whole), 1)
+
+    @njit
+    def block(args: int, index: int) -> None:
+        x, h, y, final, lengths = word(args, 0), word(args, 2), word(args, 3), word(args, 4), word(args, 14)
+        steps, rows, n, each, room = word(args, 8), word(args, 9), word(args, 10), word(args, 11), word(args, 7)
+        first, line, size = index * each, 4 * n, 4 * rows * n
+        last = min(first + each, rows)
+        if gates == 4:
+            copy(word(args, 13) + line * first, word(args, 5) + line * first, line * (last - first))
+        if lengths:
+            copy(h + line * first, final + line * first, line * (last - first))
+            h = final
+        for t in range(steps):
+            step = steps - 1 - t if word(args, 12) else t
+            given, new = x + step * size * gates, y + step * size
+            factors = h
+            if whole:
+                extremes(h, rows * n, room + size)
+                scale_of(room + size, 1, room + size + 8, room + size + 12)
+                _quantise(h, rows * n, room, room + size + 8, room + size + 12)
+                factors = room
+            i = first
+            while i < last:
+                if lengths and step >= load_s32(lengths + 4 * i):
+                    clear(new + line * i, n)
+                    i += 1
+                elif lengths or last - i < ROWS:
+                    for unit in range(0, n, UNITS):
+                        one(args, i, unit, given, h, factors, new)
+                    i += 1
+                else:
+                    for unit in range(0, n, UNITS):
+                        many(args, i, unit, given, h, factors, new)
+                    i += ROWS
+            if lengths:
+                for i in range(first, last):
+                    if step < load_s32(lengths + 4 * i):
+                        copy(new + line * i, final + line * i, line)
+            else:
+                h = new
+        if not lengths:
+            copy(h + line * first, final + line * first, line * (last - first))
+
+    return block
+
+
+@njit
+def clear(address: int, n: int) -> None:
+    """Store n zeros of 4 bytes."""
+    for k in range(n):
+        store_s32(address + 4 * k, 0)
+
+
+def plan_recurrence(gates: int, steps: int, rows: int, units: int, *, quantised: bool, reverse: bool,
+                    threads: int = 1, cache: bool = True) -> Step:
+    """Plan all steps of a layer; of a quantised one, whose rows are quantised together, in one block."""
+    cycles = steps * units * (gates * units / 12 + 20)  # Zen 4, 128 to 512 units
+    return plan_rows("graphq.kernels.recurrent.loops", "recurring", rows, 1, 1 if quantised else threads, cache,
+                     lambda each: (0, 0, 0, 0, 0, 0, 0, 0, steps, rows, units, each, int(reverse), 0, 0),
+                     cycles=cycles, unit=ROWS, of=(gates, int(quantised)))

@@ -1,0 +1,87 @@
+"""The plan steps of recurrent layers."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.ir import Node, Value
+from graphq.kernels.recurrent.loops import (
+    CELLS,
+    EXTRA,
+    FIRST,
+    FIRST_CELLS,
+    GATES,
+    LAST,
+    LENGTHS,
+    PANELS,
+    ROOM,
+    STATES,
+    panels,
+    plan_recurrence,
+)
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.reference import reference_steps
+from graphq.plan.runtime import Argument, Ref
+from graphq.plan.slots import run
+
+
+def lstm_steps(b: PlanBuilder, node: Node) -> None:
+    """One step; weights that are not constants, and peepholes, are left to the reference."""
+    h, c, scales, lengths, peepholes = _optional(node, 5)
+    recurrent = node.inputs[1]
+    assert recurrent is not None
+    if recurrent.data is None or scales is not None and scales.data is None or peepholes is not None \
+            or node.outputs[0].type.size == 0:
+        return reference_steps(b, node)
+    words = {CELLS: Ref(b.result(node.outputs[2])), FIRST_CELLS: _state(b, node, c)}
+    if scales is not None:
+        rows = np.broadcast_to(np.asarray(scales.data), recurrent.type.dims[:1])
+        words |= {EXTRA: Ref(b.constant(rows)), ROOM: Ref(b.temporary(node.outputs[1].type.nbytes + 16))}
+    _add(b, node, 4, lengths, {**words, FIRST: _state(b, node, h)}, quantised=scales is not None)
+
+
+def gru_steps(b: PlanBuilder, node: Node) -> None:
+    """One step; where the state is reset before its products, or weights are not constants, the reference."""
+    h, bias, lengths = _optional(node, 3)
+    recurrent = node.inputs[1]
+    assert recurrent is not None
+    if recurrent.data is None or not node.attrs["linear_before_reset"] or node.outputs[0].type.size == 0:
+        return reference_steps(b, node)
+    extra = b.constant(np.zeros(recurrent.type.dims[1], np.float32)) if bias is None else b.of[bias]
+    _add(b, node, 3, lengths, {EXTRA: Ref(extra), FIRST: _state(b, node, h)})
+
+
+def rnn_steps(b: PlanBuilder, node: Node) -> None:
+    """One step; weights that are not constants are left to the reference."""
+    h, lengths = _optional(node, 2)
+    recurrent = node.inputs[1]
+    assert recurrent is not None
+    if recurrent.data is None or node.outputs[0].type.size == 0:
+        return reference_steps(b, node)
+    _add(b, node, 1, lengths, {FIRST: _state(b, node, h)})
+
+
+def _optional(node: Node, count: int) -> tuple[Value | None, ...]:
+    """The operands after the weights, None for those that are absent."""
+    return (*node.inputs[2:], *(None,) * (2 + count - len(node.inputs)))
+
+
+def _state(b: PlanBuilder, node: Node, given: Value | None) -> Ref:
+    """A first state or cell, zeros when absent."""
+    t = node.outputs[1].type
+    return Ref(b.constant(np.zeros(t.dims, np.float32)) if given is None else b.of[given])
+
+
+def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: dict[int, Argument], *,
+         quantised: bool = False) -> None:
+    given, recurrent = node.inputs[:2]
+    assert given is not None and recurrent is not None and recurrent.data is not None
+    steps, rows, units = node.outputs[0].type.dims
+    step = plan_recurrence(gates, steps, rows, units, quantised=quantised, reverse=node.attrs["reverse"],
+                           threads=b.threads, cache=b.cache)
+    if lengths is not None:
+        words[LENGTHS] = Ref(b.of[lengths])
+    run(b, step, {**words, GATES: Ref(b.of[given]), PANELS: Ref(b.constant(panels(recurrent.data, gates))),
+                  STATES: Ref(b.result(node.outputs[0])), LAST: Ref(b.result(node.outputs[1]))}, [])
+
+
+STEPS = {"lstm": lstm_steps, "gru": gru_steps, "rnn": rnn_steps}

@@ -1,0 +1,1 @@
+"""The family of operations along rows: softmax, layer norm and the like."""

@@ -1,0 +1,130 @@
+"""Softmax, layer norm and the like from a partition's body, along the last axis of their source.
+
+    x = f(operands)         lane-wise, in f32: the prologue, in whose place the source itself may stand
+    y = operation(x)        `row_numbers`
+    out = epilogue(y)
+
+Kernels leave x, or softmax's powers, and a few numbers a row; with those the epilogue begins.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphq.ir import Graph, Node
+from graphq.kernels.family.epilogue import Epilogue, Source, Unsupported, above, translate
+from graphq.kernels.family.lower import Arrays, Lowered, operand, result_dims
+from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
+from graphq.kernels.lanes.stores import Store, evaluate
+from graphq.kernels.numbers import rows as row_numbers
+
+REDUCTIONS = frozenset(f"reduce_{how}" for how in (*row_numbers.TERMS, *row_numbers.EXTREMES))
+ROWS = frozenset({"softmax", "log_softmax", "layer_norm", "rms_norm", *REDUCTIONS})
+"""Operations that row kernels compute."""
+NUMBERS = {"softmax": 1, "log_softmax": 2, "layer_norm": 2, "rms_norm": 1}
+"""Numbers a row that the epilogue takes; a reduction's one is the accumulator itself."""
+
+
+class Row(NamedTuple):
+    """`how` of LOOPS along the last of `dims`; `prologue` gives f32 from operands by `sources`."""
+
+    how: str
+    dims: tuple[int, ...]
+    prologue: Store
+    sources: tuple[Source, ...]
+    epsilon: float = 0.0
+
+    @property
+    def direct(self) -> bool:
+        """Whether the prologue is the source as it lies in memory."""
+        return self.prologue.expr.op == "load" and self.prologue.expr.value[1:] == ("f32", "vector")
+
+    @property
+    def reduces(self) -> bool:
+        """Whether there is one result a row."""
+        return self.how in REDUCTIONS
+
+    def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The operation's results in f32, before gamma and beta."""
+        x = evaluate(self.prologue, None, [operand(s, inputs) for s in self.sources])
+        x = np.broadcast_to(x, self.dims)
+        with np.errstate(all="ignore"):
+            match self.how:
+                case "softmax" | "softmax_inf_as_zero":
+                    return row_numbers.softmax(x, inf_as_zero=self.how != "softmax")
+                case "log_softmax":
+                    return row_numbers.log_softmax(x)
+                case "layer_norm":
+                    return row_numbers.layer_norm(x, self.epsilon)
+                case "rms_norm":
+                    return row_numbers.rms_norm(x, self.epsilon)
+            return row_numbers.reduced(self.how.removeprefix("reduce_"), x)[..., None]
+
+
+def lower_row(body: Graph, constants: Arrays = (), *, compensate: bool = False) -> Lowered:
+    """Lower a body of a lane-wise prologue, an operation along rows and an epilogue; raises Unsupported.
+
+    `compensate`: the accumulator is what kernels leave, and the expression begins with the row's numbers.
+    """
+    out = result_dims(body)
+    node = next(n for n in body.nodes if n.op.name in ROWS)
+    _check(node)
+    source = next(node.operands)
+    before, dims = above(source), source.type.dims
+    if any(u.node not in (*before, node) for n in before for u in n.output.uses):
+        raise Unsupported(f"what {node.op.name} reads is read again after it")
+    prologue = Epilogue(dims)
+    x = prologue.input(body.inputs.index(source), source) if source.node is None else \
+        translate(prologue, body, result=source)
+    row = Row(_how(node), dims, Store(x, "f32"), tuple(prologue.sources), node.attrs.get("epsilon", 0.0))
+    e = Epilogue(out)
+
+    def along(args: list[Any]) -> Expr:
+        y = _result(e, node, dims) if compensate else acc("f32")
+        affine = node.attrs.get("use_affine", True)
+        if len(args) < 2 or args[1] is None or not affine:
+            return y
+        return y * args[1] if len(args) < 3 else op("fma", y, args[1], args[2])
+
+    expr = translate(e, body, (node, along), before, own=[0])
+    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), row)
+
+
+def _how(node: Node) -> str:
+    return "softmax_inf_as_zero" if node.attrs.get("mode") == "inf_as_zero" else node.op.name
+
+
+def _result(e: Epilogue, node: Node, dims: tuple[int, ...]) -> Expr:
+    """The operation's result from what kernels leave."""
+    shape, count = (*dims[:-1], 1), NUMBERS.get(node.op.name, 0)
+    numbers = [e.slot(Source("row numbers", "f32", shape, k), ("row numbers", k)) for k in range(count)]
+    match node.op.name:
+        case "softmax" | "rms_norm":
+            return acc("f32") * numbers[0]
+        case "log_softmax":
+            return (acc("f32") - numbers[0]) - numbers[1]
+        case "layer_norm":
+            return (acc("f32") - numbers[0]) * numbers[1]
+    return acc("f32")
+
+
+def _check(node: Node) -> None:
+    """Refuse what rows do not have."""
+    a, source = node.attrs, next(node.operands)
+    dims, rank = source.type.dims, len(source.type.dims)
+    if a.get("keep_stats"):
+        raise Unsupported(f"{node.op.name} gives statistics too, kernels give one result")
+    if node.op.name in REDUCTIONS:
+        axes = {x % rank for x in a["axes"]}
+        if len(list(node.operands)) > 1 or axes != {rank - 1} or not a["keep_dims"]:
+            raise Unsupported(f"axes {sorted(axes)} of {source.type} are reduced: kernels keep and reduce the last")
+    else:
+        axis = a["begin_norm_axis" if "begin_norm_axis" in a else "axis"]
+        if axis % max(rank, 1) != rank - 1:
+            raise Unsupported(f"axis {axis} of {source.type} is not the last, along which kernels work")
+    if not dims or dims[-1] == 0:
+        raise Unsupported(f"rows of {source.type} are empty")
+    if source.dtype.name not in STORAGE:
+        raise Unsupported(f"kernels do not load {source.dtype}")

@@ -1,0 +1,39 @@
+"""The plan step of an operation along rows."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.ir import Node
+from graphq.kernels.family.lower import Lowered
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.operands.space import broadcast_strides, factor
+from graphq.kernels.rows import tiles as row
+from graphq.kernels.rows.lower import Row
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.runtime import Ref
+from graphq.plan.slots import place, run
+
+
+def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
+    """One step; the numbers of rows, and a row of f32 for each of its blocks, lie in the arena."""
+    r = lowered.anchor
+    assert isinstance(r, Row)
+    rows = r.dims[:-1]
+    count = int(np.prod(rows, dtype=np.int64))
+    numbers = b.temporary(2 * 4 * count)
+    places = [place(b, node, s, r.dims) for s in r.sources]
+    for s in lowered.sources:
+        if s.place == "row numbers":
+            places.append((Ref(numbers, 4 * count * s.index), broadcast_strides(s.shape, lowered.out, 4)))
+        else:
+            places.append(place(b, node, s, lowered.out))
+    result = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.store.dtype].itemsize)
+    places.append((Ref(b.result(node.output)), result))
+    space = factor(r.dims, [strides for _, strides in places], keep=1)
+    step = row.plan_row(r.how, r.prologue, lowered.store, space.batch, space.m, space.n, b.level, direct=r.direct,
+                        reduces=r.reduces, threads=b.threads, cache=b.cache)
+    room = b.temporary(step.blocks * int(step.header[row.ROOM + 1]))
+    epsilon = b.constant(np.array([r.epsilon], np.float32))
+    header = {row.ROOM: Ref(room), row.NUMBERS: Ref(numbers), row.EPSILON: Ref(epsilon)}
+    slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
+    run(b, step, header, slots)

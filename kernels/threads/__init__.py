@@ -1,0 +1,1 @@
+"""Threads: the parallel region on prange, and the team that runs the steps of plans in it."""

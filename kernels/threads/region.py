@@ -1,0 +1,51 @@
+"""The parallel region in which Numba's threads take pieces of steps: one prange for all plans (`team`).
+
+Imported in the background by a process that runs a plan on several threads; no other one imports Numba.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+from numba import njit, prange
+
+from graphq.kernels.jit.intrinsics import call_block as deferred
+
+call_block = deferred.made
+
+
+def _region(function: int, argument: int, threads: int) -> None:
+    for k in prange(threads):
+        call_block(function, argument, k)
+
+
+def _compiled(cache: bool) -> Any:
+    return njit("void(intp, intp, intp)", parallel=True, nogil=True, cache=cache)(_region)
+
+
+try:
+    _enter = _compiled(True)  # 10 times as fast in later processes
+except Exception:  # no folder that can be written to, a full disk, a damaged file
+    _enter = _compiled(False)
+
+
+def enter(function: int, argument: int, threads: int) -> None:
+    """Call the native function at an address as `function(argument, k)` for k in range(threads), each on a thread.
+
+    Returns when all calls have. A call may begin after others have ended: where the layer grants fewer threads, or is
+    busy.
+    """
+    config: Any = numba.config  # its stubs lack what it reads from the environment
+    before = numba.get_num_threads()
+    numba.set_num_threads(min(threads, config.NUMBA_NUM_THREADS))
+    try:
+        _enter(function, argument, threads)
+    finally:
+        numba.set_num_threads(before)
+
+
+def layer(nothing: int) -> str:
+    """Numba's threading layer: "omp", "tbb" or "workqueue". `nothing` is a native function that does nothing."""
+    enter(nothing, 0, 1)
+    name: str = numba.threading_layer()
+    return name

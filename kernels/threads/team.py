@@ -1,0 +1,244 @@
+"""The team: a plan's native steps run in a single call, without Python or the GIL, on the threads of Numba's prange.
+
+A step is a block function's address, an argument block's address and a number of blocks. Those of a parallel step are
+cut into pieces of neighbours, as many as threads run the plan (`pieces`). Whoever is free takes the next piece, the
+caller and helpers alike: so no piece waits for a thread that has not begun it, because it sleeps or because another
+process has its core. Who ends a step's last piece goes on with the serial steps after it, and offers the pieces of the
+next parallel one.
+
+The helpers are iterations of one prange (`region`). With Numba's layer "omp" a thread of this process enters the region
+once, in the background, and stays: until then, some 0.5 s after the first run, callers run alone. The threads
+of "tbb" and "workqueue" serve all parallel code of the process, which would wait for them: there each run enters a
+region of its own, one at a time (workqueue ends the process otherwise). A child of a process whose threads
+Numba had started has no helpers: libgomp's threads do not survive a fork, and cannot be started again.
+
+Helpers that have found nothing to do for a while sleep, each at a semaphore. To wake one costs some 50 us, so short
+runs wake none, unless they follow one another closely. Linux often wakes a thread on the core of the one that wakes it,
+which goes on working there, although another core is idle: so a helper is kept off the core of its caller.
+"""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphq.kernels.jit import modules
+from graphq.kernels.threads.count import most_threads, process_cores
+from graphq.kernels.threads.steps import (
+    CORES,
+    FIRST_RECORD,
+    LINE,
+    MASK,
+    MOST_PIECES,
+    RECORD,
+    RECORDS,
+    SEMAPHORE,
+    SERIAL,
+    STOP,
+    TEAM_CODE,
+)
+from graphq.locks import Lock
+
+log = logging.getLogger("graphq")
+
+SHORT_SECONDS = 2e-4
+"""Runs that take less on one thread wake nobody."""
+CLOSE_SECONDS = 5e-4
+"""But those that follow one another so closely do: their helpers will not sleep again before the next."""
+
+
+def pieces(blocks: int, threads: int) -> int:
+    """How many pieces a parallel step's blocks are shared in: block i is in piece ((i + 1) * pieces - 1) // blocks."""
+    return min(blocks, threads, MOST_PIECES)
+
+
+class Row(NamedTuple):
+    """A step: the addresses of a block function and of its argument block, and the blocks, shared or one by one."""
+
+    function: modules.Function
+    args: int
+    blocks: int
+    parallel: bool
+
+
+class Table:
+    """Steps that run in one call, at most `threads` threads in the parallel ones. `args` must be of live memory."""
+
+    def __init__(self, rows: Sequence[Row], threads: int, cache: bool = True) -> None:
+        code = modules.load("steps", SERIAL, cache)
+        self._cache = cache
+        self._words = np.array(
+            [(row.function.address, row.args, row.blocks, pieces(row.blocks, threads) if row.parallel else 0)
+             for row in rows], np.int64)
+        begin = self._words.ctypes.data
+        self.span = begin, begin + self._words.nbytes
+        self.run_alone = partial(_native(code.run_serial, 2), *self.span)
+        self._helpers = max((pieces(row.blocks, threads) - 1 for row in rows if row.parallel), default=0)
+        self._seconds, self._ended = float("inf"), 0.0  # of the last run, as one thread would take; when it ended
+
+    def run(self) -> None:
+        """Run the steps in order."""
+        if self._helpers == 0:
+            return self.run_alone()
+        begun = perf_counter()
+        awake = self._seconds > SHORT_SECONDS or begun - self._ended < CLOSE_SECONDS
+        the_team(self._cache).run(self, self._helpers if awake else 0)
+        self._ended = perf_counter()
+        self._seconds = (self._ended - begun) * (1 + self._helpers if awake else 1)
+
+
+def _native(function: modules.Function, arity: int) -> Callable[..., None]:
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * arity)(function.address)
+
+
+class Team:
+    """The helpers of a process. Runs are the caller's alone until they have begun, and where there are none."""
+
+    def __init__(self, cache: bool = True) -> None:
+        self._cache = cache
+        self.most = most_threads() - 1
+        size = FIRST_RECORD + self.most * RECORD
+        self.words = np.zeros((size + LINE) // 8, np.int64)
+        self.address = self.words.ctypes.data + -self.words.ctypes.data % LINE
+        self.region: Any = None  # the module, once Numba is there
+        self.layer: str | None = None  # once a caller has entered a region
+        self.run_shared: Callable[[int, int, int, int], None] | None = None  # once helpers stay in one
+        self.one_at_a_time = threading.Lock()
+        self.thread = threading.Thread(target=self._import, name="graphq-team", daemon=True)
+
+    def run(self, table: Table, helpers: int) -> None:
+        """Run a table; wake so many helpers, or enter a region of so many.
+
+        Numba's layer is known when a region was entered. A caller does that, for it cannot be in one of the user's
+        then: workqueue ends the process where two threads are in regions at a time.
+        """
+        if self.run_shared is not None:
+            return self.run_shared(*table.span, self.address, helpers)
+        if self.region is None or helpers == 0 or not self.one_at_a_time.acquire(blocking=False):
+            return table.run_alone()
+        try:
+            if self.layer is None:
+                self.layer = self.region.layer(self.code.nothing.address)
+                if self.layer == "omp":
+                    self._prepare()
+                    self.thread = threading.Thread(target=self._stay, name="graphq-team", daemon=True)
+                    with suppress(RuntimeError):  # no more threads, or Python ends: runs stay the caller's alone
+                        self.thread.start()
+            if self.layer == "omp":
+                table.run_alone()
+            else:
+                self._in_region(table, helpers)
+        finally:
+            self.one_at_a_time.release()
+
+    def _in_region(self, table: Table, helpers: int) -> None:
+        slot = ctypes.c_int64()
+        self.open_table(*table.span, self.address, ctypes.addressof(slot))
+        if slot.value:
+            try:
+                self.region.enter(self.code.take_part.address, slot.value, 1 + helpers)
+            finally:
+                self.close_table(slot.value)
+        else:
+            table.run_alone()
+
+    def start(self) -> None:
+        """Begin, in the background; a child that is forked later has to do without."""
+        if _numba_has_threads_of_another_process or self.most == 0:
+            return
+        try:
+            self.thread.start()
+        except RuntimeError:  # no more threads, or Python ends
+            return
+        atexit.register(self.end)
+
+    def _import(self) -> None:
+        """Import Numba. Its number of threads is that of the cores which the thread that imports it may use."""
+        os.sched_setaffinity(0, process_cores())
+        try:
+            with _starting.hold:
+                from graphq.kernels.threads import region
+            self.code = modules.load("team", TEAM_CODE, self._cache)  # after those that the first result waits for
+            self.open_table, self.close_table = _native(self.code.open_table, 4), _native(self.code.close_table, 1)
+        except Exception as error:  # whatever keeps Numba from running
+            log.warning("plans run on one thread, as Numba starts no threads: %s: %s", type(error).__name__, error)
+        else:
+            self.region = region
+
+    def _stay(self) -> None:
+        """Enter the region of the helpers, for good."""
+        # Python's handlers of signals are for Python's threads; faults are each thread's own.
+        faults = {signal.SIGSEGV, signal.SIGFPE, signal.SIGBUS, signal.SIGILL, signal.SIGTRAP}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
+        os.sched_setaffinity(0, process_cores())
+        self.run_shared = _native(self.code.run_shared, 4)
+        self.region.enter(self.code.help_others.address, self.address, self.most)
+
+    def _prepare(self) -> None:
+        """Write what helpers read: their semaphores, and the cores of the process."""
+        cores = process_cores()
+        size = max(cores) // 64 * 8 + 8
+        if size <= LINE:
+            mask = sum(1 << core for core in cores).to_bytes(size, sys.byteorder)
+            self._word(MASK)[:size // 8] = np.frombuffer(mask, np.int64)
+            self._word(CORES)[0] = size
+        self._word(RECORDS)[0] = self.most
+        library = ctypes.CDLL(None)
+        for k in range(self.most):
+            record = self.address + FIRST_RECORD + k * RECORD
+            library.sem_init(ctypes.c_void_p(record + SEMAPHORE), 0, 0)
+
+    def _word(self, offset: int) -> np.ndarray:
+        """The words from one on."""
+        return self.words[(self.address - self.words.ctypes.data + offset) // 8:]
+
+    def end(self) -> None:
+        """Let the helpers return before Python ends: the thread is in Numba's code while it starts, then in ours."""
+        self._word(STOP)[0] = 1  # for helpers that have not begun
+        if self.run_shared is not None:
+            _native(self.code.dismiss, 1)(self.address)
+        self.thread.join(timeout=10)
+
+
+_starting = Lock(fork_waits=True)
+_team: Team | None = None
+_numba_has_threads_of_another_process = False
+
+
+def the_team(cache: bool = True) -> Team:
+    """The team of this process, which begins when it is asked for first."""
+    global _team
+    if _team is None:
+        made = Team(cache)
+        with _starting.hold:
+            if _team is None:
+                _team = made
+                made.start()
+    return _team
+
+
+def _in_child() -> None:
+    """Forget the parent's team: its threads do not survive a fork, and Numba ends a process that starts them again."""
+    global _team, _numba_has_threads_of_another_process
+    numba = sys.modules.get("numba")
+    try:
+        _numba_has_threads_of_another_process |= numba is not None and bool(numba.threading_layer())
+    except (ValueError, AttributeError):  # it has not started any
+        pass
+    if _team is not None:
+        atexit.unregister(_team.end)
+        _team = None
+
+
+os.register_at_fork(after_in_child=_in_child)

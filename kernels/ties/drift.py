@@ -1,0 +1,263 @@
+"""How far values of a partition's body may lie from those of the graph as written, and which outputs that concerns.
+
+An integer anchor's exact sum differs from the f32 sum of the graph as written (`literal`) by no more than `sum_errors`
+says. Operations carry the difference on, and add roundings of their own; a quantize ends it, but for values so near to
+a tie that the difference decides: those outputs are computed again. docs/numbers.md has the derivation.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.ir import Node, Value
+from graphq.kernels.lanes.expression import Expr, substitute
+from graphq.kernels.ties.sum_errors import UNIT
+
+MOST_NEAR = 2.0**-6
+"""Of a step: however large the difference may be, no more than a 32nd of the outputs is near a tie."""
+CHEAP = 2.0**-12
+"""Of a step: a proved bound up to here is taken, as so few outputs are near a tie then."""
+HUGE = 2.0**60
+"""Bounds from here on count as infinite."""
+
+
+class Curve(NamedTuple):
+    """How a function f of one operand carries differences on: |f(x') - f(x)| <= slope * |x' - x|.
+
+    When x' differs from x relatively, by r: <= r * (spread + own * |f(x)|). `ulps` is how far f's results as they are
+    computed may be from exact ones.
+    """
+
+    slope: float
+    spread: float = 0.0
+    own: float = 1.0
+    ulps: float = 0.0
+
+
+CURVES = {
+    "relu": Curve(1), "clamp": Curve(1), "abs": Curve(1),
+    "tanh": Curve(1, 0.45, 0, 2), "sigmoid": Curve(0.25, 0.23, 0, 2), "erf": Curve(1.13, 0.49, 0, 2),
+    "gelu": Curve(1.13, 0.35, 1, 6), "mish": Curve(1.1, 0.5, 1, 6), "hard_swish": Curve(1.5, 1.5, 1, 4),
+}
+"""Of functions without parameters that matter here."""
+
+
+class Difference(NamedTuple):
+    """Bounds of |v' - v|, v' being a value of the graph as written: one of `proved` and `estimated`, + relative * |v|.
+
+    They are of f64, one number for all or one a column. `proved` and `relative` are proved if all roundings are as in
+    IEEE 754 and nothing overflows or underflows, `estimated` see `sum_errors`.
+    """
+
+    proved: np.ndarray
+    estimated: np.ndarray
+    relative: float
+
+    @property
+    def none(self) -> bool:
+        """Whether both values are the same."""
+        return self.relative == 0 and not self.proved.any()
+
+    def times(self, factor: np.ndarray | float, relative: float) -> Difference:
+        """Both bounds times a factor, and another relative one."""
+        return Difference(np.asarray(self.proved * factor), np.asarray(self.estimated * factor), relative)
+
+    def plus(self, more: np.ndarray | float, relative: float) -> Difference:
+        """Both bounds and a number, and another relative one. What is not bounded counts as 0 where one estimates."""
+        return Difference(np.asarray(self.proved + more),
+                          np.asarray(self.estimated + np.where(np.isfinite(more), more, 0.0)), relative)
+
+
+NONE = Difference(np.zeros(()), np.zeros(()), 0.0)
+
+
+class Band(NamedTuple):
+    """Which quotients are near a tie: those at most `half` + `relative` * |quotient| from one, in steps.
+
+    `proved`: no others round otherwise in the graph as written.
+    """
+
+    half: np.ndarray
+    relative: float
+    proved: bool
+
+
+@dataclass
+class Drift:
+    """The differences of a body's values.
+
+    `columns` are those of the result, `constants` the arrays of the body's constant inputs, `sums` the anchor's result
+    and what it is of the literal sum; `settled` likewise results of quantizes. A value whose difference is not known is
+    not in `of`: `unknown` has the operation that makes it so. One that may not be finite is not in `bounds`. `bands`
+    are those of quantizes whose outputs near a tie are settled.
+    """
+
+    columns: int
+    constants: dict[Value, np.ndarray]
+    sums: dict[Expr, Expr]
+    of: dict[Value, Difference] = field(default_factory=dict)
+    bounds: dict[Value, float] = field(default_factory=dict)
+    settled: dict[Expr, Expr] = field(default_factory=dict)
+    unknown: dict[Value, str] = field(default_factory=dict)
+    bands: list[Band] = field(default_factory=list)
+
+    def known(self, value: Value | None) -> Difference | None:
+        """The difference of an operand; None when it is not known."""
+        if value is None or value.node is None:
+            return NONE
+        return self.of.get(value)
+
+    def follow(self, node: Node) -> None:
+        """Enter the difference of a node's result and its bound, from those of its operands."""
+        self.bounds[node.output] = self._bound(node)
+        known = [x for v in node.inputs if (x := self.known(v)) is not None]
+        if len(known) < len(node.inputs):
+            self.unknown[node.output] = next(self.unknown[v] for v in node.operands if v in self.unknown)
+            return
+        found = self._quantized(node, known[0]) if node.op.name == "quantize" else \
+            NONE if all(x.none for x in known) else self._carried(node, known)
+        if found is None:
+            self.unknown[node.output] = node.op.name
+        else:
+            self.of[node.output] = found
+
+    def _quantized(self, node: Node, x: Difference) -> Difference | None:
+        """Of 16 bits quantizes are not settled."""
+        return NONE if node.attrs["dtype"].bits == 8 or x.none else None
+
+    def _carried(self, node: Node, known: Sequence[Difference]) -> Difference | None:
+        """The difference of a result of operands that differ; None for operations without a rule.
+
+        Both results are rounded, by UNIT of their size each.
+        """
+        name, first = node.op.name, known[0]
+        if (curve := self._curve(node)) is not None:
+            again = first.times(curve.slope, curve.own * first.relative + 4 * curve.ulps * UNIT)
+            return again.plus(curve.spread * first.relative, again.relative)
+        if len(known) != 2:
+            return None
+        by_column = not along_channels(node)
+        sizes = [self.size(v, by_column=by_column) for v in node.inputs]
+        second, relative = known[1], sum(x.relative for x in known) + 2 * UNIT
+        if name in ("add", "subtract", "bias_add"):
+            # |a| <= |a + b| + |b|, and b is the smaller one
+            sum_ = Difference(first.proved + second.proved, first.estimated + second.estimated, 0)
+            return sum_.plus((relative - 2 * UNIT) * np.minimum(*sizes),
+                             max(first.relative, second.relative) + 2 * UNIT)
+        if name == "multiply":
+            parts = [x.times(size, 0) for x, size in zip(known, reversed(sizes), strict=True) if not x.none]
+            if not all(np.isfinite(x.proved).all() for x in parts):
+                return None
+            return Difference(np.asarray(sum(x.proved for x in parts)), np.asarray(sum(x.estimated for x in parts)),
+                              relative)
+        if name in ("maximum", "minimum"):
+            return Difference(np.maximum(first.proved, second.proved), np.maximum(first.estimated, second.estimated),
+                              max(first.relative, second.relative))
+        return None
+
+    def literal(self, y: Expr) -> Expr:
+        """An expression of the anchor's result as one of the literal sum."""
+        return substitute(y, self.sums | self.settled)
+
+    def exact(self, value: Value | None) -> bool:
+        """Whether a value is that of the graph as written."""
+        difference = self.known(value)
+        return difference is not None and difference.none
+
+    def finite(self, node: Node) -> bool:
+        """Whether what quantize `node` divides is finite, and scales are such that quotients are."""
+        return self.bound(node.inputs[0]) < HUGE and all(1 / HUGE < s < HUGE for s in node.attrs["scales"])
+
+    def bound(self, value: Value | None) -> float:
+        """What an operand's size does not exceed; infinite when it is not known, also of what may be NaN."""
+        if value in self.constants:
+            size = np.abs(self.constants[value]).max(initial=0)
+            return float(size) if np.isfinite(size) else np.inf
+        return 0.0 if value is None else self.bounds.get(value, np.inf)
+
+    def band(self, node: Node) -> Band | None:
+        """The band around ties of quantize `node`, whose scales may vary by column; None where it is not known.
+
+        Roundings of the quotients (of graphq's the inverse's, too) and of what compares them with ties come to it.
+        """
+        difference = self.known(node.inputs[0])
+        if difference is None:
+            return None
+        scales = np.asarray(node.attrs["scales"], np.float32).astype(np.float64)
+        along = scales.size > 1 and node.attrs["axis"] % len(node.output.type.dims) == len(node.output.type.dims) - 1
+        scales = scales if along else scales.min(initial=np.inf)
+        proved, estimated = (x / scales + 2 * UNIT for x in difference[:2])
+        half = np.minimum(np.where(proved <= CHEAP, proved, estimated), MOST_NEAR)
+        made = Band(half, difference.relative + 4 * UNIT, bool((half == proved).all()))
+        self.bands.append(made)
+        return made
+
+    def _curve(self, node: Node) -> Curve | None:
+        name = node.op.name
+        if name == "leaky_relu":
+            return Curve(max(1.0, abs(node.attrs["alpha"])), ulps=1)
+        if name == "prelu" and len(node.inputs) > 1 and np.isfinite(most := self.bound(node.inputs[1])):
+            return Curve(max(1.0, most), ulps=1)
+        if name == "elu":
+            alpha = max(1.0, abs(node.attrs["alpha"]))
+            return Curve(alpha, 0.37 * alpha, 1, 4)
+        if name == "softplus":
+            return Curve(1, 0.28 / abs(node.attrs["beta"]), 1, 6)
+        if name == "hard_sigmoid":
+            return Curve(abs(node.attrs["alpha"]), abs(node.attrs["beta"]) + 1, 1, 1)
+        return CURVES.get(name)
+
+    def _bound(self, node: Node) -> float:
+        """The bound of a node's result: f32 sums and products of such as are below HUGE exceed it a little only."""
+        name, sizes = node.op.name, [self.bound(v) for v in node.inputs]
+        if name == "quantize":
+            return 2.0**(node.attrs["dtype"].bits + 1)
+        if name == "dequantize":
+            dtype, zps = next(node.operands).dtype, node.attrs["zps"] or [0]
+            return 1.01 * max(dtype.max - min(zps), max(zps) - dtype.min) * max(node.attrs["scales"])
+        if max(sizes, default=np.inf) >= HUGE:
+            return np.inf
+        if name in ("add", "subtract", "bias_add"):
+            return 1.01 * sum(sizes)
+        if name == "multiply":
+            return 1.01 * float(np.prod(sizes))
+        if name in ("relu", "maximum", "minimum"):
+            return max(sizes)
+        if name == "softplus":
+            return 1.01 * (sizes[0] + 0.7 / abs(node.attrs["beta"]))
+        if name == "clamp":
+            return max(abs(node.attrs["min"]), abs(node.attrs["max"]), sizes[0])
+        return np.inf if (curve := self._curve(node)) is None else max(1.0, curve.slope * 1.01) * max(1.0, sizes[0])
+
+    def size(self, value: Value | None, *, by_column: bool = True) -> np.ndarray:
+        """How large an operand is at the most, one a column where it is a constant row of columns."""
+        data = self.constants.get(value) if value is not None else None
+        if data is None or data.size == 0:
+            return np.asarray(self.bound(value) if data is None else 0.0)
+        size = np.abs(data.astype(np.float64))
+        row = by_column and size.ndim > 0 and size.size == size.shape[-1] == self.columns
+        return size.ravel() if row else np.asarray(size.max())
+
+
+def unsettled(drift: Drift | None, node: Node) -> str | None:
+    """Why outputs near a tie of quantize `node`, after an anchor, are not settled; None where they are."""
+    if node.attrs["dtype"].bits > 8:
+        return f"quantize to {node.attrs['dtype']} is not settled: of 16 bits sums decide too many outputs"
+    if drift is None:
+        return "quantize is not settled: the sum before it is not one of operands dequantized by constant scales"
+    operation = drift.unknown.get(node.inputs[0]) if node.inputs[0] is not None else None
+    return operation and f"quantize is not settled: {operation} has no bound of how far it carries differences"
+
+
+def along_channels(node: Node) -> bool:
+    """Whether a one-dimensional second operand runs along dimension 1."""
+    return node.op.name in ("bias_add", "prelu") and node.attrs["data_format"] == "NCX" \
+        and bool(node.attrs.get("per_channel_broadcast", True))
+
+
+def constants_of(inputs: Sequence[Value], arrays: Sequence[np.ndarray | None]) -> dict[Value, np.ndarray]:
+    """The constant inputs of a body; of floats."""
+    return {v: a for v, a in zip(inputs, arrays, strict=False) if a is not None and a.dtype.kind == "f"}

@@ -1,0 +1,139 @@
+"""The f32 factors of literal sums (`settle`), from activations and packed weights as they lie: in the order of sums.
+
+Vectors have eight lanes: after instructions on 16, each product of a chain takes 6.7 cycles, not 4 (Granite Rapids).
+Bytes are unsigned here, and those that are signed become so by a `flip` of 128 and a zero point that is 128 higher.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.intrinsics import (
+    F32,
+    I8,
+    I32,
+    I64,
+    c64,
+    counted,
+    intrinsic,
+    load_s8,
+    load_s32,
+    load_s64,
+    load_u8,
+    splat,
+    store_s32,
+    word,
+)
+from graphq.kernels.jit.shuffles import columns_of
+from graphq.kernels.jit.x86 import at, filled, load, shuffle, store, vector
+from graphq.kernels.operands.windows import MOST_TAPS
+from graphq.kernels.ties.ordered_sums import f32_of
+
+PIECE = 4 * MOST_TAPS
+"""Products of a piece at the most, four channels at the least."""
+PIECE_BYTES = 4 * (PIECE + 16)
+"""Of a piece's factors of activations, after which those of weights lie; whole vectors have some more."""
+FACTORS_BYTES, TAPS_BYTES = 2 * PIECE_BYTES, 8 * (MOST_TAPS + 8)
+
+
+def _fours(b: Any, address: Any, apart: int) -> Any:
+    """Emit a load of four times four bytes, `apart` bytes apart."""
+    fours: Any = ir.Constant(vector(I32, 4), ir.Undefined)
+    for n in range(4):
+        fours = b.insert_element(fours, load(b, at(b, address, apart * n), I32), I32(n))
+    return fours
+
+
+def _store_factors(b: Any, q: Any, zp: Any, scale: Any, target: Any) -> None:
+    """Emit the store of f32(q - zp) * scale of eight s32."""
+    x = b.sitofp(b.sub(q, splat(b, b.trunc(zp, I32), 8)), vector(F32, 8))
+    store(b, b.fmul(x, splat(b, scale, 8)), target)
+
+
+@intrinsic(literals=True)
+def _channels(_typing: Any, apart: Any, address: Any, flip: Any, zp: Any, scale: Any, target: Any) -> Any:
+    """Store the factors of 16 channels of a tap, of which each four lie `apart` bytes (a literal) from the next."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        _, address, flip, zp, scale, target = args
+        q = b.bitcast(_fours(b, address, apart.literal_value), vector(I8, 16))
+        q = b.xor(q, splat(b, b.trunc(flip, I8), 16))
+        for n in range(0, 16, 8):
+            half = b.zext(shuffle(b, q, q, range(n, n + 8)), vector(I32, 8))
+            _store_factors(b, half, zp, scale, at(b, target, 4 * n))
+        return context.get_dummy_value()
+
+    return types.void(apart, *[types.intp] * 3, types.float32, types.intp), codegen
+
+
+@intrinsic(literals=True)
+def _taps(_typing: Any, apart: Any, table: Any, offset: Any, flip: Any, zp: Any, scale: Any, target: Any,
+          taps: Any) -> Any:
+    """Store the factors of 16 channels of 8 taps, as `_channels`; `table` has the taps' addresses less `offset`.
+
+    In the order of sums, which has all of a channel's `taps` before those of the next.
+    """
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        _, table, offset, flip, zp, scale, target, taps = args
+        rows = [_fours(b, b.add(load(b, at(b, table, 8 * n), I64), offset), apart.literal_value) for n in range(8)]
+        flips = splat(b, b.mul(b.trunc(flip, I32), I32(0x01010101)), 8)
+        for n, fours in enumerate(b.xor(x, flips) for x in columns_of(b, rows)):
+            for k in range(4):
+                q = b.and_(b.lshr(fours, filled(fours.type, 8 * k)), filled(fours.type, 255))
+                _store_factors(b, q, zp, scale, b.add(target, b.mul(taps, c64(4 * (4 * n + k)))))
+        return context.get_dummy_value()
+
+    return types.void(apart, *[types.intp] * 4, types.float32, *[types.intp] * 2), codegen
+
+
+@intrinsic
+def factors_of(_typing: Any, numbers: Any, count: Any, flip: Any, zp: Any, scale: Any) -> Any:
+    """Make factors of `count` s32, in their place, and of up to seven after them."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        numbers, count, flip, zp, scale = args
+        with counted(b, c64(0), count, 8, unroll=False) as k:
+            place = b.add(numbers, b.shl(k, c64(2)))
+            q = b.xor(load(b, place, vector(I32, 8)), splat(b, b.trunc(flip, I32), 8))
+            _store_factors(b, q, zp, scale, place)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 4, types.float32), codegen
+
+
+@njit
+def packed_factors(words: int, panel: int, factors: int, first: int, channels: int, addresses: int, places: int,
+                   lines: int, taps: int, step: int, part: int) -> None:
+    """Store the factors of channels from `first` on, of `taps`, with tables of their addresses and places of weights.
+
+    Vectors take 16 channels where there are `lines`, the addresses of the taps' weights; the last 16 may overlap those
+    before. Of taps the last ones come first: what a vector stores beyond them is overwritten by the next channel's.
+    """
+    spec = load_s64(words + 16)
+    parts, signed, zp, x_scale = word(spec, 5), word(spec, 6), word(spec, 7), f32_of(word(spec, 8))
+    w_zp, w_scale, weights = load_s64(words + 48), f32_of(load_s64(words + 40)), factors + PIECE_BYTES
+    flip, whole = 128 if signed else 0, channels & -4 if lines and channels >= 16 else 0
+    for start in range(0, whole, 16):
+        c = min(start, whole - 16)
+        k = first + c
+        if taps == 1:
+            _channels(4, load_s64(addresses) + k, flip, zp + flip, x_scale, factors + 4 * c)
+            _channels(64, load_s64(lines) + 16 * k, 128, w_zp + 128, w_scale, weights + 4 * c)
+        else:
+            for t in range((taps - 1) & -8, -1, -8):
+                place = 4 * (c * taps + t)
+                _taps(4, addresses + 8 * t, k, flip, zp + flip, x_scale, factors + place, taps)
+                _taps(64, lines + 8 * t, 16 * k, 128, w_zp + 128, w_scale, weights + place, taps)
+    for p in range(parts):
+        for t in range(taps):
+            address, k = load_s64(addresses + 8 * t) + first * step, load_s64(places + 8 * t) + first + p * part
+            for c in range(whole, channels):
+                place, w = 4 * (c * taps + t), load_s8(panel + (k + c >> 2) * 64 + (k + c & 3))
+                store_s32(factors + place, load_u8(address + c * step))
+                store_s32(weights + place, w + load_s32(weights + place) if p else w)
+    done, rest = 4 * whole * taps, (channels - whole) * taps
+    factors_of(factors + done, rest, flip, zp + flip, x_scale)
+    factors_of(weights + done, rest, 0, w_zp, w_scale)

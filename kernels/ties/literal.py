@@ -1,0 +1,116 @@
+"""The literal f32 sums of an integer anchor: what settles roundings that lie near a tie.
+
+An integer partition computes y from an exact sum, with three roundings; the graph as written multiplies and adds in
+f32, with at least two roundings for each product. In most layers of real models they differ by 1e-6 to 1e-5 of a
+quantize's step, so that one of 10**5 to 10**6 outputs rounds to another integer, and a network carries such a step on
+to the end: with a few of them in MobileNetV2 the cosine of the last outputs is 0.98. So outputs whose y lies near a tie
+are computed once more, with the f32 operations as they are written (docs/numbers.md). ONNX and oneDNN leave the order
+of sums open. The orders here are those of ONNX Runtime's CPU kernels on x86-64 without optimisations of the graph,
+found by experiment, for one thread. In the layers of six models that were compared all sums are these, bit for bit, but
+a few of the last columns % 4 of octets:
+
+    chains    sum over blocks of `block` k in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
+    quads     sum over groups of four k in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], products rounded
+    octets    eight sums, of k = l modulo 8: ((s[0] + s[1]) + s[2]) + s[3], plus the same of the others, plus `start`
+    taps      sum over taps in order, from `start`, of chains over the channels
+
+k counts channels, and within a channel taps. x = f32(q - zx) * sx, w likewise.
+"""
+from __future__ import annotations
+
+from typing import Literal as Text
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.kernels.lanes.expression import fused
+
+ORDERS = ("chains", "quads", "octets", "taps")
+Order = Text["chains", "quads", "octets", "taps"]
+
+
+class Literal(NamedTuple):
+    """How the literal sums of an anchor run: their order, and what makes f32 factors of integers.
+
+    `start`: one f32, or one a column, from which sums start. `taps` are those of a window, 1 for matmuls.
+    """
+
+    order: Order
+    block: int
+    x_scale: np.float32
+    x_zp: int
+    w_scale: np.ndarray
+    w_zp: np.ndarray
+    start: np.ndarray
+    taps: int = 1
+
+    def factors(self, x: np.ndarray, w: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The f32 factors of integers x and w [p, k], w of these columns."""
+        scale, zp = _of(self.w_scale, columns), _of(self.w_zp, columns)
+        left = (x.astype(np.int32) - self.x_zp).astype(np.float32) * self.x_scale
+        return left, (w.astype(np.int32) - zp).astype(np.float32) * scale
+
+    def sums(self, x: np.ndarray, w: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """The literal sums [p] of integers x and w [p, k], in order of k (of taps first for "taps")."""
+        x, w = self.factors(x, w, columns)
+        total = _of(self.start, columns)[:, 0] + np.zeros(len(x), np.float32)
+        with np.errstate(all="ignore"):
+            match self.order:
+                case "chains":
+                    return _blocks(total, x, w, self.block)
+                case "quads":
+                    products = x * w
+                    for k in range(0, x.shape[1], 4):
+                        group = products[:, k]
+                        for n in range(k + 1, min(k + 4, x.shape[1])):
+                            group = group + products[:, n]
+                        total = total + group
+                    return total
+                case "octets":
+                    products = np.pad(x * w, ((0, 0), (0, -x.shape[1] % 8)))
+                    s = np.zeros((8, len(x)), np.float32)
+                    for k in range(0, products.shape[1], 8):
+                        s += products[:, k:k + 8].T
+                    return total + ((((s[0] + s[1]) + s[2]) + s[3]) + (((s[4] + s[5]) + s[6]) + s[7]))
+            size = x.shape[1] // max(1, self.taps)
+            for k in range(0, x.shape[1], size or 1):
+                total = total + _blocks(np.zeros_like(total), x[:, k:k + size], w[:, k:k + size], self.block)
+            return total
+
+
+def _of(values: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """The values of columns [p, 1], of one for all or one a column."""
+    return np.asarray(values.reshape(-1, 1) if values.size == 1 else values[columns][:, None])
+
+
+def _chains(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    chain = np.zeros(len(x), np.float32)
+    for k in range(x.shape[1]):
+        chain = fused(x[:, k], w[:, k], chain)
+    return chain
+
+
+def _blocks(total: np.ndarray, x: np.ndarray, w: np.ndarray, block: int) -> np.ndarray:
+    for k in range(0, x.shape[1], block):
+        total = total + _chains(x[:, k:k + block], w[:, k:k + block])
+    return total
+
+
+def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[Order, int]:
+    """The order and block of an m x k by k x n matmul's sums; `transposed`: the right operand is stored as n x k.
+
+    Columns of few outputs have longer blocks, as a panel of the right operand of 128 k x 128 columns is reshaped.
+    """
+    if m == 1:
+        return ("octets" if transposed else "quads"), 1
+    if n == 1:
+        return "octets", 1
+    return "chains", chain_block(n, k)
+
+
+def chain_block(n: int, k: int) -> int:
+    """The k of a chain: 128, doubled while as many columns as are left of 128 are twice those there are."""
+    block, width = 128, 128
+    while n < k and width > 16 and width // 2 >= n:
+        block, width = 2 * block, width // 2
+    return block

@@ -1,0 +1,185 @@
+"""Sums of f32 products in the orders of `literal`, taken piece by piece: njit functions of kernels.
+
+An order is its number in ORDERS. A sum is `begin`, `take` for each piece, and `end`; between them it is three numbers,
+the total, the chain under way, and what is left of that or how many products there were; and of eight sums side by side
+their memory, `lanes`. A chain waits for its last product, 4 cycles a k; so eight chains are summed at a time, of which
+the last one may be shorter.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.intrinsics import F32, I32, I64, c64, declare, intrinsic, store_s32, store_s64
+from graphq.kernels.jit.shuffles import columns_of
+from graphq.kernels.jit.x86 import Loop, load, opaque, smaller, store, vector
+from graphq.kernels.ties.literal import ORDERS
+
+CHAINS, QUADS, OCTETS, TAPS = range(len(ORDERS))
+
+
+@intrinsic
+def fma(_typing: Any, x: Any, w: Any, total: Any) -> Any:
+    """x * w + total in f32, rounded once."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(F32, [F32] * 3)
+        return b.call(b.module.declare_intrinsic("llvm.fma.f32", (), kind), args)
+
+    return types.float32(types.float32, types.float32, types.float32), codegen
+
+
+@intrinsic
+def f32_of(_typing: Any, bits: Any) -> Any:
+    """The f32 of these bits."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return b.bitcast(b.trunc(args[0], I32), F32)
+
+    return types.float32(types.intp), codegen
+
+
+@intrinsic
+def bits_of(_typing: Any, x: Any) -> Any:
+    """The bits of an f32."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return b.zext(b.bitcast(args[0], I32), I64)
+
+    return types.intp(types.float32), codegen
+
+
+@intrinsic
+def load_f32(_typing: Any, address: Any) -> Any:
+    """Load the f32 at `address`."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return load(b, args[0], F32)
+
+    return types.float32(types.intp), codegen
+
+
+@intrinsic
+def eight_chains(_typing: Any, count: Any, apart: Any, chains: Any, xs: Any, ws: Any, lanes: Any) -> Any:
+    """Take `count` products, a multiple of four, of each of eight chains into their sums in `lanes`.
+
+    As many as there are `chains`, 8 at the most, begin `apart` products one after another; the others repeat the last.
+    """
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        count, apart, chains, xs, ws, lanes = args
+        starts = [b.mul(smaller(b, c64(n), b.sub(chains, c64(1))), b.shl(apart, c64(2))) for n in range(8)]
+        kind = vector(F32, 8)
+
+        def factors(address: Any) -> list[Any]:
+            """The next four factors of each chain. LLVM would keep 16 addresses, most of them in memory: 4 % slower."""
+            address = opaque(b, address)
+            return columns_of(b, [load(b, b.add(address, start), vector(F32, 4)) for start in starts])
+
+        with Loop(b, b.lshr(count, c64(2)), [load(b, lanes, kind)]) as loop:
+            place, (sums,) = b.shl(loop.k, c64(4)), loop.values
+            for x, w in zip(factors(b.add(xs, place)), factors(b.add(ws, place)), strict=True):
+                sums = b.call(declare(b, "llvm.fma.v8f32", kind, [kind] * 3), [x, w, sums])
+            loop.update([sums])
+        store(b, loop.values[0], lanes)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 6), codegen
+
+
+@njit
+def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: Any, chain: Any, left: int) -> Any:
+    """Take a piece into chains of `block` products; the total, the last chain, and what is left of it."""
+    k = 0
+    while k < count:
+        if left == block and k + block <= count:
+            whole = min(8, (count - k) // block)
+            rest = count - k - whole * block & -4 if whole < 8 else 0  # of a shorter chain beside them
+            clear(lanes)
+            eight_chains(rest, block, whole + 1, xs + 4 * k, ws + 4 * k, lanes)
+            chain = load_f32(lanes + 4 * whole) if rest else np.float32(0)
+            eight_chains(block - rest, block, whole, xs + 4 * (k + rest), ws + 4 * (k + rest), lanes)
+            for one in range(whole):
+                total += load_f32(lanes + 4 * one)
+            k += whole * block + rest
+            left -= rest
+        else:
+            some = min(left, count - k)
+            for one in range(k, k + some):
+                chain = fma(load_f32(xs + 4 * one), load_f32(ws + 4 * one), chain)
+            k += some
+            left -= some
+            if left == 0:
+                total += chain
+                chain, left = np.float32(0), block
+    return total, chain, left
+
+
+@njit
+def _quads(count: int, xs: int, ws: int, total: Any, chain: Any, number: int) -> Any:
+    """Take a piece into sums of four; the total, the last sum, and the number of the next product."""
+    for k in range(count):
+        x = load_f32(xs + 4 * k) * load_f32(ws + 4 * k)
+        chain = x if number & 3 == 0 else chain + x
+        number += 1
+        if number & 3 == 0:
+            total += chain
+    return total, chain, number
+
+
+@njit
+def _octets(count: int, xs: int, ws: int, lanes: int, number: int) -> int:
+    """Take a piece into eight sums, every eighth product each; the number of the next product."""
+    for k in range(count):
+        lane = lanes + 4 * (number & 7)
+        store_s32(lane, bits_of(load_f32(lane) + load_f32(xs + 4 * k) * load_f32(ws + 4 * k)))
+        number += 1
+    return number
+
+
+@njit
+def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total: Any, chain: Any, left: int) -> Any:
+    """Take the products of a piece of factors, in the order of products, into what is summed so far."""
+    if order == QUADS:
+        return _quads(count, xs, ws, total, chain, left)
+    if order == OCTETS:
+        return total, chain, _octets(count, xs, ws, lanes, left)
+    return _chains(block, count, xs, ws, lanes, total, chain, left)
+
+
+@njit
+def begin(order: int, block: int, total: Any) -> Any:
+    """The sum that one begins with (of taps: 0), the first chain, and what is left of it or the number of a product."""
+    zero = np.float32(0)
+    return zero if order == TAPS else total, zero, 0 if order == QUADS or order == OCTETS else block
+
+
+@njit
+def end(order: int, block: int, lanes: int, total: Any, so_far: Any, chain: Any, left: int) -> Any:
+    """The total, from the sum of what was taken, which is one of a tap where sums are."""
+    so_far = _total(order, block, lanes, so_far, chain, left)
+    return total + so_far if order == TAPS else so_far
+
+
+@njit
+def _total(order: int, block: int, lanes: int, total: Any, chain: Any, left: int) -> Any:
+    if order == QUADS:
+        return total if left & 3 == 0 else total + chain
+    if order == OCTETS:
+        half = np.float32(0)
+        for first in (0, 16):
+            s = load_f32(lanes + first) + load_f32(lanes + first + 4)
+            s = (s + load_f32(lanes + first + 8)) + load_f32(lanes + first + 12)
+            half = s if first == 0 else half + s
+        return total + half
+    return total + chain if left != block else total
+
+
+@njit
+def clear(lanes: int) -> None:
+    """Make eight sums 0."""
+    for lane in range(4):
+        store_s64(lanes + 8 * lane, 0)

@@ -1,0 +1,393 @@
+"""Quantizes after an anchor in few operations, which also say how near to a tie they are.
+
+    exact   q = saturate(rint(y / s) + zp)             y of several f32 operations, as `formula` has them
+    quick   u = y / s + zp + 0.5 + half                in f32
+            q = saturate(whole(u))                     for fraction(u) >= 2 * half
+
+q lies between lo and lo + 255. Within `half` of a tie fraction(u) is below 2 * half; there, and only there, the two may
+differ, as `half` is larger than the difference of both u, and larger than the band within which outputs are settled by
+literal sums. Where y is a sum of integers times constants, u is that of fused multiply-adds with other constants, which
+saves an operation each for scales and zero points; the integers of a quantize before it are whole(u) of that one.
+
+What is stored is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Saturated values may be
+near a tie; but where the least number stands for all below it, as after a ReLU, u is at least a quarter more than that.
+Of two bytes constants are sought with which u decides all ties as y does (`two_bytes`): they are not near then.
+Beyond 2**15, and for NaN, x86 rounds to -2**31, whose fraction 0 is near. The integers of a quantize that is not stored
+are used as floats: u - lo + 256, saturated to [256.25, 511.75], is floor(u - lo + 256), and has 15 bits of fraction.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.expression import Expr, const, maximum, op, walk
+from graphq.kernels.lanes.origins import byte_type, decided_by_one_byte
+from graphq.kernels.lanes.stores import Pairs
+from graphq.kernels.ties.two_bytes import ONE, Byte, constants
+
+STEP = 2.0**-15
+"""The last bit of f32 from 256 to 512."""
+UNIT = 2.0**-24
+_WIDEST = 0.125
+"""From here on saturated values would be near; then all outputs count as near."""
+
+Numbers = Mapping[Expr, np.ndarray]
+"""Loads and what they load, one number or one a column."""
+
+
+class Rounding(NamedTuple):
+    """A quantize's result q of y, and its parameters: one number or one a column.
+
+    Right after an anchor y * `inverse` is rounded, and outputs of which `near` holds are settled, those at most `width`
+    of a step from a tie. After a quantize the quotient is, exactly.
+    """
+
+    q: Expr
+    y: Expr
+    dtype: str
+    scales: np.ndarray
+    zps: np.ndarray
+    inverse: Expr | None = None
+    near: Expr | None = None
+    width: np.ndarray | None = None
+
+
+class Affine(NamedTuple):
+    """A value as `factors` times integers, by these, and a constant; of f64, each one number or one a column."""
+
+    factors: dict[Expr, np.ndarray]
+    constant: np.ndarray
+
+    @staticmethod
+    def integer(x: Expr) -> Affine:
+        """An integer itself."""
+        return Affine({x: np.ones(1)}, np.zeros(1))
+
+    @property
+    def of_bytes(self) -> bool:
+        """Whether no integer holds the accumulator."""
+        return all(is_byte(x) for x in self.factors)
+
+    def times(self, factor: np.ndarray) -> Affine:
+        """The multiple, with no rounding."""
+        return Affine({x: f * factor for x, f in self.factors.items()}, self.constant * factor)
+
+    def plus(self, other: Affine) -> Affine:
+        """The sum."""
+        factors = dict(self.factors)
+        for x, f in other.factors.items():
+            factors[x] = factors.get(x, np.zeros(())) + f
+        return Affine(factors, self.constant + other.constant)
+
+
+def is_byte(x: Expr) -> bool:
+    """Whether an s32 is one of 8 bits: what is loaded so, or a quantize's result."""
+    return byte_type(x) is not None
+
+
+def affine(y: Expr, numbers: Numbers) -> Affine | None:
+    """y as a sum of bytes and of the integer that holds the accumulator, in exact arithmetic; None where it is none."""
+    known: dict[Expr, Affine | None] = {}
+
+    def of(node: Expr) -> Affine | None:
+        if node not in known:
+            known[node] = _affine(node, of, numbers)
+        return known[node]
+
+    return of(y)
+
+
+def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: Numbers) -> Affine | None:
+    """See `affine`; `of` gives those of operands, which most nodes are told without."""
+    if node in numbers:
+        return Affine({}, numbers[node].astype(np.float64).reshape(-1))
+    if node.op == "const" and node.dtype != "bool":
+        return Affine({}, np.full(1, float(node.value)))
+    if is_byte(node):
+        return Affine.integer(node)
+    if node.op == "to_f32":
+        return of(node.args[0])
+    if node.dtype != "s32" and node.op not in ("add", "sub", "mul"):
+        return None
+    a, b = (of(x) for x in node.args) if len(node.args) == 2 else (None, None)
+    if node.dtype == "s32" and (a is None or b is None or not (a.of_bytes and b.of_bytes)):
+        return Affine.integer(node) if any(x.op == "acc" for x in walk(node)) else None
+    if a is None or b is None:
+        return None
+    if node.op in ("add", "sub"):
+        return a.plus(b if node.op == "add" else b.times(np.full(1, -1.0)))
+    if node.op == "mul" and not (a.factors and b.factors):
+        return a.times(b.constant) if a.factors else b.times(a.constant)
+    return None
+
+
+class Spread(NamedTuple):
+    """Between what a value lies, and how far what is computed may be from it; of f64, one number or one a column."""
+
+    least: np.ndarray
+    most: np.ndarray
+    error: np.ndarray
+
+    @staticmethod
+    def between(a: np.ndarray, b: np.ndarray) -> Spread:
+        """Between two numbers, exactly."""
+        return Spread(np.minimum(a, b), np.maximum(a, b), np.zeros(1))
+
+    @property
+    def size(self) -> np.ndarray:
+        """The largest absolute value."""
+        return np.maximum(np.abs(self.least), np.abs(self.most))
+
+    def plus(self, other: Spread, sign: int = 1) -> Spread:
+        """The sum or difference."""
+        least, most = (other.least, other.most) if sign > 0 else (-other.most, -other.least)
+        return Spread(self.least + least, self.most + most, self.error + other.error)
+
+    def times(self, other: Spread) -> Spread:
+        """The product."""
+        ends = [a * b for a in (self.least, self.most) for b in (other.least, other.most)]
+        error = self.error * other.size + other.error * self.size
+        return Spread(np.minimum.reduce(ends), np.maximum.reduce(ends), error)
+
+    def rounded(self, most: float | np.ndarray = np.inf) -> Spread:
+        """The same rounded to f32, of results that are at most `most` in size."""
+        return self._replace(error=self.error + half_unit(np.minimum(self.size, most)))
+
+    def converted(self) -> Spread:
+        """The same integer as f32."""
+        return self._replace(error=self.error + np.where(self.size < 2.0**24, 0, half_unit(self.size)))
+
+
+def half_unit(size: np.ndarray) -> np.ndarray:
+    """What rounding to f32 changes numbers of this size, or a little more, by at the most."""
+    size = size * (1 + 2.0**-10)
+    return np.where(size > 0, UNIT * np.exp2(np.floor(np.log2(np.where(size > 0, size, 1)))), 0.0)
+
+
+def _range(x: Expr) -> tuple[float, float]:
+    """Between what a byte lies."""
+    known = elementary.unquantized(x)
+    lo = elementary.RANGES[known[1] if known else x.value[1]][0]
+    return lo, lo + 255.0
+
+
+def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
+    """The spreads of the integers of u, where |u| <= `most`: so the accumulator's term is at most that and the others.
+
+    None where there are two accumulators, which nothing bounds.
+    """
+    bytes_ = {x: Spread.between(*np.array([_range(x)]).T) for x in u.factors if is_byte(x)}
+    rest = [x for x in u.factors if x not in bytes_]
+    others = Spread.between(u.constant, u.constant)
+    for x, spread in bytes_.items():
+        others = others.plus(spread.times(Spread.between(u.factors[x], u.factors[x])))
+    if len(rest) > 1:
+        return None
+    for x in rest:
+        f = np.abs(u.factors[x])
+        size = np.where(f > 0, (most + others.size) / np.where(f > 0, f, 1), 0.0)
+        bytes_[x] = Spread.between(-size, size)
+    return bytes_
+
+
+def _literally(y: Expr, integers: Mapping[Expr, Spread], numbers: Numbers) -> Spread:
+    """The spread of y as the expression computes it."""
+    known = dict(integers)
+
+    def of(node: Expr) -> Spread:
+        if node not in known:
+            known[node] = made(node)
+        return known[node]
+
+    def made(node: Expr) -> Spread:
+        if node in numbers or node.op == "const":
+            v = numbers[node].astype(np.float64).reshape(-1) if node in numbers else np.full(1, float(node.value))
+            return Spread.between(v, v)
+        a, *b = map(of, node.args)
+        if node.op == "to_f32":
+            return a.converted()
+        y = a.times(b[0]) if node.op == "mul" else a.plus(b[0], 1 if node.op == "add" else -1)
+        return y.rounded() if node.dtype == "f32" else y
+
+    return of(y)
+
+
+def span(dtype: str, zps: np.ndarray) -> np.ndarray:
+    """How far the integers of a type lie from zero points, at most."""
+    lo = elementary.RANGES[dtype][0]
+    return np.asarray(np.maximum(np.abs(lo - zps), np.abs(lo + 255 - zps)))
+
+
+def error(sum_: Affine, y: Expr, r: Rounding, numbers: Numbers, stored: bool) -> np.ndarray:
+    """How far two ways of computing u may lie from each other, in steps: the operations of y, and multiply-adds.
+
+    Only between lo and lo + 255, where ties matter.
+    """
+    lo = elementary.RANGES[r.dtype][0]
+    most = span(r.dtype, r.zps) + 1
+    u = sum_.times(1 / r.scales)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        integers = _integers(u, most)
+        if integers is None:
+            return np.full(1, np.inf)
+        literal = _literally(y, integers, numbers)
+        far = literal.error / r.scales + half_unit(most)  # the quotient, or product, is rounded
+        quick = _quickly(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 256.0 if stored else 512.0)
+        # What is stored is rounded to an integer, too.
+        return np.asarray((far + quick + (0.5 / ONE if stored else 0)) * (1 + 2.0**-10))
+
+
+def _quickly(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, most: float) -> np.ndarray:
+    """The error of u plus `shift` as multiply-adds compute it, for results of at most `most` in size.
+
+    Quantized bytes are taken as 256 to 511, and the constant makes up for it. Factors and the constant are rounded.
+    """
+    constant, terms = u.constant + shift, []
+    for x, f in u.factors.items():
+        factor = Spread.between(f, f).rounded()
+        if elementary.unquantized(x) is not None:
+            constant = constant + (_range(x)[0] - 256) * f
+            terms.append(Spread.between(np.full(1, 256.0), np.full(1, 511.0)).times(factor))
+        else:
+            terms.append(integers[x].converted().times(factor))
+    total = Spread.between(constant - _WIDEST, constant + _WIDEST).rounded()
+    for n, term in enumerate(terms, 1):
+        total = total.plus(term).rounded(most + 1 if n == len(terms) else np.inf)
+    return total.error
+
+
+def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
+    """What is added to y / s."""
+    return np.asarray(0.5 + zps + np.where(half < _WIDEST, half, 0.0))
+
+
+def band(half: np.ndarray) -> np.ndarray:
+    """Below which a fraction is near a tie, s32: those are the lower 16 bits of an s32."""
+    return np.where(half < _WIDEST, 2 * half * ONE, ONE).astype(np.int32)
+
+
+def without_relu(y: Expr) -> tuple[Expr, bool]:
+    """The operand of a ReLU, or y itself, and whether there is one."""
+    is_relu = y.op == "max" and y.args[0] is const(0)
+    return (y.args[1], True) if is_relu else (y, False)
+
+
+class Taken(NamedTuple):
+    """A quantize that is done quickly; see `Quick`.
+
+    y is `plain`, or its ReLU; `u` is y / s where it is a sum, `error` as `error` has it. `decided`: `Quick.decided`.
+    """
+
+    rounding: Rounding
+    plain: Expr
+    is_relu: bool
+    u: Affine | None
+    error: np.ndarray
+    decided: Affine | None = None
+
+
+class Quick:
+    """The quick quantizes of an epilogue, one by one.
+
+    `numbers` are those that operands load. `parameter` makes an operand of f32 numbers, one or one a column, in a role.
+    """
+
+    def __init__(self, numbers: Numbers, parameter: Callable[[np.ndarray, str], Expr]) -> None:
+        self.numbers, self.parameter = numbers, parameter
+        self.wholes: dict[Expr, tuple[Expr, int]] = {}
+
+    def make(self, roundings: Iterable[Rounding], stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
+        """The distance, the band below which outputs may be near a tie, and the quantizes and what they may be.
+
+        The lower half of the distance counts. `stored` is the result of the quantize whose bytes are stored, if any.
+        """
+        taken: list[Taken] = []
+        known = {x for x in self.numbers if x.value[2] == "scalar"}
+        for r in roundings:
+            if r.near is None and decided_by_one_byte(r.q, known):  # a table's
+                continue
+            plain, is_relu = without_relu(r.y)
+            sum_ = affine(plain, self.numbers)
+            if sum_ is not None and len(sum_.factors) > (0 if r.near is not None else 1):
+                far = error(sum_, plain, r, self.numbers, r.q is stored)
+                u = sum_.times(1 / r.scales)
+                taken.append(Taken(r, plain, is_relu, u, far, self.decided(r, is_relu, u, far, taken, stored)))
+            elif r.near is not None:
+                taken.append(Taken(r, plain, is_relu, None, np.full(1, STEP)))
+        half = np.zeros(1)
+        for t in taken:
+            if t.decided is None:
+                half = np.maximum(half, t.error if t.rounding.width is None else t.error + t.rounding.width)
+        half = np.ceil(half / STEP) * STEP
+        with np.errstate(over="ignore"):  # what is infinite is near
+            return self.quantizes(taken, half, stored)
+
+    def decided(self, r: Rounding, is_relu: bool, u: Affine, far: np.ndarray, before: Sequence[Taken], stored: Expr
+                ) -> Affine | None:
+        """u as multiply-adds that decide all ties of two bytes, times ONE; None where there are none."""
+        if r.near is not None or r.q is not stored or len(u.factors) != 2 or not u.of_bytes \
+                or max(x.size for x in (*u.factors.values(), u.constant, r.zps, far)) > 1:
+            return None
+        whole = {elementary.quantized(t.rounding.q, t.rounding.dtype) for t in before}
+        bytes_ = [Byte(x, (elementary.unquantized(x) or (x, x.value[1]))[1], float(f.item()),
+                       256 - int(_range(x)[0]) if x in whole else 0) for x, f in u.factors.items()]
+        lowest = int(r.zps.item()) if is_relu else elementary.RANGES[r.dtype][0]
+        found = constants(r.q, r.dtype, lowest, bytes_, float((u.constant + r.zps).item() + 0.5), float(far.item()),
+                          self.numbers)
+        if found is None:
+            return None
+        return Affine({x: np.full(1, f) for x, f in zip(u.factors, found[0], strict=True)}, np.full(1, found[1]))
+
+    def quantizes(self, taken: Sequence[Taken], half: np.ndarray, stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
+        """What `make` gives, of the roundings that are `taken`, with bands of one width."""
+        distance, pairs = None, []
+        for k, (r, plain, is_relu, sum_, _, decided) in enumerate(taken):
+            lo, shift = elementary.RANGES[r.dtype][0], offset(r.zps, half)
+            least = 0.25 + (r.zps if is_relu else np.full(1, lo))
+            if r.q is stored:
+                whole = (r.zps == lo).any()  # what is less than the least integer saturates: it is no tie
+                if decided is not None:
+                    u, limits = self.sum(k, decided.factors, decided.constant), is_relu and not whole
+                else:
+                    u, limits = self.u(k, r, plain, sum_, shift, ONE), is_relu or whole
+                if limits:
+                    u = maximum(self.parameter(ONE * least, f"least {k}"), u)  # NaN passes
+                steps = op("round_s32", u)
+                pairs.append((r.q, op(f"high_{r.dtype}", steps)))
+                if decided is not None:
+                    continue
+            else:
+                u = elementary.saturate(self.u(k, r, plain, sum_, shift + (256 - lo)),
+                                  self.parameter(least + (256 - lo), f"least {k}"))
+                bits = op("as_s32", u)
+                steps = op("shl", bits, 1)
+                # floor(u), in one operation instead of two of x86's
+                self.wholes[elementary.quantized(r.q, r.dtype)] = op("as_f32", op("and", bits, -1 << 15)), lo - 256
+                pairs.append((r.q, op("add", op("shr", bits, 15), lo)))
+            distance = steps if distance is None else op("min_u16", distance, steps)
+        assert distance is not None
+        return distance, band(half), tuple(pairs)
+
+    def u(self, k: int, r: Rounding, plain: Expr, sum_: Affine | None, shift: np.ndarray, one: float = 1.0) -> Expr:
+        """y / s and an offset, of quantize k, times `one`."""
+        if sum_ is None:
+            assert r.inverse is not None
+            inverse = r.inverse if one == 1 else r.inverse * one
+            return op("fma", plain, inverse, self.parameter(one * shift, f"offset {k}"))
+        for x, factor in sum_.factors.items():
+            shift = shift + self.value(x)[1] * factor
+        return self.sum(k, {x: one * f for x, f in sum_.factors.items()}, one * (shift + sum_.constant))
+
+    def value(self, x: Expr) -> tuple[Expr, int]:
+        """An integer, less a number, of f32."""
+        return self.wholes.get(x, (op("to_f32", x), 0))
+
+    def sum(self, k: int, factors: Mapping[Expr, np.ndarray], constant: np.ndarray) -> Expr:
+        """Multiply-adds of the values of integers, of quantize k."""
+        total = self.parameter(constant, f"offset {k}")
+        for n, (x, factor) in enumerate(factors.items()):
+            total = op("fma", self.value(x)[0], self.parameter(factor, f"factor {k} {n}"), total)
+        return total
