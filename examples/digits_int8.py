@@ -22,7 +22,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 
 import graphq as gq
-import graphq.kernels.modules
+import graphq.kernels.jit.modules
 
 SHADES = " ░▒▓█"
 

@@ -4,6 +4,7 @@ import pytest
 
 import graphq as gq
 from graphq.errors import GraphError
+from graphq.ir.op import lookup
 
 rng = np.random.default_rng(3)
 
@@ -41,12 +42,12 @@ def test_lstm(reverse):
     gates, r, h, c = floats(5, 3, 28), floats(28, 7), floats(3, 7), floats(3, 7)
     given = gates[::-1] if reverse else gates
     want = lstm(given, r, h, c)
-    got = gq.op.lookup("lstm").reference(gates, r, h, c, reverse=reverse)
+    got = lookup("lstm").reference(gates, r, h, c, reverse=reverse)
     for x, y in zip(got, (want[0][::-1] if reverse else want[0], *want[1:]), strict=True):
         assert x.dtype == np.float32
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
     zeros = np.zeros((3, 7), np.float32)
-    for x, y in zip(gq.op.lookup("lstm").reference(gates, r), gq.op.lookup("lstm").reference(gates, r, zeros, zeros),
+    for x, y in zip(lookup("lstm").reference(gates, r), lookup("lstm").reference(gates, r, zeros, zeros),
                     strict=True):
         np.testing.assert_array_equal(x, y)
 
@@ -54,7 +55,7 @@ def test_lstm(reverse):
 @pytest.mark.parametrize("linear", [False, True])
 def test_gru(linear):
     gates, r, h, bias = floats(5, 3, 21), floats(21, 7), floats(3, 7), floats(7)
-    got = gq.op.lookup("gru").reference(gates, r, h, bias, linear_before_reset=linear)
+    got = lookup("gru").reference(gates, r, h, bias, linear_before_reset=linear)
     for x, y in zip(got, gru(gates, r, h, bias, linear), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
@@ -68,9 +69,9 @@ def test_a_quantised_state():
     scale = (np.float32(1.55) + np.float32(1)) / np.float32(255) * np.float32(0.01)
     x = gates[0].copy()
     x[0, 0:3], x[0, 9:12] = units @ r[0] * scale, units @ r[9] * scale
-    got = gq.op.lookup("lstm").reference(gates, r, h, None, np.float32([0.01]))
+    got = lookup("lstm").reference(gates, r, h, None, np.float32([0.01]))
     zeros = np.zeros_like(r)
-    for a, b in zip(got, gq.op.lookup("lstm").reference(x[None], zeros, h), strict=True):
+    for a, b in zip(got, lookup("lstm").reference(x[None], zeros, h), strict=True):
         np.testing.assert_array_equal(a, b)
 
 

@@ -13,7 +13,7 @@ from graphq.ir.verify import verify
 from graphq.onednn.files import from_graph, load_onednn_json, save_onednn_json
 from graphq.onednn.knobs import InShape, Knobs, apply_knobs, parse_knobs, parse_line, read_batch, unknown_tensors
 
-SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[2] / "shared"))
+SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[3] / "shared"))
 CASES = SHARED / "onednn_graphs" / "cases.txt"
 
 

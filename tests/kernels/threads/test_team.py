@@ -67,7 +67,7 @@ def begun():
 def finished(text, *arguments, **environment):
     """What a Python process prints that ends well, without a word of warning."""
     done = subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True, timeout=300,
-                          cwd=Path(__file__).parents[2], env={**os.environ, **environment})
+                          cwd=Path(__file__).parents[3], env={**os.environ, **environment})
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout.split("\n")[:-1]
 

@@ -12,7 +12,7 @@ from graphq.errors import CompileError, GraphError
 from graphq.onednn.files import load_onednn_json, save_onednn_json
 from graphq.onednn.partitions import order, partitions
 
-SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[2] / "shared")) / "onednn_graphs"
+SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[3] / "shared")) / "onednn_graphs"
 FILES = sorted(SHARED.rglob("*.json"))
 
 

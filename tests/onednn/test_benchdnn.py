@@ -11,7 +11,7 @@ from graphq.onednn.benchdnn import compare, random_inputs, run_batch, run_file
 from graphq.onednn.files import save_onednn_json
 from graphq.onednn.knob_text import parse_knobs
 
-SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[2] / "shared")) / "onednn_graphs"
+SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[3] / "shared")) / "onednn_graphs"
 
 
 def int8_matmul(scale=0.01, zp=0):
