@@ -198,8 +198,6 @@ _unary("hard_swish", elementary.hard_swish)
 _with_numbers("elu", elementary.elu, "alpha")
 _with_numbers("softplus", elementary.softplus, "beta")
 _with_numbers("hard_sigmoid", elementary.hard_sigmoid, "alpha", "beta")
-_binary("add", lambda a, b: a + b)
-_binary("subtract", lambda a, b: a - b)
 _binary("multiply", lambda a, b: a * b)
 _binary("divide", lambda a, b: a / b)
 _binary("squared_difference", lambda a, b: (a - b) * (a - b))
@@ -208,6 +206,25 @@ _binary("logical_and", lambda a, b: op("and", a, b))
 _binary("logical_or", lambda a, b: op("or", a, b))
 _binary("logical_xor", lambda a, b: op("xor", a, b))
 _unary("logical_not", lambda x: op("xor", x, const(True, "bool")))
+
+
+@_rule("add")
+def _add(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    a, b = _as_result(node, args)
+    return a + b
+
+
+@_rule("subtract")
+def _subtract(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+    a, b = _as_result(node, args)
+    return a - b
+
+
+def _as_result(node: Node, args: list[Expr]) -> Iterable[Expr]:
+    """The operands of a sum, those of s32 in f32 where the result is a float."""
+    if node.output.dtype == "s32":
+        return args
+    return (op("to_f32", x) if v.dtype == "s32" else x for v, x in zip(node.operands, args, strict=True))
 
 
 @_rule("maximum")
@@ -363,6 +380,8 @@ def refuses(node: Node) -> str | None:
         return f"kernels do not quantize to {node.attrs['dtype']}"
     if node.attrs.get("qtype") == "per_group":
         return f"scales of groups of {list(node.attrs['group_shape'])}"
+    if node.attrs.get("group_axis") is not None:
+        return f"scales of groups along axis {node.attrs['group_axis']}"
     if node.op.name == "cast":
         src, dtype = next(node.operands).dtype, node.attrs["dtype"]
         known = src.name in INTEGERS and dtype == "f32" or (src, dtype) == ("f32", "s32")

@@ -230,6 +230,8 @@ def quantised_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]
             raise Unsupported(f"the {name} are {x.dtype}, integer kernels take u8 and s8")
         if producer.attrs["qtype"] == "per_group" and not (groups and producer is right):
             raise Unsupported(f"the {name} have scales of groups of {list(producer.attrs['group_shape'])}")
+        if producer.attrs.get("group_axis") is not None:
+            raise Unsupported(f"the {name} have scales of groups along axis {producer.attrs['group_axis']}")
         if producer.output.dtype != "f32":
             raise Unsupported(f"the {name} are dequantized to {producer.output.dtype}, integer kernels scale in f32")
     return left, right

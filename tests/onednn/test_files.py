@@ -155,6 +155,18 @@ def test_weights_of_convtranspose_with_scales_of_neither_are_refused(count, tmp_
         load(tmp_path, transposed([1.0] * count))
 
 
+@pytest.mark.parametrize("kind", ["Add", "Subtract"])
+def test_sums_of_s32_are_f32_where_the_file_says_so(kind, tmp_path):
+    (tmp_path / "again").mkdir()
+    doc = document(op(0, kind, [tensor(0, [2], "s32"), tensor(1, [2], "s32")], [tensor(2, [2])]))
+    g = load(tmp_path, doc)
+    assert g.nodes[0].output.dtype == "f32"
+    x = np.array([2**24 + 1, -7], np.int32)
+    y = np.array([0, 2], np.int32)
+    assert gq.compile(g)(t0=x, t1=y).tolist() == [2**24, {"Add": -5, "Subtract": -9}[kind]]  # as oneDNN 3.13
+    check_round_trip(write(tmp_path, doc), tmp_path / "again")
+
+
 def test_documentations_spelling_of_softmax(tmp_path):
     doc = document(op(0, "Softmax", [tensor(0, [2, 3])], [tensor(1, [2, 3])]))
     g = load(tmp_path, doc)
