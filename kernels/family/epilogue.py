@@ -172,7 +172,11 @@ def _unary(name: str, f: Callable[[Expr], Expr]) -> None:
 
 
 def _binary(name: str, f: Callable[[Expr, Expr], Expr]) -> None:
-    RULES[name] = lambda e, node, args: f(args[0], args[1])
+    def rule(e: Epilogue, node: Node, args: list[Any]) -> Expr:
+        to_f32 = [node.output.dtype == "f32" and v.dtype == "s32" for v in node.operands]
+        return f(*(op("to_f32", x) if t else x for x, t in zip(args, to_f32, strict=True)))
+
+    RULES[name] = rule
 
 
 def _with_numbers(name: str, f: Callable[..., Expr], *attributes: str) -> None:
@@ -198,6 +202,8 @@ _unary("hard_swish", elementary.hard_swish)
 _with_numbers("elu", elementary.elu, "alpha")
 _with_numbers("softplus", elementary.softplus, "beta")
 _with_numbers("hard_sigmoid", elementary.hard_sigmoid, "alpha", "beta")
+_binary("add", lambda a, b: a + b)
+_binary("subtract", lambda a, b: a - b)
 _binary("multiply", lambda a, b: a * b)
 _binary("divide", lambda a, b: a / b)
 _binary("squared_difference", lambda a, b: (a - b) * (a - b))
@@ -206,25 +212,6 @@ _binary("logical_and", lambda a, b: op("and", a, b))
 _binary("logical_or", lambda a, b: op("or", a, b))
 _binary("logical_xor", lambda a, b: op("xor", a, b))
 _unary("logical_not", lambda x: op("xor", x, const(True, "bool")))
-
-
-@_rule("add")
-def _add(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
-    a, b = _as_result(node, args)
-    return a + b
-
-
-@_rule("subtract")
-def _subtract(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
-    a, b = _as_result(node, args)
-    return a - b
-
-
-def _as_result(node: Node, args: list[Expr]) -> Iterable[Expr]:
-    """The operands of a sum, those of s32 in f32 where the result is a float."""
-    if node.output.dtype == "s32":
-        return args
-    return (op("to_f32", x) if v.dtype == "s32" else x for v, x in zip(node.operands, args, strict=True))
 
 
 @_rule("maximum")
