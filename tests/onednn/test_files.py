@@ -167,6 +167,13 @@ def test_sums_of_s32_are_f32_where_the_file_says_so(kind, tmp_path):
     check_round_trip(write(tmp_path, doc), tmp_path / "again")
 
 
+@pytest.mark.parametrize("declared", [[2, 3], [UNKNOWN]])
+def test_results_of_unknown_rank_may_be_declared(declared, tmp_path):
+    doc = document(op(0, "Abs", [tensor(0, [UNKNOWN], stride=[UNKNOWN])], [tensor(1, declared, stride=[UNKNOWN] if
+                                                                                  declared == [UNKNOWN] else None)]))
+    assert load(tmp_path, doc).nodes[0].output.shape is None
+
+
 def test_documentations_spelling_of_softmax(tmp_path):
     doc = document(op(0, "Softmax", [tensor(0, [2, 3])], [tensor(1, [2, 3])]))
     g = load(tmp_path, doc)
