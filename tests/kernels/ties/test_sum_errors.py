@@ -78,7 +78,8 @@ def test_sums_of_nothing(order):
 @pytest.mark.parametrize("order,roundings", [("chains", 4), ("quads", 5), ("taps", 5)])
 def test_the_proved_bound_of_one_product_by_hand(order, roundings):
     """Of the factors (and the product, where it is not fused), of the chain's sum, and of its additions to totals."""
-    literal = Literal(order, 128, np.float32(0.25), 0, np.float32([0.5]), np.zeros(1, np.int32), np.zeros(1, np.float32))
+    literal = Literal(order, 128, np.float32(0.25), 0, np.float32([0.5]), np.zeros(1, np.int32),
+                      np.zeros(1, np.float32))
     proved, _ = sum_error(literal, -10, 200, np.array([[-7]], np.int16))
     np.testing.assert_allclose(proved, UNIT * 0.25 * 0.5 * 7 * 200 * roundings, rtol=1e-5)
 
