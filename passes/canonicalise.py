@@ -14,7 +14,7 @@ from graphq.kernels.moves.transpose import is_view
 from graphq.passes.fold_pads import FoldPadIntoConvolution
 from graphq.passes.move_quantization import MOVES
 from graphq.passes.requantize import REQUANTIZE
-from graphq.passes.static_quantization import STATIC
+from graphq.passes.static_quantization import STATIC, DequantizeByGroups
 from graphq.rewrite.rule import ANY, Pass, Rewrite
 
 
@@ -286,6 +286,7 @@ class CubeAsProducts(Rewrite):
 
 
 REWRITES: tuple[Pass, ...] = (
+    DequantizeByGroups(),  # first: what follows knows no group_axis
     DropNoopReshape(), MergeReshapes(), MergeTransposes(), DropNoopTranspose(),
     TransposeBeforeDequantize(), ReshapeBeforeDequantize(), QuantizeBeforeReshape(), QuantizeBeforeTranspose(),
     TransposeAsReshape(), positive_axis, UniformChannelsArePerTensor(), SplitBiasOfRows(),

@@ -22,10 +22,12 @@ def fold_constants(graph: Graph) -> int:
 
 
 def _fuses(node: Node) -> bool:
-    """Whether anchors take what a dequantize is given; where its scales are tensors, 4 bits alone."""
+    """Whether anchors take what a dequantize is given; where its scales are tensors, 4 bits, or weights in groups."""
     if node.op.name == "dequantize":
         return taken(node)
-    return node.op.name == "dynamic_dequantize" and next(node.operands).dtype.name in ("s4", "u4")
+    return node.op.name == "dynamic_dequantize" and (
+        next(node.operands).dtype.name in ("s4", "u4") or node.attrs["qtype"] == "per_group" and taken(node)
+        and any(user.op.name == "conv_transpose" for user in node.output.users))
 
 
 def fold_dequantized_operands(graph: Graph) -> int:
