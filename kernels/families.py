@@ -11,7 +11,7 @@ from graphq.kernels.concat.steps import concat_steps
 from graphq.kernels.conv.lower import lower_convolution
 from graphq.kernels.conv.steps import convolution_steps
 from graphq.kernels.eltwise.steps import eltwise_steps
-from graphq.kernels.family.lower import Lower, Lowered, lower_eltwise, lowered
+from graphq.kernels.family.lower import Lower, Lowered, Lowering, lower_eltwise
 from graphq.kernels.interpolate.lower import lower_interpolate
 from graphq.kernels.interpolate.steps import interpolate_steps
 from graphq.kernels.matmul.lower import lower_matmul
@@ -44,14 +44,17 @@ ANCHORS: dict[str, Anchor] = {
 }
 
 
-def lower_partition(node: Node, *, compensate: bool = False) -> Lowered:
-    """What the kernels compute for a partition; `compensate`: from accumulators as kernels leave them.
+def lower_partition(node: Node) -> Lowered:
+    """What the kernels compute for a partition; it is worked out once, unless constants become others.
 
     Raises CompileError for an anchor that is none of ANCHORS.
     """
     kind = node.attrs["anchor"]
     if kind not in ANCHORS:
         raise CompileError(f"a partition's anchor must be one of {', '.join(ANCHORS)}, got {kind!r}")
-    lower, body = ANCHORS[kind].lower, node.attrs["body"]
-    constants = [None if v is None else v.data for v in node.inputs]
-    return lowered(lower, body, constants, take=True) if compensate else lower(body, constants)
+    constants = [v.data for v in node.operands]
+    known = node.derived
+    lowered = known.lowered if isinstance(known, Lowering) and known.holds(constants) else \
+        ANCHORS[kind].lower(node.attrs["body"], constants)
+    node.derived = Lowering(constants, lowered)
+    return lowered

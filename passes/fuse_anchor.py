@@ -4,9 +4,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from graphq.errors import CompileError
-from graphq.ir import Graph, Node
+from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import RULES, Unsupported, refuses
-from graphq.kernels.family.lower import Lower, lowered
+from graphq.kernels.family.lower import Lower, Lowering
 from graphq.kernels.rows.lower import ROWS
 from graphq.rewrite.partition import Fusion
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
@@ -39,20 +39,31 @@ def taken(node: Node) -> bool:
 
 
 class FuseLowered(Fusion):
-    """A fusion of what kernels compute as one: `lower` says what that is for a body, or why they cannot."""
+    """A fusion of what kernels compute as one: `lower` says what that is for a body, or why they cannot.
+
+    What it says stays with the partition, for the plan and reports.
+    """
 
     lower: ClassVar[Lower]
 
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
         """A kernel must be able to compute it."""
         body, operands = self.extracted(g, match, notes)
+        constants = [v.data for v in operands]
         try:
-            lowered(self.lower, body, [v.data for v in operands])
+            notes["lowering"] = Lowering(constants, self.lower(body, constants))
         except Unsupported as e:
             return str(e)
         except CompileError as e:
             raise CompileError(f"{g.describe(match.root)}: {e}") from None
         return None
+
+    def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
+        """The partition's result."""
+        result = super().replace(g, match, notes)
+        assert result.node is not None
+        result.node.derived = notes["lowering"]
+        return result
 
 
 class FuseAnchor(FuseLowered):
