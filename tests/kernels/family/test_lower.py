@@ -8,7 +8,7 @@ import pytest
 import graphq as gq
 from graphq.kernels.families import lower_partition
 from graphq.kernels.family import settled
-from graphq.passes import FuseEltwise
+from graphq.passes import Fuse
 
 
 def partition(constant=(1, 1, 1)):
@@ -16,7 +16,7 @@ def partition(constant=(1, 1, 1)):
     g = gq.Graph()
     x = g.input("x", shape=(2, 3), dtype="f32")
     g.output(g.relu(g.add(x, np.array(constant, np.float32))))
-    assert FuseEltwise()(g) == 1
+    assert Fuse("eltwise", floats=True)(g) == 1
     return g, g.nodes[-1]
 
 
