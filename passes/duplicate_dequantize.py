@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 from graphq.ir import Graph
-from graphq.passes.fuse_anchor import DEQUANTIZES, taken
+from graphq.kernels.family.record import DEQUANTIZES
+from graphq.passes.fuse import taken
 
 
 def duplicate_dequantize(graph: Graph) -> int:

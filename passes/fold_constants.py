@@ -6,7 +6,8 @@ from collections.abc import Callable
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node
 from graphq.ir.constants import evaluated, runs_long
-from graphq.passes.fuse_anchor import DEQUANTIZES, feeds_anchor, taken
+from graphq.kernels.family.record import DEQUANTIZES
+from graphq.passes.fuse import feeds_anchor, taken
 
 MAX_ELEMENTS = 1 << 26
 """Results larger than this stay operations."""

@@ -11,20 +11,14 @@ from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify
+from graphq.kernels.families import FAMILIES
 from graphq.passes.canonicalise import canonicalise
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
 from graphq.passes.duplicate_dequantize import duplicate_dequantize
 from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants, fold_dequantized_operands
 from graphq.passes.fold_scales import fold_scales
-from graphq.passes.fuse_concat import FuseConcat
-from graphq.passes.fuse_convolution import FuseConvolution, FuseFloatConvolution
-from graphq.passes.fuse_eltwise import FuseEltwise
-from graphq.passes.fuse_interpolate import FuseInterpolate
-from graphq.passes.fuse_matmul import FuseFloatMatmul, FuseMatmul
-from graphq.passes.fuse_matmul_4bit import FuseMatmul4bit
-from graphq.passes.fuse_pool import FusePool
-from graphq.passes.fuse_row import FuseRow
+from graphq.passes.fuse import Fuse
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
 from graphq.passes.rows_last import RowsLast
 from graphq.passes.widen_floats import WidenProducts
@@ -43,20 +37,12 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     duplicate_dequantize,
     fold_dequantized_operands,
-    FuseConvolution(),
-    FuseMatmul(),
-    FuseMatmul4bit(),
-    FusePool(),
-    FuseInterpolate(),
-    FuseConcat(),
+    *(Fuse(f.name) for f in FAMILIES if f.quantised),
     fold_dequantized_constants,
     eliminate_common_subexpressions,
-    FuseFloatConvolution(),
-    FuseFloatMatmul(),
     NormaliseGroupsAsRows(),
     RowsLast(),
-    FuseRow(),
-    FuseEltwise(),
+    *(Fuse(f.name, floats=True) for f in FAMILIES if f.floats),
     eliminate_dead_code,
 )
 

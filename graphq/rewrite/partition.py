@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -140,7 +140,7 @@ def _path(before: dict[Node, Node | None], end: Node) -> list[Node]:
 class Fusion(Rewrite):
     """A rewrite that folds what it matched into a partition of kind `anchor`."""
 
-    anchor: ClassVar[str]
+    anchor: str
 
     def absorbs(self, node: Node) -> bool:
         """Whether a single-use producer of a matched node's operand comes along."""

@@ -266,10 +266,11 @@ class FloatConvolution(Convolution):
         return float_sums(rows.reshape(groups, pixels, k), w.reshape(groups, k, w.shape[-1]))
 
 
-def lower_convolution(body: Graph, constants: Arrays, *, compensate: bool = False) -> Lowered:
+def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body of a (transposed) convolution, whose operands may come from dequantize, and an epilogue.
 
-    `constants` has the arrays of constant inputs. `compensate`: as in `lower_matmul`. Raises Unsupported.
+    `constants` has the arrays of constant inputs. Of integers kernels give sums that lack the source's zero point, with
+    which the expression begins. Raises Unsupported.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in CONVOLUTIONS)
@@ -284,11 +285,13 @@ def lower_convolution(body: Graph, constants: Arrays, *, compensate: bool = Fals
     sums = None
     if producers:
         c, scales = _quantised(body, node, constants)
-        total = scaled(e, op("to_f32", _compensated(e, c, constants[c.b]) if compensate else acc()), *scales)
+        accumulated = _compensated(e, c, constants[c.b])
+        total = scaled(e, op("to_f32", accumulated), *scales)
         sums = _literal(c, scales, constants[c.b])
     else:
-        c, total = FloatConvolution(**_geometry(body, node, source, weights)), acc("f32")
-    return anchored(e, body, node, total, producers, c, constants, sums)
+        c = FloatConvolution(**_geometry(body, node, source, weights))
+        total = accumulated = acc("f32")
+    return anchored(e, body, node, total, producers, c, accumulated, constants, sums)
 
 
 def _literal(c: IntegerConvolution, scales: tuple[Numbers, Numbers], data: np.ndarray | None) -> LiteralSums | None:
