@@ -14,7 +14,7 @@ from graphq.compile import CompiledGraph, compile
 from graphq.dtypes import as_dtype
 from graphq.errors import InputError
 from graphq.onnx.loading import load_onnx
-from graphq.onnx.types import element_of
+from graphq.onnx.protos.types import element_of
 
 
 class GraphqRep(BackendRep):

@@ -13,7 +13,7 @@ from graphq.ops.compute import Array
 
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray) -> tuple[TensorType, ...]:
     """What ONNX's own shape inference says of these types; dimensions that depend on data are unknown."""
-    from graphq.onnx.fallback import infer
+    from graphq.onnx.protos.fallback import infer
 
     return infer(model.tobytes(), srcs)
 
@@ -21,7 +21,7 @@ def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray) -> tuple
 def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
                       attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
     """Operations of graphq for the node, now that more types or constants are known; None when there are none."""
-    from graphq.onnx.importer import resolve
+    from graphq.onnx.importers.importer import resolve
 
     return resolve(graph, attrs["model"].tobytes(), operands)
 
@@ -33,6 +33,6 @@ def onnx_node(*srcs: Array, op_type: str, model: np.ndarray) -> tuple[Array, ...
     `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
     that shape inference sees them. `op_type` is the operator's name, for people.
     """
-    from graphq.onnx.fallback import run
+    from graphq.onnx.protos.fallback import run
 
     return run(model.tobytes(), srcs)

@@ -12,9 +12,9 @@ import onnx.inliner
 from onnx import ModelProto, NodeProto, TensorProto
 
 from graphq.errors import GraphError, ParseError
-from graphq.onnx.fallback import bodies, nodes_of
-from graphq.onnx.importer import DOMAINS, MICROSOFT
-from graphq.onnx.ordering import ordered
+from graphq.onnx.importers.importer import DOMAINS, MICROSOFT
+from graphq.onnx.protos.fallback import bodies, nodes_of
+from graphq.onnx.protos.ordering import ordered
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 

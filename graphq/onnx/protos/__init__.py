@@ -1,0 +1,1 @@
+"""What the package onnx is asked for: types, tensors, functions, the order of nodes, shape inference, the reference."""
