@@ -35,10 +35,13 @@ class Match(NamedTuple):
 
 
 class Matcher:
-    """Matches one pattern; `depth` and `reason` are those of the nearest miss of the last call of `matches`."""
+    """Matches one pattern; `depth` and `reason` are those of the nearest miss of the last call of `matches`.
 
-    def __init__(self, pattern: PatternLike, *, several_results: bool = False) -> None:
-        self.pattern, self.several_results = pattern, several_results
+    `parts`: whether a match of a part of the pattern is a miss too, or only one of the whole pattern.
+    """
+
+    def __init__(self, pattern: PatternLike, *, several_results: bool = False, parts: bool = True) -> None:
+        self.pattern, self.several_results, self.parts = pattern, several_results, parts
         self.depth, self.reason, self.weak = -1, _no_reason, False
 
     def matches(self, graph: Graph, root: Node) -> Iterator[Match]:
@@ -53,10 +56,12 @@ class Matcher:
             if reason is None:
                 yield m
             else:
-                self._fail(m, reason)
+                self._fail(m, reason, whole=True)
 
-    def _fail(self, m: Match, reason: Reason, *, weak: bool = False) -> None:
+    def _fail(self, m: Match, reason: Reason, *, weak: bool = False, whole: bool = False) -> None:
         """Note a reason; the first one of the deepest failures stays, unless it is weak."""
+        if not (whole or self.parts):
+            return
         if len(m.nodes) > self.depth or len(m.nodes) == self.depth and self.weak and not weak:
             self.depth, self.reason, self.weak = len(m.nodes), reason, weak
 
