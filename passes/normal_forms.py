@@ -1,4 +1,4 @@
-"""One form for operations that can be written in several, so that fusions need one pattern. Numbers do not change."""
+"""Write operations that have several spellings in one, so that fusions need one pattern. Numbers do not change."""
 from __future__ import annotations
 
 import numpy as np

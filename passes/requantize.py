@@ -1,6 +1,6 @@
-"""Drop what leaves quantised numbers as they are: quantize after dequantize, limits that saturation has anyway.
+"""Drop operations that leave quantised numbers as they are: quantize after dequantize, limits that saturation implies.
 
-Numbers do not change. (quantize -> dequantize, the other way round, rounds: it always stays.)
+Numbers do not change. The opposite order, dequantize after quantize, rounds, so that pair always stays.
 """
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Operations along rows get their axes last, in one, where their kernels work: by views, or by transposes."""
+"""Make the axes of reductions, softmax and normalisations one last axis, along which kernels work.
+
+The other axes move by a view where that is possible, else by a transpose.
+"""
 from __future__ import annotations
 
 from math import prod
@@ -16,7 +19,6 @@ class RowsLast(Rewrite):
     """
 
     def pattern(self, g):
-        """See the class."""
         return g.any_of(*sorted(ROWS))(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:

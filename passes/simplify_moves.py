@@ -1,4 +1,7 @@
-"""Reshapes and transposes that change nothing or follow each other: none, one, or a view. Numbers do not change."""
+"""Drop reshapes and transposes that change nothing, merge successive ones, and make views of transposes that are.
+
+Numbers do not change.
+"""
 from __future__ import annotations
 
 from graphq.ir import Node

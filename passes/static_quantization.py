@@ -1,4 +1,4 @@
-"""Dynamic quantization by constants is static; ONNX's integer convolution is one of dequantized operands."""
+"""Turn dynamic quantization by constants into static quantization, and ONNX's ConvInteger into convolution."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The interface of onnx.backend.base, by which the ONNX project's own test runner drives graphq."""
+"""The interface `onnx.backend.base`, through which the ONNX project's own test runner drives graphq."""
 from __future__ import annotations
 
 from collections.abc import Sequence

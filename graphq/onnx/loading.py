@@ -1,4 +1,4 @@
-"""load_onnx: an ONNX model as a Graph."""
+"""load_onnx: from a checked ONNX model to a Graph."""
 from __future__ import annotations
 
 from importlib import import_module

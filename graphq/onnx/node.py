@@ -1,4 +1,7 @@
-"""onnx_node: an operator of ONNX that has no operation here, or none yet for want of shapes."""
+"""onnx_node: the operation for an ONNX node that graphq has no operation for, or none before shapes are known.
+
+ONNX's own shape inference gives its types, and ONNX's reference evaluator runs it.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""From a path, bytes or a ModelProto to a checked model without local functions."""
+"""The reader of ONNX models: from a path, bytes or a ModelProto to a checked model without local functions."""
 from __future__ import annotations
 
 import os

@@ -1,4 +1,4 @@
-"""save_onnx: a Graph as an ONNX model."""
+"""save_onnx: from a Graph to an ONNX model."""
 from __future__ import annotations
 
 import os

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
-from graphq.ir.node import PLACE
+from graphq.ir.node import GRAPH_ORDER
 from graphq.rewrite.match import Match, Matcher, Reason, roots
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
@@ -135,7 +135,7 @@ class _Application:
     def _round(self) -> int:
         """Visit every node that can be a root once, the last first; the number of rewrites."""
         count = 0
-        for node in sorted(roots(self.form.pattern, self.graph, near=self.parts), key=PLACE, reverse=True):
+        for node in sorted(roots(self.form.pattern, self.graph, near=self.parts), key=GRAPH_ORDER, reverse=True):
             if not node.removed:
                 count += self._visit(node)
         return count

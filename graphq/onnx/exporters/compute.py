@@ -1,4 +1,4 @@
-"""How operations that compute are written."""
+"""Exporters of operations that compute: arithmetic, products, convolutions, pools, normalisations, reductions."""
 from __future__ import annotations
 
 from typing import Any
@@ -148,8 +148,8 @@ def convolution(w: Writer, node: Node) -> None:
 def _axes(form: str, lead: str, r: int) -> list[int]:
     """Where the axes of `lead`, then the spatial ones, are in weights of that format."""
     spatial = form.index("X")
-    place = {letter: k if k < spatial else k + r - 3 for k, letter in enumerate(form)}
-    return [*(place[letter] for letter in lead), *range(spatial, spatial + r - 2)]
+    axis = {letter: k if k < spatial else k + r - 3 for k, letter in enumerate(form)}
+    return [*(axis[letter] for letter in lead), *range(spatial, spatial + r - 2)]
 
 
 @exports("max_pool", "avg_pool")

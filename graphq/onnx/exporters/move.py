@@ -1,4 +1,4 @@
-"""How operations that move elements, and nodes of ONNX itself, are written."""
+"""Exporters of operations that move elements, and of onnx_node."""
 from __future__ import annotations
 
 from onnx import version_converter

@@ -1,4 +1,4 @@
-"""How comparisons, operations on booleans and integers, and those that pick elements by value or index are written."""
+"""Exporters of comparisons, of operations on booleans and integers, and of operations that pick elements."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""How quantization is written: QuantizeLinear and DequantizeLinear."""
+"""Exporters of quantize and dequantize in all their forms."""
 from __future__ import annotations
 
 import numpy as np

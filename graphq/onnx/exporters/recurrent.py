@@ -1,4 +1,4 @@
-"""How recurrent layers are written: their gates are the input, and the identity its weights."""
+"""Exporters of recurrent layers: the computed gates are the input of an ONNX layer whose weights are the identity."""
 from __future__ import annotations
 
 from typing import Any

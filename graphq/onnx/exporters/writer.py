@@ -1,4 +1,4 @@
-"""Writer: collects the nodes, constants and names of an ONNX graph; EXPORTERS: how each operation is written."""
+"""The table of exporters, and Writer, which collects the nodes, constants and names of an ONNX graph."""
 from __future__ import annotations
 
 from collections.abc import Callable

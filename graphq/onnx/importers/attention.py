@@ -1,4 +1,4 @@
-"""com.microsoft's operators that are, but for the order of their operands, ONNX's Attention and RotaryEmbedding."""
+"""Importers of com.microsoft's operators that are ONNX's Attention or RotaryEmbedding with another operand order."""
 from __future__ import annotations
 
 from graphq.errors import GraphError

@@ -1,4 +1,4 @@
-"""Operators by others: ONNX's own with other operands, and functions in ONNX's text form."""
+"""Helpers of importers: an operator as another one of ONNX with other operands, or as a function in ONNX's text."""
 from __future__ import annotations
 
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""com.microsoft's small operators: ONNX's with other operands, and two or three operations in a row."""
+"""Importers of com.microsoft's small operators: ONNX operators with other operands, or two or three operations."""
 from __future__ import annotations
 
 import numpy as np

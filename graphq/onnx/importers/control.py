@@ -1,4 +1,4 @@
-"""If, Loop, Scan: their graphs become bodies; the branch of a constant condition is put in place."""
+"""Importers of If, Loop and Scan, whose graphs become bodies; an If of a constant condition becomes its branch."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence

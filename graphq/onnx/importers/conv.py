@@ -1,4 +1,4 @@
-"""Convolutions, channels first."""
+"""Importers of convolutions."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Einsum, as transposes, products and sums."""
+"""The importer of Einsum, which becomes transposes, products and sums."""
 from __future__ import annotations
 
 from collections import Counter

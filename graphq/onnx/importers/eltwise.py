@@ -1,4 +1,4 @@
-"""Elementwise operators. Each docstring has the operators' names; numbers are those of graphq's references."""
+"""Importers of elementwise operators. Each docstring names the operators."""
 from __future__ import annotations
 
 from functools import reduce

@@ -1,4 +1,4 @@
-"""Operators that ONNX Runtime makes of several: products with an activation, and convolutions of channels last."""
+"""Importers of operators that ONNX Runtime fuses: products with an activation, and channels-last convolutions."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""com.microsoft's GroupQueryAttention: attention with caches of keys and values, of which heads share some."""
+"""The importer of com.microsoft's GroupQueryAttention: attention with caches, whose heads share keys and values."""
 from __future__ import annotations
 
 import math

@@ -1,9 +1,9 @@
-"""From ONNX nodes to operations: a table of small functions, and the fallback for what is not in it.
+"""The table of importers, and how one ONNX node becomes operations.
 
-An importer takes a `Call` and returns the value or values of the node's outputs. It returns None, or raises GraphError,
-where graphq has no operation for these operands (yet: it is asked again when more types or constants are known); the
-node then becomes an onnx_node, which gives ONNX's own errors for a node that is wrong. `Refused` is for nodes that no
-one should run.
+An importer is a function that takes a `Call`, a node with its operands and attributes, and returns the values of the
+node's outputs. It returns None, or raises GraphError, where graphq has no operation for these operands. The node then
+becomes an onnx_node, and the importer is asked again when more types or constants are known. An importer raises
+`Refused` for a node that breaks a rule of its operator.
 """
 from __future__ import annotations
 

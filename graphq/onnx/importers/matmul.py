@@ -1,4 +1,4 @@
-"""Matrix products of floats."""
+"""Importers of matrix products of floats."""
 from __future__ import annotations
 
 from graphq.ir import Value

@@ -1,6 +1,6 @@
-"""com.microsoft's quantized operators, as ONNX Runtime's documentation (ContribOperators.md) has them.
+"""Importers of com.microsoft's quantized operators, after ONNX Runtime's documentation (ContribOperators.md).
 
-They become dequantize, the float operation, quantize. Weights of a few bits are unpacked.
+Each becomes dequantize, the float operation, and quantize. Weights of a few bits are unpacked.
 """
 from __future__ import annotations
 

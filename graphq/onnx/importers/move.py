@@ -1,4 +1,4 @@
-"""Operators that move elements."""
+"""Importers of operators that move elements."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Softmax and normalisations."""
+"""Importers of softmax and normalisations."""
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-"""Comparisons, booleans, and operators that pick elements by value or index."""
+"""Importers of comparisons, of operators on booleans, and of operators that pick elements by value or index."""
 from __future__ import annotations
 
 from graphq.ir.op import lookup

@@ -1,4 +1,4 @@
-"""Pools and Resize, channels first."""
+"""Importers of pools and Resize."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

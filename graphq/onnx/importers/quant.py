@@ -1,7 +1,8 @@
-"""Quantization operators as Quantize and Dequantize nodes around float ones, so that one set of fusions serves all.
+"""Importers of quantized operators: each becomes a float operation between dequantize and quantize.
 
-Constant scales become attributes of quantize and dequantize, others operands of dynamic_quantize and
-dynamic_dequantize; what none of these can say is a quantize_linear or dequantize_linear.
+One set of fusions then serves all of them. Constant scales become attributes of quantize and dequantize, others
+operands of dynamic_quantize and dynamic_dequantize; forms that none of the four has become quantize_linear or
+dequantize_linear.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LSTM, GRU, RNN: a matmul for the gates of the input, then the recurrence, for each direction."""
+"""Importers of LSTM, GRU and RNN: for each direction a matmul for the gates of the input, then the recurrence."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Reductions of floats."""
+"""Importers of reductions of floats."""
 from __future__ import annotations
 
 from graphq.ir import Value

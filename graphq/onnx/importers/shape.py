@@ -1,4 +1,4 @@
-"""Operators about shapes: what they give is known as soon as shapes are, and becomes constants or static operations."""
+"""Importers of operators on shapes; where shapes are known, results are constants and operations static."""
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-"""Fourier transforms of frames, as convolutions."""
+"""The importer of STFT: the Fourier transforms of frames as a convolution."""
 from __future__ import annotations
 
 import numpy as np

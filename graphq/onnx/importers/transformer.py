@@ -1,4 +1,4 @@
-"""com.microsoft's float operators of transformers, as ONNX Runtime's documentation (ContribOperators.md) has them."""
+"""Importers of com.microsoft's float operators of transformers, after ONNX Runtime's documentation."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees: ai.onnx.ml's TreeEnsemble, TreeEnsembleRegressor, TreeEnsembleClassifier."""
+"""Importers of tree ensembles: ai.onnx.ml's TreeEnsemble, TreeEnsembleRegressor and TreeEnsembleClassifier."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -116,19 +116,19 @@ def tree_ensemble_classifier(c: Call) -> Outputs:
 def _old(c: Call, what: str, targets: int) -> Forest:
     """The forest of versions 1 to 3, whose nodes have the number of their tree and one in it."""
     keys = list(zip(c.attr("nodes_treeids"), c.attr("nodes_nodeids"), strict=True))
-    place = {key: k for k, key in enumerate(keys)}
+    number = {key: k for k, key in enumerate(keys)}
     own = np.arange(len(keys))
     leaf = np.asarray([_text(m) == "LEAF" for m in c.attr("nodes_modes")], bool)
     modes = np.asarray([MODES[_text(m)] for m in c.attr("nodes_modes")], np.uint8)
 
     def follow(name: str) -> np.ndarray:
         ids = c.attr(f"nodes_{name}nodeids")
-        return np.asarray([k if end else place[tree, i] for k, end, (tree, _), i in
+        return np.asarray([k if end else number[tree, i] for k, end, (tree, _), i in
                            zip(own, leaf, keys, ids, strict=True)], np.int64)
 
     given = _numbers(c, f"{what}_weights", f32)
     weights = np.zeros(limited((len(keys), targets), np.dtype(np.float32)), np.float32)
-    at = [place[key] for key in zip(c.attr(f"{what}_treeids"), c.attr(f"{what}_nodeids"), strict=True)]
+    at = [number[key] for key in zip(c.attr(f"{what}_treeids"), c.attr(f"{what}_nodeids"), strict=True)]
     np.add.at(weights, (at, c.attr(f"{what}_ids")), given.astype(np.float32))
     first = {tree: k for k, (tree, _) in reversed(list(enumerate(keys)))}
     base = _numbers(c, "base_values", f32).astype(np.float32)

@@ -1,1 +1,1 @@
-"""What the package onnx is asked for: types, tensors, functions, the order of nodes, shape inference, the reference."""
+"""ONNX's own data and tools: types, tensors, functions, node order, shape inference and the reference evaluator."""

@@ -1,4 +1,4 @@
-"""The bodies that ONNX gives for some of its operators: functions of simpler nodes."""
+"""The definitions that ONNX gives for some operators as functions of simpler ones."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Nodes in an order in which each comes after those that it takes values from."""
+"""A topological order of the nodes of an ONNX model."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""TensorProtos as arrays; data in files beside the model, and no others."""
+"""From TensorProtos to arrays; external data is read from files in the model's folder and from nowhere else."""
 from __future__ import annotations
 
 import math

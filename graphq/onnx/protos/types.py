@@ -1,4 +1,4 @@
-"""ONNX's types as graphq's and back."""
+"""The translation between ONNX's types and graphq's."""
 from __future__ import annotations
 
 import numpy as np
