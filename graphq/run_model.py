@@ -1,4 +1,4 @@
-"""Run a model on given or random inputs, and say what came out and how long it took: `graphq run MODEL.onnx`."""
+"""The command `graphq run MODEL.onnx`: run a model on given or random inputs, and print times and outputs."""
 from __future__ import annotations
 
 import time

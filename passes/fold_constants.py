@@ -1,4 +1,4 @@
-"""Compute what depends on constants alone."""
+"""Constant folding: nodes whose operands are all constants become constants."""
 from __future__ import annotations
 
 from collections.abc import Callable

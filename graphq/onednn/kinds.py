@@ -1,4 +1,4 @@
-"""oneDNN's kinds and attributes against graphq's ops: names, types and spellings in files."""
+"""The translation between oneDNN's operations and graphq's: names, attributes, types and their spelling in files."""
 from __future__ import annotations
 
 import types

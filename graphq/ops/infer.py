@@ -1,7 +1,7 @@
-"""Type rules that several ops share: dtypes, broadcasting, axes, f32 attributes.
+"""Type rules that several operations share: checks of dtypes, broadcasting, axes and f32 attributes.
 
-An unknown dimension (None) or rank (a shape of None) passes every check that needs it and stays unknown unless the
-other operands tell it. A rule that is broken raises GraphError with the rule and the values.
+An unknown dimension (None) or rank (a shape of None) passes every check and stays unknown, unless the other operands
+determine it. A broken rule raises GraphError with the rule and the values.
 """
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""quantize and dequantize.
+"""The operations quantize and dequantize.
 
-`qtype` per_tensor takes one scale and zero point and ignores `axis`, per_channel one of each along `axis`. Scales are
-f32: the references round the given values to it. Absent zero points are zeros.
+With `qtype` per_tensor there are one scale and one zero point, and `axis` is ignored; with per_channel there is one of
+each for every index along `axis`. Scales are f32: the references round the given numbers to it. Absent zero points are
+zeros.
 
 Weights of a transposed convolution with groups may have scales of their own in every group, which lie side by side
 along the channels' axis: with `group_axis` dequantize per_channel takes as many times more scales as groups, into which

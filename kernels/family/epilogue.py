@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.ir.node import PLACE
+from graphq.ir.node import GRAPH_ORDER
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, op, select, walk
 from graphq.kernels.lanes.expression import minimum as least
@@ -418,7 +418,7 @@ def above(value: Value) -> list[Node]:
         if node is not None and node not in found:
             found[node] = None
             work += [v.node for v in node.operands]
-    return sorted(found, key=PLACE)
+    return sorted(found, key=GRAPH_ORDER)
 
 
 def _intermediate(y: Expr, value: Value) -> Expr:
