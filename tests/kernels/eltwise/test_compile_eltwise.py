@@ -172,7 +172,7 @@ def test_quantizes_of_nothing_along_an_empty_axis(level, shape, axis):
 @pytest.mark.parametrize("axis", [0, -2])
 def test_channels_of_an_operand_of_lower_rank(axis):
     g = gq.Graph()
-    x = g.input("x", shape=(2, 3, 5), dtype="f32")
+    x = g.input("x", shape=(3, 3, 5), dtype="f32")
     q = g.dequantize(g.input("q", shape=(3, 5), dtype="s8"), qtype="per_channel", axis=axis, scales=[1, 2, 4],
                      zps=[0, 1, 2])
     g.output(g.add(x, q), name="y")
