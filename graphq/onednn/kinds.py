@@ -155,8 +155,11 @@ def _inferred_dtype(op: Op, operands: list[TensorType], attrs: dict[str, Any]) -
 
 
 def kind_of(node: Node) -> str:
-    """oneDNN's kind of a node; raises GraphError for an op of our own."""
+    """oneDNN's kind of a node; raises GraphError for an op of our own, and scales of groups that no file states."""
     if node.op.kind not in KINDS:
         raise GraphError(f"save: {node.graph.describe(node)} is no oneDNN operation"
                          + ("; save the graph before its passes" if node.op.name == "partition" else ""))
+    if node.attrs.get("group_axis") is not None and not any(
+            u.node is not None and u.node.op.name == "conv_transpose" and u.number == 1 for u in node.output.uses):
+        raise GraphError(f"save: {node.graph.describe(node)}: only weights of a ConvTranspose have scales of groups")
     return node.op.kind

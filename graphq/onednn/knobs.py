@@ -59,11 +59,13 @@ def apply_knobs(graph: Graph, knobs: Knobs) -> Graph:
     if file is not old and (knobs.op_kinds or knobs.op_attrs or knobs.in_shapes or knobs.mb):
         file = _forget_results(file)
 
-    grouped = {n.meta["id"]: len(n.attrs["scales"]) // next(n.operands).type.dims[n.attrs["axis"]]
-               for n in graph.nodes_of({"dequantize"}) if n.attrs["group_axis"] is not None and "id" in n.meta}
+    grouped = {n.meta.get("id") for n in graph.nodes_of({"dequantize"}) if n.attrs["group_axis"] is not None}
+    groups = {op.inputs[1].id: op.attrs["groups"].value for op in file.ops
+              if op.kind == "ConvTranspose" and len(op.inputs) > 1 and op.attrs and "groups" in op.attrs}
 
     def adjust(op: FileOp, operands: Sequence[Value]) -> FileOp:
-        return _follow(op, operands, knobs.mb if any(t.id in batch for t in op.outputs) else 0, grouped.get(op.id, 1))
+        times = groups.get(op.outputs[0].id, 1) if op.id in grouped else 1
+        return _follow(op, operands, knobs.mb if any(t.id in batch for t in op.outputs) else 0, times)
 
     try:
         out = to_graph(file, f"graph '{graph.name}'", name=graph.name, adjust=adjust)

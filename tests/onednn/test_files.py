@@ -149,6 +149,13 @@ def test_weights_of_convtranspose_have_scales_of_one_group_or_of_all(scales, fac
     check_round_trip(write(tmp_path, transposed(scales, **options)), tmp_path / "again")
 
 
+def test_scales_of_groups_of_other_tensors_are_not_saved(tmp_path):
+    g = gq.parse("""graph(x: s8[4,3]) {
+        %y = dequantize(x, qtype="per_channel", axis=1, group_axis=0, scales=[1,2,3,4,5,6])\n return %y\n}""")
+    with pytest.raises(GraphError, match="save: %y = .*only weights of a ConvTranspose have scales of groups"):
+        save_onednn_json(g, tmp_path / "g.json")
+
+
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 7, 12])
 def test_weights_of_convtranspose_with_scales_of_neither_are_refused(count, tmp_path):
     with pytest.raises(GraphError, match=f"qtype per_channel takes 3 scales at axis 1.*got {count}"):

@@ -167,3 +167,14 @@ def test_quantizes_of_nothing_along_an_empty_axis(level, shape, axis):
     x = g.relu(g.input("x", shape=shape, dtype="f32"))
     g.output(g.quantize(x, dtype="u8", qtype="per_channel", axis=axis, scales=[], zps=[]))
     assert gq.compile(g, isa=level)(x=np.zeros(shape, np.float32)).shape == shape
+
+
+@pytest.mark.parametrize("axis", [0, -2])
+def test_channels_of_an_operand_of_lower_rank(axis):
+    g = gq.Graph()
+    x = g.input("x", shape=(3, 3, 5), dtype="f32")
+    q = g.dequantize(g.input("q", shape=(3, 5), dtype="s8"), qtype="per_channel", axis=axis, scales=[1, 2, 4],
+                     zps=[0, 1, 2])
+    g.output(g.add(x, q), name="y")
+    feeds = gq.testing.random_inputs(g)
+    np.testing.assert_array_equal(gq.compile(g, strict=True)(feeds), gq.reference(g, feeds))
