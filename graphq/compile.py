@@ -3,11 +3,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
-from graphq.budget import budget, check_limit, reserve
+from graphq.budget import budget, check_limit
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.ir import Graph, TensorType
 from graphq.ir.copies import check_names, returning
@@ -18,10 +18,9 @@ from graphq.kernels import levels
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.threads.count import resolve_threads
 from graphq.locks import Lock
-from graphq.passes.pipeline import PIPELINE, check_passes, run_passes
-from graphq.plan.runtime import NativeStep, PythonStep, Runner
+from graphq.passes.pipeline import PIPELINE, check_passes
 from graphq.plan.stages import CONTROL, in_one_plan
-from graphq.planning import build_plan, evaluate_formulas
+from graphq.planned import Options, Passed, Planned, Reported, Runnable
 from graphq.rewrite.rule import Pass, Refusal
 from graphq.staged import StagedRunner
 
@@ -71,18 +70,10 @@ def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | No
     require_outputs(graph)
     most = resolve_threads(threads)
     for level in levels.choices(isa, cache):
-        model = CompiledGraph(graph, level, most, strict, tuple(chosen), cache, memory)
+        model = CompiledGraph(graph, Options(level, most, strict, tuple(chosen), cache, memory))
         if levels.works(level, cache):  # asked now, as its kernels compile while the plan is made
             break
     return model
-
-
-class _Compiled(NamedTuple):
-    """What came of a graph whose shapes are all known: after the passes, and ready to run."""
-
-    graph: Graph
-    runner: Runner | StagedRunner
-    refusals: list[Refusal]
 
 
 class CompiledGraph:
@@ -92,14 +83,11 @@ class CompiledGraph:
     makes a plan of its own, and `strict` refuses only then what needs the shapes; `graph` is that of the latest one.
     """
 
-    def __init__(self, graph: Graph, level: Level, threads: int, strict: bool, passes: tuple[Pass, ...],
-                 cache: bool, memory: int | None = None) -> None:
-        self.source = graph.copy()
-        self.level, self.threads, self.strict, self.passes, self.cache = level, threads, strict, passes, cache
-        self.memory = memory
+    def __init__(self, graph: Graph, options: Options) -> None:
+        self.source, self.options = graph.copy(), options
         self.names = [str(v.name) for v in graph.inputs]
         self._constants: dict[str, np.ndarray] = {}
-        self._by_shapes: dict[Shapes, _Compiled] = {}
+        self._by_shapes: dict[Shapes, Runnable] = {}
         self._building: dict[Shapes, Lock] = {}
         self._fetching: dict[tuple[str, ...], CompiledGraph] = {}
         self._lock = Lock()
@@ -110,24 +98,34 @@ class CompiledGraph:
     @property
     def graph(self) -> Graph:
         """The graph after the passes."""
-        return self._shown[0]
+        return self._latest.graph
 
     @property
     def refusals(self) -> list[Refusal]:
         """The near misses of the passes' rewrites."""
-        return self._shown[1]
+        return self._latest.refusals
 
     @property
-    def _shown(self) -> tuple[Graph, list[Refusal]]:
-        made = self._latest()
-        return (made.graph, made.refusals) if made else self._without_shapes
+    def level(self) -> Level:
+        """The highest instruction set level that kernels use."""
+        return self.options.level
+
+    @property
+    def threads(self) -> int:
+        """The most threads that a call uses."""
+        return self.options.threads
+
+    @property
+    def _latest(self) -> Reported:
+        """What was compiled last; before the first call with open shapes, what can be said without them."""
+        made = list(self._by_shapes.values())
+        return self._fixed or (made[-1] if made else self._without_shapes)
 
     @cached_property
-    def _without_shapes(self) -> tuple[Graph, list[Refusal]]:
+    def _without_shapes(self) -> Passed:
         """What the passes can do before the first call with open shapes; no run needs it."""
-        graph = self.source.copy()
-        with budget(self.memory):
-            return graph, run_passes(graph, self.passes)
+        with budget(self.options.memory):
+            return Passed(self.source.copy(), self.options)
 
     @property
     def inputs(self) -> dict[str, TensorType]:
@@ -147,8 +145,7 @@ class CompiledGraph:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as the graph and the options: kernels are compiled, or loaded from the cache, where it arrives."""
-        return CompiledGraph, (self.source, self.level, self.threads, self.strict, self.passes, self.cache,
-                               self.memory)
+        return CompiledGraph, (self.source, self.options)
 
     def __call__(self, /, *inputs: Any, out: np.ndarray | Mapping[str, np.ndarray] | None = None,
                  fetch: str | Sequence[str] | None = None, **named: Any) -> Any:
@@ -170,12 +167,12 @@ class CompiledGraph:
             return self._fetch(fetch, out, inputs, named)
         given = named_inputs(self.source, inputs, named) if inputs else named
         if self._fixed is not None:
-            runner, checked = self._fixed.runner, self._fast_check(given)
+            made, checked = self._fixed, self._fast_check(given)
         else:
             by_name = check_inputs(self.source, given)
-            runner = self._at_shapes(by_name).runner
+            made = self._at_shapes(by_name)
             checked = [by_name[n] for n in self.names if n not in self._constants]
-        outs = runner(checked, None if out is None else self._check_out(runner.output_types, out, checked))
+        outs = made.run(checked, None if out is None else self._check_out(made.output_types, out, checked))
         return outs[0] if len(outs) == 1 else dict(zip(self.source.output_names, outs, strict=True))
 
     def explain(self, *, kernels: bool = False) -> str:
@@ -185,16 +182,7 @@ class CompiledGraph:
         decisive instructions of its assembly counted, for which the first call compiles the kernels once more, and each
         step measured by itself, which takes some 0.1 s a step.
         """
-        made = self._latest()
-        if made and isinstance(made.runner, StagedRunner):
-            return made.runner.explain(lambda part: part.explain(kernels=kernels))
-        plan = made.runner.plan if made else None
-        from graphq.report.evidence import gather
-        from graphq.report.explain import explain
-
-        native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
-        evidence = {k: gather(plan, k, self.cache) for k in native} if plan else {}
-        return explain(self.graph, plan, self.refusals, self.level, self.threads, evidence)
+        return self._latest.explain(kernels=kernels)
 
     def profile(self, /, *inputs: Any, runs: int = 20, **named: Any) -> Profile:
         """How long each step takes: the least time of `runs` runs on these arrays, step by step in the plan's order.
@@ -204,26 +192,15 @@ class CompiledGraph:
         """
         if not isinstance(runs, int) or isinstance(runs, bool) or runs < 1:
             raise InputError(f"runs must be a positive int, got {runs!r}")
-        from graphq.report.profile import profile_steps
-
         by_name = check_inputs(self.source, named_inputs(self.source, inputs, named))
-        runner = (self._fixed or self._at_shapes(by_name)).runner
-        if isinstance(runner, StagedRunner):
-            return runner.profile(by_name, runs)
-        return profile_steps(runner, [by_name[n] for n in self.names if n not in self._constants], runs)
+        return (self._fixed or self._at_shapes(by_name)).profile(by_name, runs)
 
     def coverage(self) -> Coverage:
         """Which share of the multiply-accumulates integer partitions do, in all and by operation.
 
         Where shapes are open, of the latest new set of them; raises CompileError before the first call.
         """
-        made = self._latest()
-        if made is None:
-            raise CompileError("shapes are open: the coverage is known after the first call")
-        from graphq.report.coverage import coverage
-
-        runner = made.runner
-        return runner.coverage() if isinstance(runner, StagedRunner) else coverage(made.graph)
+        return self._latest.coverage()
 
     def formula(self, /, *inputs: Any, **named: Any) -> Any:
         """The same numbers in NumPy: each partition by its written formula, all else by its reference.
@@ -231,22 +208,12 @@ class CompiledGraph:
         Equal bit for bit to calling the model, on every CPU and thread count.
         """
         checked = check_inputs(self.source, named_inputs(self.source, inputs, named))
-        with budget(self.memory):
-            return self._formula(checked)
-
-    def _formula(self, checked: Mapping[str, np.ndarray]) -> Any:
-        """See `formula`."""
-        fixed = self._fixed
-        graph = self.source if fixed else self._specialised(checked, self._constant_inputs(checked))
-        if not in_one_plan(graph):
-            runner = fixed.runner if fixed else StagedRunner(graph, self._part)
-            assert isinstance(runner, StagedRunner)
-            return pack_outputs(graph, runner.formula(checked))
-        if fixed:
-            graph = self.graph
-        else:
-            run_passes(graph, self.passes)
-        return pack_outputs(graph, evaluate_formulas(graph, checked))
+        with budget(self.options.memory):
+            made: Reported | None = self._fixed
+            if made is None:
+                graph = self._specialised(checked, self._constant_inputs(checked))
+                made = Passed(graph, self.options) if in_one_plan(graph) else StagedRunner(graph, self._part)
+            return pack_outputs(made.graph, made.formula(checked))
 
     def _fetch(self, fetch: str | Sequence[str], out: np.ndarray | Mapping[str, np.ndarray] | None,
                inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -261,11 +228,6 @@ class CompiledGraph:
                 self._fetching[names] = model
         result = model(*inputs, out=out, **named)
         return {names[0]: result} if len(names) == 1 and not isinstance(fetch, str) else result
-
-    def _latest(self) -> _Compiled | None:
-        """What was compiled last; None before the first call with open shapes."""
-        made = list(self._by_shapes.values())
-        return self._fixed or (made[-1] if made else None)
 
     def _fast_check(self, given: Mapping[str, Any]) -> list[np.ndarray]:
         """The arrays in order of the inputs; the usual good case without the cost of messages."""
@@ -282,7 +244,7 @@ class CompiledGraph:
         checked = check_inputs(self.source, given)
         return [checked[n] for n in self.names]
 
-    def _at_shapes(self, arrays: Mapping[str, np.ndarray]) -> _Compiled:
+    def _at_shapes(self, arrays: Mapping[str, np.ndarray]) -> Runnable:
         """The plan for these shapes. Callers with other shapes do not wait while one is made.
 
         A signal's handler may come in the midst, and make the plan of the same shapes.
@@ -296,14 +258,14 @@ class CompiledGraph:
             made = self._by_shapes.get(key)
             if made is None:
                 try:
-                    with budget(self.memory):
+                    with budget(self.options.memory):
                         made = self._build(self._specialised(arrays, constants))
                     self._keep(key, made, constants)
                 finally:
                     self._building.pop(key, None)
         return made
 
-    def _keep(self, key: Shapes, made: _Compiled, constants: Mapping[str, np.ndarray]) -> None:
+    def _keep(self, key: Shapes, made: Runnable, constants: Mapping[str, np.ndarray]) -> None:
         for oldest in list(self._by_shapes)[:1 - MAX_PLANS]:
             self._by_shapes.pop(oldest, None)
         self._by_shapes[key] = made
@@ -328,36 +290,25 @@ class CompiledGraph:
 
     def _part(self, graph: Graph) -> CompiledGraph:
         """A part of the graph, compiled with the same options."""
-        return CompiledGraph(graph, self.level, self.threads, self.strict, self.passes, self.cache, self.memory)
+        return CompiledGraph(graph, self.options)
 
-    def _build(self, graph: Graph) -> _Compiled:
+    def _build(self, graph: Graph) -> Runnable:
         """What comes of `graph`, which the passes change; raises CompileError when it would take too much memory."""
         try:
-            with budget(self.memory):
+            with budget(self.options.memory):
                 return self._built(graph)
         except MemoryError as e:
             raise CompileError(f"not enough memory: {e}") from None
 
-    def _built(self, graph: Graph) -> _Compiled:
+    def _built(self, graph: Graph) -> Runnable:
         """See `_build`."""
-        if not in_one_plan(graph):
-            if self.strict:
-                node = next(n for n in graph.nodes if n.op.name in CONTROL
-                            or not all(v.type.known for v in n.outputs))
-                why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
-                raise CompileError(f"strict: {why}: {graph.describe(node)}")
-            return _Compiled(graph, StagedRunner(graph, self._part), [])
-        refusals = run_passes(graph, self.passes)
-        plan = build_plan(graph, self.level, self.threads, self.cache)
-        slow = [s.kernel for s in plan.steps if isinstance(s, PythonStep) and s.reference]
-        if self.strict and slow:
-            from graphq.report.explain import explain
-
-            raise CompileError(f"strict: {len(slow)} operations would run as NumPy references: {'; '.join(slow[:5])}\n"
-                               + explain(graph, plan, refusals, self.level, self.threads))
-        runner = Runner(plan, self.cache)
-        reserve(runner.arena_bytes, "what lies between inputs and outputs")
-        return _Compiled(graph, runner, refusals)
+        if in_one_plan(graph):
+            return Planned(graph, self.options)
+        if self.options.strict:
+            node = next(n for n in graph.nodes if n.op.name in CONTROL or not all(v.type.known for v in n.outputs))
+            why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
+            raise CompileError(f"strict: {why}: {graph.describe(node)}")
+        return StagedRunner(graph, self._part)
 
     def _check_out(self, types: Sequence[TensorType], out: np.ndarray | Mapping[str, np.ndarray],
                    inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

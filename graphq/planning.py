@@ -8,7 +8,7 @@ import numpy as np
 
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node
-from graphq.kernels.families import ANCHORS, lower_partition
+from graphq.kernels.families import family_named, lower_partition
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.native import NATIVE
 from graphq.plan.builder import PlanBuilder
@@ -37,11 +37,10 @@ def _node(b: PlanBuilder, node: Node) -> None:
         source = b.of[next(node.operands)]
         b.of[node.output] = source
     elif node.op.name == "partition":
-        lowered = lower_partition(node, compensate=True).tabulated([None if v is None else v.data for v in node.inputs],
-                                                                   b.level)
-        ANCHORS[node.attrs["anchor"]].steps(b, node, lowered)
+        lowered = lower_partition(node).tabulated([v.data for v in node.operands], b.level)
+        family_named(node.attrs["anchor"]).steps(b, node, lowered)
     elif node.op.name in NATIVE:
-        NATIVE[node.op.name](b, node)
+        NATIVE[node.op.name].steps(b, node)
     else:
         reference_steps(b, node)
 

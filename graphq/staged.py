@@ -10,8 +10,8 @@ import numpy as np
 from graphq.ir import Graph, Node
 from graphq.ir.interpret import evaluate
 from graphq.locks import Lock
-from graphq.plan.runtime import Plan
 from graphq.plan.stages import stages
+from graphq.rewrite.rule import Refusal
 
 if TYPE_CHECKING:
     from graphq.compile import CompiledGraph
@@ -39,11 +39,13 @@ class Body:
 class StagedRunner:
     """The compiled head, the references of the cut, and the tail, which compiles for each new set of shapes.
 
+    It runs and reports as a graph with one plan does (`planned.Runnable`); the passes run on its parts.
     `compile` compiles a part of the graph with the options of the whole.
     """
 
     def __init__(self, graph: Graph, compile: Callable[[Graph], CompiledGraph]) -> None:
-        self.stages = stages(graph)
+        self.graph, self.stages = graph, stages(graph)
+        self.refusals: list[Refusal] = []
         self.inputs = [str(v.name) for v in graph.inputs]
         self.output_types = tuple(v.type for v in graph.outputs)
         parts = self.stages.head, self.stages.tail
@@ -51,16 +53,9 @@ class StagedRunner:
         self._compile, self._lock = compile, Lock()
         self._bodies: dict[tuple[Node, str], CompiledGraph] = {}
 
-    @property
-    def plan(self) -> Plan | None:
-        """The plan of the head."""
-        fixed = self.head and self.head._fixed
-        return fixed.runner.plan if fixed else None
-
-    def __call__(self, inputs: Sequence[np.ndarray],
-                 outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
         """Run on checked arrays; the outputs (new ones, or those given, filled)."""
-        outs = self._run(dict(zip(self.inputs, inputs, strict=True)), lambda model, feeds: model(feeds))
+        outs = self._through(dict(zip(self.inputs, inputs, strict=True)), lambda model, feeds: model(feeds))
         if outputs is None:
             return outs
         for given, x in zip(outputs, outs, strict=True):
@@ -69,21 +64,22 @@ class StagedRunner:
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The same in NumPy."""
-        return self._run(inputs, lambda model, feeds: model.formula(feeds))
+        return self._through(inputs, lambda model, feeds: model.formula(feeds))
 
-    def explain(self, report: Callable[[CompiledGraph], str]) -> str:
-        """The `report` of the head and of the tail, and the operations between them."""
+    def explain(self, *, kernels: bool) -> str:
+        """The reports of the head and of the tail, and the operations between them."""
         cut = self.stages.cut
         lines = ["shapes depend on data, or bodies run: the graph runs in stages"]
         if self.head is not None:
-            lines.append(report(self.head))
+            lines.append(self.head.explain(kernels=kernels))
         lines.append("these run as NumPy references, but for their bodies; they decide the shapes of what follows:")
         for node in cut.nodes:
             if node.op.name != "constant":
                 lines.append(f"  {cut.describe(node)}")
-                lines += [f"{name} of it:\n{report(model)}" for (n, name), model in self._bodies.items() if n is node]
+                lines += [f"{name} of it:\n{model.explain(kernels=kernels)}"
+                          for (n, name), model in self._bodies.items() if n is node]
         if self.tail is not None:
-            lines.append(report(self.tail))
+            lines.append(self.tail.explain(kernels=kernels))
         return "\n".join(lines)
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
@@ -96,7 +92,7 @@ class StagedRunner:
             steps.extend(model.profile(feeds, runs=runs).steps)
             return model(feeds)
 
-        self._run(inputs, measured)
+        self._through(inputs, measured)
         return Profile(tuple(steps))
 
     def coverage(self) -> Coverage:
@@ -121,7 +117,7 @@ class StagedRunner:
         return {name: Body(x, partial(self._body, node, name), call) if compiled(x) else x
                 for name, x in node.attrs.items()}
 
-    def _run(self, inputs: Mapping[str, np.ndarray], call: Call) -> list[np.ndarray]:
+    def _through(self, inputs: Mapping[str, np.ndarray], call: Call) -> list[np.ndarray]:
         env = {**self.stages.constants, **inputs}
         if self.head is not None:
             env |= _results(self.head, call(self.head, {n: env[n] for n in self.head.names}))

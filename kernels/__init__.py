@@ -1,1 +1,1 @@
-"""Kernels: one anchor family a file."""
+"""Kernels: one family a folder; `families.py` has their records."""

@@ -1,10 +1,13 @@
-"""NATIVE: operations that have a kernel of their own, outside of partitions, and the plan steps that run it."""
+"""NATIVE: operations that have a kernel of their own, outside of partitions."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
+from typing import NamedTuple
 
 from graphq.ir import Node, TensorType
+from graphq.kernels.family.record import Count
 from graphq.kernels.moves.extremes import plan_range
 from graphq.kernels.moves.pad import expand_steps, pad_steps
 from graphq.kernels.moves.steps import cast_steps, gather_steps, slice_steps
@@ -12,6 +15,13 @@ from graphq.kernels.moves.transpose import plan_transpose
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Ref
 from graphq.plan.slots import run
+
+
+class Native(NamedTuple):
+    """`steps` adds the plan steps of a node, `macs` counts its multiply-accumulates if it has any."""
+
+    steps: Callable[[PlanBuilder, Node], None]
+    macs: Count | None = None
 
 
 def transpose_steps(b: PlanBuilder, node: Node) -> None:
@@ -50,7 +60,13 @@ def recurrent_steps(b: PlanBuilder, node: Node) -> None:
     STEPS[node.op.name](b, node)
 
 
-NATIVE: Mapping[str, Callable[[PlanBuilder, Node], None]] = {
-    "static_transpose": transpose_steps, "dynamic_range": range_steps, "slice": slice_steps, "gather": gather_steps,
-    "pad": pad_steps, "expand": expand_steps, "cast": cast_steps,
-    **dict.fromkeys(("lstm", "gru", "rnn"), recurrent_steps)}
+def recurrent_macs(node: Node) -> int:
+    """Each row of each step takes all weights of the state."""
+    gates, weights, *_ = (v.type.dims for v in node.operands)
+    return gates[0] * gates[1] * prod(weights)
+
+
+NATIVE: Mapping[str, Native] = {
+    "static_transpose": Native(transpose_steps), "dynamic_range": Native(range_steps), "slice": Native(slice_steps),
+    "gather": Native(gather_steps), "pad": Native(pad_steps), "expand": Native(expand_steps),
+    "cast": Native(cast_steps), **dict.fromkeys(("lstm", "gru", "rnn"), Native(recurrent_steps, recurrent_macs))}

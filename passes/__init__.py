@@ -5,14 +5,7 @@ from graphq.passes.duplicate_dequantize import duplicate_dequantize
 from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants, fold_dequantized_operands
 from graphq.passes.fold_pads import FoldPadIntoConvolution
 from graphq.passes.fold_scales import fold_scales
-from graphq.passes.fuse_concat import FuseConcat
-from graphq.passes.fuse_convolution import FuseConvolution, FuseFloatConvolution
-from graphq.passes.fuse_eltwise import FuseEltwise
-from graphq.passes.fuse_interpolate import FuseInterpolate
-from graphq.passes.fuse_matmul import FuseFloatMatmul, FuseMatmul
-from graphq.passes.fuse_matmul_4bit import FuseMatmul4bit
-from graphq.passes.fuse_pool import FusePool
-from graphq.passes.fuse_row import FuseRow
+from graphq.passes.fuse import Fuse
 from graphq.passes.move_quantization import (
     ConcatBeforeDequantize,
     GatherBeforeDequantize,
@@ -48,20 +41,24 @@ from graphq.passes.simplify_moves import (
     MergeTransposes,
     TransposeAsReshape,
 )
-from graphq.passes.static_quantization import ConvIntegerAsConvolution, StaticDequantize, StaticQuantize
+from graphq.passes.static_quantization import (
+    ConvIntegerAsConvolution,
+    DequantizeByGroups,
+    StaticDequantize,
+    StaticQuantize,
+)
 from graphq.passes.widen_floats import WidenProducts
 from graphq.rewrite.fixpoint import Fixpoint, without
 from graphq.rewrite.rule import ANY, Match, Pass, Refusal, Rewrite
 
-__all__ = ["ANY", "PIPELINE", "ConcatBeforeDequantize", "ConvIntegerAsConvolution", "CubeAsProducts",
-           "DropLimitAfterDequantize", "DropLimitBeforeQuantize", "DropMultiplyByOne", "DropNoopReshape",
-           "DropNoopTranspose", "DropRepeatedRelu", "DropRequantize", "Fixpoint", "FoldPadIntoConvolution",
-           "FuseConcat", "FuseConvolution", "FuseEltwise", "FuseFloatConvolution", "FuseFloatMatmul",
-           "FuseInterpolate", "FuseMatmul", "FuseMatmul4bit", "FusePool", "FuseRow", "GatherBeforeDequantize", "Match",
-           "MergeReshapes", "MergeTransposes", "NormaliseGroupsAsRows", "PadBeforeDequantize", "Pass",
-           "PickBeforeDequantize", "QuantizeBeforePad", "QuantizeBeforeReshape", "QuantizeBeforeTranspose", "Refusal",
-           "RequantizePicked", "ReshapeBeforeDequantize", "Rewrite", "RowsLast", "SplitBiasOfRows", "StaticDequantize",
-           "StaticQuantize", "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor",
-           "WidenProducts", "canonicalise", "channels_last", "duplicate_dequantize", "eliminate_common_subexpressions",
+__all__ = ["ANY", "PIPELINE", "ConcatBeforeDequantize", "ConvIntegerAsConvolution", "DequantizeByGroups",
+           "CubeAsProducts", "DropLimitAfterDequantize", "DropLimitBeforeQuantize", "DropMultiplyByOne",
+           "DropNoopReshape", "DropNoopTranspose", "DropRepeatedRelu", "DropRequantize", "Fixpoint",
+           "FoldPadIntoConvolution", "Fuse", "GatherBeforeDequantize", "Match", "MergeReshapes", "MergeTransposes",
+           "NormaliseGroupsAsRows", "PadBeforeDequantize", "Pass", "PickBeforeDequantize", "QuantizeBeforePad",
+           "QuantizeBeforeReshape", "QuantizeBeforeTranspose", "Refusal", "RequantizePicked",
+           "ReshapeBeforeDequantize", "Rewrite", "RowsLast", "SplitBiasOfRows", "StaticDequantize", "StaticQuantize",
+           "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor", "WidenProducts",
+           "canonicalise", "channels_last", "duplicate_dequantize", "eliminate_common_subexpressions",
            "eliminate_dead_code", "fold_constants", "fold_dequantized_constants", "fold_dequantized_operands",
            "fold_scales", "positive_axis", "run_passes", "without"]

@@ -1,7 +1,7 @@
 """Let convolutions, pools and interpolations compute on channels-last tensors, with the fewest bytes reordered.
 
-Every node computes either in the layout that the graph gives or channels last: ANCHORS with data_format NCX must do the
-latter, what `channels_last_form` does not know the former, all others are free. A value is reordered, once, when
+Every node computes either in the layout that the graph gives or channels last: CHANNELS_LAST with data_format NCX must
+do the latter, what `channels_last_form` does not know the former, all others are free. A value is reordered, once, when
 those that make and use it differ. Which free nodes go where, so that the reordered values are the smallest, is a
 minimum cut (as in Lawler, "Cutsets and partitions of hypergraphs", 1973: values are hyperedges over nodes).
 """
@@ -11,18 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
 from graphq.ir import Graph, Node, Use, Value
+from graphq.kernels.families import CHANNELS_LAST
 from graphq.locks import importing
-from graphq.passes.layouts import (
-    ANCHORS,
-    Form,
-    aligned,
-    channels_last_form,
-    has_layouts,
-    is_view,
-    moved,
-    to_first,
-    to_last,
-)
+from graphq.passes.layouts import Form, aligned, channels_last_form, has_layouts, is_view, moved, to_first, to_last
 
 GIVEN, LAST = "given", "last"
 """The two sides of the cut."""
@@ -37,7 +28,7 @@ def channels_last(graph: Graph) -> int:
     Inputs and outputs keep their layout. Numbers stay, but for reductions, whose sums may be taken in another order.
     """
     forms = {n: f for n in graph.nodes if (f := channels_last_form(n)) is not None}
-    if not any(n.op.name in ANCHORS for n in forms):
+    if not any(n.op.name in CHANNELS_LAST for n in forms):
         return 0
     return _Placement(graph, forms).rewrite()
 
@@ -56,7 +47,7 @@ def _turns(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, str]:
                     if len(order) >= 3 and order == wanted(len(order))]
             if fits:
                 turns[node] = fits[0] if len(fits) == 1 or node.inputs[0] in first else GIVEN
-        from_first = node.op.name in ANCHORS or any(v in first for v in node.operands)
+        from_first = node.op.name in CHANNELS_LAST or any(v in first for v in node.operands)
         if node in forms and from_first or turns.get(node) == GIVEN:
             first.update(node.outputs)
     return turns
@@ -91,7 +82,7 @@ class _Placement:
         if not any(GIVEN in pins for pins, _ in edges):  # nothing keeps a node in the given layout
             return set(self.forms)
         given = _given_side(edges)
-        return {n for n in self.forms if n not in given or n.op.name in ANCHORS}
+        return {n for n in self.forms if n not in given or n.op.name in CHANNELS_LAST}
 
     def _values(self) -> Iterator[Value]:
         """Those that cost something to reorder."""
@@ -100,7 +91,7 @@ class _Placement:
                 yield value
 
     def _side(self, node: Node) -> Node | str:
-        return LAST if node.op.name in ANCHORS else node
+        return LAST if node.op.name in CHANNELS_LAST else node
 
     def _maker(self, value: Value) -> Node | str:
         """Where `value` is made: the side, or the node whose side it is."""

@@ -5,7 +5,8 @@ Copies that nothing fuses with are merged again later.
 from __future__ import annotations
 
 from graphq.ir import Graph
-from graphq.passes.fuse_anchor import DEQUANTIZES, taken
+from graphq.kernels.family.record import DEQUANTIZES
+from graphq.passes.fuse import taken
 
 
 def duplicate_dequantize(graph: Graph) -> int:

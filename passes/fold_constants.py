@@ -6,7 +6,8 @@ from collections.abc import Callable
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node
 from graphq.ir.constants import evaluated, runs_long
-from graphq.passes.fuse_anchor import DEQUANTIZES, feeds_anchor, taken
+from graphq.kernels.family.record import DEQUANTIZES
+from graphq.passes.fuse import feeds_anchor, taken
 
 MAX_ELEMENTS = 1 << 26
 """Results larger than this stay operations."""
@@ -22,10 +23,12 @@ def fold_constants(graph: Graph) -> int:
 
 
 def _fuses(node: Node) -> bool:
-    """Whether anchors take what a dequantize is given; where its scales are tensors, 4 bits alone."""
+    """Whether anchors take what a dequantize is given; where its scales are tensors, 4 bits, or weights in groups."""
     if node.op.name == "dequantize":
         return taken(node)
-    return node.op.name == "dynamic_dequantize" and next(node.operands).dtype.name in ("s4", "u4")
+    return node.op.name == "dynamic_dequantize" and (
+        next(node.operands).dtype.name in ("s4", "u4") or node.attrs["qtype"] == "per_group" and taken(node)
+        and any(user.op.name == "conv_transpose" for user in node.output.users))
 
 
 def fold_dequantized_operands(graph: Graph) -> int:

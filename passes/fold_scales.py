@@ -16,7 +16,8 @@ from graphq.ir import Graph, Node, Value
 from graphq.ops.conv import weight_axes
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
-ANCHORS = ("convolution", "conv_transpose", "matmul")
+WEIGHTED = ("convolution", "conv_transpose", "matmul")
+"""Operations that are linear in their weights."""
 
 Folded: TypeAlias = "np.ndarray | Mapping[str, Any]"
 """A new constant, or new attributes of a constant's dequantize."""
@@ -59,7 +60,7 @@ class ScaleIntoWeights(Rewrite):
     """
 
     def pattern(self, g, x, w, bias, a):
-        anchor = g.any_of(*ANCHORS)
+        anchor = g.any_of(*WEIGHTED)
         y, biased = anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY)
         y = g.any_of(y, biased, g.add(y, bias, attrs=ANY), g.bias_add(y, bias, attrs=ANY))
         return g.multiply(y, a, attrs=ANY)
@@ -85,7 +86,7 @@ class MergeBiases(Rewrite):
     """anchor(x, w, bias) + b -> anchor(x, w, bias + b) for constant bias and b with one element a channel"""
 
     def pattern(self, g, x, w, bias, b):
-        y = g.any_of(*ANCHORS)(x, w, bias, attrs=ANY)
+        y = g.any_of(*WEIGHTED)(x, w, bias, attrs=ANY)
         return g.any_of(g.add(y, b, attrs=ANY), g.bias_add(y, b, attrs=ANY))
 
     def check(self, bias, b, match):
@@ -133,7 +134,7 @@ def _affine(node: Node) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _matched(match: Match) -> Node:
-    return next(n for n in match.nodes if n.op.name in ANCHORS)
+    return next(n for n in match.nodes if n.op.name in WEIGHTED)
 
 
 def _scaled_operands(match: Match, bias: Value | None, a: Value) -> list[Folded]:

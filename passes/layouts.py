@@ -12,12 +12,10 @@ import numpy as np
 
 from graphq.ir import Dim, Graph, Node, Value
 from graphq.ir.op import OPS
+from graphq.kernels.families import CHANNELS_LAST
 
 Port: TypeAlias = Literal["stays", "moves", "aligned"]
 """An operand stays as it is; or moves; or, of a lower rank than the result, is aligned with it and moves freely."""
-
-ANCHORS = ("convolution", "conv_transpose", "max_pool", "avg_pool", "interpolate")
-"""Operations whose kernels read channels-last tensors alone."""
 
 
 class Form(NamedTuple):
@@ -172,7 +170,7 @@ def _reshaped(node: Node) -> Form | None:
 RULES: dict[str, Callable[[Node], Form | None]] = {
     **{name: _lane_wise for name, op in OPS.items() if op.elementwise},
     "reorder": _lane_wise,
-    **dict.fromkeys((*ANCHORS, "bias_add", "batch_norm_inference", "group_norm"), _anchor),
+    **dict.fromkeys((*CHANNELS_LAST, "bias_add", "batch_norm_inference", "group_norm"), _anchor),
     **dict.fromkeys(("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize"), _scaled),
     **dict.fromkeys(("concat", "softmax", "log_softmax", "gen_index"), _along_axis),
     **{name: _reduced for name in OPS if name.startswith("reduce_")},

@@ -14,20 +14,14 @@ from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify
+from graphq.kernels.families import FAMILIES
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
 from graphq.passes.duplicate_dequantize import duplicate_dequantize
 from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants, fold_dequantized_operands
 from graphq.passes.fold_pads import FoldPadIntoConvolution
 from graphq.passes.fold_scales import fold_scales
-from graphq.passes.fuse_concat import FuseConcat
-from graphq.passes.fuse_convolution import FuseConvolution, FuseFloatConvolution
-from graphq.passes.fuse_eltwise import FuseEltwise
-from graphq.passes.fuse_interpolate import FuseInterpolate
-from graphq.passes.fuse_matmul import FuseFloatMatmul, FuseMatmul
-from graphq.passes.fuse_matmul_4bit import FuseMatmul4bit
-from graphq.passes.fuse_pool import FusePool
-from graphq.passes.fuse_row import FuseRow
+from graphq.passes.fuse import Fuse
 from graphq.passes.move_quantization import (
     ConcatBeforeDequantize,
     GatherBeforeDequantize,
@@ -62,13 +56,19 @@ from graphq.passes.simplify_moves import (
     MergeTransposes,
     TransposeAsReshape,
 )
-from graphq.passes.static_quantization import ConvIntegerAsConvolution, StaticDequantize, StaticQuantize
+from graphq.passes.static_quantization import (
+    ConvIntegerAsConvolution,
+    DequantizeByGroups,
+    StaticDequantize,
+    StaticQuantize,
+)
 from graphq.passes.widen_floats import WidenProducts
 from graphq.rewrite.fixpoint import Fixpoint, apply, pass_name
 from graphq.rewrite.rule import Pass, Refusal
 
 canonicalise = Fixpoint(
     "canonicalise",
+    DequantizeByGroups(),  # first: what follows knows no group_axis
     DropNoopReshape(),
     MergeReshapes(),
     MergeTransposes(),
@@ -113,20 +113,12 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     duplicate_dequantize,
     fold_dequantized_operands,
-    FuseConvolution(),
-    FuseMatmul(),
-    FuseMatmul4bit(),
-    FusePool(),
-    FuseInterpolate(),
-    FuseConcat(),
+    *(Fuse(f.name) for f in FAMILIES if f.quantised),
     fold_dequantized_constants,
     eliminate_common_subexpressions,
-    FuseFloatConvolution(),
-    FuseFloatMatmul(),
     NormaliseGroupsAsRows(),
     RowsLast(),
-    FuseRow(),
-    FuseEltwise(),
+    *(Fuse(f.name, floats=True) for f in FAMILIES if f.floats),
     eliminate_dead_code,
 )
 

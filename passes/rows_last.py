@@ -7,19 +7,20 @@ from __future__ import annotations
 from math import prod
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.rows.lower import REDUCTIONS, ROWS
+from graphq.kernels.rows.family import ROW
+from graphq.kernels.rows.lower import REDUCTIONS
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
 
 class RowsLast(Rewrite):
     """row(x, axes) -> reshape(transpose(row(transpose(reshape(x)))))
 
-    For every operation of ROWS whose axes are not the last alone, or whose reduced axes vanish. Means over axes before
-    the last are left to the kernels of pools. Only the order of f32 sums changes.
+    For every operation along rows (kernels/rows) whose axes are not the last alone, or whose reduced axes vanish. Means
+    over axes before the last are left to the kernels of pools. Only the order of f32 sums changes.
     """
 
     def pattern(self, g):
-        return g.any_of(*sorted(ROWS))(..., attrs=ANY)
+        return g.any_of(*ROW.operations)(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:
         """A reason to leave it as it is."""

@@ -16,6 +16,39 @@ MAX_SUM = 2**31 // 255**2
 """The longest sum of products of 9 bits that cannot leave s32."""
 
 
+class DequantizeByGroups(Rewrite):
+    """dequantize(x, scales of every group along group_axis) -> dynamic_dequantize(x, scales, zps?) per_group
+
+    Passes and kernels know scales of groups in this form alone.
+    """
+
+    def pattern(self, g, x):
+        return g.dequantize(x, attrs=ANY)
+
+    def check(self, x, match):
+        """There must be groups, of known size."""
+        if match.root.attrs["group_axis"] is None:
+            return ""
+        return None if x.type.known else f"the shape of {x.type} is not known"
+
+    def replace(self, g, x, match):
+        attrs, dims = match.root.attrs, list(x.type.dims)
+        axis, split = attrs["axis"] % len(dims), attrs["group_axis"] % len(dims)
+        groups = len(attrs["scales"]) // dims[axis]
+        counts = [1] * len(dims)
+        counts[axis], counts[split] = dims[axis], groups
+        order = sorted((split, axis))  # numbers lie group by group
+
+        def blocks(numbers, dtype):
+            by_group = np.asarray(numbers, dtype).reshape(groups, dims[axis])
+            return g.constant((by_group if order == [split, axis] else by_group.T).reshape(counts))
+
+        scales = blocks(attrs["scales"], np.float32)
+        zps = () if attrs["zps"] is None else (blocks(attrs["zps"], x.dtype.numpy),)
+        return g.dynamic_dequantize(x, scales, *zps, qtype="per_group",
+                                    group_shape=[d // n for d, n in zip(dims, counts, strict=True)])
+
+
 class StaticDequantize(Rewrite):
     """dynamic_dequantize(x, scales, zps?) of constant scales and zero points -> dequantize(x), for s8 and u8
 

@@ -99,7 +99,7 @@ def test_the_option_of_compile():
         gq.compile(padded(), memory=50 * MIB)
     model = gq.compile(padded(), memory=200 * MIB)
     assert model(x=x).shape == (1, (1 << 20) + 7, 1)
-    assert pickle.loads(pickle.dumps(model)).memory == 200 * MIB
+    assert pickle.loads(pickle.dumps(model)).options.memory == 200 * MIB
     assert model.formula(x=x).shape == (1, (1 << 20) + 7, 1)
 
 

@@ -51,6 +51,7 @@ ROOMS = {
     "graphq.passes": "the passes and their order",
     "graphq.planning": "from a graph to a plan",
     "graphq.report": "what a user asks a model: explain, coverage, profile, evidence",
+    "graphq.planned": "graphs that run in one plan, after the passes and when planned",
     "graphq.staged": "graphs that are planned in stages",
     "graphq.compile": "compile and CompiledGraph",
     "graphq.testing": "help for tests of passes",

@@ -105,7 +105,7 @@ def _compiled(graph: Graph, seed: int) -> tuple[dict[str, np.ndarray], dict[str,
     Inputs that drive outputs out of their range, so that any error would be hidden, give way to narrower ones.
     """
     for spread in SPREADS:
-        inputs = random_inputs(graph, seed, spread)
+        inputs = accepted_inputs(graph, seed, spread)
         outputs = _named(graph, compile(graph)(inputs))  # compiled anew: a model keeps its constant inputs
         if not any(_out_of_range(outputs[n], v) for n, v in zip(graph.output_names, graph.outputs, strict=True)):
             return inputs, outputs
@@ -140,7 +140,7 @@ def _check_size(graph: Graph) -> None:
         raise GraphqError(f"the graph's tensors take {total >> 20} MiB, more than {MAX_BYTES >> 20}")
 
 
-def random_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
+def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
     """Arrays for all inputs, the same for the same seed, of numbers that the operations accept.
 
     Floats are in [-spread, spread]; quantized integers take that part of their range, around the zero point.

@@ -12,9 +12,11 @@ from graphq.ir.op import OPS
 from graphq.onednn.grouping import CASTS, MAX_CHAIN, MOVES, POST, Group, enclose
 from graphq.rewrite.rule import ANY, Match, Pass
 
-ANCHORS = ("matmul", "convolution", "conv_transpose", "avg_pool", "max_pool", "batch_norm_inference", "layer_norm",
-           "group_norm", "rms_norm", "softmax", "log_softmax", "interpolate", "concat", "reduce_l1", "reduce_l2",
-           "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum")
+GROUP_ANCHORS = (
+    "matmul", "convolution", "conv_transpose", "avg_pool", "max_pool", "batch_norm_inference", "layer_norm",
+    "group_norm", "rms_norm", "softmax", "log_softmax", "interpolate", "concat", "reduce_l1", "reduce_l2", "reduce_max",
+    "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum")
+"""Operations with which oneDNN's partitions begin."""
 
 ELTWISE = tuple(op for op in POST if op not in ("dequantize", "dynamic_dequantize"))
 AFTER = (*ELTWISE, *MOVES)
@@ -146,7 +148,7 @@ class GroupEltwise(Group):
 
 def group_statistics(graph: Graph) -> int:
     """Anchors that end their group because their statistics are results too: they take along their casts."""
-    found = [n for n in graph.nodes if len(n.outputs) > 1 and n.op.name in ANCHORS]
+    found = [n for n in graph.nodes if len(n.outputs) > 1 and n.op.name in GROUP_ANCHORS]
     for node in reversed(found):
         rule, match = GroupAnchor(node.op.name), Match(node, (node,))
         enclose(graph, rule.members(match), rule.anchor, node)
@@ -158,7 +160,7 @@ GROUPS: tuple[Pass, ...] = (
     GroupAttention(),
     GroupGatedMlp(),
     GroupConvolutionDepthwise(),
-    *(GroupAnchor(op) for op in ANCHORS),
+    *(GroupAnchor(op) for op in GROUP_ANCHORS),
     group_statistics,
     GroupMove(),
     GroupEltwise(),

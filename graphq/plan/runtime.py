@@ -97,6 +97,11 @@ class Plan(NamedTuple):
     level: str = ""
     errors: tuple[MakeError, ...] = ()
 
+    @property
+    def references(self) -> list[str]:
+        """The nodes that run as NumPy references, by their descriptions."""
+        return [s.kernel for s in self.steps if isinstance(s, PythonStep) and s.reference]
+
 
 def plan_arena(buffers: Sequence[Buffer], steps: Sequence[Step]) -> tuple[dict[int, int], int]:
     """Offsets of the arena's buffers, and its size in bytes; buffers with disjoint lifetimes may share space.
@@ -224,7 +229,6 @@ class Runner:
         self.offsets, self.arena_bytes = plan_arena(plan.buffers, plan.steps)
         self.pool: list[_Instance] = []
         self.cache = cache
-        self.output_types = plan.output_types
         self.output_specs = [(t.dims, t.dtype.numpy) for t in plan.output_types]
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:

@@ -2,17 +2,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
 
-from graphq.ir import Graph, Node, TensorType
-from graphq.kernels.families import lower_partition
-from graphq.ops.conv import weight_axes
+from graphq.ir import Graph, Node
+from graphq.kernels.families import FAMILIES, lower_partition
+from graphq.kernels.native import NATIVE
 
 FOREIGN = frozenset({"Attention", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "If",
                      "LSTM", "Loop", "MatMul", "MatMulInteger", "QLinearConv", "QLinearMatMul", "RNN", "Scan"})
 """ONNX operators that multiply and accumulate, or hold graphs that may."""
+
+MACS = {name: count for f in FAMILIES for name, count in f.macs.items()} \
+    | {name: native.macs for name, native in NATIVE.items() if native.macs is not None}
+"""The multiply-accumulates of operations that have any."""
 
 
 @dataclass(frozen=True)
@@ -102,42 +105,3 @@ def _operations(graph: Graph) -> Iterator[tuple[Node, bool]]:
         body = node.attrs["body"].nodes
         inside = any(n.op.name in MACS for n in body) and lower_partition(node).integer
         yield from ((n, inside) for n in body)
-
-
-def _types(node: Node) -> list[TensorType]:
-    return [v.type for v in node.inputs if v is not None]
-
-
-def _matmul(node: Node) -> int:
-    """Each element of the result sums k products."""
-    src = _types(node)[0].dims
-    return node.output.type.size * src[-2 if node.attrs.get("transpose_a") and len(src) > 1 else -1]
-
-
-def _convolution(node: Node) -> int:
-    """Each element of the result sums the products of one output channel's weights."""
-    dims = _types(node)[1].dims
-    return node.output.type.size * prod(dims) // max(1, dims[_filters(node, len(dims))[0]])
-
-
-def _conv_transpose(node: Node) -> int:
-    """Each element of the source is multiplied by one input channel's weights."""
-    src, weights = (t.dims for t in _types(node)[:2])
-    return prod(src) * prod(weights) // max(1, weights[_filters(node, len(weights))[1]])
-
-
-def _recurrent(node: Node) -> int:
-    """Each row of each step takes all weights of the state."""
-    gates, weights = (t.dims for t in _types(node)[:2])
-    return gates[0] * gates[1] * prod(weights)
-
-
-def _filters(node: Node, rank: int) -> tuple[int, ...]:
-    """The axes of O, I and the spatial ones in the weights; ONNX's conv_integer has no other format than OIX."""
-    return weight_axes(node.attrs.get("weights_format", "OIX"), rank - 2)
-
-
-MACS: dict[str, Callable[[Node], int]] = {
-    "matmul": _matmul, "matmul_integer": _matmul, "convolution": _convolution, "conv_integer": _convolution,
-    "conv_transpose": _conv_transpose, "lstm": _recurrent, "gru": _recurrent, "rnn": _recurrent}
-"""The multiply-accumulates of operations that have any."""

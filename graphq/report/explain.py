@@ -24,7 +24,7 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
     `evidence` of native steps, by their numbers, stands with them.
     """
     partitions = [n for n in graph.nodes if n.op.name == "partition"]
-    slow = {s.kernel for s in plan.steps if isinstance(s, PythonStep) and s.reference} if plan else set()
+    slow = set(plan.references) if plan else set()
     others = [n for n in graph.nodes if n.op.name not in ("partition", "constant", *VIEWS)
               and (n.op.name not in NATIVE or graph.describe(n) in slow)]
     integer = [n for n in partitions if lower_partition(n).integer]

@@ -5,7 +5,7 @@ The anchor names the kind of kernel that computes the body.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -143,7 +143,7 @@ def _path(before: dict[Node, Node | None], end: Node) -> list[Node]:
 class Fusion(Rewrite):
     """A rewrite that folds what it matched into a partition of kind `anchor`."""
 
-    anchor: ClassVar[str]
+    anchor: str
 
     def absorbs(self, node: Node) -> bool:
         """Whether a single-use producer of a matched node's operand comes along."""

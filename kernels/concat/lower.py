@@ -56,7 +56,7 @@ class Concat(Lowered):
                                else p.lowered.formula([inputs[k] for k in p.inputs]) for p in self.parts], self.axis)
 
 
-def lower_concat(body: Graph, constants: Arrays = (), *, compensate: bool = False) -> Concat:
+def lower_concat(body: Graph, constants: Arrays = ()) -> Concat:
     """Lower a body of dequantize nodes, concat and an epilogue; raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "concat")

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self, TypeAlias, runtime_checkable
-from weakref import WeakKeyDictionary
+from typing import NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from graphq.ir import Graph
 from graphq.kernels.family.epilogue import Epilogue, Source, Unsupported, translate
 from graphq.kernels.family.tables import tabulate
 from graphq.kernels.jit.isa import Level
+from graphq.kernels.lanes.expression import Expr, acc, substitute
 from graphq.kernels.lanes.lookup import least_saved
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.ties.literal import Literal
@@ -31,9 +31,10 @@ class Settled(Protocol):
 
 
 class Accumulator(Protocol):
-    """What an anchor computes before the epilogue; kernels leave it in scratch memory.
+    """What an anchor computes before the epilogue. One that multiplies integers has `integer` = True.
 
-    One that multiplies integers has `integer` = True.
+    Kernels leave in scratch memory either the same numbers or simpler ones: an integer product without the compensation
+    of zero points, say, which the expression of the outputs begins with (`Lowered.accumulated`).
     """
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -44,6 +45,9 @@ class Accumulator(Protocol):
 class Lowered:
     """`store` per output element, the `sources` of its operands by slot, what accumulates (None: nothing does).
 
+    The store takes accumulators as kernels leave them. `accumulated` is that part of its expression which equals what
+    `anchor.accumulate` gives; None where kernels leave just that.
+
     `literal` says what the literal sums of outputs near a tie are, where the store marks them. `ties` says of each
     quantize after an integer sum how these outputs are found: by "proved" bounds or "estimated" ones; or else why they
     are not.
@@ -53,6 +57,7 @@ class Lowered:
     store: Store
     sources: tuple[Source, ...]
     anchor: Accumulator | None = None
+    accumulated: Expr | None = None
     literal: Literal | None = None
     ties: tuple[str, ...] = ()
 
@@ -66,44 +71,47 @@ class Lowered:
 
         `constants` has the arrays of constant inputs.
         """
-        store, sources = tabulate(self.store, self.sources, constants, least_saved(level.lanes))
-        return replace(self, store=store, sources=sources)
+        store, sources, accumulated = tabulate(self.store, self.sources, constants, least_saved(level.lanes),
+                                               self.accumulated)
+        return replace(self, store=store, sources=sources, accumulated=accumulated)
 
     def formula(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The partition's result in NumPy, bit for bit what every kernel gives, for the arrays of its inputs."""
         total = None if self.anchor is None else self.anchor.accumulate(inputs)
         operands = [operand(s, inputs) for s in self.sources]
-        result = np.array(np.broadcast_to(evaluate(self.store, total, operands), self.out), order="C")
+        direct = self._direct()
+        result = evaluate(Store(substitute(self.store.expr, direct), self.store.dtype), total, operands)
+        result = np.array(np.broadcast_to(result, self.out), order="C")
         if self.store.ties is not None and self.literal is not None:
             assert isinstance(self.anchor, Settled)
-            places = np.flatnonzero(np.broadcast_to(evaluate(self.store.ties.near, total, operands), self.out))
+            near = evaluate(substitute(self.store.ties.near, direct), total, operands)
+            places = np.flatnonzero(np.broadcast_to(near, self.out))
             at = np.unravel_index(places, self.out)
-            picked = [np.broadcast_to(x, self.out)[at] for x in operands]
+            picked = [None if x is None else np.broadcast_to(x, self.out)[at] for x in operands]
             sums = self.anchor.literal_sums(inputs, places, self.literal)
             result[at] = evaluate(Store(self.store.literal, self.store.dtype), sums, picked)
         return result
 
+    def _direct(self) -> dict[Expr, Expr]:
+        """What stands in the store's expression for accumulators that are those of `anchor.accumulate`."""
+        if self.accumulated is None:
+            return {}
+        return {self.accumulated: acc("f32") if self.accumulated.dtype == "f32" else acc()}
 
-Lower: TypeAlias = Callable[..., Lowered]
-"""`lower(body, constants, compensate=)` says what is computed, or raises Unsupported."""
 
-_asked: WeakKeyDictionary[Graph, tuple[Arrays, Lowered]] = WeakKeyDictionary()
+Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
+"""`lower(body, constants)` says what is computed, `constants` being the arrays of constant inputs; or Unsupported."""
 
 
-def lowered(lower: Lower, body: Graph, constants: Arrays, *, take: bool = False) -> Lowered:
-    """What kernels compute for a body, from accumulators as they leave them.
+class Lowering(NamedTuple):
+    """What came of lowering a body, and the arrays of constant inputs that it holds for."""
 
-    A fusion asks whether there is such a thing, a plan what it is and `take`s it: it is worked out once, for a body
-    that stays as it is, unless the constants become others in between.
-    """
-    known, made = _asked.get(body, ((), None))
-    if made is None or len(known) != len(constants) or not all(map(_same, known, constants)):
-        made = lower(body, constants, compensate=True)
-    if take:
-        _asked.pop(body, None)
-    else:
-        _asked[body] = constants, made
-    return made
+    constants: Arrays
+    lowered: Lowered
+
+    def holds(self, constants: Arrays) -> bool:
+        """Whether these constants are the same, bit for bit."""
+        return len(self.constants) == len(constants) and all(map(_same, self.constants, constants))
 
 
 def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
@@ -113,18 +121,19 @@ def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray:
-    """The array of an operand slot, in the shape under which it broadcasts; a table as it is."""
+def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
+    """The array of an operand slot, in the shape under which it broadcasts; None for what kernels alone compute.
+
+    A table stays as it is.
+    """
     if source.place == "table":
-        assert source.data is not None
         return source.data
-    data = source.data if source.place == "parameter" else inputs[source.index]
-    assert data is not None
-    return (data.view(np.uint8) if data.dtype == np.bool_ else data).reshape(source.shape)
+    data = inputs[source.index] if source.place == "input" else source.data
+    return None if data is None else (data.view(np.uint8) if data.dtype == np.bool_ else data).reshape(source.shape)
 
 
-def lower_eltwise(body: Graph, constants: Arrays = (), *, compensate: bool = False) -> Lowered:
-    """Lower a body of elementwise operations; raises Unsupported. Nothing depends on constants or compensation."""
+def lower_eltwise(body: Graph, constants: Arrays = ()) -> Lowered:
+    """Lower a body of elementwise operations; raises Unsupported. Nothing depends on constants."""
     out = result_dims(body)
     e = Epilogue(out)
     expr = translate(e, body)

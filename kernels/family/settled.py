@@ -57,10 +57,12 @@ def literal_sums(x_scale: Numbers, w_scale: Numbers, x_zp: Numbers, w_zp: Number
 
 
 def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[Node], anchor: Accumulator,
-             constants: Arrays = (), sums: LiteralSums | None = None, own: Container[int] = range(2)) -> Lowered:
+             accumulated: Expr, constants: Arrays = (), sums: LiteralSums | None = None,
+             own: Container[int] = range(2)) -> Lowered:
     """Lower a body whose anchor `node` gives `total`, and a bias where it has one; raises Unsupported.
 
-    `producers` are the nodes that only the anchor's kernel reads. With `sums` outputs near a tie are settled by them.
+    `accumulated` is that part of `total` which is what the anchor accumulates. `producers` are the nodes that only the
+    anchor's kernel reads. With `sums` outputs near a tie are settled by them.
     """
     dtype = body.outputs[0].dtype.name
 
@@ -84,7 +86,7 @@ def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[
     expr = translate(e, body, (node, dense), producers, own=own)
     tests = [r.near for r in e.roundings if r.near is not None]
     if sums is None or e.drift is None or not tests:
-        return Lowered(e.out, Store(expr, dtype), tuple(e.sources), anchor, ties=tuple(e.unsettled))
+        return Lowered(e.out, Store(expr, dtype), tuple(e.sources), anchor, accumulated, ties=tuple(e.unsettled))
     literal, near = sums.literal, reduce(partial(op, "or"), tests)
     factors = (e.parameter(literal.w_scale, "f32", last, "w_scale"), e.parameter(sums.shift, "s32", last, "w_zp"),
                e.parameter(literal.start, "f32", last, "start"))
@@ -97,4 +99,4 @@ def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[
         ties = Ties(near, settled, factors, select(near, const(0, "s32"), const(1, "s32")), const(1, "s32"), ())
     store = Store(expr, dtype, ties)
     found = ["proved" if band.proved else "estimated" for band in e.drift.bands]
-    return Lowered(e.out, store, tuple(e.sources), anchor, literal, (*found, *e.unsettled))
+    return Lowered(e.out, store, tuple(e.sources), anchor, accumulated, literal, (*found, *e.unsettled))

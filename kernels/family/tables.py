@@ -21,15 +21,16 @@ from graphq.kernels.lanes.stores import Store, evaluate
 
 
 def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.ndarray | None],
-             least: int) -> tuple[Store, tuple[Source, ...]]:
+             least: int, part: Expr | None = None) -> tuple[Store, tuple[Source, ...], Expr | None]:
     """The store, and the sources of its operands, with tables for chains of at least `least` operations.
 
-    `constants` has the arrays of those inputs of the partition that are constant.
+    `constants` has the arrays of those inputs of the partition that are constant. `part` is a part of the store's
+    expression; the third result is what it has become.
     """
     known = _numbers(store, sources, constants)
     chains = _chains(store, {load(*x) for x in store.loads if x[0] in known}, len(sources), least)
     if not chains:
-        return _renumbered(store, sources)
+        return _renumbered(store, sources, part)
     tables: dict[tuple[str, bytes], Source] = {}
     new: dict[Expr, Expr] = {}
     for node in walk(store.expr):
@@ -46,7 +47,7 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
         new[node] = op("lookup", load(slot, key[0], TABLE), new[chain.origin])
     looked_up = {node: new[node] for node in chains}
     made = replace(store, expr=new[store.expr], ties=store.ties and store.ties.renamed(looked_up))
-    return _renumbered(made, [*sources, *tables.values()])
+    return _renumbered(made, [*sources, *tables.values()], None if part is None else new[part])
 
 
 def _numbers(store: Store, sources: Sequence[Source],
@@ -109,12 +110,13 @@ def _operations(chain: Expr, byte: Expr) -> int:
     return sum(varies[node] and bool(node.args) for node in varies)
 
 
-def _renumbered(store: Store, sources: Sequence[Source]) -> tuple[Store, tuple[Source, ...]]:
+def _renumbered(store: Store, sources: Sequence[Source],
+                part: Expr | None) -> tuple[Store, tuple[Source, ...], Expr | None]:
     """Slots from 0 on for what is still loaded."""
     loads = store.loads
     if [x[0] for x in loads] == list(range(len(sources))):
-        return store, tuple(sources)
+        return store, tuple(sources), part
     new = {load(*x): load(k, *x[1:]) for k, x in enumerate(loads)}
     done: dict[Expr, Expr] = {}
     made = Store(substitute(store.expr, new, done), store.dtype, store.ties and store.ties.renamed(new, done))
-    return made, tuple(sources[x[0]] for x in loads)
+    return made, tuple(sources[x[0]] for x in loads), None if part is None else substitute(part, new, done)

@@ -53,7 +53,7 @@ class Blend(NamedTuple):
             return np.asarray(total).reshape(self.out)
 
 
-def lower_interpolate(body: Graph, constants: Arrays = (), *, compensate: bool = False) -> Lowered:
+def lower_interpolate(body: Graph, constants: Arrays = ()) -> Lowered:
     """Lower a body of dequantize?, interpolate and an epilogue; raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "interpolate")

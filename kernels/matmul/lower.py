@@ -106,31 +106,32 @@ class FloatMatmul(Matmul):
         return float_sums(a, b) if a.ndim > 1 else float_sums(a[None], b)[0]
 
 
-def lower_matmul(body: Graph, constants: Arrays, *, compensate: bool = False) -> Lowered:
+def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body of a matmul, whose operands may come from dequantize, and an epilogue; raises Unsupported.
 
-    `constants` has the arrays of constant inputs. `compensate`: the accumulator of integers is the raw sum of the
-    shifted operands that kernels give, and the expression begins with the correction for shifts and zero points.
+    `constants` has the arrays of constant inputs. Of integers kernels give the raw sum of the shifted operands, so the
+    expression begins with the correction for shifts and zero points.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in MATMULS)
     e = Epilogue(out, anchored=True)
     producers = [v.node for v in node.inputs[:2] if v is not None and v.node is not None]
-    total: Expr
     product: Matmul
     sums = None
     if node.op.name == "matmul_integer":
         product = _integers(body, node, constants)
-        total = _compensated(e, product, constants) if compensate else acc()
+        total = accumulated = _compensated(e, product, constants)
     elif producers:
         product, scales = _quantised(body, node, constants)
-        total = scaled(e, op("to_f32", _compensated(e, product, constants) if compensate else acc()), *scales)
+        accumulated = _compensated(e, product, constants)
+        total = scaled(e, op("to_f32", accumulated), *scales)
         sums = _literal(body, node, product, scales, constants[product.b], constants)
     else:
-        product, total = _floats(body, node), acc("f32")
+        product = _floats(body, node)
+        total = accumulated = acc("f32")
 
     own = range(4) if node.op.name == "matmul_integer" else range(2)
-    return anchored(e, body, node, total, producers, product, constants, sums, own)
+    return anchored(e, body, node, total, producers, product, accumulated, constants, sums, own)
 
 
 def _literal(body: Graph, node: Node, p: IntegerMatmul, scales: tuple[Numbers, Numbers],
@@ -217,16 +218,21 @@ def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tupl
     return given(value, body, constants, shape)
 
 
-def quantised_operands(node: Node) -> tuple[Node, Node]:
-    """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they are of u8 or s8."""
+def quantised_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]:
+    """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they are of u8 or s8.
+
+    `groups`: the weights may have scales of groups.
+    """
     left, right = (v.node for v in islice(node.operands, 2))
     assert left is not None and right is not None
     for name, producer in (("source", left), ("weights", right)):
         x = next(producer.operands)
         if x.dtype.name not in RANGES:
             raise Unsupported(f"the {name} are {x.dtype}, integer kernels take u8 and s8")
-        if producer.attrs["qtype"] == "per_group":
+        if producer.attrs["qtype"] == "per_group" and not (groups and producer is right):
             raise Unsupported(f"the {name} have scales of groups of {list(producer.attrs['group_shape'])}")
+        if producer.attrs.get("group_axis") is not None:
+            raise Unsupported(f"the {name} have scales of groups along axis {producer.attrs['group_axis']}")
         if producer.output.dtype != "f32":
             raise Unsupported(f"the {name} are dequantized to {producer.output.dtype}, integer kernels scale in f32")
     return left, right

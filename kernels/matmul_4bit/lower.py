@@ -30,7 +30,8 @@ from graphq.kernels.matmul_4bit.pack import pack_4bit
 class GroupedMatmul:
     """The operands of a matmul with weights in groups: input numbers of the partition, and its constants.
 
-    `u` (k, n) are the weights as 0 to 15 and `z` (groups, n) their zero points likewise; `scales` are m of the formula.
+    `z` (groups, n) are the zero points of the weights `u`, `scales` are m of the formula. `weights` are as the graph
+    has them: (n, k) where they are `transposed`, from `-low` on.
     """
 
     integer: ClassVar[bool] = True
@@ -38,15 +39,27 @@ class GroupedMatmul:
     a_dtype: str
     a_shape: tuple[int, ...]
     a_zp: int
-    u: np.ndarray
+    weights: np.ndarray
+    low: int
+    transposed: bool
     z: np.ndarray
     scales: np.ndarray
 
     @property
+    def n(self) -> int:
+        """Columns of the result."""
+        return self.weights.shape[0 if self.transposed else 1]
+
+    @property
+    def u(self) -> np.ndarray:
+        """The weights (k, n) as 0 to 15, a copy."""
+        u = (self.weights.astype(np.int8) + np.int8(self.low)).astype(np.uint8)
+        return np.ascontiguousarray(u.T if self.transposed else u)
+
+    @property
     def centred(self) -> np.ndarray:
         """w - zw, s32 (groups, group, n)."""
-        k, n = self.u.shape
-        return np.asarray(self.u.reshape(len(self.z), k // len(self.z), n).astype(np.int32) - self.z[:, None])
+        return np.asarray(self.u.reshape(len(self.z), -1, self.n).astype(np.int32) - self.z[:, None])
 
     def packed(self) -> np.ndarray:
         """The weights as kernels read them; corrections undo the zero point and the shift of the activations."""
@@ -57,7 +70,7 @@ class GroupedMatmul:
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """y of the formula."""
         x, w = inputs[self.a].astype(np.float64) - self.a_zp, self.centred.astype(np.float64)
-        total = np.zeros((*self.a_shape[:-1], self.u.shape[1]), np.float32)
+        total = np.zeros((*self.a_shape[:-1], self.n), np.float32)
         size = w.shape[1]
         for g, scales in enumerate(self.scales):
             exact = x[..., g * size:(g + 1) * size] @ w[g]
@@ -65,10 +78,10 @@ class GroupedMatmul:
         return total
 
 
-def lower_matmul_4bit(body: Graph, constants: Arrays, *, compensate: bool = False) -> Lowered:
+def lower_matmul_4bit(body: Graph, constants: Arrays) -> Lowered:
     """Lower a body of dequantize, dynamic_dequantize, matmul and an epilogue; raises Unsupported.
 
-    `constants` has the arrays of constant inputs. Kernels give the formula's sums: there is nothing to `compensate`.
+    `constants` has the arrays of constant inputs.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "matmul")
@@ -99,15 +112,14 @@ def _product(body: Graph, node: Node, left: Node, right: Node, constants: Arrays
         raise Unsupported(f"4-bit weights are one matrix, got {w.type}")
     swap = node.attrs["transpose_b"]
     low = 8 if w.dtype == "s4" else 0
-    u, spread = weights.astype(np.int32) + low, _Spread(right, weights.shape, swap)
+    spread = _Spread(right, weights.shape, swap)
     z = spread.of(np.zeros_like(scales) if zps is None else zps).astype(np.int64) + low
-    u = u.T if swap else u
     if -z.min() + 15 > 127 or z.max() > 128:
         raise Unsupported("4-bit weights less their zero points must fit in s8, the zero points are "
                           f"{z.min() - low} to {z.max() - low}")
     zp, sx = (left.attrs["zps"] or (0,))[0], np.float64(np.float32(left.attrs["scales"][0]))
     with np.errstate(over="ignore"):
-        product = GroupedMatmul(index[a], a.dtype.name, a.type.dims, zp, np.ascontiguousarray(u, np.uint8),
+        product = GroupedMatmul(index[a], a.dtype.name, a.type.dims, zp, weights, low, swap,
                                 z.astype(np.int32), (sx * spread.of(scales).astype(np.float64)).astype(np.float32))
     _refuse_overflow(product)
     return product

@@ -71,8 +71,8 @@ class Pool(NamedTuple):
         return np.asarray(total).reshape(self.out)
 
 
-def lower_pool(body: Graph, constants: Arrays = (), *, compensate: bool = False) -> Lowered:
-    """Lower a body of dequantize?, a pool and an epilogue; raises Unsupported. Nothing depends on compensation."""
+def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
+    """Lower a body of dequantize?, a pool and an epilogue; raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in POOLS)
     dequantize = dequantize_of(node)

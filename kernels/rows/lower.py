@@ -63,10 +63,10 @@ class Row(NamedTuple):
             return row_numbers.reduced(self.how.removeprefix("reduce_"), x)[..., None]
 
 
-def lower_row(body: Graph, constants: Arrays = (), *, compensate: bool = False) -> Lowered:
+def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
     """Lower a body of a lane-wise prologue, an operation along rows and an epilogue; raises Unsupported.
 
-    `compensate`: the accumulator is what kernels leave, and the expression begins with the row's numbers.
+    Where kernels leave x or powers, the expression begins with the row's numbers.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in ROWS)
@@ -80,16 +80,16 @@ def lower_row(body: Graph, constants: Arrays = (), *, compensate: bool = False) 
         translate(prologue, body, result=source)
     row = Row(_how(node), dims, Store(x, "f32"), tuple(prologue.sources), node.attrs.get("epsilon", 0.0))
     e = Epilogue(out)
+    y = _result(e, node, dims)
 
     def along(args: list[Any]) -> Expr:
-        y = _result(e, node, dims) if compensate else acc("f32")
         affine = node.attrs.get("use_affine", True)
         if len(args) < 2 or args[1] is None or not affine:
             return y
         return y * args[1] if len(args) < 3 else op("fma", y, args[1], args[2])
 
     expr = translate(e, body, (node, along), before, own=[0])
-    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), row)
+    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), row, y)
 
 
 def _how(node: Node) -> str:

@@ -8,9 +8,9 @@ from graphq.ir.interpret import reference
 from graphq.ir.parse import parse
 from graphq.ir.text import to_text
 from graphq.ir.verify import verify
+from graphq.kernels.families import CHANNELS_LAST
 from graphq.passes import channels_last
 from graphq.passes.channels_last import GIVEN, LAST, _given_side
-from graphq.passes.layouts import ANCHORS
 from graphq.testing import check_pass, check_round_trip, check_same_numbers, random_inputs
 
 ONE = 'strides=[1,1], pads_begin=[0,0], pads_end=[0,0]'
@@ -35,7 +35,7 @@ def reorders(g):
     verify(out)
     check_round_trip(out)
     check_same_numbers(g, out, rtol=1e-6, atol=1e-6)
-    assert not any(n.attrs["data_format"] == "NCX" for n in out.nodes if n.op.name in ANCHORS)
+    assert not any(n.attrs["data_format"] == "NCX" for n in out.nodes if n.op.name in CHANNELS_LAST)
     return [n.op.name for n in out.nodes if n.op.name.startswith("static")]
 
 

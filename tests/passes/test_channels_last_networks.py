@@ -6,9 +6,10 @@ import pytest
 
 from graphq.ir import Graph
 from graphq.ir.verify import verify
+from graphq.kernels.families import CHANNELS_LAST
 from graphq.passes import canonicalise, channels_last, run_passes
 from graphq.passes.channels_last import _Placement
-from graphq.passes.layouts import ANCHORS, channels_last_form
+from graphq.passes.layouts import channels_last_form
 from graphq.testing import check_same_numbers
 
 
@@ -54,7 +55,7 @@ class Network:
         assert channels_last(out) > 0
         canonicalise(out)
         verify(out)
-        assert not any(n.attrs["data_format"] == "NCX" for n in out.nodes if n.op.name in ANCHORS)
+        assert not any(n.attrs["data_format"] == "NCX" for n in out.nodes if n.op.name in CHANNELS_LAST)
         check_same_numbers(self.g, out, rtol=1e-5, atol=1e-5)
         return ([str(n.inputs[0].type) for n in out.nodes if n.op.name == "static_transpose"],
                 sum(n.op.name == "static_reshape" for n in out.nodes))
@@ -183,17 +184,17 @@ def bytes_moved(g):
 def test_no_placement_moves_fewer_bytes(seed, monkeypatch):
     """All ways to place the free nodes of a random graph, the given one and wrapped anchors among them."""
     g = random_network(np.random.default_rng(seed))
-    if not any(n.op.name in ANCHORS for n in g.nodes):
+    if not any(n.op.name in CHANNELS_LAST for n in g.nodes):
         return
     best = g.copy()
     channels_last(best)
     verify(best)
     check_same_numbers(g, best)
-    free = [k for k, n in enumerate(g.nodes) if channels_last_form(n) and n.op.name not in ANCHORS]
+    free = [k for k, n in enumerate(g.nodes) if channels_last_form(n) and n.op.name not in CHANNELS_LAST]
     for sides in product((False, True), repeat=len(free)):
         chosen = {k for k, last in zip(free, sides, strict=True) if last}
         monkeypatch.setattr(_Placement, "_cheapest", lambda self, chosen=chosen: {
-            n for k, n in enumerate(self.graph.nodes) if k in chosen or n.op.name in ANCHORS})
+            n for k, n in enumerate(self.graph.nodes) if k in chosen or n.op.name in CHANNELS_LAST})
         other = g.copy()
         channels_last(other)
         assert bytes_moved(other) >= bytes_moved(best), f"{chosen} moves less"

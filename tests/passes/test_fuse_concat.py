@@ -3,7 +3,7 @@ import fusions
 import pytest
 
 from graphq.ir.text import parse
-from graphq.passes.fuse_concat import FuseConcat
+from graphq.passes.fuse import Fuse
 from graphq.testing import check_pass
 
 QUANTISED = """
@@ -21,11 +21,11 @@ def text_of(statements, inputs=INPUTS):
 
 
 def fused(statements, inputs=INPUTS):
-    return fusions.fused(FuseConcat(), statements, inputs)
+    return fusions.fused(Fuse("concat"), statements, inputs)
 
 
 def test_a_quantised_concat():
-    check_pass(FuseConcat(), before=text_of(QUANTISED), count=1, after=text_of("""
+    check_pass(Fuse("concat"), before=text_of(QUANTISED), count=1, after=text_of("""
       %q = partition(x, y, body=graph body(x: u8[2,3], y: s8[2,4]) {
         %0 = dequantize(x, scales=[0.02], zps=[120])
         %1 = dequantize(y, scales=[0.03])
@@ -61,5 +61,5 @@ def test_epilogues_that_end_the_chain(statements, inputs, reason):
 
 def test_unknown_shapes_wait_for_the_first_call():
     g = parse(text_of(QUANTISED, "x: u8[?,3], y: s8[?,4]"))
-    count, refusals = FuseConcat().apply(g)
+    count, refusals = Fuse("concat").apply(g)
     assert count == 0 and "known at the first call only" in refusals[0].reason

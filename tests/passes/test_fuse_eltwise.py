@@ -5,9 +5,9 @@ from graphq.ir import Graph
 from graphq.ir.op import OPS
 from graphq.ir.text import parse
 from graphq.ir.verify import verify
+from graphq.kernels.eltwise.family import MAX_CHAIN
 from graphq.kernels.family.epilogue import RULES
-from graphq.passes import FuseEltwise
-from graphq.passes.fuse_eltwise import MAX_CHAIN
+from graphq.passes import Fuse
 from graphq.testing import check_pass, check_same_numbers
 
 
@@ -15,7 +15,7 @@ def fused(statements, inputs="x: f32[4,6], y: f32[6]"):
     """Run the fusion on a copy; the fused graph, which has the same numbers, and the refusals."""
     before = parse(f"graph({inputs}) {{\n{statements}\n}}")
     after = before.copy()
-    _, refusals = FuseEltwise().apply(after)
+    _, refusals = Fuse("eltwise", floats=True).apply(after)
     verify(after)
     check_same_numbers(before, after)
     return after, refusals
@@ -28,7 +28,7 @@ def shape_of(statements, inputs="x: f32[4,6], y: f32[6]"):
 
 
 def test_a_chain():
-    check_pass(FuseEltwise(), count=1, before="""
+    check_pass(Fuse("eltwise", floats=True), count=1, before="""
         graph(x: f32[4,6], y: f32[6]) {
           %a = exp(x)
           %1 = add(%a, y)
@@ -106,7 +106,7 @@ def test_long_chains_are_cut():
         v = g.add(v, x) if k % 3 == 0 else g.tanh(v)
     g.output(v)
     before = g.copy()
-    assert FuseEltwise()(g) == 4
+    assert Fuse("eltwise", floats=True)(g) == 4
     assert [len(n.attrs["body"].nodes) for n in g.nodes] == [5, MAX_CHAIN, MAX_CHAIN, MAX_CHAIN]
     verify(g)
     check_same_numbers(before, g)
@@ -129,7 +129,7 @@ def test_every_rule_fuses_and_no_other_op_does(name):
     g.output(g.add_node(op, [x, *rest], {k: v for k, v in given.items() if op.attributes.get(k) and
                                          op.attributes[k].required})[0], name="y")
     before = g.copy()
-    count, refusals = FuseEltwise().apply(g)
+    count, refusals = Fuse("eltwise", floats=True).apply(g)
     assert count == 1 or refusals[0].reason
     verify(g)
     check_same_numbers(before, g)
@@ -147,7 +147,7 @@ def test_refusals(statements, inputs, reason):
 
 def test_unknown_shapes_wait_for_the_first_call():
     g = parse("graph(x: f32[?,6]) {\n %0 = relu(x)\n return %0\n}")
-    count, (refusal,) = FuseEltwise().apply(g)
+    count, (refusal,) = Fuse("eltwise", floats=True).apply(g)
     assert count == 0 and "is known at the first call only" in refusal.reason
 
 

@@ -2,12 +2,12 @@
 import pytest
 
 from graphq.ir.text import parse
-from graphq.passes import FuseFloatMatmul, FuseMatmul
+from graphq.passes import Fuse
 from graphq.testing import check_pass
 
 
 def test_a_dense_layer():
-    check_pass(FuseFloatMatmul(), before="""
+    check_pass(Fuse("matmul", floats=True), before="""
         graph(x: f32[4,3], w: f32[3,2], b: f32[2]) {
           %0 = matmul(x, w, b)
           %1 = relu(%0)
@@ -26,7 +26,7 @@ def test_a_dense_layer():
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_every_float_dtype_fuses(dtype):
     graph = parse(f"graph(x: {dtype}[4,3], w: {dtype}[3,2]) {{ %0 = matmul(x, w) return %0 }}")
-    assert FuseFloatMatmul().apply(graph)[0] == 1
+    assert Fuse("matmul", floats=True).apply(graph)[0] == 1
 
 
 @pytest.mark.parametrize(("text", "reason"), [
@@ -39,7 +39,7 @@ def test_every_float_dtype_fuses(dtype):
      "is also used by"),
 ])
 def test_reasons(text, reason):
-    _, refusals = FuseFloatMatmul().apply(parse(text))
+    _, refusals = Fuse("matmul", floats=True).apply(parse(text))
     assert any(reason in r.reason for r in refusals)
 
 
@@ -51,7 +51,7 @@ def test_integers_come_first_and_operands_keep_their_dequantize():
       return %2
     }"""
     graph = parse(text)
-    assert FuseMatmul().apply(graph)[0] == 1 and FuseFloatMatmul().apply(graph)[0] == 0
+    assert Fuse("matmul").apply(graph)[0] == 1 and Fuse("matmul", floats=True).apply(graph)[0] == 0
     graph = parse(text)
-    assert FuseFloatMatmul().apply(graph)[0] == 1
+    assert Fuse("matmul", floats=True).apply(graph)[0] == 1
     assert [n.op.name for n in graph.nodes] == ["dequantize", "dequantize", "partition"]

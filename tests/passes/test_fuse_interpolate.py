@@ -3,7 +3,7 @@ import fusions
 import pytest
 
 from graphq.ir.text import parse
-from graphq.passes.fuse_interpolate import FuseInterpolate
+from graphq.passes.fuse import Fuse
 from graphq.testing import check_pass
 
 QUANTISED = """
@@ -19,7 +19,7 @@ def text_of(statements, inputs="x: u8[2,3,4,5]"):
 
 
 def test_a_quantised_interpolate():
-    check_pass(FuseInterpolate(), before=text_of(QUANTISED), count=1, after=text_of("""
+    check_pass(Fuse("interpolate"), before=text_of(QUANTISED), count=1, after=text_of("""
       %q = partition(x, body=graph body(x: u8[2,3,4,5]) {
         %0 = dequantize(x, scales=[0.02], zps=[120])
         %1 = interpolate(%0, mode="linear", sizes=[6,8])
@@ -35,7 +35,7 @@ def test_a_quantised_interpolate():
     ("%s = exp(%0)\n return %q, %s", ["interpolate", "relu", "quantize"]),
 ])
 def test_values_with_other_users_stay_outside(end, ops):
-    assert fusions.fused(FuseInterpolate(), QUANTISED.replace("return %q", end), "x: u8[2,3,4,5]")[0] == [ops]
+    assert fusions.fused(Fuse("interpolate"), QUANTISED.replace("return %q", end), "x: u8[2,3,4,5]")[0] == [ops]
 
 
 @pytest.mark.parametrize("statements,inputs,reason", [
@@ -48,5 +48,5 @@ def test_values_with_other_users_stay_outside(end, ops):
 ])
 def test_refusals(statements, inputs, reason):
     g = parse(text_of(statements, inputs))
-    count, refusals = FuseInterpolate().apply(g)
+    count, refusals = Fuse("interpolate").apply(g)
     assert count == 0 and reason in refusals[0].reason

@@ -6,8 +6,8 @@ import graphq as gq
 from graphq.ir import Graph
 from graphq.ir.text import parse, to_text
 from graphq.ir.verify import verify
-from graphq.passes import FuseMatmul, duplicate_dequantize, run_passes
-from graphq.passes.fuse_anchor import MAX_EPILOGUE
+from graphq.kernels.family.record import MAX_EPILOGUE
+from graphq.passes import Fuse, duplicate_dequantize, run_passes
 from graphq.testing import check_pass, check_same_numbers
 
 DENSE = """
@@ -29,7 +29,7 @@ def fused(statements, inputs="x: u8[4,3], b: f32[2], z: u8[4,2]"):
     """Run the fusion on a copy; the fused graph, which has the same numbers, and the refusals."""
     before = parse(text_of(statements, inputs))
     after = before.copy()
-    _, refusals = FuseMatmul().apply(after)
+    _, refusals = Fuse("matmul").apply(after)
     verify(after)
     check_same_numbers(before, after)
     assert to_text(parse(to_text(after))) == to_text(after)
@@ -57,7 +57,7 @@ def refusal(statements, inputs="x: u8[4,3], b: f32[2], z: u8[4,2]"):
 
 
 def test_a_dense_layer():
-    check_pass(FuseMatmul(), before=text_of(DENSE), count=1, after="""
+    check_pass(Fuse("matmul"), before=text_of(DENSE), count=1, after="""
         graph(x: u8[4,3], b: f32[2], z: u8[4,2]) {
           %w = constant(value=s8[3,2]{1, -2, 3, 4, 5, -6})
           %q = partition(x, %w, b, body=graph body(x: u8[4,3], w: s8[3,2] constant, b: f32[2]) {
@@ -229,11 +229,11 @@ SHARED = """
 def test_a_dequantize_that_feeds_two_matmuls():
     before = parse(text_of(SHARED, "x: u8[4,3], w: s8[3,2], v: s8[3,5]"))
     alone, both = before.copy(), before.copy()
-    assert FuseMatmul()(alone) == 0
-    assert (duplicate_dequantize(both), FuseMatmul()(both)) == (1, 2)
+    assert Fuse("matmul")(alone) == 0
+    assert (duplicate_dequantize(both), Fuse("matmul")(both)) == (1, 2)
     assert [n.op.name for n in both.nodes] == ["partition"] * 2
     check_same_numbers(before, both)
-    _, refusals = FuseMatmul().apply(alone)
+    _, refusals = Fuse("matmul").apply(alone)
     assert any(r.reason.startswith("%dx = dequantize(x) : f32[4,3] is also used by %") for r in refusals)
 
 
@@ -290,14 +290,14 @@ def test_a_returned_matmul_still_fuses():
 ])
 def test_refusals(statements, inputs, reason):
     g = parse(text_of(statements, inputs))
-    count, refusals = FuseMatmul().apply(g)
+    count, refusals = Fuse("matmul").apply(g)
     assert count == 0 and reason in refusals[0].reason
     assert "matmul" in refusals[0].node
 
 
 def test_unknown_shapes_wait_for_the_first_call():
     g = parse(text_of(bare(), "x: u8[?,3], w: s8[3,2]"))
-    _, refusals = FuseMatmul().apply(g)
+    _, refusals = Fuse("matmul").apply(g)
     assert "is known at the first call only" in refusals[0].reason
 
 
@@ -306,7 +306,7 @@ def test_sums_of_constants_are_bounded_by_what_they_are():
     x = g.input("x", dtype="u8", shape=(1, 70000))
     w = g.constant(np.ones((70000, 1), np.int8))
     g.output(g.matmul(g.dequantize(x, scales=[1.0]), g.dequantize(w, scales=[1.0])))
-    assert FuseMatmul()(g) == 1
+    assert Fuse("matmul")(g) == 1
 
 
 WIDENED = """

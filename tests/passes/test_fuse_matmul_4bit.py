@@ -5,7 +5,7 @@ import pytest
 
 import graphq as gq
 from graphq.passes import run_passes
-from graphq.passes.fuse_matmul_4bit import FuseMatmul4bit
+from graphq.passes.fuse import Fuse
 from graphq.testing import check_same_numbers
 
 INT4, UINT4 = np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)
@@ -26,7 +26,7 @@ def graph(w=None, scales=ONES, zps=None, *, x="u8", shape=(4, 8), source=None, o
 
 def refusal(g):
     """The deepest reason."""
-    count, refusals = FuseMatmul4bit().apply(g)
+    count, refusals = Fuse("matmul_4bit").apply(g)
     assert count == 0
     return max(refusals, key=lambda r: r.depth).reason
 
@@ -34,7 +34,7 @@ def refusal(g):
 def test_one_partition_of_the_same_numbers():
     g = graph(zps=np.array([[1, 2, 3], [4, 5, 6]], UINT4))
     before = g.copy()
-    assert FuseMatmul4bit().apply(g) == (1, [])
+    assert Fuse("matmul_4bit").apply(g) == (1, [])
     (node,) = [n for n in g.nodes if n.op.name == "partition"]
     assert node.attrs["anchor"] == "matmul_4bit"
     assert [n.op.name for n in node.attrs["body"].nodes] == ["dequantize", "dynamic_dequantize", "matmul", "relu"]

@@ -3,7 +3,7 @@ import fusions
 import pytest
 
 from graphq.ir.text import parse
-from graphq.passes.fuse_pool import FusePool
+from graphq.passes.fuse import Fuse
 from graphq.testing import check_pass
 
 POOL = "strides=[2,2], pads_begin=[1,1], pads_end=[1,1], kernel=[3,3]"
@@ -20,7 +20,7 @@ def text_of(statements, inputs="x: u8[2,5,7,3]"):
 
 
 def fused(statements, inputs="x: u8[2,5,7,3]"):
-    return fusions.fused(FusePool(), statements, inputs)
+    return fusions.fused(Fuse("pool"), statements, inputs)
 
 
 def refusal(statements, inputs="x: u8[2,5,7,3]"):
@@ -31,7 +31,7 @@ def refusal(statements, inputs="x: u8[2,5,7,3]"):
 
 
 def test_a_quantised_pool():
-    check_pass(FusePool(), before=text_of(QUANTISED), count=1, after=text_of(f"""
+    check_pass(Fuse("pool"), before=text_of(QUANTISED), count=1, after=text_of(f"""
       %q = partition(x, body=graph body(x: u8[2,5,7,3]) {{
         %0 = dequantize(x, scales=[0.02], zps=[120])
         %1 = max_pool(%0, {POOL})
@@ -90,7 +90,7 @@ def test_values_with_other_users_stay_outside(end, ops):
 ])
 def test_refusals(statements, inputs, reason):
     g = parse(text_of(statements, inputs))
-    count, refusals = FusePool().apply(g)
+    count, refusals = Fuse("pool").apply(g)
     assert count == 0 and reason in refusals[0].reason, refusals
 
 

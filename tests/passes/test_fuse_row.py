@@ -2,7 +2,7 @@
 import fusions
 import pytest
 
-from graphq.passes.fuse_row import FuseRow
+from graphq.passes.fuse import Fuse
 from graphq.testing import check_pass
 
 QUANTISED = """
@@ -19,11 +19,11 @@ def text_of(statements, inputs=INPUTS):
 
 
 def fused(statements, inputs=INPUTS):
-    return fusions.fused(FuseRow(), statements, inputs)
+    return fusions.fused(Fuse("row", floats=True), statements, inputs)
 
 
 def test_a_quantised_softmax():
-    check_pass(FuseRow(), before=text_of(QUANTISED), count=1, after=text_of("""
+    check_pass(Fuse("row", floats=True), before=text_of(QUANTISED), count=1, after=text_of("""
       %q = partition(x, m, body=graph body(x: u8[2,5,7], m: f32[7]) {
         %0 = dequantize(x, scales=[0.02], zps=[120])
         %1 = add(%0, m)

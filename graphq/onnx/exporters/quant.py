@@ -15,6 +15,8 @@ from graphq.onnx.protos.types import element_of
 def static(w: Writer, node: Node) -> None:
     """Scales and zero points as constants: numbers, or vectors along the axis."""
     a = node.attrs
+    if a.get("group_axis") is not None:
+        raise GraphError("scales of groups along two axes have no form in ONNX")
     per_tensor = a["qtype"] == "per_tensor"
     scales = np.asarray(a["scales"], np.float32)
     dtype: DType = a["dtype"] if node.op.name == "quantize" else next(node.operands).dtype

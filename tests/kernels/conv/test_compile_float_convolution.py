@@ -6,7 +6,7 @@ from compiled import AS_WRITTEN
 import graphq as gq
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.numbers.float_sums import float_sums
-from graphq.passes.fuse_convolution import FuseFloatConvolution
+from graphq.passes.fuse import Fuse
 
 DTYPES = ["f32", "bf16", "f16"]
 TOLERANCE = {"f32": 1e-5, "bf16": 2e-2, "f16": 2e-3}
@@ -194,7 +194,7 @@ def test_refusals_have_reasons():
                           strides=[1, 1], pads_begin=[0, 0], pads_end=[0, 0], dilations=[1, 1],
                           data_format=data_format, weights_format="OIX")
         g.output(g.relu(y), name="y")
-        count, refusals = FuseFloatConvolution().apply(g)
+        count, refusals = Fuse("convolution", floats=True).apply(g)
         assert count == 0
         return " ".join(r.reason for r in refusals)
 

@@ -32,7 +32,7 @@ def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice
     g.output(g.quantize(y, dtype=dtype, scales=[0.0101 if tail else scale], zps=[zp]), name="y")
     gq.passes.run_passes(g)
     (node,) = [x for x in g.nodes if x.op.name == "partition"]
-    return lower_partition(node, compensate=True), [None if v is None else v.data for v in node.inputs]
+    return lower_partition(node), [None if v is None else v.data for v in node.inputs]
 
 
 CASES = {

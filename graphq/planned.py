@@ -1,0 +1,119 @@
+"""What came of a graph that runs in one plan: the graph after the passes (`Passed`), and its plan (`Planned`)."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from graphq.budget import reserve
+from graphq.errors import CompileError
+from graphq.ir import Graph, TensorType
+from graphq.kernels.jit.isa import Level
+from graphq.passes.pipeline import run_passes
+from graphq.plan.runtime import NativeStep, Plan, Runner
+from graphq.planning import build_plan, evaluate_formulas
+from graphq.rewrite.rule import Pass, Refusal
+
+if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
+    from graphq.report.coverage import Coverage
+    from graphq.report.profile import Profile
+
+
+class Options(NamedTuple):
+    """The options of `compile`, resolved."""
+
+    level: Level
+    threads: int
+    strict: bool
+    passes: tuple[Pass, ...]
+    cache: bool
+    memory: int | None
+
+
+class Reported(Protocol):
+    """What came of a graph, as far as reports ask."""
+
+    graph: Graph
+    refusals: list[Refusal]
+
+    def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The outputs in NumPy: each partition by its written formula, all else by its reference."""
+
+    def explain(self, *, kernels: bool) -> str:
+        """What fused and what did not; `kernels`: also what each kernel does and how fast it is."""
+
+    def coverage(self) -> Coverage:
+        """Which share of the multiply-accumulates integer partitions do. Raises CompileError while shapes are open."""
+
+
+class Runnable(Reported, Protocol):
+    """What came of a graph whose shapes are all known: it runs, in one plan or in stages."""
+
+    output_types: tuple[TensorType, ...]
+
+    def run(self, inputs: Sequence[np.ndarray],
+            outputs: Sequence[np.ndarray] | None = None, /) -> Sequence[np.ndarray]:
+        """Run on checked arrays; the outputs (new ones, or those given, filled)."""
+
+    def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
+        """How long each step takes, the least time of so many runs."""
+
+
+class Passed:
+    """A graph after the passes, which change it; without a plan."""
+
+    plan: Plan | None = None
+
+    def __init__(self, graph: Graph, options: Options) -> None:
+        self.graph, self.options = graph, options
+        self.refusals = run_passes(graph, options.passes)
+
+    def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """See Reported."""
+        return evaluate_formulas(self.graph, inputs)
+
+    def explain(self, *, kernels: bool) -> str:
+        """See Reported."""
+        from graphq.report.evidence import gather
+        from graphq.report.explain import explain
+
+        plan, (level, threads, *_) = self.plan, self.options
+        native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
+        evidence = {k: gather(plan, k, self.options.cache) for k in native} if plan else {}
+        return explain(self.graph, plan, self.refusals, level, threads, evidence)
+
+    def coverage(self) -> Coverage:
+        """See Reported."""
+        raise CompileError("shapes are open: the coverage is known after the first call")
+
+
+class Planned(Passed):
+    """A graph all of whose shapes are known, after the passes, and its plan, ready to run.
+
+    Raises CompileError when it would take too much memory, or for operations without kernels where that is `strict`.
+    """
+
+    plan: Plan
+
+    def __init__(self, graph: Graph, options: Options) -> None:
+        super().__init__(graph, options)
+        self.plan = build_plan(graph, options.level, options.threads, options.cache)
+        self.output_types = self.plan.output_types
+        if options.strict and (slow := self.plan.references):
+            raise CompileError(f"strict: {len(slow)} operations would run as NumPy references: {'; '.join(slow[:5])}\n"
+                               + self.explain(kernels=False))
+        self.run = Runner(self.plan, options.cache)
+        reserve(self.run.arena_bytes, "what lies between inputs and outputs")
+
+    def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
+        """See Runnable."""
+        from graphq.report.profile import profile_steps
+
+        return profile_steps(self.run, [inputs[str(v.name)] for v in self.graph.inputs], runs)
+
+    def coverage(self) -> Coverage:
+        """See Reported."""
+        from graphq.report.coverage import coverage
+
+        return coverage(self.graph)

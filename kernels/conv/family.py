@@ -1,0 +1,49 @@
+"""The record of the family of convolutions, transposed and depthwise ones too."""
+from __future__ import annotations
+
+from math import prod
+
+from graphq.ir import Node
+from graphq.kernels.conv.lower import CONVOLUTIONS, lower_convolution
+from graphq.kernels.conv.steps import convolution_steps
+from graphq.kernels.family.record import Family
+from graphq.kernels.matmul.family import dequantized_operands
+from graphq.ops.conv import weight_axes
+from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike
+
+
+def quantised(g: PatternBuilder) -> PatternLike:
+    """convolution(dequantize(x), dequantize(w), bias?), or conv_transpose"""
+    return dequantized_operands(g, *CONVOLUTIONS)
+
+
+def floats(g: PatternBuilder) -> PatternLike:
+    """convolution(x, w, bias?) of f32, bf16 or f16, within the rounding errors of f32 sums"""
+    return g.any_of(*CONVOLUTIONS)(..., attrs=ANY)
+
+
+def macs(node: Node) -> int:
+    """Each element of the result sums the products of one output channel's weights, padding included."""
+    dims = _weights(node)
+    return node.output.type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[0]])
+
+
+def transposed_macs(node: Node) -> int:
+    """Each element of the source is multiplied by one input channel's weights."""
+    dims = _weights(node)
+    return next(node.operands).type.size * prod(dims) // max(1, dims[_axes(node, len(dims))[1]])
+
+
+def _weights(node: Node) -> tuple[int, ...]:
+    _, weights, *_ = node.operands
+    return weights.type.dims
+
+
+def _axes(node: Node, rank: int) -> tuple[int, ...]:
+    """The axes of O, I and the spatial ones in the weights; ONNX's conv_integer has no other format than OIX."""
+    return weight_axes(node.attrs.get("weights_format", "OIX"), rank - 2)
+
+
+CONVOLUTION = Family(
+    "convolution", CONVOLUTIONS, lower_convolution, convolution_steps, quantised, floats, channels_last=CONVOLUTIONS,
+    macs={"convolution": macs, "conv_integer": macs, "conv_transpose": transposed_macs})

@@ -1,0 +1,19 @@
+"""The record of the family of lane-wise chains, each one loop over memory."""
+from __future__ import annotations
+
+from graphq.kernels.eltwise.steps import eltwise_steps
+from graphq.kernels.family.epilogue import RULES, refuses
+from graphq.kernels.family.lower import lower_eltwise
+from graphq.kernels.family.record import Family
+from graphq.rewrite.pattern import PatternBuilder, PatternLike
+
+MAX_CHAIN = 48
+"""Operations in one kernel; longer chains are cut, since their temporaries no longer fit into registers."""
+
+
+def floats(g: PatternBuilder) -> PatternLike:
+    """f(g(x), h(y), ...)"""
+    return g.repeat(RULES, max=MAX_CHAIN, where=refuses)
+
+
+ELTWISE = Family("eltwise", (), lower_eltwise, eltwise_steps, floats=floats)

@@ -1,0 +1,52 @@
+"""Family: the record of a kernel family, which holds all that passes, planning and reports ask of it."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from graphq.ir import Node
+from graphq.kernels.family.lower import Lower, Lowered
+from graphq.rewrite.pattern import PatternBuilder, PatternLike
+
+if TYPE_CHECKING:
+    from graphq.plan.builder import PlanBuilder
+
+Pattern: TypeAlias = Callable[[PatternBuilder], PatternLike]
+Steps: TypeAlias = "Callable[[PlanBuilder, Node, Lowered], None]"
+Count: TypeAlias = Callable[[Node], int]
+
+DEQUANTIZES = ("dequantize", "dynamic_dequantize")
+"""With scales that are known, and with tensors."""
+
+MAX_EPILOGUE = 24
+"""Operations after the anchor: up to 20 unary and binary ones as in oneDNN's patterns, casts and quantize besides."""
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """What kernels compute as one partition: an operation, its anchor, and the lane-wise operations around it.
+
+    `name` is the anchor of its partitions, which reports show. `operations` are those one of which each partition has;
+    the family of lane-wise chains alone has none.
+
+    `lower` turns a partition's body into what kernels compute, or raises Unsupported with the reason; `steps` adds the
+    plan steps that compute it.
+
+    Patterns say which operands the operations have in a fusion, which adds the epilogue (`passes/fuse.py`). `quantised`
+    is met first, while each dequantize stands before its constant: there a dequantize of an operand joins the
+    partition. `floats` is met after constants have been dequantized. Patterns are functions of modules, as passes are
+    pickled.
+
+    `channels_last` are the operations whose kernels read channels-last tensors alone (data_format NXC). `macs` counts
+    the multiply-accumulates of a node, by the names of operations.
+    """
+
+    name: str
+    operations: tuple[str, ...]
+    lower: Lower
+    steps: Steps
+    quantised: Pattern | None = None
+    floats: Pattern | None = None
+    channels_last: tuple[str, ...] = ()
+    macs: Mapping[str, Count] = field(default_factory=dict)

@@ -1,0 +1,33 @@
+"""The record of the family of matmuls, of integers and of floats."""
+from __future__ import annotations
+
+from graphq.ir import Node
+from graphq.kernels.family.record import DEQUANTIZES, Family
+from graphq.kernels.matmul.lower import MATMULS, lower_matmul
+from graphq.kernels.matmul.steps import matmul_steps
+from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
+
+
+def dequantized_operands(g: PatternBuilder, *names: str) -> PatternLike:
+    """op(dequantize(x), dequantize(w), bias?); each dequantize may be a dynamic_dequantize."""
+    x, w = (g.any_of(*DEQUANTIZES)(..., attrs=ANY) for _ in range(2))
+    return g.any_of(*(g.any_of(*names)(*operands, attrs=ANY) for operands in ((x, w), (x, w, Var("bias")))))
+
+
+def quantised(g: PatternBuilder) -> PatternLike:
+    """matmul(dequantize(x), dequantize(w), bias?), or matmul_integer(...)"""
+    return g.any_of(dequantized_operands(g, "matmul"), g.matmul_integer(..., attrs=ANY))
+
+
+def floats(g: PatternBuilder) -> PatternLike:
+    """matmul(x, w, bias?) of f32, bf16 or f16, within the rounding errors of f32 sums"""
+    return g.matmul(..., attrs=ANY)
+
+
+def macs(node: Node) -> int:
+    """Each element of the result sums k products."""
+    dims = next(node.operands).type.dims
+    return node.output.type.size * dims[-2 if node.attrs.get("transpose_a") and len(dims) > 1 else -1]
+
+
+MATMUL = Family("matmul", MATMULS, lower_matmul, matmul_steps, quantised, floats, macs=dict.fromkeys(MATMULS, macs))

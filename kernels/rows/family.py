@@ -1,0 +1,18 @@
+"""The record of the family of operations along rows: softmax, layer norm, reductions and the like."""
+from __future__ import annotations
+
+from graphq.kernels.family.epilogue import RULES, refuses
+from graphq.kernels.family.record import MAX_EPILOGUE, Family
+from graphq.kernels.rows.lower import ROWS, lower_row
+from graphq.kernels.rows.steps import row_steps
+from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
+
+
+def floats(g: PatternBuilder) -> PatternLike:
+    """row(g?(x), gamma?, beta?), g being any lane-wise chain; without g where its result has other users"""
+    row, before = g.any_of(*ROW.operations), g.repeat(RULES, max=MAX_EPILOGUE, where=refuses)
+    a, b = Var("a"), Var("b")
+    return g.any_of(*(row(before, *more, attrs=ANY) for more in ((), (a,), (a, b))), row(..., attrs=ANY))
+
+
+ROW = Family("row", tuple(sorted(ROWS)), lower_row, row_steps, floats=floats)

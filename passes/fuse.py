@@ -1,0 +1,94 @@
+"""Fuse: fold operations that kernels compute as one into partitions, by the records of kernel families."""
+from __future__ import annotations
+
+from typing import Any
+
+from graphq.errors import CompileError
+from graphq.ir import Graph, Node, Value
+from graphq.kernels.families import ANCHORS, family_named
+from graphq.kernels.family.epilogue import RULES, Unsupported, refuses
+from graphq.kernels.family.lower import Lowering
+from graphq.kernels.family.record import DEQUANTIZES, MAX_EPILOGUE
+from graphq.rewrite.partition import Fusion
+from graphq.rewrite.pattern import PatternBuilder, PatternLike
+from graphq.rewrite.rule import Match
+
+
+def ends_chain(node: Node) -> str | None:
+    """A reason why an epilogue ends before `node`, or None; empty for a dequantize that the next partition needs."""
+    return "" if feeds_anchor(node) else refuses(node)
+
+
+def feeds_anchor(node: Node) -> bool:
+    """Whether `node` is a dequantize that the partition of an anchor can begin with."""
+    return node.op.name in DEQUANTIZES and taken(node) and any(
+        u.node is not None and u.node.op.name in ANCHORS for u in node.output.uses)
+
+
+def taken(node: Node) -> bool:
+    """Whether anchors take what a dequantize is given, integers of at most 8 bits."""
+    return next(node.operands).dtype.bits <= 8
+
+
+class Fuse(Fusion):
+    """quantize?(f?(anchor(dequantize?(x), ...))) -> partition; with `floats` f?(anchor(...)) -> partition
+
+    The anchor is an operation of the family called `family`, whose record has the pattern and says what its kernels
+    compute, which stays with the partition for the plan and for reports. f is any chain of lane-wise operations, whose
+    other operands may be dequantized too. The family of lane-wise chains has no anchor.
+
+    Raises CompileError for a family that there is not, or that has no such pattern.
+    """
+
+    def __init__(self, family: str, *, floats: bool = False) -> None:
+        self.family, self.floats = family_named(family), floats
+        self.anchor = family
+        if (self.family.floats if floats else self.family.quantised) is None:
+            raise CompileError(f"the family '{family}' has no fusion with floats={floats}")
+
+    @property
+    def name(self) -> str:
+        """`FuseMatmul`, and `FuseFloatMatmul` where a family has both."""
+        both = self.family.quantised is not None and self.floats
+        return f"Fuse{'Float' * both}{''.join(x.capitalize() for x in self.family.name.split('_'))}"
+
+    def pattern(self, g: PatternBuilder) -> PatternLike:
+        """The record's pattern, and the epilogue."""
+        made = self.family.floats if self.floats else self.family.quantised
+        assert made is not None
+        y = made(g)
+        return g.repeat(RULES, y, max=MAX_EPILOGUE, where=ends_chain) if self.family.operations else y
+
+    def absorbs(self, node: Node) -> bool:
+        """A post-op's second operand may be dequantized, or a scale multiplied, on the way in; a constant's folds."""
+        operations = self.family.operations
+        if not operations or refuses(node) is not None or all(v.data is not None for v in node.operands):
+            return False
+        feeds_anchor = any(user.op.name in operations for user in node.output.users)
+        if node.op.name == "multiply":
+            return not feeds_anchor and all(v.type.known and sum(d != 1 for d in v.type.dims) < 2
+                                            for v in node.operands)
+        return node.op.name in DEQUANTIZES and (not feeds_anchor or not self.floats and taken(node))
+
+    def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
+        """A kernel must be able to compute it, each sum once."""
+        anchor = next((n for n in match.nodes if n.op.name in self.family.operations), match.root)
+        product, result = anchor.output.type, match.root.output.type
+        if product.known and result.known and result.size > product.size:
+            return f"the epilogue broadcasts {product} to {result}: sums would be computed more than once"
+        body, operands = self.extracted(g, match, notes)
+        constants = [v.data for v in operands]
+        try:
+            notes["lowering"] = Lowering(constants, self.family.lower(body, constants))
+        except Unsupported as e:
+            return str(e)
+        except CompileError as e:
+            raise CompileError(f"{g.describe(match.root)}: {e}") from None
+        return None
+
+    def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
+        """The partition's result."""
+        result = super().replace(g, match, notes)
+        assert result.node is not None
+        result.node.derived = notes["lowering"]
+        return result
