@@ -1,0 +1,61 @@
+"""oneDNN Graph JSON: dtypes, broadcasts, zero points and pads that the format allows or refuses."""
+import json
+
+import numpy as np
+import pytest
+from onednn_document import document, load, op, tensor
+
+import graphq as gq
+from graphq.errors import GraphError
+from graphq.onednn.files import save_onednn_json
+
+
+def test_dtypes_that_only_onnx_has_are_refused(tmp_path):
+    g = gq.Graph()
+    x = g.input("x", dtype="s16", shape=(2,))
+    g.output(g.static_reshape(x, shape=[2, 1]), name="y")
+    with pytest.raises(GraphError, match="the format has no dtype s16"):
+        save_onednn_json(g, tmp_path / "g.json")
+
+
+@pytest.mark.parametrize("kind", ["Add", "Subtract", "Multiply", "Divide"])
+@pytest.mark.parametrize("a,b,out", [("bf16", "bf16", "f32"), ("f32", "f32", "bf16"), ("bf16", "f32", "bf16"),
+                                     ("f32", "bf16", "f32")])
+def test_sums_and_products_have_the_declared_float(kind, a, b, out, tmp_path):
+    doc = document(op(1, kind, [tensor(0, [2, 3], a), tensor(1, [3], b)], [tensor(2, [2, 3], out)]))
+    g = load(tmp_path, doc)
+    assert g.outputs[0].dtype == out
+    gq.save_onednn_json(g, tmp_path / "again.json")
+    assert json.loads((tmp_path / "again.json").read_text()) == doc
+    inputs = gq.testing.random_inputs(g)
+    np.testing.assert_array_equal(gq.compile(g, strict=True)(inputs), gq.reference(g, inputs))
+
+
+def test_zero_points_of_8_bits_beside_data_of_4(tmp_path):
+    doc = document(op(1, "DynamicDequantize", [tensor(0, [4, 8], "u4"), tensor(1, [2, 8]), tensor(2, [2, 8], "u8")],
+                      [tensor(3, [4, 8])], qtype=("string", "per_group"), axis=("s64", 0),
+                      group_shape=("s64[]", [2, 1])))
+    g = load(tmp_path, doc)
+    x, s, z = (np.arange(32).reshape(4, 8) % 16).astype(g.inputs[0].dtype.numpy), np.ones((2, 8), np.float32), \
+        np.full((2, 8), 200, np.uint8)
+    got = gq.compile(g)(t0=x, t1=s, t2=z)
+    np.testing.assert_array_equal(got, x.astype(np.float32) - 200)
+
+
+def test_a_matmul_bias_of_rows(tmp_path):
+    doc = document(op(1, "MatMul", [tensor(0, [2, 3]), tensor(1, [3, 4]), tensor(2, [2, 1])], [tensor(3, [2, 4])]))
+    g = load(tmp_path, doc)
+    inputs = gq.testing.random_inputs(g)
+    want = inputs["t0"] @ inputs["t1"] + inputs["t2"]
+    np.testing.assert_allclose(gq.compile(g, strict=True)(inputs), want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AvgPool"])
+def test_negative_pads_are_refused_as_onednn_does(kind, tmp_path):
+    """Its specification has non-negative values, and oneDNN 3.13 refuses the operation."""
+    more = {"exclude_pad": ("bool", 1)} if kind == "AvgPool" else {}
+    doc = document(op(1, kind, [tensor(0, [1, 1, 4, 4])], [tensor(1, [1, 1, 1, 1])], strides=("s64[]", [2, 2]),
+                      pads_begin=("s64[]", [0, 0]), pads_end=("s64[]", [-1, -1]), kernel=("s64[]", [2, 2]),
+                      data_format=("string", "NCX"), **more))
+    with pytest.raises(GraphError, match=r"pads_end must be 2 values >= 0.*got \[-1, -1\]"):
+        load(tmp_path, doc)
