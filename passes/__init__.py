@@ -1,4 +1,4 @@
-"""Passes: one, or the rewrites of one concern, in each file; pipeline.py has their order."""
+"""The passes, and PIPELINE, their order. A file holds one pass, or the rewrites of one concern."""
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
 from graphq.passes.duplicate_dequantize import duplicate_dequantize

@@ -1,10 +1,10 @@
-"""oneDNN Graph JSON files, the format of ONEDNN_GRAPH_DUMP: `load_onednn_json` and `save_onednn_json`.
+"""oneDNN Graph JSON files, as ONEDNN_GRAPH_DUMP writes them: `load_onednn_json` and `save_onednn_json`.
 
-A loaded graph's values are named t<id>, or as `graphq.onednn.names` says in files that graphq wrote; its nodes keep the
-file's id and name in `node.meta`, and the document itself is in `graph.meta["onednn"]`, so that saving gives back what
-was loaded: strides, property types, attributes with their spelling and those equal to defaults, ports. What passes have
-changed is written anew. An output's dtype stands in the file in place of an attribute `dtype`; a second output of
-SoftMax in place of `keep_stats`.
+Values of a loaded graph are named t<id>, or, in a file that graphq wrote, by the names that names.py puts into it. The
+nodes keep the file's id and name in `node.meta`, and the graph keeps the document in `graph.meta["onednn"]`. Saving
+therefore writes back strides, property types, ports, the spelling of attributes and attributes equal to their defaults
+as they were loaded; only what passes have changed is written anew. An output's dtype in the file stands for the
+attribute `dtype`, and a second output of SoftMax for `keep_stats`.
 """
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Group operations into partitions as oneDNN Graph does: an anchor with what comes before and after it.
+"""oneDNN Graph's partitioning: rewrites that group an anchor with the operations before and after it.
 
-Unlike the fusions of PIPELINE, a group need not be one kernel: compiling it runs PIPELINE on its body. The rewrites of
-GROUPS run in their order, each from the last operation of the graph to the first, so that a larger pattern takes its
-operations before a smaller one does. A quantize ends what follows an anchor: the dequantize after it begins the next
-group.
+A group need not be one kernel, unlike the fusions of PIPELINE: compiling a group runs PIPELINE on its body. The
+rewrites of GROUPS run in their order, each from the last operation of the graph to the first, so that a larger pattern
+takes its operations before a smaller one does. A quantize ends the chain after an anchor; the dequantize after it
+begins the next group.
 """
 from __future__ import annotations
 

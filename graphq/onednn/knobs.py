@@ -1,9 +1,9 @@
-"""Graphs of oneDNN files under benchdnn's knobs: other shapes, attributes, kinds, types, minibatch, properties.
+"""benchdnn's graph knobs applied to graphs: other shapes, attributes, kinds, types, minibatch, tensor properties.
 
-`parse_knobs` reads settings, `read_batch` files of them (`graphq.onednn.knob_text` describes their text), `apply_knobs`
-gives the graph that they make of another: inputs as set, everything downstream inferred again. What hangs together
-follows: scales and zero points per channel repeat to the new number of channels; the first dimension of a StaticReshape
-follows the minibatch.
+`parse_knobs` reads the settings of one command line and `read_batch` a file of them; knob_text.py describes their text.
+`apply_knobs` makes a new graph with changed inputs and infers everything downstream again. Numbers that depend on a
+changed shape follow: scales and zero points per channel repeat up to the new number of channels, and the first
+dimension of a StaticReshape follows the minibatch.
 """
 from __future__ import annotations
 

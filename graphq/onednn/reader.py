@@ -1,7 +1,7 @@
-"""Read the JSON document of ONEDNN_GRAPH_DUMP with every field checked.
+"""The reader of the JSON document that ONEDNN_GRAPH_DUMP writes: every field is checked, nothing is computed.
 
-The reader trusts nothing in the file and computes nothing from it: size, nesting, numbers and dimensions are checked
-first. What the operations mean is `graphq.onednn.files`'s matter. Every error names file, op and field.
+A file is not trusted: size, nesting, numbers and dimensions are checked first. Every error names file, operation and
+field. What the operations mean is decided in files.py.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""dynamic_quantize and dynamic_dequantize: scales and zero points are tensors, their values known when they run.
+"""The operations dynamic_quantize and dynamic_dequantize, whose scales and zero points are tensors.
 
-`qtype` per_tensor takes one of each ([] or [1]), per_channel one of each along `axis`; per_group (dequantize only) one
-for each block of `group_shape` elements.
+With `qtype` per_tensor there is one of each ([] or [1]), with per_channel one of each for every index along `axis`;
+per_group (dequantize only) has one for each block of `group_shape` elements.
 """
 from __future__ import annotations
 

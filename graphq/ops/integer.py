@@ -1,4 +1,4 @@
-"""Integer products with s32 results, and the range of dynamic quantization, as ONNX has them."""
+"""Integer products with s32 results, and the range for dynamic quantization, as ONNX has them."""
 from __future__ import annotations
 
 import numpy as np

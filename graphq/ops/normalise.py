@@ -1,4 +1,4 @@
-"""batch_norm_inference, layer_norm, group_norm and rms_norm: all in f64, rounded to f32 once."""
+"""The operations batch_norm_inference, layer_norm, group_norm and rms_norm, computed in f64 and rounded to f32 once."""
 from __future__ import annotations
 
 import math

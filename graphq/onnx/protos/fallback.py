@@ -1,4 +1,7 @@
-"""One ONNX node as a model of its own: types by ONNX's shape inference, numbers by ONNX's reference evaluator."""
+"""ONNX's own answers for one node: types by its shape inference, numbers by its reference evaluator.
+
+The node is made into a model of its own, which both take.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence

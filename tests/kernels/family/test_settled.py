@@ -15,6 +15,12 @@ from graphq.planning import evaluate_formulas
 RNG = np.random.default_rng(5)
 
 
+@pytest.fixture(autouse=True)
+def rng(monkeypatch):
+    """Each test has numbers of its own, whatever ran before it in its process."""
+    monkeypatch.setitem(globals(), "RNG", np.random.default_rng(5))
+
+
 def formula(graph, feeds):
     """The output after all passes, which must have made an integer partition."""
     after = graph.copy()
