@@ -28,7 +28,7 @@ import numpy as np
 from onednn_difference import Arrays, best_rounding, compare
 
 import graphq as gq
-from graphq.onednn.benchdnn import random_inputs
+from graphq.onednn.benchdnn import accepted_inputs
 from graphq.onednn.knobs import apply_knobs, parse_knobs
 
 # Knobs for files that take oneDNN minutes or have types (f16) it has no kernels for on many CPUs. [] is for files whose
@@ -82,7 +82,7 @@ def check(path: Path, given: argparse.Namespace) -> tuple[str, str]:
                 graph, path = apply_knobs(graph, parse_knobs(knobs)[0]), Path(folder) / "graph.json"
                 gq.save_onednn_json(graph, path)
             inputs, fused = ask(given, path, graph, "fusion",
-                                random_inputs(graph, 0) if given.inputs == "graphq" else None)
+                                accepted_inputs(graph, 0) if given.inputs == "graphq" else None)
             ours = gq.reference(graph, inputs)
             for what, out in (("reference", ours), ("compiled", gq.compile(graph)(inputs))):
                 texts, grade = compare(what, out, fused)

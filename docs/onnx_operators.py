@@ -12,7 +12,7 @@ import onnx
 import onnx.defs
 from onnx.reference.ops import aionnxml, load_op
 
-from graphq.onnx.importer import IMPORTERS, MICROSOFT, RANDOM
+from graphq.onnx.importers.importer import IMPORTERS, MICROSOFT, RANDOM
 
 import_module("graphq.onnx.loading")  # fills IMPORTERS
 

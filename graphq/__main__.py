@@ -1,4 +1,4 @@
-"""`python -m graphq` is the command `graphq`."""
+"""The command `graphq`, for `python -m graphq`."""
 import sys
 
 from graphq.cli import main

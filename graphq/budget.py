@@ -1,9 +1,9 @@
-"""The memory that loading a model, or compiling a graph, may take: constants, tables and arenas count against it.
+"""The limit on the memory that loading or compiling a model may take.
 
-A file of a hundred bytes can ask for terabytes: padding of 2^40, a window of 2^31, a constant of any shape. Whoever is
-about to make an array whose size a model's numbers decide calls `reserve` first (`expect`, where the array lives for a
-moment), which raises before anything is allocated. What is reserved stays counted until the `budget` ends, or a
-`recount`.
+A model file of a hundred bytes can ask for terabytes, by a padding of 2^40 elements or a constant of any shape. Code
+that makes an array whose size depends on numbers in the model therefore calls `reserve` first, or `expect` for an array
+that lives only for a moment; both raise before anything is allocated. Reserved memory stays counted until the `budget`
+ends or a `recount` replaces the count.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Element types over NumPy and ml_dtypes types: oneDNN's, under its names, and those that only ONNX has."""
+"""Element types of tensors: oneDNN's, under its names, and types that only ONNX has, over NumPy and ml_dtypes."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The exceptions that graphq raises; every one names the node, the rule and the values."""
+"""The exceptions that graphq raises. Each message names the node, the rule that is broken, and the values."""
 from __future__ import annotations
 
 

@@ -1,4 +1,4 @@
-"""Paths of files that are read and written."""
+"""Checks of the file paths that users give."""
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Run a model on given or random inputs, and say what came out and how long it took: `graphq run MODEL.onnx`."""
+"""The command `graphq run MODEL.onnx`: run a model on given or random inputs, and print times and outputs."""
 from __future__ import annotations
 
 import time
@@ -14,7 +14,7 @@ from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, Value
 from graphq.ir.interpret import check_array, reference
 from graphq.ir.tensor_type import TensorType
-from graphq.onednn.benchdnn import random_inputs
+from graphq.onednn.benchdnn import accepted_inputs
 
 SECONDS, RUNS = 1.0, 20
 """A model is run again until so much time has gone by, or so often."""
@@ -77,7 +77,7 @@ def _arrays(graph: Graph, given: Mapping[str, np.ndarray],
     types = {str(v.name): TensorType(v.dtype, check[v.name].shape if v.name in check else dims[str(v.name)])
              for v in graph.inputs}
     try:
-        arrays = random_inputs(graph.specialise(types), seed=0)
+        arrays = accepted_inputs(graph.specialise(types), seed=0)
     except GraphError as e:
         chosen = ", ".join(f"{n}={'x'.join(map(str, d))}" for n, d in dims.items())
         raise GraphError(f"{e} (for inputs of shape {chosen}; --shape gives others)") from None

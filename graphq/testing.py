@@ -1,4 +1,4 @@
-"""Help to test passes and graphs: text in, text out, and equal numbers."""
+"""Helpers for tests of passes: a graph as text before and after a pass, and equal numbers of both."""
 from __future__ import annotations
 
 import textwrap

@@ -1,18 +1,64 @@
-"""Passes: one a file; pipeline.py has their order."""
-from graphq.passes.canonicalise import canonicalise
+"""Passes: one, or the rewrites of one concern, in each file; pipeline.py has their order."""
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
 from graphq.passes.duplicate_dequantize import duplicate_dequantize
 from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants, fold_dequantized_operands
+from graphq.passes.fold_pads import FoldPadIntoConvolution
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse
+from graphq.passes.move_quantization import (
+    ConcatBeforeDequantize,
+    GatherBeforeDequantize,
+    PadBeforeDequantize,
+    PickBeforeDequantize,
+    QuantizeBeforePad,
+    QuantizeBeforeReshape,
+    QuantizeBeforeTranspose,
+    ReshapeBeforeDequantize,
+    TransposeBeforeDequantize,
+)
+from graphq.passes.normal_forms import (
+    CubeAsProducts,
+    DropMultiplyByOne,
+    DropRepeatedRelu,
+    SplitBiasOfRows,
+    UniformChannelsArePerTensor,
+    positive_axis,
+)
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
-from graphq.passes.pipeline import PIPELINE, run_passes
+from graphq.passes.pipeline import PIPELINE, canonicalise, run_passes
+from graphq.passes.requantize import (
+    DropLimitAfterDequantize,
+    DropLimitBeforeQuantize,
+    DropRequantize,
+    RequantizePicked,
+)
 from graphq.passes.rows_last import RowsLast
+from graphq.passes.simplify_moves import (
+    DropNoopReshape,
+    DropNoopTranspose,
+    MergeReshapes,
+    MergeTransposes,
+    TransposeAsReshape,
+)
+from graphq.passes.static_quantization import (
+    ConvIntegerAsConvolution,
+    DequantizeByGroups,
+    StaticDequantize,
+    StaticQuantize,
+)
 from graphq.passes.widen_floats import WidenProducts
+from graphq.rewrite.fixpoint import Fixpoint, without
 from graphq.rewrite.rule import ANY, Match, Pass, Refusal, Rewrite
 
-__all__ = ["ANY", "PIPELINE", "Fuse", "Match", "NormaliseGroupsAsRows", "Pass", "Refusal", "Rewrite", "RowsLast",
-           "WidenProducts", "canonicalise", "channels_last", "duplicate_dequantize", "eliminate_common_subexpressions",
+__all__ = ["ANY", "PIPELINE", "ConcatBeforeDequantize", "ConvIntegerAsConvolution", "DequantizeByGroups",
+           "CubeAsProducts", "DropLimitAfterDequantize", "DropLimitBeforeQuantize", "DropMultiplyByOne",
+           "DropNoopReshape", "DropNoopTranspose", "DropRepeatedRelu", "DropRequantize", "Fixpoint",
+           "FoldPadIntoConvolution", "Fuse", "GatherBeforeDequantize", "Match", "MergeReshapes", "MergeTransposes",
+           "NormaliseGroupsAsRows", "PadBeforeDequantize", "Pass", "PickBeforeDequantize", "QuantizeBeforePad",
+           "QuantizeBeforeReshape", "QuantizeBeforeTranspose", "Refusal", "RequantizePicked",
+           "ReshapeBeforeDequantize", "Rewrite", "RowsLast", "SplitBiasOfRows", "StaticDequantize", "StaticQuantize",
+           "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor", "WidenProducts",
+           "canonicalise", "channels_last", "duplicate_dequantize", "eliminate_common_subexpressions",
            "eliminate_dead_code", "fold_constants", "fold_dequantized_constants", "fold_dequantized_operands",
-           "fold_scales", "run_passes"]
+           "fold_scales", "positive_axis", "run_passes", "without"]

@@ -1,4 +1,4 @@
-"""Remove what is computed twice or not used."""
+"""Remove nodes that compute the same value twice, and nodes whose results nothing uses."""
 from __future__ import annotations
 
 from array import array

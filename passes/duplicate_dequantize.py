@@ -1,4 +1,7 @@
-"""Give each user of a dequantize its own, so that each can fold it; what nothing folds is merged again later."""
+"""Give each user of a dequantize a dequantize of its own, so that each user can fuse with it.
+
+Copies that nothing fuses with are merged again later.
+"""
 from __future__ import annotations
 
 from graphq.ir import Graph

@@ -1,4 +1,4 @@
-"""Compute what depends on constants alone."""
+"""Constant folding: nodes whose operands are all constants become constants."""
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -23,10 +23,12 @@ def fold_constants(graph: Graph) -> int:
 
 
 def _fuses(node: Node) -> bool:
-    """Whether anchors take what a dequantize is given; where its scales are tensors, 4 bits alone."""
+    """Whether anchors take what a dequantize is given; where its scales are tensors, 4 bits, or weights in groups."""
     if node.op.name == "dequantize":
         return taken(node)
-    return node.op.name == "dynamic_dequantize" and next(node.operands).dtype.name in ("s4", "u4")
+    return node.op.name == "dynamic_dequantize" and (
+        next(node.operands).dtype.name in ("s4", "u4") or node.attrs["qtype"] == "per_group" and taken(node)
+        and any(user.op.name == "conv_transpose" for user in node.output.users))
 
 
 def fold_dequantized_operands(graph: Graph) -> int:

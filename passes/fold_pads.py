@@ -12,7 +12,6 @@ class FoldPadIntoConvolution(Rewrite):
     """
 
     def pattern(self, g, x, w, b):
-        """See the class."""
         source = g.any_of(g.pad(x, attrs=ANY), g.dequantize(g.pad(x, attrs=ANY), attrs=ANY))
         return g.any_of(g.convolution(source, w, attrs=ANY), g.convolution(source, w, b, attrs=ANY))
 
@@ -30,7 +29,6 @@ class FoldPadIntoConvolution(Rewrite):
         return None
 
     def replace(self, g: Graph, x: Value, match: Match) -> Value:
-        """See the class."""
         pad, root = match.node("pad").attrs, match.root
         inner = slice(2, None) if root.attrs["data_format"] == "NCX" else slice(1, -1)
         own = (0,) * len(root.attrs["strides"])

@@ -1,8 +1,8 @@
-"""Batch normalisation as a scale and a shift of channels, and both folded into constant weights and biases before them.
+"""Turn batch normalisation into a scale and a shift of channels, and fold both into weights and biases before them.
 
-Only roundings of f32 fall elsewhere: every weight, scale and bias is rounded once more, by at most half a unit in its
-last place, so that a sum of products moves by at most 2**-24 of the sum of their magnitudes; and what the batch
-normalisation did in f64 and rounded once is a multiplication and an addition in f32.
+Numbers change by roundings of f32 alone. Every weight, scale and bias is rounded once more, by at most half a unit in
+its last place, so that a sum of products moves by at most 2**-24 of the sum of their magnitudes. The batch
+normalisation itself, which is computed in f64 and rounded once, becomes one multiplication and one addition in f32.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Folded: TypeAlias = "np.ndarray | Mapping[str, Any]"
 """A new constant, or new attributes of a constant's dequantize."""
 
 
-class Refused(Exception):
+class NotFolded(Exception):
     """Why something does not fold."""
 
 
@@ -35,7 +35,6 @@ class BatchNormAsScale(Rewrite):
     """
 
     def pattern(self, g, x, gamma, beta, mean, variance):
-        """See the class."""
         return g.batch_norm_inference(x, gamma, beta, mean, variance, attrs=ANY)
 
     def check(self, x, match):
@@ -47,7 +46,6 @@ class BatchNormAsScale(Rewrite):
         return None if all(np.isfinite(p).all() for p in _affine(match.root)) else "the scale or shift is not finite"
 
     def replace(self, g, x, match):
-        """See the class."""
         ones = (1,) * (len(x.shape) - 2) if match.root.attrs["data_format"] == "NCX" else ()
         a, b = (p.reshape(-1, *ones) for p in _affine(match.root))
         y = g.add(g.multiply(x, a), b)
@@ -62,7 +60,6 @@ class ScaleIntoWeights(Rewrite):
     """
 
     def pattern(self, g, x, w, bias, a):
-        """See the class."""
         anchor = g.any_of(*WEIGHTED)
         y, biased = anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY)
         y = g.any_of(y, biased, g.add(y, bias, attrs=ANY), g.bias_add(y, bias, attrs=ANY))
@@ -74,12 +71,11 @@ class ScaleIntoWeights(Rewrite):
             return "the sums are exact integers, which are scaled once"
         try:
             _scaled_operands(match, bias, a)
-        except Refused as e:
+        except NotFolded as e:
             return str(e)
         return None
 
     def replace(self, g, x, w, bias, a, match):
-        """See the class."""
         node = _matched(match)
         weights, *scaled = _scaled_operands(match, bias, a)
         operands = [x, _made(g, w, weights), *(_made(g, bias, new) for new in scaled)]
@@ -90,7 +86,6 @@ class MergeBiases(Rewrite):
     """anchor(x, w, bias) + b -> anchor(x, w, bias + b) for constant bias and b with one element a channel"""
 
     def pattern(self, g, x, w, bias, b):
-        """See the class."""
         y = g.any_of(*WEIGHTED)(x, w, bias, attrs=ANY)
         return g.any_of(g.add(y, b, attrs=ANY), g.bias_add(y, b, attrs=ANY))
 
@@ -98,12 +93,11 @@ class MergeBiases(Rewrite):
         """All must be constants, and b fit."""
         try:
             _merged(match, bias, b)
-        except Refused as e:
+        except NotFolded as e:
             return str(e)
         return None
 
     def replace(self, g, x, w, bias, b, match):
-        """See the class."""
         node = _matched(match)
         return g.add_node(node.op, [x, w, _merged(match, bias, b)], node.attrs)[0]
 
@@ -160,7 +154,7 @@ def _merged(match: Match, bias: Value, b: Value) -> np.ndarray:
     """The bias plus `b`."""
     shift = _per_channel(_matched(match), match.root, b)
     if bias.data is None:
-        raise Refused("the bias is not a constant")
+        raise NotFolded("the bias is not a constant")
     return _finite(bias.data.reshape(-1) + shift)
 
 
@@ -168,18 +162,18 @@ def _per_channel(node: Node, user: Node, operand: Value) -> np.ndarray:
     """The constant `operand` of `user`, the next after the anchor `node`, as one element for each channel."""
     y, weights = node.output, node.inputs[1]
     if operand.data is None or operand.dtype != f32:
-        raise Refused(f"the other operand must be an f32 constant, got {operand.type}")
+        raise NotFolded(f"the other operand must be an f32 constant, got {operand.type}")
     if y.dtype != f32 or y.shape is None or user.output.type != y.type:
-        raise Refused(f"the result must stay f32 of the same shape, got {y.type} and {user.output.type}")
+        raise NotFolded(f"the result must stay f32 of the same shape, got {y.type} and {user.output.type}")
     if weights is None or weights.shape is None or len(weights.shape) < 2 or len(y.shape) < 2:
-        raise Refused("weights must have a rank of at least 2")
+        raise NotFolded("weights must have a rank of at least 2")
     rank = len(y.shape)
     axis = 1 if node.attrs.get("data_format") == "NCX" else rank - 1
     channels, shape = y.shape[axis], (1,) * (rank - operand.data.ndim) + operand.data.shape
     if user.op.name == "bias_add":
         shape = tuple(-1 if k == (1 if user.attrs["data_format"] == "NCX" else rank - 1) else 1 for k in range(rank))
     if channels is None or any(d != 1 and k != axis for k, d in enumerate(shape)):
-        raise Refused(f"{operand.type} is not one element for each channel of {y.type}")
+        raise NotFolded(f"{operand.type} is not one element for each channel of {y.type}")
     return np.broadcast_to(operand.data.reshape(-1), (channels,))
 
 
@@ -196,7 +190,7 @@ def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
         return _scaled(weights, factors, out)
     # Weights [I, O / groups]: the channels of a group are made of that group's inputs alone.
     if weights.data is None:
-        raise Refused("a transposed convolution in groups has no scale for each channel")
+        raise NotFolded("a transposed convolution in groups has no scale for each channel")
     table = factors.reshape(groups, -1).repeat(weights.data.shape[into] // groups, axis=0)
     return _product(weights.data, np.moveaxis(table.reshape(*table.shape, *[1] * (rank - 2)), (0, 1), (into, out)))
 
@@ -207,14 +201,14 @@ def _scaled(value: Value, factors: np.ndarray, axis: int) -> Folded:
         return _product(value.data, factors.reshape([-1 if k == axis else 1 for k in range(value.data.ndim)]))
     node = value.node
     if node is None or node.op.name != "dequantize" or next(node.operands).data is None:
-        raise Refused("weights and bias must be constants")
+        raise NotFolded("weights and bias must be constants")
     attrs, zps = node.attrs, node.attrs["zps"]
     if attrs["qtype"] == "per_channel" and attrs["axis"] % len(value.type.dims) != axis:
-        raise Refused("the scales of the weights run along other channels")
+        raise NotFolded("the scales of the weights run along other channels")
     with np.errstate(all="ignore"):
         scales = np.array(attrs["scales"], np.float32) * factors
     if not (np.isfinite(scales) & (scales > 0)).all():
-        raise Refused("scales must stay positive, but not all factors are")
+        raise NotFolded("scales must stay positive, but not all factors are")
     if zps is not None and len(zps) == 1:
         zps = zps * len(scales)
     return {**attrs, "qtype": "per_channel", "axis": axis, "scales": scales.tolist(), "zps": zps}
@@ -222,14 +216,14 @@ def _scaled(value: Value, factors: np.ndarray, axis: int) -> Folded:
 
 def _product(data: np.ndarray, factors: np.ndarray) -> np.ndarray:
     if data.dtype != np.float32:
-        raise Refused(f"constants must be f32, got {data.dtype.name}")
+        raise NotFolded(f"constants must be f32, got {data.dtype.name}")
     with np.errstate(all="ignore"):
         return _finite(data * factors)
 
 
 def _finite(x: np.ndarray) -> np.ndarray:
     if not np.isfinite(x).all():
-        raise Refused("the product or sum is not finite")
+        raise NotFolded("the product or sum is not finite")
     return x
 
 

@@ -1,30 +1,95 @@
-"""Move dequantize behind what only picks, repeats or joins elements, quantize before pads, so that 8-bit data moves.
+"""Move dequantize after, and quantize before, operations that only move elements, so that 8-bit data is moved.
 
-Numbers do not change.
-
-Rewrites for gather, slice, expand, pad and concat, which canonicalise applies beside those for reshapes and transposes;
-with them a dequantize meets the operation that it fuses with, or a quantize that undoes it (`requantize`), and a table
-of embeddings is never dequantized as a whole.
+Numbers do not change. A dequantize then meets the operation that it fuses with, or a quantize that undoes it
+(requantize.py); a constant table of embeddings is never dequantized as a whole. No two of the rewrites undo each other:
+dequantize moves down, over reshape, transpose, gather, slice, expand, pad and concat, and quantize up, over reshape,
+transpose and pad.
 """
 from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
 
 import numpy as np
 
 from graphq.dtypes import s8, u8
-from graphq.ir import Graph, Node, Value
+from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ops.quant import dequantize, quantize
 from graphq.passes.requantize import MULTIPLIES
+from graphq.passes.simplify_moves import transpose_order
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
 TAKERS = MULTIPLIES | {"max_pool", "avg_pool", "reduce_mean", "interpolate"}
 """Operations whose partitions begin with a dequantize."""
 
 
+class TransposeBeforeDequantize(Rewrite):
+    """static_transpose(dequantize(x)) -> dequantize(static_transpose(x)), so that 8-bit data moves and weights fold."""
+
+    def pattern(self, g, x):
+        return g.static_transpose(g.dequantize(x, attrs=ANY))
+
+    def replace(self, g, x, match):
+        """The channel axis moves with its dimension."""
+        order, attrs = transpose_order(match.root), match.node("dequantize").attrs
+        axis = attrs["axis"]
+        if attrs["qtype"] == "per_channel":
+            axis = order.index(axis % len(order))
+        return g.dequantize(g.static_transpose(x, order=order), **{**attrs, "axis": axis})
+
+
+class ReshapeBeforeDequantize(Rewrite):
+    """static_reshape(dequantize(x)) -> dequantize(static_reshape(x)), so that a dense layer meets its dequantize"""
+
+    def pattern(self, g, x):
+        return g.static_reshape(g.dequantize(x, attrs=ANY), attrs=ANY)
+
+    def check(self, x, match):
+        """The dimension that has a scale for each element must stay one."""
+        return _channels_stay(match.node("dequantize"), x.type, match.root.output.type)
+
+    def replace(self, g, x, match):
+        attrs = match.node("dequantize").attrs
+        axis = _kept_axis(attrs, x.type, match.root.output.type)
+        return g.dequantize(g.static_reshape(x, **match.root.attrs), **{**attrs, "axis": axis})
+
+
+class QuantizeBeforeReshape(Rewrite):
+    """quantize(static_reshape(y)) -> static_reshape(quantize(y)), so that what computes y meets its quantize"""
+
+    def pattern(self, g, y):
+        return g.quantize(g.static_reshape(y, attrs=ANY), attrs=ANY)
+
+    def check(self, y, match):
+        """The dimension that has a scale for each element must stay one."""
+        return _channels_stay(match.root, match.root.output.type, y.type)
+
+    def replace(self, g, y, match):
+        axis = _kept_axis(match.root.attrs, match.root.output.type, y.type)
+        quantised = g.quantize(y, **{**match.root.attrs, "axis": axis})
+        return g.static_reshape(quantised, **match.node("static_reshape").attrs)
+
+
+class QuantizeBeforeTranspose(Rewrite):
+    """quantize(static_transpose(y)) -> static_transpose(quantize(y)), so that 8-bit data moves"""
+
+    def pattern(self, g, y):
+        return g.quantize(g.static_transpose(y), attrs=ANY)
+
+    def replace(self, g, y, match):
+        """The channel axis moves with its dimension."""
+        order, attrs = transpose_order(match.node("static_transpose")), match.root.attrs
+        axis = attrs["axis"]
+        if attrs["qtype"] == "per_channel":
+            axis = order[axis]
+        return g.static_transpose(g.quantize(y, **{**attrs, "axis": axis}), order=order)
+
+
 class GatherBeforeDequantize(Rewrite):
     """gather(dequantize(x), i) -> dequantize(gather(x, i))"""
 
     def pattern(self, g, x, i):
-        """See the class."""
         return g.gather(g.dequantize(x, attrs=ANY), i, attrs=ANY)
 
     def check(self, x: Value, i: Value, match: Match) -> str | None:
@@ -51,7 +116,6 @@ class PickBeforeDequantize(Rewrite):
     """slice(dequantize(x)) -> dequantize(slice(x)), likewise expand"""
 
     def pattern(self, g, x):
-        """See the class."""
         return g.any_of("slice", "expand")(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
@@ -84,7 +148,6 @@ class PadBeforeDequantize(Rewrite):
     """
 
     def pattern(self, g, x):
-        """See the class."""
         return g.pad(g.dequantize(x, attrs=ANY), attrs=ANY)
 
     def check(self, x: Value, match: Match) -> str | None:
@@ -99,7 +162,6 @@ class PadBeforeDequantize(Rewrite):
         return None
 
     def replace(self, g: Graph, x: Value, match: Match) -> Value:
-        """See the class."""
         node, pad = match.node("dequantize"), match.root.attrs
         value = self._integer(x, node, pad["value"]) if pad["mode"] == "constant" else 0
         return g.dequantize(g.pad(x, **{**pad, "value": value}), **node.attrs)
@@ -115,7 +177,6 @@ class QuantizeBeforePad(Rewrite):
     """quantize(pad(y, value=v)) -> pad(quantize(y), value=q), q the integer of v"""
 
     def pattern(self, g, y):
-        """See the class."""
         return g.quantize(g.pad(y, attrs=ANY), attrs=ANY)
 
     def check(self, match: Match) -> str | None:
@@ -126,7 +187,6 @@ class QuantizeBeforePad(Rewrite):
         return None if attrs["dtype"].kind == "int" else f"{attrs['dtype']} is no integer"
 
     def replace(self, g: Graph, y: Value, match: Match) -> Value:
-        """See the class."""
         pad, attrs = match.node("pad").attrs, match.root.attrs
         value = int(quantize.reference(np.asarray(pad["value"], np.float32), **attrs))
         return g.pad(g.quantize(y, **attrs), **{**pad, "value": value})
@@ -139,14 +199,14 @@ class ConcatBeforeDequantize(Rewrite):
     """
 
     def pattern(self, g):
-        """See the class."""
         return g.concat(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:
         """All sources must be dequantized alike, with one scale, and a user must take 8-bit data."""
         nodes = [v.node for v in match.root.operands]
-        if not any(user.op.name in TAKERS for user in match.root.output.users):
-            return "what follows takes no 8-bit data"
+        if not any(n is not None and n.op.name == "dequantize" for n in nodes) \
+                or not any(user.op.name in TAKERS for user in match.root.output.users):
+            return ""
         if any(n is None or n.op.name != "dequantize" for n in nodes):
             return "a source is not dequantized"
         kinds = {(next(n.operands).dtype, n.attrs["qtype"], n.attrs["scales"], n.attrs["zps"] or (0,))
@@ -156,10 +216,27 @@ class ConcatBeforeDequantize(Rewrite):
         return None
 
     def replace(self, g: Graph, match: Match) -> Value:
-        """See the class."""
         nodes = [v.node for v in match.root.operands if v.node is not None]
         return g.dequantize(g.concat(*(next(n.operands) for n in nodes), **match.root.attrs), **nodes[0].attrs)
 
 
-MOVES = (GatherBeforeDequantize(), PickBeforeDequantize(), PadBeforeDequantize(), QuantizeBeforePad(),
-         ConcatBeforeDequantize())
+def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) -> int | None:
+    """The dimension of `there` that a quantisation along `axis` of `here` follows, when one is reshaped to the other.
+
+    None when channels would be split or merged; the axis itself when there is one scale for all.
+    """
+    axis: int = attrs["axis"]
+    if attrs["qtype"] == "per_tensor":
+        return axis
+    if not here.known or not there.known:
+        return None
+    axis %= len(here.dims)
+    outside = prod(here.dims[:axis])
+    return next((k for k, d in enumerate(there.dims) if d == here.dims[axis] and prod(there.dims[:k]) == outside), None)
+
+
+def _channels_stay(node: Node, here: TensorType, there: TensorType) -> str | None:
+    """A reason why the quantisation of `node`, along a dimension of `here`, cannot be one of `there`, or None."""
+    if _kept_axis(node.attrs, here, there) is not None:
+        return None
+    return f"{node.op.name} has a scale for each element of dimension {node.attrs['axis']}, which {there} has not"

@@ -1,4 +1,4 @@
-"""Group and instance normalisation along rows, where kernels compute them."""
+"""Turn group and instance normalisation into normalisations along rows, for which there are kernels."""
 from __future__ import annotations
 
 from math import prod
@@ -16,7 +16,6 @@ class NormaliseGroupsAsRows(Rewrite):
     """
 
     def pattern(self, g):
-        """See the class."""
         return g.group_norm(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:
@@ -30,7 +29,6 @@ class NormaliseGroupsAsRows(Rewrite):
         return None if source.dtype == f32 else f"{source.dtype} would be rounded before gamma and beta"
 
     def replace(self, g: Graph, match: Match) -> Value:
-        """See the class."""
         node = match.root
         source, *affine = node.operands
         dims, groups, last = source.type.dims, node.attrs["groups"], node.attrs["data_format"] == "NXC"

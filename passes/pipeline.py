@@ -1,4 +1,7 @@
-"""PIPELINE: the passes in their order, top to bottom."""
+"""PIPELINE: the passes that `graphq.compile` runs, in their order from top to bottom, and the function that runs them.
+
+`canonicalise` is one of them that consists of many small rewrites, listed here like the pipeline itself.
+"""
 from __future__ import annotations
 
 import os
@@ -12,17 +15,90 @@ from graphq.ir import Graph
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify
 from graphq.kernels.families import FAMILIES
-from graphq.passes.canonicalise import canonicalise
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
 from graphq.passes.duplicate_dequantize import duplicate_dequantize
 from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants, fold_dequantized_operands
+from graphq.passes.fold_pads import FoldPadIntoConvolution
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse
+from graphq.passes.move_quantization import (
+    ConcatBeforeDequantize,
+    GatherBeforeDequantize,
+    PadBeforeDequantize,
+    PickBeforeDequantize,
+    QuantizeBeforePad,
+    QuantizeBeforeReshape,
+    QuantizeBeforeTranspose,
+    ReshapeBeforeDequantize,
+    TransposeBeforeDequantize,
+)
+from graphq.passes.normal_forms import (
+    CubeAsProducts,
+    DropMultiplyByOne,
+    DropRepeatedRelu,
+    SplitBiasOfRows,
+    UniformChannelsArePerTensor,
+    positive_axis,
+)
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
+from graphq.passes.requantize import (
+    DropLimitAfterDequantize,
+    DropLimitBeforeQuantize,
+    DropRequantize,
+    RequantizePicked,
+)
 from graphq.passes.rows_last import RowsLast
+from graphq.passes.simplify_moves import (
+    DropNoopReshape,
+    DropNoopTranspose,
+    MergeReshapes,
+    MergeTransposes,
+    TransposeAsReshape,
+)
+from graphq.passes.static_quantization import (
+    ConvIntegerAsConvolution,
+    DequantizeByGroups,
+    StaticDequantize,
+    StaticQuantize,
+)
 from graphq.passes.widen_floats import WidenProducts
-from graphq.rewrite.rule import Pass, Refusal, Rewrite
+from graphq.rewrite.fixpoint import Fixpoint, apply, pass_name
+from graphq.rewrite.rule import Pass, Refusal
+
+canonicalise = Fixpoint(
+    "canonicalise",
+    DequantizeByGroups(),  # first: what follows knows no group_axis
+    DropNoopReshape(),
+    MergeReshapes(),
+    MergeTransposes(),
+    DropNoopTranspose(),
+    TransposeBeforeDequantize(),
+    ReshapeBeforeDequantize(),
+    QuantizeBeforeReshape(),
+    QuantizeBeforeTranspose(),
+    TransposeAsReshape(),
+    positive_axis,
+    UniformChannelsArePerTensor(),
+    SplitBiasOfRows(),
+    DropMultiplyByOne(),
+    DropRepeatedRelu(),
+    CubeAsProducts(),
+    StaticDequantize(),
+    StaticQuantize(),
+    ConvIntegerAsConvolution(),
+    GatherBeforeDequantize(),
+    PickBeforeDequantize(),
+    PadBeforeDequantize(),
+    QuantizeBeforePad(),
+    ConcatBeforeDequantize(),
+    DropRequantize(),
+    DropLimitBeforeQuantize(),
+    DropLimitAfterDequantize(),
+    RequantizePicked(),
+    FoldPadIntoConvolution(),
+)
+"""Bring graphs to one form, so that the patterns of later passes meet fewer of them. Numbers do not change."""
 
 PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,
@@ -64,13 +140,8 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE) -> list[Refusal]
     graph.labels.keep()
     reserve(_constant_bytes(graph), "the graph's constants")
     for step in passes:
-        if isinstance(step, Rewrite):
-            count, missed = step.apply(graph)
-            refusals += missed
-        else:
-            count = _run(step, graph)
-        if not isinstance(count, int):
-            raise GraphError(f"pass {pass_name(step)} must return the number of its changes, got {count!r}")
+        count, missed = apply(step, graph)
+        refusals += missed
         if count and "passes" in debug:
             print(f"# {pass_name(step)}: {count}\n{to_text(graph, elide=SHORT)}\n", file=sys.stderr)
         recount(partial(_constant_bytes, graph))
@@ -93,21 +164,8 @@ def check_passes(passes: Sequence[Pass]) -> None:
             raise GraphError(f"a pass is a function or an instance of a Rewrite, got {step!r}")
 
 
-def _run(step: Pass, graph: Graph) -> int:
-    try:
-        return step(graph)
-    except Exception as e:
-        e.add_note(f"in pass {pass_name(step)}")
-        raise
-
-
 def _verify_after(step: Pass, graph: Graph) -> None:
     try:
         verify(graph)
     except VerifyError as e:
         raise VerifyError(f"after pass {pass_name(step)}: {e}") from None
-
-
-def pass_name(step: Pass) -> str:
-    """The name of a pass in reports."""
-    return step.name if isinstance(step, Rewrite) else getattr(step, "__name__", type(step).__name__)

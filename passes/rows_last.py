@@ -1,4 +1,7 @@
-"""Operations along rows get their axes last, in one, where their kernels work: by views, or by transposes."""
+"""Make the axes of reductions, softmax and normalisations one last axis, along which kernels work.
+
+The other axes move by a view where that is possible, else by a transpose.
+"""
 from __future__ import annotations
 
 from math import prod
@@ -17,7 +20,6 @@ class RowsLast(Rewrite):
     """
 
     def pattern(self, g):
-        """See the class."""
         return g.any_of(*ROW.operations)(..., attrs=ANY)
 
     def check(self, match: Match) -> str | None:

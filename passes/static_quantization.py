@@ -1,4 +1,4 @@
-"""Dynamic quantization by constants is static; ONNX's integer convolution is one of dequantized operands."""
+"""Turn dynamic quantization by constants into static quantization, and ONNX's ConvInteger into convolution."""
 from __future__ import annotations
 
 from typing import Any
@@ -16,6 +16,39 @@ MAX_SUM = 2**31 // 255**2
 """The longest sum of products of 9 bits that cannot leave s32."""
 
 
+class DequantizeByGroups(Rewrite):
+    """dequantize(x, scales of every group along group_axis) -> dynamic_dequantize(x, scales, zps?) per_group
+
+    Passes and kernels know scales of groups in this form alone.
+    """
+
+    def pattern(self, g, x):
+        return g.dequantize(x, attrs=ANY)
+
+    def check(self, x, match):
+        """There must be groups, of known size."""
+        if match.root.attrs["group_axis"] is None:
+            return ""
+        return None if x.type.known else f"the shape of {x.type} is not known"
+
+    def replace(self, g, x, match):
+        attrs, dims = match.root.attrs, list(x.type.dims)
+        axis, split = attrs["axis"] % len(dims), attrs["group_axis"] % len(dims)
+        groups = len(attrs["scales"]) // dims[axis]
+        counts = [1] * len(dims)
+        counts[axis], counts[split] = dims[axis], groups
+        order = sorted((split, axis))  # numbers lie group by group
+
+        def blocks(numbers, dtype):
+            by_group = np.asarray(numbers, dtype).reshape(groups, dims[axis])
+            return g.constant((by_group if order == [split, axis] else by_group.T).reshape(counts))
+
+        scales = blocks(attrs["scales"], np.float32)
+        zps = () if attrs["zps"] is None else (blocks(attrs["zps"], x.dtype.numpy),)
+        return g.dynamic_dequantize(x, scales, *zps, qtype="per_group",
+                                    group_shape=[d // n for d, n in zip(dims, counts, strict=True)])
+
+
 class StaticDequantize(Rewrite):
     """dynamic_dequantize(x, scales, zps?) of constant scales and zero points -> dequantize(x), for s8 and u8
 
@@ -23,7 +56,6 @@ class StaticDequantize(Rewrite):
     """
 
     def pattern(self, g, x, scales, zps):
-        """See the class."""
         return g.any_of(g.dynamic_dequantize(x, scales, attrs=ANY), g.dynamic_dequantize(x, scales, zps, attrs=ANY))
 
     def check(self, x, scales, zps, match):
@@ -35,7 +67,6 @@ class StaticDequantize(Rewrite):
         return _refuses(match.root, WIDER.get(x.dtype, x.dtype), scales, zps)
 
     def replace(self, g, x, scales, zps, match):
-        """See the class."""
         if x.dtype in WIDER:
             x = g.constant(x.data.astype(WIDER[x.dtype].numpy))
         return g.dequantize(x, **_attributes(match.root, scales, zps))
@@ -45,7 +76,6 @@ class StaticQuantize(Rewrite):
     """dynamic_quantize(x, scales, zps?) of constant scales and zero points -> quantize(x), to s8 and u8"""
 
     def pattern(self, g, x, scales, zps):
-        """See the class."""
         return g.any_of(g.dynamic_quantize(x, scales, attrs=ANY), g.dynamic_quantize(x, scales, zps, attrs=ANY))
 
     def check(self, scales, zps, match):
@@ -53,7 +83,6 @@ class StaticQuantize(Rewrite):
         return _refuses(match.root, match.root.attrs["dtype"], scales, zps)
 
     def replace(self, g, x, scales, zps, match):
-        """See the class."""
         return g.quantize(x, dtype=match.root.attrs["dtype"], **_attributes(match.root, scales, zps))
 
 
@@ -89,7 +118,6 @@ class ConvIntegerAsConvolution(Rewrite):
     """
 
     def pattern(self, g, x, w, zx, zw, bias):
-        """See the class."""
         forms = ((x, w), (x, w, zx), (x, w, zx, zw), (x, w, None, zw))
         sums = g.any_of(*(g.conv_integer(*operands, attrs=ANY) for operands in forms))
         return g.cast(g.any_of(sums, g.add(sums, bias, attrs=ANY)), dtype=f32)
@@ -105,7 +133,6 @@ class ConvIntegerAsConvolution(Rewrite):
         return None
 
     def replace(self, g, x, w, zx, zw, bias, match):
-        """See the class."""
         attrs = match.node("conv_integer").attrs
         y = g.convolution(_centred(g, x, zx), _centred(g, w, zw), data_format="NCX", weights_format="OIX", **attrs)
         return y if bias is None else g.add(y, g.cast(bias, dtype=f32))
@@ -118,6 +145,3 @@ def _centred(g: Graph, x: Value, zps: Value | None) -> Value:
     one = zps.type.size == 1
     scales = g.constant(np.ones(zps.type.dims, np.float32))
     return g.dynamic_dequantize(x, scales, zps, qtype="per_tensor" if one else "per_channel", axis=0)
-
-
-STATIC = (StaticDequantize(), StaticQuantize(), ConvIntegerAsConvolution())

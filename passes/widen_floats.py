@@ -1,4 +1,4 @@
-"""Products of f16 as such of f32: kernels that convert while they multiply take half as long again."""
+"""Compute products of f16 in f32: kernels that convert while they multiply take half as long again."""
 from __future__ import annotations
 
 from math import prod
@@ -24,7 +24,6 @@ class WidenProducts(Rewrite):
     """
 
     def pattern(self, g, x, w, bias):
-        """See the class."""
         anchor = g.any_of("convolution", "conv_transpose", "matmul")
         return g.any_of(anchor(x, w, attrs=ANY), anchor(x, w, bias, attrs=ANY))
 
@@ -38,7 +37,6 @@ class WidenProducts(Rewrite):
         return None if rows is None or rows >= MIN_ROWS else f"{rows} rows are few"
 
     def replace(self, g: Graph, x: Value, w: Value, bias: Value | None, match: Match) -> Value:
-        """See the class."""
         constants = [g.constant(v.data.astype(np.float32)) for v in (w, bias) if v is not None and v.data is not None]
         result = match.root.output.dtype
         attrs = {k: v for k, v in match.root.attrs.items() if k != "dtype"}

@@ -1,4 +1,7 @@
-"""What depends on constants alone, computed: the shapes of dynamic models are made of it."""
+"""Constant folding of single nodes: the results of a node whose operands are all known.
+
+Models with open shapes compute most of their shapes by such nodes.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

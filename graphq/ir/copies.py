@@ -1,4 +1,4 @@
-"""Copies of graphs: with other types of inputs (`specialised`), and flat, as pickle and `copy` take them."""
+"""Copies of graphs: with other input types (`specialised`), and in a flat form for pickle and the module copy."""
 from __future__ import annotations
 
 import difflib

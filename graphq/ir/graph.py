@@ -1,7 +1,7 @@
-"""The graph: values (logical tensors), nodes, and the only four ways to change them.
+"""Graph: a list of nodes in topological order, its inputs and outputs, and the four mutators.
 
-A graph is a list of nodes in topological order. `add_node`, `replace_uses`, `set_outputs` and `prune` are its mutators;
-every pass is made of them. Builder methods (`g.matmul(...)`) are `add_node` under the name of an op.
+Passes change a graph by `add_node`, `replace_uses`, `set_outputs` and `prune` alone. A builder method such as
+`g.matmul(...)` is `add_node` under the name of an operation.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphq.dtypes import DType, DTypeLike, as_dtype, f32, f64
 from graphq.errors import GraphError, GraphqError
 from graphq.ir.labels import Labels
 from graphq.ir.names import check_name
-from graphq.ir.node import PLACE, Node, Number, Property, Use, Value
+from graphq.ir.node import GRAPH_ORDER, Node, Number, Property, Use, Value
 from graphq.ir.op import Op, lookup
 from graphq.ir.operations import Operations
 from graphq.ir.tensor_type import Dim, TensorType, check_dims, check_size, frozen
@@ -147,7 +147,7 @@ class Graph(Operations):
         for use in chosen:
             if use not in old.uses:
                 raise GraphError(f"replace_uses: {use} is not a use of {self.label(old)}")
-            if use.node is not None and new.node is not None and use.node.place <= new.node.place:
+            if use.node is not None and new.node is not None and use.node.position <= new.node.position:
                 raise GraphError(f"replace_uses: {self.describe(use.node)} does not come after {self.label(new)}, "
                                  "which it would use: a cycle, or nodes out of order (see Graph.before)")
         for use in chosen:
@@ -241,7 +241,7 @@ class Graph(Operations):
         return rebuilt, flat(self)
 
     def nodes_of(self, ops: Iterable[str]) -> list[Node]:
-        """The nodes of the operations of these names; in no particular order, as `key=PLACE` sorts them."""
+        """The nodes of the operations of these names; in no particular order, as `key=GRAPH_ORDER` sorts them."""
         return [n for op in ops for n in self._by_op.get(op, ())]
 
     def has_name(self, name: str) -> bool:
@@ -291,7 +291,7 @@ class Graph(Operations):
         """`x` checked; a number or an array as that of a constant whose numbers are `real` by default."""
         if isinstance(x, Value):
             self._own(x, where)
-            if self._before is not None and x.node is not None and x.node.place >= self._before.place:
+            if self._before is not None and x.node is not None and x.node.position >= self._before.position:
                 raise GraphError(f"{where}: {self.label(x)} is defined after the place of the new node, "
                                  f"before {self.describe(self._before)}")
             return x
@@ -355,22 +355,22 @@ class Graph(Operations):
         return node.outputs
 
     def _insert(self, node: Node) -> None:
-        """Put the node into the list at the insertion point, its place between those of its neighbours."""
+        """Put the node into the list at the insertion point, its position between those of its neighbours."""
         self.labels.changed()
         if self._before is None:
-            node.place = self.nodes[-1].place + _GAP if self.nodes else 0
+            node.position = self.nodes[-1].position + _GAP if self.nodes else 0
             self.nodes.append(node)
             return
         at = self._index(self._before)
-        low = self.nodes[at - 1].place if at else self._before.place - 2 * _GAP
-        node.place = (low + self._before.place) // 2
+        low = self.nodes[at - 1].position if at else self._before.position - 2 * _GAP
+        node.position = (low + self._before.position) // 2
         self.nodes.insert(at, node)
-        if node.place == low:
+        if node.position == low:
             for k, n in enumerate(self.nodes):
-                n.place = k * _GAP
+                n.position = k * _GAP
 
     def _index(self, node: Node) -> int:
-        at = bisect_left(self.nodes, node.place, key=PLACE)
+        at = bisect_left(self.nodes, node.position, key=GRAPH_ORDER)
         if at == len(self.nodes) or self.nodes[at] is not node:
             raise GraphError(f"{node.graph.describe(node)} is not, or no longer, a node of graph '{self.name}'")
         return at

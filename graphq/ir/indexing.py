@@ -1,4 +1,4 @@
-"""What `value[...]` builds: a slice, and a reshape where an index drops an axis or None adds one."""
+"""Indexing of values: `value[...]` builds a slice, and a reshape where an index drops an axis or None adds one."""
 from __future__ import annotations
 
 from operator import index

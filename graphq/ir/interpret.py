@@ -1,4 +1,7 @@
-"""The op-by-op reference: every node's NumPy body in graph order. The meaning that all else is checked against."""
+"""The reference interpreter: it runs the NumPy reference of every node in graph order.
+
+Its results are the meaning of a graph; passes and kernels are tested against them.
+"""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What text calls the values of a graph: by their names, and unnamed ones by numbers."""
+"""The labels of values in text and messages: their names, or numbers for values without a name."""
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Names of values: what they may be, and how the text form writes them; words of messages."""
+"""Names of values: which are allowed and how text quotes them; and phrases that several messages share."""
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""What a graph is made of: values (logical tensors), nodes (operations applied) and uses."""
+"""The parts of a graph: Value (a logical tensor), Node (an operation applied to values), Use (a reader of a value)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +21,8 @@ Number: TypeAlias = "Value | np.ndarray | np.generic | float"
 
 Property: TypeAlias = Literal["undef", "variable", "constant", "host_scalar"]
 
-PLACE = attrgetter("place")
-"""The key by which nodes are in graph order."""
+GRAPH_ORDER = attrgetter("position")
+"""The key that sorts nodes as the graph has them."""
 
 
 class Use(NamedTuple):
@@ -65,7 +65,7 @@ class Value:
     @property
     def users(self) -> list[Node]:
         """The nodes that use this value, each once, in graph order."""
-        return sorted({u.node for u in self.uses if u.node is not None}, key=PLACE)
+        return sorted({u.node for u in self.uses if u.node is not None}, key=GRAPH_ORDER)
 
     @property
     def is_output(self) -> bool:
@@ -150,20 +150,20 @@ def _built(name: str, *operands: Any) -> Any:
 class Node:
     """An operation applied: `op`, operands (None for an absent optional one), all attributes, outputs.
 
-    `place` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out. `meta` holds
+    `position` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out. `meta` holds
     facts that carry no meaning here, such as the "id" and "name" of an operation that was loaded from a file; copies
     of the graph share it. `derived` is what a compiler has worked out about the node and its operands, which is in no
     copy.
     """
 
-    __slots__ = ("attrs", "derived", "graph", "inputs", "meta", "op", "outputs", "place", "removed")
+    __slots__ = ("attrs", "derived", "graph", "inputs", "meta", "op", "outputs", "position", "removed")
 
     def __init__(self, graph: Graph, op: Op, inputs: tuple[Value | None, ...], attrs: Mapping[str, Any]) -> None:
         self.graph, self.op, self.inputs, self.attrs = graph, op, inputs, attrs
         self.outputs: tuple[Value, ...] = ()
         self.meta: Mapping[str, Any] = {}
         self.derived: Any = None
-        self.place, self.removed = 0, False
+        self.position, self.removed = 0, False
 
     @property
     def output(self) -> Value:

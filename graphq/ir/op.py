@@ -1,7 +1,8 @@
-"""Op and `register_op`: a Python signature is an op's schema, its body the NumPy reference, `infer` its type rule.
+"""Declarations of operations: `register_op` makes an Op of a Python function.
 
-Positional parameters are tensors (a default of None makes one optional, `*xs` takes any number), keyword-only
-parameters are attributes under oneDNN's names and with its defaults.
+The function's signature is the operation's schema: positional parameters are tensors (a default of None makes one
+optional, `*xs` takes any number), keyword-only parameters are attributes under oneDNN's names and with its defaults.
+The function's body is the NumPy reference, and `infer` is the type rule.
 """
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 REQUIRED = inspect.Parameter.empty
 
 
-class Operand(NamedTuple):
+class TensorParameter(NamedTuple):
     """A tensor parameter of an op."""
 
     name: str
@@ -62,7 +63,7 @@ class Op:
 
     name: str
     kind: str
-    operands: tuple[Operand, ...]
+    operands: tuple[TensorParameter, ...]
     attributes: Mapping[str, Attribute]
     reference: Callable[..., Any]
     infer: Callable[..., TensorType | tuple[TensorType, ...]]
@@ -214,7 +215,7 @@ def register_op(
                 default = p.default if p.default is REQUIRED else normalise(hints[p.name], p.default, p.name)
                 attributes[p.name] = Attribute(p.name, hints[p.name], default)
             else:
-                operands.append(Operand(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
+                operands.append(TensorParameter(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
         OPS[name] = Op(name, onednn_kind(name), tuple(operands), attributes, f, infer, commutative, elementwise,
                        resolve)
         add_method(OPS[name])

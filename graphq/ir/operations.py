@@ -1,4 +1,4 @@
-"""The builder methods of graphs, one for each operation, which `register_op` adds.
+"""The builder methods of graphs, one for each operation; `register_op` adds them.
 
 Type checkers and editors see `operations.pyi` instead, which `python -m graphq.ir.stub` writes.
 """

@@ -456,7 +456,7 @@ class Operations:
 
     def dequantize(self, src: Number, /, *, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor', axis: int = 1,
                    scales: Sequence[float] | np.ndarray, zps: Sequence[int] | np.ndarray | None = None,
-                   name: str | None = None) -> Value:
+                   group_axis: int | None = None, name: str | None = None) -> Value:
         """`(src - zps) * scales` as f32, the difference exact in s32 (oneDNN Dequantize; s32 as in ONNX, zero point 0)."""
 
     def quantize(self, src: Number, /, *, dtype: DTypeLike, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor',

@@ -1,4 +1,4 @@
-"""Parse the text form of a graph (see text.py). Every error names line and column."""
+"""The parser of the text form of graphs (text.py describes it). Every error names line and column."""
 from __future__ import annotations
 
 import json

@@ -1,6 +1,6 @@
-"""Write `operations.pyi`, the builder methods as type checkers and editors see them: `python -m graphq.ir.stub`.
+"""The writer of `operations.pyi`, from which type checkers and editors know the builder methods.
 
-It is made from the declarations of the operations.
+`python -m graphq.ir.stub` makes the file anew from the declarations of the operations.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from graphq.dtypes import DType
 from graphq.ir.graph import Graph
-from graphq.ir.op import Op, Operand, walk_ops
+from graphq.ir.op import Op, TensorParameter, walk_ops
 
 PATH = Path(__file__).with_name("operations.pyi")
 
@@ -67,7 +67,7 @@ def _filled(head: str, parameters: list[str], tail: str) -> str:
     return "\n".join(lines)
 
 
-def _operand(p: Operand) -> str:
+def _operand(p: TensorParameter) -> str:
     if p.variadic:
         return f"*{p.name}: Number | None"
     return f"{p.name}: Number" + " | None = None" * p.optional

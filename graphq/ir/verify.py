@@ -1,6 +1,6 @@
-"""Check that a graph is consistent: order, uses, names, attributes, and types inferred again.
+"""The verifier: whether the order, uses, names, attributes and inferred types of a graph are consistent.
 
-Runs after every pass under pytest.
+It runs after every pass under pytest.
 """
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def verify(graph: Graph) -> None:
         if v.node is not None or v.graph is not graph or not v.name or v in wanted:
             raise VerifyError(f"input {graph.label(v)}: not a named input of graph '{graph.name}', or there twice")
         wanted[v] = Counter()
-    place = float("-inf")
+    position = float("-inf")
     for node in graph.nodes:
-        if node.removed or node.graph is not graph or node.place <= place:
-            raise VerifyError(f"{graph.describe(node)}: removed, of another graph, or its place is out of order")
-        place = node.place
+        if node.removed or node.graph is not graph or node.position <= position:
+            raise VerifyError(f"{graph.describe(node)}: removed, of another graph, or its position is out of order")
+        position = node.position
         _define(graph, node, wanted)
     _outputs(graph, wanted)
     for v, uses in wanted.items():

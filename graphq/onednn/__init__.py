@@ -1,1 +1,1 @@
-"""oneDNN's side of graphs: its JSON files, kinds and partitions, and benchdnn's knobs and runner."""
+"""oneDNN Graph's formats and tools: JSON files, kinds of operations, partitions, and benchdnn's knobs and runner."""

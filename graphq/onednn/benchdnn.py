@@ -1,4 +1,4 @@
-"""Run oneDNN Graph files as benchdnn's graph driver does: partition, compile, and compare with the reference."""
+"""A runner of oneDNN Graph files, like benchdnn's graph driver: partition, compile, compare with the reference."""
 from __future__ import annotations
 
 import math
@@ -29,7 +29,7 @@ SPREADS = (1.0, 0.25, 0.06, 0.015)
 
 
 @dataclass(frozen=True)
-class Difference:
+class Deviation:
     """How far an output of the compiled graph is from the reference's, and whether that is too far."""
 
     output: str
@@ -45,7 +45,7 @@ class Outcome:
     status: str
     reason: str = ""
     partitions: int = 0
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[Deviation, ...] = ()
     seconds: float = 0.0
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ def _compiled(graph: Graph, seed: int) -> tuple[dict[str, np.ndarray], dict[str,
     Inputs that drive outputs out of their range, so that any error would be hidden, give way to narrower ones.
     """
     for spread in SPREADS:
-        inputs = random_inputs(graph, seed, spread)
+        inputs = accepted_inputs(graph, seed, spread)
         outputs = _named(graph, compile(graph)(inputs))  # compiled anew: a model keeps its constant inputs
         if not any(_out_of_range(outputs[n], v) for n, v in zip(graph.output_names, graph.outputs, strict=True)):
             return inputs, outputs
@@ -140,7 +140,7 @@ def _check_size(graph: Graph) -> None:
         raise GraphqError(f"the graph's tensors take {total >> 20} MiB, more than {MAX_BYTES >> 20}")
 
 
-def random_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
+def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
     """Arrays for all inputs, the same for the same seed, of numbers that the operations accept.
 
     Floats are in [-spread, spread]; quantized integers take that part of their range, around the zero point.
@@ -187,7 +187,7 @@ def _zero_point(users: Sequence[Node]) -> int:
     return round(sum(zps) / len(zps)) if zps else 0
 
 
-def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Difference:
+def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Deviation:
     """How far `got` is from `wanted`, and whether that is within the rules.
 
     Integers: one step apart in at most 1 of 10,000 elements; f32: 1e-5 of the largest; bf16, f16: 2 ulp; f8: 1 ulp.
@@ -196,21 +196,21 @@ def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Dif
     a, b = got.astype(np.float64), wanted.astype(np.float64)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     if same.all():
-        return Difference(name, unit + "equal", True)
+        return Deviation(name, unit + "equal", True)
     if not np.array_equal(np.isfinite(a), np.isfinite(b)) or not (same | np.isfinite(a)).all():
-        return Difference(name, unit + f"not finite in {np.count_nonzero(~(same | np.isfinite(a)))} elements", False)
+        return Deviation(name, unit + f"not finite in {np.count_nonzero(~(same | np.isfinite(a)))} elements", False)
     apart = np.abs(a - b)[~same]
     share = apart.size / a.size
     if dtype.kind in ("int", "bool"):
         passed = bool(apart.max() <= 1 and share <= 1e-4 + 1 / a.size)
-        return Difference(name, unit + f"{int(apart.max())} steps, in {share:.1e} of the elements", passed)
+        return Deviation(name, unit + f"{int(apart.max())} steps, in {share:.1e} of the elements", passed)
     largest = float(np.abs(b[np.isfinite(b)]).max())
     if dtype == "f32":
         ratio = float(apart.max()) / max(largest, 1e-30)
-        return Difference(name, unit + f"{ratio:.1e} of the largest", ratio <= 1e-5)
+        return Deviation(name, unit + f"{ratio:.1e} of the largest", ratio <= 1e-5)
     ulps = float((apart / _ulp(b[~same], value.type)).max())
     passed = ulps <= (1 if dtype.bits == 8 else 2)
-    return Difference(name, unit + f"{ulps:.1f} ulp, in {share:.1e} of the elements", passed)
+    return Deviation(name, unit + f"{ulps:.1f} ulp, in {share:.1e} of the elements", passed)
 
 
 def _ulp(x: np.ndarray, type: TensorType) -> np.ndarray:

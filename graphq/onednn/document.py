@@ -1,4 +1,4 @@
-"""The JSON document of ONEDNN_GRAPH_DUMP, as data, and written back. `graphq.onednn.reader` reads it."""
+"""The JSON document that ONEDNN_GRAPH_DUMP writes, as Python data, and the text of such data; reader.py reads it."""
 from __future__ import annotations
 
 import json

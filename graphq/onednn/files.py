@@ -72,6 +72,10 @@ def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Ad
     inputs, outputs = interface(file, where)
     graph = Graph(name or Path(where).stem or "graph")
     names = names_of(file.ops)
+    readers: dict[int, list[tuple[FileOp, int]]] = {}
+    for op in file.ops:
+        for number, t in enumerate(op.inputs):
+            readers.setdefault(t.id, []).append((op, number))
     values: dict[int, Value] = {}
     for t in (known[k] for k in inputs):
         values[t.id] = graph.input(_name(names, t.id), dtype=t.dtype, shape=t.shape,
@@ -80,7 +84,7 @@ def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Ad
     for op in ordered:
         if adjust is not None:
             op = adjust(op, [values[t.id] for t in op.inputs])
-        _add(graph, op, values, names, f"{where}: {op.label}")
+        _add(graph, op, values, names, [r for t in op.outputs for r in readers.get(t.id, ())], f"{where}: {op.label}")
         done[op.id] = op
     graph.set_outputs([values[k] for k in outputs], [_name(names, k) for k in outputs])
     graph.meta = {"onednn": file.with_ops([done[op.id] for op in file.ops]), "ids": {n: k for k, n in names.items()}}
@@ -91,12 +95,13 @@ def _name(names: Mapping[int, str], id: int) -> str:
     return names.get(id, f"t{id}")
 
 
-def _add(graph: Graph, record: FileOp, values: dict[int, Value], names: Mapping[int, str], where: str) -> None:
+def _add(graph: Graph, record: FileOp, values: dict[int, Value], names: Mapping[int, str],
+         readers: Sequence[tuple[FileOp, int]], where: str) -> None:
     operands = [values[t.id] for t in record.inputs]
     try:
         op = op_of_kind(record.kind)
         attrs = read_attributes(op, record.attrs or {})
-        attrs = grouped(op, [v.type for v in operands], attrs)
+        attrs = grouped(op, [v.type for v in operands], attrs, readers)
         attrs = from_outputs(op, [v.type for v in operands], attrs, record.outputs)
         outs = graph.add_node(op, operands, attrs)
     except GraphqError as e:

@@ -32,7 +32,6 @@ class GroupAttention(Group):
     anchor = "attention"
 
     def pattern(self, g, q, k, v):
-        """See the class."""
         scores = g.repeat(BETWEEN, g.matmul(q, k, attrs=ANY), max=MAX_CHAIN)
         weights = g.repeat(BETWEEN, g.softmax(scores, attrs=ANY), max=MAX_CHAIN)
         out = g.any_of(g.matmul(weights, v, attrs=ANY), g.matmul(v, weights, attrs=ANY))
@@ -48,7 +47,6 @@ class GroupGatedMlp(Group):
     anchor = "gated_mlp"
 
     def pattern(self, g, smooth, down, bias):
-        """See the class."""
         gate, up = (g.repeat(POST, g.matmul(..., attrs=ANY), max=MAX_CHAIN) for _ in range(2))
         both = g.repeat(UNARY, g.multiply(gate, up, attrs=ANY), max=MAX_CHAIN)
         hidden = g.any_of(both, g.repeat(UNARY, g.multiply(both, smooth, attrs=ANY), max=MAX_CHAIN))
@@ -57,7 +55,7 @@ class GroupGatedMlp(Group):
 
     def refuses(self, match: Match) -> str | None:
         """Gate and up must multiply the same source."""
-        down, *others = sorted((n for n in match.nodes if n.op.name == "matmul"), key=lambda n: -n.place)
+        down, *others = sorted((n for n in match.nodes if n.op.name == "matmul"), key=lambda n: -n.position)
         sources = {uncast(n.inputs[0]) for n in others}
         return None if len(sources) == 1 else f"gate and up multiply {len(sources)} different sources"
 
@@ -75,14 +73,13 @@ class GroupConvolutionDepthwise(Group):
     anchor = "convolution"
 
     def pattern(self, g, w, b):
-        """See the class."""
         y = g.repeat(ELTWISE, g.convolution(..., attrs=ANY), max=MAX_CHAIN)
         second = g.any_of(g.convolution(y, w, attrs=ANY), g.convolution(y, w, b, attrs=ANY))
         return g.repeat(AFTER, second, max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
         """The second convolution must be depthwise."""
-        second = max((n for n in match.nodes if n.op.name == "convolution"), key=lambda n: n.place)
+        second = max((n for n in match.nodes if n.op.name == "convolution"), key=lambda n: n.position)
         groups, shape = second.attrs["groups"], second.output.shape
         channels = None if shape is None else shape[1 if second.attrs["data_format"] == "NCX" else -1]
         return None if groups > 1 and groups == channels else f"{groups} groups for {channels} channels: not depthwise"
@@ -105,7 +102,6 @@ class GroupAnchor(Group):
         return f"{type(self).__name__}({self.op})"
 
     def pattern(self, g):
-        """See the class."""
         after = (*AFTER, "batch_norm_inference") if self.op in NORMED else AFTER
         return g.repeat(after, getattr(g, self.op)(..., attrs=ANY), max=MAX_CHAIN)
 
@@ -129,7 +125,6 @@ class GroupMove(Group):
     anchor = "reorder"
 
     def pattern(self, g):
-        """See the class."""
         return g.repeat((*MOVES, "type_cast", "add", "quantize", "dynamic_quantize"), max=MAX_CHAIN)
 
     def refuses(self, match: Match) -> str | None:
@@ -148,7 +143,6 @@ class GroupEltwise(Group):
     anchor = "eltwise"
 
     def pattern(self, g):
-        """See the class."""
         return g.any_of(g.repeat(ELTWISE, max=MAX_CHAIN), g.any_of("dequantize", "dynamic_dequantize")(..., attrs=ANY))
 
 

@@ -1,10 +1,10 @@
-"""What a group takes along besides the operations that its pattern matches, and how it becomes a partition."""
+"""Group, the base of the rewrites of group.py: which nodes join a partition beside those that a pattern matches."""
 from __future__ import annotations
 
 from typing import Any
 
 from graphq.ir import Graph, Node, Value
-from graphq.ir.node import PLACE
+from graphq.ir.node import GRAPH_ORDER
 from graphq.ir.op import OPS
 from graphq.rewrite.partition import Fusion, carve, is_convex
 from graphq.rewrite.rule import Match
@@ -44,7 +44,7 @@ class Group(Fusion):
 
     def members(self, match: Match) -> list[Node]:
         """The matched nodes, and what they absorb, in graph order."""
-        return sorted(absorbing(match.nodes), key=PLACE)
+        return sorted(absorbing(match.nodes), key=GRAPH_ORDER)
 
     def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
         """The partition's value for the root; further results are replaced here."""
@@ -72,7 +72,7 @@ def _move_behind(g: Graph, new: dict[Value, Value], members: set[Node], last: No
     """Nodes in front of `last` that use a result come to stand behind the partition: they are made again there."""
     moved = dict(new)
     late = []
-    for node in [n for n in g.nodes if n.place < last.place and n not in members]:
+    for node in [n for n in g.nodes if n.position < last.position and n not in members]:
         if any(v in moved for v in node.operands):
             operands = [v if v is None else moved.get(v, v) for v in node.inputs]
             outs = g.add_again(node, operands)

@@ -1,4 +1,4 @@
-"""oneDNN's kinds and attributes against graphq's ops: names, types and spellings in files."""
+"""The translation between oneDNN's operations and graphq's: names, attributes, types and their spelling in files."""
 from __future__ import annotations
 
 import types
@@ -11,7 +11,8 @@ from graphq.errors import GraphError, GraphqError
 from graphq.ir import Node
 from graphq.ir.op import Op, walk_ops
 from graphq.ir.tensor_type import TensorType
-from graphq.onednn.document import FileAttribute, LogicalTensor, shown
+from graphq.onednn.document import FileAttribute, FileOp, LogicalTensor, shown
+from graphq.ops.conv import weight_axes
 
 KINDS = tuple("""
     Abs Add AvgPool BatchNormInference BiasAdd Clamp Concat ConvTranspose Convolution Dequantize Divide Dropout
@@ -28,8 +29,8 @@ _ALIASES = {"Softmax": "SoftMax"}  # the documentation's spelling
 # Attributes of ours that a file states by its number of outputs.
 _BY_OUTPUTS = {"softmax": "keep_stats"}
 
-# Attributes that oneDNN does not have: what they choose it leaves open.
-_OURS = {("avg_pool", "in_order")}
+# Attributes that oneDNN does not have: what they choose it leaves open, or a reader tells.
+_OURS = {("avg_pool", "in_order"), ("dequantize", "group_axis")}
 
 
 def canonical_kind(kind: str) -> str:
@@ -100,16 +101,28 @@ def _value(op: Op, name: str, value: Any) -> Any:
     return value
 
 
-def grouped(op: Op, operands: list[TensorType], attrs: dict[str, Any]) -> dict[str, Any]:
-    """The scales of a depthwise ConvTranspose's weights [groups,1,...] run along the groups.
+def grouped(op: Op, operands: list[TensorType], attrs: dict[str, Any],
+            readers: Sequence[tuple[FileOp, int]]) -> dict[str, Any]:
+    """The attributes of a dequantize whose result `readers` have as operand of that number, with its `group_axis`.
 
-    int8_convtranspose_post_ops_add_fusion gives 16 of them for axis 1, which has one channel; oneDNN 3.13 scales group
-    k by the k-th.
+    oneDNN 3.13 takes scales of the weights of a ConvTranspose with groups for the channels of one group, as its
+    documentation says, or for those of all groups, one after another.
     """
     shape, scales = operands[0].shape if operands else None, attrs.get("scales", ())
-    if (op.name == "dequantize" and attrs.get("qtype") == "per_channel" and attrs.get("axis", 1) == 1 and shape
-            and len(shape) > 2 and shape[1] == 1 and len(scales) == shape[0]):
-        return {**attrs, "axis": 0}
+    if op.name != "dequantize" or attrs.get("qtype") != "per_channel" or shape is None or len(shape) < 3:
+        return attrs
+    formats = typing.get_args(op_of_kind("ConvTranspose").attributes["weights_format"].annotation)
+    for reader, number in readers:
+        if reader.kind != "ConvTranspose" or number != 1:
+            continue
+        given = {name: a.value for name, a in (reader.attrs or {}).items()}
+        groups, format = given.get("groups", 1), given.get("weights_format", "XOI")
+        if not isinstance(groups, int) or groups < 2 or format not in formats:
+            continue
+        outputs, inputs, *_ = weight_axes(format, len(shape) - 2)
+        channels = shape[outputs]
+        if attrs.get("axis", 1) % len(shape) == outputs and channels and len(scales) == groups * channels:
+            return {**attrs, "group_axis": inputs}
     return attrs
 
 

@@ -59,8 +59,11 @@ def apply_knobs(graph: Graph, knobs: Knobs) -> Graph:
     if file is not old and (knobs.op_kinds or knobs.op_attrs or knobs.in_shapes or knobs.mb):
         file = _forget_results(file)
 
+    grouped = {n.meta["id"]: len(n.attrs["scales"]) // next(n.operands).type.dims[n.attrs["axis"]]
+               for n in graph.nodes_of({"dequantize"}) if n.attrs["group_axis"] is not None and "id" in n.meta}
+
     def adjust(op: FileOp, operands: Sequence[Value]) -> FileOp:
-        return _follow(op, operands, knobs.mb if any(t.id in batch for t in op.outputs) else 0)
+        return _follow(op, operands, knobs.mb if any(t.id in batch for t in op.outputs) else 0, grouped.get(op.id, 1))
 
     try:
         out = to_graph(file, f"graph '{graph.name}'", name=graph.name, adjust=adjust)
@@ -172,8 +175,8 @@ def _forget_results(file: GraphFile) -> GraphFile:
     return _map_tensors(file, lambda t: replace(t, shape=None, stride=(UNKNOWN,)) if t.id in made else t)
 
 
-def _follow(op: FileOp, operands: Sequence[Value], mb: int) -> FileOp:
-    """The op with the attributes that follow the shapes of its operands."""
+def _follow(op: FileOp, operands: Sequence[Value], mb: int, groups: int) -> FileOp:
+    """The op with the attributes that follow the shapes of its operands; `groups` have scales of their own."""
     attrs = op.attrs or {}
     shape = operands[0].shape if operands else None
     if mb and op.kind == "StaticReshape" and "shape" in attrs and attrs["shape"].value[:1] > (0,):
@@ -186,7 +189,7 @@ def _follow(op: FileOp, operands: Sequence[Value], mb: int) -> FileOp:
         return op
     for name in ("scales", "zps"):
         if name in attrs and isinstance(attrs[name].value, tuple):
-            op = _with(op, name, _repeated(attrs[name].value, int(shape[axis] or 0)))
+            op = _with(op, name, _repeated(attrs[name].value, groups * int(shape[axis] or 0)))
     return op
 
 

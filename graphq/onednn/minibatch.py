@@ -1,4 +1,4 @@
-"""Which tensors of a oneDNN document have the minibatch as their first dimension."""
+"""The analysis for the knob `--mb`: which tensors of a document have the minibatch as their first dimension."""
 from __future__ import annotations
 
 from graphq.onednn.document import FileOp, GraphFile, LogicalTensor

@@ -1,8 +1,8 @@
-"""Names of values in oneDNN Graph files, whose tensors have ids alone: they stand in the names of operations.
+"""Value names in oneDNN Graph files, whose tensors have ids alone: the names are put into names of operations.
 
 An operation that computes `scores` from `q` and an unnamed value has the name `scores=matmul(q|)`. Ports without a name
-are empty; in names, what is no letter, digit or one of `_.-~/:` stands as %XX, as in URLs, so that tools which print
-names in lists can split these. Values named t<id> go by their ids.
+are empty. Characters of a name other than letters, digits and `_.-~/:` are written as %XX, as in URLs, so that tools
+which print names in lists can split the lists. A value named t<id> goes by its id and needs no name in the file.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""oneDNN's partition API: `graph.partitions()` says which operations go together; each compiles on its own."""
+"""oneDNN's partition API: `graph.partitions()` finds the operations that belong together; each compiles alone."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How the ops of a oneDNN document hang together: order, producers, inputs and outputs."""
+"""The order of the operations in a oneDNN document, and the producer, inputs and outputs that its tensors imply."""
 from __future__ import annotations
 
 from collections.abc import Iterable

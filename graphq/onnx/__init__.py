@@ -1,6 +1,7 @@
-"""ONNX models in and out. They need the package onnx (`pip install graphq[onnx]`), which the first call imports.
+"""ONNX models: `load_onnx` makes a graph of one, `save_onnx` writes a graph as one.
 
-Loading and saving have tables of operators of their own, whose import takes as long: each is imported when called.
+Both need the package onnx (`pip install graphq[onnx]`), which takes long to import, and tables of operators; so the
+first call of each imports what it needs.
 """
 from __future__ import annotations
 

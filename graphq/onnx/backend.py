@@ -1,4 +1,4 @@
-"""The interface of onnx.backend.base, by which the ONNX project's own test runner drives graphq."""
+"""The interface `onnx.backend.base`, through which the ONNX project's own test runner drives graphq."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from graphq.compile import CompiledGraph, compile
 from graphq.dtypes import as_dtype
 from graphq.errors import InputError
 from graphq.onnx.loading import load_onnx
-from graphq.onnx.types import element_of
+from graphq.onnx.protos.types import element_of
 
 
 class GraphqRep(BackendRep):

@@ -1,4 +1,4 @@
-"""load_onnx: an ONNX model as a Graph."""
+"""load_onnx: from a checked ONNX model to a Graph."""
 from __future__ import annotations
 
 from importlib import import_module
@@ -9,15 +9,15 @@ from onnx import ModelProto, ValueInfoProto
 from graphq.budget import budget
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, TensorType
-from graphq.onnx.importer import DOMAINS, Scope, import_graph
+from graphq.onnx.importers.importer import DOMAINS, Scope, import_graph
+from graphq.onnx.protos.tensors import array_of, dense
+from graphq.onnx.protos.types import agree, tensor_type
 from graphq.onnx.reading import Source, read_model
-from graphq.onnx.tensors import array_of, dense
-from graphq.onnx.types import agree, tensor_type
 
 for _family in ("attention", "contributed", "control", "conv", "einsum", "eltwise", "fused", "grouped", "matmul",
                 "microsoft", "move", "norm", "pick", "pool", "quant", "recurrent", "reduce", "shape", "signal",
                 "transformer", "trees"):
-    import_module(f"graphq.onnx.import_{_family}")  # each fills IMPORTERS
+    import_module(f"graphq.onnx.importers.{_family}")  # each fills IMPORTERS
 
 
 def load_onnx(source: Source, *, memory: int | None = None) -> Graph:

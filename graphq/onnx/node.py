@@ -1,4 +1,7 @@
-"""onnx_node: an operator of ONNX that has no operation here, or none yet for want of shapes."""
+"""onnx_node: the operation for an ONNX node that graphq has no operation for, or none before shapes are known.
+
+ONNX's own shape inference gives its types, and ONNX's reference evaluator runs it.
+"""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +16,7 @@ from graphq.ops.compute import Array
 
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray) -> tuple[TensorType, ...]:
     """What ONNX's own shape inference says of these types; dimensions that depend on data are unknown."""
-    from graphq.onnx.fallback import infer
+    from graphq.onnx.protos.fallback import infer
 
     return infer(model.tobytes(), srcs)
 
@@ -21,7 +24,7 @@ def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray) -> tuple
 def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
                       attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
     """Operations of graphq for the node, now that more types or constants are known; None when there are none."""
-    from graphq.onnx.importer import resolve
+    from graphq.onnx.importers.importer import resolve
 
     return resolve(graph, attrs["model"].tobytes(), operands)
 
@@ -33,6 +36,6 @@ def onnx_node(*srcs: Array, op_type: str, model: np.ndarray) -> tuple[Array, ...
     `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
     that shape inference sees them. `op_type` is the operator's name, for people.
     """
-    from graphq.onnx.fallback import run
+    from graphq.onnx.protos.fallback import run
 
     return run(model.tobytes(), srcs)

@@ -1,4 +1,4 @@
-"""From a path, bytes or a ModelProto to a checked model without local functions."""
+"""The reader of ONNX models: from a path, bytes or a ModelProto to a checked model without local functions."""
 from __future__ import annotations
 
 import os
@@ -12,9 +12,9 @@ import onnx.inliner
 from onnx import ModelProto, NodeProto, TensorProto
 
 from graphq.errors import GraphError, ParseError
-from graphq.onnx.fallback import bodies, nodes_of
-from graphq.onnx.importer import DOMAINS, MICROSOFT
-from graphq.onnx.ordering import ordered
+from graphq.onnx.importers.importer import DOMAINS, MICROSOFT
+from graphq.onnx.protos.fallback import bodies, nodes_of
+from graphq.onnx.protos.ordering import ordered
 
 Source: TypeAlias = "str | os.PathLike[str] | bytes | ModelProto"
 

@@ -1,4 +1,4 @@
-"""save_onnx: a Graph as an ONNX model."""
+"""save_onnx: from a Graph to an ONNX model."""
 from __future__ import annotations
 
 import os
@@ -9,12 +9,12 @@ from onnx import ModelProto, helper
 
 from graphq.errors import GraphError
 from graphq.ir import Graph
-from graphq.onnx.types import value_info
-from graphq.onnx.writer import IR_VERSION, OPSET, Writer
+from graphq.onnx.exporters.writer import IR_VERSION, OPSET, Writer
+from graphq.onnx.protos.types import value_info
 from graphq.paths import path_of
 
 for _family in ("compute", "move", "pick", "quant", "recurrent"):
-    import_module(f"graphq.onnx.export_{_family}")  # each fills EXPORTERS
+    import_module(f"graphq.onnx.exporters.{_family}")  # each fills EXPORTERS
 
 
 def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:

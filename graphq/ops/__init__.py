@@ -1,4 +1,4 @@
-"""Op declarations by family; importing this package registers all of them."""
+"""The operations, one file for each family; importing this package registers all of them."""
 from graphq.ops import (
     arithmetic,
     binary,

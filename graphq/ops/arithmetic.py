@@ -1,4 +1,4 @@
-"""Arithmetic of the dtypes that oneDNN's operations do not take: integers and f64, as ONNX has it."""
+"""Arithmetic of integers and f64, as ONNX has it; oneDNN's operations take floats of at most 32 bits."""
 from __future__ import annotations
 
 from collections.abc import Callable

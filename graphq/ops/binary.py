@@ -2,7 +2,7 @@
 
 `auto_broadcast` is oneDNN's: "numpy" broadcasts as NumPy does, "none" asks for equal shapes. The result of add,
 subtract, multiply and divide may be rounded to another float, `dtype`, as oneDNN's may; None is that of the sources, or
-f32 where they differ.
+f32 where they differ. add and subtract give f32 of s32, too, each source rounded to f32 first, as oneDNN's do.
 """
 from __future__ import annotations
 

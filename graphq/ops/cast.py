@@ -1,4 +1,4 @@
-"""cast: between all element types that NumPy computes with."""
+"""The operation cast, between all element types that NumPy computes with."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""constant: an array known when the graph is built."""
+"""The operation constant: an array that is known when the graph is built."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,7 +1,7 @@
-"""ONNX's control flow: if_else, loop, scan. Their bodies are graphs; as references they run op by op.
+"""ONNX's control flow: if_else, loop and scan, whose bodies are graphs that run operation by operation.
 
-A body's inputs stand for the operands one by one; `Graph.specialise` leaves the bodies of loops as they are, so what
-they give has the shapes that the bodies know.
+A body's inputs are, one by one, the operands. `Graph.specialise` does not change the bodies of loops, so the results of
+a loop have the shapes that its body was built with.
 """
 from __future__ import annotations
 

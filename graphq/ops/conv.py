@@ -1,4 +1,4 @@
-"""convolution."""
+"""The operation convolution."""
 from __future__ import annotations
 
 import math

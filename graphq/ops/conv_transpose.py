@@ -1,4 +1,4 @@
-"""conv_transpose."""
+"""The operation conv_transpose."""
 from __future__ import annotations
 
 from math import prod

@@ -1,4 +1,4 @@
-"""Operations of detectors."""
+"""Operations of object detectors."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""dropout, with oneDNN's random numbers."""
+"""The operation dropout, with oneDNN's random numbers."""
 from __future__ import annotations
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""grid_sample: an image at given places."""
+"""The operation grid_sample: an image read at given coordinates."""
 from __future__ import annotations
 
 from typing import Literal

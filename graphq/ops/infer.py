@@ -1,7 +1,7 @@
-"""Type rules that several ops share: dtypes, broadcasting, axes, f32 attributes.
+"""Type rules that several operations share: checks of dtypes, broadcasting, axes and f32 attributes.
 
-An unknown dimension (None) or rank (a shape of None) passes every check that needs it and stays unknown unless the
-other operands tell it. A rule that is broken raises GraphError with the rule and the values.
+An unknown dimension (None) or rank (a shape of None) passes every check and stays unknown, unless the other operands
+determine it. A broken rule raises GraphError with the rule and the values.
 """
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def binary_rule(*, mixed: bool = False, integer: bool = False,
     """The `infer` of a binary op: both operands f32, bf16 or f16, and the broadcast of their shapes.
 
     `mixed` allows f32 with bf16 or f16, which gives f32; with an attribute `dtype` any floats, which give that one.
-    `integer` allows s32; `result` fixes the output's dtype.
+    `integer` allows s32, and with a `dtype` of f32 any of s32 and f32; `result` fixes the output's dtype.
     """
     allowed = (*FLOATS, s32) if integer else FLOATS
 
@@ -134,8 +134,10 @@ def binary_rule(*, mixed: bool = False, integer: bool = False,
         expect_dtype("src_1", src_1, allowed)
         dtypes = {src_0.dtype, src_1.dtype}
         if dtype is not None and dtypes != {dtype}:
-            if (dtypes | {dtype}) - set(FLOATS):
-                raise GraphError(f"dtype {dtype} must be a float and so must both sources, got {src_0} and {src_1}")
+            if (dtypes | {dtype}) - set(FLOATS) and not (integer and dtype == f32 and dtypes <= {f32, s32}):
+                also = ", or dtype f32 of s32 and f32" if integer else ""
+                raise GraphError(f"dtype {dtype} must be a float and so must both sources{also}, "
+                                 f"got {src_0} and {src_1}")
             return TensorType(dtype, combine(auto_broadcast, src_0.shape, src_1.shape))
         if not (mixed and f32 in dtypes and s32 not in dtypes):
             expect_same_dtype(src_0=src_0, src_1=src_1)

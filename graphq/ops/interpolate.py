@@ -1,4 +1,4 @@
-"""interpolate."""
+"""The operation interpolate."""
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""matmul and bias_add."""
+"""The operations matmul and bias_add."""
 from __future__ import annotations
 
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Ops that move elements without arithmetic, beyond oneDNN's: gather, slice, pad, expand. Every dtype."""
+"""Operations of ONNX that move elements without arithmetic: gather, slice, pad, expand. They take every dtype."""
 from __future__ import annotations
 
 from typing import Literal

@@ -1,4 +1,4 @@
-"""softmax and log_softmax."""
+"""The operations softmax and log_softmax."""
 from __future__ import annotations
 
 from typing import Literal

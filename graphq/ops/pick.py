@@ -1,4 +1,4 @@
-"""Ops that pick elements by their values or by indices, or put some in their places, as ONNX has them. Every dtype."""
+"""Operations that pick elements by value or index, or replace some of them, as ONNX has them. They take every dtype."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""max_pool, which runs along one axis after the other, as windows are products of intervals, and avg_pool."""
+"""The pools. max_pool runs along one axis after another, as a window is a product of intervals; avg_pool does not."""
 from __future__ import annotations
 
 import functools

@@ -1,7 +1,12 @@
-"""quantize and dequantize.
+"""The operations quantize and dequantize.
 
-`qtype` per_tensor takes one scale and zero point and ignores `axis`, per_channel one of each along `axis`. Scales are
-f32: the references round the given values to it. Absent zero points are zeros.
+With `qtype` per_tensor there are one scale and one zero point, and `axis` is ignored; with per_channel there is one of
+each for every index along `axis`. Scales are f32: the references round the given numbers to it. Absent zero points are
+zeros.
+
+Weights of a transposed convolution with groups may have scales of their own in every group, which lie side by side
+along the channels' axis: with `group_axis` dequantize per_channel takes as many times more scales as groups, into which
+it splits that axis. The scale of channel c of group k is number k * channels + c.
 """
 from __future__ import annotations
 
@@ -70,18 +75,44 @@ def _along(values: tuple[float, ...], dtype: type, qtype: str, axis: int, ndim: 
 
 
 def infer_dequantize(src: TensorType, *, qtype: str, axis: int, scales: tuple[float, ...],
-                     zps: tuple[int, ...] | None) -> TensorType:
+                     zps: tuple[int, ...] | None, group_axis: int | None) -> TensorType:
     """A quantised dtype (or s32, a quantised bias) in, f32 out."""
     expect_dtype("src", src, (*QUANTIZED, s32))
-    check_parameters(src.shape, src.dtype, qtype, axis, scales, zps)
+    shape = src.shape if group_axis is None else _with_groups(src.shape, qtype, axis, group_axis, len(scales))
+    check_parameters(shape, src.dtype, qtype, axis, scales, zps)
     return TensorType(f32, src.shape)
+
+
+def _with_groups(shape: Shape, qtype: str, axis: int, group_axis: int, scales: int) -> Shape:
+    """A tensor's shape, the channels of all groups along `axis`; raises GraphError where groups do not fit."""
+    if qtype != "per_channel":
+        raise GraphError(f"group_axis needs qtype per_channel, got {group_axis} with {qtype}")
+    if shape is None:
+        return None
+    at, split = normal_axis(axis, shape), normal_axis(group_axis, shape, "group_axis")
+    if at == split:
+        raise GraphError(f"group_axis must not be axis, got {group_axis} and {axis} for shape {show(shape)}")
+    channels, size = shape[at], shape[split]
+    if channels is None:
+        return shape
+    groups, rest = divmod(scales, max(1, channels))
+    if not channels or not groups or rest or size is not None and size % groups != 0:
+        raise GraphError(f"scales must be a multiple of {channels}, one for each of as many groups as divide axis "
+                         f"{group_axis} of shape {show(shape)}, got {scales}")
+    return (*shape[:at], scales, *shape[at + 1:])
 
 
 @register_op(infer=infer_dequantize, elementwise=True)
 @quiet
 def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales: list[float],
-               zps: list[int] | None = None) -> Array:
+               zps: list[int] | None = None, group_axis: int | None = None) -> Array:
     """`(src - zps) * scales` as f32, the difference exact in s32 (oneDNN Dequantize; s32 as in ONNX, zero point 0)."""
+    if group_axis is not None:
+        groups = len(scales) // src.shape[axis]
+        parts = zip(np.split(src, groups, group_axis), np.split(np.asarray(scales), groups),
+                    np.split(np.asarray(zps or [0] * len(scales)), groups), strict=True)
+        return np.concatenate([dequantize.reference(x, qtype=qtype, axis=axis, scales=s.tolist(), zps=z.tolist())
+                               for x, s, z in parts], group_axis)
     scale = _along(tuple(scales), np.float32, qtype, axis, src.ndim)
     if src.dtype.kind not in "iu" or src.dtype == np.int32:
         return np.asarray(src.astype(np.float32) * scale)

@@ -1,4 +1,4 @@
-"""Recurrent layers of one direction, whose input's gates a matmul has computed: lstm, gru, rnn."""
+"""Recurrent layers of one direction: lstm, gru and rnn. Their operand is the input's gates, computed by a matmul."""
 from __future__ import annotations
 
 import numpy as np

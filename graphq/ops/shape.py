@@ -1,4 +1,4 @@
-"""static_reshape and static_transpose: the same elements under other dimensions. Every dtype."""
+"""The operations static_reshape and static_transpose: the same elements under other dimensions, of every dtype."""
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-"""Ops that move or mark values without arithmetic: concat, reorder, gen_index, end, wildcard."""
+"""Operations of oneDNN that move or mark values without arithmetic: concat, reorder, gen_index, end, wildcard."""
 from __future__ import annotations
 
 from typing import NoReturn

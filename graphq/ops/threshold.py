@@ -1,4 +1,7 @@
-"""Unary elementwise ops made of comparisons: relu and its kin, clamp, the hard ones. NaN stays NaN in all of them."""
+"""Unary elementwise operations made of comparisons: relu and its variants, clamp, hard_sigmoid, hard_swish, elu.
+
+NaN stays NaN in all of them.
+"""
 from __future__ import annotations
 
 import math

@@ -1,4 +1,4 @@
-"""trees: ensembles of decision trees."""
+"""The operation trees: an ensemble of decision trees."""
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What convolutions and pools share: checks of their attributes, padding, and the sizes of windows and outputs."""
+"""Windows of convolutions and pools: checks of their attributes, padding, and the sizes of outputs."""
 from __future__ import annotations
 
 from collections.abc import Sequence

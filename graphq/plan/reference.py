@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.errors import GraphqError
+from graphq.errors import GraphError, GraphqError
 from graphq.ir import Node
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import PythonStep
@@ -26,5 +26,7 @@ def _reference(node: Node, where: str, shapes: tuple[tuple[int, ...] | None, ...
     args = (x if x is None or s is None else x.reshape(s) for x, s in zip(arrays, shapes, strict=True))
     try:
         return node.op.reference(*args, **node.attrs)
+    except MemoryError:
+        raise GraphError(f"{where}: not enough memory") from None
     except GraphqError as e:
         raise type(e)(f"{where}: {e}") from e

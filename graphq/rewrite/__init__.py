@@ -1,1 +1,1 @@
-"""What passes are written with: patterns, the matcher, rewrites, and the partitions that fusions make."""
+"""The tools that passes are written with: patterns, the matcher, rewrites, and the partitions that fusions make."""

@@ -1,4 +1,4 @@
-"""Matching a pattern against a graph, with backtracking, and the reason of the nearest miss."""
+"""The matcher: finds the matches of a pattern in a graph, with backtracking, and the reason of the nearest miss."""
 from __future__ import annotations
 
 from collections import deque
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.ir.node import PLACE
+from graphq.ir.node import GRAPH_ORDER
 from graphq.rewrite.pattern import AnyOf, OpPattern, PatternLike, Repeat, Var
 
 Reason: TypeAlias = Callable[[], str]
@@ -18,12 +18,12 @@ Reason: TypeAlias = Callable[[], str]
 
 
 class Match(NamedTuple):
-    """What a pattern matched: its root, all nodes, the values of its variables, and those of the pattern's parts."""
+    """What a pattern matched: root, all nodes, the values of its variables, and the values of its inner patterns."""
 
     root: Node
     nodes: tuple[Node, ...] = ()
     values: Mapping[str, Value | None] = MappingProxyType({})
-    places: Mapping[OpPattern, Value] = MappingProxyType({})
+    bindings: Mapping[OpPattern, Value] = MappingProxyType({})
 
     def node(self, op: str) -> Node:
         """The first matched node of that op."""
@@ -31,14 +31,17 @@ class Match(NamedTuple):
 
     def plus(self, *nodes: Node) -> Match:
         """The match with these nodes added."""
-        return Match(self.root, tuple(dict.fromkeys((*self.nodes, *nodes))), self.values, self.places)
+        return Match(self.root, tuple(dict.fromkeys((*self.nodes, *nodes))), self.values, self.bindings)
 
 
 class Matcher:
-    """Matches one pattern; `depth` and `reason` are those of the nearest miss of the last call of `matches`."""
+    """Matches one pattern; `depth` and `reason` are those of the nearest miss of the last call of `matches`.
 
-    def __init__(self, pattern: PatternLike, *, several_results: bool = False) -> None:
-        self.pattern, self.several_results = pattern, several_results
+    `parts`: whether a match of a part of the pattern is a miss too, or only one of the whole pattern.
+    """
+
+    def __init__(self, pattern: PatternLike, *, several_results: bool = False, parts: bool = True) -> None:
+        self.pattern, self.several_results, self.parts = pattern, several_results, parts
         self.depth, self.reason, self.weak = -1, _no_reason, False
 
     def matches(self, graph: Graph, root: Node) -> Iterator[Match]:
@@ -53,10 +56,12 @@ class Matcher:
             if reason is None:
                 yield m
             else:
-                self._fail(m, reason)
+                self._fail(m, reason, whole=True)
 
-    def _fail(self, m: Match, reason: Reason, *, weak: bool = False) -> None:
+    def _fail(self, m: Match, reason: Reason, *, weak: bool = False, whole: bool = False) -> None:
         """Note a reason; the first one of the deepest failures stays, unless it is weak."""
+        if not (whole or self.parts):
+            return
         if len(m.nodes) > self.depth or len(m.nodes) == self.depth and self.weak and not weak:
             self.depth, self.reason, self.weak = len(m.nodes), reason, weak
 
@@ -80,7 +85,7 @@ class Matcher:
                 yield m
         elif isinstance(p, Var):
             if m.values.get(p.name, value) is value:
-                yield Match(m.root, m.nodes, {**m.values, p.name: value}, m.places)
+                yield Match(m.root, m.nodes, {**m.values, p.name: value}, m.bindings)
             else:
                 self._fail(m, lambda: f"'{p.name}' would be two different values")
         elif isinstance(p, AnyOf):
@@ -98,7 +103,7 @@ class Matcher:
                 self._fail(m, lambda: self._expected(p, value))
             return
         nodes = m.nodes if node in m.nodes else (*m.nodes, node)
-        here = Match(m.root, nodes, m.values, {**m.places, p: value})
+        here = Match(m.root, nodes, m.values, {**m.bindings, p: value})
         reason = self._differs(p, value, node, m)
         if reason is not None:
             self._fail(here, reason)
@@ -122,8 +127,8 @@ class Matcher:
     def _differs(self, p: OpPattern, value: Value, node: Node, m: Match) -> Reason | None:
         """Why a node of the right op does not match, its operands aside."""
         g = self.graph
-        if m.places.get(p, value) is not value:
-            return lambda: f"{g.label(value)} and {g.label(m.places[p])} would have to be one value"
+        if m.bindings.get(p, value) is not value:
+            return lambda: f"{g.label(value)} and {g.label(m.bindings[p])} would have to be one value"
         if value.index != 0:
             return lambda: f"{g.label(value)} is output {value.index} of {g.describe(node)}"
         for name, wanted in p.ops[node.op.name].items():
@@ -288,7 +293,7 @@ def _border(region: list[Node]) -> list[Value]:
 def _between(start: Value, region: list[Node]) -> list[Node]:
     """The nodes of the region that depend on `start`, first to last."""
     path: dict[Node, None] = {}
-    for node in sorted(region, key=PLACE):
+    for node in sorted(region, key=GRAPH_ORDER):
         if any(v is start or v.node in path for v in node.operands):
             path[node] = None
     return list(path)

@@ -1,4 +1,7 @@
-"""Partitions: a node that holds a body graph (its ops as the user wrote them) and an anchor."""
+"""Partitions: a partition is a node that holds a body graph, the operations as the user wrote them, and an anchor.
+
+The anchor names the kind of kernel that computes the body.
+"""
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -9,7 +12,7 @@ import numpy as np
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ir.interpret import evaluate
-from graphq.ir.node import PLACE
+from graphq.ir.node import GRAPH_ORDER
 from graphq.ir.op import OPS, register_op
 from graphq.rewrite.rule import Match, Rewrite
 
@@ -85,7 +88,7 @@ def _in_order(graph: Graph, nodes: Iterable[Node]) -> list[Node]:
     for node in wanted:
         if node.graph is not graph or node.removed:
             raise GraphError(f"a partition of graph '{graph.name}' cannot have {node.op.name}, which is no node of it")
-    return sorted(wanted, key=PLACE)
+    return sorted(wanted, key=GRAPH_ORDER)
 
 
 def _results(members: list[Node], inside: set[Node]) -> list[Value]:
@@ -113,7 +116,7 @@ def _detour(graph: Graph, members: list[Node]) -> list[Node]:
     """
     if not members:
         return []
-    inside, last = set(members), members[-1].place
+    inside, last = set(members), members[-1].position
     before: dict[Node, Node | None] = {}  # each outer node that was reached, and the outer node before it
     work: list[tuple[Node, Node | None]] = [(n, None) for n in members]
     while work:
@@ -122,7 +125,7 @@ def _detour(graph: Graph, members: list[Node]) -> list[Node]:
             if user in inside:
                 if outer is not None:
                     return _path(before, outer)
-            elif user is not None and user.place < last and user not in before:
+            elif user is not None and user.position < last and user not in before:
                 before[user] = outer
                 work.append((user, user))
     return []

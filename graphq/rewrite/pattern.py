@@ -1,4 +1,4 @@
-"""Patterns, built by calling ops on a PatternBuilder: what a Rewrite looks for."""
+"""Patterns: what a Rewrite looks for, built by calling operations on a PatternBuilder."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping

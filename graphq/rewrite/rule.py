@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
-from graphq.ir.node import PLACE
+from graphq.ir.node import GRAPH_ORDER
 from graphq.rewrite.match import Match, Matcher, Reason, roots
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
@@ -76,14 +76,16 @@ class Rewrite:
 
     def __call__(self, graph: Graph) -> int:
         """Apply to the whole graph until nothing matches; the number of rewrites."""
-        return _Application(self, graph, explain=False).run()
+        return _Application(self, graph, explain=False, parts=False).run()
 
-    def apply(self, graph: Graph) -> tuple[int, list[Refusal]]:
+    def apply(self, graph: Graph, *, parts: bool = True) -> tuple[int, list[Refusal]]:
         """Like calling, and the near misses at nodes that remain: one for each reason, at the first node that it stops.
 
-        Unnamed values have the numbers that they had before. Raises GraphError when the rewrites do not come to an end.
+        `parts`: whether a match of a part of the pattern is a near miss too, or only one of the whole pattern that
+        `check`, or another user of an inner value, refuses. Unnamed values have the numbers that they had before.
+        Raises GraphError when the rewrites do not come to an end.
         """
-        work = _Application(self, graph, explain=True)
+        work = _Application(self, graph, explain=True, parts=parts)
         return work.run(), work.refusals()
 
     @cached_property
@@ -107,12 +109,12 @@ class _Form(NamedTuple):
 
 
 class _Application:
-    """One rewrite at work on one graph; `explain` says whether to note the near misses."""
+    """One rewrite at work on one graph; `explain` and `parts` say which near misses to note."""
 
-    def __init__(self, rewrite: Rewrite, graph: Graph, explain: bool) -> None:
-        self.rewrite, self.graph, self.explain = rewrite, graph, explain
+    def __init__(self, rewrite: Rewrite, graph: Graph, *, explain: bool, parts: bool) -> None:
+        self.rewrite, self.graph, self.explain, self.parts = rewrite, graph, explain, parts
         self.form = rewrite._form
-        self.matcher = Matcher(self.form.pattern, several_results=rewrite.several_results)
+        self.matcher = Matcher(self.form.pattern, several_results=rewrite.several_results, parts=parts)
         self.misses: dict[Node, Refusal] = {}
 
     def run(self) -> int:
@@ -133,7 +135,7 @@ class _Application:
     def _round(self) -> int:
         """Visit every node that can be a root once, the last first; the number of rewrites."""
         count = 0
-        for node in sorted(roots(self.form.pattern, self.graph, near=self.explain), key=PLACE, reverse=True):
+        for node in sorted(roots(self.form.pattern, self.graph, near=self.parts), key=GRAPH_ORDER, reverse=True):
             if not node.removed:
                 count += self._visit(node)
         return count

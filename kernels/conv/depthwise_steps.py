@@ -9,6 +9,7 @@ import numpy as np
 from graphq.ir import Node
 from graphq.ir.tensor_type import TensorType
 from graphq.kernels.conv import depthwise, depthwise_float
+from graphq.kernels.conv.depthwise_plan import plan_depthwise
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
 from graphq.kernels.conv.padding import padding_block
 from graphq.kernels.family import pixels
@@ -44,7 +45,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     space = factor(lowered.out, [strides for _, strides in places], keep=1)
     options: dict[str, Any] = dict(multiplier=c.filter.multiplier, threads=b.threads, cache=b.cache)
     if isinstance(how, depthwise.Layout):
-        step = depthwise.plan_depthwise(lowered.store, c.a_dtype, c.windows, how, space.n, space.batch, space.m,
+        step = plan_depthwise(lowered.store, c.a_dtype, c.windows, how, space.n, space.batch, space.m,
                                         b.level, **options)
         more = None
     else:

@@ -2,7 +2,7 @@
 
 The bytes of four taps of a column are interleaved into vectors of 32-bit lanes, one a channel. Neighbouring output
 pixels of a line share columns, whose bytes are then interleaved once: of 3 x 3 taps four pixels take 8 operations a
-vector of outputs, the pairs of taps of `depthwise` 20. s8 activations become x + 128, and sums start from
+vector of outputs, the pairs of taps of `depthwise_pairs` 20. s8 activations become x + 128, and sums start from
 -128 * (sum of w).
 """
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from graphq.kernels.conv.depthwise import QUAD, repeated
-from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic
+from graphq.kernels.conv.depthwise import QUAD, Layout
+from graphq.kernels.family.pixels import ADDRESSES, tile_functions
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic, word
+from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.x86 import Loop, at, dot_u8s8, filled, load, shuffle, smaller, store, vector
 from graphq.kernels.lanes.vector import vec
 from graphq.kernels.matmul.vector import FLIP
-from graphq.kernels.operands.windows import INNER_TABLE, OUTER_TABLE, PAD_ROW, SharedColumns
+from graphq.kernels.operands.windows import INNER_TABLE, OUTER_TABLE, PAD_ROW, SharedColumns, shared_columns
 
 
 def column_placer(ko: int, ki: int, columns: SharedColumns) -> Any:
@@ -118,3 +121,26 @@ def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, mult
         return types.void(*[types.intp] * 6), codegen
 
     return multiply
+
+
+def quad_tiles(dtype: str, layout: Layout, multiplier: int, emulated: bool) -> Functions:
+    """Make the module of tiles of `layout.pixels` pixels of a line, or, at its end, of one."""
+    pixels = layout.pixels
+    shared, own = (shared_columns(n, layout.ki, layout.stride, layout.dilation) for n in (pixels, 1))
+    place_many, place_one = (column_placer(layout.ko, layout.ki, x) for x in (shared, own))
+    many, one = (quads(dtype, layout.lanes, layout.ko, layout.ki, x, multiplier, emulated) for x in (shared, own))
+
+    @njit
+    def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
+             target: int) -> int:
+        channels, sums, step = word(frame, 7), word(frame, 10), word(frame, 9)
+        weights = sums + (channels + 15) // 16 * 64
+        if left >= pixels and inner + pixels <= word(windows, 0):
+            place_many(windows, image, outer, inner, addresses)
+            many(addresses, weights, sums, channels, target, step)
+            return pixels
+        place_one(windows, image, outer, inner, addresses)
+        one(addresses, weights, sums, channels, target, step)
+        return 1
+
+    return tile_functions(ADDRESSES, fill)

@@ -326,7 +326,7 @@ def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
 
 def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvolution, tuple[Numbers, Numbers]]:
     """The integer convolution, and the scales of both operands."""
-    left, right = quantised_operands(node)
+    left, right = quantised_operands(node, groups=node.op.name == "conv_transpose")
     a, b = (next(n.operands) for n in (left, right))
     filter = _filter(node, b.type.dims)
     a_scale, a_zp = _of_source(left, filter, body, constants)
@@ -367,9 +367,12 @@ def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tu
 def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[Numbers, Numbers]:
     """Scale and zero point of the weights: one, or one an output channel.
 
-    Weights of a transposed convolution have those of the channels of one group, which are the same in every group; or,
-    where a group reads one input channel, one a group. Raises Unsupported for weights quantised along another axis.
+    Weights of a transposed convolution have those of the channels of one group, which are the same in every group; or
+    those of the channels of all groups; or, where a group reads one input channel, one a group. Raises Unsupported for
+    weights quantised along another axis.
     """
+    if right.attrs["qtype"] == "per_group":
+        return _of_groups(right, filter, body, constants)
     axis = right.attrs["axis"] % len(filter.dims) if right.attrs["qtype"] == "per_channel" else None
     counts = () if axis is None else (filter.dims[axis],)
     numbers = scales_of(right, body, constants, counts), zero_points_of(right, body, constants, counts)
@@ -384,12 +387,24 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
     return scale, zp
 
 
+def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[Numbers, Numbers]:
+    """Scale and zero point of weights of a transposed convolution, which have those of the channels of every group."""
+    sizes = right.attrs["group_shape"]
+    counts = tuple(d // size for d, size in zip(filter.dims, sizes, strict=True))
+    blocks = tuple(counts[k] for k in filter.axes)
+    if blocks != (filter.columns, filter.groups, *[1] * len(filter.taps)):
+        raise Unsupported(f"the weights have scales of groups of {list(sizes)}, which are not the convolution's")
+    numbers = scales_of(right, body, constants, counts), zero_points_of(right, body, constants, counts)
+    scale, zp = (_spread(n, filter, lambda x: x.transpose(filter.axes).reshape(blocks[:2]).T.ravel()) for n in numbers)
+    return scale, zp
+
+
 def _spread(numbers: Numbers, filter: Filter, by_channel: Callable[[np.ndarray], np.ndarray]) -> Numbers:
     """One number an output channel, from those of the weights; a single one stays."""
     if not numbers.shape or numbers.shape == (filter.outputs,):
         return numbers
     if numbers.data is None:
-        raise Unsupported(f"the weights have {numbers.shape[0]} scales for {filter.outputs} output channels of "
+        raise Unsupported(f"the weights have {prod(numbers.shape)} scales for {filter.outputs} output channels of "
                           f"{filter.groups} groups, which are not constant")
     return replace(numbers, data=by_channel(numbers.data), shape=(filter.outputs,))
 

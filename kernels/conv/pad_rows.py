@@ -5,7 +5,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import BYTES, I1, I8, I64, declare, intrinsic, load_u8, pointer, word
 from graphq.kernels.jit.registry import Step, plan_rows
 
@@ -37,18 +38,21 @@ def fill_bytes(_typing: Any, target: Any, value: Any, count: Any) -> Any:
     return types.void(*[types.intp] * 3), codegen
 
 
-@njit
-def pad_rows_block(args: int, index: int) -> None:
-    """Copy rows into wider ones. Words as in `plan_pad_rows`."""
-    rows, length, before, after, value, each = (word(args, 6), word(args, 2), word(args, 3), word(args, 4),
-                                                word(args, 5), word(args, 7))
-    if word(args, 8):
-        value = load_u8(word(args, 8))
-    for i in range(index * each, min(index * each + each, rows)):
-        target = word(args, 1) + i * (before + length + after)
-        fill_bytes(target, value, before)
-        copy_bytes(word(args, 0) + i * length, target + before, length)
-        fill_bytes(target + before + length, value, after)
+def pad_rows_block() -> Functions:
+    """Make the block function that copies rows into wider ones. Words as in `plan_pad_rows`."""
+
+    def block(args: int, index: int) -> None:
+        rows, length, before, after, value, each = (word(args, 6), word(args, 2), word(args, 3), word(args, 4),
+                                                    word(args, 5), word(args, 7))
+        if word(args, 8):
+            value = load_u8(word(args, 8))
+        for i in range(index * each, min(index * each + each, rows)):
+            target = word(args, 1) + i * (before + length + after)
+            fill_bytes(target, value, before)
+            copy_bytes(word(args, 0) + i * length, target + before, length)
+            fill_bytes(target + before + length, value, after)
+
+    return Functions(block=block)
 
 
 def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, *, threads: int = 1,
@@ -58,5 +62,5 @@ def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, *
     The caller fills in words 0 source and 1 target; then 2 length, 3 before, 4 after, 5 value, 6 rows, 7 rows a block,
     8 the address of the value instead, or 0.
     """
-    return plan_rows("graphq.kernels.conv.pad_rows", "pad_rows_block", rows, 1, threads, cache,
+    return plan_rows(pad_rows_block, rows, 1, threads, cache,
                      lambda each: (0, 0, length, before, after, value, rows, each, 0), cycles=20 + length * 0.2)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.ir.node import PLACE
+from graphq.ir.node import GRAPH_ORDER
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, op, select, walk
 from graphq.kernels.lanes.expression import minimum as least
@@ -172,7 +172,11 @@ def _unary(name: str, f: Callable[[Expr], Expr]) -> None:
 
 
 def _binary(name: str, f: Callable[[Expr, Expr], Expr]) -> None:
-    RULES[name] = lambda e, node, args: f(args[0], args[1])
+    def rule(e: Epilogue, node: Node, args: list[Any]) -> Expr:
+        to_f32 = [node.output.dtype == "f32" and v.dtype == "s32" for v in node.operands]
+        return f(*(op("to_f32", x) if t else x for x, t in zip(args, to_f32, strict=True)))
+
+    RULES[name] = rule
 
 
 def _with_numbers(name: str, f: Callable[..., Expr], *attributes: str) -> None:
@@ -363,6 +367,8 @@ def refuses(node: Node) -> str | None:
         return f"kernels do not quantize to {node.attrs['dtype']}"
     if node.attrs.get("qtype") == "per_group":
         return f"scales of groups of {list(node.attrs['group_shape'])}"
+    if node.attrs.get("group_axis") is not None:
+        return f"scales of groups along axis {node.attrs['group_axis']}"
     if node.op.name == "cast":
         src, dtype = next(node.operands).dtype, node.attrs["dtype"]
         known = src.name in INTEGERS and dtype == "f32" or (src, dtype) == ("f32", "s32")
@@ -412,7 +418,7 @@ def above(value: Value) -> list[Node]:
         if node is not None and node not in found:
             found[node] = None
             work += [v.node for v in node.operands]
-    return sorted(found, key=PLACE)
+    return sorted(found, key=GRAPH_ORDER)
 
 
 def _intermediate(y: Expr, value: Value) -> Expr:

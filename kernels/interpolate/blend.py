@@ -9,29 +9,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphq.kernels.family.pixels import load_tile, over_channels, plan_pixels
-from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import F32, F64, I64, c64, intrinsic, splat
+from graphq.kernels.family.pixels import block_functions, over_channels, plan_pixels, tap_placer, tile_functions
+from graphq.kernels.jit import modules
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.intrinsics import F32, F64, I64, c64, intrinsic, splat, word
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.registry import Step
 from graphq.kernels.jit.x86 import at, store
 from graphq.kernels.jit.x86 import load as load_vector
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.operands.windows import Windows
-from graphq.kernels.pool.means import Taps
+from graphq.kernels.operands.windows import OUTER, Windows
+from graphq.kernels.pool.means import Taps, numbers_of
 
 ADDRESSES = 8 * (16 + 1)
 """Four spatial axes have 16 taps."""
-
-_IMPORTS = """from graphq.kernels.interpolate.blend import ADDRESSES, blending
-from graphq.kernels.pool.means import numbers_of"""
-_SETUP = "blend = blending({dtype!r}, {lanes}, KO, KI)"
-_BODY = """place(windows, image, outer, inner, 0, taps, addresses)
-        tables = word(frame, 10)
-        down = numbers_of(tables)
-        across = down + 8 * KO * outers
-        blend(addresses, down + 8 * KO * outer, across + 8 * KI * inner, left, channels, target, tables)"""
 
 
 def blending(dtype: str, lanes: int, ko: int, ki: int) -> Any:
@@ -68,15 +61,32 @@ def blending(dtype: str, lanes: int, ko: int, ki: int) -> Any:
     return blend
 
 
+def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
+    """Make the module of tiles of one pixel of a ko x ki window."""
+    place, blend = tap_placer(ko, ki), blending(dtype, lanes, ko, ki)
+
+    @njit
+    def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
+             target: int) -> int:
+        tables = word(frame, 10)
+        down = numbers_of(tables)
+        across = down + 8 * ko * word(windows, OUTER)
+        place(windows, image, outer, inner, 0, ko * ki, addresses)
+        blend(addresses, down + 8 * ko * outer, across + 8 * ki * inner, word(frame, 6), word(frame, 7), target, tables)
+        return 1
+
+    return tile_functions(ADDRESSES, fill)
+
+
 def plan_blend(store: Store, dtype: str, windows: Windows, channels: int, batch: int, m: int, level: Level, *,
                threads: int = 1, cache: bool = True) -> Step:
     """Plan the means of images of `dtype` to batch * m output pixels, of at most 16 taps each.
 
     See `pixels` for the words to fill in; the weights are `means.tables` of those of both tables.
     """
-    window = windows.outer.shape[1], windows.inner.shape[1]
-    tile = load_tile(f"blend_{dtype}", window, imports=_IMPORTS, setup=_SETUP.format(dtype=dtype, lanes=level.lanes),
-                     room="ADDRESSES", body=_BODY, cache=cache)
+    tile = modules.load(f"blend_{dtype}", blend_tiles, dtype, level.lanes, windows.outer.shape[1],
+                        windows.inner.shape[1], cache=cache)
+    block = modules.load("pixels", block_functions, 0, cache=cache)
     cycles = 20 + windows.taps * (3 + channels / level.lanes)
-    return plan_pixels(f"blend_{dtype}_{level.name}", store, tile, windows.image_bytes, windows.pixels, channels, batch,
-                       m, level, cycles=cycles, threads=threads, cache=cache)
+    return plan_pixels(f"blend_{dtype}_{level.name}", store, block, tile, windows.image_bytes, windows.pixels, channels,
+                       batch, m, level, cycles=cycles, threads=threads, cache=cache)

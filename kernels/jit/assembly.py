@@ -29,7 +29,7 @@ _INSTRUCTION = re.compile(r"\s*(?:\{\w+\}\s*)?(\w+)\s+([^#]*)")
 _REGISTER = re.compile(r"%([xyzt]mm)\d")
 
 _counts: dict[str, dict[str, int]] = {}
-"""By the texts of modules."""
+"""By the texts of sources."""
 
 
 def count(text: str) -> dict[str, int]:
@@ -47,15 +47,16 @@ def count(text: str) -> dict[str, int]:
 
 def prepare(modules: Iterable[Module]) -> None:
     """Have the assembly of modules made and counted, side by side; where that fails, `instructions` tries again."""
-    sources = dict.fromkeys(module.source for module in modules if module.source not in _counts)
-    jobs = [(source, Job("assembly", source)) for source in sources]
-    for source, job in jobs:
+    sources = {module.source.text: module.source for module in modules if module.source.text not in _counts}
+    jobs = [(text, Job("assembly", source)) for text, source in sources.items()]
+    for text, job in jobs:
         with suppress(KernelError):
-            _counts[source] = count(job.result())
+            _counts[text] = count(job.result())
 
 
 def instructions(module: Module) -> dict[str, int]:
     """Count the decisive instructions of a module, once per process. Raises KernelError when it cannot be compiled."""
-    if module.source not in _counts:
-        _counts[module.source] = count(Job("assembly", module.source).result())
-    return _counts[module.source]
+    text = module.source.text
+    if text not in _counts:
+        _counts[text] = count(Job("assembly", module.source).result())
+    return _counts[text]

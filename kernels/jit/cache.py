@@ -117,7 +117,7 @@ def _opened(path: str, flags: int) -> int:
 
 @cache
 def _versions() -> str:
-    """Everything beside its text and the machine that a module's compiled code comes from."""
+    """Everything beside its source and the machine that a module's compiled code comes from."""
     try:
         own = version("graphq")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""From the text of a kernel module to object code: Numba types and lowers its functions, LLVM does the rest.
+"""From the factory of a kernel module to object code: Numba types and lowers its functions, LLVM does the rest.
 
 Numba is used by its public interface: `numba.njit` without wrappers for Python gives LLVM's IR of a function with all
 its callees (`inspect_llvm`). The IR of a module's functions becomes one LLVM module, in which only their names are
@@ -8,18 +8,45 @@ twice: the processes that compile (`compiling`) run with NUMBA_OPT=0.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
-from types import ModuleType, SimpleNamespace
-from typing import Any, TypeAlias
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from graphq.kernels.jit.deferred import Deferred, bound, jitted, types
+from graphq.kernels.jit.intrinsics import store_s64
 
-Marked: TypeAlias = tuple[Callable[..., None], Sequence[str]] | Deferred
-"""A function without a result and the types of its parameters, "intp" or "uintp"; or an intrinsic."""
 
-_marked: dict[str, Marked] = {}
-"""The functions of the module whose text runs now."""
+class Functions:
+    """What a factory returns: the functions of a kernel module, each under the name by which others find it.
+
+    A function is Python code of 64-bit integers without a result, or an intrinsic whose parameters and result have 64
+    bits. Variables of the factory are constants in it, and branches on them are not compiled. Division by zero is not
+    checked (error_model "numpy"), so the code has no path for exceptions.
+
+    `speed` is LLVM's level of optimisation. At 1 the passes take half of the time that they take at 2, for code of the
+    same size; at 3, for the innermost loops of kernels, loops are unrolled more.
+    """
+
+    def __init__(self, *, speed: int = 1, **named: Callable[..., None] | Deferred) -> None:
+        self.speed, self.named = speed, named
+
+
+class Source(NamedTuple):
+    """What a kernel module is made from: a factory, which is a function of a file, and its arguments.
+
+    Arguments are plain values whose `repr` tells them apart in every process: numbers, strings, booleans, None, tuples
+    of them, and Stores.
+    """
+
+    factory: Callable[..., Functions]
+    arguments: tuple[Any, ...]
+
+    @property
+    def text(self) -> str:
+        """A text that is equal for equal sources only, in this process and in all others."""
+        return f"{self.factory.__module__}.{self.factory.__qualname__}{self.arguments!r}"
+
 
 _TAG = "graphq_entry"
 _ENTRY = """
@@ -33,71 +60,47 @@ define void @"{name}"({parameters}) {{
 """
 
 
-def block(body: Callable[[int, int], None]) -> Any:
-    """Mark a block function, void(uintp args, intp index), of a kernel module.
+def first_module() -> Functions:
+    """Make a module to begin with: most of what Numba imports late."""
 
-    Division by zero is not checked (error_model "numpy"), so the code has no path for exceptions.
-    """
-    return function("uintp", "intp")(body)
+    def block(args: int, index: int) -> None:
+        for k in range(index // 2, max(index, 3)):
+            store_s64(args + 8 * k, k if k > index % 5 else 0)
 
-
-def function(*parameters: str) -> Callable[[Callable[..., None]], Any]:
-    """Mark a function of other parameters, each "intp" or "uintp"."""
-
-    def mark(body: Callable[..., None]) -> Any:
-        _marked[body.__name__] = body, parameters
-        return body
-
-    return mark
+    return Functions(block=block)
 
 
-def exported(**intrinsics: Deferred) -> None:
-    """Mark intrinsics as functions, under these names; their parameters and results have 64 bits."""
-    _marked.update(intrinsics)
-
-
-def object_code(source: str) -> tuple[bytes, tuple[str, ...]]:
-    """Compile the text of a kernel module: an object file, and the names of its functions."""
+def object_code(source: Source) -> tuple[bytes, tuple[str, ...]]:
+    """Compile a kernel module: an object file, and the names of its functions."""
     module, names = optimised(source)
     return _machine().emit_object(module), names
 
 
-def assembly(source: str) -> str:
+def assembly(source: Source) -> str:
     """The assembly of a kernel module, as LLVM prints it."""
     text: str = _machine().emit_assembly(optimised(source)[0])
     return text
 
 
-def optimised(source: str) -> tuple[Any, tuple[str, ...]]:
-    """LLVM's module of a text, optimised, and the names of its functions: nothing else can be seen from outside.
-
-    `SPEED` in the text is LLVM's level of optimisation. At 1, the default, the passes take half of the time that they
-    take at 2, for code of the same size; at 3 loops are unrolled more.
-    """
+def optimised(source: Source) -> tuple[Any, tuple[str, ...]]:
+    """LLVM's module of a source, optimised, and the names of its functions: nothing else can be seen from outside."""
     import llvmlite.binding as llvm
 
-    global _marked
-    module = ModuleType("graphq_kernel")
-    before, _marked = _marked, {}  # a signal's handler may compile while a text runs
-    try:
-        exec(compile(source, "<kernel module>", "exec"), module.__dict__)
-        marked = _marked
-    finally:
-        _marked = before
-    whole, *others = (_emitted(name, x) if isinstance(x, Deferred) else _lowered(name, *x)
-                      for name, x in marked.items())
+    functions = source.factory(*source.arguments)
+    whole, *others = (_emitted(name, x) if isinstance(x, Deferred) else _lowered(name, x)
+                      for name, x in functions.named.items())
     for other in others:
         whole.link_in(other)
     for x in (*whole.functions, *whole.global_variables):
-        if not x.is_declaration and x.name not in marked:
+        if not x.is_declaration and x.name not in functions.named:
             x.linkage = "internal"
     builder = llvm.create_pass_builder(
-        _machine(), llvm.create_pipeline_tuning_options(speed_level=getattr(module, "SPEED", 1)))
+        _machine(), llvm.create_pipeline_tuning_options(speed_level=functions.speed))
     unused = llvm.create_new_module_pass_manager()
     unused.add_global_dead_code_eliminate_pass()  # what is written for Python's sake
     unused.run(whole, builder)
     builder.getModulePassManager().run(whole, builder)
-    return whole, tuple(marked)
+    return whole, tuple(functions.named)
 
 
 @cache
@@ -137,15 +140,15 @@ def _emitted(name: str, deferred: Deferred) -> Any:
     return _parsed(str(module))
 
 
-def _lowered(name: str, body: Any, parameters: Sequence[str]) -> Any:
+def _lowered(name: str, body: Any) -> Any:
     """LLVM's module of a function that C can call as `name`."""
-    kinds = tuple(getattr(types, p) for p in parameters)
+    count = len(inspect.signature(body).parameters)
+    kinds = (types.intp,) * count
     copy = bound(body)
     copy.__name__ = copy.__qualname__ = _TAG
     module = _parsed(jitted(copy, types.void(*kinds)).inspect_llvm(kinds))
     (native,) = (x.name for x in module.functions if not x.is_declaration and _TAG in x.name)
     entry = _parsed(_ENTRY.format(
-        native=native, name=name, kinds=", i64" * len(parameters),
-        parameters=", ".join(f"i64 %a{k}" for k in range(len(parameters)))))
+        native=native, name=name, kinds=", i64" * count, parameters=", ".join(f"i64 %a{k}" for k in range(count))))
     module.link_in(entry)
     return module

@@ -8,6 +8,7 @@ module once, when it is whole. Where no process can be started, whoever waits fo
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 import threading
 import time
@@ -23,6 +24,8 @@ from graphq.locks import Lock
 if TYPE_CHECKING:  # imported when something is compiled
     from multiprocessing.connection import Connection
     from subprocess import Popen
+
+    from graphq.kernels.jit.codegen import Source
 
 MOST_WORKERS = 4
 """Processes: the kernels of a model seldom keep more busy."""
@@ -41,14 +44,15 @@ compiling.serve({descriptors})
 
 
 class Job:
-    """A function of `codegen` called with the text of a kernel module, in another process; begun when it is made.
+    """A function of `codegen` called with the source of a kernel module, in another process; begun when it is made.
 
     `done` once there is an `answer` or an `error`; `here` where no process does it, so that whoever waits has to;
     `process` is the id of the one that put it in the queue.
     """
 
-    def __init__(self, function: str, source: str) -> None:
+    def __init__(self, function: str, source: Source) -> None:
         self.function, self.source = function, source
+        self.message = pickle.dumps((function, source))
         self.answer: Any = None
         self.error: str | None = None
         self.done = False
@@ -165,7 +169,7 @@ class _Worker(threading.Thread):
                 break
             self.connection = self.connection or self.process.connections[0]
             try:
-                self.connection.send((job.function, job.source))
+                self.connection.send_bytes(job.message)
                 job.answer, job.error = self.connection.recv()
                 _processes_work = job.done = True
                 return
@@ -224,16 +228,6 @@ os.register_at_fork(after_in_child=_in_child)
 if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswith("python"):
     _processes_work = False  # an application with Python inside: what sys.executable does is not known
 
-_FIRST = """
-from graphq.kernels.jit.codegen import block
-from graphq.kernels.jit.intrinsics import store_s64
-@block
-def BLOCK(args, index):
-    for k in range(index // 2, max(index, 3)):
-        store_s64(args + 8 * k, k if k > index % 5 else 0)
-"""
-"""A module to begin with: most of what Numba imports late."""
-
 
 def serve(descriptors: list[int]) -> None:
     """Do the jobs that come through connections, each in a process of its own, until it is closed or idle for long."""
@@ -244,7 +238,7 @@ def serve(descriptors: list[int]) -> None:
     from graphq.kernels.jit import codegen
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that end leave nothing
-    codegen.object_code(_FIRST)
+    codegen.object_code(codegen.Source(codegen.first_module, ()))
     gc.freeze()
     gc.set_threshold(100_000)  # Numba makes millions of small objects: a twelfth of the time
     own = descriptors[0]
@@ -258,10 +252,11 @@ def serve(descriptors: list[int]) -> None:
     connection = Connection(own)
     while connection.poll(6 * IDLE_SECONDS):
         try:
-            function, source = connection.recv()
+            message = connection.recv_bytes()
         except EOFError:
             return
         try:
+            function, source = pickle.loads(message)  # which imports the file of the factory
             answer, error = getattr(codegen, function)(source), None
         except Exception as problem:
             answer, error = None, f"{type(problem).__name__}: {problem}"

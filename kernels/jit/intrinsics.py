@@ -1,8 +1,8 @@
 """Instructions and memory access for kernels, one function each.
 
 The first part helps to emit LLVM IR (`builder` first), the second part is the intrinsics that block functions call.
-Addresses are integers, `intp` where arithmetic follows (Numba makes uintp + intp a float); offsets and sizes are bytes
-unless the text says otherwise.
+Addresses are integers, `intp` as all others (Numba makes uintp + intp a float); offsets and sizes are bytes unless the
+text says otherwise.
 """
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def word(_typing: Any, args: Any, k: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return invariant_load(builder, builder.add(values[0], builder.mul(values[1], c64(8))), I64, 8)
 
-    return types.intp(types.uintp, types.intp), codegen
+    return types.intp(types.intp, types.intp), codegen
 
 
 @intrinsic(literals=True)
@@ -113,14 +113,14 @@ def stack(_typing: Any, nbytes: Any) -> Any:
 
 @intrinsic
 def call_block(_typing: Any, function: Any, args: Any, index: Any) -> Any:
-    """Call the block function `void f(uintp args, intp index)` at address `function`."""
+    """Call the block function `void f(intp args, intp index)` at address `function`."""
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [I64, I64])
         builder.call(pointer(builder, values[0], kind), [values[1], values[2]])
         return context.get_dummy_value()
 
-    return types.void(types.uintp, types.uintp, types.intp), codegen
+    return types.void(types.intp, types.intp, types.intp), codegen
 
 
 def outer(number: int, arity: int) -> Any:
@@ -137,7 +137,7 @@ def outer(number: int, arity: int) -> Any:
             kind = ir.FunctionType(I64, [I64] * len(values))
             return builder.call(pointer(builder, function, kind), values)
 
-        return types.intp(types.uintp, *[types.intp] * (len(values) - 1)), codegen
+        return types.intp(*[types.intp] * len(values)), codegen
 
     return call
 

@@ -1,4 +1,4 @@
-"""Kernel modules: texts whose functions are compiled, or found in the cache, and called by address.
+"""Kernel modules: functions that a factory makes, compiled or found in the cache, and called by address.
 
 `load` returns at once; the first use of an address waits for the code. So a plan is built while its kernels compile.
 """
@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from graphq.errors import KernelError
 from graphq.kernels.jit import cache as folder
+from graphq.kernels.jit.codegen import Functions, Source
 from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.objects import link
 
@@ -80,9 +81,9 @@ class FunctionTable:
 class Module:
     """A kernel module: its functions are attributes."""
 
-    def __init__(self, kind: str, source: str, cache: bool) -> None:
+    def __init__(self, kind: str, source: Source, cache: bool) -> None:
         self.name, self.source = kind, source
-        self._entry = folder.Entry(kind, source) if cache else None
+        self._entry = folder.Entry(kind, source.text) if cache else None
         self._addresses: Mapping[str, int] | None = None
         self._found: folder.Code | None = None
         self._job: Job | None = None
@@ -133,15 +134,17 @@ class Module:
             self._job = Job("object_code", self.source)
 
 
-def load(kind: str, source: str, cache: bool = True) -> Module:
-    """Give the module of this text, made at most once per process; `kind` (an identifier) begins its file's name.
+def load(kind: str, factory: Callable[..., Functions], *arguments: Any, cache: bool = True) -> Module:
+    """Give the module that `factory`, a function of a file, makes of these arguments (`Source`); it is made once.
 
-    The text marks functions by `codegen.block`, `function` and `exported`. `SPEED = 3` in it asks for more
-    optimisation, for the innermost loops of kernels. With `cache=False` no file is read or written.
+    `kind` (an identifier) begins its file's name. With `cache=False` no file is read or written.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
         raise ValueError(f"kind of a kernel module must be a lower-case identifier, got {kind!r}")
-    key = f"{kind}\0{source}"
+    if factory.__qualname__ != factory.__name__:
+        raise ValueError(f"the factory of a kernel module must be a function of a file, got {factory.__qualname__}")
+    source = Source(factory, arguments)
+    key = f"{kind}\0{source.text}"
     module = _modules.get(key)
     if module is None:
         made = Module(kind, source, cache)

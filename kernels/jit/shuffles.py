@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from graphq.kernels.jit.intrinsics import splat
 from graphq.kernels.jit.x86 import shuffle
 
 
@@ -32,3 +33,10 @@ def gathered(b: Any, vectors: Sequence[Any], places: Sequence[tuple[int, int]]) 
         lanes = [n + lane if k == v else (i if v > 1 else lanes[i]) for i, (k, lane) in enumerate(places)]
         out = shuffle(b, out, vectors[v], lanes)
     return out
+
+
+def repeated(b: Any, x: Any, multiplier: int, lanes: int) -> Any:
+    """Emit each lane `multiplier` times, `lanes` in all."""
+    if lanes <= multiplier:
+        return splat(b, x, lanes)
+    return x if multiplier == 1 else shuffle(b, x, x, [k // multiplier for k in range(lanes)])

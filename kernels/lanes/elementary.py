@@ -1,9 +1,9 @@
 """Functions of f32 made of basic operations, so that every instruction set and NumPy give the same bits.
 
-Each is at most 2 ulp from the exact value over all of f32, subnormal results included, and softplus, mish and
-the gelus 3 to 5.1 (measured: see tests/kernels/lanes/test_elementary.py); NaN gives NaN. exp and erf are MLAS's (ONNX Runtime),
-bit for bit where it has fused multiply-adds; the other polynomials are Cephes' (S. Moshier), those of gelu_erf and
-softplus minimax fits made for this file.
+Each is at most 2 ulp from the exact value over all of f32, subnormal results included, and softplus, mish and the
+gelus 3 to 5.1 (measured by tests/kernels/lanes/test_elementary.py); NaN gives NaN. exp and erf are MLAS's (ONNX
+Runtime), bit for bit where it has fused multiply-adds; the other polynomials are Cephes' (S. Moshier), those of
+gelu_erf and softplus minimax fits made for this file.
 """
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ _KNOWN: weakref.WeakValueDictionary[tuple, Expr] = weakref.WeakValueDictionary()
 _LOCK = Lock()
 
 
-def _make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
+def make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Expr:
     """Find or make the one node of this content."""
     key = (name, args, dtype, str(value) if type(value) is float else value)  # which tells -0.0 from 0.0
     with _LOCK.hold:
@@ -215,7 +215,7 @@ def _make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> E
 
 def acc(dtype: Literal["s32", "f32"] = "s32") -> Expr:
     """Give the accumulator of the kernel's anchor (matmul, convolution, pool)."""
-    return _make("acc", (), dtype)
+    return make("acc", (), dtype)
 
 
 def load(slot: int, dtype: str, kind: str) -> Expr:
@@ -227,18 +227,18 @@ def load(slot: int, dtype: str, kind: str) -> Expr:
     if slot < 0 or dtype not in STORAGE or kind not in (*KINDS, TABLE) or kind == TABLE and dtype not in BYTES:
         raise KernelError(f"load({slot}, {dtype!r}, {kind!r}): slots count from 0, dtypes are {', '.join(STORAGE)}, "
                           f"kinds {', '.join(KINDS)}, and {TABLE} of {' and '.join(BYTES)}")
-    return _make("load", (), TABLE if kind == TABLE else COMPUTE[dtype], (slot, dtype, kind))
+    return make("load", (), TABLE if kind == TABLE else COMPUTE[dtype], (slot, dtype, kind))
 
 
 def const(value: Number, dtype: str = "f32") -> Expr:
     """Give a number, rounded to f32 when `dtype` is "f32"."""
     if dtype == "f32":
         with np.errstate(over="ignore"):
-            return _make("const", (), dtype, float(np.float32(value)))
+            return make("const", (), dtype, float(np.float32(value)))
     if dtype == "s32" and int(value) == value and -2**31 <= value < 2**31:
-        return _make("const", (), dtype, int(value))
+        return make("const", (), dtype, int(value))
     if dtype == "bool":
-        return _make("const", (), dtype, bool(value))
+        return make("const", (), dtype, bool(value))
     raise KernelError(f"const({value!r}, {dtype!r}): not a number of this type")
 
 
@@ -251,7 +251,7 @@ def op(name: str, *args: Operand) -> Expr:
     nodes = tuple([a if isinstance(a, Expr) else const(a, t) for a, t in zip(args, types, strict=True)])
     if name in ("shl", "sar", "shr") and (nodes[1].op != "const" or not 0 <= nodes[1].value < 32):
         raise KernelError(f"{name}: the count is a constant from 0 to 31")
-    return _make(name, nodes, result)
+    return make(name, nodes, result)
 
 
 @cache
@@ -341,7 +341,7 @@ def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | No
 
 def again(node: Expr, args: tuple[Expr, ...]) -> Expr:
     """The same operation on other arguments."""
-    return node if args == node.args else _make(node.op, args, node.dtype, node.value)
+    return node if args == node.args else make(node.op, args, node.dtype, node.value)
 
 
 @lru_cache(maxsize=256)

@@ -387,8 +387,7 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     a bit for each of the columns, and the "literal" one is what that is. They give the number of entries; there is room
     for one more than there are vectors.
     """
-    intp, uintp = types.intp, types.uintp
-    signature = types.intp(uintp, intp, intp, intp, intp, intp, uintp, intp, intp)
+    signature = types.intp(*[types.intp] * 9)
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         made = Epilogue(builder, store, lanes, into_acc, form, packs)
@@ -419,6 +418,6 @@ def factor(ties: Ties, number: int) -> Callable[..., int]:
 
     @intrinsic
     def value(_typing: Any, args: Any, batch: Any, j: Any) -> Any:
-        return types.intp(types.uintp, types.intp, types.intp), codegen
+        return types.intp(*[types.intp] * 3), codegen
 
     return value

@@ -1,4 +1,4 @@
-"""Stores: what the outputs of a kernel are, their meaning in NumPy, and the text that builds them again."""
+"""Stores: what the outputs of a kernel are, and their meaning in NumPy."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from graphq.errors import KernelError
-from graphq.kernels.lanes.expression import BASIC, COMPUTE, STORAGE, Expr, Number, lower, substitute, walk
+from graphq.kernels.lanes.expression import BASIC, COMPUTE, STORAGE, Expr, lower, make, substitute, walk
 
 _NUMPY = {"f32": np.float32, "s32": np.int32, "bool": np.bool_}
 
@@ -72,6 +72,18 @@ class Store:
         loads = self.loads
         if len({x[0] for x in loads}) != len(loads):
             raise KernelError(f"a slot is loaded in two ways: {loads}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What the store is pickled as: without recursion, as chains may be long."""
+        return _of_flat, _flat(self)
+
+    @cached_property
+    def _text(self) -> str:
+        return f"Store{_flat(self)}"
+
+    def __repr__(self) -> str:
+        """A text that is equal for equal stores only, in every process."""
+        return self._text
 
     @property
     def literal(self) -> Expr:
@@ -145,35 +157,27 @@ def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarra
         return _narrow(result, what.dtype) if isinstance(what, Store) else result
 
 
-def to_source(store: Store) -> str:
-    """Give Python text that builds `store` again as STORE: readable, stable, and equal only for equal stores."""
-    names: dict[Expr, str] = {}
-    lines: list[str] = []
+Flat: TypeAlias = tuple[tuple[tuple[str, tuple[int, ...], str, Any], ...], int, str, tuple[Any, ...] | None]
+"""A store as plain values: its nodes (operation, numbers of its arguments, type, value), arguments before users; the
+number of its expression; its storage type; and its ties, with numbers in place of expressions."""
+
+
+def _flat(store: Store) -> Flat:
+    numbers: dict[Expr, int] = {}
+    nodes = []
     for node in walk(*store.roots):
-        if node.op == "acc":
-            names[node] = f"acc({node.dtype!r})"
-        elif node.op == "load":
-            names[node] = "load({}, {!r}, {!r})".format(*node.value)
-        elif node.op == "const":
-            names[node] = f"const({_number(node.value)}, {node.dtype!r})"
-        else:
-            names[node] = f"x{len(lines)}"
-            args = ", ".join(names[a] for a in node.args)
-            lines.append(f"{names[node]} = op({node.op!r}, {args})")
-    more = ""
-    if (ties := store.ties) is not None:
-        settled, quick = ("".join(f"({names[a]}, {names[b]}), " for a, b in pairs)
-                          for pairs in (ties.settled, ties.quick))
-        factors = "".join(f"{names[x]}, " for x in ties.factors)
-        near, distance, band = (names[x] for x in (ties.near, ties.distance, ties.band))
-        more = f", Ties({near}, ({settled}), ({factors}), {distance}, {band}, ({quick}))"
-    lines.append(f"STORE = Store({names[store.expr]}, {store.dtype!r}{more})")
-    return "\n".join(lines) + "\n"
+        numbers[node] = len(numbers)
+        nodes.append((node.op, tuple([numbers[a] for a in node.args]), node.dtype, node.value))
+    return tuple(nodes), numbers[store.expr], store.dtype, None if store.ties is None else _mapped(store.ties, numbers)
 
 
-def _number(value: Number) -> str:
-    """Give the shortest text that reads back as this f32, integer or boolean."""
-    if not isinstance(value, float):
-        return repr(value)
-    text = str(np.float32(value))
-    return text if np.isfinite(value) else f'float("{text}")'
+def _mapped(x: Any, new: Mapping[Any, Any]) -> Any:
+    """The leaves of nested tuples replaced."""
+    return tuple([_mapped(y, new) for y in x]) if isinstance(x, tuple) else new[x]
+
+
+def _of_flat(nodes: Any, expr: int, dtype: str, ties: Any) -> Store:
+    known: dict[int, Expr] = {}
+    for name, args, kind, value in nodes:
+        known[len(known)] = make(name, tuple([known[n] for n in args]), kind, value)
+    return Store(known[expr], dtype, None if ties is None else Ties(*_mapped(ties, known)))

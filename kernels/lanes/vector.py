@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from graphq.kernels.jit.intrinsics import F16, F32, I1, I8, I16, I32, c64, declare, pointer, splat
 from graphq.kernels.jit.x86 import instruction, shuffle
-from graphq.kernels.lanes import elementary  # generated modules name its definitions, too
+from graphq.kernels.lanes import elementary  # and what defines operations that stores name
 from graphq.kernels.lanes.expression import Expr, acc, load, lower, walk
 from graphq.kernels.lanes.lookup import look_up
 

@@ -77,7 +77,7 @@ def amx_setup(row_tiles: int, emulated: bool) -> Any:
                     tiles.release()
             return context.get_dummy_value()
 
-        return types.void(types.uintp, types.intp), codegen
+        return types.void(types.intp, types.intp), codegen
 
     return setup
 

@@ -218,16 +218,21 @@ def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tupl
     return given(value, body, constants, shape)
 
 
-def quantised_operands(node: Node) -> tuple[Node, Node]:
-    """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they are of u8 or s8."""
+def quantised_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]:
+    """The dequantize nodes of an anchor's source and weights; raises Unsupported unless they are of u8 or s8.
+
+    `groups`: the weights may have scales of groups.
+    """
     left, right = (v.node for v in islice(node.operands, 2))
     assert left is not None and right is not None
     for name, producer in (("source", left), ("weights", right)):
         x = next(producer.operands)
         if x.dtype.name not in RANGES:
             raise Unsupported(f"the {name} are {x.dtype}, integer kernels take u8 and s8")
-        if producer.attrs["qtype"] == "per_group":
+        if producer.attrs["qtype"] == "per_group" and not (groups and producer is right):
             raise Unsupported(f"the {name} have scales of groups of {list(producer.attrs['group_shape'])}")
+        if producer.attrs.get("group_axis") is not None:
+            raise Unsupported(f"the {name} have scales of groups along axis {producer.attrs['group_axis']}")
         if producer.output.dtype != "f32":
             raise Unsupported(f"the {name} are dequantized to {producer.output.dtype}, integer kernels scale in f32")
     return left, right

@@ -11,13 +11,13 @@ Of bf16 and f16 a group of 4 bytes has two rows, of f32 one; their column sums a
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from graphq.errors import KernelError
-from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import I8, c64, intrinsic, load_s32, load_u8, splat, store_s32, store_u8, word
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.registry import Step, plan_rows
@@ -116,11 +116,10 @@ def _sum_groups(_typing: Any, source: Any, groups: Any, target: Any) -> Any:
     return types.void(*[types.intp] * 3), codegen
 
 
-def packing(itemsize: int) -> Callable[[int, int], None]:
+def packing(itemsize: int) -> Functions:
     """Make the block function that packs panels of one batch element. Words as in `plan_pack`."""
     items, pack_rows = 4 // itemsize, _pack_rows(itemsize)
 
-    @njit
     def block(args: int, index: int) -> None:
         k, n, each, flip = word(args, 7), word(args, 8), word(args, 9), word(args, 10)
         panels, groups = (n + 15) // 16, (k + items - 1) // items
@@ -150,7 +149,7 @@ def packing(itemsize: int) -> Callable[[int, int], None]:
             if itemsize == 1:
                 _sum_groups(target, groups, base + 64 * p)
 
-    return block
+    return Functions(block=block)
 
 
 def plan_pack(w_dtype: str, k: int, n: int, *, batch: int = 1, threads: int = 1, cache: bool = True) -> Step:
@@ -162,7 +161,7 @@ def plan_pack(w_dtype: str, k: int, n: int, *, batch: int = 1, threads: int = 1,
     bytes are xored with.
     """
     flip, itemsize = 0x80 if w_dtype == "u8" else 0, STORAGE[w_dtype].itemsize
-    return plan_rows("graphq.kernels.matmul.pack", "packing", panel_count(n), batch, threads, cache,
+    return plan_rows(packing, panel_count(n), batch, threads, cache,
                      lambda each: (0, 0, n * itemsize, itemsize, 0, packed_bytes(k, n, itemsize), batch, k, n, each,
                                    flip), of=(itemsize,),
                      cycles=PANEL * k * itemsize * 0.5)  # measured: 6 to 12 GB/s

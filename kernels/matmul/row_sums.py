@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
 from graphq.kernels.jit.intrinsics import I8, I32, I64, c64, intrinsic, load_s64, splat, store_s32, word
 from graphq.kernels.jit.registry import Step, plan_rows
@@ -67,28 +68,34 @@ def offset(table: int, batch: int) -> int:
     return load_s64(table + 8 * batch) if table else 0
 
 
-@njit
-def row_sum_block(args: int, index: int) -> None:
-    """Sum rows of activations. Words as in `plan_row_sums`."""
-    m, k, each, flip = word(args, 6), word(args, 7), word(args, 8), word(args, 9)
-    blocks = (m + each - 1) // each
-    batch, first = index // blocks, index % blocks * each
-    source, stride = word(args, 0) + offset(word(args, 1), batch), word(args, 2)
-    target = word(args, 3) + batch * word(args, 4)
-    for i in range(first, min(first + each, m)):
-        store_s32(target + 4 * i, _sum_row(source + i * stride, k, flip))
+def row_sum_block() -> Functions:
+    """Make the block function that sums rows of activations. Words as in `plan_row_sums`."""
+
+    def block(args: int, index: int) -> None:
+        m, k, each, flip = word(args, 6), word(args, 7), word(args, 8), word(args, 9)
+        blocks = (m + each - 1) // each
+        batch, first = index // blocks, index % blocks * each
+        source, stride = word(args, 0) + offset(word(args, 1), batch), word(args, 2)
+        target = word(args, 3) + batch * word(args, 4)
+        for i in range(first, min(first + each, m)):
+            store_s32(target + 4 * i, _sum_row(source + i * stride, k, flip))
+
+    return Functions(block=block)
 
 
-@njit
-def column_sum_block(args: int, index: int) -> None:
-    """Sum columns of activations. Words as in `plan_column_sums`."""
-    m, k, each, flip = word(args, 6), word(args, 7), word(args, 8), word(args, 9)
-    blocks = (m + each - 1) // each
-    batch, first = index // blocks, index % blocks * each
-    source, stride = word(args, 0) + offset(word(args, 1), batch), word(args, 2)
-    target, last = word(args, 3) + batch * word(args, 4), min(first + each, m)
-    for i in range(first, last, 16):
-        _sum_columns(source + i, stride, k, flip, min(16, last - i), target + 4 * i)
+def column_sum_block() -> Functions:
+    """Make the block function that sums columns of activations. Words as in `plan_column_sums`."""
+
+    def block(args: int, index: int) -> None:
+        m, k, each, flip = word(args, 6), word(args, 7), word(args, 8), word(args, 9)
+        blocks = (m + each - 1) // each
+        batch, first = index // blocks, index % blocks * each
+        source, stride = word(args, 0) + offset(word(args, 1), batch), word(args, 2)
+        target, last = word(args, 3) + batch * word(args, 4), min(first + each, m)
+        for i in range(first, last, 16):
+            _sum_columns(source + i, stride, k, flip, min(16, last - i), target + 4 * i)
+
+    return Functions(block=block)
 
 
 def plan_row_sums(a_dtype: str, m: int, k: int, *, batch: int = 1, threads: int = 1, cache: bool = True) -> Step:
@@ -99,12 +106,12 @@ def plan_row_sums(a_dtype: str, m: int, k: int, *, batch: int = 1, threads: int 
     then 5 batch, 6 m, 7 k, 8 rows a block, 9 what bytes are xored with.
     """
     flip = 0x80 if a_dtype == "s8" else 0
-    return plan_rows("graphq.kernels.matmul.row_sums", "row_sum_block", m, batch, threads, cache,
+    return plan_rows(row_sum_block, m, batch, threads, cache,
                      lambda each: (0, 0, k, 0, 4 * m, batch, m, k, each, flip), cycles=k * 0.1)  # 33 GB/s
 
 
 def plan_column_sums(a_dtype: str, m: int, k: int, *, batch: int = 1, threads: int = 1, cache: bool = True) -> Step:
     """Plan the same sums of transposed activations, k rows of m bytes. Words are the same, but 2 bytes between k."""
     flip = 0x80 if a_dtype == "s8" else 0
-    return plan_rows("graphq.kernels.matmul.row_sums", "column_sum_block", m, batch, threads, cache,
+    return plan_rows(column_sum_block, m, batch, threads, cache,
                      lambda each: (0, 0, m, 0, 4 * m, batch, m, k, each, flip), cycles=k * 0.25, unit=16)

@@ -3,8 +3,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32, word
 from graphq.kernels.operands.tile_frame import ROWS_AT
@@ -25,8 +23,7 @@ def scalar_tile(shift: int, reading: str) -> Any:
     windows, along_i, along_k = reading == "windows", reading == "rows", reading == "columns"
 
     @njit
-    def tile(address: int) -> None:
-        frame = np.intp(address)
+    def tile(frame: int) -> None:
         a, stride, w, k = load_s64(frame), load_s64(frame + 8), load_s64(frame + 16), load_s64(frame + 24)
         rows, acc = load_s64(frame + 32), load_s64(frame + 48)
         for i in range(rows):

@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
 from graphq.kernels.jit.intrinsics import (
     F32,
@@ -35,7 +34,7 @@ from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.registry import Kernel, register_kernel
 from graphq.kernels.jit.x86 import Loop, at, filled, load, shuffle, smaller, store, vector
 from graphq.kernels.matmul.pack import PANEL, panel_count
-from graphq.kernels.matmul.tiles import tile_source
+from graphq.kernels.matmul.tiles import tile_functions
 from graphq.kernels.matmul.vector import Products, vnni, widened
 from graphq.kernels.matmul_4bit.pack import GROUP, GROUPS, LINES, ZERO_POINTS
 from graphq.kernels.operands.tile_frame import Frame, clamped, frame_signature
@@ -184,8 +183,7 @@ def scalar_tile_4bit(shift: int) -> Any:
     """Make the tile function of one panel as plain loops; activations are bytes xor `shift` (128 for s8)."""
 
     @njit
-    def tile(address: int) -> None:
-        frame = np.intp(address)
+    def tile(frame: int) -> None:
         a, stride, w = load_s64(frame), load_s64(frame + 8), load_s64(frame + 16)
         rows, d, acc = load_s64(frame + 32), load_s64(frame + 40), load_s64(frame + 48)
         size, groups = word(d, GROUP), word(d, GROUPS)
@@ -221,41 +219,35 @@ def estimate_scalar_4bit(kernel: Kernel, m: int, n: int, k: int) -> float:
     return 3.0 * m * panel_count(n) * PANEL * k
 
 
-def _build(kernel: Kernel, panels: int, imports: str, how: str) -> str:
-    return tile_source(kernel, panels, f"from graphq.kernels.matmul_4bit.tiles import tile_4bit, {imports}",
-                       f"tile_4bit({kernel.tile[0]}, {panels}, {how})")
-
-
 @register_kernel("matmul", DTYPES, ((4, 16),), "scalar", estimate_scalar_4bit, readings=("rows",))
-def build_scalar_4bit(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
+def build_scalar_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
     """Build the plain loops."""
-    return tile_source(kernel, panels, "from graphq.kernels.matmul_4bit.tiles import scalar_tile_4bit",
-                       f"scalar_tile_4bit({128 if kernel.dtypes[0] == 's8' else 0})")
+    return tile_functions(scalar_tile_4bit(128 if dtype == "s8" else 0))
 
 
 @register_kernel("matmul", DTYPES, ((3, 16), (1, 16)), "avx2", partial(estimate_4bit, parts=4, rate=1.5),
                  readings=("rows",))
-def build_avx2_4bit(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
+def build_avx2_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
     """Build vpmaddwd on 16 bytes of products widened to 16 bits."""
-    return _build(kernel, panels, "unpacked_widened", f"unpacked_widened({kernel.dtypes[0]!r}, 8, {emulated})")
+    return tile_functions(tile_4bit(rows, panels, unpacked_widened(dtype, 8, emulated)))
 
 
 @register_kernel("matmul", DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx_vnni",
                  partial(estimate_4bit, parts=2, rate=2), readings=("rows",))
-def build_avx_vnni_4bit(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
+def build_avx_vnni_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
     """Build vpdpbusd on 8 columns."""
-    return _build(kernel, panels, "unpacked_vnni", f"unpacked_vnni({kernel.dtypes[0]!r}, 8, {emulated})")
+    return tile_functions(tile_4bit(rows, panels, unpacked_vnni(dtype, 8, emulated)))
 
 
 @register_kernel("matmul", DTYPES, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
                  partial(estimate_4bit, parts=2, rate=0.8), readings=("rows",))
-def build_avx512_4bit(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
+def build_avx512_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
     """Build vpmaddwd on 32 bytes of products widened to 16 bits."""
-    return _build(kernel, panels, "unpacked_widened", f"unpacked_widened({kernel.dtypes[0]!r}, 16, {emulated})")
+    return tile_functions(tile_4bit(rows, panels, unpacked_widened(dtype, 16, emulated)))
 
 
 @register_kernel("matmul", DTYPES, ((6, 48), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_4bit, parts=1, rate=1), readings=("rows",))
-def build_vnni_4bit(kernel: Kernel, panels: int, emulated: bool, reading: str) -> str:
+def build_vnni_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
     """Build vpdpbusd on 16 columns."""
-    return _build(kernel, panels, "unpacked_vnni", f"unpacked_vnni({kernel.dtypes[0]!r}, 16, {emulated})")
+    return tile_functions(tile_4bit(rows, panels, unpacked_vnni(dtype, 16, emulated)))

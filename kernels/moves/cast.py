@@ -5,13 +5,13 @@ ISA level.
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 
 from graphq.dtypes import DType, boolean, f32
-from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import F32, I8, c64, intrinsic, word
 from graphq.kernels.jit.registry import Step, plan_rows
 from graphq.kernels.jit.x86 import Loop, at, load, store
@@ -27,7 +27,7 @@ def fits(source: DType, target: DType) -> bool:
     return wide and source.kind != "float" and (target.kind != "float" or target == f32)
 
 
-def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Callable[[int, int], None]:
+def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Functions:
     """Make the block function from integers of so many bits to what `how` says, of so many."""
     given = ir.IntType(source_bits)
     result = F32 if how == TO_F32 else ir.IntType(target_bits)
@@ -58,13 +58,12 @@ def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Cal
 
         return types.void(*[types.intp] * 3), codegen
 
-    @njit
     def block(args: int, index: int) -> None:
         first = index * word(args, 3)
         elements(word(args, 0) + first * (source_bits // 8), word(args, 1) + first * (target_bits // 8),
                  min(word(args, 3), word(args, 2) - first))
 
-    return block
+    return Functions(block=block)
 
 
 def plan_cast(source: DType, target: DType, size: int, *, threads: int = 1, cache: bool = True) -> Step:
@@ -72,5 +71,5 @@ def plan_cast(source: DType, target: DType, size: int, *, threads: int = 1, cach
     how = TO_BOOLEAN if target == boolean else TO_F32 if target == f32 else TO_INTEGER
     signed = int(source.kind == "int" and source.min < 0)
     of = 8 * source.itemsize, signed, how, 8 * target.itemsize
-    return plan_rows("graphq.kernels.moves.cast", "converting", size, 1, threads, cache,
+    return plan_rows(converting, size, 1, threads, cache,
                      lambda each: (0, 0, size, each), cycles=1, unit=LANES, of=of)

@@ -12,7 +12,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import F32, I32, c64, declare, intrinsic, word
 from graphq.kernels.jit.registry import Step, plan_rows
 from graphq.kernels.jit.x86 import Loop, at, load, shuffle, store, vector
@@ -66,12 +67,15 @@ def extremes(_typing: Any, source: Any, count: Any, target: Any) -> Any:
     return types.void(*[types.intp] * 3), codegen
 
 
-@njit
-def extremes_block(args: int, index: int) -> None:
-    """Find the extremes of a block. Words as in `plan_range`."""
-    each, count = word(args, 8), word(args, 9)
-    first = index * each * PIECE
-    extremes(word(args, 0) + 4 * first, min(each * PIECE, count - first), word(args, 1) + 8 * index)
+def extremes_block() -> Functions:
+    """Make the block function that finds the extremes of a block. Words as in `plan_range`."""
+
+    def block(args: int, index: int) -> None:
+        each, count = word(args, 8), word(args, 9)
+        first = index * each * PIECE
+        extremes(word(args, 0) + 4 * first, min(each * PIECE, count - first), word(args, 1) + 8 * index)
+
+    return Functions(block=block)
 
 
 @intrinsic
@@ -103,10 +107,13 @@ def scale_of(_typing: Any, extremes: Any, count: Any, scale: Any, zero_point: An
     return types.void(*[types.intp] * 4), codegen
 
 
-@njit
-def scale_block(args: int, index: int) -> None:
-    """Store scale and zero point. Words as in `plan_range`."""
-    scale_of(word(args, 0), word(args, 1), word(args, 2), word(args, 3))
+def scale_block() -> Functions:
+    """Make the block function that stores scale and zero point. Words as in `plan_range`."""
+
+    def block(args: int, index: int) -> None:
+        scale_of(word(args, 0), word(args, 1), word(args, 2), word(args, 3))
+
+    return Functions(block=block)
 
 
 def plan_range(count: int, *, threads: int = 1, cache: bool = True) -> tuple[Step, Step]:
@@ -116,8 +123,8 @@ def plan_range(count: int, *, threads: int = 1, cache: bool = True) -> tuple[Ste
     9 count. The second takes 0 extremes, 2 scale (f32), 3 zero point (u8); 1 is the number of blocks of the first.
     """
     pieces = max(1, -(-count // PIECE))
-    found = plan_rows("graphq.kernels.moves.extremes", "extremes_block", pieces, 1, threads, cache,
+    found = plan_rows(extremes_block, pieces, 1, threads, cache,
                       lambda each: (0, 0, 0, 0, 0, 1, pieces, 0, each, count), cycles=PIECE / 8)
-    made = plan_rows("graphq.kernels.moves.extremes", "scale_block", 1, 1, 1, cache,
+    made = plan_rows(scale_block, 1, 1, 1, cache,
                      lambda each: (0, found.blocks, 0, 0), cycles=1)
     return found, made

@@ -7,9 +7,7 @@ Row r of the target is that of index r % n of table r // n, n being word 5; nega
 """
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from graphq.kernels.jit.deferred import njit
+from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import load_s32, load_s64, store_s64, word
 from graphq.kernels.jit.registry import Step, plan_rows
 from graphq.kernels.moves.transpose import row_copier
@@ -17,11 +15,10 @@ from graphq.kernels.moves.transpose import row_copier
 TABLE, INDICES, TARGET, OUTSIDE = range(4)  # words that the caller fills in
 
 
-def gathering() -> Callable[[int, int], None]:
+def gathering() -> Functions:
     """Make the block function."""
     copy = row_copier()
 
-    @njit
     def block(args: int, index: int) -> None:
         table, indices, target = word(args, 0), word(args, 1), word(args, 2)
         n, size, nbytes, each = word(args, 5), word(args, 6), word(args, 7), word(args, 9)
@@ -34,13 +31,13 @@ def gathering() -> Callable[[int, int], None]:
                 k = 0
             copy(table + (row // n * size + k) * nbytes, target + row * nbytes, nbytes)
 
-    return block
+    return Functions(block=block)
 
 
 def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: int, *, threads: int = 1,
                 cache: bool = True) -> Step:
     """Plan `count` rows of `nbytes` of each of `tables` of `size` rows, at least one; indices are s32 or s64."""
     rows = tables * count
-    return plan_rows("graphq.kernels.moves.gather", "gathering", rows, 1, threads, cache,
+    return plan_rows(gathering, rows, 1, threads, cache,
                      lambda each: (0, 0, 0, 0, rows, count, size, nbytes, index_bytes, each),
                      cycles=20 + nbytes * 0.3, of=())

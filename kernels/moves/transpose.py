@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
+from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
 from graphq.kernels.jit.intrinsics import I8, c64, intrinsic, word
 from graphq.kernels.jit.registry import Step, plan_rows
@@ -141,12 +142,11 @@ def _place(args: int, index: int) -> tuple[int, int, int, int]:
     return source, target, first, min(first + each, rows)
 
 
-def transposing(itemsize: int) -> Callable[[int, int], None]:
+def transposing(itemsize: int) -> Functions:
     """Make the block function of transposes: row i of the target is column i of the source."""
     lanes, line = LANES[itemsize], 64 // itemsize
     tiles, corner = _tiles(itemsize), _corner(itemsize)
 
-    @njit
     def block(args: int, index: int) -> None:
         source, target, first, last = _place(args, index)
         n, stride, step = word(args, 3), word(args, 4), word(args, 5)
@@ -164,16 +164,15 @@ def transposing(itemsize: int) -> Callable[[int, int], None]:
                         corner(x + i * itemsize, stride, y + i * step, step, min(lanes, last - i),
                                min(lanes, n - column))
 
-    return block
+    return Functions(block=block)
 
 
-def _weaving(itemsize: int, ways: int, apart: bool) -> Callable[[int, int], None]:
+def _weaving(itemsize: int, ways: int, apart: bool) -> Functions:
     lanes, both = LANES[itemsize], ways * itemsize
     full, partial = (_weave(itemsize, ways, apart, p) for p in (False, True))
     read, write = (both, itemsize) if apart else (itemsize, both)
     stream = 5 if apart else 4
 
-    @njit
     def block(args: int, index: int) -> None:
         source, target, first, last = _place(args, index)
         stride = word(args, stream)
@@ -183,15 +182,15 @@ def _weaving(itemsize: int, ways: int, apart: bool) -> Callable[[int, int], None
         if whole < last:
             partial(source + whole * read, target + whole * write, stride, last - whole)
 
-    return block
+    return Functions(block=block)
 
 
-def interleaving(itemsize: int, ways: int) -> Callable[[int, int], None]:
+def interleaving(itemsize: int, ways: int) -> Functions:
     """Make the block function of transposes with `ways` columns, whose target is dense."""
     return _weaving(itemsize, ways, False)
 
 
-def deinterleaving(itemsize: int, ways: int) -> Callable[[int, int], None]:
+def deinterleaving(itemsize: int, ways: int) -> Functions:
     """Make the block function of transposes to `ways` columns of the target, from the dense rows of the source."""
     return _weaving(itemsize, ways, True)
 
@@ -212,18 +211,17 @@ def row_copier() -> Callable[[int, int, int], None]:
     return copy
 
 
-def copying() -> Callable[[int, int], None]:
+def copying() -> Functions:
     """Make the block function that copies rows."""
     copy = row_copier()
 
-    @njit
     def block(args: int, index: int) -> None:
         source, target, first, last = _place(args, index)
         nbytes, stride, step = word(args, 3), word(args, 4), word(args, 5)
         for i in range(first, last):
             copy(source + i * stride, target + i * step, nbytes)
 
-    return block
+    return Functions(block=block)
 
 
 class Axis(NamedTuple):
@@ -237,7 +235,7 @@ class Axis(NamedTuple):
 class Loops(NamedTuple):
     """A transpose as a block function `maker(*of)` over `rows` x `columns`, for each element of `outer`."""
 
-    maker: str
+    maker: Callable[..., Functions]
     of: tuple[int, ...]
     rows: int
     columns: int
@@ -279,18 +277,18 @@ def loops(shape: Sequence[int], order: Sequence[int], itemsize: int) -> Loops:
     if axes and axes[-1].source == itemsize:
         itemsize *= axes.pop().size
     if not axes:
-        return Loops("copying", (), 1, itemsize, 0, 0, ())
+        return Loops(copying, (), 1, itemsize, 0, 0, ())
     columns = axes.pop()
     if itemsize not in LANES:
-        return Loops("copying", (), columns.size, itemsize, columns.source, columns.target, tuple(axes))
+        return Loops(copying, (), columns.size, itemsize, columns.source, columns.target, tuple(axes))
     rows = next(a for a in axes if a.source == itemsize)
     axes.remove(rows)
     m, n, outer = rows.size, columns.size, tuple(axes)
     if n <= WAYS and rows.target == n * itemsize and m > n:
-        return Loops("interleaving", (itemsize, n), m, n, columns.source, rows.target, outer)
+        return Loops(interleaving, (itemsize, n), m, n, columns.source, rows.target, outer)
     if m <= WAYS and columns.source == m * itemsize:
-        return Loops("deinterleaving", (itemsize, m), n, m, columns.source, rows.target, outer)
-    return Loops("transposing", (itemsize,), m, n, columns.source, rows.target, outer)
+        return Loops(deinterleaving, (itemsize, m), n, m, columns.source, rows.target, outer)
+    return Loops(transposing, (itemsize,), m, n, columns.source, rows.target, outer)
 
 
 def is_view(shape: Sequence[int], order: Sequence[int]) -> bool:
@@ -325,16 +323,16 @@ def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: in
     if axes and axes[-1].source == axes[-1].target == itemsize:
         nbytes *= axes.pop().size
     rows = axes.pop() if axes else Axis(1, 0, 0)
-    x = Loops("copying", (), rows.size, nbytes, rows.source, rows.target, tuple(axes))
+    x = Loops(copying, (), rows.size, nbytes, rows.source, rows.target, tuple(axes))
     return _planned(x, 0 in sizes, threads, cache)
 
 
 def _planned(x: Loops, empty: bool, threads: int, cache: bool) -> Step:
     batch = 0 if empty else prod(a.size for a in x.outer)
-    unit = 1 if x.maker == "copying" else 64
+    unit = 1 if x.maker is copying else 64
     words = [w for a in reversed(x.outer) for w in (a.size, a.source, a.target)]
-    cycles = x.columns * 0.1 * (1 if x.maker == "copying" else x.of[0])
-    return plan_rows("graphq.kernels.moves.transpose", x.maker, x.rows, batch, threads, cache,
+    cycles = x.columns * 0.1 * (1 if x.maker is copying else x.of[0])
+    return plan_rows(x.maker, x.rows, batch, threads, cache,
                      lambda each: (0, 0, x.rows, x.columns, x.source, x.target, each, len(x.outer), *words),
                      cycles=cycles, unit=unit, of=x.of)
 
@@ -344,5 +342,5 @@ def plan_row_copy(rows: int, nbytes: int, source: int, target: int, *, threads: 
 
     The caller fills in word 0, the source, and 1, the target; they must not overlap.
     """
-    return plan_rows("graphq.kernels.moves.transpose", "copying", rows, 1 if nbytes else 0, threads, cache,
+    return plan_rows(copying, rows, 1 if nbytes else 0, threads, cache,
                      lambda each: (0, 0, rows, nbytes, source, target, each, 0), cycles=10 + nbytes * 0.1, of=())

@@ -42,7 +42,7 @@ FRAME_BYTES = 8 * (COPIES_AT + 2)
 
 def frame_signature() -> Any:
     """Give the signature of every tile function."""
-    return types.void(types.uintp)
+    return types.void(types.intp)
 
 
 class Frame(NamedTuple):

@@ -15,9 +15,19 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from graphq.kernels.family.pixels import UNROLLED, load_tile, over_channels, plan_pixels, unrolled
-from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import F32, F64, I8, I64, c64, intrinsic, splat
+from graphq.kernels.family.pixels import (
+    UNROLLED,
+    block_functions,
+    over_channels,
+    plan_pixels,
+    tap_placer,
+    tile_functions,
+    unrolled,
+)
+from graphq.kernels.jit import modules
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.intrinsics import F32, F64, I8, I64, c64, intrinsic, splat, word
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.registry import Step
 from graphq.kernels.jit.x86 import Loop, at, store
@@ -27,7 +37,7 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import STORAGE_IR, constant, emit, vec, widen
 from graphq.kernels.numbers.mean_sums import QUAD, Order, halved, lanes_of, start_of, total
 from graphq.kernels.operands.windows import INNER_TABLE, KI, KO, OUTER_TABLE, PAD_ROW, Windows
-from graphq.kernels.pool.means import Taps
+from graphq.kernels.pool.means import Taps, numbers_of
 
 How = Literal["max", "mean"]
 Take: TypeAlias = Callable[[Any, Any], Any]
@@ -36,13 +46,6 @@ Take: TypeAlias = Callable[[Any, Any], Any]
 SUMS = 16
 """Registers that hold sums. With half as many the addresses of taps take longer than the sums of lanes."""
 ADDRESSES = 8 * (UNROLLED + 1)
-
-_IMPORTS = """from graphq.kernels.pool.means import numbers_of
-from graphq.kernels.pool.tiles import ADDRESSES, reduction"""
-_SETUP = "reduce = reduction({how!r}, {dtype!r}, {lanes}, {direct}, {order!r}, KO, KI)"
-_LISTED = "place(windows, image, outer, inner, 0, taps, addresses)\n        "
-_REDUCE = "reduce({taps}, image, outer, inner, left, channels, target, word(frame, 10), {count})"
-_COUNT = "numbers_of(word(frame, 10)) + 8 * (outer * ow + inner)"
 
 
 def maximum(x: Expr, y: Expr) -> Expr:
@@ -221,6 +224,27 @@ def is_direct(store: Store, how: How, dtype: str) -> bool:
     return store.expr.op == "acc" and store.dtype == left and left not in ("bf16", "f16")
 
 
+def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Functions:
+    """Make the module of tiles of one pixel of a ko x ki window (`unrolled`); the other parameters as `reduction`."""
+    listed, mean = ko > 0, how == "mean"
+    reduce = reduction(how, dtype, lanes, direct, order, ko, ki)
+    place: Any = tap_placer(ko, ki) if listed else None
+
+    @njit
+    def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
+             target: int) -> int:
+        taps, count, tables = windows, 0, word(frame, 10)
+        if listed:
+            taps = addresses
+            place(windows, image, outer, inner, 0, ko * ki, addresses)
+        if mean:
+            count = numbers_of(tables) + 8 * (outer * word(windows, 0) + inner)
+        reduce(taps, image, outer, inner, word(frame, 6), word(frame, 7), target, tables, count)
+        return 1
+
+    return tile_functions(ADDRESSES, fill)
+
+
 def plan_pool(store: Store, how: How, dtype: str, windows: Windows, channels: int, batch: int, m: int, level: Level, *,
               order: Order = "taps", threads: int = 1, cache: bool = True) -> Step:
     """Plan a pool of images of `dtype` to batch * m output pixels; see `pixels` for the words to fill in.
@@ -228,13 +252,10 @@ def plan_pool(store: Store, how: How, dtype: str, windows: Windows, channels: in
     Means are summed in `order`; their weights are `means.tables` of the counts of an image's pixels.
     """
     direct, itemsize = is_direct(store, how, dtype), STORAGE[dtype].itemsize
-    ko, ki = unrolled(windows.outer.shape[1], windows.inner.shape[1])
     mean = how == "mean"
-    reduce = _REDUCE.format(taps="addresses" if ko else "windows", count=_COUNT if mean else 0)
-    setup = _SETUP.format(how=how, dtype=dtype, lanes=level.lanes, direct=direct and not mean, order=order)
-    tile = load_tile(f"pool_{how}_{dtype}", (ko, ki), setup=setup, room="ADDRESSES", imports=_IMPORTS,
-                     body=(_LISTED if ko else "") + reduce, cache=cache)
+    tile = modules.load(f"pool_{how}_{dtype}", pool_tiles, how, dtype, level.lanes, direct and not mean, order,
+                        *unrolled(windows.outer.shape[1], windows.inner.shape[1]), cache=cache)
+    block = modules.load("pixels", block_functions, STORAGE[store.dtype].itemsize if direct else 0, cache=cache)
     cycles = 20 + windows.taps * (3 + channels * (1 / level.lanes if mean else itemsize / 32))
-    return plan_pixels(f"pool_{how}_{dtype}_{level.name}", store, tile, windows.image_bytes, windows.pixels, channels,
-                       batch, m, level, cycles=cycles, direct=STORAGE[store.dtype].itemsize if direct else 0,
-                       threads=threads, cache=cache)
+    return plan_pixels(f"pool_{how}_{dtype}_{level.name}", store, block, tile, windows.image_bytes, windows.pixels,
+                       channels, batch, m, level, cycles=cycles, direct=direct, threads=threads, cache=cache)

@@ -13,13 +13,13 @@ Without lengths the states are in their places among all states, else what is th
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
+from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
 from graphq.kernels.jit.intrinsics import F32, I32, I64, c64, declare, intrinsic, load_s32, splat, store_s32, word
 from graphq.kernels.jit.registry import Step, plan_rows
@@ -125,7 +125,7 @@ def _units(gates: int, whole: bool, rows: int) -> Any:
 
     @intrinsic(arity=7)
     def units(_typing: Any, *values: Any) -> Any:
-        return types.void(types.uintp, *[types.intp] * 6), codegen
+        return types.void(*[types.intp] * 7), codegen
 
     return units
 
@@ -156,11 +156,10 @@ def _quantise(_typing: Any, source: Any, count: Any, target: Any, scale: Any, ze
     return types.void(*[types.intp] * 5), codegen
 
 
-def recurring(gates: int, whole: int) -> Callable[[int, int], None]:
+def recurring(gates: int, whole: int) -> Functions:
     """Make the block function of an LSTM (4 gates), a GRU (3) or an RNN (1), `whole`: of a quantised one."""
     copy, many, one = row_copier(), _units(gates, bool(whole), ROWS), _units(gates, bool(whole), 1)
 
-    @njit
     def block(args: int, index: int) -> None:
         x, h, y, final, lengths = word(args, 0), word(args, 2), word(args, 3), word(args, 4), word(args, 14)
         steps, rows, n, each, room = word(args, 8), word(args, 9), word(args, 10), word(args, 11), word(args, 7)
@@ -202,7 +201,7 @@ def recurring(gates: int, whole: int) -> Callable[[int, int], None]:
         if not lengths:
             copy(h + line * first, final + line * first, line * (last - first))
 
-    return block
+    return Functions(block=block)
 
 
 @njit
@@ -216,6 +215,6 @@ def plan_recurrence(gates: int, steps: int, rows: int, units: int, *, quantised:
                     threads: int = 1, cache: bool = True) -> Step:
     """Plan all steps of a layer; of a quantised one, whose rows are quantised together, in one block."""
     cycles = steps * units * (gates * units / 12 + 20)  # Zen 4, 128 to 512 units
-    return plan_rows("graphq.kernels.recurrent.loops", "recurring", rows, 1, 1 if quantised else threads, cache,
+    return plan_rows(recurring, rows, 1, 1 if quantised else threads, cache,
                      lambda each: (0, 0, 0, 0, 0, 0, 0, 0, steps, rows, units, each, int(reverse), 0, 0),
                      cycles=cycles, unit=ROWS, of=(gates, int(quantised)))

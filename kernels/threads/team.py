@@ -44,9 +44,9 @@ from graphq.kernels.threads.steps import (
     RECORD,
     RECORDS,
     SEMAPHORE,
-    SERIAL,
     STOP,
-    TEAM_CODE,
+    serial_module,
+    team_module,
 )
 from graphq.locks import Lock
 
@@ -76,7 +76,7 @@ class Table:
     """Steps that run in one call, at most `threads` threads in the parallel ones. `args` must be of live memory."""
 
     def __init__(self, rows: Sequence[Row], threads: int, cache: bool = True) -> None:
-        code = modules.load("steps", SERIAL, cache)
+        code = modules.load("steps", serial_module, cache=cache)
         self._cache = cache
         self._words = np.array(
             [(row.function.address, row.args, row.blocks, pieces(row.blocks, threads) if row.parallel else 0)
@@ -169,7 +169,8 @@ class Team:
         try:
             with _starting.hold:
                 from graphq.kernels.threads import region
-            self.code = modules.load("team", TEAM_CODE, self._cache)  # after those that the first result waits for
+            # after the modules that the first result waits for
+            self.code = modules.load("team", team_module, cache=self._cache)
             self.open_table, self.close_table = _native(self.code.open_table, 4), _native(self.code.close_table, 1)
         except Exception as error:  # whatever keeps Numba from running
             log.warning("plans run on one thread, as Numba starts no threads: %s: %s", type(error).__name__, error)

@@ -34,18 +34,18 @@ def broken(g, message):
 def test_order(g):
     g.nodes[0], g.nodes[1] = g.nodes[1], g.nodes[0]
     broken(g, r"%b = tanh\(%a\) : f32\[2\]: operand 0 is used before")
-    g.nodes[0].place, g.nodes[1].place = g.nodes[1].place, g.nodes[0].place
+    g.nodes[0].position, g.nodes[1].position = g.nodes[1].position, g.nodes[0].position
     broken(g, r"%b = tanh\(%a\) : f32\[2\]: operand 0 is used before its definition, or removed: a cycle or bad order")
 
 
 def test_place(g):
-    g.nodes[2].place = g.nodes[1].place
-    broken(g, "%c = .*its place is out of order")
+    g.nodes[2].position = g.nodes[1].position
+    broken(g, "%c = .*its position is out of order")
 
 
 def test_a_node_twice(g):
     g.nodes.insert(1, g.nodes[0])
-    broken(g, "%a = .*its place is out of order")
+    broken(g, "%a = .*its position is out of order")
 
 
 def test_removed_operand(g):
@@ -182,7 +182,7 @@ def test_bodies(g):
 def test_a_node_added_by_hand(g):
     n = Node(g, OPS["relu"], (g.inputs[0],), {})
     n.outputs = (Value(g, TensorType(f32, (2,)), n, 0),)
-    n.place = g.nodes[-1].place + 1
+    n.position = g.nodes[-1].position + 1
     g.nodes.append(n)
     broken(g, "x: recorded uses differ")
 

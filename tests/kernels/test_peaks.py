@@ -28,7 +28,7 @@ def test_loops_contain_their_instruction(name):
     if isa.is_emulated(needs(name)):
         pytest.skip(f"no {needs(name)} here")
     assert peaks.peak(name) > 0
-    counts = assembly.instructions(modules.load("peak", peaks.peak_source(name)))
+    counts = assembly.instructions(modules.load("peak", peaks.peak_module, name))
     also = {"vpmaddwd": "vpdpwssd"}.get(name.split()[0], "")  # where the CPU has it, LLVM prefers it
     assert any(x in counts for x in (name, name.replace("vpmaddwd", also))), counts
     assert max(peaks.products(x) for x in counts) == peaks.products(name)
@@ -58,12 +58,12 @@ def test_bandwidth(nbytes, threads):
 
 
 def test_copies_copy():
-    module = modules.load("copy", peaks._COPY)
+    module = modules.load("copy", peaks.copy_module)
     source = np.random.default_rng(0).integers(0, 256, 1024, dtype=np.uint8)
     target = np.zeros(1024, np.uint8)
     args = np.array([source.ctypes.data, target.ctypes.data, 256], np.int64)
     for index in (0, 2):
-        module.BLOCK(args.ctypes.data, index)
+        module.block(args.ctypes.data, index)
     expected = source.copy()
     expected[256:512] = expected[768:] = 0
     assert (target == expected).all()

@@ -115,13 +115,63 @@ def test_loaded_graphs_compute(tmp_path):
     np.testing.assert_array_equal(y, np.tile(np.array([3, 0], np.int8), (4, 1)))  # 16 * 0.1 / 0.5 and relu(32 - 40)
 
 
-def test_scales_of_depthwise_transposed_weights_run_along_the_groups(tmp_path):
-    doc = document(op(0, "Dequantize", [tensor(0, [3, 1, 2, 2], "s8")], [tensor(1, [3, 1, 2, 2])],
-                      qtype=("string", "per_channel"), axis=("s64", 1), scales=("f32[]", [1, 2, 3])))
+def transposed(scales, *, groups=2, dims=(4, 3, 2, 2), axis=1, format="IOX"):
+    """A ConvTranspose of s8 weights with these scales."""
+    outputs = groups * dims[axis]
+    return document(
+        op(0, "Dequantize", [tensor(0, list(dims), "s8", property="constant")], [tensor(1, list(dims))],
+           qtype=("string", "per_channel"), axis=("s64", axis), scales=("f32[]", scales)),
+        op(1, "Dequantize", [tensor(2, [1, 4, 3, 3], "u8")], [tensor(3, [1, 4, 3, 3])], scales=("f32[]", [1])),
+        op(2, "ConvTranspose", [tensor(3, [1, 4, 3, 3]), tensor(1, list(dims))], [tensor(4, [1, outputs, 4, 4])],
+           strides=("s64[]", [1, 1]), pads_begin=("s64[]", [0, 0]), pads_end=("s64[]", [0, 0]),
+           dilations=("s64[]", [1, 1]), groups=("s64", groups), data_format=("string", "NCX"),
+           weights_format=("string", format)))
+
+
+@pytest.mark.parametrize("scales,factors,options", [  # as oneDNN 3.13 computes them
+    ([1, 2, 4], [1, 2, 4, 1, 2, 4], {}),
+    ([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32], {}),
+    ([1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32], dict(dims=(2, 2, 3, 4), axis=2, format="XOI")),
+    ([1, 2, 4], [1, 2, 4, 1, 2, 4], dict(dims=(2, 2, 3, 4), axis=-2, format="XOI")),
+    ([1, 2, 4, 8], [1, 2, 4, 8], dict(groups=4, dims=(4, 1, 2, 2))),
+    ([1, 2], [1, 2], dict(groups=2, dims=(4, 1, 2, 2))),
+    ([2], [2, 2], dict(groups=2, dims=(4, 1, 2, 2))),
+])
+def test_weights_of_convtranspose_have_scales_of_one_group_or_of_all(scales, factors, options, tmp_path):
+    g = load(tmp_path, transposed(scales, **options))
+    n = options.get("dims", (4, 3, 2, 2))[options.get("axis", 1)]
+    unscaled = load(tmp_path, transposed([1] * n, **options))
+    inputs = gq.testing.random_inputs(g)
+    want = gq.reference(unscaled, inputs) * np.reshape(factors, (-1, 1, 1)).astype(np.float32)
+    np.testing.assert_array_equal(gq.reference(g, inputs), want)
+    np.testing.assert_array_equal(gq.compile(g)(inputs), want)
+    (tmp_path / "again").mkdir()
+    check_round_trip(write(tmp_path, transposed(scales, **options)), tmp_path / "again")
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5, 7, 12])
+def test_weights_of_convtranspose_with_scales_of_neither_are_refused(count, tmp_path):
+    with pytest.raises(GraphError, match=f"qtype per_channel takes 3 scales at axis 1.*got {count}"):
+        load(tmp_path, transposed([1.0] * count))
+
+
+@pytest.mark.parametrize("kind", ["Add", "Subtract"])
+def test_sums_of_s32_are_f32_where_the_file_says_so(kind, tmp_path):
+    (tmp_path / "again").mkdir()
+    doc = document(op(0, kind, [tensor(0, [2], "s32"), tensor(1, [2], "s32")], [tensor(2, [2])]))
     g = load(tmp_path, doc)
-    assert g.nodes[0].attrs["axis"] == 0
-    save_onednn_json(g, tmp_path / "again.json")
-    assert json.loads((tmp_path / "again.json").read_text()) == doc
+    assert g.nodes[0].output.dtype == "f32"
+    x = np.array([2**24 + 1, -7], np.int32)
+    y = np.array([0, 2], np.int32)
+    assert gq.compile(g)(t0=x, t1=y).tolist() == [2**24, {"Add": -5, "Subtract": -9}[kind]]  # as oneDNN 3.13
+    check_round_trip(write(tmp_path, doc), tmp_path / "again")
+
+
+@pytest.mark.parametrize("declared", [[2, 3], [UNKNOWN]])
+def test_results_of_unknown_rank_may_be_declared(declared, tmp_path):
+    doc = document(op(0, "Abs", [tensor(0, [UNKNOWN], stride=[UNKNOWN])], [tensor(1, declared, stride=[UNKNOWN] if
+                                                                                  declared == [UNKNOWN] else None)]))
+    assert load(tmp_path, doc).nodes[0].output.shape is None
 
 
 def test_documentations_spelling_of_softmax(tmp_path):

@@ -6,7 +6,7 @@ from onnx_peer import peer
 
 import graphq as gq
 from graphq.errors import GraphError
-from graphq.onnx import fallback
+from graphq.onnx.protos import fallback
 
 CASES = {  # shape, attributes; the spatial axes of the result
     "a window in nothing": ([1, 3, 8, 5], dict(kernel_shape=[2, 1], strides=[3, 3]), (3, 2)),

@@ -98,6 +98,17 @@ def test_names_of_outputs_that_are_inputs_constants_or_returned_twice(tmp_path):
     assert {k: v.tolist() for k, v in out.items()} == {"x": [-1, 2], "three": [3], "first": [0, 2], "second": [0, 2]}
 
 
+@pytest.mark.parametrize("statement,message", [
+    ('dynamic_dequantize(q, s, qtype="per_group", group_shape=[2,2])', "groups of \\[2, 2\\] are no blocks along one"),
+    ('dynamic_dequantize(q, t, qtype="per_group", group_shape=[1,1])', "groups of \\[1, 1\\] are no blocks along one"),
+    ('dequantize(q, qtype="per_channel", axis=1, group_axis=0, scales=[1,2,3,4,5,6,7,8])', "no form in ONNX"),
+])
+def test_scales_of_groups_that_onnx_cannot_say(statement, message, tmp_path):
+    g = gq.parse(f"graph(q: s8[4,4], s: f32[2,2], t: f32[4,4]) {{\n %r = {statement}\n return %r\n}}")
+    with pytest.raises(GraphError, match=f"save: %r = .*{message}"):
+        gq.save_onnx(g, tmp_path / "g.onnx")
+
+
 def test_nodes_of_older_operator_sets_are_converted(tmp_path):
     m = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 11]>
         net (float[2, 3] x) => (float[2, 3] y) { y = Hardmax <axis = 1> (x) }""")

@@ -49,11 +49,28 @@ def test_a_result_of_another_float_is_rounded_once(run, name, a, b, out):
     np.testing.assert_array_equal(got, want)
 
 
-def test_a_result_of_another_float_needs_floats():
+@pytest.mark.parametrize("name", ["add", "subtract"])
+@pytest.mark.parametrize("a, b", [("s32", "s32"), ("s32", "f32"), ("f32", "s32")])
+def test_sums_of_s32_in_f32(run, name, a, b):
+    """Each source is rounded to f32 first, and the sum once more: so computes oneDNN 3.13."""
+    x = np.array([2**24 + 1, 2**31 - 1, -(2**31), 2**25 + 3, 3, 5]).astype(as_dtype(a).numpy)
+    y = np.array([0, 1, -1, 2**25 + 3, -3, 2]).astype(as_dtype(b).numpy)
+    got = run(name, x, y, dtype="f32")
+    want = ARITHMETIC[name](x.astype(np.float32), y.astype(np.float32))
+    assert got.dtype == want.dtype and got.tolist() == want.tolist()
     g = gq.Graph()
-    x = g.input("x", dtype="s32", shape=[3])
-    with pytest.raises(gq.GraphError, match=r"add.*dtype f32 must be a float and so must both sources, got s32\[3\]"):
-        g.add(x, x, dtype="f32")
+    operands = [g.input(n, dtype=v.dtype, shape=v.shape) for n, v in (("x", x), ("y", y))]
+    g.output(getattr(g, name)(*operands, dtype="f32"))
+    assert gq.compile(g, strict=True)(x=x, y=y).tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("name, dtypes, dtype", [("multiply", "s32 s32", "f32"), ("add", "s32 bf16", "f32"),
+                                                 ("add", "s32 s32", "bf16"), ("subtract", "f32 f32", "s32")])
+def test_a_result_of_another_type_needs_floats(name, dtypes, dtype):
+    g = gq.Graph()
+    x, y = (g.input(f"x{k}", dtype=d, shape=[3]) for k, d in enumerate(dtypes.split()))
+    with pytest.raises(gq.GraphError, match=f"{name}.*(dtype {dtype} must be a float and so must both|must be f32)"):
+        getattr(g, name)(x, y, dtype=dtype)
 
 
 @pytest.mark.parametrize("shape", [(), (1,)])

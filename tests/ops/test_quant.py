@@ -113,6 +113,16 @@ def test_per_channel_over_an_empty_axis(run):
     assert run("quantize", x, dtype="u8", qtype="per_channel", scales=[], zps=[]).shape == (2, 0)
 
 
+@pytest.mark.parametrize("axis, group_axis", [(1, 0), (-1, -2)])
+def test_scales_of_groups(run, axis, group_axis):
+    x = np.full((4, 3), 3, np.int8)
+    attrs = dict(qtype="per_channel", axis=axis, group_axis=group_axis, scales=[1, 2, 3, 10, 20, 30])
+    want = np.repeat(np.array([[1, 2, 3], [10, 20, 30]], np.float32), 2, axis=0)
+    np.testing.assert_array_equal(run("dequantize", x, **attrs), 3 * want)
+    np.testing.assert_array_equal(run("dequantize", x, **attrs, zps=[2, 3, 4, 2, 2, 2]),
+                                  want * np.repeat([[1, 0, -1], [1, 1, 1]], 2, axis=0))
+
+
 # -- rules --------------------------------------------------------------------------------------------------------
 
 CHANNEL = {"qtype": "per_channel"}
@@ -146,6 +156,20 @@ def test_parameter_rules(infer, type, attrs, match):
     if dtype != "s32":
         with pytest.raises(GraphError, match="quantize.*" + match.replace("+", r"\+")):
             infer("quantize", "f32[" + shape, dtype=dtype, **attrs)
+
+
+@pytest.mark.parametrize("type, attrs, match", [
+    ("s8[4,3]", {"scales": [1], "group_axis": 0}, "group_axis needs qtype per_channel, got 0 with per_tensor"),
+    ("s8[4,3]", {**CHANNEL, "scales": [1] * 6, "group_axis": 2}, r"group_axis must be in \[-r, r-1\] with r = 2"),
+    ("s8[4,3]", {**CHANNEL, "scales": [1] * 6, "group_axis": -1}, "group_axis must not be axis, got -1 and 1"),
+    ("s8[4,3]", {**CHANNEL, "scales": [1] * 5, "group_axis": 0}, "scales must be a multiple of 3,.* got 5"),
+    ("s8[4,3]", {**CHANNEL, "scales": [1] * 9, "group_axis": 0}, "as many groups as divide axis 0 .* got 9"),
+    ("s8[4,0]", {**CHANNEL, "scales": [1] * 4, "group_axis": 0}, "scales must be a multiple of 0,.* got 4"),
+    ("s8[4,3]", {**CHANNEL, "scales": [], "group_axis": 0}, "scales must be a multiple of 3,.* got 0"),
+])
+def test_rules_of_groups(infer, type, attrs, match):
+    with pytest.raises(GraphError, match="dequantize.*" + match):
+        infer("dequantize", type, **attrs)
 
 
 def test_per_tensor_ignores_the_axis(infer):

@@ -36,7 +36,7 @@ SCHEMA = {
     "matmul": ("MatMul", "src weights bias?", {"transpose_a": False, "transpose_b": False,
                                                "accumulation_mode": "strict", "dtype": None}),
     "quantize": ("Quantize", "src", {**QUANT, "dtype": REQ}),
-    "dequantize": ("Dequantize", "src", QUANT),
+    "dequantize": ("Dequantize", "src", {**QUANT, "group_axis": None}),
     "static_reshape": ("StaticReshape", "src", {"shape": REQ, "special_zero": False}),
     "static_transpose": ("StaticTranspose", "src", {"order": REQ}),
     "constant": ("Constant", "", {"value": REQ}),

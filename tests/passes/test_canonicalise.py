@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.passes import canonicalise
-from graphq.passes.canonicalise import (
+from graphq.passes import (
     CubeAsProducts,
     DropMultiplyByOne,
     DropNoopReshape,
@@ -18,6 +17,7 @@ from graphq.passes.canonicalise import (
     TransposeAsReshape,
     TransposeBeforeDequantize,
     UniformChannelsArePerTensor,
+    canonicalise,
     positive_axis,
 )
 from graphq.passes.pipeline import run_passes
@@ -288,3 +288,88 @@ def test_all_together():
           %2 = relu(%1)
           return %2""", inputs="x: s8[2,3]")
     check(canonicalise, "%0 = relu(x)\n return %0")
+
+
+# -- near misses ----------------------------------------------------------------------------------------------
+
+
+TWO = "%0 = dequantize(x, scales=[0.5])\n %1 = {}\n %2 = relu(%0)\n return %1, %2"
+PER_CHANNEL = 'qtype="per_channel", axis=1, scales=[1,2,3,4,5,6]'
+
+
+@pytest.mark.parametrize("rewrite,inputs,text,reason", [
+    ("DropNoopReshape", "x: f32[?,6]", "%0 = static_reshape(x, shape=[0,6], special_zero=true)\n return %0",
+     "the shape is not known: f32[?,6]"),
+    ("MergeReshapes", "x: f32[?,6]", "%0 = static_reshape(x, shape=[-1,3])\n %1 = static_reshape(%0, shape=[-1,2])\n"
+     "return %1", "the final shape is not known"),
+    ("MergeTransposes", "x: f32[4,6]", "%0 = static_transpose(x, order=[1,0])\n"
+     "%1 = static_transpose(%0, order=[1,0])\n return %1, %0", "%0 = static_transpose(x) : f32[6,4] is also an output"),
+    ("TransposeAsReshape", "x: f32[?,6]", "%0 = static_transpose(x, order=[1,0])\n return %0",
+     "the shape is not known: f32[?,6]"),
+    ("TransposeBeforeDequantize", "x: u8[4,6]", TWO.format("static_transpose(%0, order=[1,0])"), "is also used by"),
+    ("ReshapeBeforeDequantize", "x: u8[4,6]", f"%0 = dequantize(x, {PER_CHANNEL})\n"
+     "%1 = static_reshape(%0, shape=[24])\n return %1", "dequantize has a scale for each element of dimension 1"),
+    ("QuantizeBeforeReshape", "x: f32[24]", "%0 = static_reshape(x, shape=[4,6])\n"
+     f"%1 = quantize(%0, dtype=u8, {PER_CHANNEL})\n return %1", "quantize has a scale for each element of dimension 1"),
+    ("QuantizeBeforeTranspose", "x: f32[6,4]", "%0 = static_transpose(x, order=[1,0])\n"
+     "%1 = quantize(%0, dtype=u8, scales=[1])\n return %1, %0",
+     "%0 = static_transpose(x) : f32[4,6] is also an output"),
+    ("DropMultiplyByOne", "x: f32[6]", "%c = constant(value=f32[2,1]{1, 1})\n %0 = multiply(x, %c)\n return %0",
+     "the result's type differs"),
+    ("DropRepeatedRelu", "x: f32[6]", "%0 = relu(x)\n %1 = relu(%0)\n return %1, %0", "%0 = relu(x) : f32[6] is also"),
+    ("CubeAsProducts", "x: bf16[6]", "%0 = pow(x, beta=3)\n return %0", "x is bf16"),
+    ("StaticDequantize", "x: u8[6], s: f32[1]", "%0 = dynamic_dequantize(x, s)\n return %0", "are not constant"),
+    ("StaticQuantize", "x: f32[6], s: f32[1]", "%0 = dynamic_quantize(x, s, dtype=u8)\n return %0", "are not constant"),
+    ("ConvIntegerAsConvolution", "x: u8[1,40000,1,1], w: s8[1,40000,1,1]", "%0 = conv_integer(x, w)\n"
+     "%1 = cast(%0, dtype=f32)\n return %1", "sums of 40000 products could wrap"),
+    ("GatherBeforeDequantize", "x: u8[4,6], i: s32[2]", f"%0 = dequantize(x, {PER_CHANNEL})\n"
+     "%1 = gather(%0, i, axis=1)\n return %1", "dequantize has a scale for each element of the axis"),
+    ("PickBeforeDequantize", "x: u8[4,6]", f"%0 = dequantize(x, {PER_CHANNEL})\n"
+     "%1 = slice(%0, axes=[1], starts=[1], ends=[3], steps=[1])\n return %1",
+     "dequantize has a scale for each element of dimension 1"),
+    ("PadBeforeDequantize", "x: u8[4,6]", "%0 = dequantize(x, scales=[0.5])\n"
+     "%1 = pad(%0, pads_begin=[1,1], pads_end=[0,0], value=0.3)\n return %1", "no u8 stands for 0.3"),
+    ("QuantizeBeforePad", "x: f32[4,6]", "%0 = pad(x, pads_begin=[1,1], pads_end=[0,0])\n"
+     "%1 = quantize(%0, dtype=u8, qtype=\"per_channel\", axis=0, scales=[1,2,3,4,5])\n return %1",
+     "quantize has a scale for each channel"),
+    ("ConcatBeforeDequantize", "x: u8[4,6], y: u8[4,6], w: f32[6,2]", "%0 = dequantize(x, scales=[0.5])\n"
+     "%1 = dequantize(y, scales=[0.25])\n %2 = concat(%0, %1, axis=0)\n %3 = matmul(%2, w)\n return %3",
+     "the sources are dequantized by different scales"),
+    ("DropRequantize", "x: u8[6]", "%0 = dequantize(x, scales=[0.5])\n %1 = quantize(%0, dtype=u8, scales=[0.25])\n"
+     "return %1", "the scales or zero points differ"),
+    ("DropLimitBeforeQuantize", "x: f32[6]", "%0 = relu(x)\n %1 = quantize(%0, dtype=u8, scales=[0.5])\n return %1, %0",
+     "%0 = relu(x) : f32[6] is also an output"),
+    ("DropLimitAfterDequantize", "x: u8[6]", "%0 = dequantize(x, scales=[0.5])\n %1 = relu(%0)\n return %1, %0",
+     "%0 = dequantize(x) : f32[6] is also an output"),
+    ("RequantizePicked", "x: u8[1,4,4,2], w: f32[3,2,1,1]", """
+     %0 = dequantize(x, qtype="per_channel", axis=3, scales=[1,2])
+     %1 = max_pool(%0, kernel=[2,2], strides=[2,2], pads_begin=[0,0], pads_end=[0,0])
+     %2 = convolution(%1, w, strides=[1,1], pads_begin=[0,0], pads_end=[0,0], dilations=[1,1], weights_format="OIX")
+     return %2""", "with scales per_channel"),
+    ("FoldPadIntoConvolution", "x: f32[1,4,4,2], w: f32[3,2,1,1]",
+     """%0 = pad(x, pads_begin=[0,1,1,0], pads_end=[0,0,0,0], value=1)
+     %1 = convolution(%0, w, strides=[1,1], pads_begin=[0,0], pads_end=[0,0], dilations=[1,1], weights_format="OIX")
+     return %1""", "the padding is 1, 0 is 0"),
+])
+def test_near_misses_are_reported(rewrite, inputs, text, reason):
+    misses = run_passes(gq.parse(f"graph({inputs}) {{\n{text}\n}}"), [canonicalise])
+    assert any(m.rewrite == rewrite and reason in m.reason for m in misses), misses
+
+
+def test_explain_names_near_misses_of_canonicalise():
+    g = gq.parse("graph(x: u8[6]) {\n %0 = dequantize(x, scales=[0.5])\n"
+                 "%1 = quantize(%0, dtype=u8, scales=[0.25])\n return %1\n}")
+    assert "DropRequantize: the scales or zero points differ" in gq.compile(g).explain()
+
+
+def test_what_is_far_from_a_rewrite_is_no_near_miss():
+    g = gq.parse("""graph(x: f32[4,6]) {
+      %0 = static_transpose(x, order=[1,0])
+      %1 = static_reshape(%0, shape=[24])
+      %c = constant(value=f32[]{2})
+      %2 = multiply(%1, %c)
+      %3 = relu(%2)
+      %4 = quantize(%3, dtype=u8, scales=[0.5], zps=[3])
+      return %4
+    }""")
+    assert run_passes(g, [canonicalise]) == []

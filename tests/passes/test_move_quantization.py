@@ -31,7 +31,8 @@ def test_picks(pick):
     (0, "slice({}, axes=[-1], starts=[2], ends=[5], steps=[1])", 0),
     (-2, "slice({}, axes=[1], starts=[2], ends=[5], steps=[1])", 0), (0, "expand({}, shape=[3,4,6])", 1),
     (0, "slice({}, axes=[0], starts=[0], ends=[3], steps=[1])", None), (0, "slice({}, axes=[0,1], starts=[1,1], "
-     "ends=[4,4], steps=[1,1])", None)])
+     "ends=[4,4], steps=[1,1])", None),
+    (0, "slice({}, axes=[0], starts=[3], ends=[-5], steps=[-1])", None)])
 def test_channels_that_are_not_picked_move(axis, pick, after):
     channels = 'dequantize({}, qtype="per_channel", axis={}, scales=[1,2,3,4])'
     check(PickBeforeDequantize(), f"%0 = {channels.format('x', axis)}\n %1 = {pick.format('%0')}\n return %1",

@@ -6,7 +6,7 @@ from graphq.ir import Graph
 from graphq.ir.text import to_text
 from graphq.ir.verify import verify
 from graphq.passes import PIPELINE, run_passes
-from graphq.passes.pipeline import pass_name
+from graphq.rewrite.fixpoint import pass_name
 from graphq.testing import check_round_trip, check_same_numbers
 
 

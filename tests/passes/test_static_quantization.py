@@ -1,7 +1,12 @@
 """Dynamic quantization by constants becomes static; ConvInteger a convolution."""
 import pytest
 
-from graphq.passes.static_quantization import ConvIntegerAsConvolution, StaticDequantize, StaticQuantize
+from graphq.passes.static_quantization import (
+    ConvIntegerAsConvolution,
+    DequantizeByGroups,
+    StaticDequantize,
+    StaticQuantize,
+)
 from graphq.testing import check_pass
 
 ATTRS = "strides=[1,1], pads_begin=[0,1], pads_end=[0,0], dilations=[1,1]"
@@ -20,6 +25,26 @@ def test_dequantize_by_constants(dtype, zps, attrs):
         graph(x: {dtype}[2,2]) {{
           %0 = dequantize(x, scales=[0.5, 0.25], zps=[{zps.strip("{}")}]{attrs})
           return %0
+        }}""")
+
+
+@pytest.mark.parametrize("shape, axis, group_axis, scales, group_shape", [
+    ("[4,3]", 1, 0, "f32[2,3]{1, 2, 3, 4, 5, 6}", [2, 1]),
+    ("[3,4]", 0, -1, "f32[3,2]{1, 4, 2, 5, 3, 6}", [1, 2]),
+])
+def test_scales_of_all_groups(shape, axis, group_axis, scales, group_shape):
+    zps = scales.replace("f32", "s8")
+    check_pass(DequantizeByGroups(), before=f"""
+        graph(x: s8{shape}) {{
+          %0 = dequantize(x, qtype="per_channel", axis={axis}, scales=[1, 2, 3, 4, 5, 6], zps=[1, 2, 3, 4, 5, 6],
+                          group_axis={group_axis})
+          return %0
+        }}""", after=f"""
+        graph(x: s8{shape}) {{
+          %0 = constant(value={scales})
+          %1 = constant(value={zps})
+          %2 = dynamic_dequantize(x, %0, %1, qtype="per_group", group_shape={group_shape})
+          return %2
         }}""")
 
 

@@ -268,3 +268,19 @@ def test_data_that_an_operation_refuses(op):
     for run in (gq.compile(g), lambda x: gq.reference(g, x)):
         with pytest.raises(gq.InputError, match=rf"%y = {op}"):
             run(feeds)
+
+
+def test_a_reference_without_memory_names_its_node(monkeypatch):
+    g = gq.Graph()
+    g.output(g.cum_sum(g.input("x", dtype="f32", shape=(3,)), axis=0), name="y")
+    model = gq.compile(g)
+
+    def refuse(*args, **options):
+        raise MemoryError
+
+    monkeypatch.setattr(np, "cumsum", refuse)
+    for run in (model, lambda x: gq.reference(g, x)):
+        with pytest.raises(gq.GraphError, match=r"%y = cum_sum\(x.*not enough memory"):
+            run({"x": np.zeros(3, np.float32)})
+    monkeypatch.undo()
+    assert model(np.ones(3, np.float32)).tolist() == [1, 2, 3]

@@ -17,7 +17,7 @@ def numbers(rng, shape, dtype):
 
 def build(sizes, channels, columns, kernel, *, images=1, strides=1, pads=0, dilations=1, groups=1, x="u8", w="s8",
           x_zp=120, w_zps=0, constant=True, op="convolution", epilogue=None, out="u8", pads_end=None, x_scales=None,
-          w_axis=None, **attrs):
+          w_axis=None, w_group_axis=None, **attrs):
     """A quantised convolution and its inputs; numbers stand for one value a spatial axis."""
     rng = np.random.default_rng(len(sizes) + channels + 10 * columns)
     lists = {"strides": strides, "pads_begin": pads, "pads_end": pads if pads_end is None else pads_end,
@@ -34,9 +34,9 @@ def build(sizes, channels, columns, kernel, *, images=1, strides=1, pads=0, dila
     else:
         arrays["w"], weights = weights, g.input("w", shape=weights.shape, dtype=w)
     axis = int(transposed and columns > groups) if w_axis is None else w_axis
-    many = dims[axis]
+    many = dims[axis] * (1 if w_group_axis is None else groups)
     quantised = {"qtype": "per_channel", "axis": axis, "scales": rng.uniform(1e-4, 9e-4, many).tolist(),
-                 "zps": [w_zps] * many} if many > 1 else {"scales": [4e-4], "zps": [w_zps]}
+                 "zps": [w_zps] * many, "group_axis": w_group_axis} if many > 1 else {"scales": [4e-4], "zps": [w_zps]}
     bias = g.constant(rng.standard_normal(columns).astype(np.float32), name="b")
     given = {"scales": [0.02], "zps": [x_zp]} if x_scales is None else \
         {"qtype": "per_channel", "axis": -1, "scales": x_scales, "zps": x_zp}
@@ -135,6 +135,10 @@ GEOMETRIES = {
         sizes=(5, 6), channels=6, columns=24, kernel=(3, 2), groups=3, op="conv_transpose", w="u8", w_zps=99, x="s8"),
     "transposed depthwise, a scale a group": dict(sizes=(5, 6), channels=21, columns=63, kernel=(2, 2), strides=2,
                                                   groups=21, op="conv_transpose", w_axis=0),
+    "transposed, scales of all groups": dict(sizes=(5, 6), channels=6, columns=8, kernel=(3, 2), strides=2, groups=2,
+                                             op="conv_transpose", w_axis=1, w_group_axis=0, w="u8", w_zps=7),
+    "transposed depthwise, scales of all groups": dict(sizes=(5, 6), channels=5, columns=5, kernel=(3, 3), groups=5,
+                                                       op="conv_transpose", w_axis=1, w_group_axis=0),
     "no output channels": dict(sizes=(5, 6), channels=4, columns=0, kernel=(3, 3)),
     "no images": dict(sizes=(5, 6), channels=4, columns=8, kernel=(3, 3), images=0),
 }

@@ -5,6 +5,7 @@ from geometries import GEOMETRIES
 from guarded_memory import guarded
 
 from graphq.kernels.conv import depthwise
+from graphq.kernels.conv.depthwise_plan import plan_depthwise
 from graphq.kernels.family import pixels
 from graphq.kernels.jit import isa
 from graphq.kernels.lanes.expression import STORAGE, acc
@@ -23,8 +24,7 @@ def run(guarded, level, x, w, zp, geometry, threads=1):
     _, _, strides, dilations, *_ = geometry
     layout = depthwise.choose(channels, view, w, chosen, stride=strides[-1], dilation=dilations[-1])
     packed = guarded(depthwise.pack(w, layout))
-    step = depthwise.plan_depthwise(Store(acc(), "s32"), dtype, view, layout, channels, n, view.pixels, chosen,
-                                    threads=threads)
+    step = plan_depthwise(Store(acc(), "s32"), dtype, view, layout, channels, n, view.pixels, chosen, threads=threads)
     table = np.arange(n, dtype=np.int64) * out[0].nbytes if n else np.zeros(1, np.int64)
     step.run(step.arguments({pixels.IMAGES: source.ctypes.data, pixels.WINDOWS: block.ctypes.data,
                              pixels.WEIGHTS: packed.ctypes.data}, [(out.ctypes.data, table.ctypes.data, 4 * channels)]))

@@ -1,9 +1,11 @@
 """Decisive instructions are counted in texts of LLVM's assembler, in kernels' own assembly, and once a module."""
 import pytest
+from kernel_factories import divided_by_zero, empty, multiples
 
 from graphq.errors import KernelError
 from graphq.kernels.eltwise import tiles as eltwise
 from graphq.kernels.jit import assembly, isa, modules
+from graphq.kernels.jit.codegen import Source
 from graphq.kernels.jit.registry import KERNELS
 from graphq.kernels.lanes.expression import acc, load
 from graphq.kernels.lanes.stores import Store
@@ -167,35 +169,25 @@ def test_an_elementwise_kernel_multiplies_vectors():
     assert any("vmulps ymm" in x for x in counts), counts
 
 
-EMPTY = """
-from graphq.kernels.jit.codegen import block
-
-
-@block
-def BLOCK(args, index):
-    pass
-"""
-
-
 def test_modules_are_compiled_side_by_side_and_once(monkeypatch):
     events = []
 
     class Job:
         def __init__(self, function, source):
-            self.source = source
-            events.append((function, source))
+            (self.name,) = source.arguments
+            events.append((function, self.name))
 
         def result(self):
-            events.append(("result", self.source))
-            if self.source == "bad":
+            events.append(("result", self.name))
+            if self.name == "bad":
                 raise KernelError("no")
             return "\tvmulps\t%ymm1, %ymm2, %ymm3\n"
 
     monkeypatch.setattr(assembly, "Job", Job)
     monkeypatch.setattr(assembly, "_counts", {})
-    first, bad, last = (modules.Module("test", text, False) for text in ("first", "bad", "last"))
+    first, bad, last = (modules.Module("test", Source(multiples, (name,)), False) for name in ("first", "bad", "last"))
     assembly.prepare([first, bad, first, last])
-    assert events == [(what, text) for what in ("assembly", "result") for text in ("first", "bad", "last")]
+    assert events == [(what, name) for what in ("assembly", "result") for name in ("first", "bad", "last")]
     assert assembly.instructions(first) == assembly.instructions(last) == {"vmulps ymm": 1}
     assembly.prepare([first, last])
     assert len(events) == 6
@@ -204,8 +196,8 @@ def test_modules_are_compiled_side_by_side_and_once(monkeypatch):
 
 
 def test_a_module_that_cannot_be_compiled_is_refused():
-    bad = modules.Module("test", "raise ValueError('this text')", False)
+    bad = modules.Module("test", Source(divided_by_zero, ()), False)
     assembly.prepare([bad])
-    with pytest.raises(KernelError, match="cannot be compiled: ValueError: this text"):
+    with pytest.raises(KernelError, match="cannot be compiled: ZeroDivisionError: division by zero"):
         assembly.instructions(bad)
-    assert assembly.instructions(modules.Module("test", EMPTY, False)) == {}
+    assert assembly.instructions(modules.Module("test", Source(empty, ()), False)) == {}

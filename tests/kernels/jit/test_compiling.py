@@ -9,20 +9,14 @@ from queue import SimpleQueue
 
 import numpy as np
 import pytest
+from kernel_factories import divided_by_zero, multiples
 
 from graphq.errors import KernelError
 from graphq.kernels.jit import codegen, compiling, modules
+from graphq.kernels.jit.codegen import Source
 from graphq.kernels.jit.compiling import Job
 
-SOURCE = '''"""Multiples of a number."""
-from graphq.kernels.jit.codegen import function
-from graphq.kernels.jit.intrinsics import store_s64
-
-
-@function("intp", "intp")
-def times(x, target):
-    store_s64(target, {factor} * x)
-'''
+BROKEN = Source(divided_by_zero, ())
 ENDING = """
 import os
 from multiprocessing.connection import Connection
@@ -50,20 +44,20 @@ def times(module):
 
 
 def load(factor):
-    return modules.load("test", SOURCE.format(factor=factor), cache=False)
+    return modules.load("test", multiples, factor, cache=False)
 
 
 @pytest.fixture
 def here(monkeypatch):
-    """A list that grows by each text that this process compiles itself."""
-    texts, compiled = [], codegen.object_code
+    """A list that grows by each source that this process compiles itself."""
+    sources, compiled = [], codegen.object_code
 
     def object_code(source):
-        texts.append(source)
+        sources.append(source)
         return compiled(source)
 
     monkeypatch.setattr(codegen, "object_code", object_code)
-    return texts
+    return sources
 
 
 @pytest.fixture
@@ -118,7 +112,7 @@ def ended(process):
 
 
 def test_workers_compile_the_same_as_we(here):
-    source = SOURCE.format(factor=2)
+    source = Source(multiples, (2,))
     assert Job("object_code", source).result() == codegen.object_code(source)
     assert Job("assembly", source).result() == codegen.assembly(source)
     assert here == [source]
@@ -127,13 +121,13 @@ def test_workers_compile_the_same_as_we(here):
 def test_processes_take_one_job_after_another_and_tell_defects(processes, here):
     for number in range(2):
         worker = compiling._Worker(processes, number)
-        for source, error in (("1 / 0", "ZeroDivisionError: division by zero"), (SOURCE.format(factor=3), None)) * 2:
+        for source, error in ((BROKEN, "ZeroDivisionError: division by zero"), (Source(multiples, (3,)), None)) * 2:
             job = waiting(source)
             worker.do(job)
             assert job.done and job.error == error and (job.answer is None) == (error is not None)
-        assert job.answer[1] == ("times",)
+        assert job.answer[1] == ("block", "times")
         with pytest.raises(KernelError, match="cannot be compiled: ZeroDivisionError"):
-            job = waiting("1 / 0")
+            job = waiting(BROKEN)
             worker.do(job)
             job.result()
     assert here == []
@@ -144,21 +138,21 @@ def test_a_process_that_is_killed_is_replaced(processes, here, monkeypatch):
     monkeypatch.setattr(compiling, "_processes_work", True)
     workers = [compiling._Worker(processes, number) for number in range(2)]
     for worker in workers:
-        worker.do(waiting(SOURCE.format(factor=4)))
+        worker.do(waiting(Source(multiples, (4,))))
     (fork,) = children(processes.popen.pid)
     os.kill(fork, signal.SIGKILL)
     ended(fork)
-    job = waiting(SOURCE.format(factor=5))
+    job = waiting(Source(multiples, (5,)))
     workers[0].do(job)
     assert job.answer is not None and workers[0].process is processes
-    job = waiting(SOURCE.format(factor=6))
+    job = waiting(Source(multiples, (6,)))
     workers[1].do(job)
     assert job.answer is not None and workers[1].process not in (None, processes)
     replaced = workers[1].process.popen
     replaced.kill()
     replaced.wait()
     os.kill(processes.popen.pid, signal.SIGKILL)
-    job = waiting(SOURCE.format(factor=7))
+    job = waiting(Source(multiples, (7,)))
     workers[0].do(job)
     assert job.answer is not None and workers[0].process not in (None, processes)
     assert processes.popen.returncode == -signal.SIGKILL and here == []
@@ -170,7 +164,7 @@ def test_a_process_that_ends_at_each_job_is_an_error_and_no_end_of_the_others(he
     """As one that is killed because it needs too much memory: this process would be, too."""
     monkeypatch.setattr(compiling, "_processes_work", True)
     worker = compiling._Worker(None, 0)
-    job = waiting(SOURCE.format(factor=8))
+    job = waiting(Source(multiples, (8,)))
     with monkeypatch.context() as m:
         m.setattr(compiling, "_CHILD", ENDING)
         worker.do(job)
@@ -202,7 +196,7 @@ def test_an_application_with_python_inside_is_not_started_again(fresh, here, mon
     monkeypatch.setattr(compiling, "_Process", refuse)
     assert times(load(2)) == 20 and len(here) == 1
     with pytest.raises(KernelError, match="ZeroDivisionError"):
-        modules.load("test", "1 / 0", cache=False).address("f")
+        modules.load("test", divided_by_zero, cache=False).address("f")
 
 
 def test_where_no_thread_starts_modules_are_compiled_here(fresh, here, monkeypatch):
@@ -299,16 +293,6 @@ def test_a_signals_handler_may_need_the_module_that_its_thread_waits_for(busy, m
     finally:
         signal.signal(signal.SIGALRM, before)
     assert found == [(20, 30), 20]
-
-
-def test_a_handler_may_compile_in_the_midst_of_a_modules_text(monkeypatch):
-    """Where no threads start, the main thread compiles; a handler of a signal may interrupt it there."""
-    inner = []
-    monkeypatch.setattr(codegen, "in_the_midst", lambda: inner.append(codegen.object_code(SOURCE.format(factor=2))),
-                        raising=False)
-    text = SOURCE.format(factor=3).replace("times", "outer") + "from graphq.kernels.jit import codegen\n" \
-        "codegen.in_the_midst()\n"
-    assert codegen.object_code(text)[1] == ("outer",) and inner[0][1] == ("times",)
 
 
 @forks

@@ -4,6 +4,17 @@ from operator import index
 
 import numpy as np
 import pytest
+from kernel_factories import (
+    EXPRESSIONS,
+    REFUSED,
+    branches,
+    calling_by_table,
+    expression,
+    loading_and_storing,
+    of_several_types,
+    refused,
+    statements,
+)
 
 from graphq.errors import KernelError
 from graphq.kernels.jit import deferred as jit
@@ -11,99 +22,44 @@ from graphq.kernels.jit.deferred import Deferred, bound, njit
 from graphq.kernels.jit.intrinsics import FUNCTIONS, load_s64
 from graphq.kernels.jit.modules import FunctionTable, load
 
-HEAD = """
-from graphq.kernels.jit.codegen import block, exported, function
-from graphq.kernels.jit.intrinsics import load_s64, outer, stack, store_s64, word
-from graphq.kernels.jit.deferred import intrinsic, njit, types
 
-SCALE = 10
-
-
-@njit
-def added(a, b, place):
-    return a + load_s64(place) - b
-
-
-@njit
-def halved(x: int) -> int:
-    return x // 2
-
-
-@njit
-def store_twice(place: int, x: int) -> None:
-    store_s64(place, 2 * x)
-
-
-def adder(step):
-    @njit
-    def add(x):
-        return added(x, -step, 0) if step < 0 else x + step * SCALE
-
-    return add
-
-
-ADD_3 = adder(3)
-"""
-
-
-@pytest.mark.parametrize(("expression", "want"), [
-    ("min(a, b)", -7), ("max(a, b)", 3), ("min(a, 2)", -7), ("max(2, b)", 3), ("a // b", -3), ("a % b", 2),
-    ("a // (b - 3) * 0", 0), ("a >> 1", -4), ("a & 12 | 1", 9), ("~a", 6), ("a << 2", -28), ("abs(a)", 7),
-    ("1 if a < b and b > 2 else 0", 1), ("not a == b or a != b", 1), ("(a, b)[1]", 3), ("a * SCALE", -70),
-    ("added(a, b, place)", -7 + 40 - 3), ("halved(a)", -4), ("halved(halved(40))", 10), ("ADD_3(b)", 33),
-    ("added(a, halved(6), place) + halved(a)", 26)])
-def test_expressions(expression, want):
-    text = f"{HEAD}@function('intp', 'intp', 'intp')\n" \
-        f"def GIVE(a, b, place):\n    store_s64(place + 8, {expression})\n"
+@pytest.mark.parametrize("number", range(len(EXPRESSIONS)))
+def test_expressions(number):
     words = np.array([40, 0], np.int64)
-    load("front", text, cache=False).GIVE(-7, 3, words.ctypes.data)
-    assert words[1] == want
-
-
-STATEMENTS = HEAD + """
-@function("intp", "intp")
-def GIVE(n, place):
-    total, k = 0, 0
-    while True:
-        k += 1
-        if k > n:
-            break
-        for i in range(k, 0, -2):
-            if i % 3 == 0:
-                continue
-            total += i
-    room = stack(64)
-    store_s64(room, total)
-    store_twice(place, load_s64(room))
-"""
+    load("front", expression, number, cache=False).give(-7, 3, words.ctypes.data)
+    assert words[1] == EXPRESSIONS[number][1]
 
 
 def test_statements():
     want = sum(i for k in range(1, 21) for i in range(k, 0, -2) if i % 3)
     out = np.zeros(1, np.int64)
-    load("front", STATEMENTS, cache=False).GIVE(20, out.ctypes.data)
+    load("front", statements, cache=False).give(20, out.ctypes.data)
     assert out[0] == 2 * want
 
 
-@pytest.mark.parametrize(("body", "message"), [
-    ("index.sort()", "sort"), ("store_s64(args, index + 'a')", "TypingError"), ("nothing(index)", "nothing"),
-    ("store_s64(args)", "missing 1 required positional argument")])
-def test_what_numba_does_not_know_is_refused(body, message):
-    module = load("front", f"{HEAD}\n@block\ndef BAD(args, index):\n    {body}\n", cache=False)
-    with pytest.raises(KernelError, match=message):
-        index(module.BAD)
+def test_branches_on_variables_of_a_factory_are_decided_when_it_is_compiled():
+    out = np.zeros(1, np.int64)
+    load("front", branches, 3, "one", None, cache=False).give(14, out.ctypes.data)
+    assert out[0] == 42
+    for arguments in ((None, "one", None), (3, "other", None)):
+        with pytest.raises(KernelError, match="nothing"):
+            index(load("front", branches, *arguments, cache=False).give)
 
 
-def test_exported_intrinsics_are_called_by_a_table():
-    module = load("front", HEAD + "exported(LOAD=load_s64, STORE=store_s64)\n", cache=False)
-    table = FunctionTable([0, module.STORE, module.LOAD])
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_numba_does_not_know_is_refused(number):
+    with pytest.raises(KernelError, match=REFUSED[number][1]):
+        index(load("front", refused, number, cache=False).block)
+
+
+def test_intrinsics_are_called_by_a_table():
+    module = load("front", loading_and_storing, cache=False)
+    table = FunctionTable([0, module.store, module.load])
     args = np.zeros(FUNCTIONS + 1, np.int64)
     args[0], args[FUNCTIONS] = 17, index(table)
-    direct = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_ssize_t)(index(module.LOAD))
+    direct = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_ssize_t)(index(module.load))
     assert direct(args.ctypes.data) == 17
-    text = HEAD + "keep, give = outer(1, 2), outer(2, 1)\n" \
-        "@block\ndef BLOCK(args, index):\n    keep(args, 5 * give(args) + index)\n"
-    load("front", text, cache=False).BLOCK(args.ctypes.data, 4)
+    load("front", calling_by_table, cache=False).block(args.ctypes.data, 4)
     assert args[0] == 5 * 17 + 4
 
 
@@ -139,23 +95,8 @@ def test_helpers_with_annotations_have_one_signature():
 
 
 def test_other_helpers_are_typed_for_each_call():
-    text = HEAD + """
-@njit
-def both(x, y):
-    return x + y
-
-@njit
-def room(n):
-    return stack(n)
-
-@function("intp")
-def GIVE(place):
-    store_s64(place, both(1, 2) + int(both(1.5, 2.75)))
-    store_s64(room(8), 1)
-    store_s64(room(16) + 8, load_s64(place))
-"""
     out = np.zeros(1, np.int64)
-    load("front", text, cache=False).GIVE(out.ctypes.data)
+    load("front", of_several_types, cache=False).give(out.ctypes.data)
     assert out[0] == 3 + 4
 
 

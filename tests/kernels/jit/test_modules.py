@@ -2,43 +2,38 @@
 import json
 import logging
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 import threading
 from contextlib import contextmanager
 from operator import index
+from pathlib import Path
+from types import ModuleType
 
+import kernel_factories
 import numpy as np
 import pytest
+from kernel_factories import divided_by_zero, multiples, of_a_missing_package, of_an_unknown_name
 
 from graphq.errors import KernelError
 from graphq.kernels.jit import cache, modules, objects
 from graphq.kernels.jit.cache import Code, Entry
+from graphq.kernels.jit.codegen import Source
 from graphq.kernels.jit.modules import FunctionTable, Statistics, load
+from graphq.kernels.lanes.expression import load as load_operand
+from graphq.kernels.lanes.stores import Store
 
-SOURCE = '''"""Multiples of a number."""
-from graphq.kernels.jit.codegen import block, function
-from graphq.kernels.jit.intrinsics import store_s64
-
-
-@block
-def BLOCK(args, index):
-    store_s64(args, index)
-
-
-@function("intp", "intp")
-def times(x, target):
-    store_s64(target, {factor} * x)
-'''
-
+HELPERS = str(Path(kernel_factories.__file__).parent)
 CHILD = """
 import json, sys
 import numpy as np
 from graphq.kernels.jit import cache, modules
-module = modules.load("test", sys.stdin.read())
+from kernel_factories import multiples
+module = modules.load("test", multiples, 2)
 out = np.zeros(2, np.int64)
-module.BLOCK(out.ctypes.data, 5)
+module.block(out.ctypes.data, 5)
 module.times(21, out.ctypes.data + 8)
 got = modules.statistics()
 print(json.dumps({"out": out.tolist(), "compiled": got.compiled, "loaded": got.loaded, "numba": "numba" in sys.modules,
@@ -48,11 +43,8 @@ print(json.dumps({"out": out.tolist(), "compiled": got.compiled, "loaded": got.l
 
 def start(folder):
     """Begin a process that loads and calls a module."""
-    child = subprocess.Popen([sys.executable, "-c", CHILD], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, env={**os.environ, "GRAPHQ_CACHE_DIR": str(folder)})
-    child.stdin.write(SOURCE.format(factor=2))
-    child.stdin.close()
-    return child
+    return subprocess.Popen([sys.executable, "-c", CHILD], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            env={**os.environ, "GRAPHQ_CACHE_DIR": str(folder), "PYTHONPATH": HELPERS})
 
 
 def finish(child):
@@ -69,6 +61,13 @@ def times(module, x=21):
     out = np.zeros(1, np.int64)
     module.times(x, out.ctypes.data)
     return int(out[0])
+
+
+def of_no_importable_file():
+    """Its file has a name here that another process cannot import."""
+
+
+of_no_importable_file.__module__ = "no_such_module"
 
 
 @contextmanager
@@ -94,57 +93,57 @@ def test_a_second_process_compiles_nothing_also_after_a_race(folder, fresh):
     first = [finish(child) for child in [start(folder) for _ in range(2)]]
     assert all(x["compiled"] + x["loaded"] == 1 for x in first) and any(x["compiled"] for x in first)
     (file,) = folder.iterdir()
-    assert file.name == Entry("test", SOURCE.format(factor=2)).name
+    assert file.name == Entry("test", Source(multiples, (2,)).text).name
     second = finish(start(folder))
     assert (second["compiled"], second["loaded"], second["path"]) == (0, 1, str(folder))
     with counted(loaded=1):
-        assert times(load("test", SOURCE.format(factor=2))) == 42
+        assert times(load("test", multiples, 2)) == 42
 
 
 def test_damaged_files_are_made_anew(folder, fresh):
     with counted(compiled=1):
-        assert times(load("test", SOURCE.format(factor=3))) == 63
+        assert times(load("test", multiples, 3)) == 63
     (path,) = folder.iterdir()
     whole = path.read_bytes()
     for damaged in (b"", whole[:20], whole[:100], whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1]), bytes(len(whole))):
         path.write_bytes(damaged)
         fresh()
         with counted(compiled=1):
-            assert times(load("test", SOURCE.format(factor=3))) == 63
+            assert times(load("test", multiples, 3)) == 63
         assert path.read_bytes() == whole
     fresh()
     with counted(loaded=1):
-        assert times(load("test", SOURCE.format(factor=3))) == 63
+        assert times(load("test", multiples, 3)) == 63
 
 
 def test_what_llvm_cannot_load_is_made_anew(folder, fresh):
     """The file is whole and this kernel's, but its code is not of this machine, or lacks a function."""
-    entry = Entry("test", SOURCE.format(factor=4))
-    index(load("test", SOURCE.format(factor=4)).times)
+    entry = Entry("test", Source(multiples, (4,)).text)
+    index(load("test", multiples, 4).times)
     good = entry.read()
     for bad in (good._replace(object=b""), good._replace(object=b"not of this machine"),
-                good._replace(object=good.object[:200]), Code(good.object, ("times", "BLOCK", "more"))):
+                good._replace(object=good.object[:200]), Code(good.object, ("times", "block", "more"))):
         entry.write(bad)
         fresh()
         with counted(compiled=1):
-            assert times(load("test", SOURCE.format(factor=4))) == 84
+            assert times(load("test", multiples, 4)) == 84
         assert entry.read() == good
 
 
 def test_another_kernels_file_is_not_run(folder, fresh):
-    first, second = (Entry("test", SOURCE.format(factor=k)) for k in (5, 6))
-    assert times(load("test", SOURCE.format(factor=5))) == 105
+    first, second = (Entry("test", Source(multiples, (k,)).text) for k in (5, 6))
+    assert times(load("test", multiples, 5)) == 105
     shutil.copy(folder / first.name, folder / second.name)
     with counted(compiled=1):
-        assert times(load("test", SOURCE.format(factor=6))) == 126
+        assert times(load("test", multiples, 6)) == 126
 
 
 def test_a_folder_that_was_opened_is_not_read(folder, fresh):
-    assert times(load("test", SOURCE.format(factor=7))) == 147
+    assert times(load("test", multiples, 7)) == 147
     folder.chmod(0o777)
     fresh()
     with counted(compiled=1):
-        assert times(load("test", SOURCE.format(factor=7))) == 147
+        assert times(load("test", multiples, 7)) == 147
 
 
 def test_a_full_disk_costs_no_result(folder, fresh, monkeypatch, caplog):
@@ -153,27 +152,27 @@ def test_a_full_disk_costs_no_result(folder, fresh, monkeypatch, caplog):
 
     monkeypatch.setattr(cache.os, "replace", full)
     with caplog.at_level(logging.WARNING, "graphq"):
-        assert times(load("test", SOURCE.format(factor=8))) == 168
+        assert times(load("test", multiples, 8)) == 168
     assert "No space left" in caplog.text and not list(folder.iterdir())
 
 
 def test_without_the_cache_nothing_is_read_or_written(folder, fresh):
     with counted(compiled=1):
-        assert times(load("test", SOURCE.format(factor=9), cache=False)) == 189
+        assert times(load("test", multiples, 9, cache=False)) == 189
     assert not folder.exists()
-    index(load("test", SOURCE.format(factor=10)).times)
+    index(load("test", multiples, 10).times)
     fresh()
     with counted(compiled=1):
-        assert times(load("test", SOURCE.format(factor=10), cache=False)) == 210
+        assert times(load("test", multiples, 10, cache=False)) == 210
 
 
 def test_loaded_modules_outlive_their_files(folder, fresh):
-    module = load("test", SOURCE.format(factor=11))
+    module = load("test", multiples, 11)
     address = module.times.address
     assert cache.clear() == 1
     assert times(module) == 231 and module.times.address == address
     fresh()
-    again = load("test", SOURCE.format(factor=11))
+    again = load("test", multiples, 11)
     assert times(again) == 231 and again.times.address != address
 
 
@@ -181,7 +180,7 @@ def test_a_module_is_made_once_even_by_many_threads(folder, fresh):
     made, given = [], []
 
     def use(k):
-        made.append(load("test", SOURCE.format(factor=12)))
+        made.append(load("test", multiples, 12))
         given.append(times(made[-1], k) == 12 * k)
 
     threads = [threading.Thread(target=use, args=(k,)) for k in range(8)]
@@ -190,40 +189,54 @@ def test_a_module_is_made_once_even_by_many_threads(folder, fresh):
     for t in threads:
         t.join()
     assert len(made) == 8 and len(set(map(id, made))) == 1 and given == [True] * 8
-    assert load("test", SOURCE.format(factor=12)) is made[0]
+    assert load("test", multiples, 12) is made[0]
     assert len(list(folder.iterdir())) == 1
 
 
 def test_functions_and_tables_wait_for_their_code(folder, fresh):
-    module = load("test", SOURCE.format(factor=13), cache=False)
-    table = FunctionTable([module.times, 0, module.BLOCK, 77])
+    module = load("test", multiples, 13, cache=False)
+    table = FunctionTable([module.times, 0, module.block, 77])
     assert repr(module.times) == "<function times of test>" and repr(module) == "<kernel module test>"
     words = (np.ctypeslib.ctypes.c_int64 * 4).from_address(index(table))
-    assert list(words) == [index(module.times), 0, module.BLOCK.address, 77] and module.times.address != 0
+    assert list(words) == [index(module.times), 0, module.block.address, 77] and module.times.address != 0
     assert index(table) == index(table)
+
+
+def test_sources_are_equal_where_all_of_their_arguments_are():
+    stores = [Store(load_operand(0, "f32", "vector") * x, "f32") for x in (0.0, -0.0, 1.0, 1.5)]
+    arguments = [(), (1,), (True,), ("1",), (None,), ((1,),), ((1, 2), 3), (1, (2, 3)), *((x,) for x in stores)]
+    texts = [Source(factory, x).text for factory in (multiples, divided_by_zero) for x in arguments]
+    assert len(set(texts)) == len(texts)
+    assert texts[1] == "kernel_factories.multiples(1,)"
 
 
 def test_names_that_are_none(folder):
     with pytest.raises(ValueError, match="lower-case identifier"):
-        load("../test", "")
-    module = load("test", SOURCE.format(factor=14), cache=False)
+        load("../test", multiples, 1)
+    with pytest.raises(ValueError, match="must be a function of a file, got .*<lambda>"):
+        load("test", lambda: None)
+    with pytest.raises(pickle.PicklingError, match="no_such_module"):
+        load("test", of_no_importable_file, cache=False)
+    module = load("test", multiples, 14, cache=False)
     with pytest.raises(KernelError, match="kernel module test has no function 'nothing'"):
         index(module.nothing)
     assert not hasattr(module, "_private")
 
 
-def test_a_defect_in_a_module_is_an_error_each_time(folder, fresh):
-    for text, error in (("1 / 0\n", "ZeroDivisionError"), ("def\n", "SyntaxError"), ("import nothing_like_it\n", "Mod"),
-                        (SOURCE.replace("{factor} * x", "nothing * x"), "nothing")):
+def test_a_defect_in_a_module_is_an_error_each_time(folder, fresh, monkeypatch):
+    monkeypatch.setitem(sys.modules, "no_such_module", ModuleType("no_such_module"))
+    sys.modules["no_such_module"].of_no_importable_file = of_no_importable_file
+    for factory, error in ((divided_by_zero, "ZeroDivisionError"), (of_a_missing_package, "ModuleNotFoundError"),
+                           (of_an_unknown_name, "nothing"), (of_no_importable_file, "no_such_module")):
         for _ in range(2):
             with pytest.raises(KernelError, match=error):
-                index(load("test", text).times)
+                index(load("test", factory).times)
     assert not list(folder.iterdir())
 
 
 def test_llvm_links_what_codegen_made_as_often_as_asked(folder, fresh):
-    index(load("test", SOURCE.format(factor=15)).times)
-    code = Entry("test", SOURCE.format(factor=15)).read()
+    index(load("test", multiples, 15).times)
+    code = Entry("test", Source(multiples, (15,)).text).read()
     assert objects.link(*code)["times"] != objects.link(*code)["times"]
     with pytest.raises(KernelError, match="nothing_like_it"):
         objects.link(code.object, ("times", "nothing_like_it"))

@@ -1,4 +1,5 @@
-"""Expressions: building and refusing, the NumPy meaning, and the text form."""
+"""Expressions: building and refusing, the NumPy meaning, and pickled stores."""
+import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -8,7 +9,7 @@ from graphq.errors import KernelError
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes import expression as ex
 from graphq.kernels.lanes.expression import STORAGE, acc, const, fused, load, op
-from graphq.kernels.lanes.stores import Store, evaluate, to_source
+from graphq.kernels.lanes.stores import Store, evaluate
 
 X, Y = load(0, "f32", "vector"), load(1, "f32", "row")
 
@@ -161,17 +162,17 @@ def test_operands_broadcast():
     np.testing.assert_array_equal(evaluate(expr, a, [rows, scalar]), (a + rows) * np.float32(0.5))
 
 
-def test_source_builds_the_same_store():
+def test_a_store_is_pickled_and_has_a_text_of_its_own():
     y = elementary.gelu_erf(op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector"))
     y = ex.select(y < float("inf"), y * 1e-45, const(-0.0)) + 0.1
     store = Store(elementary.quantize(y, load(2, "f32", "scalar"), 3.0, "u8"), "u8")
-    text = to_source(store)
-    names: dict = {"Store": Store, **{k: getattr(ex, k) for k in ("acc", "const", "load", "op")}}
-    exec(text, names)
-    assert names["STORE"] == store
-    assert to_source(names["STORE"]) == text
-    assert text.splitlines()[:3] == ["x0 = op('add', acc('s32'), load(0, 's32', 'vector'))", "x1 = op('to_f32', x0)",
-                                     "x2 = op('mul', x1, load(1, 'f32', 'vector'))"]
+    again = pickle.loads(pickle.dumps(store))
+    assert again == store and again.expr is store.expr and repr(again) == repr(store)
+    assert repr(store).startswith("Store((('acc', (), 's32', None), ('load', (), 's32', (0, 's32', 'vector')), "
+                                  "('add', (0, 1), 's32', None), ('to_f32', (2,), 'f32', None), ")
+    others = [Store(y, "f32"), Store(y + 0.0, "f32"), Store(y + -0.0, "f32"), Store(y + y, "f32"), Store(acc(), "s32"),
+              Store(acc("f32"), "f32"), Store(acc(), "s8"), Store(acc(), "u8")]
+    assert len({repr(x) for x in (store, *others)}) == 1 + len(others)
 
 
 def test_long_chains_need_no_recursion():
@@ -179,7 +180,9 @@ def test_long_chains_need_no_recursion():
     for _ in range(3000):
         y = y + 1.0
     assert evaluate(y, None, [np.zeros(1, np.float32)]) == 3000
-    assert to_source(Store(y, "f32")).count("\n") == 3001
+    store = Store(y, "f32")
+    assert repr(store).count("'add'") == 3000
+    assert pickle.loads(pickle.dumps(store)) == store
 
 
 def test_shared_parts_are_evaluated_once():

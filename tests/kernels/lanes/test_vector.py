@@ -4,55 +4,35 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from guarded_memory import guarded
+from kernel_factories import writing
 
 from graphq.kernels.jit import isa, modules
 from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import BASIC, COMPUTE, STORAGE, acc, const, load, maximum, op, select
-from graphq.kernels.lanes.stores import Store, evaluate, to_source
+from graphq.kernels.lanes.stores import Store, evaluate
 
 LANES = (1, 8, 16) if len(isa.available()) > 1 else (1,)  # vectors of f16 need AVX2's generation
-_MODULE = """
-from graphq.kernels.jit.codegen import block
-from graphq.kernels.lanes.expression import acc, const, load, op
-from graphq.kernels.lanes.stores import Store
-from graphq.kernels.jit.intrinsics import word
-from graphq.kernels.lanes.store_code import epilogue
-
-{stores}
-
-@block
-def BLOCK(args, index):
-    batch, i0, j0, rows, cols, acc, ldacc = (word(args, 0), word(args, 1), word(args, 2), word(args, 3), word(args, 4),
-                                             word(args, 5), word(args, 6))
-{calls}
-"""
 
 
 def compiled(stores, lanes):
-    """One block function whose call `index` runs stores[index]."""
-    text = "".join(f"{to_source(s)}WRITE{k} = epilogue(STORE, {lanes})\n" for k, s in enumerate(stores))
-    calls = "\n".join(f"    if index == {k}:\n        WRITE{k}(args, batch, i0, j0, rows, cols, acc, ldacc, 0)"
-                      for k in range(len(stores)))
-    module = modules.load("test", _MODULE.format(stores=text, calls=calls), cache=False)
-    return module.BLOCK
+    """The module whose functions `write0`, ... are those of the stores."""
+    return modules.load("test", writing, tuple(stores), lanes, cache=False)
 
 
-def run(block, store, index, total, operands, shape, guard=lambda x: x):
-    """Run store `index` on whole arrays of `shape`; operands are 2-D, with one column (row, scalar) or all."""
+def run(module, store, number, total, operands, shape, guard=lambda x: x):
+    """Run store `number` on whole arrays of `shape`; operands are 2-D, with one column (row, scalar) or all."""
     rows, cols = shape
     total = None if total is None else guard(total)
     arrays = [guard(np.ascontiguousarray(x)) for x in operands]
     out = guard(np.full(shape, 77, STORAGE[store.dtype]))
     words = np.zeros(HEADER_WORDS + 3 * (store.slots + 1), np.int64)
-    words[3:5] = rows, cols
-    if total is not None:
-        words[5:7] = total.ctypes.data, total.strides[0]
+    acc, ldacc = (0, 0) if total is None else (total.ctypes.data, total.strides[0])
     for k, x in enumerate([*arrays[:store.slots], out]):
         first = HEADER_WORDS + 3 * k
         words[first], words[first + 2] = x.ctypes.data, 0 if x.shape[0] == 1 else x.strides[0]
-    block(words.ctypes.data, index)
+    getattr(module, f"write{number}")(words.ctypes.data, 0, 0, 0, rows, cols, acc, ldacc, 0)
     return out
 
 
@@ -104,9 +84,9 @@ def cases():
 @pytest.mark.parametrize("lanes", LANES)
 def test_every_basic_operation(lanes):
     labels, stores, operands = zip(*cases(), strict=True)
-    block = compiled(stores, lanes)
+    module = compiled(stores, lanes)
     for k, (label, store, arrays) in enumerate(zip(labels, stores, operands, strict=True)):
-        got = run(block, store, k, None, arrays, arrays[0].shape)
+        got = run(module, store, k, None, arrays, arrays[0].shape)
         assert_same(got, evaluate(store, None, arrays), label)
 
 
@@ -116,9 +96,9 @@ def test_every_function(lanes):
     x = np.concatenate([x, FLOATS, np.linspace(-10, 10, 3001, dtype=np.float32)])[None]
     names = ("exp", "log", "tanh", "sigmoid", "erf", "gelu_erf", "gelu_tanh", "hard_swish", "mish")
     stores = [Store(getattr(elementary, name)(load(0, "f32", "vector")), "f32") for name in names]
-    block = compiled(stores, lanes)
+    module = compiled(stores, lanes)
     for k, store in enumerate(stores):
-        assert_same(run(block, store, k, None, [x], x.shape), evaluate(store, None, [x]), names[k])
+        assert_same(run(module, store, k, None, [x], x.shape), evaluate(store, None, [x]), names[k])
 
 
 def requantise(dtype):
@@ -133,7 +113,7 @@ def test_tails_touch_nothing_outside(lanes):
     rng, rows = np.random.default_rng(4), 3
     stores = [requantise("u8"), requantise("s8"), Store(load(0, "s8", "vector"), "s32"),
               Store(load(0, "bf16", "vector") + load(1, "f16", "vector"), "f16")]
-    block = compiled(stores, lanes)
+    module = compiled(stores, lanes)
     for cols in (*range(71), 257):
         total = rng.integers(-30_000, 30_000, (rows, cols), dtype=np.int32)
         m, b = rng.random((1, cols), np.float32) * 0.01, rng.standard_normal((1, cols), np.float32)
@@ -143,7 +123,7 @@ def test_tails_touch_nothing_outside(lanes):
         small = [[rng.integers(-128, 128, (rows, cols), dtype=np.int8)],
                  [b.astype(STORAGE["bf16"]), m.astype(np.float16)]]
         for k, arrays in enumerate([operands, operands, *small]):
-            got = run(block, stores[k], k, total, arrays, (rows, cols), guarded)
+            got = run(module, stores[k], k, total, arrays, (rows, cols), guarded)
             assert_same(got, evaluate(stores[k], total, arrays), f"store {k}, {cols} columns")
 
 
@@ -158,11 +138,11 @@ def test_operands_of_every_type_and_kind(lanes, kind, after):
     for x in (load(0, dtype, kind) for dtype in STORAGE):
         one = acc() if x.dtype == "s32" else op("to_f32", acc())
         stores.append(Store(x if total is None else one - x, x.dtype))
-    block = compiled(stores, lanes)
+    module = compiled(stores, lanes)
     for k, (dtype, store) in enumerate(zip(STORAGE, stores, strict=True)):
         raw = rng.integers(0, 256, (*shape, STORAGE[dtype].itemsize), dtype=np.uint8)
         x = raw.view(STORAGE[dtype]).reshape(shape)
-        got = run(block, store, k, total, [x], (rows, cols), guarded)
+        got = run(module, store, k, total, [x], (rows, cols), guarded)
         assert_same(got, evaluate(store, total, [x]), f"{dtype} {kind}")
 
 
@@ -172,7 +152,7 @@ def test_tables_are_looked_up_by_the_low_byte(lanes):
     stores = [Store(op("lookup", load(0, t, "table"), load(1, t, "vector")), t) for t in ("u8", "s8")]
     stores += [Store(op("lookup", load(0, t, "table"), acc() * 3), "s32") for t in ("u8", "s8")]
     stores.append(Store(op("lookup", load(0, "u8", "table"), op("lookup", load(1, "s8", "table"), acc())), "u8"))
-    block = compiled(stores, lanes)
+    module = compiled(stores, lanes)
     for cols in (*range(1, 34), 256):
         table, second = rng.integers(0, 256, (2, 256), dtype=np.uint8)
         for k, store in enumerate(stores):
@@ -180,7 +160,7 @@ def test_tables_are_looked_up_by_the_low_byte(lanes):
             index = np.arange(3 * cols, dtype=np.int32).reshape(3, cols) * 7919
             other = second.view(np.int8) if k == 4 else index.astype(np.uint8).view(dtype)
             arrays = [table.view(dtype), other]
-            got = run(block, store, k, index, arrays, index.shape, guarded)
+            got = run(module, store, k, index, arrays, index.shape, guarded)
             assert_same(got, evaluate(store, index, arrays), f"store {k}, {cols} columns")
             if k < 2:
                 np.testing.assert_array_equal(got, table.view(dtype)[index % 256])
@@ -196,10 +176,10 @@ def test_results_of_every_type(lanes):
     x = bits.view(np.float32)
     x[0, :FLOATS.size] = FLOATS
     stores = [Store(load(0, COMPUTE[t], "vector"), t) for t in STORAGE]
-    block = compiled(stores, lanes)
+    module = compiled(stores, lanes)
     for k, store in enumerate(stores):
         arrays = [x.view(STORAGE[store.loads[0][1]])]
-        assert_same(run(block, store, k, None, arrays, x.shape), evaluate(store, None, arrays), store.dtype)
+        assert_same(run(module, store, k, None, arrays, x.shape), evaluate(store, None, arrays), store.dtype)
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -209,24 +189,24 @@ def test_blocks_are_found_by_batch_row_and_column(lanes):
     x, r = rng.standard_normal((3, 9, 40)).astype(np.float32), rng.integers(-9, 9, (3, 9), dtype=np.int8)
     out = np.zeros((3, 9, 40), np.float32)
     tables = [np.arange(3, dtype=np.int64) * a.strides[0] for a in (x, r, out)]
-    block = compiled([store], lanes)
+    module = compiled([store], lanes)
     for batch in range(3):
         for i0, i1 in pairwise((0, 4, 9)):
             for j0, j1 in pairwise((0, 17, 18, 40)):
-                words = [batch, i0, j0, i1 - i0, j1 - j0, *[0] * (HEADER_WORDS - 5)]
+                words = [0] * HEADER_WORDS
                 for a, table in zip((x, r, out), tables, strict=True):
                     words += [a.ctypes.data, table.ctypes.data, a.strides[1]]
                 words = np.array(words, np.int64)
-                block(words.ctypes.data, 0)
+                module.write0(words.ctypes.data, batch, i0, j0, i1 - i0, j1 - j0, 0, 0, 0)
     np.testing.assert_array_equal(out, x + r[..., None].astype(np.float32))
 
 
 def test_the_output_may_be_an_operand():
     x = np.arange(100, dtype=np.float32).reshape(2, 50)
     store = Store(load(0, "f32", "vector") * 2.0, "f32")
-    block = compiled([store], 16)
-    words = np.array([0, 0, 0, 2, 50, *[0] * (HEADER_WORDS - 5), *[x.ctypes.data, 0, x.strides[0]] * 2], np.int64)
-    block(words.ctypes.data, 0)
+    module = compiled([store], 16)
+    words = np.array([*[0] * HEADER_WORDS, *[x.ctypes.data, 0, x.strides[0]] * 2], np.int64)
+    module.write0(words.ctypes.data, 0, 0, 0, 2, 50, 0, 0, 0)
     np.testing.assert_array_equal(x, np.arange(100).reshape(2, 50) * 2)
 
 
@@ -234,7 +214,7 @@ def test_the_output_may_be_an_operand():
 def test_requantising_is_straight_vector_code():
     y = op("to_f32", acc() + load(0, "s32", "vector")) * load(1, "f32", "vector") + load(2, "f32", "vector")
     store = Store(elementary.quantize(maximum(y, 0.0), load(3, "f32", "scalar"), load(4, "f32", "scalar"), "u8"), "u8")
-    text = Job("assembly", compiled([store], 16).module.source).result()
+    text = Job("assembly", compiled([store], 16).source).result()
     for instruction in ("vcvtdq2ps", "vmaxps", "vminps", "vcvtps2dq", "vpmovdb"):
         lines = [line for line in text.splitlines() if f"\t{instruction}\t" in line]
         assert any("%zmm" in line for line in lines), instruction

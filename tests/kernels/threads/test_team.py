@@ -9,20 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kernel_factories import adding, dozing
 
 from graphq.kernels.jit import modules
 from graphq.kernels.threads import steps, team
 
-BLOCK = '''"""A block adds 1 to what the step before left for it."""
-from graphq.kernels.jit.codegen import block
-from graphq.kernels.jit.intrinsics import load_s64, store_s64, word
-
-
-@block
-def BLOCK(args, index):
-    before, now, count = word(args, 0), word(args, 1), word(args, 2)
-    store_s64(now + 8 * index, load_s64(now + 8 * index) + load_s64(before + 8 * (index % count)) + 1)
-'''
+ROOT = Path(__file__).parents[3]
 
 
 class Chain:
@@ -32,7 +24,7 @@ class Chain:
         rng = np.random.default_rng(seed)
         counts = rng.integers(1, 40, steps + 1)
         self.arrays = [np.zeros(n, np.int64) for n in counts]
-        function = modules.load("adding", BLOCK).BLOCK
+        function = modules.load("adding", adding).block
         self.args = [np.array([a.ctypes.data, b.ctypes.data, a.size], np.int64)
                      for a, b in zip(self.arrays, self.arrays[1:], strict=False)]
         rows = [team.Row(function, args.ctypes.data, b.size, bool(rng.integers(0, 3)) and b.size > 1)
@@ -67,7 +59,7 @@ def begun():
 def finished(text, *arguments, **environment):
     """What a Python process prints that ends well, without a word of warning."""
     done = subprocess.run([sys.executable, "-c", text, *arguments], capture_output=True, text=True, timeout=300,
-                          cwd=Path(__file__).parents[3], env={**os.environ, **environment})
+                          cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "tests/helpers"), **environment})
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     return done.stdout.split("\n")[:-1]
 
@@ -93,31 +85,13 @@ def test_pieces_of_a_step_are_its_blocks():
 
 # -- helpers of our own, beside a team that was not started ----------------------------------------------------------
 
-DOZE = '''"""Helpers that wake once."""
-from graphq.kernels.threads.atomics import added, release, semaphore_wait, this_thread
-from graphq.kernels.jit.codegen import function
-from graphq.kernels.jit.intrinsics import store_s64
-from graphq.kernels.threads.steps import ASLEEP, HELPERS, KEPT_OFF, SEMAPHORE, SLEEPERS, THREAD
-
-
-@function("intp", "intp")
-def doze(team, record):
-    store_s64(record + THREAD, this_thread())
-    store_s64(record + KEPT_OFF, -1)
-    added(team + HELPERS, 1)
-    release(record + ASLEEP, 1)
-    added(team + SLEEPERS, 1)
-    while semaphore_wait(record + SEMAPHORE) != 0:
-        pass
-'''
-
 
 class Dozers:
     """Helpers of a team that was not started, which end when woken; `cores` has those that they may use then."""
 
     def __init__(self):
-        self.team, self.cores, code = team.Team(), [], modules.load("doze", DOZE)
-        self.team.code = modules.load("team", steps.TEAM_CODE)
+        self.team, self.cores, code = team.Team(), [], modules.load("doze", dozing)
+        self.team.code = modules.load("team", steps.team_module)
         self.team._prepare()
         self.threads = [threading.Thread(target=self._doze, args=(code.doze, k)) for k in range(self.team.most)]
         for x in self.threads:
@@ -198,7 +172,7 @@ def test_masks_of_many_cores_fit_or_are_left_out(monkeypatch, cores):
 
 CALLERS = """
 import sys, threading, time
-from tests.kernels.test_team import Chain, begun
+from tests.kernels.threads.test_team import Chain, begun
 wrong, turns, first = [], 25, Chain(99, 30, 4)
 print(first.right(), begun().most + 1, begun().run_shared is not None)
 def call(k):
@@ -221,7 +195,7 @@ def test_more_callers_than_slots_and_helpers_than_cores(threads):
 OTHERS = """
 import sys, threading
 import numba, numpy as np
-from tests.kernels.test_team import Chain, begun
+from tests.kernels.threads.test_team import Chain, begun
 
 @numba.njit(parallel=True, nogil=True)
 def squares(n):
@@ -261,7 +235,7 @@ def test_other_parallel_code_of_numba(layer):
 
 FORKS = """
 import os
-from tests.kernels.test_team import Chain, begun
+from tests.kernels.threads.test_team import Chain, begun
 from graphq.kernels.threads import team
 
 def child(check):
@@ -292,7 +266,7 @@ def test_children_have_helpers_unless_numbas_threads_ran_before():
 
 END = """
 import sys, time
-from tests.kernels.test_team import Chain, begun
+from tests.kernels.threads.test_team import Chain, begun
 from graphq.kernels.threads import steps
 chain = Chain(0, 30, 3)
 print(chain.right())
@@ -313,7 +287,7 @@ def test_a_process_ends_well(when):
 
 KEPT_OFF = """
 import os, time
-from tests.kernels.test_team import Chain, begun
+from tests.kernels.threads.test_team import Chain, begun
 cores = os.sched_getaffinity(0)
 chain = Chain(0, 30, 2)
 found = begun()

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from graphq.kernels.ties.literal import ORDERS, Literal
-from graphq.kernels.ties.sum_errors import sum_error
+from graphq.kernels.ties.sum_errors import UNIT, sum_error
 
 COLUMNS = 24
 
@@ -73,3 +73,23 @@ def test_columns_of_several_matrices_have_the_largest_bound():
 def test_sums_of_nothing(order):
     bounds = sum_error(made(order, 0, np.random.default_rng(0)), 0, 255, np.zeros((0, COLUMNS), np.int16))
     assert (bounds.proved == 0).all()
+
+
+@pytest.mark.parametrize("order,roundings", [("chains", 4), ("quads", 5), ("taps", 5)])
+def test_the_proved_bound_of_one_product_by_hand(order, roundings):
+    """Of the factors (and the product, where it is not fused), of the chain's sum, and of its additions to totals."""
+    literal = Literal(order, 128, np.float32(0.25), 0, np.float32([0.5]), np.zeros(1, np.int32),
+                      np.zeros(1, np.float32))
+    proved, _ = sum_error(literal, -10, 200, np.array([[-7]], np.int16))
+    np.testing.assert_allclose(proved, UNIT * 0.25 * 0.5 * 7 * 200 * roundings, rtol=1e-5)
+
+
+def test_the_estimate_has_what_roundings_of_weights_add_up_to():
+    """Where all weights are the same number, so that all are rounded the same way."""
+    scale = np.float32(0.1)
+    literal = Literal("chains", 128, np.float32(0.25), 0, scale.reshape(1), np.zeros(1, np.int32),
+                      np.zeros(1, np.float32))
+    w = np.full((1000, 1), 7, np.int16)
+    moved = 1000 * abs(float(np.float32(7) * scale) - 7 * float(scale))
+    proved, estimated = sum_error(literal, 0, 255, w)
+    assert moved > 0 and (255 * 0.25 * moved < estimated).all() and (estimated < proved).all()

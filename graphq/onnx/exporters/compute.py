@@ -1,0 +1,226 @@
+"""Exporters of operations that compute: arithmetic, products, convolutions, pools, normalisations, reductions."""
+from __future__ import annotations
+
+from typing import Any
+
+from graphq.errors import GraphError
+from graphq.ir import Node, Value
+from graphq.onnx.exporters.writer import Writer, exports, rank
+from graphq.onnx.importers.conv import AUTO_PAD
+from graphq.onnx.importers.eltwise import BINARY, SAME, WITH_ALPHA
+from graphq.onnx.importers.reduce import REDUCTIONS
+from graphq.onnx.protos.types import element_of
+
+ALIKE = {**{ours: theirs for theirs, ours in {**SAME, **BINARY}.items()}, "abs": "Abs", "choose": "Where",
+         "maximum": "Max", "minimum": "Min",
+         "greater_equal": "GreaterOrEqual", "select": "Where", "matmul_integer": "MatMulInteger", "reorder": "Identity"}
+"""Operations that are one ONNX node without attributes."""
+
+FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
+
+
+@exports(*ALIKE)
+def alike(w: Writer, node: Node) -> None:
+    """See ALIKE; shapes that must be equal broadcast too."""
+    if node.attrs.get("beta", 1) != 1:
+        raise GraphError("Softplus has no beta")
+    if node.attrs.get("dtype") is not None:
+        raise GraphError(f"ONNX's operator does not round to {node.attrs['dtype']}; use a type_cast")
+    w.node(node, ALIKE[node.op.name])
+
+
+@exports("elu", "hard_sigmoid", "leaky_relu")
+def with_alpha(w: Writer, node: Node) -> None:
+    """The same attributes."""
+    name = next(theirs for theirs, (ours, _) in WITH_ALPHA.items() if ours == node.op.name)
+    w.node(node, name, **node.attrs)
+
+
+@exports("square", "squared_difference")
+def square(w: Writer, node: Node) -> None:
+    """A product with itself."""
+    x = w.name(node.inputs[0]) if node.op.name == "square" else w.add("Sub", [w.name(v) for v in node.inputs])
+    w.add("Mul", [x, x], [w.name(node.output)])
+
+
+@exports("pow", "clamp")
+def with_scalars(w: Writer, node: Node) -> None:
+    """Attributes as constants."""
+    names = ("beta",) if node.op.name == "pow" else ("min", "max")
+    w.node(node, "Pow" if node.op.name == "pow" else "Clip",
+           *(w.typed(node.inputs[0].dtype, node.attrs[n]) for n in names if node.inputs[0] is not None))
+
+
+@exports("gelu")
+def gelu(w: Writer, node: Node) -> None:
+    """The two modes."""
+    w.node(node, "Gelu", approximate="none" if node.attrs["mode"] == "gelu_erf" else "tanh")
+
+
+@exports("type_cast", "cast")
+def cast(w: Writer, node: Node) -> None:
+    """To the dtype."""
+    w.node(node, "Cast", to=element_of(node.attrs["dtype"]))
+
+
+@exports("prelu", "bias_add")
+def along_channels(w: Writer, node: Node) -> None:
+    """A vector along the channels first is given dimensions of 1."""
+    x, vector = node.operands
+    name, first = w.name(vector), node.attrs["data_format"] == "NCX"
+    if first and rank(vector) == 1 and node.attrs.get("per_channel_broadcast", True):
+        name = w.add("Reshape", [name, w.integers(-1, *[1] * (rank(x) - 2))])
+    w.add("PRelu" if node.op.name == "prelu" else "Add", [w.name(x), name], [w.name(node.output)])
+
+
+@exports("softmax", "log_softmax")
+def softmax(w: Writer, node: Node) -> None:
+    """Without statistics and another dtype."""
+    if node.attrs.get("keep_stats") or node.attrs.get("mode", "none") != "none":
+        raise GraphError("Softmax has no statistics and no mode inf_as_zero")
+    _same_dtype(node)
+    w.node(node, "Softmax" if node.op.name == "softmax" else "LogSoftmax", axis=node.attrs["axis"])
+
+
+def _same_dtype(node: Node) -> None:
+    if node.outputs[0].dtype != next(node.operands).dtype:
+        raise GraphError(f"ONNX's operator does not give {node.outputs[0].dtype}")
+
+
+@exports("matmul")
+def matmul(w: Writer, node: Node) -> None:
+    """Transposed operands by Transpose, the bias by Add."""
+    _same_dtype(node)
+    a, b = (_swapped(w, node.inputs[k], node.attrs[name]) for k, name in enumerate(("transpose_a", "transpose_b")))
+    if len(node.inputs) < 3:
+        w.add("MatMul", [a, b], [w.name(node.output)])
+    else:
+        w.add("Add", [w.add("MatMul", [a, b]), w.name(node.inputs[2])], [w.name(node.output)])
+
+
+def _swapped(w: Writer, x: Value | None, transposed: bool) -> str:
+    assert x is not None
+    if not transposed or rank(x) < 2:
+        return w.name(x)
+    return w.add("Transpose", [w.name(x)], perm=[*range(rank(x) - 2), rank(x) - 1, rank(x) - 2])
+
+
+def _channels(w: Writer, node: Node, op_type: str, weights: list[str], attrs: dict[str, Any]) -> None:
+    """A node on channels first; transposes around it where the operation has them last."""
+    x = next(node.operands)
+    r = rank(x)
+    if node.attrs["data_format"] == "NCX":
+        w.add(op_type, [w.name(x), *weights], [w.name(node.output)], **attrs)
+        return
+    first = w.add("Transpose", [w.name(x)], perm=[0, r - 1, *range(1, r - 1)])
+    y = w.add(op_type, [first, *weights], **attrs)
+    w.add("Transpose", [y], [w.name(node.output)], perm=[0, *range(2, r), 1])
+
+
+def _windows(node: Node) -> dict[str, Any]:
+    a = node.attrs
+    out = {"strides": a["strides"], "dilations": a.get("dilations") or [1] * len(a["strides"])}
+    if a["auto_pad"] == "none":
+        return out | {"pads": [*a["pads_begin"], *a["pads_end"]]}
+    return out | {"auto_pad": FROM_AUTO_PAD[a["auto_pad"]]}
+
+
+@exports("convolution", "conv_transpose")
+def convolution(w: Writer, node: Node) -> None:
+    """Weights as OIX, or IOX of the transposed one."""
+    transposed = node.op.name == "conv_transpose"
+    weights, form = node.inputs[1], node.attrs["weights_format"]
+    assert weights is not None
+    attrs = {"group": node.attrs["groups"], **_windows(node)}
+    if transposed:
+        if "auto_pad" in attrs:
+            raise GraphError("auto_pad of ConvTranspose is another")
+        count = rank(weights) - 2
+        attrs["output_padding"] = list(node.attrs["output_padding"] or [0] * count)[:count]
+    name = w.name(weights)
+    order = _axes(form, "IO" if transposed else "OI", rank(weights))
+    if order != list(range(rank(weights))):
+        name = w.add("Transpose", [name], perm=order)
+    bias = [w.name(node.inputs[2])] if len(node.inputs) > 2 else []
+    _channels(w, node, "ConvTranspose" if transposed else "Conv", [name, *bias], attrs)
+
+
+def _axes(form: str, lead: str, r: int) -> list[int]:
+    """Where the axes of `lead`, then the spatial ones, are in weights of that format."""
+    spatial = form.index("X")
+    axis = {letter: k if k < spatial else k + r - 3 for k, letter in enumerate(form)}
+    return [*(axis[letter] for letter in lead), *range(spatial, spatial + r - 2)]
+
+
+@exports("max_pool", "avg_pool")
+def pool(w: Writer, node: Node) -> None:
+    """Rounding down; ONNX rounds up otherwise than oneDNN. Sums of means but those of all pixels run in order then."""
+    a = node.attrs
+    if a["rounding_type"] == "ceil":
+        raise GraphError("ONNX rounds sizes up otherwise")
+    attrs = {"kernel_shape": a["kernel"], **_windows(node)}
+    if node.op.name == "max_pool":
+        return _channels(w, node, "MaxPool", [], attrs)
+    dims = next(node.operands).shape or ()
+    sizes = dims[2:] if a["data_format"] == "NCX" else dims[1:-1]
+    if sizes == tuple(a["kernel"]) and {*a["strides"]} == {1} and not any(attrs.get("pads", [1])) \
+            and not a["in_order"]:
+        return _channels(w, node, "GlobalAveragePool", [], {})
+    del attrs["dilations"]
+    _channels(w, node, "AveragePool", [], attrs | {"count_include_pad": int(not a["exclude_pad"])})
+
+
+@exports("batch_norm_inference")
+def batch_norm(w: Writer, node: Node) -> None:
+    """In inference."""
+    _channels(w, node, "BatchNormalization", [w.name(v) for v in node.inputs[1:]], {"epsilon": node.attrs["epsilon"]})
+
+
+@exports("group_norm")
+def group_norm(w: Writer, node: Node) -> None:
+    """With scale and bias, without statistics."""
+    if node.attrs["keep_stats"] or len(node.inputs) < 3 or not node.attrs["use_affine"]:
+        raise GraphError("GroupNormalization gives no statistics and needs a scale and a bias")
+    _channels(w, node, "GroupNormalization", [w.name(v) for v in node.inputs[1:]],
+              {"epsilon": node.attrs["epsilon"], "num_groups": node.attrs["groups"]})
+
+
+@exports("layer_norm")
+def layer_norm(w: Writer, node: Node) -> None:
+    """With a scale, without statistics."""
+    if node.attrs["keep_stats"] or len(node.inputs) < 2 or not node.attrs["use_affine"]:
+        raise GraphError("LayerNormalization has other statistics and needs a scale")
+    w.node(node, "LayerNormalization", axis=node.attrs["begin_norm_axis"], epsilon=node.attrs["epsilon"])
+
+
+@exports(*REDUCTIONS.values())
+def reduction(w: Writer, node: Node) -> None:
+    """Over the attribute's axes."""
+    if len(node.inputs) > 1:
+        raise GraphError("axes that are a tensor are s32 here and s64 in ONNX")
+    name = next(theirs for theirs, ours in REDUCTIONS.items() if ours == node.op.name)
+    w.node(node, name, w.integers(*node.attrs["axes"]), keepdims=int(node.attrs["keep_dims"]), noop_with_empty_axes=1)
+
+
+@exports("conv_integer")
+def conv_integer(w: Writer, node: Node) -> None:
+    """Channels first."""
+    w.node(node, "ConvInteger", group=node.attrs["groups"], **_windows(node))
+
+
+@exports("interpolate")
+def interpolate(w: Writer, node: Node) -> None:
+    """To the sizes of the result."""
+    linear = node.attrs["mode"] != "nearest"
+    dims = node.output.type.dims
+    if node.attrs["data_format"] == "NXC":
+        dims = (dims[0], dims[-1], *dims[1:-1])
+    _channels(w, node, "Resize", ["", "", w.integers(*dims)], {
+        "mode": "linear" if linear else "nearest", "nearest_mode": "round_prefer_ceil",
+        "coordinate_transformation_mode": node.attrs["coordinate_transformation_mode"]})
+
+
+@exports("dynamic_range")
+def dynamic_range(w: Writer, node: Node) -> None:
+    """The second and third result of DynamicQuantizeLinear."""
+    w.add("DynamicQuantizeLinear", [w.name(node.inputs[0])], [w.claim("quantized"), *map(w.name, node.outputs)])

@@ -1,0 +1,81 @@
+"""Exporters of operations that move elements, and of onnx_node."""
+from __future__ import annotations
+
+from onnx import version_converter
+
+from graphq.errors import GraphError
+from graphq.ir import Node
+from graphq.onnx.exporters.writer import OPSET, Writer, exports
+from graphq.onnx.protos.fallback import parsed
+from graphq.onnx.protos.tensors import array_of
+
+
+@exports("static_reshape")
+def static_reshape(w: Writer, node: Node) -> None:
+    """The resolved dimensions where they are known."""
+    if node.output.type.known:
+        w.node(node, "Reshape", w.integers(*node.output.type.dims), allowzero=1)
+    else:
+        w.node(node, "Reshape", w.integers(*node.attrs["shape"]), allowzero=int(not node.attrs["special_zero"]))
+
+
+@exports("static_transpose")
+def static_transpose(w: Writer, node: Node) -> None:
+    """Axes from the front."""
+    order = node.attrs["order"]
+    w.node(node, "Transpose", perm=[k % len(order) for k in order])
+
+
+@exports("concat", "gather")
+def with_axis(w: Writer, node: Node) -> None:
+    """The same attribute."""
+    w.node(node, "Concat" if node.op.name == "concat" else "Gather", axis=node.attrs["axis"])
+
+
+@exports("slice")
+def slice_(w: Writer, node: Node) -> None:
+    """Attributes as constants."""
+    w.node(node, "Slice", *(w.integers(*node.attrs[name]) for name in ("starts", "ends", "axes", "steps")))
+
+
+@exports("expand")
+def expand(w: Writer, node: Node) -> None:
+    """To the shape."""
+    w.node(node, "Expand", w.integers(*node.attrs["shape"]))
+
+
+@exports("pad")
+def pad(w: Writer, node: Node) -> None:
+    """Pads and value as constants."""
+    (x,) = node.operands
+    value = w.typed(x.dtype, node.attrs["value"]) if node.attrs["mode"] == "constant" else ""
+    w.node(node, "Pad", w.integers(*node.attrs["pads_begin"], *node.attrs["pads_end"]), value, mode=node.attrs["mode"])
+
+
+@exports("onnx_node")
+def onnx_node(w: Writer, node: Node) -> None:
+    """The node itself, converted when its operator set is older than the one that is written."""
+    model = parsed(node.attrs["model"].tobytes())
+    opsets = {i.domain: i.version for i in model.opset_import}
+    if set(opsets) - {""}:
+        raise GraphError(f"operators of domain {', '.join(sorted(set(opsets) - {''}))} are not written")
+    if opsets[""] < OPSET:
+        try:
+            model = version_converter.convert_version(model, OPSET)
+        except Exception as e:  # what pybind makes of C++'s
+            raise GraphError(f"not convertible from version {opsets['']} to {OPSET}: {str(e)[:200]}") from None
+    elif opsets[""] > OPSET:
+        raise GraphError(f"version {opsets['']} of its operator set is newer than {OPSET}")
+    names = {slot.name: w.name(v) for slot, v in zip(model.graph.input, node.inputs, strict=True)}
+    names |= {t.name: w.constant(array_of(t, None, t.name)) for t in model.graph.initializer}
+    names |= {slot.name: w.name(v) for slot, v in zip(model.graph.output, node.outputs, strict=True)}
+    for inner in model.graph.node:
+        for a in inner.attribute:
+            if a.HasField("g") or a.graphs:
+                raise GraphError("nodes with graphs are not written")
+        for fields in (inner.input, inner.output):
+            for k, name in enumerate(fields):
+                if name:
+                    fields[k] = names.setdefault(name, w.claim(name) if name not in names else "")
+        inner.name = w.claim(inner.name or inner.op_type)
+        w.nodes.append(inner)

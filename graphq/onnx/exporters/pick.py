@@ -1,0 +1,67 @@
+"""Exporters of comparisons, of operations on booleans and integers, and of operations that pick elements."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.ir import Node
+from graphq.onnx.exporters.writer import Writer, exports
+from graphq.onnx.importers.pick import ALIKE
+
+FROM_ALIKE = {ours: theirs for theirs, ours in ALIKE.items()}
+
+SAME = {"gather_elements": "GatherElements", "gather_nd": "GatherND", "scatter_elements": "ScatterElements",
+        "scatter_nd": "ScatterND", "is_inf": "IsInf", "non_max_suppression": "NonMaxSuppression",
+        "grid_sample": "GridSample"}
+"""Operations whose attributes ONNX's operators have under the same names."""
+
+
+@exports(*FROM_ALIKE)
+def alike(w: Writer, node: Node) -> None:
+    """One node without attributes."""
+    w.node(node, FROM_ALIKE[node.op.name])
+
+
+@exports(*SAME)
+def same(w: Writer, node: Node) -> None:
+    """Truth values as 0 and 1."""
+    attrs = {name: int(x) if isinstance(x, bool) else x for name, x in node.attrs.items()}
+    w.node(node, SAME[node.op.name], **attrs)
+
+
+@exports("arg_max", "arg_min")
+def arg(w: Writer, node: Node) -> None:
+    """Along the axis."""
+    w.node(node, "ArgMax" if node.op.name == "arg_max" else "ArgMin", axis=node.attrs["axis"],
+           keepdims=int(node.attrs["keep_dims"]), select_last_index=int(node.attrs["select_last_index"]))
+
+
+@exports("top_k")
+def top_k(w: Writer, node: Node) -> None:
+    """k as a constant."""
+    w.node(node, "TopK", w.integers(node.attrs["k"]), axis=node.attrs["axis"], largest=int(node.attrs["largest"]))
+
+
+@exports("cum_sum")
+def cum_sum(w: Writer, node: Node) -> None:
+    """The axis as a constant."""
+    w.node(node, "CumSum", w.constant(np.int64(node.attrs["axis"])), exclusive=int(node.attrs["exclusive"]),
+           reverse=int(node.attrs["reverse"]))
+
+
+@exports("trilu")
+def trilu(w: Writer, node: Node) -> None:
+    """The diagonal as a constant."""
+    w.node(node, "Trilu", w.constant(np.int64(node.attrs["k"])), upper=int(node.attrs["upper"]))
+
+
+FUNCTIONS = {"add": "Add", "subtract": "Sub", "multiply": "Mul", "divide": "Div", "maximum": "Max", "minimum": "Min"}
+
+
+@exports("arithmetic")
+def arithmetic(w: Writer, node: Node) -> None:
+    """One node."""
+    function = node.attrs["function"]
+    if function in FUNCTIONS:
+        w.node(node, FUNCTIONS[function])
+    else:
+        w.node(node, "Mod", fmod=int(function == "remainder"))

@@ -1,0 +1,73 @@
+"""Exporters of quantize and dequantize in all their forms."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq import dtypes as t
+from graphq.dtypes import DType
+from graphq.errors import GraphError
+from graphq.ir import Node
+from graphq.onnx.exporters.writer import Writer, exports
+from graphq.onnx.protos.types import element_of
+
+
+@exports("quantize", "dequantize")
+def static(w: Writer, node: Node) -> None:
+    """Scales and zero points as constants: numbers, or vectors along the axis."""
+    a = node.attrs
+    if a.get("group_axis") is not None:
+        raise GraphError("scales of groups along two axes have no form in ONNX")
+    per_tensor = a["qtype"] == "per_tensor"
+    scales = np.asarray(a["scales"], np.float32)
+    dtype: DType = a["dtype"] if node.op.name == "quantize" else next(node.operands).dtype
+    inputs = [w.constant(scales.reshape(()) if per_tensor else scales)]
+    zps = a["zps"] if a["zps"] is not None else (0,) * len(scales) if node.op.name == "quantize" else None
+    if zps is not None:
+        points = np.asarray(zps).astype(dtype.numpy)
+        inputs.append(w.constant(points.reshape(()) if per_tensor else points))
+    w.node(node, "QuantizeLinear" if node.op.name == "quantize" else "DequantizeLinear", *inputs,
+           **({} if per_tensor else {"axis": a["axis"]}))
+
+
+@exports("dynamic_quantize", "dynamic_dequantize")
+def dynamic(w: Writer, node: Node) -> None:
+    """Scales as they are; zero points must have the quantised dtype."""
+    a = node.attrs
+    quantize = node.op.name == "dynamic_quantize"
+    src, scale, *rest = node.inputs
+    assert src is not None and scale is not None
+    dtype = a["dtype"] if quantize else src.dtype
+    if rest and rest[0] is not None and rest[0].dtype != dtype:
+        raise GraphError(f"a zero point must be {dtype} in ONNX, got {rest[0].type}")
+    attrs = {} if a["qtype"] == "per_tensor" else {"axis": a["axis"]}
+    if quantize:
+        w.node(node, "QuantizeLinear", **attrs, **({} if rest else {"output_dtype": element_of(dtype)}))
+        return
+    if node.output.dtype != scale.dtype:
+        raise GraphError(f"the result has the scale's dtype in version 21, got {node.output.dtype}")
+    if a["qtype"] == "per_group":
+        blocked = [(k, size) for k, size in enumerate(a["group_shape"]) if size > 1]
+        if len(blocked) != 1:
+            raise GraphError(f"groups of {list(a['group_shape'])} are no blocks along one axis")
+        attrs = dict(zip(("axis", "block_size"), blocked[0], strict=True))
+    w.node(node, "DequantizeLinear", **attrs)
+
+
+@exports("quantize_linear", "dequantize_linear")
+def linear(w: Writer, node: Node) -> None:
+    """The same attributes, as far as version 21 has them."""
+    a = node.attrs
+    src, scale, *rest = node.inputs
+    assert src is not None and scale is not None
+    attrs = {"axis": a["axis"], "block_size": a["block_size"]}
+    if scale.dtype == t.f8_e8m0:
+        raise GraphError("a scale of f8_e8m0 needs version 23")
+    if node.op.name == "dequantize_linear":
+        if a["dtype"] != scale.dtype:
+            raise GraphError(f"the result has the scale's dtype in version 21, got {a['dtype']}")
+        w.node(node, "DequantizeLinear", **attrs)
+        return
+    if a["precision"] != src.dtype:
+        raise GraphError(f"precision {a['precision']} needs version 23")
+    w.node(node, "QuantizeLinear", saturate=int(a["saturate"]), **attrs,
+           **({} if rest else {"output_dtype": element_of(a["dtype"])}))

@@ -1,0 +1,107 @@
+"""The table of exporters, and Writer, which collects the nodes, constants and names of an ONNX graph."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from graphq.dtypes import DType
+from graphq.errors import GraphError
+from graphq.ir import Node, Value
+
+OPSET, IR_VERSION = 21, 10
+"""The versions of the operators and of the format that are written: 4-bit types and blocks came with them."""
+
+Exporter: TypeAlias = "Callable[[Writer, Node], None]"
+
+EXPORTERS: dict[str, Exporter] = {}
+
+
+def exports(*ops: str) -> Callable[[Exporter], Exporter]:
+    """Register the decorated function as the exporter of these operations; raises GraphError for a second one."""
+
+    def declare(f: Exporter) -> Exporter:
+        for op in ops:
+            if op in EXPORTERS:
+                raise GraphError(f"an exporter of {op} is registered already")
+            EXPORTERS[op] = f
+        return f
+
+    return declare
+
+
+class Writer:
+    """Nodes and initializers in order; `name` gives every value one name."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self.initializers: list[TensorProto] = []
+        self.names: dict[Value, str] = {}
+        self.taken: set[str] = set()
+
+    def claim(self, wanted: str) -> str:
+        """`wanted`, or it with a number when that is taken."""
+        name, k = wanted, 0
+        while name in self.taken or not name:
+            k += 1
+            name = f"{wanted}_{k}"
+        self.taken.add(name)
+        return name
+
+    def name(self, value: Value | None) -> str:
+        """The value's name; an absent one has none."""
+        if value is None:
+            return ""
+        if value not in self.names:
+            self.names[value] = self.claim(value.name or "value")
+            if value.data is not None:
+                self.initializers.append(numpy_helper.from_array(value.data, self.names[value]))
+        return self.names[value]
+
+    def constant(self, array: np.ndarray | np.generic) -> str:
+        """The name of a new initializer."""
+        name = self.claim("constant")
+        self.initializers.append(numpy_helper.from_array(np.asarray(array, order="C"), name))
+        return name
+
+    def integers(self, *values: int) -> str:
+        """A list of s64."""
+        return self.constant(np.asarray(values, np.int64))
+
+    def typed(self, dtype: DType, value: float) -> str:
+        """A scalar of the dtype."""
+        return self.constant(np.asarray(value).astype(dtype.numpy))
+
+    def add(self, op_type: str, inputs: list[str], outputs: list[str] | None = None, **attrs: Any) -> str:
+        """Add a node; its first output, for which a name is made when none is given."""
+        outputs = [self.claim(op_type.lower())] if outputs is None else outputs
+        while inputs and not inputs[-1]:
+            inputs = inputs[:-1]
+        self.nodes.append(helper.make_node(op_type, inputs, outputs, name=self.claim(f"{op_type}_{outputs[0]}"),
+                                           **attrs))
+        return outputs[0]
+
+    def node(self, node: Node, op_type: str, *more: str, **attrs: Any) -> None:
+        """Write the operation as one ONNX node of its operands, then `more`."""
+        self.add(op_type, [*(self.name(v) for v in node.inputs), *more], [self.name(v) for v in node.outputs], **attrs)
+
+    def write(self, node: Node) -> None:
+        """Write an operation; raises GraphError, naming it, when ONNX cannot say it."""
+        if node.op.name == "constant":
+            self.name(node.output)
+            return
+        if node.op.name not in EXPORTERS:
+            raise GraphError(f"save: {node.graph.describe(node)}: ONNX has no operator for it")
+        try:
+            EXPORTERS[node.op.name](self, node)
+        except GraphError as e:
+            raise GraphError(f"save: {node.graph.describe(node)}: {e}") from None
+
+
+def rank(value: Value) -> int:
+    """The number of dimensions; raises GraphError when it is not known."""
+    if value.shape is None:
+        raise GraphError(f"the rank of {value.type} is not known")
+    return len(value.shape)

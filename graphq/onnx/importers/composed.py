@@ -1,0 +1,53 @@
+"""Helpers of importers: an operator as another one of ONNX with other operands, or as a function in ONNX's text."""
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import onnx.parser
+from onnx import FunctionProto, helper
+
+from graphq.ir import Value
+from graphq.onnx.importers.importer import Call, Scope, by_function, import_node
+from graphq.onnx.protos.bodies import name_within
+
+OPSET = 21
+"""The operator set of what is written here, which `save_onnx` writes, too."""
+
+NEWER = 23
+"""The first operator set of ONNX that has Attention and RotaryEmbedding."""
+
+
+def standard(c: Call, op_type: str, inputs: list[Value | None], outputs: int = 1, *, opset: int = OPSET,
+             **attrs: Any) -> list[Value]:
+    """The outputs of ONNX's operator."""
+    prefix = f"{_prefix(c)}{op_type}"
+    scope = Scope({**c.scope.opsets, "": opset}, folder=c.scope.folder)
+    scope.values.update({f"{prefix}/in{k}": v for k, v in enumerate(inputs) if v is not None})
+    names = [f"{prefix}/in{k}" if v is not None else "" for k, v in enumerate(inputs)]
+    node = helper.make_node(op_type, names, [f"{prefix}/{k}" for k in range(outputs)], name=prefix, **attrs)
+    import_node(c.graph, node, scope)
+    return [scope.values[name] for name in node.output]
+
+
+def written(c: Call, text: str, **values: Value | np.ndarray) -> list[Value]:
+    """The outputs of a function `(operands) => (results) { nodes }` of these values."""
+    body = FunctionProto()
+    body.CopyFrom(_parsed(text))
+    inputs = [v if isinstance(v, Value) else c.graph.add_constant(v) for v in (values[name] for name in body.input)]
+    prefix = _prefix(c)
+    for node in body.node:
+        name_within(node, prefix)
+    for names in (body.input, body.output):
+        names[:] = [prefix + name for name in names]
+    return by_function(c, body, inputs, len(body.output))
+
+
+def _prefix(c: Call) -> str:
+    return (c.node.name or next(filter(None, c.node.output), "")) + "/"
+
+
+@lru_cache(64)
+def _parsed(text: str) -> FunctionProto:
+    return onnx.parser.parse_function(f'<domain: "text", opset_import: ["": {OPSET}]> f {text}')

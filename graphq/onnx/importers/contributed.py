@@ -1,0 +1,141 @@
+"""Importers of com.microsoft's small operators: ONNX operators with other operands, or two or three operations."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.dtypes import s8, s32, s64, u8, u32
+from graphq.ir import Value
+from graphq.onnx.importers.composed import standard
+from graphq.onnx.importers.eltwise import one
+from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
+from graphq.onnx.importers.shape import known
+from graphq.onnx.protos.types import element_of
+
+
+@imports("GridSample", "Trilu", domain=MICROSOFT)
+def alike(c: Call) -> Outputs:
+    """ONNX's, GridSample's modes by their older names."""
+    for k in (0, 1) if c.node.op_type == "GridSample" else (0,):
+        c.input(k)
+    return standard(c, c.node.op_type, list(c.inputs), opset=16, **c.attrs)
+
+
+@imports("GatherND", domain=MICROSOFT)
+def gather_nd(c: Call) -> Outputs:
+    """Indices are s32 or s64."""
+    places = c.input(1)
+    return standard(c, "GatherND", [c.input(0), places if places.dtype == s64 else c.graph.cast(places, dtype=s64)])
+
+
+@imports("Pad", domain=MICROSOFT)
+def pad(c: Call) -> Outputs:
+    """Pads may be one row, the value a tensor of one element."""
+    mode, value = c.attr("mode", "constant"), c.optional(2)
+    if mode not in ("constant", "reflect", "edge"):
+        c.refuse(f"attribute 'mode' must be constant, reflect or edge, got {mode!r}")
+    return standard(c, "Pad", [c.input(0), _reshaped(c, c.input(1), [-1]),
+                               None if value is None else _scalar(c, value)], mode=mode)
+
+
+@imports("Range", domain=MICROSOFT)
+def range_(c: Call) -> Outputs:
+    """Start, limit and step, by default 1, are scalars or tensors of one element."""
+    start, limit = c.input(0), c.input(1)
+    step = c.optional(2)
+    step = c.graph.add_constant(one(start, 1)) if step is None else step
+    if {limit.dtype, step.dtype} != {start.dtype}:
+        c.refuse(f"inputs must be of one dtype, got {start.type}, {limit.type} and {step.type}")
+    return standard(c, "Range", [_scalar(c, x) for x in (start, limit, step)])
+
+
+def _scalar(c: Call, x: Value) -> Value:
+    if x.type.known and x.type.size != 1:
+        c.refuse(f"a tensor of one element is needed, got {x.type}")
+    return _reshaped(c, x, [])
+
+
+def _reshaped(c: Call, x: Value, dims: list[int]) -> Value:
+    return standard(c, "Reshape", [x, c.graph.add_constant(np.asarray(dims, np.int64))])[0]
+
+
+@imports("ExpandDims", domain=MICROSOFT)
+def expand_dims(c: Call) -> Outputs:
+    """A dimension of 1 at a place of the result, which is a constant."""
+    return standard(c, "Unsqueeze", [c.input(0), c.graph.add_constant(known(c, 1).astype(np.int64).reshape(1))])
+
+
+@imports("Unique", domain=MICROSOFT)
+def unique(c: Call) -> Outputs:
+    """Of a row, in the order of their first places: the elements, their numbers, how often they are there."""
+    y, _, numbers, counts = standard(c, "Unique", [c.input(0)], 4, sorted=0)
+    return [y, numbers, counts]
+
+
+@imports("MulInteger", domain=MICROSOFT)
+def mul_integer(c: Call) -> Outputs:
+    """`(A - zero point) * (B - zero point)` in s32; zero points come second and fourth, 0 where they are absent."""
+    a, b = (_less_zero_point(c, k) for k in (0, 2))
+    return standard(c, "Mul", [a, b])
+
+
+def _less_zero_point(c: Call, k: int) -> Value:
+    x, zp = c.graph.cast(c.input(k), dtype=s32), c.optional(k + 1)
+    if zp is None:
+        return x
+    if zp.dtype != c.input(k).dtype or zp.type.known and zp.type.size != 1:
+        c.refuse(f"input {k + 1} must be one {c.input(k).dtype}, got {zp.type}")
+    return standard(c, "Sub", [x, c.graph.cast(_scalar(c, zp), dtype=s32)])[0]
+
+
+@imports("ReduceSumInteger", domain=MICROSOFT)
+def reduce_sum_integer(c: Call) -> Outputs:
+    """Of s8 in s32, of u8 in u32."""
+    wide = {s8: s32, u8: u32}.get(c.input(0).dtype)
+    if wide is None:
+        c.refuse(f"input 0 must be s8 or u8, got {c.input(0).type}")
+    x, = standard(c, "Cast", [c.input(0)], to=element_of(wide))
+    return standard(c, "ReduceSum", [x, c.graph.add_constant(np.asarray(c.attr("axes"), np.int64))],
+                    keepdims=c.attr("keepdims", 1))
+
+
+@imports("BiasAdd", domain=MICROSOFT)
+def bias_add(c: Call) -> Outputs:
+    """`(x + bias) + skip`"""
+    return c.graph.add(c.graph.add(c.input(0), c.input(1)), c.input(2))
+
+
+@imports("BiasSoftmax", domain=MICROSOFT)
+def bias_softmax(c: Call) -> Outputs:
+    """Of a sum, over the dimensions from `axis` on; the shape of the bias says along which ones it is the same."""
+    return standard(c, "Softmax", [c.graph.add(c.input(0), c.input(1))], opset=11, axis=c.attr("axis", 1))
+
+
+@imports("BiasSplitGelu", domain=MICROSOFT)
+def bias_split_gelu(c: Call) -> Outputs:
+    """The first half of a sum times the gelu of the second one."""
+    left, right = standard(c, "Split", [c.graph.add(c.input(0), c.input(1))], 2, axis=-1, num_outputs=2)
+    return c.graph.multiply(left, c.graph.gelu(right, mode="gelu_erf"))
+
+
+@imports("GemmFastGelu", domain=MICROSOFT)
+def gemm_fast_gelu(c: Call) -> Outputs:
+    """A product, a bias, a gelu by tanh."""
+    y = c.graph.matmul(c.input(0), c.input(1))
+    return c.graph.gelu(c.graph.add(y, c.input(2)) if c.has(2) else y, mode="gelu_tanh")
+
+
+@imports("ScaledSiLU", domain=MICROSOFT)
+def scaled_silu(c: Call) -> Outputs:
+    """`z * sigmoid(z)` of z = alpha * x, or of a scale that is an input; each rounded."""
+    g, x = c.graph, c.input(0)
+    scale = c.optional(1)
+    if scale is not None and scale.dtype != x.dtype:
+        scale = standard(c, "CastLike", [scale, x])[0]
+    z = g.multiply(x, one(x, c.attr("alpha", 1.0)) if scale is None else _scalar(c, scale))
+    return g.multiply(z, g.sigmoid(z))
+
+
+@imports("GatedAdd", domain=MICROSOFT)
+def gated_add(c: Call) -> Outputs:
+    """`x + y * gate`"""
+    return c.graph.add(c.input(0), c.graph.multiply(c.input(1), c.input(2)))

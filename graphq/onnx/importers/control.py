@@ -1,0 +1,133 @@
+"""Importers of If, Loop and Scan, whose graphs become bodies; an If of a constant condition becomes its branch."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from onnx import GraphProto
+
+from graphq.dtypes import boolean, s64
+from graphq.errors import GraphError
+from graphq.ir import Graph, TensorType, Value
+from graphq.onnx.importers.importer import Call, Outputs, Scope, import_graph, imports
+from graphq.onnx.protos.fallback import used_names
+from graphq.onnx.protos.tensors import array_of
+from graphq.ops.control import common_type
+
+
+@imports("If")
+def if_(c: Call) -> Outputs:
+    """One branch where the condition is a constant."""
+    branches = [c.attr("then_branch"), c.attr("else_branch")]
+    cond = c.data(0)
+    if cond is not None:
+        branch = branches[0 if cond.any() else 1]
+        return import_graph(c.graph, branch, _initialized(c, branch, c.graph, c.scope.inner()))
+    captured = list(dict.fromkeys(v for b in branches for v in _captured(c, b)))
+    bodies = [_body(c, b, [], captured) for b in branches]
+    values = [c.scope.values[name] for name in captured]
+    return c.graph.if_else(c.input(0), *values, then_body=bodies[0], else_body=bodies[1])
+
+
+@imports("Loop")
+def loop(c: Call) -> Outputs:
+    """The states' shapes are known where the body keeps them."""
+    body = c.attr("body")
+    captured = list(dict.fromkeys(_captured(c, body)))
+    trips, cond = (c.graph.add_constant(np.asarray(default)) if given is None else given for given, default
+                   in ((c.optional(0), np.iinfo(np.int64).max), (c.optional(1), True)))
+    states = [c.input(k) for k in range(2, len(c.inputs))]
+    fixed = [TensorType(s64, ()), TensorType(boolean, ())]
+
+    def build(types: Sequence[TensorType]) -> tuple[Graph, list[TensorType]]:
+        graph = _body(c, body, [*fixed, *types], captured)
+        return graph, [v.type for v in graph.outputs[1:1 + len(states)]]
+
+    return c.graph.loop(trips, cond, *states, *(c.scope.values[name] for name in captured),
+                        body=_settled(build, states), states=len(states))
+
+
+@imports("Scan")
+def scan(c: Call) -> Outputs:
+    """Since version 9, which has no batches."""
+    if c.version < 9:
+        return None
+    body, scanned = c.attr("body"), c.attr("num_scan_inputs")
+    captured = list(dict.fromkeys(_captured(c, body)))
+    values = [c.input(k) for k in range(len(c.inputs))]
+    states = values[:len(values) - scanned]
+    outputs = len(body.output) - len(states)
+    axes = list(c.attr("scan_input_axes", [0] * scanned))
+    parts = [_without(v.type, axis) for v, axis in zip(values[len(states):], axes, strict=True)]
+
+    def build(types: Sequence[TensorType]) -> tuple[Graph, list[TensorType]]:
+        graph = _body(c, body, [*types, *parts], captured)
+        return graph, [v.type for v in graph.outputs[:len(states)]]
+
+    return c.graph.scan(
+        *values, *(c.scope.values[name] for name in captured), body=_settled(build, states), states=len(states),
+        scanned=scanned, input_axes=axes,
+        reverse_inputs=[bool(d) for d in c.attr("scan_input_directions", [0] * scanned)],
+        output_axes=list(c.attr("scan_output_axes", [0] * outputs)),
+        reverse_outputs=[bool(d) for d in c.attr("scan_output_directions", [0] * outputs)])
+
+
+def _without(t: TensorType, axis: int) -> TensorType:
+    if t.shape is None:
+        return t
+    k = axis % len(t.shape)
+    return TensorType(t.dtype, (*t.shape[:k], *t.shape[k + 1:]))
+
+
+def _settled(build: Callable[[Sequence[TensorType]], tuple[Graph, list[TensorType]]], states: Sequence[Value]) -> Graph:
+    """The body for the states' types, or for what those and the body's own results have in common."""
+    types = [v.type for v in states]
+    body, results = build(types)
+    for _ in range(2):
+        common = [common_type(a, b) for a, b in zip(types, results, strict=True)]
+        if common == types:
+            return body
+        types = common
+        body, results = build(types)
+    raise GraphError("the states' ranks change from one iteration to the next")
+
+
+def _captured(c: Call, proto: GraphProto) -> Iterator[str]:
+    """The names that a graph takes from around it, constants aside."""
+    own = {v.name for v in (*proto.input, *proto.initializer)}
+    for node in proto.node:
+        for name in used_names(node):
+            if name not in own and name in c.scope.values and c.scope.values[name].data is None:
+                yield name
+        own.update(node.output)
+    for v in proto.output:
+        if v.name not in own and v.name in c.scope.values and c.scope.values[v.name].data is None:
+            yield v.name
+
+
+def _body(c: Call, proto: GraphProto, types: Sequence[TensorType], captured: Sequence[str]) -> Graph:
+    """A graph of `proto` that takes its own inputs, of `types`, and the captured values."""
+    if len(types) != len(proto.input):
+        c.refuse(f"the graph '{proto.name}' takes {len(proto.input)} values, got {len(types)}")
+    graph = Graph(proto.name or "body")
+    scope = Scope(c.scope.opsets, folder=c.scope.folder)
+    for name, value in c.scope.values.items():
+        if value.data is not None:
+            scope.values[name] = graph.add_constant(value.data)
+    for name in captured:
+        t = c.scope.values[name].type
+        scope.values[name] = graph.input(name, dtype=t.dtype, shape=t.shape)
+    _initialized(c, proto, graph, scope)
+    inner = [graph.input(v.name, dtype=t.dtype, shape=t.shape) for v, t in zip(proto.input, types, strict=True)]
+    scope.values.update(zip((v.name for v in proto.input), inner, strict=True))
+    graph.inputs = [*inner, *(v for v in graph.inputs if v not in inner)]
+    outputs = import_graph(graph, proto, scope)
+    graph.set_outputs(outputs, [f"out{k}" for k in range(len(outputs))])
+    graph.prune()
+    return graph
+
+
+def _initialized(c: Call, proto: GraphProto, graph: Graph, scope: Scope) -> Scope:
+    for tensor in proto.initializer:
+        scope.values[tensor.name] = graph.add_constant(array_of(tensor, c.scope.folder, f"initializer '{tensor.name}'"))
+    return scope

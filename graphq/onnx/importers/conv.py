@@ -1,0 +1,80 @@
+"""Importers of convolutions."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphq.errors import GraphError
+from graphq.ir import Dim, Value
+from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.ops.window import output_sizes, span
+
+AUTO_PAD = {"NOTSET": "none", "SAME_UPPER": "same_upper", "SAME_LOWER": "same_lower", "VALID": "valid"}
+
+
+def windows(c: Call, count: int, channels_last: bool = False) -> dict[str, Any]:
+    """strides, dilations, pads, auto_pad and data_format of a convolution or pool over `count` spatial axes."""
+    pads = c.attr("pads") or [0] * (2 * count)
+    if len(pads) != 2 * count:
+        c.refuse(f"pads must be {2 * count} numbers, got {list(pads)}")
+    auto_pad = c.attr("auto_pad", "NOTSET")
+    if auto_pad not in AUTO_PAD:
+        c.refuse(f"auto_pad must be one of {', '.join(AUTO_PAD)}, got {auto_pad!r}")
+    return {"strides": c.attr("strides") or [1] * count, "dilations": c.attr("dilations") or [1] * count,
+            "pads_begin": pads[:count], "pads_end": pads[count:], "auto_pad": AUTO_PAD[auto_pad],
+            "data_format": "NXC" if channels_last else "NCX"}
+
+
+def spatial(x: Value) -> int:
+    """The number of spatial axes; raises GraphError when the rank is not known."""
+    if x.shape is None or len(x.shape) < 3:
+        raise GraphError(f"needs a batch, a channel and spatial axes, got {x.type}")
+    return len(x.shape) - 2
+
+
+def expect_fit(c: Call, x: Value, kernel: Sequence[Dim], attrs: Mapping[str, Any]) -> None:
+    """Refuse a window larger than its padded source, along the axes whose sizes are known; channels come first."""
+    spans = [span(k, d) for k, d in zip(kernel, attrs["dilations"], strict=True)]
+    try:
+        output_sizes((x.shape or ())[2:], spans, attrs["strides"], attrs["pads_begin"], attrs["pads_end"],
+                     attrs["auto_pad"], ceil=attrs.get("rounding_type") == "ceil")
+    except GraphError as e:
+        c.refuse(str(e))
+
+
+@imports("Conv")
+def conv(c: Call) -> Outputs:
+    """Weights are OIX."""
+    x, w = c.input(0), c.input(1)
+    attrs = windows(c, spatial(x))
+    if w.shape is not None:
+        expect_fit(c, x, w.shape[2:], attrs)
+    return c.graph.convolution(x, w, c.optional(2), groups=c.attr("group", 1), weights_format="OIX", **attrs)
+
+
+@imports("ConvTranspose")
+def conv_transpose(c: Call) -> Outputs:
+    """Weights are IOX. `output_shape` and `auto_pad` are turned into pads, whose rule is not oneDNN's."""
+    x, w = c.input(0), c.input(1)
+    count = spatial(x)
+    attrs = windows(c, count)
+    more = list(c.attr("output_padding") or [0] * count)
+    sizes: Sequence[int] | None = c.attr("output_shape")
+    if sizes is not None or attrs["auto_pad"] != "none":
+        upper = c.attr("auto_pad", "NOTSET") == "SAME_UPPER"
+        old, taps = x.type.dims[2:], w.type.dims[2:]
+        spans = [(k - 1) * d + 1 for k, d in zip(taps, attrs["dilations"], strict=True)]
+        if sizes is None:
+            same = attrs["auto_pad"] in ("same_upper", "same_lower")
+            sizes = [n * s if same else (n - 1) * s + k + m for n, s, k, m
+                     in zip(old, attrs["strides"], spans, more, strict=True)]
+        for k, size in enumerate(sizes[-count:]):
+            total = attrs["strides"][k] * (old[k] - 1) + more[k] + spans[k] - size
+            if total < 0:
+                more[k], total = more[k] - total, 0
+            half = total // 2
+            begin = half if upper else total - half
+            attrs["pads_begin"][k], attrs["pads_end"][k] = begin, total - begin
+        attrs["auto_pad"] = "none"
+    return c.graph.conv_transpose(x, w, c.optional(2), groups=c.attr("group", 1), weights_format="IOX",
+                                  output_padding=more, **attrs)

@@ -1,0 +1,233 @@
+"""Importers of elementwise operators. Each docstring names the operators."""
+from __future__ import annotations
+
+from functools import reduce
+from typing import Literal
+
+import numpy as np
+
+from graphq.dtypes import DType, bf16, f16, f32, s32
+from graphq.ir import Value
+from graphq.ir.op import lookup
+from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.onnx.protos.types import dtype_of
+from graphq.ops.arithmetic import NUMBERS
+from graphq.ops.cast import CASTABLE
+from graphq.ops.infer import FLOATS
+
+SAME = {"Ceil": "ceil", "Cos": "cos", "Erf": "erf", "Exp": "exp", "Floor": "floor",
+        "HardSwish": "hard_swish", "Log": "log", "Mish": "mish", "Reciprocal": "reciprocal", "Relu": "relu",
+        "Round": "round", "Sigmoid": "sigmoid", "Sign": "sign", "Sin": "sin", "Softplus": "softplus", "Sqrt": "sqrt",
+        "Tanh": "tanh"}
+"""Operators that take one tensor and no attributes, and graphq's operations."""
+
+WITH_ALPHA = {"Elu": ("elu", {"alpha": 1.0}), "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
+              "LeakyRelu": ("leaky_relu", {"alpha": 0.01})}
+"""Operators whose attributes graphq's operations have under the same names, and ONNX's defaults."""
+
+BINARY = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide"}
+VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
+
+ROUNDED = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
+"""Casts that are oneDNN's TypeCast."""
+
+
+@imports(*SAME)
+def same(c: Call) -> Outputs:
+    """See SAME."""
+    return c.graph.add_node(lookup(SAME[c.node.op_type]), [c.input(0)], {})
+
+
+@imports(*WITH_ALPHA)
+def with_alpha(c: Call) -> Outputs:
+    """See WITH_ALPHA."""
+    name, defaults = WITH_ALPHA[c.node.op_type]
+    return c.graph.add_node(lookup(name), [c.input(0)], {k: c.attr(k, v) for k, v in defaults.items()})
+
+
+@imports(*BINARY)
+def binary(c: Call) -> Outputs:
+    """Add, Sub, Mul, Div since version 7, which broadcast as NumPy does."""
+    return None if c.version < 7 else _binary(c, BINARY[c.node.op_type], c.input(0), c.input(1))
+
+
+def _binary(c: Call, function: str, a: Value, b: Value) -> Value:
+    """The operation of that name, or arithmetic of dtypes that it does not take."""
+    if a.dtype in NUMBERS and not (a.dtype == s32 and function in ("add", "subtract")):
+        return c.graph.add_node(lookup("arithmetic"), [a, b], {"function": function})[0]
+    return c.graph.add_node(lookup(function), [a, b], {})[0]
+
+
+@imports(*VARIADIC)
+def variadic(c: Call) -> Outputs:
+    """Max, Min, Sum of any number of tensors, from the first to the last."""
+    if c.version < 8:
+        return None
+    function = VARIADIC[c.node.op_type]
+    return reduce(lambda a, b: _binary(c, function, a, b), [c.input(k) for k in range(len(c.inputs))])
+
+
+@imports("Neg")
+def neg(c: Call) -> Outputs:
+    """`x * -1`, which is `-x`, signs of zeros included."""
+    x = c.input(0)
+    return _binary(c, "multiply", x, c.graph.add_constant(one(x, -1)))
+
+
+@imports("Abs")
+def abs_(c: Call) -> Outputs:
+    """Of integers the greater one of x and -x."""
+    x = c.input(0)
+    if x.dtype in FLOATS:
+        return c.graph.abs(x)
+    if not x.dtype.name.startswith("s"):
+        return None
+    negative = c.graph.arithmetic(x, one(x, -1), function="multiply")
+    return c.graph.arithmetic(x, negative, function="maximum")
+
+
+@imports("Mod")
+def mod(c: Call) -> Outputs:
+    """With the sign of the divisor, or with `fmod` that of what is divided."""
+    return c.graph.arithmetic(c.input(0), c.input(1), function="remainder" if c.attr("fmod", 0) else "modulo")
+
+
+@imports("Pow")
+def pow_(c: Call) -> Outputs:
+    """`x**y` for a constant scalar y of any dtype; y = 2 is a product."""
+    y = c.data(1)
+    if y is None or y.size != 1 or y.ndim > (len(c.input(0).shape or ())):
+        return None
+    beta = float(y.reshape(()))
+    return c.graph.square(c.input(0)) if beta == 2 else c.graph.pow(c.input(0), beta=beta)
+
+
+@imports("Clip")
+def clip(c: Call) -> Outputs:
+    """Limits are attributes before version 11, then constants."""
+    if c.input(0).dtype in NUMBERS:
+        return _clip_numbers(c)
+    limits = []
+    for k, (name, default) in enumerate((("min", -np.inf), ("max", np.inf)), 1):
+        limit = c.data(k)
+        if c.has(k) and (limit is None or limit.size != 1):
+            return None
+        limits.append(c.attr(name, default) if limit is None else float(limit.reshape(())))
+    return c.graph.clamp(c.input(0), min=limits[0], max=limits[1])
+
+
+def _clip_numbers(c: Call) -> Value:
+    """Of integers and f64, whose limits are inputs."""
+    x = c.input(0)
+    for k, function in ((1, "maximum"), (2, "minimum")):
+        limit = c.optional(k)
+        if limit is not None:
+            x = _binary(c, function, x, limit)
+    return x
+
+
+@imports("Mean")
+def mean(c: Call) -> Outputs:
+    """The sum, from the first to the last, over their number."""
+    if c.version < 8 or not c.floats():
+        return None
+    total = reduce(c.graph.add, [c.input(k) for k in range(len(c.inputs))])
+    return c.graph.divide(total, one(total, len(c.inputs)))
+
+
+@imports("Selu")
+def selu(c: Call) -> Outputs:
+    """`gamma * elu(x)`, like the next ones of f32: narrower floats would be rounded between the operations."""
+    if c.input(0).dtype != f32:
+        return None
+    x = c.graph.elu(c.input(0), alpha=c.attr("alpha", 1.67326319217681884765625))
+    return c.graph.multiply(x, one(x, c.attr("gamma", 1.05070102214813232421875)))
+
+
+@imports("Celu")
+def celu(c: Call) -> Outputs:
+    """`max(x, 0) + min(alpha * (exp(x / alpha) - 1), 0)`"""
+    if c.input(0).dtype != f32:
+        return None
+    x, alpha = c.input(0), one(c.input(0), c.attr("alpha", 1.0))
+    below = c.graph.multiply(c.graph.subtract(c.graph.exp(c.graph.divide(x, alpha)), one(x, 1)), alpha)
+    return c.graph.add(c.graph.relu(x), c.graph.minimum(below, one(x, 0)))
+
+
+@imports("Softsign")
+def softsign(c: Call) -> Outputs:
+    """`x / (1 + |x|)`"""
+    if c.input(0).dtype != f32:
+        return None
+    return c.graph.divide(c.input(0), c.graph.add(c.graph.abs(c.input(0)), one(c.input(0), 1)))
+
+
+@imports("ThresholdedRelu")
+def thresholded_relu(c: Call) -> Outputs:
+    """`x` where it is above alpha, else 0"""
+    x = c.input(0)
+    return c.graph.select(c.graph.greater(x, one(x, c.attr("alpha", 1.0))), x, one(x, 0))
+
+
+@imports("Swish")
+def swish(c: Call) -> Outputs:
+    """`x * sigmoid(alpha * x)`"""
+    if c.input(0).dtype != f32:
+        return None
+    x = c.input(0)
+    return c.graph.multiply(x, c.graph.sigmoid(c.graph.multiply(x, one(x, c.attr("alpha", 1.0)))))
+
+
+@imports("PRelu")
+def prelu(c: Call) -> Outputs:
+    """The slope broadcasts to x as in NumPy."""
+    return c.graph.prelu(c.input(0), c.input(1), per_channel_broadcast=False)
+
+
+@imports("Gelu")
+def gelu(c: Call) -> Outputs:
+    """`approximate` none is by erf, tanh by tanh."""
+    modes: dict[str, Literal["gelu_erf", "gelu_tanh"]] = {"none": "gelu_erf", "tanh": "gelu_tanh"}
+    return c.graph.gelu(c.input(0), mode=modes[c.attr("approximate", "none")])
+
+
+@imports("Where")
+def where(c: Call) -> Outputs:
+    """Of floats, or of any dtype."""
+    build = c.graph.select if c.input(1).dtype in FLOATS else c.graph.choose
+    return build(c.input(0), c.input(1), c.input(2))
+
+
+@imports("Identity", "Dropout")
+def identity(c: Call) -> Outputs:
+    """Identity, and Dropout that does not train, without its mask."""
+    training = c.data(2)
+    if c.outputs > 1 or c.has(2) and (training is None or training.any()):
+        return None
+    return c.input(0)
+
+
+@imports("Cast")
+def cast(c: Call) -> Outputs:
+    """To `to`; `saturate` and `round_mode` concern dtypes of 8 bits and fewer, which are left to ONNX."""
+    return cast_to(c, c.input(0), dtype_of(c.attr("to"), "attribute 'to'"))
+
+
+@imports("CastLike")
+def cast_like(c: Call) -> Outputs:
+    """To the dtype of the second input."""
+    return cast_to(c, c.input(0), c.input(1).dtype)
+
+
+def cast_to(c: Call, x: Value, dtype: DType) -> Value | None:
+    """`x` as `dtype`; None for dtypes that graphq does not cast."""
+    if dtype == x.dtype:
+        return x
+    if dtype in ROUNDED.get(x.dtype, ()):
+        return c.graph.type_cast(x, dtype=dtype)
+    return c.graph.cast(x, dtype=dtype) if {dtype, x.dtype} <= set(CASTABLE) else None
+
+
+def one(like: Value, value: float) -> np.ndarray:
+    """A scalar of the value's dtype."""
+    return np.asarray(value).astype(like.dtype.numpy)

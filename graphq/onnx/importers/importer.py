@@ -1,0 +1,273 @@
+"""The table of importers, and how one ONNX node becomes operations.
+
+An importer is a function that takes a `Call`, a node with its operands and attributes, and returns the values of the
+node's outputs. It returns None, or raises GraphError, where graphq has no operation for these operands. The node then
+becomes an onnx_node, and the importer is asked again when more types or constants are known. An importer raises
+`Refused` for a node that breaks a rule of its operator.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, helper
+
+from graphq.errors import CompileError, GraphError
+from graphq.ir import Graph, Value
+from graphq.ir.constants import computed
+from graphq.ir.op import lookup
+from graphq.onnx.protos.bodies import body_of
+from graphq.onnx.protos.fallback import parsed, since_version, single, used_names
+from graphq.onnx.protos.tensors import array_of
+from graphq.ops.infer import FLOATS
+
+Outputs: TypeAlias = "Value | Sequence[Value] | None"
+Importer: TypeAlias = "Callable[[Call], Outputs]"
+
+MICROSOFT = "com.microsoft"
+DOMAINS = {"ai.onnx": ""}
+"""Domains that have a second name."""
+
+IMPORTERS: dict[tuple[str, str], Importer] = {}
+
+RANDOM = frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+                    "RandomUniformLike"})
+"""Operators whose numbers ONNX leaves open."""
+
+
+MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What an importer runs into when operands have ranks, or attributes lengths, that the operator does not allow."""
+
+
+class Refused(GraphError):
+    """A node that breaks a rule of its operator."""
+
+
+def imports(*op_types: str, domain: str = "") -> Callable[[Importer], Importer]:
+    """Register the decorated function as the importer of these operators; raises GraphError for a second one."""
+
+    def declare(f: Importer) -> Importer:
+        for op_type in op_types:
+            if (domain, op_type) in IMPORTERS:
+                raise GraphError(f"an importer of {op_type} is registered already")
+            IMPORTERS[domain, op_type] = f
+        return f
+
+    return declare
+
+
+@dataclass
+class Scope:
+    """The values by their ONNX names, and the versions of the operator sets."""
+
+    opsets: Mapping[str, int]
+    values: dict[str, Value] = field(default_factory=dict)
+    folder: str | None = None
+
+    def inner(self) -> Scope:
+        """A scope inside this one, for a graph among a node's attributes."""
+        return Scope(self.opsets, dict(self.values), self.folder)
+
+
+@dataclass
+class Call:
+    """A node to import: operands, attributes, the version of its operator."""
+
+    graph: Graph
+    node: NodeProto
+    scope: Scope
+    version: int
+    inputs: tuple[Value | None, ...]
+
+    @cached_property
+    def attrs(self) -> dict[str, Any]:
+        """The attributes that the node has; tensors as arrays, text as str."""
+        out = {}
+        for a in self.node.attribute:
+            value = helper.get_attribute_value(a)
+            if isinstance(value, TensorProto):
+                value = array_of(value, self.scope.folder, f"attribute '{a.name}'")
+            out[a.name] = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        return out
+
+    @property
+    def outputs(self) -> int:
+        """How many outputs the node names, up to the last one that it does."""
+        return max((k + 1 for k, name in enumerate(self.node.output) if name), default=0)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute, or its default."""
+        return self.attrs.get(name, default)
+
+    def has(self, k: int) -> bool:
+        """Whether input `k` is there."""
+        return k < len(self.inputs) and self.inputs[k] is not None
+
+    def input(self, k: int) -> Value:
+        """Input `k`; raises Refused when it is absent."""
+        if not self.has(k):
+            self.refuse(f"input {k} is required")
+        value = self.inputs[k]
+        assert value is not None
+        return value
+
+    def optional(self, k: int) -> Value | None:
+        """Input `k`, or None when it is absent."""
+        return self.inputs[k] if k < len(self.inputs) else None
+
+    def data(self, k: int) -> np.ndarray | None:
+        """The array of input `k` when it is a constant."""
+        value = self.optional(k)
+        return None if value is None else value.data
+
+    def ints(self, name: str, k: int) -> tuple[int, ...] | None:
+        """Integers that are attribute `name` in older versions and input `k`, here a constant, in newer ones.
+
+        None when there are none. Raises GraphError for an input that is not known.
+        """
+        if name in self.attrs:
+            return tuple(self.attrs[name])
+        if not self.has(k):
+            return None
+        data = self.data(k)
+        if data is None:
+            raise GraphError(f"input {k}, the {name}, is not known before it runs")
+        return tuple(int(x) for x in data.reshape(-1))
+
+    def floats(self) -> bool:
+        """Whether all inputs are of one float dtype that graphq computes in."""
+        return len({v.dtype for v in self.inputs if v is not None} - set(FLOATS)) == 0
+
+    def refuse(self, message: str) -> NoReturn:
+        """Raise Refused."""
+        raise Refused(message)
+
+
+def label(node: NodeProto) -> str:
+    """`Conv 'name'`, the name that of its first output where it has none."""
+    return f"{node.op_type} '{node.name or next(iter(node.output), '')}'"
+
+
+def import_graph(graph: Graph, proto: GraphProto, scope: Scope) -> list[Value]:
+    """Add the nodes of `proto`; the values of its outputs. Its inputs and initializers are in the scope."""
+    for node in proto.node:
+        import_node(graph, node, scope)
+    return [scope.values[v.name] for v in proto.output]
+
+
+def import_node(graph: Graph, node: NodeProto, scope: Scope) -> None:
+    """Add one node and bind its outputs; raises GraphError that names it."""
+    try:
+        outs, why = _translated(graph, node, scope)
+        if outs is None:
+            outs = _fallback(graph, node, scope, why)
+    except (GraphError, CompileError) as e:
+        raise type(e)(f"{label(node)}: {e}") from None
+    except MemoryError as e:
+        raise CompileError(f"{label(node)}: not enough memory: {e}") from None
+    for name, value in outs.items():
+        scope.values[name] = value
+        if value.node is not None and value.name is None and not graph.has_name(name):
+            graph.rename(value, name)
+
+
+def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str, Value]:
+    """The outputs by an onnx_node, computed if constants allow; `why` it is one goes into its meta."""
+    operands, attrs = single(node, scope.opsets, scope.values)
+    first = len(graph.nodes)
+    outs = graph.add_node(lookup("onnx_node"), operands, attrs)
+    graph.nodes[-1].meta = {"name": node.name, "why": why}
+    return dict(zip(filter(None, node.output), _fold(graph, first, outs), strict=True))
+
+
+def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tuple[Value, ...] | None:
+    """Operations for the node of an onnx_node, or an onnx_node of fewer operands; None when nothing new is known."""
+    proto = parsed(model)
+    node = proto.graph.node[0]
+    scope = Scope({i.domain: i.version for i in proto.opset_import})
+    for slot, value in zip(proto.graph.input, operands, strict=True):
+        assert value is not None
+        scope.values[slot.name] = value
+    for tensor in proto.graph.initializer:
+        scope.values[tensor.name] = graph.add_constant(array_of(tensor, None, tensor.name))
+    outs, why = _translated(graph, node, scope)
+    if outs is None:
+        if all(v is None or v.data is None for v in operands):
+            return None
+        outs = _fallback(graph, node, scope, why)
+    return tuple(outs.values())
+
+
+def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, Value] | None, str]:
+    """The outputs by the operator's importer, or None and the reason."""
+    domain = DOMAINS.get(node.domain, node.domain)
+    if domain not in scope.opsets:
+        raise Refused(f"the model imports no operator set of domain '{domain or 'ai.onnx'}'")
+    version = scope.opsets[domain]
+    importer = IMPORTERS.get((domain, node.op_type))
+    if domain != MICROSOFT:
+        version = since_version(node.op_type, domain, version, label(node))
+    elif importer is None:
+        raise Refused(f"operator {node.op_type} of domain {domain} is not supported")
+    if domain == "" and node.op_type in RANDOM:
+        raise Refused("random numbers are not defined by ONNX: give them as an input")
+    missing = [name for name in used_names(node) if name not in scope.values]
+    if missing:
+        raise Refused(f"input '{missing[0]}' is not defined")
+    inputs = tuple(scope.values[name] if name else None for name in node.input)
+    first = len(graph.nodes)
+    try:
+        outs = (importer or _expanded)(Call(graph, node, scope, version, inputs))
+    except Refused:
+        raise
+    except GraphError as e:
+        if domain == MICROSOFT:
+            raise
+        return None, str(e)
+    except MALFORMED as e:
+        if domain == MICROSOFT:
+            raise Refused(f"malformed: {type(e).__name__}: {e}") from None
+        return None, f"malformed: {type(e).__name__}: {e}"  # which ONNX's shape inference states in its words
+    if outs is None:
+        if domain == MICROSOFT:
+            raise Refused("graphq has no operation for these operands")
+        return None, "graphq has no operation for these operands"
+    made = (outs,) if isinstance(outs, Value) else tuple(outs)
+    return {name: v for name, v in zip(node.output, _fold(graph, first, made), strict=False) if name}, ""
+
+
+def _expanded(c: Call) -> Outputs:
+    """The operator's body, where ONNX has one; raises GraphError where it has none."""
+    domain = DOMAINS.get(c.node.domain, c.node.domain)
+    prefix = f"{c.node.name or next(iter(c.node.output), '')}/"
+    body = body_of(c.node, c.scope.opsets[domain], c.inputs, prefix)
+    if body is None:
+        raise GraphError("graphq has no operation for it")
+    return by_function(c, body, c.inputs, c.outputs)
+
+
+def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], outputs: int) -> list[Value]:
+    """The first outputs of a function's body."""
+    values = {name: v for name, v in zip(body.input, inputs, strict=False) if v is not None}
+    opsets = {**c.scope.opsets, **{i.domain: i.version for i in body.opset_import}}
+    inner = Scope(opsets, values, c.scope.folder)
+    for node in body.node:
+        import_node(c.graph, node, inner)
+    return [inner.values[name] for name in body.output[:outputs]]
+
+
+def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
+    """Compute the nodes from number `first` on whose operands are constants; `outs`, those replaced."""
+    known: dict[Value, Value] = {}
+    for node in graph.nodes[first:]:
+        results = computed(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
+        for old, array in zip(node.outputs, results or (), strict=results is not None):
+            with graph.before(node):
+                new = graph.add_constant(array)
+            if new.type == old.type:
+                graph.replace_uses(old, new)
+            known[old] = new
+    return tuple(known.get(v, v) for v in outs)

@@ -1,0 +1,213 @@
+"""Importers of com.microsoft's quantized operators, after ONNX Runtime's documentation (ContribOperators.md).
+
+Each becomes dequantize, the float operation, and quantize. Weights of a few bits are unpacked.
+"""
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphq import dtypes as t
+from graphq.errors import GraphError
+from graphq.ir import Value
+from graphq.onnx.importers.composed import standard
+from graphq.onnx.importers.eltwise import one
+from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
+from graphq.onnx.importers.pool import channels_first
+from graphq.onnx.importers.quant import Parameters, dequantized, parameters, result, scale_product
+
+F32: TypeAlias = Any
+"""A NumPy scalar of f32, whose products are rounded to it."""
+
+
+def at(c: Call, k: int, axis: int = 1) -> Value:
+    """Inputs `k`, `k + 1` and `k + 2`: a tensor, its scale and zero point; dequantized."""
+    x = c.input(k)
+    return dequantized(c, x, parameters(c, x, c.input(k + 1), c.optional(k + 2), axis))
+
+
+@imports("QLinearAdd", "QLinearMul", domain=MICROSOFT)
+def qlinear_binary(c: Call) -> Outputs:
+    """A and B with scales and zero points, then those of C."""
+    numbers = _numbers(c)
+    if numbers is None:
+        build = c.graph.add if c.node.op_type == "QLinearAdd" else c.graph.multiply
+        return result(c, build(at(c, 0), at(c, 3)), 6, c.input(0).dtype)
+    y = (_sum if c.node.op_type == "QLinearAdd" else _product)(c, *numbers)
+    return c.graph.quantize(y, dtype=c.input(0).dtype, scales=[1.0], zps=[0])
+
+
+def _numbers(c: Call) -> list[Any] | None:
+    """Scale and zero point of A, B and C where they are constants, one each, and finite; zero points may be absent."""
+    found = []
+    for k in (1, 2, 4, 5, 6, 7):
+        data = c.data(k) if c.has(k) or k in (1, 4, 6) else np.zeros(1)
+        if data is None or data.size != 1 or not np.isfinite(data.astype(np.float32)).all():
+            return None
+        found.append(data.astype(np.float32).reshape(-1)[0])
+    return found if min(found[::2]) > 0 else None
+
+
+def _sum(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> Value:
+    """`a * (sa / sc) + (b * (sb / sc) + (zc - za * (sa / sc) - zb * (sb / sc)))`, as ONNX Runtime's kernel computes it.
+
+    Where scales are commensurate many sums are ties, which these roundings decide.
+    """
+    g, a, b = c.graph, sa / sc, sb / sc
+    x, y = (g.dequantize(c.input(k), scales=[1.0]) for k in (0, 3))
+    rest = g.add(g.multiply(y, one(y, b)), one(y, zc - (a * za + b * zb)))
+    return g.add(g.multiply(x, one(x, a)), rest)
+
+
+def _product(c: Call, sa: F32, za: F32, sb: F32, zb: F32, sc: F32, zc: F32) -> Value:
+    """`(a - za) * (b - zb) * (sa * sb / sc) + zc`, likewise."""
+    g = c.graph
+    x, y = (g.dequantize(c.input(k), scales=[1.0], zps=[int(zp)]) for k, zp in ((0, za), (3, zb)))
+    y = g.multiply(g.multiply(x, y), one(x, sa * sb / sc))
+    return g.add(y, one(y, zc))
+
+
+@imports("QLinearConcat", domain=MICROSOFT)
+def qlinear_concat(c: Call) -> Outputs:
+    """Scale and zero point of the result come first."""
+    tensors = [at(c, k) for k in range(2, len(c.inputs), 3)]
+    y = c.graph.concat(*tensors, axis=c.attr("axis", 0))
+    return result(c, y, 0, c.input(2).dtype)
+
+
+@imports("QLinearSigmoid", "QLinearLeakyRelu", domain=MICROSOFT)
+def qlinear_unary(c: Call) -> Outputs:
+    """Of one tensor."""
+    x = at(c, 0)
+    y = c.graph.sigmoid(x) if c.node.op_type == "QLinearSigmoid" else \
+        c.graph.leaky_relu(x, alpha=c.attr("alpha", 0.01))
+    return result(c, y, 3, c.input(0).dtype)
+
+
+@imports("QLinearSoftmax", domain=MICROSOFT)
+def qlinear_softmax(c: Call) -> Outputs:
+    """Along `axis`, or for `opset` below 13 over all dimensions from it on."""
+    opset, axis = c.attr("opset"), c.attr("axis", -1)
+    y, = standard(c, "Softmax", [at(c, 0)], opset=min(opset, 13), axis=axis)
+    return result(c, y, 3, c.input(0).dtype)
+
+
+@imports("QLinearAveragePool", domain=MICROSOFT)
+def qlinear_average_pool(c: Call) -> Outputs:
+    """Channels first or last. Its kernel adds the zero point before it rounds, which turns ties where that is odd."""
+    attrs = {name: value for name, value in c.attrs.items() if name != "channels_last"}
+    count = len(attrs["kernel_shape"]) if c.attr("channels_last", 0) else None
+    y = channels_first(at(c, 0), count, lambda x: standard(c, "AveragePool", [x], **attrs)[0])
+    scale, zp = c.input(3).data, None if c.optional(4) is None else c.input(4).data
+    if scale is None or zp is None or scale.size != 1 or zp.size != 1 or not 0 < scale.item() < np.inf:
+        return result(c, y, 3, c.input(0).dtype)
+    y = c.graph.add(c.graph.divide(y, scale), np.float32(zp.item()))
+    return c.graph.quantize(y, dtype=c.input(4).dtype, scales=[1.0], zps=[0])
+
+
+@imports("QLinearGlobalAveragePool", domain=MICROSOFT)
+def qlinear_global_average_pool(c: Call) -> Outputs:
+    """Channels first or last."""
+    x = at(c, 0)
+    if x.shape is None:
+        raise GraphError("the rank is not known")
+    first = 1 if c.attr("channels_last", 0) else 2
+    axes = list(range(first, first + len(x.shape) - 2))
+    return result(c, c.graph.reduce_mean(x, axes=axes, keep_dims=True), 3, c.input(0).dtype)
+
+
+@imports("QLinearReduceMean", domain=MICROSOFT)
+def qlinear_reduce_mean(c: Call) -> Outputs:
+    """Over `axes`."""
+    y = c.graph.reduce_mean(at(c, 0), axes=c.attr("axes"), keep_dims=bool(c.attr("keepdims", 1)))
+    return result(c, y, 3, c.input(0).dtype)
+
+
+@imports("QLinearWhere", domain=MICROSOFT)
+def qlinear_where(c: Call) -> Outputs:
+    """A condition, X and Y with scales and zero points, then those of the result."""
+    return result(c, c.graph.select(c.input(0), at(c, 1), at(c, 4)), 7, c.input(1).dtype)
+
+
+@imports("QGemm", domain=MICROSOFT)
+def qgemm(c: Call) -> Outputs:
+    """`alpha * A' @ B' + C`, C being s32 in steps of alpha * a_scale * b_scale; f32 without a scale of the result."""
+    g, alpha = c.graph, c.attr("alpha", 1.0)
+    columns = 0 if c.attr("transB", 0) else 1
+    y = g.matmul(at(c, 0), at(c, 3, columns), transpose_a=bool(c.attr("transA", 0)),
+                 transpose_b=bool(c.attr("transB", 0)))
+    if alpha != 1:
+        y = g.multiply(y, one(y, alpha))
+    if c.has(6):
+        scale = scale_product(c, c.input(1), c.input(4))
+        if alpha != 1:
+            scale = scale_product(c, scale, g.constant(np.asarray(alpha, np.float32)))
+        y = g.add(y, dequantized(c, c.input(6), Parameters(scale, None, len(c.input(6).shape or (0,)) - 1)))
+    return result(c, y, 7, c.input(0).dtype) if c.has(7) else y
+
+
+@imports("MatMulIntegerToFloat", domain=MICROSOFT)
+def matmul_integer_to_float(c: Call) -> Outputs:
+    """A, B, their scales, their zero points, a bias."""
+    a, b = c.input(0), c.input(1)
+    y = c.graph.matmul(dequantized(c, a, parameters(c, a, c.input(2), c.optional(4), -2)),
+                       dequantized(c, b, parameters(c, b, c.input(3), c.optional(5), -1)))
+    return c.graph.add(y, c.input(6)) if c.has(6) else y
+
+
+@imports("DynamicQuantizeMatMul", domain=MICROSOFT)
+def dynamic_quantize_matmul(c: Call) -> Outputs:
+    """A is quantized as DynamicQuantizeLinear does."""
+    g, b = c.graph, c.input(1)
+    scale, zp = g.dynamic_range(c.input(0))
+    a = g.dynamic_dequantize(g.dynamic_quantize(c.input(0), scale, zp, dtype=t.u8), scale, zp)
+    y = g.matmul(a, dequantized(c, b, parameters(c, b, c.input(2), c.optional(3), -1)))
+    return g.add(y, c.input(4)) if c.has(4) else y
+
+
+PACKED = {2: t.u2, 4: t.u4, 8: t.u8}
+"""Integers of so many bits that bytes hold."""
+
+
+@imports("MatMulNBits", domain=MICROSOFT)
+def matmul_n_bits(c: Call) -> Outputs:
+    """B holds [n, blocks, bytes], the lower bits first; scales and zero points are one for each block along k."""
+    k, n, bits, block = (int(c.attr(name, 4 if name == "bits" else None)) for name in ("K", "N", "bits", "block_size"))
+    packed, scales = c.data(1), c.data(2)
+    if bits not in PACKED or packed is None or scales is None or c.has(4):
+        raise GraphError("weights must be constants of 2, 4 or 8 bits, in their order (no g_idx)")
+    blocks, dtype = -(-k // block), PACKED[bits]
+    w = unpacked(packed.reshape(n, -1), bits)[:, :k].T.astype(dtype.numpy)
+    s = scales.reshape(n, blocks).T
+    zp = np.full((blocks, n), 1 << (bits - 1))
+    if c.has(3):
+        given = c.data(3)
+        if given is None or given.dtype != np.uint8:
+            raise GraphError("zero points must be constants, packed as the weights are")
+        zp = unpacked(given.reshape(n, -1), bits)[:, :blocks].T
+    g = c.graph
+    p = Parameters(g.constant(np.ascontiguousarray(s)), g.constant(zp.astype(dtype.numpy)), 0, block)
+    y = g.matmul(c.input(0), dequantized(c, g.constant(np.ascontiguousarray(w)), p, c.input(0).dtype))
+    return g.add(y, c.input(5)) if c.has(5) else y
+
+
+def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """The numbers in bytes along the last axis, the lower bits first."""
+    parts = [packed >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1)
+
+
+@imports("GatherBlockQuantized", domain=MICROSOFT)
+def gather_block_quantized(c: Call) -> Outputs:
+    """Constants of 4 or 8 bits, dequantized, and picked along `gather_axis`. In u8 those of 4 bits are packed."""
+    g, bits, data, zps = c.graph, int(c.attr("bits", 4)), c.input(0), c.optional(3)
+    if data.dtype == t.u8 and bits in PACKED:
+        weights, given, scales = c.data(0), c.data(3), c.input(2).type.dims
+        if weights is None or c.has(3) and given is None:
+            raise GraphError("packed integers must be constants")
+        data = g.constant(unpacked(weights, bits).astype(PACKED[bits].numpy))
+        centre = np.full(scales, 1 << (bits - 1)) if given is None else unpacked(given, bits)[..., :scales[-1]]
+        zps = g.constant(centre.astype(PACKED[bits].numpy))
+    p = parameters(c, data, c.input(2), zps, c.attr("quantize_axis", 1), int(c.attr("block_size", 128)))
+    return g.gather(dequantized(c, data, p, c.input(2).dtype), c.input(1), axis=c.attr("gather_axis", 0))

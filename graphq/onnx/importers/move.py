@@ -1,0 +1,127 @@
+"""Importers of operators that move elements."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.errors import GraphError
+from graphq.ir import Value
+from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.onnx.importers.shape import dims_of, known
+from graphq.ops.infer import normal_axis
+
+
+@imports("Transpose")
+def transpose(c: Call) -> Outputs:
+    """`perm`, or the dimensions in reverse order."""
+    rank = len(dims_of(c.input(0))) if c.input(0).shape is None else len(c.input(0).shape or ())
+    return c.graph.static_transpose(c.input(0), order=c.attr("perm", list(range(rank))[::-1]))
+
+
+@imports("Concat")
+def concat(c: Call) -> Outputs:
+    """Along `axis`."""
+    return c.graph.concat(*(c.input(k) for k in range(len(c.inputs))), axis=c.attr("axis", 1))
+
+
+@imports("Gather")
+def gather(c: Call) -> Outputs:
+    """Along `axis`."""
+    return c.graph.gather(c.input(0), c.input(1), axis=c.attr("axis", 0))
+
+
+@imports("Slice")
+def slice_(c: Call) -> Outputs:
+    """starts, ends, axes, steps are attributes before version 10, then constants."""
+    starts, ends = c.ints("starts", 1), c.ints("ends", 2)
+    if starts is None or ends is None:
+        c.refuse("starts and ends are required")
+    axes = c.ints("axes", 3) or range(len(starts))
+    steps = c.ints("steps", 4) or (1,) * len(starts)
+    return c.graph.slice(c.input(0), axes=axes, starts=starts, ends=ends, steps=steps)
+
+
+@imports("Split")
+def split(c: Call) -> Outputs:
+    """A slice for each output: sizes given, or equal ones and a smaller last."""
+    dims, outputs = dims_of(c.input(0)), len(c.node.output)
+    if c.attr("num_outputs", outputs) != outputs:
+        c.refuse(f"num_outputs must be the number of outputs, {outputs}, got {c.attr('num_outputs')}")
+    axis = normal_axis(c.attr("axis", 0), dims)
+    sizes = c.ints("split", 1)
+    if sizes is None:
+        each = -(-dims[axis] // outputs)
+        sizes = (*[each] * (outputs - 1), dims[axis] - each * (outputs - 1))
+    if sum(sizes) != dims[axis] or min(sizes) < 0 or len(sizes) != len(c.node.output):
+        c.refuse(f"sizes {list(sizes)} do not split {dims[axis]} elements into {len(c.node.output)} outputs")
+    ends = np.cumsum(sizes).tolist()
+    return [c.graph.slice(c.input(0), axes=[axis], starts=[end - n], ends=[end], steps=[1])
+            for n, end in zip(sizes, ends, strict=True)]
+
+
+@imports("Expand")
+def expand(c: Call) -> Outputs:
+    """To the broadcast of both shapes."""
+    shape = tuple(int(d) for d in known(c, 1))
+    return expanded(c, c.input(0), shape)
+
+
+def expanded(c: Call, x: Value, shape: tuple[int, ...]) -> Value:
+    """`x` under the broadcast of its shape with `shape`; `x` itself where that is its own."""
+    if min(shape, default=0) < 0:
+        c.refuse(f"a shape must have no negative dimensions, got {list(shape)}")
+    dims = dims_of(x)
+    return x if np.broadcast_shapes(dims, shape) == dims else c.graph.expand(x, shape=shape)
+
+
+@imports("Pad")
+def pad(c: Call) -> Outputs:
+    """Modes constant, edge, reflect, wrap; pads of all axes or of `axes`."""
+    pads, axes = c.ints("pads", 1), c.ints("axes", 3)
+    rank = len(dims_of(c.input(0)))
+    if pads is None:
+        c.refuse("pads are required")
+    places = [normal_axis(a, (1,) * rank, "axes") for a in (range(rank) if axes is None else axes)]
+    if len(pads) != 2 * len(places):
+        c.refuse(f"pads must be {2 * len(places)} numbers, got {list(pads)}")
+    begin, end = [0] * rank, [0] * rank
+    for k, axis in enumerate(places):
+        begin[axis], end[axis] = pads[k], pads[k + len(places)]
+    value = float(known(c, 2).reshape(())) if c.has(2) else float(c.attr("value", 0.0))
+    return c.graph.pad(c.input(0), pads_begin=begin, pads_end=end, mode=c.attr("mode", "constant"), value=value)
+
+
+@imports("Tile")
+def tile(c: Call) -> Outputs:
+    """By a reshape with dimensions of 1, an expand over them and a reshape."""
+    dims, repeats = dims_of(c.input(0)), [int(r) for r in known(c, 1)]
+    if c.version < 6 or len(repeats) != len(dims) or min(repeats, default=0) < 0:
+        raise GraphError(f"repeats {repeats} do not fit {c.input(0).type}")
+    out = [d * r for d, r in zip(dims, repeats, strict=True)]
+    apart = c.graph.static_reshape(c.input(0), shape=[n for d in dims for n in (1, d)])
+    wide = c.graph.expand(apart, shape=[n for d, r in zip(dims, repeats, strict=True) for n in (r, d)])
+    return c.graph.static_reshape(wide, shape=out)
+
+
+@imports("DepthToSpace")
+def depth_to_space(c: Call) -> Outputs:
+    """Modes DCR and CRD: a reshape, a transpose, a reshape."""
+    n, channels, h, w = dims_of(c.input(0))
+    b = c.attr("blocksize")
+    depth = channels // (b * b)
+    dcr = c.attr("mode", "DCR") == "DCR"
+    shape, order = ([n, b, b, depth, h, w], [0, 3, 4, 1, 5, 2]) if dcr else \
+        ([n, depth, b, b, h, w], [0, 1, 4, 2, 5, 3])
+    x = c.graph.static_transpose(c.graph.static_reshape(c.input(0), shape=shape), order=order)
+    return c.graph.static_reshape(x, shape=[n, depth, h * b, w * b])
+
+
+@imports("SpaceToDepth")
+def space_to_depth(c: Call) -> Outputs:
+    """A reshape, a transpose, a reshape."""
+    n, channels, h, w = dims_of(c.input(0))
+    b = c.attr("blocksize")
+    if c.attr("mode", "DCR") != "DCR":
+        return None
+    x = c.graph.static_reshape(c.input(0), shape=[n, channels, h // b, b, w // b, b])
+    x = c.graph.static_transpose(x, order=[0, 3, 5, 1, 2, 4])
+    return c.graph.static_reshape(x, shape=[n, channels * b * b, h // b, w // b])

@@ -1,0 +1,128 @@
+"""Importers of softmax and normalisations."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from graphq.dtypes import bf16, f16, f32
+from graphq.ir import Graph, Value
+from graphq.onnx.importers.eltwise import one
+from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
+from graphq.onnx.importers.shape import dims_of
+from graphq.ops.infer import normal_axis
+
+
+@imports("Softmax", "LogSoftmax")
+def softmax(c: Call) -> Outputs:
+    """Along `axis` since version 13; before, over all dimensions from `axis` on.
+
+    Of f16 the steps of ONNX's function, each rounded; of bf16 ONNX's reference rounds the sum after each element.
+    """
+    g, x = c.graph, c.input(0)
+    if x.dtype not in (f16, f32):
+        return None
+    is_log = c.node.op_type == "LogSoftmax"
+    build = partial(_in_steps, g, is_log) if x.dtype != f32 else g.log_softmax if is_log else g.softmax
+    axis = c.attr("axis", -1 if c.version >= 13 else 1)
+    if c.version >= 13:
+        return build(x, axis=axis)
+    dims = dims_of(x)
+    axis = normal_axis(axis, dims)
+    if axis == len(dims) - 1:
+        return build(x, axis=axis)
+    flat = g.static_reshape(x, shape=[math.prod(dims[:axis]), math.prod(dims[axis:])])
+    return g.static_reshape(build(flat, axis=1), shape=dims)
+
+
+@imports("BatchNormalization")
+def batch_normalization(c: Call) -> Outputs:
+    """In inference; the first spatial form (`spatial` 0 of old versions) is left to ONNX."""
+    if c.outputs > 1 or c.attr("training_mode", 0) or not c.attr("spatial", 1) or c.version < 7:
+        return None
+    return c.graph.batch_norm_inference(*(c.input(k) for k in range(5)), epsilon=c.attr("epsilon", 1e-5),
+                                        data_format="NCX")
+
+
+@imports("MeanVarianceNormalization")
+def mean_variance_normalization(c: Call) -> Outputs:
+    """`(x - mean) / (sqrt(mean(x**2) - mean**2) + 1e-9)` over `axes`, as ONNX's function has it."""
+    g, x = c.graph, c.input(0)
+    axes = {"axes": c.attr("axes", [0, 2, 3]), "keep_dims": True}
+    mean = g.reduce_mean(x, **axes)
+    deviation = g.sqrt(g.subtract(g.reduce_mean(g.square(x), **axes), g.square(mean)))
+    return g.divide(g.subtract(x, mean), g.add(deviation, one(x, 1e-9)))
+
+
+def _in_steps(g: Graph, is_log: bool, x: Value, *, axis: int) -> Value:
+    """Softmax or LogSoftmax as ONNX defines them by other operators."""
+    less = g.subtract(x, g.reduce_max(x, axes=[axis], keep_dims=True))
+    powers = g.exp(less)
+    total = g.reduce_sum(powers, axes=[axis], keep_dims=True)
+    return g.subtract(less, g.log(total)) if is_log else g.divide(powers, total)
+
+
+@imports("LayerNormalization")
+@imports("LayerNormalization", domain=MICROSOFT)
+def layer_normalization(c: Call) -> Outputs:
+    """Over the dimensions from `axis` on, statistics in f32."""
+    if c.outputs > 1 or c.attr("stash_type", 1) != 1:
+        return None
+
+    def normalised(x: Value, gamma: Value, beta: Value | None = None) -> Value:
+        if beta is None:
+            beta = c.graph.add_constant(np.zeros(dims_of(gamma), gamma.dtype.numpy))
+        return c.graph.layer_norm(x, gamma, beta, keep_stats=False, epsilon=c.attr("epsilon", 1e-5),
+                                  begin_norm_axis=c.attr("axis", -1))
+
+    return _in_f32(c, normalised)
+
+
+def _in_f32(c: Call, build: Callable[..., Value]) -> Value:
+    """`build` of the operands, those of f16 and bf16 in f32 and the result rounded once, as ONNX Runtime does."""
+    g, x = c.graph, c.input(0)
+    if x.dtype not in (bf16, f16):
+        return build(*c.inputs)
+    return g.type_cast(build(*(v if v is None else g.type_cast(v, dtype=f32) for v in c.inputs)), dtype=x.dtype)
+
+
+@imports("InstanceNormalization")
+def instance_normalization(c: Call) -> Outputs:
+    """A group normalisation of one channel a group."""
+    return _in_f32(c, lambda *operands: c.graph.group_norm(
+        *operands, groups=dims_of(c.input(0))[1], keep_stats=False, epsilon=c.attr("epsilon", 1e-5), data_format="NCX"))
+
+
+@imports("GroupNormalization")
+def group_normalization(c: Call) -> Outputs:
+    """Since version 21, whose scales are one a channel."""
+    if c.version < 21 or c.attr("stash_type", 1) != 1:
+        return None
+    return _in_f32(c, lambda *operands: c.graph.group_norm(
+        *operands, groups=c.attr("num_groups"), keep_stats=False, epsilon=c.attr("epsilon", 1e-5), data_format="NCX"))
+
+
+@imports("RMSNormalization")
+def rms_normalization(c: Call) -> Outputs:
+    """Over the dimensions from `axis` on."""
+    if c.attr("stash_type", 1) != 1:
+        return None
+    return c.graph.rms_norm(c.input(0), c.input(1), epsilon=c.attr("epsilon", 1e-5),
+                            begin_norm_axis=c.attr("axis", -1))
+
+
+@imports("SimplifiedLayerNormalization", domain=MICROSOFT)
+def simplified_layer_normalization(c: Call) -> Outputs:
+    """RMSNormalization by its older name, and the inverse root mean square, of f32."""
+    if c.attr("stash_type", 1) != 1:
+        c.refuse(f"attribute 'stash_type' must be 1, for f32, got {c.attr('stash_type')}")
+    y = rms_normalization(c)
+    if c.outputs < 2 or not isinstance(y, Value):
+        return y
+    g, x, axis = c.graph, c.input(0), c.attr("axis", -1)
+    wide = x if x.dtype == f32 else g.type_cast(x, dtype=f32)
+    axes = list(range(axis, 0 if axis < 0 else len(dims_of(x))))
+    mean = g.reduce_mean(g.square(wide), axes=axes, keep_dims=True)
+    return [y, g.reciprocal(g.sqrt(g.add(mean, one(mean, c.attr("epsilon", 1e-5)))))]

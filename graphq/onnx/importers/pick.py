@@ -1,0 +1,102 @@
+"""Importers of comparisons, of operators on booleans, and of operators that pick elements by value or index."""
+from __future__ import annotations
+
+from graphq.ir.op import lookup
+from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.onnx.importers.shape import known
+
+ALIKE = {"And": "logical_and", "Equal": "equal", "Greater": "greater", "IsNaN": "is_nan", "Less": "less",
+         "LessOrEqual": "less_equal", "Not": "logical_not", "Or": "logical_or", "Xor": "logical_xor"}
+"""Operators without attributes, and graphq's operations."""
+
+
+@imports(*ALIKE)
+def alike(c: Call) -> Outputs:
+    """See ALIKE. Since version 7 they broadcast as NumPy does."""
+    if c.version < 7 and len(c.inputs) == 2:
+        return None
+    return c.graph.add_node(lookup(ALIKE[c.node.op_type]), [c.input(k) for k in range(len(c.inputs))], {})
+
+
+@imports("GreaterOrEqual")
+def greater_or_equal(c: Call) -> Outputs:
+    """`a >= b` is `b <= a`."""
+    return c.graph.less_equal(c.input(1), c.input(0))
+
+
+@imports("IsInf")
+def is_inf(c: Call) -> Outputs:
+    """Of both signs by default."""
+    return c.graph.is_inf(c.input(0), detect_negative=bool(c.attr("detect_negative", 1)),
+                          detect_positive=bool(c.attr("detect_positive", 1)))
+
+
+@imports("ArgMax", "ArgMin")
+def arg(c: Call) -> Outputs:
+    """Along `axis`."""
+    name = {"ArgMax": "arg_max", "ArgMin": "arg_min"}[c.node.op_type]
+    return c.graph.add_node(lookup(name), [c.input(0)], {
+        "axis": c.attr("axis", 0), "keep_dims": bool(c.attr("keepdims", 1)),
+        "select_last_index": bool(c.attr("select_last_index", 0))})
+
+
+@imports("TopK")
+def top_k(c: Call) -> Outputs:
+    """k is an attribute before version 10, then a constant. Without `sorted`, any order is right: also this one."""
+    k = c.attr("k") if c.version < 10 else int(known(c, 1).reshape(()))
+    return c.graph.top_k(c.input(0), k=k, axis=c.attr("axis", -1), largest=bool(c.attr("largest", 1)))
+
+
+@imports("CumSum")
+def cum_sum(c: Call) -> Outputs:
+    """Along a constant axis."""
+    return c.graph.cum_sum(c.input(0), axis=int(known(c, 1).reshape(())), exclusive=bool(c.attr("exclusive", 0)),
+                           reverse=bool(c.attr("reverse", 0)))
+
+
+@imports("GatherElements")
+def gather_elements(c: Call) -> Outputs:
+    """Along `axis`."""
+    return c.graph.gather_elements(c.input(0), c.input(1), axis=c.attr("axis", 0))
+
+
+@imports("GatherND")
+def gather_nd(c: Call) -> Outputs:
+    """The first `batch_dims` dimensions side by side."""
+    return c.graph.gather_nd(c.input(0), c.input(1), batch_dims=c.attr("batch_dims", 0))
+
+
+@imports("Scatter", "ScatterElements")
+def scatter_elements(c: Call) -> Outputs:
+    """Along `axis`; Scatter is the older name."""
+    return c.graph.scatter_elements(c.input(0), c.input(1), c.input(2), axis=c.attr("axis", 0),
+                                    reduction=c.attr("reduction", "none"))
+
+
+@imports("ScatterND")
+def scatter_nd(c: Call) -> Outputs:
+    """`reduction` combines with what is there."""
+    return c.graph.scatter_nd(c.input(0), c.input(1), c.input(2), reduction=c.attr("reduction", "none"))
+
+
+@imports("Trilu")
+def trilu(c: Call) -> Outputs:
+    """The diagonal is a constant, 0 when absent."""
+    k = int(known(c, 1).reshape(())) if c.has(1) else 0
+    return c.graph.trilu(c.input(0), upper=bool(c.attr("upper", 1)), k=k)
+
+
+@imports("NonMaxSuppression")
+def non_max_suppression(c: Call) -> Outputs:
+    """How many boxes there are is known when it runs."""
+    return c.graph.non_max_suppression(c.input(0), c.input(1), *(c.optional(k) for k in (2, 3, 4)),
+                                       center_point_box=bool(c.attr("center_point_box", 0)))
+
+
+@imports("GridSample")
+def grid_sample(c: Call) -> Outputs:
+    """Modes have other names before version 20."""
+    mode = c.attr("mode", "linear")
+    return c.graph.grid_sample(c.input(0), c.input(1), mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode),
+                               padding_mode=c.attr("padding_mode", "zeros"),
+                               align_corners=bool(c.attr("align_corners", 0)))

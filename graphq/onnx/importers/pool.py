@@ -1,0 +1,197 @@
+"""Importers of pools and Resize."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from graphq.dtypes import s8, u8
+from graphq.errors import GraphError
+from graphq.ir import Value
+from graphq.onnx.importers.composed import standard
+from graphq.onnx.importers.conv import expect_fit, spatial, windows
+from graphq.onnx.importers.eltwise import one
+from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.onnx.importers.shape import dims_of, known
+
+BYTES = (s8, u8)
+
+
+def pool(c: Call) -> dict[str, Any]:
+    """The attributes of a pool.
+
+    With `ceil_mode`, ONNX leaves out a last window that would start beyond the source, which oneDNN's rounding does
+    not: then pads_end becomes what makes rounding down give ONNX's windows. With auto_pad it changes nothing, as
+    ceil((n - k + 1) / s) = floor((n - k) / s) + 1. Raises GraphError while the spatial dimensions are not known.
+    """
+    x = c.input(0)
+    attrs = {**windows(c, spatial(x)), "kernel": c.attr("kernel_shape"), "rounding_type": "floor"}
+    if c.attr("ceil_mode", 0) and attrs["auto_pad"] == "none":
+        ends, as_onednn = _ends(x, attrs)
+        attrs |= {"rounding_type": "ceil"} if as_onednn else {"pads_end": ends}
+    expect_fit(c, x, attrs["kernel"], attrs)
+    return attrs
+
+
+def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
+    """The pads_end with which rounding down gives ONNX's windows, and whether oneDNN's rounding up gives them, too."""
+    ends, as_onednn = [], True
+    for n, k, s, d, b, e in zip((x.shape or ())[2:], attrs["kernel"], attrs["strides"], attrs["dilations"],
+                                attrs["pads_begin"], attrs["pads_end"], strict=True):
+        if n is None:
+            raise GraphError(f"ceil_mode needs known dimensions, got {x.type}")
+        span = (k - 1) * d + 1
+        room = n + b + e - span
+        last = -(-room // s) * s
+        if last >= n + b:
+            last -= s
+        as_onednn &= room >= 0 and last >= room
+        needed = last + span - n - b
+        ends.append(e if last < 0 else max(needed, min(e, needed + s - 1)))
+    return ends, as_onednn
+
+
+def rounding_down(c: Call, outputs: int) -> Outputs:
+    """The operator with pads in place of `ceil_mode`, for ONNX's reference; None where it does not round up.
+
+    ONNX's shape inference has the window beyond the source before version 22, and the reference refuses `auto_pad`.
+    """
+    attrs = pool(c)
+    if not c.attr("ceil_mode", 0):
+        return None
+    own = {name: value for name, value in c.attrs.items() if name != "ceil_mode"}
+    if attrs["auto_pad"] == "none":
+        own["pads"] = [*attrs["pads_begin"], *_ends(c.input(0), attrs)[0]]
+    return standard(c, c.node.op_type, [c.input(0)], outputs, opset=c.scope.opsets[""], **own)
+
+
+def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
+    """What `pick` takes of the elements of input 0, or means of them.
+
+    Of 8-bit integers by way of f32, which holds them all; means are rounded to nearest even as ONNX's reference does.
+    """
+    x = c.input(0)
+    if x.dtype not in BYTES:
+        return pick(x)
+    return c.graph.quantize(pick(c.graph.dequantize(x, scales=[1.0])), dtype=x.dtype, scales=[1.0])
+
+
+def channels_first(x: Value, count: int | None, build: Callable[[Value], Value]) -> Value:
+    """What `build` makes of x, whose channels come after `count` spatial axes (None: before them), in x's order."""
+    if count is None:
+        return build(x)
+    y = build(x.graph.static_transpose(x, order=[0, count + 1, *range(1, count + 1)]))
+    return x.graph.static_transpose(y, order=[0, *range(2, count + 2), 1])
+
+
+@imports("MaxPool")
+def max_pool(c: Call) -> Outputs:
+    """Without the indices, which ONNX's reference gives."""
+    if c.outputs > 1:
+        return rounding_down(c, c.outputs)
+    return picked(c, lambda x: c.graph.max_pool(x, **pool(c)))
+
+
+@imports("LpPool")
+def lp_pool(c: Call) -> Outputs:
+    """`(sum |x|**p)**(1 / p)` as the mean of a window times its elements; padding adds nothing, and so may count."""
+    attrs, p, x, g = pool(c), c.attr("p", 2), c.input(0), c.graph
+    if set(attrs.pop("dilations")) - {1}:
+        return rounding_down(c, 1)
+    if attrs["rounding_type"] == "ceil":
+        attrs |= {"rounding_type": "floor", "pads_end": _ends(x, {**attrs, "dilations": [1] * len(attrs["kernel"])})[0]}
+    powers = g.square(x) if p == 2 else g.pow(g.abs(x), beta=p)
+    mean = g.avg_pool(powers, exclude_pad=False, in_order=True, **attrs)
+    total = g.multiply(mean, one(x, prod(attrs["kernel"])))
+    return g.sqrt(total) if p == 2 else g.pow(total, beta=1 / p)
+
+
+@imports("AveragePool")
+def avg_pool(c: Call) -> Outputs:
+    """`count_include_pad` 0 leaves the padding out of the mean.
+
+    ONNX Runtime's kernel of newer versions, which is that of rounding up with counted padding, too, adds in order.
+    """
+    attrs, x = pool(c), c.input(0)
+    if set(attrs.pop("dilations")) - {1}:
+        return None
+    exclude, ends = not c.attr("count_include_pad", 0), attrs["pads_end"]
+    in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
+    counted = [min(a, b) for a, b in zip(ends, windows(c, len(ends))["pads_end"], strict=True)]
+    if not exclude and ends != counted:  # what rounding up adds does not count: zeros are what does
+        x = c.graph.pad(x, pads_begin=[0, 0, *attrs["pads_begin"]], pads_end=[0, 0, *counted])
+        beyond = [a - b for a, b in zip(ends, counted, strict=True)]
+        attrs, exclude = {**attrs, "pads_begin": [0] * len(ends), "pads_end": beyond}, True
+    return c.graph.avg_pool(x, exclude_pad=exclude, in_order=in_order, **attrs)
+
+
+@imports("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(c: Call) -> Outputs:
+    """A window of all elements; in a mean of an image whose size is not known, a reduction."""
+    count = spatial(c.input(0))
+    sizes = dims_of(c.input(0))[2:]
+    attrs: dict[str, Any] = {"kernel": sizes, "strides": [1] * count, "pads_begin": [0] * count,
+                             "pads_end": [0] * count, "data_format": "NCX"}
+    if c.node.op_type == "GlobalMaxPool":
+        if 0 in sizes:
+            c.refuse(f"an image without pixels has no greatest one, got {c.input(0).type}")
+        return c.graph.max_pool(c.input(0), **attrs)
+    return c.graph.avg_pool(c.input(0), exclude_pad=True, **attrs)
+
+
+@imports("Resize", "Upsample")
+def resize(c: Call) -> Outputs:
+    """nearest by whole factors; linear with half_pixel or align_corners to sizes that the scales give exactly."""
+    x = c.input(0)
+    old = dims_of(x)
+    new, scales = _sizes(c, old)
+    if old[:2] != new[:2] or len(old) < 3 or min(new) < 1 or c.attr("antialias", 0) or c.has(1) and _crops(c):
+        return None
+    transformation = c.attr("coordinate_transformation_mode", "half_pixel" if c.version >= 11 else "asymmetric")
+    mode = c.attr("mode", "nearest")
+    if mode == "nearest":
+        whole = all(b % a == 0 and s * a == b for a, b, s in zip(old, new, scales, strict=True))
+        # For a whole factor r, floor(o / r) = floor((o + 1/2) / r), the nearest by half pixels.
+        rule = transformation, c.attr("nearest_mode", "round_prefer_floor" if c.version >= 11 else "floor")
+        return _nearest(c, new) if whole and rule in WHOLE else None
+    exact = all(round(a * s) == b and a * s == b for a, b, s in zip(old, new, scales, strict=True))
+    if mode != "linear" or transformation not in ("half_pixel", "align_corners") or not exact:
+        return None
+    return picked(c, lambda x: c.graph.interpolate(
+        x, mode="linear", coordinate_transformation_mode=transformation, sizes=new[2:], data_format="NCX"))
+
+
+WHOLE = {("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil")}
+"""Transformations and roundings that take element floor(o / r) for a whole factor r."""
+
+
+def _nearest(c: Call, new: tuple[int, ...]) -> Value:
+    return picked(c, lambda x: c.graph.interpolate(x, mode="nearest", sizes=new[2:], data_format="NCX"))
+
+
+def _sizes(c: Call, old: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The dimensions of the result, and the scales that they come from."""
+    if c.version >= 11 and c.has(3):
+        if c.attr("keep_aspect_ratio_policy", "stretch") != "stretch" or "axes" in c.attrs:
+            raise GraphError("sizes with axes or a policy are left to ONNX")
+        new = tuple(int(n) for n in known(c, 3))
+        return _matching(old, new), tuple(n / d if d else 1.0 for n, d in zip(new, old, strict=True))
+    if "axes" in c.attrs:
+        raise GraphError("axes are left to ONNX")
+    given = c.attr("scales") or known(c, 2 if c.version >= 11 else 1)
+    scales = tuple(float(np.float32(s)) for s in given)
+    return _matching(old, tuple(int(np.floor(np.float32(d) * np.float32(s)))
+                                for d, s in zip(old, scales, strict=False))), scales
+
+
+def _matching(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
+    if len(new) != len(old):
+        raise GraphError(f"one size an axis is needed, got {len(new)} for rank {len(old)}")
+    return new
+
+
+def _crops(c: Call) -> bool:
+    """Whether the input `roi` has a meaning."""
+    return c.version >= 11 and c.attr("coordinate_transformation_mode") == "tf_crop_and_resize"

@@ -1,0 +1,288 @@
+"""Importers of quantized operators: each becomes a float operation between dequantize and quantize.
+
+One set of fusions then serves all of them. Constant scales become attributes of quantize and dequantize, others
+operands of dynamic_quantize and dynamic_dequantize; forms that none of the four has become quantize_linear or
+dequantize_linear.
+"""
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphq import dtypes as t
+from graphq.dtypes import DType
+from graphq.errors import GraphError
+from graphq.ir import Value
+from graphq.onnx.importers.conv import spatial, windows
+from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
+from graphq.onnx.protos.types import dtype_of
+from graphq.ops.dynamic_quant import ZERO_POINTS
+from graphq.ops.infer import FLOATS, normal_axis
+from graphq.ops.linear_quant import check_granularity
+from graphq.ops.quant import QUANTIZED
+
+
+class Parameters(NamedTuple):
+    """Scale and zero point of a tensor, and along which axis."""
+
+    scale: Value
+    zero_point: Value | None
+    axis: int
+    block_size: int = 0
+
+    @property
+    def per_tensor(self) -> bool:
+        """Whether there is one scale."""
+        return not self.block_size and self.scale.shape in ((), (1,))
+
+    @property
+    def constant(self) -> bool:
+        """Whether scale and zero point are constants."""
+        return self.scale.data is not None and (self.zero_point is None or self.zero_point.data is not None)
+
+    @property
+    def usual(self) -> bool:
+        """Whether scale and zero point are constants, and the scale finite."""
+        return self.constant and bool(np.isfinite(np.asarray(self.scale.data, np.float64)).all())
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """qtype and axis."""
+        return {"qtype": "per_tensor", "axis": 1} if self.per_tensor else {"qtype": "per_channel", "axis": self.axis}
+
+
+@imports("QuantizeLinear")
+def quantize_linear(c: Call) -> Outputs:
+    """Versions 10 to 25. `precision` is by default the scale's dtype, before version 23 that of x."""
+    x, zp = c.input(0), c.optional(2)
+    dtype = _output_dtype(c, zp)
+    p = parameters(c, x, c.input(1), zp, c.attr("axis", 1), c.attr("block_size", 0))
+    precision = dtype_of(c.attr("precision"), "attribute 'precision'") if c.attr("precision") else \
+        p.scale.dtype if c.version >= 23 and p.scale.dtype in FLOATS else x.dtype
+    return quantized(c, x, p, dtype, saturate=bool(c.attr("saturate", 1)),
+                     precision=precision if precision in FLOATS else t.f32)
+
+
+@imports("DequantizeLinear")
+def dequantize_linear(c: Call) -> Outputs:
+    """Versions 10 to 25. The result has the scale's dtype, or `output_dtype`."""
+    p = parameters(c, c.input(0), c.input(1), c.optional(2), c.attr("axis", 1), c.attr("block_size", 0))
+    dtype = dtype_of(c.attr("output_dtype"), "attribute 'output_dtype'") if c.attr("output_dtype") else None
+    return dequantized(c, c.input(0), p, dtype)
+
+
+@imports("QuantizeLinear", domain=MICROSOFT)
+def quantize_linear_microsoft(c: Call) -> Outputs:
+    """Version 1: without an axis one scale for all."""
+    x, zp = c.input(0), c.optional(2)
+    return quantized(c, x, _microsoft(c, zp), t.u8 if zp is None else zp.dtype)
+
+
+@imports("DequantizeLinear", domain=MICROSOFT)
+def dequantize_linear_microsoft(c: Call) -> Outputs:
+    """Version 1: without an axis one scale for all."""
+    return dequantized(c, c.input(0), _microsoft(c, c.optional(2)), None)
+
+
+def _microsoft(c: Call, zp: Value | None) -> Parameters:
+    scale = c.input(1)
+    if "axis" not in c.attrs and scale.shape not in ((), (1,), None):
+        c.refuse(f"without an axis the scale must be one number, got {scale.type}")
+    return parameters(c, c.input(0), scale, zp, c.attr("axis", 0), c.attr("block_size", 0))
+
+
+@imports("DynamicQuantizeLinear")
+def dynamic_quantize_linear(c: Call) -> Outputs:
+    """Version 11: the range, then a quantize by it."""
+    x = c.input(0)
+    scale, zp = c.graph.dynamic_range(x)
+    return c.graph.dynamic_quantize(x, scale, zp, dtype=t.u8), scale, zp
+
+
+@imports("MatMulInteger")
+def matmul_integer(c: Call) -> Outputs:
+    """Version 10."""
+    return c.graph.matmul_integer(c.input(0), c.input(1), c.optional(2), c.optional(3))
+
+
+@imports("ConvInteger")
+def conv_integer(c: Call) -> Outputs:
+    """Version 10."""
+    attrs = windows(c, spatial(c.input(0)))
+    del attrs["data_format"]
+    return c.graph.conv_integer(c.input(0), c.input(1), c.optional(2), c.optional(3), groups=c.attr("group", 1),
+                                **attrs)
+
+
+@imports("QLinearMatMul")
+def qlinear_matmul(c: Call) -> Outputs:
+    """Versions 10 and 21: a by tensor or rows, b by tensor or columns, y by tensor."""
+    a, b = c.input(0), c.input(3)
+    pa, pb = parameters(c, a, c.input(1), c.optional(2), -2), parameters(c, b, c.input(4), c.optional(5), -1)
+    factor = _factor(c, pa, pb)
+    if factor is not None:
+        return _scaled(c, c.graph.matmul(_units(c, a, pa), _units(c, b, pb)), factor)
+    return result(c, c.graph.matmul(dequantized(c, a, pa), dequantized(c, b, pb)), 6, a.dtype)
+
+
+@imports("QLinearConv")
+@imports("QLinearConv", domain=MICROSOFT)
+def qlinear_conv(c: Call) -> Outputs:
+    """Version 10. The bias is s32 in steps of x_scale * w_scale. com.microsoft's may have images of channels last."""
+    x, w, bias = c.input(0), c.input(3), c.optional(8)
+    px = parameters(c, x, c.input(1), c.optional(2), 1)
+    pw = parameters(c, w, c.input(4), c.optional(5), 0)
+    last = bool(c.attr("channels_last", 0))
+    attrs = {"groups": c.attr("group", 1), "weights_format": "OIX", **windows(c, spatial(x), last)}
+    factor = _factor(c, px, pw)
+    if factor is not None:
+        sums = None if bias is None else c.graph.dequantize(bias, scales=[1.0])
+        y = c.graph.convolution(_units(c, x, px), _units(c, w, pw), sums, **attrs)
+        return _scaled(c, y, factor.reshape(-1, *[1] * (0 if last else spatial(x))))
+    if bias is not None:
+        bias = dequantized(c, bias, Parameters(scale_product(c, px.scale, pw.scale), None, 0))
+    return result(c, c.graph.convolution(dequantized(c, x, px), dequantized(c, w, pw), bias, **attrs), 6, x.dtype)
+
+
+def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
+    """`p.scale * q.scale / y_scale` in f32, as ONNX Runtime and ONNX's reference multiply integer sums by.
+
+    None unless all scales and zero points are constants of f32, those of p and y for the tensor.
+    """
+    y = c.data(6)
+    known = p.constant and q.constant and y is not None and (not c.has(7) or c.data(7) is not None)
+    if not known or not p.per_tensor or y is None or y.size != 1 or q.scale.data is None or p.scale.data is None \
+            or q.scale.data.ndim > 1 or {x.dtype for x in (p.scale.data, q.scale.data, y)} != {np.dtype(np.float32)}:
+        return None
+    with np.errstate(all="ignore"):
+        factor: np.ndarray = p.scale.data.reshape(()) * q.scale.data.reshape(-1) / y.reshape(())
+    return factor if np.isfinite(factor).all() and (factor > 0).all() else None
+
+
+def _units(c: Call, x: Value, p: Parameters) -> Value:
+    """`x` less its zero point, as f32."""
+    ones = c.graph.constant(np.ones(p.scale.type.dims, np.float32))
+    return dequantized(c, x, Parameters(ones, p.zero_point, p.axis))
+
+
+def _scaled(c: Call, y: Value, factor: np.ndarray) -> Value:
+    """Sums times the factor, rounded, plus the zero point at input 7."""
+    zp = c.optional(7)
+    p = parameters(c, y, c.graph.constant(np.ones(c.input(6).type.dims, np.float32)), zp, 1)
+    return quantized(c, c.graph.multiply(y, factor), p, c.input(0).dtype if zp is None else zp.dtype)
+
+
+def result(c: Call, y: Value, k: int, default: DType) -> Value:
+    """`y` quantized by the scale and zero point at inputs `k` and `k + 1`."""
+    zp = c.optional(k + 1)
+    return quantized(c, y, parameters(c, y, c.input(k), zp, 1), default if zp is None else zp.dtype)
+
+
+def quantized(c: Call, x: Value, p: Parameters, dtype: DType, *, saturate: bool = True,
+              precision: DType = t.f32) -> Value:
+    """`x` quantized."""
+    plain = x.dtype == t.f32 and precision == t.f32 and not p.block_size and (saturate or dtype.kind == "int")
+    if plain and p.usual and dtype in QUANTIZED and p.scale.dtype in FLOATS:
+        return c.graph.quantize(x, dtype=dtype, scales=_scales(c, p), zps=_zero_points(c, p, dtype), **p.attrs)
+    if plain and not p.constant and dtype in (t.s8, t.u8) and p.scale.dtype == t.f32:
+        return c.graph.dynamic_quantize(x, p.scale, p.zero_point, dtype=dtype, **p.attrs)
+    _check_constant(c, p)
+    zp = None if dtype.kind == "float" and dtype != t.f4_e2m1 else p.zero_point
+    return c.graph.quantize_linear(x, p.scale, zp, dtype=dtype, axis=p.axis, block_size=p.block_size,
+                                   saturate=saturate, precision=precision)
+
+
+def dequantized(c: Call, x: Value, p: Parameters, dtype: DType | None = t.f32) -> Value:
+    """`x` dequantized to `dtype`, or (None) to the scale's."""
+    dtype = dtype or (p.scale.dtype if p.scale.dtype in FLOATS else t.f32)
+    if p.usual and dtype == t.f32 and not p.block_size and x.dtype in (*QUANTIZED, t.s32):
+        return c.graph.dequantize(x, scales=_scales(c, p), zps=_zero_points(c, p, x.dtype), **p.attrs)
+    _check_constant(c, p, positive=not p.block_size)
+    zp = None if x.dtype.kind == "float" or x.dtype == t.s32 else p.zero_point
+    group = _group(x, p)
+    if x.dtype in ZERO_POINTS and p.scale.dtype in FLOATS and group is not None and p.usual is p.constant:
+        attrs = {"qtype": "per_group", "group_shape": group} if p.block_size else p.attrs
+        return c.graph.dynamic_dequantize(x, p.scale, zp, dtype=dtype, **attrs)
+    return c.graph.dequantize_linear(x, p.scale, zp, dtype=dtype, axis=p.axis, block_size=p.block_size)
+
+
+def _group(x: Value, p: Parameters) -> list[int] | None:
+    """The group_shape of a dynamic_dequantize; None where blocks do not divide the axis."""
+    if not p.block_size:
+        return []
+    dims = x.type.dims
+    k = p.axis % len(dims)
+    return [p.block_size if d == k else 1 for d in range(len(dims))] if dims[k] % p.block_size == 0 else None
+
+
+def parameters(c: Call, x: Value, scale: Value, zp: Value | None, axis: int, block_size: int = 0) -> Parameters:
+    """Checked parameters; an axis of the source counted from the front. Raises Refused when they do not fit it."""
+    rank = None if x.shape is None else len(x.shape)
+    if rank == 1 and scale.shape not in ((), (1,)):
+        axis = 0
+    try:
+        if x.shape is not None and scale.shape not in ((), (1,)):
+            axis = normal_axis(axis, x.shape)
+        check_granularity(x.shape, scale.shape, axis, block_size)
+    except GraphError as e:
+        c.refuse(str(e))
+    if zp is not None and zp.type.known and scale.type.known and zp.type.size != scale.type.size:
+        c.refuse(f"scale and zero point must have the same shape, got {scale.type} and {zp.type}")
+    if zp is not None and zp.type.known and zp.shape != scale.shape:  # [] and [1]
+        zp = c.graph.static_reshape(zp, shape=scale.type.dims) if zp.data is None else \
+            c.graph.constant(zp.data.reshape(scale.type.dims))
+    return Parameters(scale, zp, axis, block_size)
+
+
+def _check_constant(c: Call, p: Parameters, *, positive: bool = True) -> None:
+    """Refuse scales that are NaN, or not positive.
+
+    Quantisers write infinite ones where masks of -inf were calibrated. Those of blocks of weights may be negative,
+    which symmetric quantisers use for a range of -8 to 7, or 0.
+    """
+    data = p.scale.data
+    if data is None:
+        return
+    wide = data.astype(np.float64)
+    least = wide.min(initial=np.inf)  # NaN where there is one
+    if not (least > 0 if positive else least == least):
+        bad = np.isnan(wide) | (wide <= 0 if positive else False)
+        c.refuse(f"scales must be {'positive' if positive else 'numbers'}, got {wide[bad].ravel()[0]}")
+
+
+def _scales(c: Call, p: Parameters) -> list[float]:
+    _check_constant(c, p)
+    assert p.scale.data is not None
+    scales: list[float] = p.scale.data.astype(np.float64).ravel().tolist()
+    return scales
+
+
+def _zero_points(c: Call, p: Parameters, dtype: DType) -> list[int] | None:
+    """The zero points as an attribute; those of floats and of s32 must be 0 and are left out."""
+    if p.zero_point is None:
+        return None
+    data = p.zero_point.data
+    assert data is not None
+    if p.zero_point.dtype != dtype:
+        c.refuse(f"the zero point must be {dtype}, got {p.zero_point.type}")
+    if dtype.kind == "float" or dtype == t.s32:
+        if np.any(data.astype(np.float64) != 0):
+            c.refuse(f"the zero point of {dtype} must be 0")
+        return None
+    zps: list[int] = data.ravel().astype(np.int64).tolist()
+    return zps
+
+
+def _output_dtype(c: Call, zp: Value | None) -> DType:
+    given = dtype_of(c.attr("output_dtype"), "attribute 'output_dtype'") if c.attr("output_dtype") else None
+    if zp is not None and given not in (None, zp.dtype):
+        c.refuse(f"output_dtype {given} and a zero point of {zp.dtype} contradict each other")
+    return given or (t.u8 if zp is None else zp.dtype)
+
+
+def scale_product(c: Call, a: Value, b: Value) -> Value:
+    """The product of two scales in f32."""
+    if a.data is not None and b.data is not None:
+        return c.graph.constant(np.multiply(a.data, b.data, dtype=np.float32))
+    return c.graph.multiply(*(x if x.dtype == t.f32 else c.graph.type_cast(x, dtype=t.f32) for x in (a, b)))

@@ -1,0 +1,175 @@
+"""Importers of LSTM, GRU and RNN: for each direction a matmul for the gates of the input, then the recurrence."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from graphq import dtypes as t
+from graphq.errors import GraphError
+from graphq.ir import Graph, Value
+from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
+from graphq.onnx.importers.quant import dequantized, parameters
+from graphq.onnx.importers.shape import dims_of
+
+USUAL = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "DynamicQuantizeLSTM": ["Sigmoid", "Tanh", "Tanh"],
+         "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+
+Direction = Callable[[Value, int, bool], Sequence[Value]]
+"""(input, its number, reverse) to all states and the last ones."""
+
+
+@imports("LSTM")
+def lstm(c: Call) -> Outputs:
+    """W and R of each direction; their biases add up."""
+    return _directions(c, partial(_lstm, c))
+
+
+def _lstm(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
+    gates = c.graph.matmul(x, _of(c, 1, d), transpose_b=True)
+    return c.graph.lstm(_biased(c, gates, d), _of(c, 2, d), *_first(c, d), None, c.optional(4), _peepholes(c, d),
+                        reverse=reverse)
+
+
+def _biased(c: Call, gates: Value, d: int) -> Value:
+    """The gates plus the biases of the input and of the state."""
+    if not c.has(3):
+        return gates
+    both, g = _of(c, 3, d), c.graph
+    half = dims_of(both)[0] // 2
+    return g.add(gates, g.add(_part(g, both, 0, half), _part(g, both, half, 2 * half)))
+
+
+def _first(c: Call, d: int) -> tuple[Value | None, Value | None]:
+    """The first state and cell."""
+    return _state(c, 5, d), _state(c, 6, d)
+
+
+def _peepholes(c: Call, d: int) -> Value | None:
+    return _of(c, 7, d) if c.has(7) else None
+
+
+@imports("GRU")
+def gru(c: Call) -> Outputs:
+    """The recurrent bias of the last gate goes with its products."""
+    return _directions(c, partial(_gru, c))
+
+
+def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
+    g, bias = c.graph, None
+    gates = g.matmul(x, _of(c, 1, d), transpose_b=True)
+    if c.has(3):
+        both = _of(c, 3, d)
+        size = dims_of(both)[0] // 6
+        own, state = _part(g, both, 0, 3 * size), _part(g, both, 3 * size, 5 * size)
+        bias = _part(g, both, 5 * size, 6 * size)
+        gates = g.add(gates, g.add(own, g.concat(state, g.constant(np.zeros(size, np.float32)), axis=0)))
+    return g.gru(gates, _of(c, 2, d), _state(c, 5, d), bias, c.optional(4), reverse=reverse,
+                 linear_before_reset=bool(c.attr("linear_before_reset", 0)))
+
+
+@imports("RNN")
+def rnn(c: Call) -> Outputs:
+    """Of tanh."""
+    return _directions(c, partial(_rnn, c))
+
+
+def _rnn(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
+    gates = c.graph.matmul(x, _of(c, 1, d), transpose_b=True)
+    return c.graph.rnn(_biased(c, gates, d), _of(c, 2, d), _state(c, 5, d), c.optional(4), reverse=reverse)
+
+
+@imports("DynamicQuantizeLSTM", domain=MICROSOFT)
+def dynamic_quantize_lstm(c: Call) -> Outputs:
+    """W and R are integers, transposed, with scales and zero points of each direction or its columns.
+
+    The input is quantised once, the state in each step.
+    """
+    g = c.graph
+    scale, zp = g.dynamic_range(c.input(0))
+    units = g.dynamic_quantize(c.input(0), scale, zp, dtype=t.u8)
+    return _directions(c, partial(_quantised, c, g.dynamic_dequantize(units, scale, zp)))
+
+
+def _quantised(c: Call, units: Value, _x: Value, d: int, reverse: bool) -> Sequence[Value]:
+    g = c.graph
+    w, w_scale, w_zp = (g.constant(np.squeeze(_constant(c, k)[d])) for k in (1, 8, 9))
+    r, r_scale, r_zp = (np.squeeze(_constant(c, k)[d]) for k in (2, 10, 11))
+    gates = g.matmul(units, dequantized(c, w, parameters(c, w, w_scale, w_zp, -1)))
+    integers = (r.astype(np.float32) - r_zp.astype(np.float32)).T
+    return g.lstm(_biased(c, gates, d), g.constant(np.ascontiguousarray(integers)), *_first(c, d),
+                  g.constant(np.atleast_1d(r_scale)), c.optional(4), _peepholes(c, d), reverse=reverse)
+
+
+def _constant(c: Call, k: int) -> np.ndarray:
+    data = c.data(k)
+    if data is None:
+        raise GraphError(f"input {k} is not known before it runs")
+    return data
+
+
+def _directions(c: Call, direction: Direction) -> Outputs:
+    """Y, Y_h (and Y_c): the results of the directions side by side."""
+    way = c.attr("direction", "forward")
+    count = 2 if way == "bidirectional" else 1
+    check(c, count)
+    rows_first = bool(c.attr("layout", 0))
+    x = _swapped(c.graph, c.input(0), rows_first)
+    g = c.graph
+    results = [direction(x, d, way == "reverse" or d == 1) for d in range(count)]
+    out = [_together(g, [r[k] for r in results], 1 if k == 0 else 0) for k in range(len(results[0]))]
+    if rows_first:
+        out = [g.static_transpose(out[0], order=[2, 0, 1, 3]), *(_swapped(g, v, True) for v in out[1:])]
+    return out[:max(1, c.outputs)]
+
+
+def _swapped(g: Graph, x: Value, rows_first: bool) -> Value:
+    """Its first two dimensions the other way round."""
+    return g.static_transpose(x, order=[1, 0, 2]) if rows_first else x
+
+
+def check(c: Call, count: int) -> None:
+    """Refuse what graphq does not have and ONNX's reference passes over, which would give other numbers."""
+    given = [a.decode() if isinstance(a, bytes) else a for a in c.attr("activations", ())]
+    usual = USUAL[c.node.op_type]
+    if given not in ([], usual * count):
+        c.refuse(f"activations must be {', '.join(usual)}, got {', '.join(given)}")
+    for name in ("clip", "input_forget"):
+        if c.attr(name, 0):
+            c.refuse(f"{name} is not supported")
+
+
+def _together(g: Graph, values: Sequence[Value], axis: int) -> Value:
+    """States [T, B, H] or [B, H] along a new axis before B."""
+    wide = [g.static_reshape(v, shape=[0, 1, -1, _size(v)][1 - axis:], special_zero=True) for v in values]
+    return wide[0] if len(wide) == 1 else g.concat(*wide, axis=axis)
+
+
+def _size(x: Value) -> int:
+    """The last dimension; raises GraphError when it is not known yet."""
+    if x.shape is None or x.shape[-1] is None:
+        raise GraphError("the size of the state is not known yet")
+    return x.shape[-1]
+
+
+def _of(c: Call, k: int, d: int) -> Value:
+    """What input `k` has for direction `d`, without that axis."""
+    x, g = c.input(k), c.graph
+    if x.data is not None:
+        return g.add_constant(x.data[d])
+    return g.static_reshape(g.slice(x, axes=[0], starts=[d], ends=[d + 1], steps=[1]), shape=dims_of(x)[1:])
+
+
+def _state(c: Call, k: int, d: int) -> Value | None:
+    """The first state or cell of direction `d`, if there is one; its rows need not be known."""
+    if not c.has(k):
+        return None
+    x = _swapped(c.graph, c.input(k), bool(c.attr("layout", 0)))
+    part = c.graph.slice(x, axes=[0], starts=[d], ends=[d + 1], steps=[1])
+    return c.graph.static_reshape(part, shape=(-1, c.attr("hidden_size") or _size(c.input(2))))
+
+
+def _part(g: Graph, x: Value, start: int, stop: int) -> Value:
+    """Elements of a vector."""
+    return g.slice(x, axes=[0], starts=[start], ends=[stop], steps=[1])

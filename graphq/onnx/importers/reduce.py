@@ -1,0 +1,41 @@
+"""Importers of reductions of floats."""
+from __future__ import annotations
+
+from graphq.ir import Value
+from graphq.ir.op import lookup
+from graphq.onnx.importers.importer import Call, Outputs, imports
+
+REDUCTIONS = {"ReduceL1": "reduce_l1", "ReduceL2": "reduce_l2", "ReduceMax": "reduce_max", "ReduceMean": "reduce_mean",
+              "ReduceMin": "reduce_min", "ReduceProd": "reduce_prod", "ReduceSum": "reduce_sum"}
+
+
+@imports(*REDUCTIONS)
+def reduction(c: Call) -> Outputs:
+    """A reduction that is one operation."""
+    return _reduced(c, c.input(0), c.node.op_type)
+
+
+@imports("ReduceSumSquare")
+def sum_of_squares(c: Call) -> Outputs:
+    """`sum(x**2)`"""
+    return _reduced(c, c.graph.square(c.input(0)), "ReduceSum")
+
+
+@imports("ReduceLogSum")
+def log_of_sum(c: Call) -> Outputs:
+    """`log(sum(x))`"""
+    total = _reduced(c, c.input(0), "ReduceSum")
+    return None if total is None else c.graph.log(total)
+
+
+def _reduced(c: Call, x: Value, name: str) -> Value | None:
+    """`axes` are an attribute, or a constant in newer versions; none mean all, or with noop_with_empty_axes none."""
+    axes = c.ints("axes", 1)
+    if not axes:
+        if c.attr("noop_with_empty_axes", 0):
+            return x if name not in ("ReduceL1", "ReduceL2") else None
+        if x.shape is None:
+            return None
+        axes = tuple(range(len(x.shape)))
+    attrs = {"axes": axes, "keep_dims": bool(c.attr("keepdims", 1))}
+    return c.graph.add_node(lookup(REDUCTIONS[name]), [x], attrs)[0]

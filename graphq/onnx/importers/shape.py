@@ -1,0 +1,129 @@
+"""Importers of operators on shapes; where shapes are known, results are constants and operations static."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from graphq.budget import expect, reserve
+from graphq.errors import GraphError
+from graphq.ir import Value
+from graphq.onnx.importers.importer import Call, Outputs, Refused, imports
+from graphq.onnx.protos.tensors import dense
+from graphq.ops.infer import normal_axis
+
+
+def dims_of(value: Value) -> tuple[int, ...]:
+    """The value's dimensions; raises GraphError when they are not known yet."""
+    return value.type.dims
+
+
+@imports("Shape")
+def shape(c: Call) -> Outputs:
+    """The dimensions from `start` to before `end`."""
+    dims = dims_of(c.input(0))[slice(c.attr("start", 0), c.attr("end"))]
+    return c.graph.add_constant(np.asarray(dims, np.int64))
+
+
+@imports("Size")
+def size(c: Call) -> Outputs:
+    """The number of elements."""
+    return c.graph.add_constant(np.asarray(math.prod(dims_of(c.input(0))), np.int64))
+
+
+@imports("Constant")
+def constant(c: Call) -> Outputs:
+    """One of the attributes value, value_float(s), value_int(s), sparse_value."""
+    (name, value), = c.attrs.items()
+    if name == "sparse_value":
+        return c.graph.add_constant(dense(value, "attribute 'sparse_value'"))
+    if "string" in name:
+        return None
+    dtype = None if name == "value" else np.float32 if "float" in name else np.int64
+    return c.graph.add_constant(np.asarray(value, dtype))
+
+
+@imports("ConstantOfShape")
+def constant_of_shape(c: Call) -> Outputs:
+    """One value under the given dimensions."""
+    dims = known(c, 0)
+    value = c.attr("value", np.zeros(1, np.float32)).reshape(())
+    return c.graph.add_constant(np.broadcast_to(value, limited(tuple(int(d) for d in dims), value.dtype)))
+
+
+@imports("Range")
+def range_(c: Call) -> Outputs:
+    """start, limit, delta: `start + k * delta`, for max(ceil((limit - start) / delta), 0) elements."""
+    start, limit, delta = (known(c, k).reshape(()) for k in range(3))
+    if start.dtype.kind not in "iuf" or delta == 0:
+        return None
+    count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
+    if start.dtype.itemsize < 4:
+        return None
+    limited((count,), start.dtype)
+    expect(3 * count * max(8, start.itemsize), f"a range of {count} numbers")  # the whole numbers, and two products
+    return c.graph.add_constant((start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype))
+
+
+@imports("Reshape")
+def reshape(c: Call) -> Outputs:
+    """A dimension of 0 is the source's, but with `allowzero`; -1 is computed."""
+    wanted = c.attr("shape") if c.version < 5 else [int(d) for d in known(c, 1)]
+    x = c.input(0)
+    if not x.type.known and (-1 in wanted or 0 in wanted):
+        # The static form can say this too, but what comes after wants dimensions.
+        raise GraphError(f"the shape of {x.type} is not known yet")
+    return c.graph.static_reshape(x, shape=wanted, special_zero=not c.attr("allowzero", 0))
+
+
+@imports("Flatten")
+def flatten(c: Call) -> Outputs:
+    """Two dimensions: those before `axis`, and those from it on."""
+    dims = dims_of(c.input(0))
+    axis = c.attr("axis", 1)
+    if not -len(dims) <= axis <= len(dims):
+        c.refuse(f"axis must be in [-r, r] with r = {len(dims)}, got {axis}")
+    axis += len(dims) if axis < 0 else 0
+    return c.graph.static_reshape(c.input(0), shape=[math.prod(dims[:axis]), math.prod(dims[axis:])])
+
+
+@imports("Unsqueeze")
+def unsqueeze(c: Call) -> Outputs:
+    """Dimensions of 1 at `axes` of the result."""
+    axes, dims = c.ints("axes", 1) or (), list(dims_of(c.input(0)))
+    rank = len(dims) + len(axes)
+    ones = (1,) * rank
+    places = {normal_axis(a, ones, "axes") for a in axes}
+    if len(places) < len(axes):
+        c.refuse(f"axes must be different ones, got {list(axes)}")
+    return c.graph.static_reshape(c.input(0), shape=[1 if k in places else dims.pop(0) for k in range(rank)])
+
+
+@imports("Squeeze")
+def squeeze(c: Call) -> Outputs:
+    """Without the dimensions of 1 at `axes`, or all of them."""
+    axes, dims = c.ints("axes", 1), dims_of(c.input(0))
+    places = {k for k, d in enumerate(dims) if d == 1} if axes is None else {normal_axis(a, dims, "axes") for a in axes}
+    if any(dims[k] != 1 for k in places):
+        c.refuse(f"dimensions at axes {list(axes or ())} of {c.input(0).type} must be 1")
+    return c.graph.static_reshape(c.input(0), shape=[d for k, d in enumerate(dims) if k not in places])
+
+
+def known(c: Call, k: int) -> np.ndarray:
+    """The array of input `k`; raises GraphError when it is not known yet."""
+    data = c.data(k)
+    if data is None:
+        c.input(k)
+        raise GraphError(f"input {k} is not known before it runs")
+    return data
+
+
+def limited(dims: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
+    """The dimensions of a constant that is about to be made.
+
+    Raises Refused for negative ones, CompileError for those that take too much memory (see `graphq.budget`).
+    """
+    if any(d < 0 for d in dims):
+        raise Refused(f"a constant of shape {list(dims)} is refused")
+    reserve(math.prod(dims) * dtype.itemsize, f"a constant {dtype}{list(dims)}")
+    return dims

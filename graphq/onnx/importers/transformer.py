@@ -1,0 +1,223 @@
+"""Importers of com.microsoft's float operators of transformers, after ONNX Runtime's documentation."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.dtypes import f32, s32
+from graphq.errors import GraphError
+from graphq.ir import Value
+from graphq.onnx.importers.composed import standard, written
+from graphq.onnx.importers.eltwise import one
+from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
+from graphq.onnx.importers.quant import dequantized, parameters
+
+
+@imports("Gelu", "BiasGelu", "FastGelu", domain=MICROSOFT)
+def gelu(c: Call) -> Outputs:
+    """By erf, FastGelu by tanh; of the sum with a bias."""
+    x = c.graph.add(c.input(0), c.input(1)) if c.has(1) else c.input(0)
+    return c.graph.gelu(x, mode="gelu_tanh" if c.node.op_type == "FastGelu" else "gelu_erf")
+
+
+@imports("QuickGelu", domain=MICROSOFT)
+def quick_gelu(c: Call) -> Outputs:
+    """`x * sigmoid(alpha * x)`"""
+    x = c.input(0)
+    return c.graph.multiply(x, c.graph.sigmoid(c.graph.multiply(x, one(x, c.attr("alpha", 1.702)))))
+
+
+@imports("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def skip_layer_normalization(c: Call) -> Outputs:
+    """The norm of input + skip + bias, and as a fourth output that sum. Simplified: the root mean square's."""
+    g, simple = c.graph, c.node.op_type.startswith("SkipSimplified")
+    if any(c.node.output[k] for k in (1, 2) if k < len(c.node.output)):
+        raise GraphError("mean and inverse deviation are not given")
+    total = g.add(c.input(0), c.input(1))
+    bias = c.optional(3 if simple else 4)
+    if bias is not None:
+        total = g.add(total, bias)
+    epsilon = c.attr("epsilon", 1e-12)
+    y = g.rms_norm(total, c.input(2), epsilon=epsilon) if simple else \
+        _layer_norm(c, total, c.input(2), c.optional(3), epsilon)
+    return [y, y, y, total][:max(1, c.outputs)]
+
+
+def _layer_norm(c: Call, x: Value, gamma: Value, beta: Value | None, epsilon: float) -> Value:
+    """Of f16 in f32, and rounded once."""
+    g = c.graph
+    wide, gamma = (v if x.dtype == f32 else g.type_cast(v, dtype=f32) for v in (x, gamma))
+    if beta is None:
+        beta = g.constant(np.zeros(gamma.type.dims, np.float32))
+    elif x.dtype != f32:
+        beta = g.type_cast(beta, dtype=f32)
+    y = g.layer_norm(wide, gamma, beta, keep_stats=False, epsilon=epsilon, begin_norm_axis=-1)
+    return y if x.dtype == f32 else g.type_cast(y, dtype=x.dtype)
+
+
+@imports("EmbedLayerNormalization", domain=MICROSOFT)
+def embed_layer_normalization(c: Call) -> Outputs:
+    """The norm of word, position and segment embeddings; then the lengths by the mask, and the embeddings' sum."""
+    g, ids, segments = c.graph, c.input(0), c.optional(1)
+    positions = c.optional(8)
+    if positions is None:
+        positions, = written(c, """(ids) => (positions) {
+            zero = Constant<value_int = 0>()
+            one = Constant<value_int = 1>()
+            count = Shape<start = 1>(ids)
+            length = Squeeze(count)
+            positions = Range(zero, length, one)
+        }""", ids=ids)
+    total = g.add(g.gather(c.input(2), ids), g.gather(c.input(3), positions))
+    if segments is not None:
+        total = g.add(total, g.gather(c.input(4), segments))
+    y = _layer_norm(c, total, c.input(5), c.input(6), c.attr("epsilon", 1e-12))
+    mask = c.optional(7)
+    if c.outputs == 1:
+        return y
+    if mask is None:
+        lengths, = written(c, """(ids) => (lengths) {
+            zero = Constant<value = int32[1] {0}>()
+            batch = Shape<end = 1>(ids)
+            lengths = Expand(zero, batch)
+        }""", ids=ids)
+    else:
+        lengths, = standard(c, "ReduceSum", [mask, g.constant(np.asarray([1]))], keepdims=0)
+    return [y, lengths, total][:c.outputs]
+
+
+@imports("Attention", domain=MICROSOFT)
+def attention(c: Call) -> Outputs:
+    """input, weights [d, 3 d'], bias, mask, past [2, batch, heads, length, size], a bias of the scores."""
+    y = c.graph.matmul(c.input(0), c.input(1))
+    return heads(c, c.graph.add(y, c.input(2)) if c.has(2) else y, c.optional(3), c.optional(4), c.optional(5))
+
+
+@imports("QAttention", domain=MICROSOFT)
+def qattention(c: Call) -> Outputs:
+    """Attention of quantized input and weights: input, weights, bias, both scales, mask, both zero points, past."""
+    x, w = c.input(0), c.input(1)
+    y = c.graph.matmul(dequantized(c, x, parameters(c, x, c.input(3), c.optional(6), 1)),
+                       dequantized(c, w, parameters(c, w, c.input(4), c.optional(7), 1)))
+    return heads(c, c.graph.add(y, c.input(2)), c.optional(5), c.optional(8), None)
+
+
+def heads(c: Call, projected: Value, mask: Value | None, past: Value | None, bias: Value | None) -> Outputs:
+    """softmax(q @ k' * scale + mask + bias) @ v by heads, from [batch, length, 3 * width]; keys and values."""
+    g, count = c.graph, c.attr("num_heads")
+    width = projected.shape[-1] if projected.shape else None
+    if width is None:
+        raise GraphError("the width must be known")
+    for name in ("do_rotary", "past_present_share_buffer"):
+        if c.attr(name, 0):
+            raise GraphError(f"attribute '{name}' is not supported")
+    sizes = c.attr("qkv_hidden_sizes") or [width // 3] * 3
+    parts, start = [], 0
+    for size in sizes:
+        part = g.slice(projected, axes=[2], starts=[start], ends=[start + size], steps=[1])
+        split = g.static_reshape(part, shape=[0, 0, count, size // count], special_zero=True)
+        parts.append(g.static_transpose(split, order=[0, 2, 1, 3]))
+        start += size
+    q, k, v = parts
+    if past is not None:
+        k, v = (g.concat(_unstacked(c, past, n), x, axis=2) for n, x in enumerate((k, v)))
+    scale = c.attr("scale", 0.0) or 1 / np.sqrt(sizes[0] // count)
+    scores = g.matmul(q, k, transpose_b=True)
+    scores = g.multiply(scores, one(scores, scale))
+    if mask is not None:
+        scores = g.add(scores, _hidden(c, mask, scores))
+    if bias is not None:
+        scores = g.add(scores, bias)
+    if c.attr("unidirectional", 0):
+        places, keys = written(c, PLACES, scores=scores)
+        scores = g.select(seen(c, places, keys), scores, one(scores, -np.inf))
+    y = g.matmul(g.softmax(scores, axis=-1), v)
+    y = g.static_reshape(g.static_transpose(y, order=[0, 2, 1, 3]), shape=[0, 0, sizes[2]], special_zero=True)
+    return [y, g.concat(*(_stackable(c, x) for x in (k, v)), axis=0)] if c.outputs > 1 else y
+
+
+def _unstacked(c: Call, past: Value, k: int) -> Value:
+    part = c.graph.slice(past, axes=[0], starts=[k], ends=[k + 1], steps=[1])
+    return standard(c, "Squeeze", [part, c.graph.constant(np.asarray([0]))])[0]
+
+
+def _stackable(c: Call, x: Value) -> Value:
+    return standard(c, "Unsqueeze", [x, c.graph.constant(np.asarray([0]))])[0]
+
+
+PLACES = """(scores) => (places, keys) {
+    zero = Constant<value_int = 0>()
+    one = Constant<value_int = 1>()
+    start = Constant<value_ints = [0]>()
+    rows = Shape<start = 2, end = 3>(scores)
+    keys = Shape<start = 3>(scores)
+    past = Sub(keys, rows)
+    length = Squeeze(rows)
+    steps = Range(zero, length, one)
+    behind = Add(steps, past)
+    places = Unsqueeze(behind, start)
+}"""
+"""The places of queries among keys, of which the last are theirs, [1, queries], and how many keys."""
+
+SEEN = """(places, count, window) => (mask) {
+    zero = Constant<value_int = 0>()
+    one = Constant<value_int = 1>()
+    last = Constant<value_ints = [2]>()
+    heads = Constant<value_ints = [1]>()
+    limit = Squeeze(count)
+    columns = Range(zero, limit, one)
+    here = Unsqueeze(places, last)
+    until = LessOrEqual(columns, here)
+    far = Sub(here, window)
+    since = Greater(columns, far)
+    seen = And(until, since)
+    mask = Unsqueeze(seen, heads)
+}"""
+"""Whether a query sees a key: one at its own place or before it, and of the window."""
+
+WITHIN = """(mask, scores) => (seen) {
+    zero = Constant<value_int = 0>()
+    one = Constant<value_int = 1>()
+    start = Constant<value_ints = [0]>()
+    column = Constant<value_ints = [-1, 1, 1, 1]>()
+    wide = Cast<to = 7>(mask)
+    batch = Shape<end = 1>(scores)
+    none = Expand(start, batch)
+    both = Concat<axis = 0>(wide, none)
+    all = Add(batch, batch)
+    ends = Slice(both, start, batch)
+    starts = Slice(both, batch, all)
+    columns = Shape<start = 3>(scores)
+    end = Squeeze(columns)
+    keys = Range(zero, end, one)
+    first = Reshape(starts, column)
+    last = Reshape(ends, column)
+    since = GreaterOrEqual(keys, first)
+    until = Less(keys, last)
+    seen = And(since, until)
+}"""
+"""Whether a key lies before the end, and behind the start, if any, that the mask has for its batch."""
+
+
+def seen(c: Call, places: Value, count: Value, window: int = -1) -> Value:
+    """Whether queries at `places` [batch, queries] see `count` keys, [batch, 1, queries, keys]; -1: of all windows."""
+    return written(c, SEEN, places=places, count=count, window=np.asarray(window if window > 0 else 1 << 40))[0]
+
+
+def _hidden(c: Call, mask: Value, scores: Value) -> Value:
+    """What is added to the scores: a raw mask's, or by ends [batch], behind which starts may follow."""
+    away = c.attr("mask_filter_value", -10000.0)
+    if mask.shape is not None and len(mask.shape) == 1 and mask.dtype == s32:
+        seen, = written(c, WITHIN, mask=mask, scores=scores)
+        return c.graph.select(seen, one(scores, 0), one(scores, away))
+    added = masked(c, mask)
+    return added if scores.dtype == f32 else c.graph.type_cast(added, dtype=scores.dtype)
+
+
+def masked(c: Call, mask: Value) -> Value:
+    """A raw mask [batch, keys] or [batch, queries, keys] of 0 and 1 as (1 - mask) * mask_filter_value."""
+    rank = 0 if mask.shape is None else len(mask.shape)
+    if mask.dtype != s32 or rank not in (2, 3):
+        raise GraphError(f"a mask must be s32[batch,length], got {mask.type}")
+    g, axes = c.graph, [1, 2] if rank == 2 else [1]
+    kept = g.cast(*standard(c, "Unsqueeze", [mask, g.constant(np.asarray(axes))]), dtype=f32)
+    return g.multiply(g.subtract(np.float32(1), kept), np.float32(c.attr("mask_filter_value", -10000.0)))

@@ -1,0 +1,65 @@
+"""The definitions that ONNX gives for some operators as functions of simpler ones."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, FunctionProto, NodeProto
+
+from graphq.errors import GraphError
+from graphq.ir import Value
+from graphq.onnx.protos.types import value_info
+
+
+def body_of(node: NodeProto, opset: int, inputs: Sequence[Value | None], prefix: str) -> FunctionProto | None:
+    """The body of `node`'s operator in an operator set; None when ONNX has none for these operands.
+
+    Its names begin with `prefix`, and its nodes have the attributes that they refer to.
+    """
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, node.domain)  # whose type stub lacks these methods
+    function = FunctionProto()
+    fixed, dependent = schema.function_opset_versions, schema.context_dependent_function_opset_versions
+    if fixed:  # in one operator set or several: any will do, for the body says which one it is written in
+        function.ParseFromString(schema.get_function_with_opset_version(min(fixed)))
+    elif dependent:
+        types = [b"" if v is None else value_info("", v.type).type.SerializeToString() for v in inputs]
+        try:
+            function.ParseFromString(schema.get_context_dependent_function_with_opset_version(
+                min(dependent), node.SerializeToString(), types))
+        except Exception as e:  # what pybind makes of C++'s, for operands without a body
+            raise GraphError(f"ONNX's function: {str(e).strip()[:300]}") from None
+    if not function.node:
+        return None
+    given = {a.name: a for a in (*(a.default_value for a in schema.attributes.values()), *node.attribute) if a.name}
+    for inner in function.node:
+        name_within(inner, prefix)
+        _fill(inner, given)
+    for names in (function.input, function.output):
+        names[:] = [prefix + name for name in names]
+    return function
+
+
+def name_within(node: NodeProto, prefix: str) -> None:
+    """Begin all names with the prefix, those of the node's own graphs too."""
+    for names in (node.input, node.output):
+        names[:] = [prefix + name if name else "" for name in names]
+    node.name = prefix + node.op_type
+    for a in node.attribute:
+        for graph in (*a.graphs, *([a.g] if a.HasField("g") else [])):
+            for named in (*graph.input, *graph.output, *graph.initializer):
+                named.name = prefix + named.name
+            for inner in graph.node:
+                name_within(inner, prefix)
+
+
+def _fill(node: NodeProto, given: dict[str, AttributeProto]) -> None:
+    """Give the node the attributes of the call that its own refer to; without those that the call leaves out."""
+    own = list(node.attribute)
+    del node.attribute[:]
+    for a in own:
+        if not a.ref_attr_name:
+            node.attribute.append(a)
+        elif a.ref_attr_name in given:
+            node.attribute.add().CopyFrom(given[a.ref_attr_name])
+            node.attribute[-1].name = a.name

@@ -1,0 +1,142 @@
+"""One ONNX node as a model of its own: types by ONNX's shape inference, numbers by ONNX's reference evaluator."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper, shape_inference
+
+from graphq.errors import GraphError
+from graphq.ir import TensorType, Value
+from graphq.onnx.protos.types import agree, as_array, tensor_type, value_info
+
+if TYPE_CHECKING:
+    from onnx.reference import ReferenceEvaluator
+
+EMBEDDED = 4096
+"""Constants of at most so many elements become part of the node, where shape inference sees them."""
+
+
+def single(node: NodeProto, opsets: Mapping[str, int],
+           values: Mapping[str, Value]) -> tuple[list[Value], dict[str, Any]]:
+    """The operands and attributes of an onnx_node for `node`, whose operands and captured names are in `values`."""
+    graph = GraphProto(name=node.op_type or "node")
+    graph.node.add().CopyFrom(node)
+    operands = []
+    for name in dict.fromkeys(used_names(node)):
+        value = values[name]
+        data = value.data
+        if data is not None and data.size <= EMBEDDED:
+            graph.initializer.add().CopyFrom(numpy_helper.from_array(data, name))
+        else:
+            graph.input.add().CopyFrom(value_info(name, value.type))
+            operands.append(value)
+    for name in filter(None, node.output):
+        graph.output.add().CopyFrom(ValueInfoProto(name=name))
+    domains = {n.domain for n in nodes_of(node)} | {""}
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(d, v) for d, v in opsets.items()
+                                                    if d in domains])
+    text = np.frombuffer(model.SerializeToString(deterministic=True), np.uint8)
+    title = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    return operands, {"op_type": title, "model": text}
+
+
+def used_names(node: NodeProto) -> Iterator[str]:
+    """The names of the node's operands, and of what the graphs among its attributes take from around them."""
+    yield from filter(None, node.input)
+    for graph in bodies(node):
+        own = {v.name for v in (*graph.input, *graph.initializer)} | {s.values.name for s in graph.sparse_initializer}
+        for inner in graph.node:
+            yield from (name for name in used_names(inner) if name not in own)
+            own.update(inner.output)
+        yield from (v.name for v in graph.output if v.name not in own)
+
+
+def bodies(node: NodeProto) -> Iterator[GraphProto]:
+    """The graphs among a node's attributes."""
+    for a in node.attribute:
+        if a.HasField("g"):
+            yield a.g
+        yield from a.graphs
+
+
+def nodes_of(node: NodeProto) -> Iterator[NodeProto]:
+    """A node and all in graphs among its attributes."""
+    yield node
+    for graph in bodies(node):
+        for inner in graph.node:
+            yield from nodes_of(inner)
+
+
+def parsed(model: bytes) -> ModelProto:
+    """The ModelProto of an onnx_node; raises GraphError when it is none of exactly one node."""
+    proto = ModelProto()
+    try:
+        proto.ParseFromString(model)
+    except Exception as e:  # protobuf's DecodeError differs between its versions
+        raise GraphError(f"onnx_node: 'model' is no serialized ModelProto: {e}") from None
+    if len(proto.graph.node) != 1:
+        raise GraphError(f"onnx_node: 'model' must hold one node, got {len(proto.graph.node)}")
+    return proto
+
+
+@lru_cache(4096)
+def infer(model: bytes, types: tuple[TensorType, ...]) -> tuple[TensorType, ...]:
+    """The output types of the node for operands of these types; raises GraphError where ONNX refuses them."""
+    proto = parsed(model)
+    where = f"ONNX {proto.graph.node[0].op_type}"
+    if len(types) != len(proto.graph.input):
+        raise GraphError(f"{where}: takes {len(proto.graph.input)} operands, got {len(types)}")
+    for slot, type in zip(proto.graph.input, types, strict=True):
+        slot.CopyFrom(value_info(slot.name, type))
+    try:
+        inferred = shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=True)
+    except Exception as e:  # InferenceError, ValidationError and what pybind makes of C++'s
+        raise GraphError(f"{where}: {str(e).strip()[:300]}") from None
+    return tuple(tensor_type(v.type, f"{where}: output '{v.name}'") for v in inferred.graph.output)
+
+
+@lru_cache(1024)
+def _evaluator(model: bytes) -> ReferenceEvaluator:
+    from onnx.reference import ReferenceEvaluator  # 0.2 s, for models with such nodes alone
+
+    return ReferenceEvaluator(parsed(model))
+
+
+def run(model: bytes, srcs: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...]:
+    """The node's results; raises GraphError when the reference evaluator has none."""
+    proto = parsed(model)
+    feeds = {slot.name: x for slot, x in zip(proto.graph.input, srcs, strict=True)}
+    types = infer(model, tuple(TensorType(tensor_type(slot.type, slot.name).dtype, np.asarray(x).shape)
+                               for slot, x in zip(proto.graph.input, srcs, strict=True)))
+    node = proto.graph.node[0]
+    try:
+        with np.errstate(all="ignore"):
+            outs = _evaluator(model).run(None, feeds)
+    except Exception as e:  # whatever an operator's implementation raises
+        raise GraphError(f"ONNX {node.op_type} '{node.name}': {type(e).__name__}: {str(e)[:300]}") from e
+    arrays = tuple(as_array(x, t, f"ONNX {node.op_type}") for x, t in zip(outs, types, strict=True))
+    for x, t in zip(arrays, types, strict=True):
+        if not agree(TensorType(t.dtype, x.shape), t):
+            raise GraphError(f"ONNX {node.op_type} '{node.name}': the reference gives shape {list(x.shape)}, ONNX's "
+                             f"shape inference {t}")
+    return arrays
+
+
+def since_version(op_type: str, domain: str, opset: int, where: str) -> int:
+    """The version of the operator that the opset has; raises GraphError for an operator that ONNX does not know."""
+    version = _since(op_type, domain, opset)
+    if version is None:
+        raise GraphError(f"{where}: no operator {op_type} in version {opset} of domain '{domain or 'ai.onnx'}'")
+    return version
+
+
+@lru_cache(4096)
+def _since(op_type: str, domain: str, opset: int) -> int | None:
+    try:
+        return int(onnx.defs.get_schema(op_type, opset, domain).since_version)
+    except onnx.defs.SchemaError:
+        return None

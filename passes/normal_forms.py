@@ -1,0 +1,122 @@
+"""Write operations that have several spellings in one, so that fusions need one pattern. Numbers do not change."""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.dtypes import f32
+from graphq.ir import Graph, Node, Value
+from graphq.rewrite.rule import ANY, Rewrite
+
+
+def positive_axis(graph: Graph) -> int:
+    """softmax(x, axis=-1) -> softmax(x, axis=r-1), likewise per-channel quantize and dequantize
+
+    Per-tensor ones ignore their axis: it becomes 1, the default. No pattern: most nodes of a quantised model are such,
+    and have their axis in normal form.
+    """
+    count = 0
+    for node in graph.nodes_of(("quantize", "dequantize", "softmax")):
+        axis = _normal_axis(node)
+        if axis in (None, node.attrs["axis"]):
+            continue
+        with graph.before(node):
+            new = _again(graph, node, axis=axis)
+        graph.replace_uses(node.output, new)
+        graph.prune([node])
+        count += 1
+    return count
+
+
+def _normal_axis(node: Node) -> int | None:
+    """The axis counted from the front; None where the rank is not known."""
+    if node.attrs.get("qtype") == "per_tensor":
+        return 1
+    shape = node.output.shape if len(node.outputs) == 1 else None
+    return None if shape is None else node.attrs["axis"] % len(shape)
+
+
+class UniformChannelsArePerTensor(Rewrite):
+    """quantize(x, per_channel, scales=[s, s, ...]) -> quantize(x, scales=[s]), likewise dequantize"""
+
+    def pattern(self, g, x):
+        return g.any_of("quantize", "dequantize")(x, attrs=ANY, qtype="per_channel")
+
+    def check(self, match):
+        """All channels must have the same parameters."""
+        scales, zps = match.root.attrs["scales"], match.root.attrs["zps"] or (0,)
+        uniform = all(x and all(number == x[0] for number in x) for x in (scales, zps))
+        return None if uniform else ""
+
+    def replace(self, g, match):
+        a = match.root.attrs
+        return _again(g, match.root, qtype="per_tensor", axis=1, scales=a["scales"][:1],
+                      zps=None if a["zps"] is None else a["zps"][:1])
+
+
+class SplitBiasOfRows(Rewrite):
+    """matmul(x, w, b) -> add(matmul(x, w), b) for a bias that is not one element a column, which kernels take
+
+    The sum is rounded to f32 before the bias is added, and to the result's dtype after it, as the matmul has it.
+    """
+
+    def pattern(self, g, x, w, b):
+        return g.matmul(x, w, b, attrs=ANY)
+
+    def check(self, b, match):
+        """The bias must have other dimensions than the last one, or one element for several columns."""
+        out = match.root.output.shape
+        if not b.type.known or out is None or out[-1] is None:
+            return ""
+        return "" if b.type.size == b.shape[-1] == out[-1] else None
+
+    def replace(self, g, x, w, b, match):
+        y = g.matmul(x, w, **{**match.root.attrs, "dtype": None if x.dtype == f32 else f32})
+        return g.add(y, b, dtype=None if x.dtype == f32 else match.root.output.dtype)
+
+
+class DropMultiplyByOne(Rewrite):
+    """x * 1 -> x, x / 1 -> x  (exact; x + 0 stays, since -0 + 0 is +0)"""
+
+    def pattern(self, g, x, one):
+        return g.any_of(g.multiply(x, one, attrs=ANY), g.divide(x, one, attrs=ANY))
+
+    def check(self, x, one, match):
+        """The operand must be a constant of ones that broadcasts into x."""
+        if one.data is None or not np.all(one.data == 1):
+            return ""
+        if x.shape is None and one.shape != ():
+            return f"the rank of the result is not known: {x.type} with {one.type}"
+        return None if match.root.output.type == x.type else "the result's type differs"
+
+    def replace(self, g, x):
+        return x
+
+
+class DropRepeatedRelu(Rewrite):
+    """relu(relu(x)) -> relu(x)"""
+
+    def pattern(self, g, x):
+        return g.relu(g.relu(x))
+
+    def replace(self, g, x):
+        return g.relu(x)
+
+
+class CubeAsProducts(Rewrite):
+    """pow(x, beta=3) -> square(x) * x, in f32, where that is how pow computes it"""
+
+    def pattern(self, g, x):
+        return g.pow(x, beta=3)
+
+    def check(self, x):
+        """Narrower floats would be rounded between the products."""
+        return None if x.dtype == f32 else f"x is {x.dtype}"
+
+    def replace(self, g, x):
+        return g.multiply(g.square(x), x)
+
+
+def _again(g: Graph, node: Node, **changed: object) -> Value:
+    """The same operation with some attributes changed."""
+    return g.add_node(node.op, node.inputs, {**node.attrs, **changed})[0]
+

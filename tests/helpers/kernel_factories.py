@@ -1,0 +1,234 @@
+"""Kernel modules for tests: a process that compiles imports this file, so it imports little."""
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import intrinsic, njit, types
+from graphq.kernels.jit.intrinsics import I32, c64, load_s64, outer, stack, store_s64, word
+from graphq.kernels.jit.x86 import at, flipped, load, store, vector
+from graphq.kernels.lanes.store_code import epilogue
+from graphq.kernels.lanes.vector import high_bytes, low_bytes
+from graphq.kernels.threads.atomics import added as added_atomically
+from graphq.kernels.threads.atomics import release, semaphore_wait, this_thread
+from graphq.kernels.threads.steps import ASLEEP, HELPERS, KEPT_OFF, SEMAPHORE, SLEEPERS, THREAD
+
+
+def multiples(factor):
+    """A block that stores its number, and multiples of a number."""
+    def block(args, index):
+        store_s64(args, index)
+
+    def times(x, target):
+        store_s64(target, factor * x)
+
+    return Functions(block=block, times=times)
+
+
+def empty():
+    def block(args, index):
+        pass
+
+    return Functions(block=block)
+
+
+def divided_by_zero():
+    return 1 / 0
+
+
+def of_a_missing_package():
+    import nothing_like_it
+
+    return nothing_like_it
+
+
+def of_an_unknown_name():
+    def times(x, target):
+        store_s64(target, nothing * x)  # noqa: F821
+
+    return Functions(times=times)
+
+
+def adding():
+    """A block adds 1 to what the step before left for it."""
+    def block(args, index):
+        before, now, count = word(args, 0), word(args, 1), word(args, 2)
+        store_s64(now + 8 * index, load_s64(now + 8 * index) + load_s64(before + 8 * (index % count)) + 1)
+
+    return Functions(block=block)
+
+
+def dozing():
+    """Helpers that wake once."""
+    def doze(team, record):
+        store_s64(record + THREAD, this_thread())
+        store_s64(record + KEPT_OFF, -1)
+        added_atomically(team + HELPERS, 1)
+        release(record + ASLEEP, 1)
+        added_atomically(team + SLEEPERS, 1)
+        while semaphore_wait(record + SEMAPHORE) != 0:
+            pass
+
+    return Functions(doze=doze)
+
+
+def writing(stores, lanes):
+    """Functions `write0`, `write1`, ... of Stores."""
+    return Functions(**{f"write{k}": epilogue(store, lanes) for k, store in enumerate(stores)})
+
+
+# -- what Numba is given ----------------------------------------------------------------------------------------------
+
+SCALE = 10
+
+
+@njit
+def added(a, b, place):
+    return a + load_s64(place) - b
+
+
+@njit
+def halved(x: "int") -> "int":
+    return x // 2
+
+
+@njit
+def store_twice(place: "int", x: "int") -> "None":
+    store_s64(place, 2 * x)
+
+
+def adder(step):
+    @njit
+    def add(x):
+        return added(x, -step, 0) if step < 0 else x + step * SCALE
+
+    return add
+
+
+ADD_3 = adder(3)
+
+EXPRESSIONS = [
+    (lambda a, b, place: min(a, b), -7), (lambda a, b, place: max(a, b), 3), (lambda a, b, place: min(a, 2), -7),
+    (lambda a, b, place: max(2, b), 3), (lambda a, b, place: a // b, -3), (lambda a, b, place: a % b, 2),
+    (lambda a, b, place: a // (b - 3) * 0, 0), (lambda a, b, place: a >> 1, -4), (lambda a, b, place: a & 12 | 1, 9),
+    (lambda a, b, place: ~a, 6), (lambda a, b, place: a << 2, -28), (lambda a, b, place: abs(a), 7),
+    (lambda a, b, place: 1 if a < b and b > 2 else 0, 1), (lambda a, b, place: not a == b or a != b, 1),
+    (lambda a, b, place: (a, b)[1], 3), (lambda a, b, place: a * SCALE, -70),
+    (lambda a, b, place: added(a, b, place), -7 + 40 - 3), (lambda a, b, place: halved(a), -4),
+    (lambda a, b, place: halved(halved(40)), 10), (lambda a, b, place: ADD_3(b), 33),
+    (lambda a, b, place: added(a, halved(6), place) + halved(a), 26)]
+"""Functions, and what they give for -7, 3 and the address of 40."""
+
+
+def expression(number):
+    given = njit(EXPRESSIONS[number][0])
+
+    def give(a, b, place):
+        store_s64(place + 8, given(a, b, place))
+
+    return Functions(give=give)
+
+
+def statements():
+    def give(n, place):
+        total, k = 0, 0
+        while True:
+            k += 1
+            if k > n:
+                break
+            for i in range(k, 0, -2):
+                if i % 3 == 0:
+                    continue
+                total += i
+        room = stack(64)
+        store_s64(room, total)
+        store_twice(place, load_s64(room))
+
+    return Functions(give=give)
+
+
+def branches(double, name, never):
+    """Branches on a factory's variables, of which those that are not taken could not be compiled."""
+    twice, other = double is not None, name == "other"
+
+    def give(x, place):
+        if twice:
+            result = double * x
+        else:
+            result = never.nothing(x)
+        if other:
+            result = never.nothing(x)
+        store_s64(place, result)
+
+    return Functions(give=give)
+
+
+REFUSED = [(lambda args, index: index.sort(), "sort"),
+           (lambda args, index: store_s64(args, index + "a"), "TypingError"),
+           (lambda args, index: nothing(index), "nothing"),  # noqa: F821
+           (lambda args, index: store_s64(args), "missing 1 required positional argument")]
+
+
+def refused(number):
+    return Functions(block=REFUSED[number][0])
+
+
+def loading_and_storing():
+    return Functions(load=load_s64, store=store_s64)
+
+
+keep, give = outer(1, 2), outer(2, 1)
+
+
+def calling_by_table():
+    def block(args, index):
+        keep(args, 5 * give(args) + index)
+
+    return Functions(block=block)
+
+
+@njit
+def both(x, y):
+    return x + y
+
+
+@njit
+def room_of(n):
+    return stack(n)
+
+
+def of_several_types():
+    def give(place):
+        store_s64(place, both(1, 2) + int(both(1.5, 2.75)))
+        store_s64(room_of(8), 1)
+        store_s64(room_of(16) + 8, load_s64(place))
+
+    return Functions(give=give)
+
+
+# -- instructions -----------------------------------------------------------------------------------------------------
+
+
+def emitting(emit):
+    """A block that stores what `emit(b, source)` gives of the memory at the address in word 0 at that in word 1."""
+    @intrinsic
+    def run(_typing, source, target):
+        def codegen(context, b, signature, args):
+            store(b, emit(b, args[0]), args[1])
+            return context.get_dummy_value()
+
+        return types.void(types.intp, types.intp), codegen
+
+    def block(args, index):
+        run(word(args, 0), word(args, 1))
+
+    return Functions(block=block)
+
+
+def flipping(lanes, emulated):
+    return emitting(lambda b, source: flipped(b, load(b, source, vector(I32, lanes)), 0x80808080, emulated))
+
+
+def packing_bytes(dtype):
+    """The upper halves of four vectors, saturated to `dtype`, or, where it is None, the low bytes."""
+    def emit(b, source):
+        parts = [load(b, at(b, source, c64(64 * k)), vector(I32, 16)) for k in range(4)]
+        return low_bytes(b, parts) if dtype is None else high_bytes(b, parts, dtype)
+
+    return emitting(emit)

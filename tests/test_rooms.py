@@ -1,0 +1,169 @@
+"""The plan of the source: which folder may import which, how large folders and files may be, and what is private.
+
+A room is a folder with Python files; a file that lies directly in graphq/ or kernels/ is a room of its own. A room may
+import the rooms that stand above it in ROOMS, at the top of a file or inside of a function alike. Imports for type
+checkers alone (`if TYPE_CHECKING:`) are free.
+"""
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = {"graphq": "graphq", "kernels": "graphq.kernels", "passes": "graphq.passes"}
+"""The folders at the top, and the packages as which they are imported."""
+
+ROOMS = {
+    "graphq.errors": "the exceptions",
+    "graphq.dtypes": "element types",
+    "graphq.budget": "the limit of memory",
+    "graphq.locks": "locks between threads, forks and signal handlers",
+    "graphq.paths": "names of files",
+    "graphq.ir": "the graph: values, nodes, declarations of operations, text, verifier, reference interpreter",
+    "graphq.rewrite": "what passes are written with: patterns, matcher, rewrites, partitions",
+    "graphq.kernels": "the package of the kernels, which is empty",
+    "graphq.kernels.jit": "Numba and LLVM: compiling a kernel, keeping it on disk, ISA levels, intrinsics, memory",
+    "graphq.kernels.threads": "the team of threads under one prange, and the steps that it runs",
+    "graphq.kernels.lanes": "the expression compiler: lane-wise expressions, stores, vector code",
+    "graphq.kernels.numbers": "formulas in NumPy that references and kernels share",
+    "graphq.ops": "operations by family: signature, reference, types",
+    "graphq.kernels.operands": "how a tile finds its operands: rows, columns, windows, scratch space",
+    "graphq.kernels.ties": "what settles outputs near a rounding tie",
+    "graphq.kernels.family": "what lowerings of all families share",
+    "graphq.plan": "plans: buffers, steps, the builder, the runtime",
+    "graphq.kernels.eltwise": "a family of kernels",
+    "graphq.kernels.moves": "a family of kernels",
+    "graphq.kernels.rows": "a family of kernels",
+    "graphq.kernels.pool": "a family of kernels",
+    "graphq.kernels.interpolate": "a family of kernels",
+    "graphq.kernels.concat": "a family of kernels",
+    "graphq.kernels.matmul": "a family of kernels",
+    "graphq.kernels.matmul_4bit": "a family of kernels",
+    "graphq.kernels.conv": "a family of kernels",
+    "graphq.kernels.recurrent": "a family of kernels",
+    "graphq.kernels.native": "the operations that have kernels outside of partitions",
+    "graphq.kernels.families": "all families of kernels",
+    "graphq.kernels.levels": "which ISA level runs",
+    "graphq.kernels.peaks": "the machine's measured peaks",
+    "graphq.passes": "the passes and their order",
+    "graphq.planning": "from a graph to a plan",
+    "graphq.report": "what a user asks a model: explain, coverage, profile, evidence",
+    "graphq.planned": "graphs that run in one plan, after the passes and when planned",
+    "graphq.staged": "graphs that are planned in stages",
+    "graphq.compile": "compile and CompiledGraph",
+    "graphq.testing": "help for tests of passes",
+    "graphq.onnx.protos": "what the package onnx is asked for",
+    "graphq.onnx.importers": "ONNX operators as operations, by family",
+    "graphq.onnx.exporters": "operations as ONNX nodes, by family",
+    "graphq.onnx": "ONNX files, loaded and saved",
+    "graphq.onednn": "oneDNN Graph's files, partitions and benchdnn's runner",
+    "graphq": "the public names",
+    "graphq.run_model": "running a model from the command line",
+    "graphq.cli": "the command line",
+    "graphq.__main__": "`python -m graphq`",
+}
+"""The rooms from the bottom up, each with what it is for."""
+
+MAX_FILES, MAX_LINES = 40, 450
+INTERNALS = ("numba.core", "numba.np", "numba.cpython")
+"""Numba's modules without an underscore that are not its public interface."""
+
+
+def modules() -> dict[str, Path]:
+    """The modules of graphq, by the names that they are imported under."""
+    found = {}
+    for folder, package in SOURCE.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            found[".".join((package, *parts)).removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+def room(module: str) -> str:
+    """The room of a module."""
+    package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+    return module if package in ("graphq", "graphq.kernels") else package
+
+
+def imports(node: ast.AST, *, types: bool) -> Iterator[tuple[int, str]]:
+    """Line and full name of all that is imported; `types`: also for type checkers alone."""
+    if isinstance(node, ast.Import):
+        yield from ((node.lineno, alias.name) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are absolute"
+        yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+    else:
+        typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in node.orelse if typing and not types else ast.iter_child_nodes(node):
+            yield from imports(inner, types=types)
+
+
+def target(name: str) -> str | None:
+    """The module of graphq that an imported name is, or is in."""
+    while name and name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_room_imports_the_rooms_below_it(module):
+    order, here = list(ROOMS), room(module)
+    wrong = []
+    for line, name in imports(ast.parse(MODULES[module].read_text()), types=False):
+        found = target(name)
+        if found is not None and order.index(room(found)) > order.index(here):
+            wrong.append(f"{MODULES[module]}:{line} {here} imports {found}")
+    assert wrong == []
+
+
+def test_each_room_has_its_place():
+    assert set(ROOMS) == {room(module) for module in MODULES}
+
+
+@pytest.mark.parametrize("code,found", [
+    ("import graphq.ir.graph", ["graphq.ir.graph"]),
+    ("def f():\n    from graphq.compile import compile", ["graphq.compile"]),
+    ("if TYPE_CHECKING:\n    from graphq.plan import builder\nelse:\n    from graphq import ops", ["graphq.ops"]),
+    ("try:\n    import numpy\nexcept ImportError:\n    from graphq.ir import Graph", ["graphq.ir"]),
+])
+def test_what_is_an_import(code, found):
+    names = [target(name) for _, name in imports(ast.parse(code), types=False)]
+    assert [name for name in names if name] == found
+
+
+def test_folders_are_small():
+    folders = [path.parent for path in MODULES.values()]
+    assert {str(f): folders.count(f) for f in folders if folders.count(f) > MAX_FILES} == {}
+
+
+def test_files_are_short():
+    folders = (*SOURCE, "tests", "benchmarks", "examples", "docs")
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines())
+               for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    assert {path: lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def test_every_package_is_installed():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert sorted(declared) == sorted(m for m, path in MODULES.items() if path.name == "__init__.py")
+
+
+@pytest.mark.parametrize("folder", SOURCE)
+def test_private_names_stay_where_they_are(folder):
+    wrong = []
+    for module, path in MODULES.items():
+        if not path.is_relative_to(ROOT / folder):
+            continue
+        for line, name in imports(ast.parse(path.read_text()), types=True):
+            parts = name.split(".")
+            private = any(part.startswith("_") and not part.endswith("__") for part in parts[1:])
+            stdlib = parts[0] in sys.stdlib_module_names
+            if private and not stdlib or name.startswith(INTERNALS):
+                wrong.append(f"{module}:{line} {name}")
+    assert wrong == []
