@@ -6,20 +6,15 @@ from math import prod
 from graphq.ir import Node
 from graphq.kernels.conv.lower import CONVOLUTIONS, lower_convolution
 from graphq.kernels.conv.steps import convolution_steps
-from graphq.kernels.family.record import Family
+from graphq.kernels.family.record import Family, any_operands
 from graphq.kernels.matmul.family import dequantized_operands
 from graphq.ops.conv import weight_axes
-from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike
+from graphq.rewrite.pattern import PatternBuilder, PatternLike
 
 
 def quantised(g: PatternBuilder) -> PatternLike:
     """convolution(dequantize(x), dequantize(w), bias?), or conv_transpose"""
     return dequantized_operands(g, *CONVOLUTIONS)
-
-
-def floats(g: PatternBuilder) -> PatternLike:
-    """convolution(x, w, bias?) of f32, bf16 or f16, within the rounding errors of f32 sums"""
-    return g.any_of(*CONVOLUTIONS)(..., attrs=ANY)
 
 
 def macs(node: Node) -> int:
@@ -45,5 +40,5 @@ def _axes(node: Node, rank: int) -> tuple[int, ...]:
 
 
 CONVOLUTION = Family(
-    "convolution", CONVOLUTIONS, lower_convolution, convolution_steps, quantised, floats, channels_last=CONVOLUTIONS,
-    macs={"convolution": macs, "conv_integer": macs, "conv_transpose": transposed_macs})
+    "convolution", CONVOLUTIONS, lower_convolution, convolution_steps, quantised, any_operands(*CONVOLUTIONS),
+    channels_last=CONVOLUTIONS, macs={"convolution": macs, "conv_integer": macs, "conv_transpose": transposed_macs})

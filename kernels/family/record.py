@@ -3,11 +3,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lower, Lowered
-from graphq.rewrite.pattern import PatternBuilder, PatternLike
+from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike
 
 if TYPE_CHECKING:
     from graphq.plan.builder import PlanBuilder
@@ -50,3 +51,12 @@ class Family:
     floats: Pattern | None = None
     channels_last: tuple[str, ...] = ()
     macs: Mapping[str, Count] = field(default_factory=dict)
+
+
+def any_operands(*names: str) -> Pattern:
+    """The pattern of operations of these names, whatever their operands are."""
+    return partial(_any_operands, names=names)
+
+
+def _any_operands(g: PatternBuilder, names: tuple[str, ...]) -> PatternLike:
+    return g.any_of(*names)(..., attrs=ANY)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from graphq.ir import Node
-from graphq.kernels.family.record import DEQUANTIZES, Family
+from graphq.kernels.family.record import DEQUANTIZES, Family, any_operands
 from graphq.kernels.matmul.lower import MATMULS, lower_matmul
 from graphq.kernels.matmul.steps import matmul_steps
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
@@ -19,15 +19,11 @@ def quantised(g: PatternBuilder) -> PatternLike:
     return g.any_of(dequantized_operands(g, "matmul"), g.matmul_integer(..., attrs=ANY))
 
 
-def floats(g: PatternBuilder) -> PatternLike:
-    """matmul(x, w, bias?) of f32, bf16 or f16, within the rounding errors of f32 sums"""
-    return g.matmul(..., attrs=ANY)
-
-
 def macs(node: Node) -> int:
     """Each element of the result sums k products."""
     dims = next(node.operands).type.dims
     return node.output.type.size * dims[-2 if node.attrs.get("transpose_a") and len(dims) > 1 else -1]
 
 
-MATMUL = Family("matmul", MATMULS, lower_matmul, matmul_steps, quantised, floats, macs=dict.fromkeys(MATMULS, macs))
+MATMUL = Family("matmul", MATMULS, lower_matmul, matmul_steps, quantised, any_operands("matmul"),
+                macs=dict.fromkeys(MATMULS, macs))
