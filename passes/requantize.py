@@ -110,9 +110,9 @@ class RequantizePicked(Rewrite):
     def replace(self, g: Graph, match: Match) -> Value:
         root, source = match.root, match.node("dequantize")
         picked = g.add_again(root, root.inputs)[0]
-        narrow = g.quantize(picked, dtype=next(source.operands).dtype, **source.attrs)
-        return g.dequantize(narrow, **source.attrs)
-
+        scale = {name: source.attrs[name] for name in ("scales", "zps")}
+        narrow = g.quantize(picked, dtype=next(source.operands).dtype, **scale)
+        return g.dequantize(narrow, **scale)
 
 
 def _same_parameters(a: Node, b: Node) -> str | None:
