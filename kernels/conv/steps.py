@@ -192,7 +192,7 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
     out = b.temporary(lines * (begin + width + end) * pixel + 4)
     step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, threads=b.threads,
                                   cache=b.cache)
-    run(b, step, {0: Ref(source), 1: Ref(out), 8: pad_place(b, node, c)}, [])
+    run(b, step, {"source": Ref(source), "target": Ref(out), "value_at": pad_place(b, node, c)}, [])
     sizes = (*dims[1:-2], begin + width + end)
     view = windows(sizes, (*c.windows.kernel[:-1], 1), c.strides, c.dilations, (*c.pads[:-1], (0, 0)),
                    c.windows.outputs, pixel)

@@ -74,7 +74,7 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, Reading]:
     axes, item = range(len(p.a_shape)), STORAGE[p.a_dtype].itemsize
     out = b.temporary(prod(p.a_shape) * item)
     step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), item, threads=b.threads, cache=b.cache)
-    run(b, step, {0: Ref(b.of[value]), 1: Ref(out)}, [])
+    run(b, step, {"source": Ref(b.of[value]), "target": Ref(out)}, [])
     return out, "rows"
 
 
@@ -95,7 +95,8 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, int]:
     out = b.temporary(size * batch)
     along_k, along_n = (item, k * item) if p.transpose_b else (n * item, item)
     step = pack.plan_pack(p.b_dtype, k, n, batch=batch, threads=b.threads, cache=b.cache)
-    run(b, step, {0: Ref(b.of[value]), 1: _dense(b, batch, k * n * item), 2: along_k, 3: along_n, 4: Ref(out)}, [])
+    run(b, step, {"source": Ref(b.of[value]), "table": _dense(b, batch, k * n * item), "along_k": along_k,
+                  "along_n": along_n, "packed": Ref(out)}, [])
     return out, size
 
 
@@ -107,5 +108,6 @@ def _row_sums(b: PlanBuilder, source: int, p: Matmul, reading: Reading) -> int:
         step = rows.plan_column_sums(p.a_dtype, m, p.k, batch=batch, threads=b.threads, cache=b.cache)
     else:
         step = rows.plan_row_sums(p.a_dtype, m * batch, p.k, threads=b.threads, cache=b.cache)
-    run(b, step, {0: Ref(source), 1: 0 if reading == "rows" else _dense(b, batch, m * p.k), 3: Ref(out)}, [])
+    offsets = 0 if reading == "rows" else _dense(b, batch, m * p.k)
+    run(b, step, {"source": Ref(source), "table": offsets, "sums": Ref(out)}, [])
     return out
