@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -42,9 +41,9 @@ def table(b: PlanBuilder, walk: Walk) -> int | Ref:
     return 0 if walk.table is None else Ref(b.constant(walk.table))
 
 
-def run(b: PlanBuilder, step: Step, header: Mapping[Any, Argument], slots: Sequence[tuple[Ref, Walk]]) -> None:
-    """Add a kernel's step: its header with `header` filled in, then (pointer, table, row stride) of each slot."""
-    words: list[Argument] = step.filled(header)
+def run(b: PlanBuilder, step: Step, words: Mapping[str, Argument], slots: Sequence[tuple[Ref, Walk]]) -> None:
+    """Add a kernel's step: its fields with `words` filled in, then (pointer, table, row stride) of each slot."""
+    block: list[Argument] = step.filled(words)
     for ref, walk in slots:
-        words += [ref, table(b, walk), walk.row]
-    b.native(step, words)
+        block += [ref, table(b, walk), walk.row]
+    b.native(step, block)

@@ -85,14 +85,14 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     step = replace(step, macs=step.macs // _joined(c))
     *slots, (a, a_walk), (w, w_walk) = [(o.ref, walk) for o, walk in zip(operands, space.walks, strict=True)]
     stride = a_walk.row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
-    header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
-              matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
+    header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
+              "w": w, "w_table": table(b, w_walk)}
     if lowered.literal is not None:
         joined = _joined(c)
         spec = settle.spec(lowered.literal, c.filter.channels, signed=c.a_dtype == "s8",
                            tap_k=_whole_groups(channels, itemsize), merged=merged, parts=parts,
                            pixel=view.pixel_bytes, per=c.filter.columns if joined > 1 else 0)
-        header[matmul.SPEC] = Ref(b.constant(spec))
+        header["spec"] = Ref(b.constant(spec))
     run(b, step, header, slots)
 
 

@@ -6,7 +6,7 @@ it.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from graphq.errors import KernelError
 from graphq.kernels.jit.deferred import intrinsic, types
+from graphq.kernels.jit.intrinsics import HEADER_WORDS
 
 T = TypeVar("T")
-U = TypeVar("U")
 
 
 class Record:
@@ -31,9 +31,9 @@ class Record:
         """Bytes of all fields."""
         return self.dtype.itemsize
 
-    def offset(self, name: str) -> int:
-        """Bytes before a field."""
-        return 8 * self.fields.index(name)
+    def number(self, name: str) -> int:
+        """How many fields are before one."""
+        return self.fields.index(name)
 
     @cached_property
     def view(self) -> Any:
@@ -50,17 +50,15 @@ class Record:
 
         return view
 
-    def words(self, values: Mapping[str, T], others: Sequence[U | int] = ()) -> tuple[T | U | int, ...]:
-        """The fields' values in their order; of those that are not given `others`, or 0.
-
-        Raises KernelError for a name that is no field's.
-        """
+    def words(self, values: Mapping[str, T]) -> list[T | int]:
+        """The fields' values in their order, 0 where none is given. Raises KernelError for a name of no field."""
         if unknown := values.keys() - set(self.fields):
             raise KernelError(f"no fields {sorted(unknown)} in an argument block of {', '.join(self.fields)}")
-        others = others or [0] * len(self.fields)
-        return tuple([values.get(name, other) for name, other in zip(self.fields, others, strict=True)])
+        return [values.get(name, 0) for name in self.fields]
 
 
 SLOT = Record("address", "table", "stride")
 """An operand or the output of a Store in an argument block: where it lies, its table of byte offsets by batch element
 (or 0), and the bytes between rows."""
+SLOTS = 8 * HEADER_WORDS
+"""Bytes of an argument block before its slots."""

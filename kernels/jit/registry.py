@@ -53,43 +53,35 @@ class Kernel(NamedTuple):
 class Step:
     """What a plan needs to run a kernel: the block function, the header words, and the number of blocks.
 
-    The words of `header` are the fields of `record`, and further ones. Those that are addresses of data are 0: the
-    caller fills them in, by their names, or by their numbers where there is no record. `keep` are the modules of all
-    its functions. `macs` are the multiply-accumulates that the result asks for. `serial` says that a second thread is
-    not worth it. `weights` is the word with the address of weights, `ahead` the first of two words for
-    the address and size of what to prefetch, the weights of the next step. `room` are the first of two words for the
-    address of rooms that blocks write into and for how many there are, and the bytes of one: each piece of the blocks
-    (`team.pieces`) has its own. `aligned` is the word of an operand that is better read from a multiple of 64 bytes.
+    `words` are fields of `record`, and `more` follow the record. Addresses of data are 0: the caller fills them in.
+    `keep` are the modules of all its functions. `macs` are the multiply-accumulates that the result asks for. `serial`
+    says that a second thread is not worth it. `weights` is the field with the address of weights, `ahead` the first of
+    two fields for the address and size of what to prefetch, the weights of the next step. `room` are the first of two
+    fields for the address of rooms that blocks write into and for how many there are, and the bytes of one: each piece
+    of the blocks (`team.pieces`) has its own. `aligned` is the field of an operand that is better read from a multiple
+    of 64 bytes.
     """
 
     name: str
     function: Function
-    header: tuple[Word, ...]
+    record: Record
+    words: Mapping[str, Word]
     blocks: int
     keep: object = field(default=None, repr=False, compare=False)
     macs: int = 0
     serial: bool = False
-    weights: int | None = None
-    ahead: int | None = None
-    room: tuple[int, int] | None = None
-    aligned: int | None = None
-    record: Record | None = None
+    more: Sequence[int] = ()
+    weights: str | None = None
+    ahead: str | None = None
+    room: tuple[str, int] | None = None
+    aligned: str | None = None
 
-    def filled(self, words: Mapping[Any, Any]) -> list[Any]:
-        """The header with `words` filled in, as long as slots need it."""
-        if self.record is None:
-            header = [words.get(i, value) for i, value in enumerate(self.header)]
-        else:
-            count = len(self.record.fields)
-            header = [*self.record.words(words, self.header[:count]), *self.header[count:]]
+    def filled(self, words: Mapping[str, Any]) -> list[Any]:
+        """The fields with `words` filled in, and what follows, as long as slots need it."""
+        header = [*self.record.words({**self.words, **words}), *self.more]
         return header + [0] * (HEADER_WORDS - len(header))
 
-    def word(self, name: str) -> int:
-        """The word of a field of the record."""
-        assert self.record is not None
-        return int(self.header[self.record.fields.index(name)])
-
-    def arguments(self, words: Mapping[Any, int], slots: Sequence[tuple[int, int, int]] = ()) -> np.ndarray:
+    def arguments(self, words: Mapping[str, int], slots: Sequence[tuple[int, int, int]] = ()) -> np.ndarray:
         """Make the argument block: `words` are filled in, `slots` are (pointer, offset table, row stride)."""
         header = map(int, self.filled(words))
         block = [*header, *(x for slot in slots for x in slot)]
@@ -97,7 +89,7 @@ class Step:
             return np.array(block, np.int64)
         at, nbytes = self.room
         out = np.array([*block, *[0] * -(-nbytes // 8)], np.int64)
-        out[at] = out.ctypes.data + 8 * len(block)
+        out[self.record.number(at)] = out.ctypes.data + 8 * len(block)
         return out
 
     def run(self, args: np.ndarray) -> None:
@@ -128,8 +120,8 @@ def plan_rows(factory: Callable[..., Functions], record: Record, rows: int, batc
     each = max(1, -(-rows // (parts * unit)) * unit)
     made = modules.load(factory.__name__, factory, *of, cache=cache)
     named = "_".join(map(str, (factory.__name__, *of)))
-    return Step(named, made.block, (*record.words({**words, "each": each}), *more), batch * -(-rows // each), made,
-                serial=threads == 1, record=record)
+    return Step(named, made.block, record, {**words, "each": each}, batch * -(-rows // each), made,
+                serial=threads == 1, more=more)
 
 
 KERNELS: dict[str, Kernel] = {}

@@ -47,11 +47,11 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
                               threads=b.threads, cache=b.cache, reading=reading)
     (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     stride = p.rows[-1] * item if reading == "columns" else a_walk.row
-    header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
-              matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
+    header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
+              "w": w, "w_table": table(b, w_walk)}
     if lowered.literal is not None:
         spec = settle.spec(lowered.literal, p.k, signed=p.a_dtype == "s8")
-        header[matmul.SPEC] = Ref(b.constant(spec))
+        header["spec"] = Ref(b.constant(spec))
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 
 

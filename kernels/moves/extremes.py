@@ -132,5 +132,4 @@ def plan_range(count: int, *, threads: int = 1, cache: bool = True) -> tuple[Ste
     pieces = max(1, -(-count // PIECE))
     found = plan_rows(extremes_block, RANGE, pieces, 1, threads, cache, {"count": count}, cycles=PIECE / 8)
     made = modules.load("scale_block", scale_block, cache=cache)
-    words = SCALE.words({"blocks": found.blocks})
-    return found, Step("scale_block", made.block, words, 1, made, serial=True, record=SCALE)
+    return found, Step("scale_block", made.block, SCALE, {"blocks": found.blocks}, 1, made, serial=True)

@@ -137,7 +137,7 @@ def _units(gates: int, whole: bool, rows: int) -> Any:
 
 
 def _word(b: Any, args: Any, name: str) -> Any:
-    return load(b, at(b, args, LAYER.offset(name)), I64, 8)
+    return load(b, at(b, args, 8 * LAYER.number(name)), I64, 8)
 
 
 @intrinsic

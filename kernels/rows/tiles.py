@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.intrinsics import HEADER_WORDS, load_s64
+from graphq.kernels.jit.intrinsics import load_s64
 from graphq.kernels.jit.isa import Level
-from graphq.kernels.jit.records import SLOT, Record
+from graphq.kernels.jit.records import SLOT, SLOTS, Record
 from graphq.kernels.jit.registry import Step, threads_for
 from graphq.kernels.lanes.store_code import epilogue
 from graphq.kernels.lanes.stores import Store
@@ -25,7 +25,6 @@ ROWS = Record("batch", "m", "n", "each", "room", "room_bytes", "numbers", "step"
 `columns` are the results of a row, n or 1: where LLVM sees that it is 1, it stores the four bytes of an s32 for the low
 byte."""
 view, view_slot = ROWS.view, SLOT.view
-SLOTS = 8 * HEADER_WORDS
 BLOCKS_PER_THREAD = 4
 
 
@@ -72,6 +71,6 @@ def plan_row(how: str, prologue: Store, store: Store, batch: int, m: int, n: int
     worth = threads_for(threads, batch * m * (100 + 40 * vectors))  # 128 x 384 and 1536 x 128 on Zen 4: 20 to 45
     parts = max(1, min(m, -(-BLOCKS_PER_THREAD * worth // max(1, batch)))) if worth > 1 else 1
     each = max(1, -(-m // parts))
-    words = ROWS.words({"batch": batch, "m": m, "n": n, "each": each, "room_bytes": 64 * vectors,
-                        "step": 4 * batch * m, "columns": 1 if reduces else n})
-    return Step(f"{how}_{level.name}", made.block, words, batch * -(-m // each), made, serial=worth == 1, record=ROWS)
+    words = {"batch": batch, "m": m, "n": n, "each": each, "room_bytes": 64 * vectors, "step": 4 * batch * m,
+             "columns": 1 if reduces else n}
+    return Step(f"{how}_{level.name}", made.block, ROWS, words, batch * -(-m // each), made, serial=worth == 1)
