@@ -18,7 +18,7 @@ from graphq.kernels.jit.registry import KERNELS, Step
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import pack
-from graphq.kernels.matmul.plan import A, W, plan_matmul
+from graphq.kernels.matmul.plan import plan_matmul
 from graphq.locks import Lock
 
 SELF_TEST = 35, 37, 70
@@ -86,7 +86,7 @@ def self_test(level: Level, cache: bool = True) -> str | None:
     a, w = digits[:m * k].reshape(m, k), digits[m * k:].view(np.int8).reshape(k, n)
     for step, flip in zip(plan_self_test(level, cache), (0, 0x80), strict=True):
         out, packed = np.zeros((m, n), np.int32), pack(w)
-        step.run(step.arguments({A: a.ctypes.data, W: packed.ctypes.data}, [(out.ctypes.data, 0, 4 * n)]))
+        step.run(step.arguments({"a": a.ctypes.data, "w": packed.ctypes.data}, [(out.ctypes.data, 0, 4 * n)]))
         if not (out == (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)).all():
             return f"{step.name} computes a wrong product"
     return None

@@ -30,7 +30,7 @@ def transpose_steps(b: PlanBuilder, node: Node) -> None:
     order = [d % len(node.attrs["order"]) for d in node.attrs["order"]]
     step = plan_transpose(source.type.dims, order, source.dtype.itemsize, threads=b.threads, cache=b.cache)
     name = f"{reorder_text(source.type, node.output.type)} by {step.name}"
-    run(b, replace(step, name=name), {0: Ref(b.of[source]), 1: Ref(b.result(node.output))}, [])
+    run(b, replace(step, name=name), {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))}, [])
 
 
 def reorder_text(source: TensorType, result: TensorType) -> str:
@@ -49,8 +49,9 @@ def range_steps(b: PlanBuilder, node: Node) -> None:
     (source,) = node.operands
     found, made = plan_range(source.type.size, threads=b.threads, cache=b.cache)
     extremes = b.temporary(8 * found.blocks)
-    run(b, found, {0: Ref(b.of[source]), 1: Ref(extremes)}, [])
-    run(b, made, {0: Ref(extremes), **{2 + k: Ref(b.result(v)) for k, v in enumerate(node.outputs)}}, [])
+    scale, zero_point = (Ref(b.result(v)) for v in node.outputs)
+    run(b, found, {"source": Ref(b.of[source]), "extremes": Ref(extremes)}, [])
+    run(b, made, {"extremes": Ref(extremes), "scale": scale, "zero_point": zero_point}, [])
 
 
 def recurrent_steps(b: PlanBuilder, node: Node) -> None:

@@ -16,12 +16,17 @@ from graphq.errors import KernelError
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import F32, I16, I32, I64, declare, intrinsic, store_s64, word
+from graphq.kernels.jit.intrinsics import F32, I16, I32, I64, declare, intrinsic, store_s64
 from graphq.kernels.jit.isa import is_emulated
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.x86 import Loop, Tiles, at, instruction, load, madd16, store, vector
 from graphq.kernels.matmul.amx import STATE, amx_setup
 from graphq.kernels.threads import team
 
+PEAK = Record("memory", "turns")
+COPY = Record("source", "target", "nbytes")
+"""`nbytes` of a block."""
+view_peak, view_copy = PEAK.view, COPY.view
 LANES = {"ymm": 8, "zmm": 16, "tmm": 256}
 """32-bit elements of a register, of those worth a peak: AMX tiles have 16 x 16."""
 PRODUCTS = {"tdpbusd": 64, "tdpbssd": 64, "vpdpbusd": 4, "vpdpwssd": 2, "vpmaddwd": 2, "vpmulld": 1, "vfmadd231ps": 1,
@@ -53,17 +58,15 @@ def _canonical(name: str) -> tuple[str, str]:
 
 
 def peak_module(name: str) -> Functions:
-    """Make the module of the loop that measures instruction `name`, on registers alone.
-
-    Words of its argument block: 0 memory   1 turns.
-    """
+    """Make the module of the loop that measures instruction `name`, on registers alone; it takes a PEAK."""
     mnemonic, register = _canonical(name)
     if register == "tmm":
         return _on_tiles(mnemonic == "tdpbssd")
     run = vector_loop(mnemonic, LANES[register])
 
     def block(args: int, index: int) -> None:
-        run(word(args, 0), word(args, 1))
+        a = view_peak(args)
+        run(a.memory, a.turns)
 
     return Functions(block=block)
 
@@ -72,24 +75,23 @@ def _on_tiles(signed: bool) -> Functions:
     setup, run = amx_setup(1, False), tile_loop(signed)
 
     def block(args: int, index: int) -> None:
-        frame = word(args, 0)
+        a = view_peak(args)
+        frame = a.memory
         store_s64(frame + 48, frame + 64)
         setup(frame, 16)
-        run(frame + 64, word(args, 1))
+        run(frame + 64, a.turns)
         setup(frame, 0)
 
     return Functions(block=block)
 
 
 def copy_module() -> Functions:
-    """Make the module that copies memory, 64 bytes at a time.
-
-    Words of its argument block: 0 source   1 target   2 bytes a block.
-    """
+    """Make the module that copies memory, 64 bytes at a time; it takes a COPY."""
 
     def block(args: int, index: int) -> None:
-        start = index * word(args, 2)
-        copy_lines(word(args, 0) + start, word(args, 1) + start, word(args, 2) // 64)
+        a = view_copy(args)
+        start = index * a.nbytes
+        copy_lines(a.source + start, a.target + start, a.nbytes // 64)
 
     return Functions(block=block)
 
@@ -162,7 +164,7 @@ def peak(name: str, cache: bool = True) -> float:
     if name.endswith("tmm") and is_emulated("amx"):
         raise KernelError(f"{name} needs AMX's tile registers, which this machine does not give")
     memory = np.zeros(MEMORY, np.uint8)
-    args = np.array([memory.ctypes.data, TURNS], np.int64)
+    args = np.array(PEAK.words({"memory": memory.ctypes.data, "turns": TURNS}), np.int64)
     chains = TILE_CHAINS if name.endswith("tmm") else CHAINS
     loop = modules.load("peak", peak_module, name, cache=cache)
     return chains * TURNS * products(name) / min(_samples(loop, args, 1, cache))
@@ -172,9 +174,9 @@ def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
     """Measure the bytes a second of a copy that touches `nbytes`, a half read and a half written, again and again."""
     share = max(1, min(nbytes, LARGE) // (128 * threads)) * 64
     source, target = (np.zeros(share * threads, np.uint8) for _ in range(2))
-    args = np.array([source.ctypes.data, target.ctypes.data, share], np.int64)
+    words = COPY.words({"source": source.ctypes.data, "target": target.ctypes.data, "nbytes": share})
     copies = modules.load("copy", copy_module, cache=cache)
-    return 2 * share * threads / min(_samples(copies, args, threads, cache))
+    return 2 * share * threads / min(_samples(copies, np.array(words, np.int64), threads, cache))
 
 
 def _samples(module: modules.Module, args: np.ndarray, threads: int, cache: bool) -> list[float]:

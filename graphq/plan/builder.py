@@ -55,17 +55,17 @@ class PlanBuilder:
             self._announce(step, words)
             parallel = step.blocks > 1 and self.threads > 1 and not step.serial
             if step.room is not None:
-                at, nbytes = step.room
+                at, nbytes = step.record.number(step.room[0]), step.room[1]
                 rooms = pieces(step.blocks, self.threads) if parallel else 1
                 words[at:at + 2] = Ref(self.temporary(nbytes * rooms)), rooms
-            if step.aligned is not None and isinstance(operand := words[step.aligned], Ref):
+            if step.aligned is not None and isinstance(operand := words[step.record.number(step.aligned)], Ref):
                 self.buffers[operand.buffer] = replace(self.buffers[operand.buffer], aligned=True)
             self.steps.append(NativeStep(step.name, step.function, tuple(words), step.blocks, parallel, step.keep,
                                          step.macs))
 
     def _announce(self, step: KernelStep, words: list[Argument]) -> None:
         """Let the last step that prefetches bring the constant weights of this one."""
-        weights = None if step.weights is None else words[step.weights]
+        weights = None if step.weights is None else words[step.record.number(step.weights)]
         if isinstance(weights, Ref) and self.buffers[weights.buffer].place == "constant":
             if self._ahead is not None:
                 number, at = self._ahead
@@ -75,7 +75,7 @@ class PlanBuilder:
                 self.steps[number] = replace(before, words=(*before.words[:at], *what, *before.words[at + 2:]))
             self._ahead = None
         if step.ahead is not None:
-            self._ahead = len(self.steps), step.ahead
+            self._ahead = len(self.steps), step.record.number(step.ahead)
 
     def result(self, value: Value) -> int:
         """The buffer that a node writes `value` to: where it can be, the array of an output that is it or views it."""

@@ -8,7 +8,6 @@ import numpy as np
 from graphq.ir import Node
 from graphq.kernels.family.epilogue import Source
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.jit.registry import Step
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.operands.space import Space, Walk, broadcast_strides
@@ -42,10 +41,9 @@ def table(b: PlanBuilder, walk: Walk) -> int | Ref:
     return 0 if walk.table is None else Ref(b.constant(walk.table))
 
 
-def run(b: PlanBuilder, step: Step, header: Mapping[int, Argument], slots: Sequence[tuple[Ref, Walk]]) -> None:
-    """Add a kernel's step: its header with `header` filled in, then (pointer, table, row stride) of each slot."""
-    words: list[Argument] = [header.get(k, w) for k, w in enumerate(step.header)]
-    words += [0] * (HEADER_WORDS - len(words))
+def run(b: PlanBuilder, step: Step, words: Mapping[str, Argument], slots: Sequence[tuple[Ref, Walk]]) -> None:
+    """Add a kernel's step: its fields with `words` filled in, then (pointer, table, row stride) of each slot."""
+    block: list[Argument] = step.filled(words)
     for ref, walk in slots:
-        words += [ref, table(b, walk), walk.row]
-    b.native(step, words)
+        block += [ref, table(b, walk), walk.row]
+    b.native(step, block)

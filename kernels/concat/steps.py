@@ -32,7 +32,7 @@ def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
             size = part.lowered.out[lowered.axis] * inner
             step = plan_row_copy(prod(lowered.out[:lowered.axis]), size, size, lowered.out[lowered.axis] * inner,
                                  threads=b.threads, cache=b.cache)
-            run(b, step, {0: Ref(b.of[source]), 1: target}, [])
+            run(b, step, {"source": Ref(b.of[source]), "target": target}, [])
         else:
             _computed(b, node, part, target, strides)
 

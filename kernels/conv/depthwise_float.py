@@ -11,10 +11,7 @@ of a line reads columns that neighbouring pixels share: each is loaded once, as 
 3 x 3 taps take 39 loads. The last tile of a line overlaps the one before, and writes the same bytes again.
 
 Weights are packed, widened to f32, as [chunk][tap][channels of a chunk], where the last chunk overlaps the one before
-if channels do not fill it. Fewer channels than a chunk are read and written masked. Words of the argument block:
-
-    0 images   1 windows (a `Windows` block with `table`)   2 bytes an image   3 tiles   4 tiles a line
-    5 tiles a block   6 m   7 channels   11 weights
+if channels do not fill it. Fewer channels than a chunk are read and written masked.
 
 Output row (batch, i) is pixel batch * m + i of all images; m is a multiple of a line.
 """
@@ -33,6 +30,7 @@ from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import F32, I64, c64, intrinsic, splat, stack, word
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.memory import aligned_empty
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import Step, threads_for
 from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.x86 import Loop, at, filled, load, load_first, smaller, store, vector
@@ -60,6 +58,10 @@ LINE = 8
 """Addresses of columns are made so many at a time."""
 ROOMS = 4096, 8 * MOST_TAPS * LINE
 """Bytes for the addresses of a tile's columns: of most windows, and of all."""
+TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
+"""The argument block: `tiles`, `across` of a line and `each` of a block. The caller fills in the addresses of images, a
+`Windows` block with `table`, and weights."""
+view = TILES.view
 
 
 class Tile(NamedTuple):
@@ -229,15 +231,17 @@ def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier:
     run, pixels, line_bytes = tile.run, tile.pixels, tile.lines * LINE * 8
 
     def block(args: int, index: int) -> None:
-        windows, tiles, across, each, m = word(args, 1), word(args, 3), word(args, 4), word(args, 5), word(args, 6)
+        a = view(args)
+        images, windows, weights, image_bytes = a.images, a.windows, a.weights, a.image_bytes
+        tiles, across, each, m, channels = a.tiles, a.across, a.each, a.m, a.channels
         ow, outers, runs = word(windows, 0), word(windows, 6), word(windows, 1) * (word(windows, 2) // run)
         addresses = stack(room)
         for k in range(index * each, min((index + 1) * each, tiles)):
             line, column = k // across, k % across
             pixel = line * ow + min(column * pixels, ow - pixels)
-            image = word(args, 0) + line // outers * word(args, 2)
+            image = images + line // outers * image_bytes
             place(windows, image, line % outers, column, runs * line_bytes, addresses)
-            multiply(args, pixel // m, pixel % m, addresses, runs, word(args, 11), word(args, 7))
+            multiply(args, pixel // m, pixel % m, addresses, runs, weights, channels)
 
     return Functions(speed=3, block=block)
 
@@ -246,8 +250,8 @@ def plan_depthwise(store: Store, dtype: str, windows: Windows, tile: Tile, chann
                    level: Level, *, multiplier: int = 1, threads: int = 1, cache: bool = True) -> Step:
     """Plan the depthwise convolution of images of `dtype` to batch * m output pixels, for which `fits` holds.
 
-    `channels` are those of the output. The caller fills in words 0, 1 and 11, as `pixels` names them: the images, the
-    block of the windows with `table`, and the weights in chunks of `tile`, which `choose` gives.
+    `channels` are those of the output. The caller fills in the addresses of TILES. `choose` gives
+    the `tile`.
     """
     ow, taps, line = len(windows.inner), windows.taps, tile.lines * LINE * 8
     room = next(x for x in ROOMS if x >= taps // tile.run * line)
@@ -259,6 +263,7 @@ def plan_depthwise(store: Store, dtype: str, windows: Windows, tile: Tile, chann
     cycles = tiles * (50 + tile.pixels * -(-channels // tile.width) * (taps + 8))
     parts = threads_for(threads, cycles)
     each = max(1, -(-tiles // (4 * parts)) if parts > 1 else tiles)
-    header = (0, 0, windows.image_bytes, tiles, across, each, m, channels, 0, 0, 0, 0)
-    return Step(f"depthwise_{dtype}_{level.name}", made.block, header, -(-tiles // each), made,
+    words = {"image_bytes": windows.image_bytes, "tiles": tiles, "across": across, "each": each, "m": m,
+             "channels": channels}
+    return Step(f"depthwise_{dtype}_{level.name}", made.block, TILES, words, -(-tiles // each), made,
                 batch * m * channels * taps, serial=parts == 1)

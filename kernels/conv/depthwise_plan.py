@@ -4,7 +4,7 @@ from __future__ import annotations
 from graphq.kernels.conv.depthwise import VNNI, Layout
 from graphq.kernels.conv.depthwise_pairs import pair_tiles
 from graphq.kernels.conv.depthwise_vnni import quad_tiles
-from graphq.kernels.family.pixels import block_functions, plan_pixels, unrolled
+from graphq.kernels.family.pixels import block_functions, plan_pixels, unrolled, view
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
@@ -25,19 +25,20 @@ def settling_blocks(size: int, item: int, half: int) -> Functions:
 
     @njit
     def prepare(args: int, batch: int, row: int, channel: int, r: int, words: int) -> None:
-        windows, pixels, channels = word(args, 1), word(args, 3), word(args, 6)
-        taps, place = word(windows, KO) * word(windows, KI), batch * word(args, 5) + row
-        image, inside = word(args, 0) + place // pixels * word(args, 2), place % pixels
+        x = view(args)
+        windows, pixels, channels = x.windows, x.pixels, x.channels
+        taps, place = word(windows, KO) * word(windows, KI), batch * x.m + row
+        image, inside = x.images + place // pixels * x.image_bytes, place % pixels
         tap_addresses(windows, image, inside // word(windows, 0), inside % word(windows, 0), 0, taps, load_s64(words))
         chunk = channel // size
         lane = channel - max(0, min(chunk * size, channels - size))
         if half:
             lane = lane % 16 // 8 * half + lane // 16 * 8 + lane % 8
         store_s64(words + 8, taps)
-        store_s64(words + 24, word(args, 11) + (channels + 15) // 16 * 64 + chunk * word(args, 12) + lane * 4)
+        store_s64(words + 24, x.weights + (channels + 15) // 16 * 64 + chunk * x.chunk + lane * 4)
         store_s64(words + 32, item)
         store_s64(words + 40, w_scale(args, batch, channel))
-        store_s64(words + 48, word(args, 13))
+        store_s64(words + 48, x.offsets)
         store_s64(words + 56, 0)
 
     return block_functions(0, prepare)
@@ -47,8 +48,8 @@ def plan_depthwise(store: Store, dtype: str, windows: Windows, layout: Layout, c
                    level: Level, *, multiplier: int = 1, threads: int = 1, cache: bool = True) -> Step:
     """Plan the depthwise convolution of images of `dtype` to batch * m output pixels, for which `depthwise.fits` holds.
 
-    `channels` are those of the output. The caller fills in words of `pixels`: IMAGES, WINDOWS, WEIGHTS as
-    `depthwise.pack` makes them, and, where the Store has ties, OFFSETS, those of the layout.
+    `channels` are those of the output. The caller fills in fields of `pixels.PIXELS`: images,
+    windows, weights as `depthwise.pack` makes them, and, where the Store has ties, the offsets of the layout.
     """
     taps, size = windows.taps, layout.size
     chunks = -(-channels // size)

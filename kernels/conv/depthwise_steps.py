@@ -12,7 +12,6 @@ from graphq.kernels.conv import depthwise, depthwise_float
 from graphq.kernels.conv.depthwise_plan import plan_depthwise
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
 from graphq.kernels.conv.padding import padding_block
-from graphq.kernels.family import pixels
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.operands.space import factor
 from graphq.kernels.ties import settle
@@ -54,12 +53,12 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         more = depthwise_float.table(c.windows, how)
     padding = np.broadcast_to((c.padding & 0xFF).astype(np.uint8), c.windows.pixel_bytes)
     block = c.windows.block(padding, more)
-    header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(padding_block(b, node, c, block)),
-              pixels.WEIGHTS: Ref(weights)}
+    header = {"images": Ref(b.of[source]), "windows": Ref(padding_block(b, node, c, block)),
+              "weights": Ref(weights)}
     if lowered.literal is not None:
         spec = settle.spec(lowered.literal, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier)
         assert isinstance(how, depthwise.Layout)
-        header[pixels.SPEC], header[pixels.OFFSETS] = Ref(b.constant(spec)), Ref(b.constant(how.offsets()))
+        header["spec"], header["offsets"] = Ref(b.constant(spec)), Ref(b.constant(how.offsets()))
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 

@@ -7,8 +7,13 @@ from llvmlite import ir
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import BYTES, I1, I8, I64, declare, intrinsic, load_u8, pointer, word
+from graphq.kernels.jit.intrinsics import BYTES, I1, I8, I64, declare, intrinsic, load_u8, pointer
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import Step, plan_rows
+
+PAD = Record("source", "target", "length", "before", "after", "value", "rows", "each", "value_at")
+"""`rows` of `length` bytes, `each` a block; `value_at` is the address of the value instead, or 0."""
+view = PAD.view
 
 
 @intrinsic
@@ -39,18 +44,18 @@ def fill_bytes(_typing: Any, target: Any, value: Any, count: Any) -> Any:
 
 
 def pad_rows_block() -> Functions:
-    """Make the block function that copies rows into wider ones. Words as in `plan_pad_rows`."""
+    """Make the block function that copies rows into wider ones."""
 
     def block(args: int, index: int) -> None:
-        rows, length, before, after, value, each = (word(args, 6), word(args, 2), word(args, 3), word(args, 4),
-                                                    word(args, 5), word(args, 7))
-        if word(args, 8):
-            value = load_u8(word(args, 8))
-        for i in range(index * each, min(index * each + each, rows)):
-            target = word(args, 1) + i * (before + length + after)
-            fill_bytes(target, value, before)
-            copy_bytes(word(args, 0) + i * length, target + before, length)
-            fill_bytes(target + before + length, value, after)
+        a = view(args)
+        source, target, length, before, after, value = a.source, a.target, a.length, a.before, a.after, a.value
+        if a.value_at:
+            value = load_u8(a.value_at)
+        for i in range(index * a.each, min(index * a.each + a.each, a.rows)):
+            row = target + i * (before + length + after)
+            fill_bytes(row, value, before)
+            copy_bytes(source + i * length, row + before, length)
+            fill_bytes(row + before + length, value, after)
 
     return Functions(block=block)
 
@@ -59,8 +64,7 @@ def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, *
                   cache: bool = True) -> Step:
     """Plan a copy of dense rows of `length` bytes into rows with `before` and `after` bytes of `value` around each.
 
-    The caller fills in words 0 source and 1 target; then 2 length, 3 before, 4 after, 5 value, 6 rows, 7 rows a block,
-    8 the address of the value instead, or 0.
+    The caller fills in the addresses of PAD.
     """
-    return plan_rows(pad_rows_block, rows, 1, threads, cache,
-                     lambda each: (0, 0, length, before, after, value, rows, each, 0), cycles=20 + length * 0.2)
+    words = {"length": length, "before": before, "after": after, "value": value, "rows": rows}
+    return plan_rows(pad_rows_block, PAD, rows, 1, threads, cache, words, cycles=20 + length * 0.2)

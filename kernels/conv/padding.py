@@ -29,5 +29,5 @@ def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray)
     tables = int(block[PAD_ROW])
     out = b.temporary(block.nbytes)
     step = pad_rows.plan_pad_rows(1, tables, 0, block.nbytes - tables, 0, cache=b.cache)
-    run(b, step, {0: Ref(constant), 1: Ref(out), 8: value}, [])
+    run(b, step, {"source": Ref(constant), "target": Ref(out), "value_at": value}, [])
     return out

@@ -85,14 +85,14 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     step = replace(step, macs=step.macs // _joined(c))
     *slots, (a, a_walk), (w, w_walk) = [(o.ref, walk) for o, walk in zip(operands, space.walks, strict=True)]
     stride = a_walk.row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
-    header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
-              matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
+    header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
+              "w": w, "w_table": table(b, w_walk)}
     if lowered.literal is not None:
         joined = _joined(c)
         spec = settle.spec(lowered.literal, c.filter.channels, signed=c.a_dtype == "s8",
                            tap_k=_whole_groups(channels, itemsize), merged=merged, parts=parts,
                            pixel=view.pixel_bytes, per=c.filter.columns if joined > 1 else 0)
-        header[matmul.SPEC] = Ref(b.constant(spec))
+        header["spec"] = Ref(b.constant(spec))
     run(b, step, header, slots)
 
 
@@ -192,7 +192,7 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
     out = b.temporary(lines * (begin + width + end) * pixel + 4)
     step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, threads=b.threads,
                                   cache=b.cache)
-    run(b, step, {0: Ref(source), 1: Ref(out), 8: pad_place(b, node, c)}, [])
+    run(b, step, {"source": Ref(source), "target": Ref(out), "value_at": pad_place(b, node, c)}, [])
     sizes = (*dims[1:-2], begin + width + end)
     view = windows(sizes, (*c.windows.kernel[:-1], 1), c.strides, c.dilations, (*c.pads[:-1], (0, 0)),
                    c.windows.outputs, pixel)

@@ -1,28 +1,30 @@
 """Elementwise kernel: a Store over the space (batch, m, n), for chains that no anchor takes.
 
-Header of the argument block: 0 batch, 1 m, 2 n, 3 batch elements per block, 4 rows per block, 5 columns per block,
-18 the Store's functions (`outputs`). Operands and output follow as everywhere (`store_code.Operand`).
+Operands and output follow the record as everywhere (`store_code.Operand`).
 """
 from __future__ import annotations
 
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.intrinsics import FUNCTIONS, word
 from graphq.kernels.jit.isa import Level
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import BLOCK_CYCLES, Step, Word
 from graphq.kernels.lanes.expression import lower, walk
-from graphq.kernels.lanes.outputs import load_outputs, write
+from graphq.kernels.lanes.outputs import HEAD, load_outputs, write
 from graphq.kernels.lanes.stores import Store
 
 BLOCKS_PER_THREAD = 4
+SPACE = Record(*HEAD, "batch", "m", "n", "each", "rows", "columns")
+"""The space, and the batch elements, rows and columns of a block."""
+view = SPACE.view
 
 
 def eltwise_blocks() -> Functions:
     """Make the block function of elementwise outputs."""
 
     def block(args: int, index: int) -> None:
-        batch, m, n, each, rows, columns = (word(args, 0), word(args, 1), word(args, 2), word(args, 3), word(args, 4),
-                                            word(args, 5))
+        a = view(args)
+        batch, m, n, each, rows, columns = a.batch, a.m, a.n, a.each, a.rows, a.columns
         across, down = (n + columns - 1) // columns, (m + rows - 1) // rows
         first, i, j = index // (across * down) * each, index // across % down * rows, index % across * columns
         for b in range(first, min(first + each, batch)):
@@ -40,8 +42,9 @@ def plan_eltwise(store: Store, batch: int, m: int, n: int, level: Level, *, thre
     outputs, table = load_outputs(store, level.lanes, cache)
     each, rows, columns = split(batch, m, n, _parts(store, batch * m * n, level.lanes, threads))
     blocks = -(-batch // each) * -(-m // rows) * -(-n // columns)
-    header: tuple[Word, ...] = (batch, m, n, each, rows, columns, *(0,) * (FUNCTIONS - 6), table)
-    return Step(f"eltwise_{level.name}", made.block, header, blocks, (made, outputs, table))
+    words: dict[str, Word] = {"batch": batch, "m": m, "n": n, "each": each, "rows": rows, "columns": columns,
+                              "functions": table}
+    return Step(f"eltwise_{level.name}", made.block, SPACE, words, blocks, (made, outputs, table))
 
 
 def _parts(store: Store, elements: int, lanes: int, threads: int) -> int:

@@ -2,12 +2,7 @@
 
 A tile function leaves accumulators of 4 bytes of some output pixels on the stack, from where a function of the Store
 (`outputs`) writes the outputs; the block function calls both. Where the Store is the accumulator as it comes, tiles may
-write the outputs themselves. Words of the argument block:
-
-    0 images   1 windows (a `Windows` block)   2 bytes an image   3 pixels an image   4 batch   5 m   6 channels
-    7 rows/block   8 channels/block   9 rows/tile   10 tile function   11 weights
-    12 bytes of a chunk's weights   13 where in it those of each tap are (of `depthwise`, for literal sums)
-    16 block function of literal sums   17 their spec (`settle`): where the Store has `ties`   18 the Store's functions
+write the outputs themselves.
 
 Output row (batch, i) is pixel batch * m + i of all images. The tile function's words:
 
@@ -23,7 +18,6 @@ from typing import Any
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import (
-    HEADER_WORDS,
     I64,
     c64,
     call_block,
@@ -35,14 +29,23 @@ from graphq.kernels.jit.intrinsics import (
 )
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.modules import Module
-from graphq.kernels.jit.registry import Step, threads_for
+from graphq.kernels.jit.records import SLOT, SLOTS, Record
+from graphq.kernels.jit.registry import Step, Word, threads_for
 from graphq.kernels.jit.x86 import Loop, at, load, store
-from graphq.kernels.lanes.outputs import load_outputs, write
+from graphq.kernels.lanes.outputs import HEAD, load_outputs, write
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import INNER_TABLE, MOST_TAPS, OUTER_TABLE, PAD_ROW, tap_addresses
 from graphq.kernels.ties.settle import WORDS_BYTES, load_literal, settler
 
-IMAGES, WINDOWS, WEIGHTS, OFFSETS, SPEC = 0, 1, 11, 13, 17  # words that the caller fills in
+PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width", "step",
+                "tile", "weights", "chunk", "offsets")
+"""The argument block. The caller fills in the addresses of images, a `Windows` block, weights, `spec` and offsets.
+
+    image_bytes, pixels      of an image
+    each, width, step        rows of a block, channels of a block, rows of a tile
+    chunk, offsets           bytes of a chunk's weights, and where in it those of each tap are (literal sums)
+"""
+view, view_slot = PIXELS.view, SLOT.view
 FRAME_BYTES = 88
 SCRATCH = 16384
 """Bytes of accumulators that are written at a time."""
@@ -119,11 +122,11 @@ def block_functions(direct: int, prepare: Any = None) -> Functions:
     """
     writes, settles = direct == 0, prepare is not None
     settle: Any = settler(prepare) if settles else None
-    out_word, table_word, stride_word = range(HEADER_WORDS, HEADER_WORDS + 3)
 
     def block(args: int, index: int) -> None:
-        windows, image_bytes, pixels = word(args, 1), word(args, 2), word(args, 3)
-        m, channels, each, width, step = word(args, 5), word(args, 6), word(args, 7), word(args, 8), word(args, 9)
+        x = view(args)
+        images, windows, image_bytes, pixels, tile = x.images, x.windows, x.image_bytes, x.pixels, x.tile
+        m, channels, each, width, step = x.m, x.channels, x.each, x.width, x.step
         across, down = (channels + width - 1) // width, (m + each - 1) // each
         batch, first, left = index // (across * down), index // across % down * each, index % across * width
         last, columns = min(first + each, m), min(width, channels - left)
@@ -132,29 +135,30 @@ def block_functions(direct: int, prepare: Any = None) -> Functions:
         store_s64(frame + 16, image_bytes)
         store_s64(frame + 48, left)
         store_s64(frame + 56, columns)
-        store_s64(frame + 80, word(args, 11))
+        store_s64(frame + 80, x.weights)
         target, stride, groups, words = sums, 4 * columns, 0, 0
         if settles:
             groups, words = stack(GROUPS_BYTES), stack(WORDS_BYTES)
             store_s64(words, stack(ADDRESSES))
         if not writes:
-            target, stride = word(args, out_word) + left * direct, word(args, stride_word)
-            if word(args, table_word):
-                target += load_s64(word(args, table_word) + 8 * batch)
+            out = view_slot(args + SLOTS)
+            target, stride = out.address + left * direct, out.stride
+            if out.table:
+                target += load_s64(out.table + 8 * batch)
         store_s64(frame + 64, target)
         store_s64(frame + 72, stride)
         for i in range(first, last, step):
             rows, place = min(step, last - i), batch * m + i
-            store_s64(frame, word(args, 0) + place // pixels * image_bytes)
+            store_s64(frame, images + place // pixels * image_bytes)
             store_s64(frame + 24, place % pixels // word(windows, 0))
             store_s64(frame + 32, place % pixels % word(windows, 0))
             store_s64(frame + 40, rows)
             if not writes:
                 store_s64(frame + 64, target + i * stride)
-            call_block(word(args, 10), frame, 0)
+            call_block(tile, frame, 0)
             if writes:
                 uncertain = write(args, batch, i, left, rows, columns, sums, stride, groups)
-                if settles:
+                if settles and uncertain:
                     settle(args, batch, i, left, rows, columns, sums, stride, groups, uncertain, words)
 
     return Functions(speed=3, block=block)
@@ -194,7 +198,7 @@ def plan_pixels(name: str, store: Store, block: Module, tile: Module, image_byte
 
     `block` is the module of `block_functions`. `cycles` estimates the work of a pixel. `direct`: tiles write outputs
     themselves. `whole`: a block has all channels, at most CHANNELS. `unit`: tiles compute whole multiples of so many
-    pixels, of all channels at most CHANNELS accumulators. `chunk` is word 12.
+    pixels, of all channels at most CHANNELS accumulators. `chunk` are the bytes of a chunk's weights.
     """
     literal = None if store.ties is None else load_literal("pixels", cache)
     outputs, table = (None, None) if direct else load_outputs(store, level.lanes, cache)
@@ -206,7 +210,9 @@ def plan_pixels(name: str, store: Store, block: Module, tile: Module, image_byte
     width = max(1, channels if whole else min(CHANNELS, share, channels))
     blocks = batch * -(-m // each) * -(-channels // width)
     step = max(1, min(MOST_ROWS, CHANNELS // (width * unit))) * unit
-    header = (0, 0, image_bytes, pixels, batch, m, channels, each, width, step, tile.tile, 0, chunk, 0, 0, 0,
-              literal or 0, 0, table or 0)
-    return Step(name, block.block, header, blocks, (block, outputs, table, tile, literal), macs,
+    words: dict[str, Word] = {
+        "image_bytes": image_bytes, "pixels": pixels, "batch": batch, "m": m, "channels": channels, "each": each,
+        "width": width, "step": step, "tile": tile.tile, "chunk": chunk, "literal": literal or 0,
+        "functions": table or 0}
+    return Step(name, block.block, PIXELS, words, blocks, (block, outputs, table, tile, literal), macs,
                 serial=parts == 1)

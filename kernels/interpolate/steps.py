@@ -4,7 +4,6 @@ from __future__ import annotations
 import numpy as np
 
 from graphq.ir import Node
-from graphq.kernels.family import pixels
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.interpolate import blend
 from graphq.kernels.interpolate.lower import Blend
@@ -28,7 +27,7 @@ def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     step = blend.plan_blend(lowered.store, p.dtype, p.windows, space.n, space.batch, space.m, b.level,
                             threads=b.threads, cache=b.cache)
     weights = np.concatenate([p.outer.ravel(), p.inner.ravel()])
-    header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(b.constant(p.windows.block(p.pad))),
-              pixels.WEIGHTS: Ref(b.constant(means.tables(p.scales, weights)))}
+    header = {"images": Ref(b.of[source]), "windows": Ref(b.constant(p.windows.block(p.pad))),
+              "weights": Ref(b.constant(means.tables(p.scales, weights)))}
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

@@ -18,7 +18,7 @@ I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 BYTES = I8.as_pointer()
 
-FUNCTIONS = 18
+FUNCTIONS = 0
 """The word of an argument block with the address of a table of functions (`outputs`)."""
 HEADER_WORDS = 25
 """Words of an argument block before those of its slots; what the first ones say is the kernel's matter."""

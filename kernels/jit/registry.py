@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.modules import Function, FunctionTable
+from graphq.kernels.jit.records import Record
 
 Reading: TypeAlias = Literal["rows", "columns", "windows"]
 Word: TypeAlias = int | Function | FunctionTable
@@ -52,36 +53,43 @@ class Kernel(NamedTuple):
 class Step:
     """What a plan needs to run a kernel: the block function, the header words, and the number of blocks.
 
-    Words of `header` that are addresses of data are 0: the caller fills them in. `keep` are the modules of all its
-    functions. `macs` are the multiply-accumulates that the result asks for. `serial` says that a
-    second thread is not worth it. `weights` is the word with the address of weights, `ahead` the first of two words for
-    the address and size of what to prefetch, the weights of the next step. `room` are the first of two words for the
-    address of rooms that blocks write into and for how many there are, and the bytes of one: each piece of the blocks
-    (`team.pieces`) has its own. `aligned` is the word of an operand that is better read from a multiple of 64 bytes.
+    `words` are fields of `record`, and `more` follow the record. Addresses of data are 0: the caller fills them in.
+    `keep` are the modules of all its functions. `macs` are the multiply-accumulates that the result asks for. `serial`
+    says that a second thread is not worth it. `weights` is the field with the address of weights, `ahead` the first of
+    two fields for the address and size of what to prefetch, the weights of the next step. `room` are the first of two
+    fields for the address of rooms that blocks write into and for how many there are, and the bytes of one: each piece
+    of the blocks (`team.pieces`) has its own. `aligned` is the field of an operand that is better read from a multiple
+    of 64 bytes.
     """
 
     name: str
     function: Function
-    header: tuple[Word, ...]
+    record: Record
+    words: Mapping[str, Word]
     blocks: int
     keep: object = field(default=None, repr=False, compare=False)
     macs: int = 0
     serial: bool = False
-    weights: int | None = None
-    ahead: int | None = None
-    room: tuple[int, int] | None = None
-    aligned: int | None = None
+    more: Sequence[int] = ()
+    weights: str | None = None
+    ahead: str | None = None
+    room: tuple[str, int] | None = None
+    aligned: str | None = None
 
-    def arguments(self, words: Mapping[int, int], slots: Sequence[tuple[int, int, int]] = ()) -> np.ndarray:
-        """Make the argument block: `words` replace header words, `slots` are (pointer, offset table, row stride)."""
-        header = [words.get(i, int(value)) for i, value in enumerate(self.header)]
-        header += [0] * (HEADER_WORDS - len(header))
+    def filled(self, words: Mapping[str, Any]) -> list[Any]:
+        """The fields with `words` filled in, and what follows, as long as slots need it."""
+        header = [*self.record.words({**self.words, **words}), *self.more]
+        return header + [0] * (HEADER_WORDS - len(header))
+
+    def arguments(self, words: Mapping[str, int], slots: Sequence[tuple[int, int, int]] = ()) -> np.ndarray:
+        """Make the argument block: `words` are filled in, `slots` are (pointer, offset table, row stride)."""
+        header = map(int, self.filled(words))
         block = [*header, *(x for slot in slots for x in slot)]
         if self.room is None:
             return np.array(block, np.int64)
         at, nbytes = self.room
         out = np.array([*block, *[0] * -(-nbytes // 8)], np.int64)
-        out[at] = out.ctypes.data + 8 * len(block)
+        out[self.record.number(at)] = out.ctypes.data + 8 * len(block)
         return out
 
     def run(self, args: np.ndarray) -> None:
@@ -99,19 +107,21 @@ def threads_for(threads: int, cycles: float) -> int:
     return max(1, min(threads, int(cycles // BLOCK_CYCLES)))
 
 
-def plan_rows(factory: Callable[..., Functions], rows: int, batch: int, threads: int, cache: bool,
-              header: Callable[[int], tuple[Word, ...]], *, cycles: float, unit: int = 1,
-              of: tuple[int, ...] = ()) -> Step:
-    """Plan the block function of `factory(*of)` over rows of one batch element; `header` takes the rows of a block.
+def plan_rows(factory: Callable[..., Functions], record: Record, rows: int, batch: int, threads: int, cache: bool,
+              words: Mapping[str, Word], *, cycles: float, unit: int = 1, of: tuple[int, ...] = (),
+              more: Sequence[int] = ()) -> Step:
+    """Plan the block function of `factory(*of)` over rows of one batch element.
 
-    Four blocks a thread, of a multiple of `unit` rows; `cycles` estimates the work of a row.
+    Its argument block is a `record` of `words` and of `each`, the rows of a block, and `more` words after it. Four
+    blocks a thread, of a multiple of `unit` rows; `cycles` estimates the work of a row.
     """
     threads = threads_for(threads, cycles * rows * batch)
     parts = max(1, min(-(-rows // unit), -(-4 * threads // max(1, batch)))) if threads > 1 else 1
     each = max(1, -(-rows // (parts * unit)) * unit)
     made = modules.load(factory.__name__, factory, *of, cache=cache)
     named = "_".join(map(str, (factory.__name__, *of)))
-    return Step(named, made.block, header(each), batch * -(-rows // each), made, serial=threads == 1)
+    return Step(named, made.block, record, {**words, "each": each}, batch * -(-rows // each), made,
+                serial=threads == 1, more=more)
 
 
 KERNELS: dict[str, Kernel] = {}

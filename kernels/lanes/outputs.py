@@ -19,6 +19,9 @@ from graphq.kernels.lanes.stores import Store
 
 ARITIES = {"write": 9, "exact": 9, "rewrite": 9, "w_scale": 3, "w_zp": 3, "start": 3}
 NAMES = tuple(ARITIES)
+HEAD = ("functions", "literal", "spec")
+"""The first fields of the argument blocks of kernels that write outputs of a Store: the addresses of its table of
+functions and, where it has ties, of the block function of literal sums and of their spec (`settle`)."""
 LANES = len(NAMES)
 write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in enumerate(ARITIES.values()))
 

@@ -18,8 +18,9 @@ import numpy as np
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import I8, c64, intrinsic, load_s32, load_u8, splat, store_s32, store_u8, word
+from graphq.kernels.jit.intrinsics import I8, c64, intrinsic, load_s32, load_u8, splat, store_s32, store_u8
 from graphq.kernels.jit.memory import LINE, aligned_empty
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import Step, plan_rows
 from graphq.kernels.jit.x86 import S32X16, Loop, at, filled, interleave, load, store, vector
 from graphq.kernels.lanes.expression import STORAGE
@@ -27,6 +28,13 @@ from graphq.kernels.matmul.row_sums import byte_sums, offset
 
 PANEL = 16
 SLACK = 15 * LINE
+PACK = Record("source", "table", "along_k", "along_n", "packed", "packed_bytes", "k", "n", "each", "flip")
+"""Weights (k, n) to pack, `each` panels a block. Bytes are xored with `flip`.
+
+The caller fills in the addresses of weights, of their table or 0, and of what is `packed` (64-byte aligned,
+`packed_bytes` a batch element), and may change the bytes between rows (`along_k`) and columns (`along_n`).
+"""
+view = PACK.view
 
 
 def panel_count(n: int) -> int:
@@ -117,16 +125,17 @@ def _sum_groups(_typing: Any, source: Any, groups: Any, target: Any) -> Any:
 
 
 def packing(itemsize: int) -> Functions:
-    """Make the block function that packs panels of one batch element. Words as in `plan_pack`."""
+    """Make the block function that packs panels of one batch element."""
     items, pack_rows = 4 // itemsize, _pack_rows(itemsize)
 
     def block(args: int, index: int) -> None:
-        k, n, each, flip = word(args, 7), word(args, 8), word(args, 9), word(args, 10)
+        a = view(args)
+        k, n, each, flip = a.k, a.n, a.each, a.flip
         panels, groups = (n + 15) // 16, (k + items - 1) // items
         blocks = (panels + each - 1) // each
         batch, first = index // blocks, index % blocks * each
-        source, along_k, along_n = word(args, 0) + offset(word(args, 1), batch), word(args, 2), word(args, 3)
-        base = word(args, 4) + batch * word(args, 5)
+        source, along_k, along_n = a.source + offset(a.table, batch), a.along_k, a.along_n
+        base = a.packed + batch * a.packed_bytes
         flips = flip | flip << 8 | flip << 16 | flip << 24
         for p in range(first, min(first + each, panels)):
             columns, start = min(16, n - 16 * p), source + 16 * p * along_n
@@ -153,15 +162,9 @@ def packing(itemsize: int) -> Functions:
 
 
 def plan_pack(w_dtype: str, k: int, n: int, *, batch: int = 1, threads: int = 1, cache: bool = True) -> Step:
-    """Plan packing weights at run time. The caller fills in words 0 to 5:
-
-        0 w   1 table of w or 0   2 bytes between rows   3 bytes between columns   4 packed   5 bytes a batch element
-
-    (any strides, 64-byte aligned `packed` of `packed_bytes` each); then 6 batch, 7 k, 8 n, 9 panels a block, 10 what
-    bytes are xored with.
-    """
+    """Plan packing weights at run time, of any strides, for the caller to complete PACK."""
     flip, itemsize = 0x80 if w_dtype == "u8" else 0, STORAGE[w_dtype].itemsize
-    return plan_rows(packing, panel_count(n), batch, threads, cache,
-                     lambda each: (0, 0, n * itemsize, itemsize, 0, packed_bytes(k, n, itemsize), batch, k, n, each,
-                                   flip), of=(itemsize,),
+    words = {"along_k": n * itemsize, "along_n": itemsize, "packed_bytes": packed_bytes(k, n, itemsize), "k": k, "n": n,
+             "flip": flip}
+    return plan_rows(packing, PACK, panel_count(n), batch, threads, cache, words, of=(itemsize,),
                      cycles=PANEL * k * itemsize * 0.5)  # measured: 6 to 12 GB/s

@@ -6,15 +6,7 @@
 R is the same at every level; compensation of zero points and shifts is the Store's. The block function walks over
 tiles: for each it calls a tile function by address, which leaves R in scratch memory on the stack, then a function of
 the Store (`outputs`), which writes the outputs from there while it is in L1. So both are compiled once per machine, not
-once per Store. The words of an argument block:
-
-    0 a        1 table of a   2 stride  3 packed w     4 table of w   5 batch   6 m          7 n
-    8 k        9 rows/block  10 panels/block          11 tile rows   12 tile panels         13 tile function
-    14 tile function of the last n % (16 * tile panels) columns      15 setup function (AMX) or 0
-    16 block function of literal sums   17 their spec (`settle`): where the Store has `ties`   18 the Store's functions
-    19 weights of the next step or 0  20 their bytes
-    21 rooms for copies of activations (AMX), one for each piece of the blocks (`team.pieces`)  22 how many
-    23 bytes of each  24 bytes of a tile's copies, where they are kept for all columns
+once per Store. MATMUL is the record of their argument blocks.
 
 Tables are byte offsets per batch element, or 0. The operands and the output of the Store follow, three words each.
 `tile_frame` says how tiles find activations and what `stride` means: in rows or columns of `a`, or in windows of an
@@ -29,9 +21,10 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import call_block, load_s64, stack, store_s64, word
 from graphq.kernels.jit.isa import Level, is_emulated, level_named
-from graphq.kernels.jit.registry import Kernel, Reading, Step, select, threads_for
+from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.registry import Kernel, Reading, Step, Word, select, threads_for
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
-from graphq.kernels.lanes.outputs import load_outputs, packs, start, w_scale, w_zp, write
+from graphq.kernels.lanes.outputs import HEAD, load_outputs, packs, start, w_scale, w_zp, write
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import PANEL, panel_count
@@ -49,7 +42,21 @@ from graphq.kernels.ties.settle import WORDS_BYTES, load_literal, settler
 MOST_VECTORS = 128
 """Vectors of a tile's accumulators: 2,048 are 16 lanes each, 1,024 are 8 at the least, or 64 of one."""
 
-A, A_TABLE, STRIDE, W, W_TABLE, SPEC, AHEAD, ROOM = *range(5), 17, 19, 21  # words that callers fill in or change
+MATMUL = Record(*HEAD, "a", "a_table", "stride", "w", "w_table", "batch", "m", "n", "k", "each_rows", "each_panels",
+                "rows", "panels", "tile", "tail", "setup", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes",
+                "kept")
+"""The argument block of a matmul of `batch` elements of m x n outputs over k bytes; w is packed.
+
+    each_rows, each_panels   of a block
+    rows, panels             of a tile
+    tile, tail, setup        the tile function, that of the last n % (16 * panels) columns, and AMX's setup or 0
+    ahead, ahead_bytes       weights of the next step, or 0
+    rooms, room_count        for copies of activations (AMX), of `room_bytes`: one for each piece of the blocks
+    kept                     bytes of a tile's copies, where they are kept for all columns
+
+The caller fills in a, w, their tables, `stride` and `spec`.
+"""
+view = MATMUL.view
 
 SHORT = 26
 """Operations of a Store that tiles do themselves, all of a residual's: its code is there for every register."""
@@ -83,18 +90,19 @@ def matmul_blocks(writer: Writer, reading: Reading, itemsize: int, w_dtype: str)
     place: Any = place_windows if windows_read else None
 
     def block(args: int, index: int) -> None:
-        m, n, k, each_rows, each_panels = word(args, 6), word(args, 7), word(args, 8), word(args, 9), word(args, 10)
-        step, width, tile, tail, setup = word(args, 11), word(args, 12), word(args, 13), word(args, 14), word(args, 15)
-        panels = (n + 15) // 16
+        x = view(args)
+        m, n, k, each_rows, each_panels = x.m, x.n, x.k, x.each_rows, x.each_panels
+        step, width, tile, tail, setup = x.rows, x.panels, x.tile, x.tail, x.setup
+        panels, kept, ahead, ahead_bytes = (n + 15) // 16, x.kept, x.ahead, x.ahead_bytes
         row_blocks, column_blocks = (m + each_rows - 1) // each_rows, (panels + each_panels - 1) // each_panels
         batch, inner = index // (row_blocks * column_blocks), index % (row_blocks * column_blocks)
         j0, i0 = inner // row_blocks * each_panels, inner % row_blocks * each_rows
         j1, i1 = min(j0 + each_panels, panels), min(i0 + each_rows, m)
-        a, stride, w = word(args, 0), word(args, 2), word(args, 3)
-        if word(args, 1):
-            a += load_s64(word(args, 1) + 8 * batch)
-        if word(args, 4):
-            w += load_s64(word(args, 4) + 8 * batch)
+        a, stride, w = x.a, x.stride, x.w
+        if x.a_table:
+            a += load_s64(x.a_table + 8 * batch)
+        if x.w_table:
+            w += load_s64(x.w_table + 8 * batch)
         if packed_4bit:
             panel_bytes = word(w, 2)
         else:
@@ -110,8 +118,8 @@ def matmul_blocks(writer: Writer, reading: Reading, itemsize: int, w_dtype: str)
             store_s64(words, frame)
             store_s64(words + 24, panel_bytes)
         configured = 0
-        blocks = word(args, 5) * row_blocks * column_blocks
-        copies, kept = word(args, 21) + ((index + 1) * word(args, 22) - 1) // blocks * word(args, 23), word(args, 24)
+        blocks = x.batch * row_blocks * column_blocks
+        copies = x.rooms + ((index + 1) * x.room_count - 1) // blocks * x.room_bytes
         for j in range(j0, j1, width):
             now = min(width, j1 - j)
             columns = min(16 * now, n - 16 * j)
@@ -120,7 +128,7 @@ def matmul_blocks(writer: Writer, reading: Reading, itemsize: int, w_dtype: str)
             # What comes next is prefetched in even steps, one in each group of each tile.
             next, size = w + 64 * panels + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes
             if size == 0:
-                next, size = word(args, 19), word(args, 20)
+                next, size = ahead, ahead_bytes
             turns = panel_bytes // 64
             every = max(1, (i1 - i0 + step - 1) // step * turns)
             pace = min(256 if setup else 64, (size + every - 1) // every)
@@ -156,7 +164,8 @@ def matmul_blocks(writer: Writer, reading: Reading, itemsize: int, w_dtype: str)
                     uncertain = load_s64(frame + 8 * ENTRIES_AT) if by_tile else -1
                     if uncertain < 0:
                         uncertain = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, groups)
-                    settle(args, batch, i, 16 * j, rows, columns, sums, 64 * now, groups, uncertain, words)
+                    if uncertain:
+                        settle(args, batch, i, 16 * j, rows, columns, sums, 64 * now, groups, uncertain, words)
         if configured:
             call_block(setup, frame, 0)
 
@@ -202,9 +211,8 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     """Plan an integer matmul (m, k) x packed (k, n), `batch` times, at ISA level `level`.
 
     `reading` "windows" makes it a convolution of m output pixels over `taps` taps of k channels each. Weights are as
-    `pack` makes them, those of `w_dtype` "s4" as `pack_4bit` does. The words A, A_TABLE, STRIDE, W and W_TABLE of the
-    header are for the caller to fill in. `kernel` forces a kernel, else `select` chooses, and says why in `log`. Raises
-    KernelError when there is none.
+    `pack` makes them, those of `w_dtype` "s4" as `pack_4bit` does. `kernel` forces a kernel, else `select` chooses, and
+    says why in `log`. Raises KernelError when there is none.
     """
     itemsize = STORAGE[a_dtype].itemsize
     row_bytes = k * itemsize
@@ -237,12 +245,14 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
     # AMX reads rows that cross lines of the cache at half the speed: 1024 x 1024 x 1024 takes 1.2 times as long.
     lines = kernel.level == "amx" and reading == "rows" and row_bytes % 64 == 0 and all_panels > panels
-    header = (0, 0, row_bytes, 0, 0, batch, m, n, row_bytes, each_tiles * rows, each_panels, rows, panels,
-              tile.tile, tail.tile, tile.setup if kernel.level == "amx" else 0, literal or 0, 0, table or 0, 0, 0, 0, 1,
-              room, kept)
-    return Step(kernel.name, block.block, header, blocks, (block, outputs, table, tile, tail, literal),
-                batch * m * n * k * taps, serial=worth == 1, weights=W, ahead=AHEAD,
-                room=(ROOM, room) if room else None, aligned=A if lines else None)
+    words: dict[str, Word] = {
+        "stride": row_bytes, "batch": batch, "m": m, "n": n, "k": row_bytes, "each_rows": each_tiles * rows,
+        "each_panels": each_panels, "rows": rows, "panels": panels, "tile": tile.tile, "tail": tail.tile,
+        "setup": tile.setup if kernel.level == "amx" else 0, "literal": literal or 0, "functions": table or 0,
+        "room_count": 1, "room_bytes": room, "kept": kept}
+    return Step(kernel.name, block.block, MATMUL, words, blocks, (block, outputs, table, tile, tail, literal),
+                batch * m * n * k * taps, serial=worth == 1, weights="w", ahead="ahead",
+                room=("rooms", room) if room else None, aligned="a" if lines else None)
 
 
 COPIED = 0.2

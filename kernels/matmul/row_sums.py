@@ -5,9 +5,18 @@ from typing import Any
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import I8, I32, I64, c64, intrinsic, load_s64, splat, store_s32, word
+from graphq.kernels.jit.intrinsics import I8, I32, I64, c64, intrinsic, load_s64, splat, store_s32
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import Step, plan_rows
 from graphq.kernels.jit.x86 import S32X16, Loop, at, filled, first, load, load_bytes, shuffle, store
+
+SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")
+"""Sums of m rows over k: of s32, `sums_bytes` a batch element, of which a block has `each`.
+
+The caller fills in the addresses of activations, of their table or 0, and of sums, and may change `stride`, the bytes
+between rows (between k of transposed ones). Bytes are xored with `flip`.
+"""
+view = SUMS.view
 
 
 def byte_sums(b: Any, x: Any, signed: bool) -> Any:
@@ -69,14 +78,15 @@ def offset(table: int, batch: int) -> int:
 
 
 def row_sum_block() -> Functions:
-    """Make the block function that sums rows of activations. Words as in `plan_row_sums`."""
+    """Make the block function that sums rows of activations."""
 
     def block(args: int, index: int) -> None:
-        m, k, each, flip = word(args, 6), word(args, 7), word(args, 8), word(args, 9)
+        a = view(args)
+        m, k, each, flip = a.m, a.k, a.each, a.flip
         blocks = (m + each - 1) // each
         batch, first = index // blocks, index % blocks * each
-        source, stride = word(args, 0) + offset(word(args, 1), batch), word(args, 2)
-        target = word(args, 3) + batch * word(args, 4)
+        source, stride = a.source + offset(a.table, batch), a.stride
+        target = a.sums + batch * a.sums_bytes
         for i in range(first, min(first + each, m)):
             store_s32(target + 4 * i, _sum_row(source + i * stride, k, flip))
 
@@ -84,14 +94,15 @@ def row_sum_block() -> Functions:
 
 
 def column_sum_block() -> Functions:
-    """Make the block function that sums columns of activations. Words as in `plan_column_sums`."""
+    """Make the block function that sums columns of activations."""
 
     def block(args: int, index: int) -> None:
-        m, k, each, flip = word(args, 6), word(args, 7), word(args, 8), word(args, 9)
+        a = view(args)
+        m, k, each, flip = a.m, a.k, a.each, a.flip
         blocks = (m + each - 1) // each
         batch, first = index // blocks, index % blocks * each
-        source, stride = word(args, 0) + offset(word(args, 1), batch), word(args, 2)
-        target, last = word(args, 3) + batch * word(args, 4), min(first + each, m)
+        source, stride = a.source + offset(a.table, batch), a.stride
+        target, last = a.sums + batch * a.sums_bytes, min(first + each, m)
         for i in range(first, last, 16):
             _sum_columns(source + i, stride, k, flip, min(16, last - i), target + 4 * i)
 
@@ -99,19 +110,12 @@ def column_sum_block() -> Functions:
 
 
 def plan_row_sums(a_dtype: str, m: int, k: int, *, batch: int = 1, threads: int = 1, cache: bool = True) -> Step:
-    """Plan the s32 sums over k of activations as kernels take them (s8: a + 128). The caller fills in words 0 to 4:
-
-        0 a   1 table of a or 0   2 bytes between rows   3 sums   4 bytes of sums a batch element
-
-    then 5 batch, 6 m, 7 k, 8 rows a block, 9 what bytes are xored with.
-    """
-    flip = 0x80 if a_dtype == "s8" else 0
-    return plan_rows(row_sum_block, m, batch, threads, cache,
-                     lambda each: (0, 0, k, 0, 4 * m, batch, m, k, each, flip), cycles=k * 0.1)  # 33 GB/s
+    """Plan the s32 sums over k of activations as kernels take them (s8: a + 128), for the caller to complete SUMS."""
+    words = {"stride": k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
+    return plan_rows(row_sum_block, SUMS, m, batch, threads, cache, words, cycles=k * 0.1)  # 33 GB/s
 
 
 def plan_column_sums(a_dtype: str, m: int, k: int, *, batch: int = 1, threads: int = 1, cache: bool = True) -> Step:
-    """Plan the same sums of transposed activations, k rows of m bytes. Words are the same, but 2 bytes between k."""
-    flip = 0x80 if a_dtype == "s8" else 0
-    return plan_rows(column_sum_block, m, batch, threads, cache,
-                     lambda each: (0, 0, m, 0, 4 * m, batch, m, k, each, flip), cycles=k * 0.25, unit=16)
+    """Plan the same sums of transposed activations, k rows of m bytes."""
+    words = {"stride": m, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
+    return plan_rows(column_sum_block, SUMS, m, batch, threads, cache, words, cycles=k * 0.25, unit=16)

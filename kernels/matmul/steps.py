@@ -47,11 +47,11 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
                               threads=b.threads, cache=b.cache, reading=reading)
     (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     stride = p.rows[-1] * item if reading == "columns" else a_walk.row
-    header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: stride,
-              matmul.W: w, matmul.W_TABLE: table(b, w_walk)}
+    header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
+              "w": w, "w_table": table(b, w_walk)}
     if lowered.literal is not None:
         spec = settle.spec(lowered.literal, p.k, signed=p.a_dtype == "s8")
-        header[matmul.SPEC] = Ref(b.constant(spec))
+        header["spec"] = Ref(b.constant(spec))
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 
 
@@ -74,7 +74,7 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, Reading]:
     axes, item = range(len(p.a_shape)), STORAGE[p.a_dtype].itemsize
     out = b.temporary(prod(p.a_shape) * item)
     step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), item, threads=b.threads, cache=b.cache)
-    run(b, step, {0: Ref(b.of[value]), 1: Ref(out)}, [])
+    run(b, step, {"source": Ref(b.of[value]), "target": Ref(out)}, [])
     return out, "rows"
 
 
@@ -95,7 +95,8 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, int]:
     out = b.temporary(size * batch)
     along_k, along_n = (item, k * item) if p.transpose_b else (n * item, item)
     step = pack.plan_pack(p.b_dtype, k, n, batch=batch, threads=b.threads, cache=b.cache)
-    run(b, step, {0: Ref(b.of[value]), 1: _dense(b, batch, k * n * item), 2: along_k, 3: along_n, 4: Ref(out)}, [])
+    run(b, step, {"source": Ref(b.of[value]), "table": _dense(b, batch, k * n * item), "along_k": along_k,
+                  "along_n": along_n, "packed": Ref(out)}, [])
     return out, size
 
 
@@ -107,5 +108,6 @@ def _row_sums(b: PlanBuilder, source: int, p: Matmul, reading: Reading) -> int:
         step = rows.plan_column_sums(p.a_dtype, m, p.k, batch=batch, threads=b.threads, cache=b.cache)
     else:
         step = rows.plan_row_sums(p.a_dtype, m * batch, p.k, threads=b.threads, cache=b.cache)
-    run(b, step, {0: Ref(source), 1: 0 if reading == "rows" else _dense(b, batch, m * p.k), 3: Ref(out)}, [])
+    offsets = 0 if reading == "rows" else _dense(b, batch, m * p.k)
+    run(b, step, {"source": Ref(source), "table": offsets, "sums": Ref(out)}, [])
     return out

@@ -25,6 +25,6 @@ def matmul_4bit_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     step = matmul.plan_matmul(lowered.store, p.a_dtype, space.m, space.n, k, b.level, batch=space.batch,
                               threads=b.threads, cache=b.cache, w_dtype=matmul_4bit.W_DTYPE)
     (a, a_walk), *slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
-    header = {matmul.A: a, matmul.A_TABLE: table(b, a_walk), matmul.STRIDE: a_walk.row,
-              matmul.W: Ref(b.constant(p.packed()))}
+    header = {"a": a, "a_table": table(b, a_walk), "stride": a_walk.row,
+              "w": Ref(b.constant(p.packed()))}
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

@@ -1,7 +1,6 @@
 """Integers and booleans as integers (that wrap), booleans (whether they are not 0) or f32 (rounded to nearest even).
 
-Argument words: 0 source   1 target   2 elements   3 elements a block. The code is plain vector IR, the same at every
-ISA level.
+The code is plain vector IR, the same at every ISA level.
 """
 from __future__ import annotations
 
@@ -12,12 +11,16 @@ from llvmlite import ir
 from graphq.dtypes import DType, boolean, f32
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import F32, I8, c64, intrinsic, word
+from graphq.kernels.jit.intrinsics import F32, I8, c64, intrinsic
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import Step, plan_rows
 from graphq.kernels.jit.x86 import Loop, at, load, store
 from graphq.kernels.lanes.vector import constant, vec
 
 LANES = 16
+CAST = Record("source", "target", "size", "each")
+"""`size` elements, `each` a block. The caller fills in the addresses."""
+view = CAST.view
 TO_BOOLEAN, TO_INTEGER, TO_F32 = range(3)
 
 
@@ -59,17 +62,17 @@ def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Fun
         return types.void(*[types.intp] * 3), codegen
 
     def block(args: int, index: int) -> None:
-        first = index * word(args, 3)
-        elements(word(args, 0) + first * (source_bits // 8), word(args, 1) + first * (target_bits // 8),
-                 min(word(args, 3), word(args, 2) - first))
+        a = view(args)
+        first = index * a.each
+        elements(a.source + first * (source_bits // 8), a.target + first * (target_bits // 8),
+                 min(a.each, a.size - first))
 
     return Functions(block=block)
 
 
 def plan_cast(source: DType, target: DType, size: int, *, threads: int = 1, cache: bool = True) -> Step:
-    """Plan the conversion of `size` elements, for which `fits` holds; the caller fills in words 0 and 1."""
+    """Plan the conversion of `size` elements, for which `fits` holds; the caller fills in the addresses of CAST."""
     how = TO_BOOLEAN if target == boolean else TO_F32 if target == f32 else TO_INTEGER
     signed = int(source.kind == "int" and source.min < 0)
     of = 8 * source.itemsize, signed, how, 8 * target.itemsize
-    return plan_rows(converting, size, 1, threads, cache,
-                     lambda each: (0, 0, size, each), cycles=1, unit=LANES, of=of)
+    return plan_rows(converting, CAST, size, 1, threads, cache, {"size": size}, cycles=1, unit=LANES, of=of)

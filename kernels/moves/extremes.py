@@ -12,9 +12,11 @@ from typing import Any
 
 from llvmlite import ir
 
+from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import F32, I32, c64, declare, intrinsic, word
+from graphq.kernels.jit.intrinsics import F32, I32, c64, declare, intrinsic
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import Step, plan_rows
 from graphq.kernels.jit.x86 import Loop, at, load, shuffle, store, vector
 from graphq.kernels.lanes.vector import Columns, tail_mask
@@ -23,6 +25,11 @@ LANES = 64
 """Elements a turn of the loop: four vectors of 16, whose extremes do not wait for each other."""
 PIECE = 1024
 """Elements that a thread's share is a multiple of."""
+RANGE = Record("source", "extremes", "each", "count")
+"""Extremes of `count` f32, `each` pieces a block: two f32 a block."""
+SCALE = Record("extremes", "blocks", "scale", "zero_point")
+"""The scale (f32) and zero point (u8) of the extremes of so many blocks."""
+view_range, view_scale = RANGE.view, SCALE.view
 
 
 def _larger(b: Any, x: Any, y: Any) -> Any:
@@ -68,12 +75,12 @@ def extremes(_typing: Any, source: Any, count: Any, target: Any) -> Any:
 
 
 def extremes_block() -> Functions:
-    """Make the block function that finds the extremes of a block. Words as in `plan_range`."""
+    """Make the block function that finds the extremes of a block."""
 
     def block(args: int, index: int) -> None:
-        each, count = word(args, 8), word(args, 9)
-        first = index * each * PIECE
-        extremes(word(args, 0) + 4 * first, min(each * PIECE, count - first), word(args, 1) + 8 * index)
+        a = view_range(args)
+        first = index * a.each * PIECE
+        extremes(a.source + 4 * first, min(a.each * PIECE, a.count - first), a.extremes + 8 * index)
 
     return Functions(block=block)
 
@@ -108,10 +115,11 @@ def scale_of(_typing: Any, extremes: Any, count: Any, scale: Any, zero_point: An
 
 
 def scale_block() -> Functions:
-    """Make the block function that stores scale and zero point. Words as in `plan_range`."""
+    """Make the block function that stores scale and zero point."""
 
     def block(args: int, index: int) -> None:
-        scale_of(word(args, 0), word(args, 1), word(args, 2), word(args, 3))
+        a = view_scale(args)
+        scale_of(a.extremes, a.blocks, a.scale, a.zero_point)
 
     return Functions(block=block)
 
@@ -119,12 +127,9 @@ def scale_block() -> Functions:
 def plan_range(count: int, *, threads: int = 1, cache: bool = True) -> tuple[Step, Step]:
     """Plan the range of `count` f32: a step that finds extremes, and one that makes scale and zero point of them.
 
-    The first takes words 0 source, 1 extremes, two f32 a block; then 5 batch, 6 pieces, 7 unused, 8 pieces a block,
-    9 count. The second takes 0 extremes, 2 scale (f32), 3 zero point (u8); 1 is the number of blocks of the first.
+    The caller fills in the addresses of RANGE and of SCALE.
     """
     pieces = max(1, -(-count // PIECE))
-    found = plan_rows(extremes_block, pieces, 1, threads, cache,
-                      lambda each: (0, 0, 0, 0, 0, 1, pieces, 0, each, count), cycles=PIECE / 8)
-    made = plan_rows(scale_block, 1, 1, 1, cache,
-                     lambda each: (0, found.blocks, 0, 0), cycles=1)
-    return found, made
+    found = plan_rows(extremes_block, RANGE, pieces, 1, threads, cache, {"count": count}, cycles=PIECE / 8)
+    made = modules.load("scale_block", scale_block, cache=cache)
+    return found, Step("scale_block", made.block, SCALE, {"blocks": found.blocks}, 1, made, serial=True)

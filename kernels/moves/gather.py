@@ -1,18 +1,21 @@
 """Rows of a table by their indices. One outside of it gives row 0, so that no other memory is read, and is told.
 
-Argument words: 0 table   1 indices   2 target   3 where an index outside goes, s64   4 rows of the target
-5 indices of a table   6 rows of a table   7 bytes a row   8 bytes an index   9 rows a block
-
-Row r of the target is that of index r % n of table r // n, n being word 5; negative indices count from the end.
+Row r of the target is that of index r % count of table r // count; negative indices count from the end.
 """
 from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.intrinsics import load_s32, load_s64, store_s64, word
+from graphq.kernels.jit.intrinsics import load_s32, load_s64, store_s64
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import Step, plan_rows
 from graphq.kernels.moves.transpose import row_copier
 
-TABLE, INDICES, TARGET, OUTSIDE = range(4)  # words that the caller fills in
+GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size", "nbytes", "index_bytes", "each")
+"""The caller fills in the addresses; an index outside goes to that of `outside`, as s64.
+
+`rows` of the target, `each` a block; `count` indices of a table, whose `size` rows have `nbytes`.
+"""
+view = GATHER.view
 
 
 def gathering() -> Functions:
@@ -20,14 +23,15 @@ def gathering() -> Functions:
     copy = row_copier()
 
     def block(args: int, index: int) -> None:
-        table, indices, target = word(args, 0), word(args, 1), word(args, 2)
-        n, size, nbytes, each = word(args, 5), word(args, 6), word(args, 7), word(args, 9)
-        for row in range(index * each, min(index * each + each, word(args, 4))):
-            at = indices + row % n * word(args, 8)
-            given = load_s64(at) if word(args, 8) == 8 else load_s32(at)
+        a = view(args)
+        table, indices, target, outside = a.table, a.indices, a.target, a.outside
+        n, size, nbytes, index_bytes = a.count, a.size, a.nbytes, a.index_bytes
+        for row in range(index * a.each, min(index * a.each + a.each, a.rows)):
+            at = indices + row % n * index_bytes
+            given = load_s64(at) if index_bytes == 8 else load_s32(at)
             k = given + size if given < 0 else given
             if k < 0 or k >= size:
-                store_s64(word(args, 3), given)
+                store_s64(outside, given)
                 k = 0
             copy(table + (row // n * size + k) * nbytes, target + row * nbytes, nbytes)
 
@@ -38,6 +42,5 @@ def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: in
                 cache: bool = True) -> Step:
     """Plan `count` rows of `nbytes` of each of `tables` of `size` rows, at least one; indices are s32 or s64."""
     rows = tables * count
-    return plan_rows(gathering, rows, 1, threads, cache,
-                     lambda each: (0, 0, 0, 0, rows, count, size, nbytes, index_bytes, each),
-                     cycles=20 + nbytes * 0.3, of=())
+    words = {"rows": rows, "count": count, "size": size, "nbytes": nbytes, "index_bytes": index_bytes}
+    return plan_rows(gathering, GATHER, rows, 1, threads, cache, words, cycles=20 + nbytes * 0.3)

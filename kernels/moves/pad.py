@@ -26,7 +26,7 @@ def expand_steps(b: PlanBuilder, node: Node) -> None:
     if is_tiny(node.output.type.nbytes, run_bytes(out, strides, itemsize)):
         return reference_steps(b, node)
     step = plan_strided_copy(out, strides, itemsize, threads=b.threads, cache=b.cache)
-    run(b, step, {0: Ref(b.of[source]), 1: Ref(b.result(node.output))}, [])
+    run(b, step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))}, [])
 
 
 class Side(NamedTuple):
@@ -86,4 +86,4 @@ def _copy(b: PlanBuilder, sizes: Sequence[int], source: Ref, strides: Sequence[i
           targets: Sequence[int], itemsize: int) -> None:
     if prod(sizes):
         step = plan_strided_copy(sizes, strides, itemsize, targets=targets, threads=b.threads, cache=b.cache)
-        run(b, step, {0: source, 1: target}, [])
+        run(b, step, {"source": source, "target": target}, [])

@@ -7,7 +7,7 @@ from math import prod
 from graphq.errors import InputError
 from graphq.ir import Node
 from graphq.kernels.moves import cast
-from graphq.kernels.moves.gather import INDICES, OUTSIDE, TABLE, TARGET, plan_gather
+from graphq.kernels.moves.gather import plan_gather
 from graphq.kernels.moves.transpose import dense, plan_strided_copy, run_bytes
 from graphq.ops.infer import normal_axis
 from graphq.ops.move import bounds, index_error
@@ -33,7 +33,7 @@ def slice_steps(b: PlanBuilder, node: Node) -> None:
     if is_tiny(node.output.type.nbytes, run_bytes(node.output.type.dims, strides, itemsize)):
         return reference_steps(b, node)
     step = plan_strided_copy(node.output.type.dims, strides, itemsize, threads=b.threads, cache=b.cache)
-    run(b, step, {0: Ref(b.of[source], offset), 1: Ref(b.result(node.output))}, [])
+    run(b, step, {"source": Ref(b.of[source], offset), "target": Ref(b.result(node.output))}, [])
 
 
 def gather_steps(b: PlanBuilder, node: Node) -> None:
@@ -47,8 +47,8 @@ def gather_steps(b: PlanBuilder, node: Node) -> None:
     step = plan_gather(prod(dims[:axis]), dims[axis], indices.type.size, row, indices.dtype.itemsize,
                        threads=b.threads, cache=b.cache)
     outside = b.report(partial(_index_error, b.graph.describe(node), dims, axis))
-    run(b, step, {TABLE: Ref(b.of[source]), INDICES: Ref(b.of[indices]), TARGET: Ref(b.result(node.output)),
-                  OUTSIDE: Ref(outside)}, [])
+    run(b, step, {"table": Ref(b.of[source]), "indices": Ref(b.of[indices]), "target": Ref(b.result(node.output)),
+                  "outside": Ref(outside)}, [])
 
 
 def _index_error(where: str, dims: tuple[int, ...], axis: int, index: int) -> InputError:
@@ -62,7 +62,7 @@ def cast_steps(b: PlanBuilder, node: Node) -> None:
     if not cast.fits(source.dtype, node.output.dtype):
         return reference_steps(b, node)
     step = cast.plan_cast(source.dtype, node.output.dtype, source.type.size, threads=b.threads, cache=b.cache)
-    run(b, step, {0: Ref(b.of[source]), 1: Ref(b.result(node.output))}, [])
+    run(b, step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))}, [])
 
 
 def is_tiny(nbytes: int, row: int) -> bool:

@@ -5,11 +5,7 @@
 * `copying`: the innermost dimension stays, and longer runs of bytes move.
 
 A tensor is `rows` x `columns` of these for each element of the outer dimensions, which a block's number counts through.
-The code is plain vector IR, the same at every ISA level. Argument words of all:
-
-    0 source   1 target   2 rows   3 columns (bytes of a row to copy)   4 bytes between columns of the source (between
-    its rows to copy)   5 bytes between rows of the target (between its columns to deinterleave)   6 rows a block
-    7 outer dimensions, then for each, the last first: its size, bytes in the source, bytes in the target
+The code is plain vector IR, the same at every ISA level.
 """
 from __future__ import annotations
 
@@ -21,7 +17,8 @@ from llvmlite import ir
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import I8, c64, intrinsic, word
+from graphq.kernels.jit.intrinsics import I8, c64, intrinsic
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import Step, plan_rows
 from graphq.kernels.jit.shuffles import gathered, transpose_tiles
 from graphq.kernels.jit.x86 import at, load, load_first, shuffle, smaller, store, store_first, vector
@@ -31,6 +28,17 @@ LANES = {1: 16, 2: 16, 4: 16, 8: 8}
 
 WAYS = 4
 """Up to so many channels are interleaved."""
+
+MOVE = Record("source", "target", "rows", "columns", "source_step", "target_step", "each", "outer")
+"""`rows` of `columns` (bytes of a row to copy), `each` a block, for each element of `outer` dimensions.
+
+`source_step` bytes lie between columns of the source (between its rows to copy), `target_step` between rows of the
+target (between its columns to deinterleave). An AXIS for each outer dimension follows, the last dimension first.
+"""
+AXIS = Record("size", "source", "target")
+"""An outer dimension: its size, and the bytes from element to element in the source and in the target."""
+view, view_axis = MOVE.view, AXIS.view
+MOVE_BYTES, AXIS_BYTES = MOVE.nbytes, AXIS.nbytes
 
 
 def _tiles(itemsize: int) -> Any:
@@ -130,16 +138,16 @@ def _line(partial: bool) -> Any:
 @njit
 def _place(args: int, index: int) -> tuple[int, int, int, int]:
     """Find a block's source, target, first row and last row."""
-    rows, each = word(args, 2), word(args, 6)
-    blocks = (rows + each - 1) // each
-    batch, first = index // blocks, index % blocks * each
-    source, target = word(args, 0), word(args, 1)
-    for k in range(word(args, 7)):
-        size = word(args, 8 + 3 * k)
-        source += batch % size * word(args, 9 + 3 * k)
-        target += batch % size * word(args, 10 + 3 * k)
-        batch //= size
-    return source, target, first, min(first + each, rows)
+    a = view(args)
+    blocks = (a.rows + a.each - 1) // a.each
+    batch, first = index // blocks, index % blocks * a.each
+    source, target = a.source, a.target
+    for k in range(a.outer):
+        axis = view_axis(args + MOVE_BYTES + k * AXIS_BYTES)
+        source += batch % axis.size * axis.source
+        target += batch % axis.size * axis.target
+        batch //= axis.size
+    return source, target, first, min(first + a.each, a.rows)
 
 
 def transposing(itemsize: int) -> Functions:
@@ -149,7 +157,8 @@ def transposing(itemsize: int) -> Functions:
 
     def block(args: int, index: int) -> None:
         source, target, first, last = _place(args, index)
-        n, stride, step = word(args, 3), word(args, 4), word(args, 5)
+        a = view(args)
+        n, stride, step = a.columns, a.source_step, a.target_step
         whole = last - first >= line and n >= lanes
         # Squares of a cache line by as many: what is fetched is used up. The last tiles repeat some of the former.
         for left in range(0, n, line):
@@ -171,11 +180,11 @@ def _weaving(itemsize: int, ways: int, apart: bool) -> Functions:
     lanes, both = LANES[itemsize], ways * itemsize
     full, partial = (_weave(itemsize, ways, apart, p) for p in (False, True))
     read, write = (both, itemsize) if apart else (itemsize, both)
-    stream = 5 if apart else 4
 
     def block(args: int, index: int) -> None:
         source, target, first, last = _place(args, index)
-        stride = word(args, stream)
+        a = view(args)
+        stride = a.target_step if apart else a.source_step
         whole = first + (last - first) // lanes * lanes
         for i in range(first, whole, lanes):
             full(source + i * read, target + i * write, stride, lanes)
@@ -217,7 +226,8 @@ def copying() -> Functions:
 
     def block(args: int, index: int) -> None:
         source, target, first, last = _place(args, index)
-        nbytes, stride, step = word(args, 3), word(args, 4), word(args, 5)
+        a = view(args)
+        nbytes, stride, step = a.columns, a.source_step, a.target_step
         for i in range(first, last):
             copy(source + i * stride, target + i * step, nbytes)
 
@@ -300,7 +310,7 @@ def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, *,
                    cache: bool = True) -> Step:
     """Plan the transpose of a dense tensor to another one: axis k of the result is axis `order[k]` of the source.
 
-    The caller fills in word 0, the source, and 1, the target; they must not overlap. No blocks for empty tensors.
+    The caller fills in the addresses of MOVE, which must not overlap. No blocks for empty tensors.
     """
     x = loops([1 if 0 in shape else d for d in shape], order, itemsize)
     return _planned(x, 0 in shape, threads, cache)
@@ -316,8 +326,8 @@ def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: in
                       targets: Sequence[int] | None = None, threads: int = 1, cache: bool = True) -> Step:
     """Plan the copy of a tensor of `sizes` from elements that lie `strides` bytes apart, backwards too, or are one.
 
-    It becomes dense, or its elements lie `targets` bytes apart. The caller fills in word 0, the first element in the
-    source, and 1, that of the target; they must not overlap.
+    It becomes dense, or its elements lie `targets` bytes apart. The caller fills in the addresses of MOVE, which must
+    not overlap.
     """
     axes, nbytes = merged(sizes, strides, itemsize, targets), itemsize
     if axes and axes[-1].source == axes[-1].target == itemsize:
@@ -330,17 +340,17 @@ def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: in
 def _planned(x: Loops, empty: bool, threads: int, cache: bool) -> Step:
     batch = 0 if empty else prod(a.size for a in x.outer)
     unit = 1 if x.maker is copying else 64
-    words = [w for a in reversed(x.outer) for w in (a.size, a.source, a.target)]
+    words = {"rows": x.rows, "columns": x.columns, "source_step": x.source, "target_step": x.target,
+             "outer": len(x.outer)}
     cycles = x.columns * 0.1 * (1 if x.maker is copying else x.of[0])
-    return plan_rows(x.maker, x.rows, batch, threads, cache,
-                     lambda each: (0, 0, x.rows, x.columns, x.source, x.target, each, len(x.outer), *words),
-                     cycles=cycles, unit=unit, of=x.of)
+    return plan_rows(x.maker, MOVE, x.rows, batch, threads, cache, words, cycles=cycles, unit=unit, of=x.of,
+                     more=[w for axis in reversed(x.outer) for w in axis])
 
 
 def plan_row_copy(rows: int, nbytes: int, source: int, target: int, *, threads: int = 1, cache: bool = True) -> Step:
     """Plan the copy of `rows` rows of `nbytes`, which lie `source` and `target` bytes apart.
 
-    The caller fills in word 0, the source, and 1, the target; they must not overlap.
+    The caller fills in the addresses of MOVE, which must not overlap.
     """
-    return plan_rows(copying, rows, 1 if nbytes else 0, threads, cache,
-                     lambda each: (0, 0, rows, nbytes, source, target, each, 0), cycles=10 + nbytes * 0.1, of=())
+    words = {"rows": rows, "columns": nbytes, "source_step": source, "target_step": target}
+    return plan_rows(copying, MOVE, rows, 1 if nbytes else 0, threads, cache, words, cycles=10 + nbytes * 0.1)

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from graphq.ir import Node
-from graphq.kernels.family import pixels
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.operands.space import factor
 from graphq.kernels.pool import means
@@ -23,8 +22,8 @@ def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     space = factor(lowered.out, [strides for _, strides in places], keep=1)
     step = pool.plan_pool(lowered.store, p.how, p.dtype, p.windows, space.n, space.batch, space.m, b.level,
                           order=p.order, threads=b.threads, cache=b.cache)
-    header = {pixels.IMAGES: Ref(b.of[source]), pixels.WINDOWS: Ref(b.constant(p.windows.block(p.pad)))}
+    header = {"images": Ref(b.of[source]), "windows": Ref(b.constant(p.windows.block(p.pad)))}
     if p.counts is not None:
-        header[pixels.WEIGHTS] = Ref(b.constant(means.tables(p.scales, p.counts)))
+        header["weights"] = Ref(b.constant(means.tables(p.scales, p.counts)))
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

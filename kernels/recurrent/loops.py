@@ -3,12 +3,6 @@
 The weights lie in panels of 16 units, each [H, gates, 16], so that a panel's sums are the gates of its units and stay
 in registers. Four rows share what is loaded of them.
 
-Argument words: 0 gates of the input   1 panels   2 first state   3 all states   4 last state   5 last cells (LSTM)
-6 bias (GRU), or scales of all gates (quantised)
-7 room for the quantised state, f32, and 16 bytes after it
-8 steps   9 rows   10 units   11 rows a block   12 whether it goes backwards
-13 first cells (LSTM)   14 lengths of the rows, s32, or 0
-
 Without lengths the states are in their places among all states, else what is the last one so far is kept as such.
 """
 from __future__ import annotations
@@ -21,7 +15,8 @@ from llvmlite import ir
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import F32, I32, I64, c64, declare, intrinsic, load_s32, splat, store_s32, word
+from graphq.kernels.jit.intrinsics import F32, I32, I64, c64, declare, intrinsic, load_s32, splat, store_s32
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import Step, plan_rows
 from graphq.kernels.jit.x86 import Loop, at, load, smaller, vector
 from graphq.kernels.lanes.vector import Columns, constant, tail_mask
@@ -32,8 +27,19 @@ from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLAIN, UPDATE
 from graphq.kernels.rows.loops import computed
 
-GATES, PANELS, FIRST, STATES, LAST, CELLS, EXTRA, ROOM = range(8)  # words that the caller fills in
-FIRST_CELLS, LENGTHS = 13, 14
+LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
+               "reverse", "first_cells", "lengths")
+"""A layer of so many `steps`, `rows`, `each` a block, and `units`; whether it goes backwards. The
+caller fills in the addresses of
+
+    gates    of the input                       panels       of the weights
+    first    states; last, after all steps      states       all of them
+    cells    the last ones (LSTM)               first_cells  (LSTM)
+    extra    the bias (GRU), or the scales of all gates (quantised)
+    room     for the quantised state, f32, and 16 bytes after it
+    lengths  of the rows, s32, or 0
+"""
+view = LAYER.view
 UNITS = 16
 ROWS = 4
 """Rows at a time: 16 sums of 4 gates, 4 vectors of weights and a state take 21 of 32 registers."""
@@ -95,11 +101,11 @@ def _units(gates: int, whole: bool, rows: int) -> Any:
     def codegen(context: Any, b: Any, signature: Any, values: Any) -> Any:
         args, row, unit, x, h, factors, y = values
         at_word = partial(_word, b, args)
-        n = at_word(10)
+        n = at_word("units")
         bytes_ = b.mul(n, c64(4))
         mask = tail_mask(b, UNITS, b.sub(n, unit))
         columns = Columns(b, UNITS, unit, mask)
-        panel = at(b, at_word(PANELS), b.mul(b.mul(unit, n), c64(4 * gates)))
+        panel = at(b, at_word("panels"), b.mul(b.mul(unit, n), c64(4 * gates)))
         first = at(b, factors, b.mul(row, bytes_))
         sums = _sums(b, first, n, panel, rows, gates, whole)
         for r in range(rows):
@@ -108,17 +114,17 @@ def _units(gates: int, whole: bool, rows: int) -> Any:
             given = [columns.load(at(b, source, b.mul(bytes_, c64(g))), F32, 4) for g in range(gates)]
             s = sums[r]
             if whole:
-                scale = load(b, at(b, at_word(ROOM), b.mul(at_word(9), bytes_), 8), F32)
+                scale = load(b, at(b, at_word("room"), b.mul(at_word("rows"), bytes_), 8), F32)
                 s = [b.fmul(b.sitofp(t, vector(F32, UNITS)), b.fmul(splat(b, scale, UNITS), columns.load(
-                    at(b, at_word(EXTRA), b.mul(bytes_, c64(g))), F32, 4))) for g, t in enumerate(s)]
+                    at(b, at_word("extra"), b.mul(bytes_, c64(g))), F32, 4))) for g, t in enumerate(s)]
             if gates == 4:
-                cells = at(b, at_word(CELLS), place)
+                cells = at(b, at_word("cells"), place)
                 new, cell = _lstm(b, given, s, columns.load(cells, F32, 4))
                 columns.store(cell, cells, F32, 4)
             elif gates == 1:
                 new = computed(b, PLAIN, UNITS, *given, *s)
             else:
-                new = _gru(b, given, s, columns.load(at_word(EXTRA), F32, 4),
+                new = _gru(b, given, s, columns.load(at_word("extra"), F32, 4),
                            columns.load(at(b, h, place), F32, 4))
             columns.store(new, at(b, y, place), F32, 4)
         return context.get_dummy_value()
@@ -130,8 +136,8 @@ def _units(gates: int, whole: bool, rows: int) -> Any:
     return units
 
 
-def _word(b: Any, args: Any, k: int) -> Any:
-    return load(b, at(b, args, 8 * k), I64, 8)
+def _word(b: Any, args: Any, name: str) -> Any:
+    return load(b, at(b, args, 8 * LAYER.number(name)), I64, 8)
 
 
 @intrinsic
@@ -161,17 +167,18 @@ def recurring(gates: int, whole: int) -> Functions:
     copy, many, one = row_copier(), _units(gates, bool(whole), ROWS), _units(gates, bool(whole), 1)
 
     def block(args: int, index: int) -> None:
-        x, h, y, final, lengths = word(args, 0), word(args, 2), word(args, 3), word(args, 4), word(args, 14)
-        steps, rows, n, each, room = word(args, 8), word(args, 9), word(args, 10), word(args, 11), word(args, 7)
+        a = view(args)
+        x, h, y, final, lengths = a.gates, a.first, a.states, a.last, a.lengths
+        steps, rows, n, each, room, reverse = a.steps, a.rows, a.units, a.each, a.room, a.reverse
         first, line, size = index * each, 4 * n, 4 * rows * n
         last = min(first + each, rows)
         if gates == 4:
-            copy(word(args, 13) + line * first, word(args, 5) + line * first, line * (last - first))
+            copy(a.first_cells + line * first, a.cells + line * first, line * (last - first))
         if lengths:
             copy(h + line * first, final + line * first, line * (last - first))
             h = final
         for t in range(steps):
-            step = steps - 1 - t if word(args, 12) else t
+            step = steps - 1 - t if reverse else t
             given, new = x + step * size * gates, y + step * size
             factors = h
             if whole:
@@ -215,6 +222,6 @@ def plan_recurrence(gates: int, steps: int, rows: int, units: int, *, quantised:
                     threads: int = 1, cache: bool = True) -> Step:
     """Plan all steps of a layer; of a quantised one, whose rows are quantised together, in one block."""
     cycles = steps * units * (gates * units / 12 + 20)  # Zen 4, 128 to 512 units
-    return plan_rows(recurring, rows, 1, 1 if quantised else threads, cache,
-                     lambda each: (0, 0, 0, 0, 0, 0, 0, 0, steps, rows, units, each, int(reverse), 0, 0),
-                     cycles=cycles, unit=ROWS, of=(gates, int(quantised)))
+    words = {"steps": steps, "rows": rows, "units": units, "reverse": int(reverse)}
+    return plan_rows(recurring, LAYER, rows, 1, 1 if quantised else threads, cache, words, cycles=cycles, unit=ROWS,
+                     of=(gates, int(quantised)))

@@ -4,20 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphq.ir import Node, Value
-from graphq.kernels.recurrent.loops import (
-    CELLS,
-    EXTRA,
-    FIRST,
-    FIRST_CELLS,
-    GATES,
-    LAST,
-    LENGTHS,
-    PANELS,
-    ROOM,
-    STATES,
-    panels,
-    plan_recurrence,
-)
+from graphq.kernels.recurrent.loops import panels, plan_recurrence
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.reference import reference_steps
 from graphq.plan.runtime import Argument, Ref
@@ -32,11 +19,11 @@ def lstm_steps(b: PlanBuilder, node: Node) -> None:
     if recurrent.data is None or scales is not None and scales.data is None or peepholes is not None \
             or node.outputs[0].type.size == 0:
         return reference_steps(b, node)
-    words = {CELLS: Ref(b.result(node.outputs[2])), FIRST_CELLS: _state(b, node, c)}
+    words = {"cells": Ref(b.result(node.outputs[2])), "first_cells": _state(b, node, c)}
     if scales is not None:
         rows = np.broadcast_to(np.asarray(scales.data), recurrent.type.dims[:1])
-        words |= {EXTRA: Ref(b.constant(rows)), ROOM: Ref(b.temporary(node.outputs[1].type.nbytes + 16))}
-    _add(b, node, 4, lengths, {**words, FIRST: _state(b, node, h)}, quantised=scales is not None)
+        words |= {"extra": Ref(b.constant(rows)), "room": Ref(b.temporary(node.outputs[1].type.nbytes + 16))}
+    _add(b, node, 4, lengths, {**words, "first": _state(b, node, h)}, quantised=scales is not None)
 
 
 def gru_steps(b: PlanBuilder, node: Node) -> None:
@@ -47,7 +34,7 @@ def gru_steps(b: PlanBuilder, node: Node) -> None:
     if recurrent.data is None or not node.attrs["linear_before_reset"] or node.outputs[0].type.size == 0:
         return reference_steps(b, node)
     extra = b.constant(np.zeros(recurrent.type.dims[1], np.float32)) if bias is None else b.of[bias]
-    _add(b, node, 3, lengths, {EXTRA: Ref(extra), FIRST: _state(b, node, h)})
+    _add(b, node, 3, lengths, {"extra": Ref(extra), "first": _state(b, node, h)})
 
 
 def rnn_steps(b: PlanBuilder, node: Node) -> None:
@@ -57,7 +44,7 @@ def rnn_steps(b: PlanBuilder, node: Node) -> None:
     assert recurrent is not None
     if recurrent.data is None or node.outputs[0].type.size == 0:
         return reference_steps(b, node)
-    _add(b, node, 1, lengths, {FIRST: _state(b, node, h)})
+    _add(b, node, 1, lengths, {"first": _state(b, node, h)})
 
 
 def _optional(node: Node, count: int) -> tuple[Value | None, ...]:
@@ -71,7 +58,7 @@ def _state(b: PlanBuilder, node: Node, given: Value | None) -> Ref:
     return Ref(b.constant(np.zeros(t.dims, np.float32)) if given is None else b.of[given])
 
 
-def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: dict[int, Argument], *,
+def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: dict[str, Argument], *,
          quantised: bool = False) -> None:
     given, recurrent = node.inputs[:2]
     assert given is not None and recurrent is not None and recurrent.data is not None
@@ -79,9 +66,9 @@ def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: d
     step = plan_recurrence(gates, steps, rows, units, quantised=quantised, reverse=node.attrs["reverse"],
                            threads=b.threads, cache=b.cache)
     if lengths is not None:
-        words[LENGTHS] = Ref(b.of[lengths])
-    run(b, step, {**words, GATES: Ref(b.of[given]), PANELS: Ref(b.constant(panels(recurrent.data, gates))),
-                  STATES: Ref(b.result(node.outputs[0])), LAST: Ref(b.result(node.outputs[1]))}, [])
+        words["lengths"] = Ref(b.of[lengths])
+    run(b, step, {**words, "gates": Ref(b.of[given]), "panels": Ref(b.constant(panels(recurrent.data, gates))),
+                  "states": Ref(b.result(node.outputs[0])), "last": Ref(b.result(node.outputs[1]))}, [])
 
 
 STEPS = {"lstm": lstm_steps, "gru": gru_steps, "rnn": rnn_steps}

@@ -32,8 +32,8 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     space = factor(r.dims, [strides for _, strides in places], keep=1)
     step = row.plan_row(r.how, r.prologue, lowered.store, space.batch, space.m, space.n, b.level, direct=r.direct,
                         reduces=r.reduces, threads=b.threads, cache=b.cache)
-    room = b.temporary(step.blocks * int(step.header[row.ROOM + 1]))
+    room = b.temporary(step.blocks * int(step.words["room_bytes"]))
     epsilon = b.constant(np.array([r.epsilon], np.float32))
-    header = {row.ROOM: Ref(room), row.NUMBERS: Ref(numbers), row.EPSILON: Ref(epsilon)}
+    header = {"room": Ref(room), "numbers": Ref(numbers), "epsilon": Ref(epsilon)}
     slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
     run(b, step, header, slots)

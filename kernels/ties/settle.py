@@ -21,7 +21,6 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
 from graphq.kernels.jit.intrinsics import (
-    FUNCTIONS,
     I64,
     call_block,
     intrinsic,
@@ -33,7 +32,8 @@ from graphq.kernels.jit.intrinsics import (
     store_s64,
     word,
 )
-from graphq.kernels.lanes.outputs import LANES, exact, rewrite
+from graphq.kernels.jit.records import Record
+from graphq.kernels.lanes.outputs import HEAD, LANES, exact, rewrite
 from graphq.kernels.lanes.store_code import GROUP
 from graphq.kernels.operands.tile_frame import ROWS_AT
 from graphq.kernels.operands.windows import KI, KO, PAD_ROW
@@ -42,6 +42,7 @@ from graphq.kernels.ties.literal import ORDERS, Literal
 from graphq.kernels.ties.ordered_sums import TAPS, begin, bits_of, clear, end, f32_of, take
 
 WORDS_BYTES = 80
+view_head = Record(*HEAD).view
 TIES_BYTES = 8 * (GROUP + 1)
 """Entries of a group of rows of a vector of columns, and one more."""
 
@@ -88,8 +89,9 @@ def settler(prepare: Any) -> Any:
     @njit
     def settle(args: int, batch: int, i: int, left: int, rows: int, columns: int, sums: int, stride: int, groups: int,
                uncertain: int, words: int) -> None:
-        ties, lanes = stack(TIES_BYTES), word(word(args, FUNCTIONS), LANES)
-        store_s64(words + 16, word(args, 17))
+        a = view_head(args)
+        ties, lanes, literal = stack(TIES_BYTES), word(a.functions, LANES), a.literal
+        store_s64(words + 16, a.spec)
         for group in range(uncertain):
             top, c0, _ = entry_of(groups, group)
             for tie in range(exact(args, batch, i + top, left + c0, min(GROUP, rows - top), min(lanes, columns - c0),
@@ -99,7 +101,7 @@ def settler(prepare: Any) -> Any:
                     r, c1 = top + down, c0 + c + first_bit(bits)
                     bits &= bits - 1
                     prepare(args, batch, i + r, left + c1, r, words)
-                    call_block(word(args, 16), words, c1)
+                    call_block(literal, words, c1)
                     rewrite(args, batch, i + r, left + c1, 1, 1, words + 64, 0, 0)
 
     return settle

@@ -61,7 +61,8 @@ def test_copies_copy():
     module = modules.load("copy", peaks.copy_module)
     source = np.random.default_rng(0).integers(0, 256, 1024, dtype=np.uint8)
     target = np.zeros(1024, np.uint8)
-    args = np.array([source.ctypes.data, target.ctypes.data, 256], np.int64)
+    words = peaks.COPY.words({"source": source.ctypes.data, "target": target.ctypes.data, "nbytes": 256})
+    args = np.array(words, np.int64)
     for index in (0, 2):
         module.block(args.ctypes.data, index)
     expected = source.copy()

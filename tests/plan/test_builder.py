@@ -8,10 +8,12 @@ from graphq.ir import TensorType
 from graphq.kernels.jit.isa import level_named
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.matmul.plan import AHEAD, W, plan_matmul
+from graphq.kernels.matmul.plan import MATMUL, plan_matmul
 from graphq.kernels.threads.team import pieces
 from graphq.plan.builder import MOST_AHEAD, PlanBuilder
 from graphq.plan.runtime import Buffer, Plan, Ref, _Instance
+
+AHEAD, W, ROOMS, A = map(MATMUL.number, ("ahead", "w", "rooms", "a"))
 
 
 def mlp(*widths):
@@ -51,13 +53,13 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
         assert (step.aligned is not None) == aligned
         b = PlanBuilder(gq.Graph(), level_named(level), 1, True)
         buffer = b.add(Buffer("input", t.nbytes, t, 0))
-        b.native(step, [Ref(buffer), *step.header[1:]])
+        b.native(step, step.filled({"a": Ref(buffer)}))
         assert b.buffers[buffer].aligned == aligned
         instance = _Instance(Plan(tuple(b.buffers), tuple(b.steps), (), 1), dict.fromkeys(range(9), 0), 1 << 20, True)
         for skipped in (0, 16):
             given = x[begin + skipped:begin + skipped + 40 * 128].reshape(40, 128)
             instance.point_at([given])
-            address = int(instance.words[0])
+            address = int(instance.words[A])
             assert (address != given.ctypes.data) == (aligned and skipped > 0)
             assert ctypes.string_at(address, given.nbytes) == given.tobytes()
 
@@ -66,11 +68,11 @@ def test_each_piece_of_the_blocks_has_a_room_of_its_own():
     """Pieces of a step run at the same time, so the rooms that they write into must not overlap."""
     for m, threads in ((40, 1), (40, 4), (4000, 1), (4000, 2), (4000, 5)):
         step = plan_matmul(Store(acc(), "s32"), "u8", m, 200, 190, level_named("amx"))
-        at, nbytes = step.room
+        _, nbytes = step.room
         b = PlanBuilder(gq.Graph(), level_named("amx"), threads, True)
-        b.native(step, list(step.header))
+        b.native(step, step.filled({}))
         (made,) = b.steps
-        room, count = made.words[at:at + 2]
+        room, count = made.words[ROOMS:ROOMS + 2]
         assert count == (pieces(step.blocks, threads) if made.parallel else 1)
         assert b.buffers[room.buffer].place == "arena" and b.buffers[room.buffer].nbytes == count * nbytes > 0
         assert made.parallel == (threads > 1 and step.blocks > 1 and not step.serial)

@@ -6,7 +6,6 @@ from guarded_memory import guarded
 
 from graphq.kernels.conv import depthwise
 from graphq.kernels.conv.depthwise_plan import plan_depthwise
-from graphq.kernels.family import pixels
 from graphq.kernels.jit import isa
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
@@ -26,8 +25,8 @@ def run(guarded, level, x, w, zp, geometry, threads=1):
     packed = guarded(depthwise.pack(w, layout))
     step = plan_depthwise(Store(acc(), "s32"), dtype, view, layout, channels, n, view.pixels, chosen, threads=threads)
     table = np.arange(n, dtype=np.int64) * out[0].nbytes if n else np.zeros(1, np.int64)
-    step.run(step.arguments({pixels.IMAGES: source.ctypes.data, pixels.WINDOWS: block.ctypes.data,
-                             pixels.WEIGHTS: packed.ctypes.data}, [(out.ctypes.data, table.ctypes.data, 4 * channels)]))
+    step.run(step.arguments({"images": source.ctypes.data, "windows": block.ctypes.data,
+                             "weights": packed.ctypes.data}, [(out.ctypes.data, table.ctypes.data, 4 * channels)]))
     return np.array(out), view
 
 

@@ -5,7 +5,6 @@ from geometries import GEOMETRIES
 from guarded_memory import guarded
 
 from graphq.kernels.conv import depthwise_float
-from graphq.kernels.family import pixels
 from graphq.kernels.jit import isa
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
@@ -33,8 +32,8 @@ def run(guarded, level, x, w, dtype, geometry, threads=1):
     step = depthwise_float.plan_depthwise(Store(acc("f32"), "f32"), dtype, view, tile, channels, n, view.pixels,
                                           chosen, threads=threads)
     table = np.arange(n, dtype=np.int64) * out[0].nbytes if n else np.zeros(1, np.int64)
-    step.run(step.arguments({pixels.IMAGES: source.ctypes.data, pixels.WINDOWS: block.ctypes.data,
-                             pixels.WEIGHTS: packed.ctypes.data}, [(out.ctypes.data, table.ctypes.data, 4 * channels)]))
+    step.run(step.arguments({"images": source.ctypes.data, "windows": block.ctypes.data,
+                             "weights": packed.ctypes.data}, [(out.ctypes.data, table.ctypes.data, 4 * channels)]))
     return np.array(out), view
 
 

@@ -5,6 +5,7 @@ import pytest
 from graphq.errors import KernelError
 from graphq.kernels.jit import isa, registry
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import KERNELS, Step, register_kernel, select
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
@@ -68,7 +69,12 @@ def test_no_kernel_is_an_error():
         select("matmul", ("f32", "u8"), 1, 1, 1, isa.level_named("scalar"))
 
 
-def test_step_arguments():
-    step = Step("x", 0, (1, 2, 3), 1)
-    args = step.arguments({1: 9}, [(7, 8, 9), (4, 5, 6)])
-    assert args.dtype == np.int64 and args.tolist() == [1, 9, 3, *[0] * (HEADER_WORDS - 3), 7, 8, 9, 4, 5, 6]
+def test_arguments_of_a_step_are_filled_in_by_their_names():
+    record = Record("source", "target", "size")
+    step = Step("x", 0, record, {"size": 7}, 1, more=[8])
+    assert record.number("size") == 2 and record.nbytes == 24
+    args = step.arguments({"target": 5, "source": 4}, [(1, 2, 3), (7, 8, 9)])
+    assert args.dtype == np.int64 and args.tolist() == [4, 5, 7, 8, *[0] * (HEADER_WORDS - 4), 1, 2, 3, 7, 8, 9]
+    for fill in (step.arguments, record.words):
+        with pytest.raises(KernelError, match=r"no fields \['length'\] in an argument block of source, target, size"):
+            fill({"length": 1})

@@ -56,7 +56,7 @@ def run(kernel, level, a, w, *, threads=1, reading="rows"):
     source = guarded(a.T if reading == "columns" else a)
     step = matmul.plan_matmul(RAW, "u8" if a.dtype == np.uint8 else "s8", m, n, k, level, kernel=kernel,
                               threads=threads, reading=reading)
-    words = {matmul.A: source.ctypes.data, matmul.STRIDE: source.strides[0], matmul.W: packed.ctypes.data}
+    words = {"a": source.ctypes.data, "stride": source.strides[0], "w": packed.ctypes.data}
     step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
     return np.array(out)
 
@@ -115,7 +115,7 @@ def test_windows_of_an_image(kernel, emulated, window, channels, pads):
     with level_of(kernel, emulated) as level:
         step = matmul.plan_matmul(RAW, kernel.dtypes[0], view.pixels, n, channels, level, kernel=kernel, threads=2,
                                   reading="windows", taps=view.taps)
-        words = {matmul.A: source.ctypes.data, matmul.STRIDE: block.ctypes.data, matmul.W: packed.ctypes.data}
+        words = {"a": source.ctypes.data, "stride": block.ctypes.data, "w": packed.ctypes.data}
         step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
     assert (out == raw_sum(rows, w.reshape(-1, n))).all()
 
@@ -163,8 +163,8 @@ def test_batches_strides_and_epilogue(kernel, emulated):
         slots = [(comp.ctypes.data, 0, 0), (scale.ctypes.data, 0, 0), (bias.ctypes.data, address[2], 0),
                  (rows.ctypes.data, 0, 4), (inv.ctypes.data, 0, 0), (zp.ctypes.data, 0, 0),
                  (out.ctypes.data, address[3], n)]
-        step.run(step.arguments({matmul.A: wide.ctypes.data, matmul.A_TABLE: address[0], matmul.STRIDE: wide.strides[1],
-                                 matmul.W: packed.ctypes.data, matmul.W_TABLE: address[1]}, slots))
+        step.run(step.arguments({"a": wide.ctypes.data, "a_table": address[0], "stride": wide.strides[1],
+                                 "w": packed.ctypes.data, "w_table": address[1]}, slots))
     total = raw_sum(a, w).astype(np.int32)
     assert (out == evaluate(store, total, [comp, scale, bias, rows, inv, zp])).all()
 
@@ -174,8 +174,8 @@ def test_batches_strides_and_epilogue(kernel, emulated):
 def test_blocks_cover_the_output_once(threads, m, n):
     level = levels.resolve("scalar")
     step = matmul.plan_matmul(RAW, "u8", m, n, 4, level, threads=threads)
-    rows, panels = step.header[9], step.header[10]
-    assert rows % step.header[11] == 0 and panels % step.header[12] == 0
+    rows, panels = step.words["each_rows"], step.words["each_panels"]
+    assert rows % step.words["rows"] == 0 and panels % step.words["panels"] == 0
     assert step.blocks == -(-m // rows) * -(-pack.panel_count(n) // panels)
     assert step.blocks <= 16 * threads
 

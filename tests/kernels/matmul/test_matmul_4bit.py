@@ -51,7 +51,7 @@ def run(guarded, kernel, level, a, packed, n, threads=1):
     out, source, packed = guarded(np.full((m, n), np.nan, np.float32)), guarded(a), guarded(packed)
     step = matmul.plan_matmul(Store(acc("f32"), "f32"), kernel.dtypes[0], m, n, k, level, kernel=kernel,
                               threads=threads, w_dtype=matmul_4bit.W_DTYPE)
-    words = {matmul.A: source.ctypes.data, matmul.W: packed.ctypes.data}
+    words = {"a": source.ctypes.data, "w": packed.ctypes.data}
     step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
     return np.array(out)
 

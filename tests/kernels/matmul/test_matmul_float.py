@@ -55,8 +55,8 @@ def run(kernel, level, a, w, *, threads=1, reading="rows"):
     packed, out = guarded(pack.pack(w)), guarded(np.full((m, n), 7, np.float32))
     source = guarded(a.T if reading == "columns" else a)
     step = matmul.plan_matmul(RAW, dtype, m, n, k, level, kernel=kernel, threads=threads, reading=reading)
-    step.run(step.arguments({matmul.A: source.ctypes.data, matmul.W: packed.ctypes.data,
-                             matmul.STRIDE: source.strides[0]}, [(out.ctypes.data, 0, 4 * n)]))
+    step.run(step.arguments({"a": source.ctypes.data, "w": packed.ctypes.data,
+                             "stride": source.strides[0]}, [(out.ctypes.data, 0, 4 * n)]))
     return np.array(out)
 
 
@@ -108,8 +108,8 @@ def test_windows_sum_through_all_taps(kernel, emulated):
             image, view, packed, expected = convolution(dtype, channels, n)
             out, block, source = np.zeros((18, n), np.float32), view.block(image[0, 0] * 0), guarded(image)
             step = matmul.plan_matmul(RAW, dtype, 18, n, channels, level, kernel=kernel, reading="windows", taps=9)
-            step.run(step.arguments({matmul.A: source.ctypes.data, matmul.W: packed.ctypes.data,
-                                     matmul.STRIDE: block.ctypes.data}, [(out.ctypes.data, 0, 4 * n)]))
+            step.run(step.arguments({"a": source.ctypes.data, "w": packed.ctypes.data,
+                                     "stride": block.ctypes.data}, [(out.ctypes.data, 0, 4 * n)]))
             assert_same(out, expected)
 
 
@@ -125,8 +125,8 @@ def test_batches_and_epilogue(level, dtype, threads):
     order = np.array([2, 0, 1], np.int64)
     tables = [order * x.strides[0] for x in (a, packed, rest, out)]
     at = [t.ctypes.data for t in tables]
-    step.run(step.arguments({matmul.A: a.ctypes.data, matmul.A_TABLE: at[0], matmul.W: packed.ctypes.data,
-                             matmul.W_TABLE: at[1]},
+    step.run(step.arguments({"a": a.ctypes.data, "a_table": at[0], "w": packed.ctypes.data,
+                             "w_table": at[1]},
                             [(bias.ctypes.data, 0, 0), (rest.ctypes.data, at[2], rest.strides[1]),
                              (out.ctypes.data, at[3], out.strides[1])]))
     assert (out == evaluate(store, float_sums(a, w), [bias, rest])).all()

@@ -76,8 +76,8 @@ def test_pack_kernel_equals_numpy(layout, dtype, k, n, threads):
     table = np.array([2, 0, 1], np.int64)
     offsets = table * w.strides[0]
     step = pack.plan_pack(dtype, k, n, batch=3, threads=threads)
-    step.run(step.arguments({0: w.ctypes.data, 1: offsets.ctypes.data, 2: w.strides[1], 3: w.strides[2],
-                             4: out.ctypes.data}))
+    step.run(step.arguments({"source": w.ctypes.data, "table": offsets.ctypes.data, "along_k": w.strides[1],
+                             "along_n": w.strides[2], "packed": out.ctypes.data}))
     used, first = size - pack.SLACK, 0 if w.itemsize == 1 else 64 * pack.panel_count(n)
     assert (out.reshape(3, size)[:, first:used] == expected[table, first:used]).all()
     assert (out.reshape(3, size)[:, used:] == 0x55).all()  # the slack is never written
@@ -99,5 +99,6 @@ def test_row_sums(a_dtype, m, k, threads, transposed):
     out = np.full((2, m), -1, np.int32)
     step = plan(a_dtype, m, k, batch=2, threads=threads)
     offsets = np.array([0, a.strides[0]], np.int64)
-    step.run(step.arguments({0: a.ctypes.data, 1: offsets.ctypes.data, 2: a.strides[1], 3: out.ctypes.data}))
+    step.run(step.arguments({"source": a.ctypes.data, "table": offsets.ctypes.data, "stride": a.strides[1],
+                             "sums": out.ctypes.data}))
     assert (out == a.astype(np.int32).sum(axis) + (128 * k if a_dtype == "s8" else 0)).all()

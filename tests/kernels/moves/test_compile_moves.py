@@ -81,7 +81,7 @@ def test_gathers_of_nothing():
 def test_slices_touch_nothing_beyond_the_buffers():
     x, out = guarded(np.arange(130, dtype=np.uint8)), guarded(np.zeros(130, np.uint8))
     step = plan_strided_copy((130,), (-1,), 1)
-    step.run(step.arguments({0: x.ctypes.data + 129, 1: out.ctypes.data}, []))
+    step.run(step.arguments({"source": x.ctypes.data + 129, "target": out.ctypes.data}, []))
     assert (out == x[::-1]).all()
 
 

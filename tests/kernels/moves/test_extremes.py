@@ -22,8 +22,8 @@ def scale_and_zero_point(x, threads):
     scale, zp = np.zeros(1, np.float32), np.zeros(1, np.uint8)
     extremes, last = plan_range(x.size, threads=threads)
     assert extremes.blocks <= 64
-    extremes.run(extremes.arguments({0: source.ctypes.data, 1: found.ctypes.data}))
-    last.run(last.arguments({0: found.ctypes.data, 2: scale.ctypes.data, 3: zp.ctypes.data}))
+    extremes.run(extremes.arguments({"source": source.ctypes.data, "extremes": found.ctypes.data}))
+    last.run(last.arguments({"extremes": found.ctypes.data, "scale": scale.ctypes.data, "zero_point": zp.ctypes.data}))
     return scale[0], zp[0]
 
 

@@ -4,7 +4,6 @@ import pytest
 from guarded_memory import guarded
 
 import graphq as gq
-from graphq.kernels.family import pixels
 from graphq.kernels.jit import isa
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
@@ -230,7 +229,7 @@ def test_nothing_beyond_the_buffers_is_touched(level, how, dtype, total, channel
     step = pool.plan_pool(store, how, dtype, w, channels, 1, 4, chosen)
     scales = means.Scales(np.full(channels, 0.5, np.float32), np.full(channels, -3, np.float32))
     tables = means.tables(scales, np.full(4, 6))
-    header = {pixels.IMAGES: x.ctypes.data, pixels.WINDOWS: block.ctypes.data, pixels.WEIGHTS: tables.ctypes.data}
+    header = {"images": x.ctypes.data, "windows": block.ctypes.data, "weights": tables.ctypes.data}
     step.run(step.arguments(header, [(out.ctypes.data, 0, channels * out.itemsize)]))
     assert (out == (1 if how == "max" else 2)).all()
 

@@ -140,7 +140,7 @@ def test_nothing_beyond_the_buffers_is_touched(level, how, n, dtype):
     room = guarded(np.zeros((step.blocks, n), np.float32))
     numbers = guarded(np.zeros((NUMBERS.get(how, 1), 2), np.float32))
     epsilon = guarded(np.float32([1e-5]))
-    header = {row.ROOM: room.ctypes.data, row.NUMBERS: numbers.ctypes.data, row.EPSILON: epsilon.ctypes.data}
+    header = {"room": room.ctypes.data, "numbers": numbers.ctypes.data, "epsilon": epsilon.ctypes.data}
     step.run(step.arguments(header, [(x.ctypes.data, 0, 4 * n), (out.ctypes.data, 0, out.strides[0])]))
     assert (out[0] == out[1]).all() and np.isfinite(out).all()
 

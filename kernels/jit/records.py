@@ -1,0 +1,64 @@
+"""Argument blocks as records: fields of 8 bytes with names, one definition for who fills a block in and for its kernel.
+
+With `GATHER = Record(...)` and `view = GATHER.view` at the top of its file a kernel says `a = view(args)`, then
+`a.rows`. What a loop needs of it is read before the loop: LLVM reads a field again after each store that might be to
+it.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+
+from graphq.errors import KernelError
+from graphq.kernels.jit.deferred import intrinsic, types
+from graphq.kernels.jit.intrinsics import HEADER_WORDS
+
+T = TypeVar("T")
+
+
+class Record:
+    """The fields of an argument block, in their order."""
+
+    def __init__(self, *fields: str) -> None:
+        self.fields = fields
+        self.dtype = np.dtype([(name, np.int64) for name in fields], align=True)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all fields."""
+        return self.dtype.itemsize
+
+    def number(self, name: str) -> int:
+        """How many fields are before one."""
+        return self.fields.index(name)
+
+    @cached_property
+    def view(self) -> Any:
+        """The intrinsic (address) that gives a kernel the record at an address."""
+
+        @intrinsic
+        def view(_typing: Any, address: Any) -> Any:
+            from numba import from_dtype
+
+            def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+                return b.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+            return from_dtype(self.dtype)(types.intp), codegen
+
+        return view
+
+    def words(self, values: Mapping[str, T]) -> list[T | int]:
+        """The fields' values in their order, 0 where none is given. Raises KernelError for a name of no field."""
+        if unknown := values.keys() - set(self.fields):
+            raise KernelError(f"no fields {sorted(unknown)} in an argument block of {', '.join(self.fields)}")
+        return [values.get(name, 0) for name in self.fields]
+
+
+SLOT = Record("address", "table", "stride")
+"""An operand or the output of a Store in an argument block: where it lies, its table of byte offsets by batch element
+(or 0), and the bytes between rows."""
+SLOTS = 8 * HEADER_WORDS
+"""Bytes of an argument block before its slots."""
