@@ -59,7 +59,8 @@ def test_passes_and_testing_have_what_a_pass_author_needs():
 
 def test_each_pass_of_the_pipeline_is_public():
     rewrites = gq.passes.canonicalise.passes
-    assert {pass_name(p) for p in (*gq.passes.PIPELINE, *rewrites)} <= set(gq.passes.__all__)
+    for p in (*gq.passes.PIPELINE, *rewrites):
+        assert ("Fuse" if isinstance(p, gq.passes.Fuse) else pass_name(p)) in gq.passes.__all__
 
 
 def test_errors_have_one_base():
