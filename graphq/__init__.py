@@ -18,6 +18,7 @@ from graphq.errors import (
 )
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ir.interpret import reference
+from graphq.ir.operations import add_method
 from graphq.ir.text import parse, to_text
 from graphq.onnx import load_onnx, save_onnx
 
@@ -39,8 +40,7 @@ def _partitions(self: Graph) -> list[Partition]:
     return partitions(self)
 
 
-_partitions.__name__, _partitions.__qualname__ = "partitions", "Graph.partitions"
-Graph.partitions = _partitions  # type: ignore[method-assign]  # oneDNN's room stands above the graph's
+add_method("partitions", _partitions)  # oneDNN's room stands above that of graphs
 
 __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError",
            "Node", "ParseError", "Partition", "TensorType", "Value", "VerifyError", "compile", "dtypes", "errors",

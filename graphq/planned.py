@@ -70,11 +70,11 @@ class Passed:
         self.refusals = run_passes(graph, options.passes)
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """See Reported."""
+        """The outputs in NumPy, partitions by their formulas."""
         return evaluate_formulas(self.graph, inputs)
 
     def explain(self, *, kernels: bool) -> str:
-        """See Reported."""
+        """The report on the graph, and on its plan if it has one."""
         from graphq.report.evidence import gather
         from graphq.report.explain import explain
 
@@ -84,7 +84,7 @@ class Passed:
         return explain(self.graph, plan, self.refusals, level, threads, evidence)
 
     def coverage(self) -> Coverage:
-        """See Reported."""
+        """Raise CompileError: nothing can be counted without shapes."""
         raise CompileError("shapes are open: the coverage is known after the first call")
 
 
@@ -107,13 +107,13 @@ class Planned(Passed):
         reserve(self.run.arena_bytes, "what lies between inputs and outputs")
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
-        """See Runnable."""
+        """How long each step of the plan takes, the least time of so many runs."""
         from graphq.report.profile import profile_steps
 
         return profile_steps(self.run, [inputs[str(v.name)] for v in self.graph.inputs], runs)
 
     def coverage(self) -> Coverage:
-        """See Reported."""
+        """Which share of the graph's multiply-accumulates integer partitions do."""
         from graphq.report.coverage import coverage
 
         return coverage(self.graph)

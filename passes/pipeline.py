@@ -15,88 +15,57 @@ from graphq.ir import Graph
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify
 from graphq.kernels.families import FAMILIES
+from graphq.passes import (
+    fold_pads,
+    move_quantization,
+    normal_forms,
+    requantize,
+    simplify_moves,
+    static_quantization,
+)
 from graphq.passes.channels_last import channels_last
 from graphq.passes.cleanup import eliminate_common_subexpressions, eliminate_dead_code
 from graphq.passes.duplicate_dequantize import duplicate_dequantize
 from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants, fold_dequantized_operands
-from graphq.passes.fold_pads import FoldPadIntoConvolution
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse
-from graphq.passes.move_quantization import (
-    ConcatBeforeDequantize,
-    GatherBeforeDequantize,
-    PadBeforeDequantize,
-    PickBeforeDequantize,
-    QuantizeBeforePad,
-    QuantizeBeforeReshape,
-    QuantizeBeforeTranspose,
-    ReshapeBeforeDequantize,
-    TransposeBeforeDequantize,
-)
-from graphq.passes.normal_forms import (
-    CubeAsProducts,
-    DropMultiplyByOne,
-    DropRepeatedRelu,
-    SplitBiasOfRows,
-    UniformChannelsArePerTensor,
-    positive_axis,
-)
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
-from graphq.passes.requantize import (
-    DropLimitAfterDequantize,
-    DropLimitBeforeQuantize,
-    DropRequantize,
-    RequantizePicked,
-)
 from graphq.passes.rows_last import RowsLast
-from graphq.passes.simplify_moves import (
-    DropNoopReshape,
-    DropNoopTranspose,
-    MergeReshapes,
-    MergeTransposes,
-    TransposeAsReshape,
-)
-from graphq.passes.static_quantization import (
-    ConvIntegerAsConvolution,
-    DequantizeByGroups,
-    StaticDequantize,
-    StaticQuantize,
-)
 from graphq.passes.widen_floats import WidenProducts
 from graphq.rewrite.fixpoint import Fixpoint, apply, pass_name
 from graphq.rewrite.rule import Pass, Refusal
 
 canonicalise = Fixpoint(
     "canonicalise",
-    DequantizeByGroups(),  # first: what follows knows no group_axis
-    DropNoopReshape(),
-    MergeReshapes(),
-    MergeTransposes(),
-    DropNoopTranspose(),
-    TransposeBeforeDequantize(),
-    ReshapeBeforeDequantize(),
-    QuantizeBeforeReshape(),
-    QuantizeBeforeTranspose(),
-    TransposeAsReshape(),
-    positive_axis,
-    UniformChannelsArePerTensor(),
-    SplitBiasOfRows(),
-    DropMultiplyByOne(),
-    DropRepeatedRelu(),
-    CubeAsProducts(),
-    StaticDequantize(),
-    StaticQuantize(),
-    ConvIntegerAsConvolution(),
-    GatherBeforeDequantize(),
-    PickBeforeDequantize(),
-    PadBeforeDequantize(),
-    QuantizeBeforePad(),
-    ConcatBeforeDequantize(),
-    DropRequantize(),
-    DropLimitBeforeQuantize(),
-    DropLimitAfterDequantize(),
-    RequantizePicked(),
-    FoldPadIntoConvolution(),
+    static_quantization.DequantizeByGroups(),  # first: what follows knows no group_axis
+    simplify_moves.DropNoopReshape(),
+    simplify_moves.MergeReshapes(),
+    simplify_moves.MergeTransposes(),
+    simplify_moves.DropNoopTranspose(),
+    move_quantization.TransposeBeforeDequantize(),
+    move_quantization.ReshapeBeforeDequantize(),
+    move_quantization.QuantizeBeforeReshape(),
+    move_quantization.QuantizeBeforeTranspose(),
+    simplify_moves.TransposeAsReshape(),
+    normal_forms.positive_axis,
+    normal_forms.UniformChannelsArePerTensor(),
+    normal_forms.SplitBiasOfRows(),
+    normal_forms.DropMultiplyByOne(),
+    normal_forms.DropRepeatedRelu(),
+    normal_forms.CubeAsProducts(),
+    static_quantization.StaticDequantize(),
+    static_quantization.StaticQuantize(),
+    static_quantization.ConvIntegerAsConvolution(),
+    move_quantization.GatherBeforeDequantize(),
+    move_quantization.PickBeforeDequantize(),
+    move_quantization.PadBeforeDequantize(),
+    move_quantization.QuantizeBeforePad(),
+    move_quantization.ConcatBeforeDequantize(),
+    requantize.DropRequantize(),
+    requantize.DropLimitBeforeQuantize(),
+    requantize.DropLimitAfterDequantize(),
+    requantize.RequantizePicked(),
+    fold_pads.FoldPadIntoConvolution(),
 )
 """Bring graphs to one form, so that the patterns of later passes meet fewer of them. Numbers do not change."""
 

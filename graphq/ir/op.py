@@ -21,7 +21,7 @@ import numpy as np
 
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
-from graphq.ir.operations import add_method
+from graphq.ir.operations import add_builder
 
 if TYPE_CHECKING:
     from graphq.ir.graph import TensorType, Value
@@ -218,7 +218,7 @@ def register_op(
                 operands.append(TensorParameter(p.name, p.default is None, p.kind is p.VAR_POSITIONAL))
         OPS[name] = Op(name, onednn_kind(name), tuple(operands), attributes, f, infer, commutative, elementwise,
                        resolve)
-        add_method(OPS[name])
+        add_builder(OPS[name])
         return OPS[name]
 
     return declare

@@ -1,10 +1,11 @@
-"""The builder methods of graphs, one for each operation; `register_op` adds them.
+"""Methods of graphs that other files add: the builder of each operation (`register_op`), and what stands on a graph.
 
 Type checkers and editors see `operations.pyi` instead, which `python -m graphq.ir.stub` writes.
 """
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from graphq.errors import GraphError
@@ -32,15 +33,20 @@ class _UnknownOp(GraphError, AttributeError):
     """An unknown builder method: a graph error that `hasattr` understands."""
 
 
-def add_method(op: Op) -> None:
-    """Give `Operations` the method of `op`."""
+def add_method(name: str, method: Callable[..., Any]) -> None:
+    """Give graphs a method, which a stub or a TYPE_CHECKING block declares for type checkers."""
+    method.__name__, method.__qualname__ = name, f"Graph.{name}"
+    setattr(Operations, name, method)
+
+
+def add_builder(op: Op) -> None:
+    """Give graphs the builder method of `op`."""
     def build(self: Any, /, *operands: Any, name: str | None = None, **attrs: Any) -> Any:
         outs = self.add_node(op, operands, attrs, name=name)
         return outs[0] if len(outs) == 1 else outs
 
-    build.__name__, build.__qualname__, build.__doc__ = op.name, f"Graph.{op.name}", op.doc
-    build.__module__ = op.reference.__module__
+    build.__doc__, build.__module__ = op.doc, op.reference.__module__
     first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
     signature = op.signature.replace(parameters=[first, *op.signature.parameters.values()])
     vars(build)["__signature__"] = signature
-    setattr(Operations, op.name, build)
+    add_method(op.name, build)

@@ -1,5 +1,5 @@
 """The builder methods of graphs, made of the operations' declarations by `python -m graphq.ir.stub`."""
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +9,9 @@ from graphq.ir import Graph
 from graphq.ir.node import Number, Value
 from graphq.ir.op import Op
 
-def add_method(op: Op) -> None: ...
+def add_method(name: str, method: Callable[..., Any]) -> None: ...
+
+def add_builder(op: Op) -> None: ...
 
 class Operations:
     def cast(self, src: Number, /, *, dtype: DTypeLike, name: str | None = None) -> Value:
@@ -449,9 +451,9 @@ class Operations:
                  data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
         """The mean of each window in f32 (oneDNN AvgPool). `auto_pad` is as in convolution.
 
-        Its sum has the order of `sums.pool_order`, with `in_order` (which oneDNN does not have) that of the taps.
-        Padding counts as zeros, or not at all with `exclude_pad` (a window of padding alone gives NaN then). What rounding
-        up adds beyond the padding never counts, as in ONNX; oneDNN refuses that without `exclude_pad`.
+        Its sum has the order of `mean_sums.pool_order` (kernels/numbers), with `in_order` (which oneDNN does not have) that
+        of the taps. Padding counts as zeros, or not at all with `exclude_pad` (a window of padding alone gives NaN then).
+        What rounding up adds beyond the padding never counts, as in ONNX; oneDNN refuses that without `exclude_pad`.
         """
 
     def dequantize(self, src: Number, /, *, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor', axis: int = 1,

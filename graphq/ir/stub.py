@@ -20,7 +20,7 @@ from graphq.ir.op import Op, TensorParameter, walk_ops
 PATH = Path(__file__).with_name("operations.pyi")
 
 _HEAD = '''"""The builder methods of graphs, made of the operations' declarations by `python -m graphq.ir.stub`."""
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +30,9 @@ from graphq.ir import Graph
 from graphq.ir.node import Number, Value
 from graphq.ir.op import Op
 
-def add_method(op: Op) -> None: ...
+def add_method(name: str, method: Callable[..., Any]) -> None: ...
+
+def add_builder(op: Op) -> None: ...
 
 class Operations:
 '''

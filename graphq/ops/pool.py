@@ -76,9 +76,9 @@ def avg_pool(src: Array, *, strides: list[int], pads_begin: list[int], pads_end:
              auto_pad: AutoPad = "none", data_format: DataFormat = "NXC") -> Array:
     """The mean of each window in f32 (oneDNN AvgPool). `auto_pad` is as in convolution.
 
-    Its sum has the order of `sums.pool_order`, with `in_order` (which oneDNN does not have) that of the taps.
-    Padding counts as zeros, or not at all with `exclude_pad` (a window of padding alone gives NaN then). What rounding
-    up adds beyond the padding never counts, as in ONNX; oneDNN refuses that without `exclude_pad`.
+    Its sum has the order of `mean_sums.pool_order` (kernels/numbers), with `in_order` (which oneDNN does not have) that
+    of the taps. Padding counts as zeros, or not at all with `exclude_pad` (a window of padding alone gives NaN then).
+    What rounding up adds beyond the padding never counts, as in ONNX; oneDNN refuses that without `exclude_pad`.
     """
     x = to_channels_first(src, data_format).astype(np.float32, copy=False)
     sizes = x.shape[2:]

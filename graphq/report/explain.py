@@ -8,7 +8,8 @@ from graphq.ir import Graph, Node
 from graphq.ir.names import counted
 from graphq.kernels.families import lower_partition
 from graphq.kernels.jit.isa import Level
-from graphq.kernels.native import NATIVE, kilobytes, reorder_text
+from graphq.kernels.moves.steps import kilobytes, reorder_text
+from graphq.kernels.native import NATIVE
 from graphq.plan.runtime import VIEWS, NativeStep, Plan, PythonStep
 from graphq.report.coverage import coverage
 from graphq.rewrite.rule import Refusal

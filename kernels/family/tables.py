@@ -96,7 +96,7 @@ def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr,
 
 
 def _bytes(store: Store) -> dict[Expr, str]:
-    """The nodes whose values are bytes: vectors of them, what `math.quantized` makes, and what is stored as them."""
+    """The nodes whose values are bytes: vectors of bytes, what `quantized` of elementary makes, stored bytes."""
     found = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
     return found | ({store.expr: store.dtype} if store.dtype in BYTES else {})
 

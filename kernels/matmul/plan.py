@@ -211,8 +211,8 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     """Plan an integer matmul (m, k) x packed (k, n), `batch` times, at ISA level `level`.
 
     `reading` "windows" makes it a convolution of m output pixels over `taps` taps of k channels each. Weights are as
-    `pack` makes them, those of `w_dtype` "s4" as `pack_4bit` does. `kernel` forces a kernel, else `select` chooses, and
-    says why in `log`. Raises KernelError when there is none.
+    `pack` makes them, those of `w_dtype` "s4" as `matmul_4bit.pack` does. `kernel` forces a kernel, else `select`
+    chooses, and says why in `log`. Raises KernelError when there is none.
     """
     itemsize = STORAGE[a_dtype].itemsize
     row_bytes = k * itemsize

@@ -77,24 +77,14 @@ def offset(table: int, batch: int) -> int:
     return load_s64(table + 8 * batch) if table else 0
 
 
-def row_sum_block() -> Functions:
-    """Make the block function that sums rows of activations."""
-
-    def block(args: int, index: int) -> None:
-        a = view(args)
-        m, k, each, flip = a.m, a.k, a.each, a.flip
-        blocks = (m + each - 1) // each
-        batch, first = index // blocks, index % blocks * each
-        source, stride = a.source + offset(a.table, batch), a.stride
-        target = a.sums + batch * a.sums_bytes
-        for i in range(first, min(first + each, m)):
-            store_s32(target + 4 * i, _sum_row(source + i * stride, k, flip))
-
-    return Functions(block=block)
+@njit
+def _store_row_sum(source: int, stride: int, k: int, flip: int, count: int, target: int) -> None:
+    """Store the sum of one row; `stride` and `count` are those of `_sum_columns`."""
+    store_s32(target, _sum_row(source, k, flip))
 
 
-def column_sum_block() -> Functions:
-    """Make the block function that sums columns of activations."""
+def _sum_blocks(sums: Any, unit: int, columns: bool) -> Functions:
+    """The block function of `sums`, which takes `unit` rows at a time, or `columns` of transposed activations."""
 
     def block(args: int, index: int) -> None:
         a = view(args)
@@ -103,10 +93,20 @@ def column_sum_block() -> Functions:
         batch, first = index // blocks, index % blocks * each
         source, stride = a.source + offset(a.table, batch), a.stride
         target, last = a.sums + batch * a.sums_bytes, min(first + each, m)
-        for i in range(first, last, 16):
-            _sum_columns(source + i, stride, k, flip, min(16, last - i), target + 4 * i)
+        for i in range(first, last, unit):
+            sums(source + (i if columns else i * stride), stride, k, flip, min(unit, last - i), target + 4 * i)
 
     return Functions(block=block)
+
+
+def row_sum_block() -> Functions:
+    """Make the block function that sums rows of activations."""
+    return _sum_blocks(_store_row_sum, 1, False)
+
+
+def column_sum_block() -> Functions:
+    """Make the block function that sums columns of activations."""
+    return _sum_blocks(_sum_columns, 16, True)
 
 
 def plan_row_sums(a_dtype: str, m: int, k: int, *, batch: int = 1, threads: int = 1, cache: bool = True) -> Step:

@@ -1,4 +1,4 @@
-"""Matmul of 8-bit activations and packed 4-bit weights (`pack_4bit`), unpacked in registers.
+"""Matmul of 8-bit activations and packed 4-bit weights (`matmul_4bit.pack`), unpacked in registers.
 
     R[g, i, j]   = sum_{k in group g} a'[i, k] * (u[k, j] - z[g, j])        exact, modulo 2**32; a' as in `matmul`
     acc[i, j]    = sum_g f32(R[g, i, j] + correction[g, j]) * scale[g, j]   from 0 on, in order, one rounding each

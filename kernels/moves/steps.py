@@ -1,14 +1,16 @@
-"""The plan steps of slices, gathers and casts."""
+"""The plan steps of transposes, slices, gathers and casts, and of the range of a tensor."""
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import prod
 
 from graphq.errors import InputError
-from graphq.ir import Node
+from graphq.ir import Node, TensorType
 from graphq.kernels.moves import cast
+from graphq.kernels.moves.extremes import plan_range
 from graphq.kernels.moves.gather import plan_gather
-from graphq.kernels.moves.transpose import dense, plan_strided_copy, run_bytes
+from graphq.kernels.moves.transpose import dense, plan_strided_copy, plan_transpose, run_bytes
 from graphq.ops.infer import normal_axis
 from graphq.ops.move import bounds, index_error
 from graphq.plan.builder import PlanBuilder
@@ -68,3 +70,33 @@ def cast_steps(b: PlanBuilder, node: Node) -> None:
 def is_tiny(nbytes: int, row: int) -> bool:
     """Whether so many bytes are many rows too short for a kernel."""
     return row < SHORT and nbytes > MANY * row
+
+
+def transpose_steps(b: PlanBuilder, node: Node) -> None:
+    """One step."""
+    (source,) = node.operands
+    order = [d % len(node.attrs["order"]) for d in node.attrs["order"]]
+    step = plan_transpose(source.type.dims, order, source.dtype.itemsize, threads=b.threads, cache=b.cache)
+    name = f"{reorder_text(source.type, node.output.type)} by {step.name}"
+    run(b, replace(step, name=name), {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))}, [])
+
+
+def reorder_text(source: TensorType, result: TensorType) -> str:
+    """`reorder u8[1,64,56,56] -> [1,56,56,64] (201 KB)`"""
+    size = f" ({kilobytes(result.nbytes)})" if result.known else ""
+    return f"reorder {source} -> {str(result).removeprefix(result.dtype.name)}{size}"
+
+
+def kilobytes(nbytes: int) -> str:
+    """`201 KB`"""
+    return f"{nbytes / 1000:,.0f} KB" if nbytes >= 10_000 else f"{nbytes / 1000:.2g} KB"
+
+
+def range_steps(b: PlanBuilder, node: Node) -> None:
+    """Two steps: the extremes of blocks, then the scale and zero point of all."""
+    (source,) = node.operands
+    found, made = plan_range(source.type.size, threads=b.threads, cache=b.cache)
+    extremes = b.temporary(8 * found.blocks)
+    scale, zero_point = (Ref(b.result(v)) for v in node.outputs)
+    run(b, found, {"source": Ref(b.of[source]), "extremes": Ref(extremes)}, [])
+    run(b, made, {"extremes": Ref(extremes), "scale": scale, "zero_point": zero_point}, [])

@@ -11,7 +11,7 @@ that writes the outputs takes the argument block, where in the outputs it starts
 be ties it takes the address for the entries of `store_code.epilogue`, and leaves there how many there are, or -1: then
 the tile was not whole, and it wrote nothing. The weights of the next tiles are prefetched from `ahead` on, `step` bytes
 further with each group of four bytes of k. A tile of AMX keeps copies of activations at `copies`; where it is `fresh`
-it makes them, else an earlier one has, see `matmul_amx.AGAIN`. Readings:
+it makes them, else an earlier one has, see `matmul.amx.AGAIN`. Readings:
 
     rows      row i lies at a + i * stride
     columns   the operand is transposed: element (i, k) lies at a + k * stride + i * (its bytes)

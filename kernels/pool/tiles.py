@@ -1,7 +1,7 @@
 """Pools: maxima and means over the windows of channels-last images, and a Store of them.
 
     acc[i, c] = max over taps t of x[window(i, t), c]                             s32 of u8 and s8, f32 of floats
-    acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32, in an order of `sums`; d: `means`
+    acc[i, c] = (sum over taps t of d(x[window(i, t), c])) / count[i]             f32, order: `mean_sums`; d: `means`
     out[i, c] = Store(acc[i, c], operands)                                        padding reads the block's pad row
 
 A maximum that keeps scale and zero point writes bytes directly, in half the time. Small windows have code of their own,

@@ -1,4 +1,4 @@
-"""Recurrent layers in machine code: the numbers of `recurrent`, 16 units at a time.
+"""Recurrent layers in machine code: the numbers of `numbers.recurrent`, 16 units at a time.
 
 The weights lie in panels of 16 units, each [H, gates, 16], so that a panel's sums are the gates of its units and stay
 in registers. Four rows share what is loaded of them.

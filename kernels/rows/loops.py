@@ -1,4 +1,4 @@
-"""Machine code of `row_numbers`: intrinsics that read a row of f32 and leave what its elements need.
+"""Machine code of `numbers.rows`: intrinsics that read a row of f32 and leave what its elements need.
 
 Each is (row, n, room, stats, step, parameter): the row's address, its length, the address of a row of f32 to fill, that
 of the first of its numbers (the next ones lie `step` bytes on), and of the f32 epsilon. Vectors have the lanes of the
@@ -94,7 +94,7 @@ def root(b: Any, x: Any) -> Any:
 
 
 def fold(b: Any, x: Any, take: Callable[[Any, Any], Any], *, pairs: bool = False, to: int = 1) -> Any:
-    """Fold a vector to one of `to` elements (1: its scalar), as `row_numbers.folded`."""
+    """Fold a vector to one of `to` elements (1: its scalar), as `numbers.rows.folded`."""
     while x.type.count > to:
         half = x.type.count // 2
         if half == 1:
@@ -179,7 +179,7 @@ def _mean(b: Any, row: Row) -> Any:
 
 
 def _total(b: Any, row: Row, term: Expr) -> Any:
-    """As `sums.row_totals` of the terms."""
+    """As `mean_sums.row_totals` of the terms."""
     def add(x: Any, have: Any) -> Any:
         return b.fadd(have, computed(b, term, 1 if x.type == F32 else x.type.count, x))
 

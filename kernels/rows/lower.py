@@ -1,7 +1,7 @@
 """Softmax, layer norm and the like from a partition's body, along the last axis of their source.
 
     x = f(operands)         lane-wise, in f32: the prologue, in whose place the source itself may stand
-    y = operation(x)        `row_numbers`
+    y = operation(x)        `numbers.rows`
     out = epilogue(y)
 
 Kernels leave x, or softmax's powers, and a few numbers a row; with those the epilogue begins.

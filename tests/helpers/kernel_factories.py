@@ -9,6 +9,9 @@ from graphq.kernels.threads.atomics import added as added_atomically
 from graphq.kernels.threads.atomics import release, semaphore_wait, this_thread
 from graphq.kernels.threads.steps import ASLEEP, HELPERS, KEPT_OFF, SEMAPHORE, SLEEPERS, THREAD
 
+nothing = object()
+"""What Numba has no type for: kernels that name it are refused."""
+
 
 def multiples(factor):
     """A block that stores its number, and multiples of a number."""
@@ -40,7 +43,7 @@ def of_a_missing_package():
 
 def of_an_unknown_name():
     def times(x, target):
-        store_s64(target, nothing * x)  # noqa: F821
+        store_s64(target, nothing * x)
 
     return Functions(times=times)
 
@@ -161,7 +164,7 @@ def branches(double, name, never):
 
 REFUSED = [(lambda args, index: index.sort(), "sort"),
            (lambda args, index: store_s64(args, index + "a"), "TypingError"),
-           (lambda args, index: nothing(index), "nothing"),  # noqa: F821
+           (lambda args, index: nothing(index), "nothing"),
            (lambda args, index: store_s64(args), "missing 1 required positional argument")]
 
 

@@ -1,6 +1,7 @@
 """Compiled integer convolutions: equal to their formula at every level, close to the reference, odd geometry."""
 import numpy as np
 import pytest
+from geometries import convolution
 
 import graphq as gq
 from graphq.kernels.jit import isa
@@ -20,11 +21,8 @@ def build(sizes, channels, columns, kernel, *, images=1, strides=1, pads=0, dila
           w_axis=None, w_group_axis=None, **attrs):
     """A quantised convolution and its inputs; numbers stand for one value a spatial axis."""
     rng = np.random.default_rng(len(sizes) + channels + 10 * columns)
-    lists = {"strides": strides, "pads_begin": pads, "pads_end": pads if pads_end is None else pads_end,
-             "dilations": dilations}
-    lists = {k: [v] * len(sizes) if isinstance(v, int) else list(v) for k, v in lists.items()}
-    transposed = op == "conv_transpose"
-    dims = (channels, columns // groups) if transposed else (columns, channels // groups)
+    dims, geometry = convolution(op, len(sizes), channels, columns, groups, strides=strides, pads=pads,
+                                 pads_end=pads_end, dilations=dilations)
     g = gq.Graph("conv")
     arrays = {"x": numbers(rng, (images, *sizes, channels), x)}
     source = g.input("x", shape=arrays["x"].shape, dtype=x)
@@ -33,15 +31,15 @@ def build(sizes, channels, columns, kernel, *, images=1, strides=1, pads=0, dila
         weights = g.constant(weights, name="w")
     else:
         arrays["w"], weights = weights, g.input("w", shape=weights.shape, dtype=w)
-    axis = int(transposed and columns > groups) if w_axis is None else w_axis
+    axis = int(op == "conv_transpose" and columns > groups) if w_axis is None else w_axis
     many = dims[axis] * (1 if w_group_axis is None else groups)
     quantised = {"qtype": "per_channel", "axis": axis, "scales": rng.uniform(1e-4, 9e-4, many).tolist(),
                  "zps": [w_zps] * many, "group_axis": w_group_axis} if many > 1 else {"scales": [4e-4], "zps": [w_zps]}
     bias = g.constant(rng.standard_normal(columns).astype(np.float32), name="b")
     given = {"scales": [0.02], "zps": [x_zp]} if x_scales is None else \
         {"qtype": "per_channel", "axis": -1, "scales": x_scales, "zps": x_zp}
-    y = getattr(g, op)(g.dequantize(source, **given), g.dequantize(weights, **quantised), bias, **lists, groups=groups,
-                       data_format="NXC", weights_format="IOX" if transposed else "OIX", **attrs)
+    y = getattr(g, op)(g.dequantize(source, **given), g.dequantize(weights, **quantised), bias, **geometry,
+                       **attrs)
     if epilogue is not None:
         y = epilogue(g, y, arrays, rng)
     g.output(g.quantize(y, dtype=out, scales=[0.05], zps=[3]), name="y")

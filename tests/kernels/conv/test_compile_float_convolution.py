@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 from compiled import AS_WRITTEN
+from geometries import convolution
 
 import graphq as gq
 from graphq.kernels.lanes.expression import STORAGE
@@ -16,11 +17,8 @@ def build(sizes, channels, columns, kernel, dtype="f32", *, images=1, strides=1,
           groups=1, constant=True, op="convolution", epilogue=None, **attrs):
     """A convolution with a bias and its inputs; numbers stand for one value a spatial axis."""
     rng = np.random.default_rng(len(sizes) + channels + 10 * columns)
-    lists = {"strides": strides, "pads_begin": pads, "pads_end": pads if pads_end is None else pads_end,
-             "dilations": dilations}
-    lists = {k: [v] * len(sizes) if isinstance(v, int) else list(v) for k, v in lists.items()}
-    transposed = op == "conv_transpose"
-    dims = (channels, columns // groups) if transposed else (columns, channels // groups)
+    dims, geometry = convolution(op, len(sizes), channels, columns, groups, strides=strides, pads=pads,
+                                 pads_end=pads_end, dilations=dilations)
     x, w, b = (rng.standard_normal(shape, np.float32).astype(STORAGE[dtype])
                for shape in ((images, *sizes, channels), (*dims, *kernel), (columns,)))
     g, arrays = gq.Graph("conv"), {"x": x}
@@ -29,8 +27,7 @@ def build(sizes, channels, columns, kernel, dtype="f32", *, images=1, strides=1,
         weights = g.constant(w, name="w")
     else:
         arrays["w"], weights = w, g.input("w", shape=w.shape, dtype=dtype)
-    y = getattr(g, op)(source, weights, g.constant(b, name="b"), **lists, groups=groups, data_format="NXC",
-                       weights_format="IOX" if transposed else "OIX", **attrs)
+    y = getattr(g, op)(source, weights, g.constant(b, name="b"), **geometry, **attrs)
     g.output(y if epilogue is None else epilogue(g, y, arrays, rng, dtype), name="y")
     return g, arrays
 
