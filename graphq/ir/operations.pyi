@@ -459,7 +459,12 @@ class Operations:
     def dequantize(self, src: Number, /, *, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor', axis: int = 1,
                    scales: Sequence[float] | np.ndarray, zps: Sequence[int] | np.ndarray | None = None,
                    group_axis: int | None = None, name: str | None = None) -> Value:
-        """`(src - zps) * scales` as f32, the difference exact in s32 (oneDNN Dequantize; s32 as in ONNX, zero point 0)."""
+        """`(src - zps) * scales` as f32, the difference exact in s32 (oneDNN Dequantize; s32 as in ONNX, zero point 0).
+
+        per_channel takes one scale and zero point for each index along `axis`. With `group_axis`, for the weights of a
+        transposed convolution with groups, it takes them for each group in turn: `src` is split along `group_axis` into
+        as many groups as there are times more scales, and channel c of group k has number `k * channels + c`.
+        """
 
     def quantize(self, src: Number, /, *, dtype: DTypeLike, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor',
                  axis: int = 1, scales: Sequence[float] | np.ndarray, zps: Sequence[int] | np.ndarray | None = None,

@@ -106,7 +106,12 @@ def _with_groups(shape: Shape, qtype: str, axis: int, group_axis: int, scales: i
 @quiet
 def dequantize(src: Array, *, qtype: QType = "per_tensor", axis: int = 1, scales: list[float],
                zps: list[int] | None = None, group_axis: int | None = None) -> Array:
-    """`(src - zps) * scales` as f32, the difference exact in s32 (oneDNN Dequantize; s32 as in ONNX, zero point 0)."""
+    """`(src - zps) * scales` as f32, the difference exact in s32 (oneDNN Dequantize; s32 as in ONNX, zero point 0).
+
+    per_channel takes one scale and zero point for each index along `axis`. With `group_axis`, for the weights of a
+    transposed convolution with groups, it takes them for each group in turn: `src` is split along `group_axis` into
+    as many groups as there are times more scales, and channel c of group k has number `k * channels + c`.
+    """
     if group_axis is not None:
         groups = len(scales) // src.shape[axis]
         parts = zip(np.split(src, groups, group_axis), np.split(np.asarray(scales), groups),

@@ -1,6 +1,7 @@
 """From a partition's body to what a kernel computes, and to the NumPy formula that states the same numbers.
 
-Each family of anchors has a file of its own, as lower_matmul; here is what they share, and bodies without an anchor.
+Each kernel family has a file of its own for it, as kernels/matmul/lower.py; here is what these files share, and bodies
+without an anchor.
 """
 from __future__ import annotations
 

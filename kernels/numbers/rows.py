@@ -11,7 +11,7 @@ sums in f64, has no such limit. All else in f32, one IEEE operation at a time, e
 1.31 has on AVX2 and AVX-512 (on AVX-512 alone for softmax), found by experiment: so are its results, bit for bit, where
 rows have 8 elements and more;
 of log_softmax, whose logarithm is another, of reduce_l1 and reduce_l2, and of rows of sums that are no multiple of 4,
-they are not. The functions take and give arrays; `row_loops` has the machine code.
+they are not. The functions take and give arrays; kernels/rows/loops.py has the machine code.
 """
 from __future__ import annotations
 
