@@ -181,10 +181,10 @@ def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
 
 def _samples(module: modules.Module, args: np.ndarray, threads: int, cache: bool) -> list[float]:
     """Seconds that `threads` blocks of a module take side by side."""
-    row = team.Row(module.block, args.ctypes.data, threads, threads > 1)
+    row = team.StepRow(module.block, args.ctypes.data, threads, threads > 1)
 
     def prepare(times: int) -> Callable[[], None]:
-        return team.Table([row] * times, threads, cache).run
+        return team.StepTable([row] * times, threads, cache).run
 
     return samples(prepare)
 

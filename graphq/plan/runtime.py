@@ -208,16 +208,18 @@ class _Instance:
         raw = self.arena[offset:offset + buffer.type.nbytes]
         return raw.view(buffer.type.dtype.numpy).reshape(buffer.type.dims)
 
-    def _cut(self, plan: Plan, addresses: list[int], cache: bool, apart: bool) -> list[team.Table | PythonStep]:
-        out: list[team.Table | PythonStep] = []
+    def _cut(self, plan: Plan, addresses: list[int], cache: bool,
+             apart: bool) -> list[team.StepTable | PythonStep]:
+        out: list[team.StepTable | PythonStep] = []
         native = iter(addresses)
         for alone, steps in groupby(plan.steps, lambda step: isinstance(step, PythonStep)):
             if alone:
                 out += steps  # type: ignore[arg-type]
                 continue
-            rows = [team.Row(s.function, next(native), s.blocks, s.parallel)
+            rows = [team.StepRow(s.function, next(native), s.blocks, s.parallel)
                     for s in steps if isinstance(s, NativeStep)]
-            out += [team.Table(group, plan.threads, cache) for group in ([[row] for row in rows] if apart else [rows])]
+            groups = [[row] for row in rows] if apart else [rows]
+            out += [team.StepTable(group, plan.threads, cache) for group in groups]
         return out
 
 
@@ -267,9 +269,9 @@ class Runner:
             if number:
                 raise make(number)
 
-    def _segment(self, part: team.Table | PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
+    def _segment(self, part: team.StepTable | PythonStep, instance: _Instance, inputs: Sequence[np.ndarray],
                  outputs: Sequence[np.ndarray]) -> None:
-        if isinstance(part, team.Table):
+        if isinstance(part, team.StepTable):
             part.run()
         else:
             self._python(part, instance, inputs, outputs)

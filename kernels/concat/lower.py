@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.epilogue import Epilogue, Unsupported
+from graphq.kernels.family.epilogue import EpilogueBuilder, Unsupported
 from graphq.kernels.family.lower import Arrays, Lowered, lower_eltwise, result_dims
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.lanes.stores import Store
@@ -91,7 +91,7 @@ def _part(body: Graph, node: Node, k: int, axis: int, start: int) -> Part:
             new[n.output] = part.add_node(n.op, operands, attrs)[0]
     result = new[body.outputs[0]]
     if result.node is None:
-        e = Epilogue(result.type.dims)
+        e = EpilogueBuilder(result.type.dims)
         store = Store(e.input(part.inputs.index(result), result), result.dtype.name)
         return Part(start, Lowered(e.out, store, tuple(e.sources)), inputs)
     part.output(result, name="out")

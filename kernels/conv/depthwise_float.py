@@ -35,7 +35,7 @@ from graphq.kernels.jit.registry import Step, threads_for
 from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.x86 import Loop, at, filled, load, load_first, smaller, store, vector
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.lanes.store_code import Epilogue
+from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import EMIT, STORAGE_IR, constant, tail_mask, vec, widen
 from graphq.kernels.numbers.float_sums import BLOCK
@@ -176,7 +176,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         block, batch, i, addresses, runs, weights, channels = args
-        write = Epilogue(b, result, width)
+        write = EpilogueEmitter(b, result, width)
 
         def activations(column: Any, c: Any) -> Any:
             address = at(b, column, b.mul(b.udiv(c, c64(multiplier)), c64(item)))

@@ -23,9 +23,9 @@ import numpy as np
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.conv import depthwise, depthwise_float
 from graphq.kernels.conv.phases import MOST_PHASES, Phase, count_phases, transposed_phases, whole
-from graphq.kernels.family.epilogue import Epilogue, Source, Unsupported
+from graphq.kernels.family.epilogue import EpilogueBuilder, Source, Unsupported
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
-from graphq.kernels.family.scales import Numbers, known, reach, scaled, scales_of, wrapped, zero_points_of
+from graphq.kernels.family.scales import QuantParameter, known, reach, scaled, scales_of, wrapped, zero_points_of
 from graphq.kernels.family.settled import LiteralSums, anchored, literal_sums
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.matmul.lower import quantised_operands, refuse_overflow
@@ -158,7 +158,7 @@ class IntegerConvolution(Convolution):
     """
 
     integer: ClassVar[bool] = True
-    a_zp: Numbers
+    a_zp: QuantParameter
     b_zp: np.ndarray
 
     @property
@@ -167,7 +167,7 @@ class IntegerConvolution(Convolution):
         return depthwise.fits(self.windows.taps, self.filter.outputs, self.filter.multiplier)
 
     @property
-    def shifted_zp(self) -> Numbers:
+    def shifted_zp(self) -> QuantParameter:
         """The zero point of the source as kernels take it: u8, but for the depthwise one, which takes s8 as it is."""
         return self.a_zp.shifted(128 if self.a_dtype == "s8" and not self.depthwise else 0)
 
@@ -278,7 +278,7 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
         raise Unsupported(f"the epilogue changes the shape of {node.output.type} to {list(out)}")
     if node.attrs["data_format"] != "NXC":
         raise Unsupported("the convolution is channels-first (NCX), kernels are channels-last (NXC)")
-    e = Epilogue(out, anchored=True)
+    e = EpilogueBuilder(out, anchored=True)
     source, weights, *_ = node.operands
     producers = [v.node for v in (source, weights) if v.node is not None]
     c: Convolution
@@ -294,7 +294,8 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     return anchored(e, body, node, total, producers, c, accumulated, constants, sums)
 
 
-def _literal(c: IntegerConvolution, scales: tuple[Numbers, Numbers], data: np.ndarray | None) -> LiteralSums | None:
+def _literal(c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
+             data: np.ndarray | None) -> LiteralSums | None:
     """The literal sums: of a transposed convolution those of every tap's channels, one after another."""
     taps, channels = c.windows.taps, c.filter.channels
     if taps > MOST_TAPS or scales[0].shape:
@@ -324,7 +325,8 @@ def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
                 images=a.type.dims[0], windows=view, filter=filter, strides=strides, dilations=dilations, pads=pads)
 
 
-def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvolution, tuple[Numbers, Numbers]]:
+def _quantised(body: Graph, node: Node,
+               constants: Arrays) -> tuple[IntegerConvolution, tuple[QuantParameter, QuantParameter]]:
     """The integer convolution, and the scales of both operands."""
     left, right = quantised_operands(node, groups=node.op.name == "conv_transpose")
     a, b = (next(n.operands) for n in (left, right))
@@ -352,7 +354,7 @@ def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerConvo
 _INSIDE = "the source is quantised per channel along axis {}: its scale would stand inside the sum"
 
 
-def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[Numbers, Numbers]:
+def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
     """Scale and zero point of the source; one an output channel where each reads one input channel."""
     if left.attrs["qtype"] == "per_tensor":
         return scales_of(left, body, constants, ()), zero_points_of(left, body, constants, ())
@@ -364,7 +366,7 @@ def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tu
     return known(scale, scale.shape, "f32"), known(zp, zp.shape)
 
 
-def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[Numbers, Numbers]:
+def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
     """Scale and zero point of the weights: one, or one an output channel.
 
     Weights of a transposed convolution have those of the channels of one group, which are the same in every group; or
@@ -387,7 +389,7 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
     return scale, zp
 
 
-def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[Numbers, Numbers]:
+def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
     """Scale and zero point of weights of a transposed convolution, which have those of the channels of every group."""
     sizes = right.attrs["group_shape"]
     counts = tuple(d // size for d, size in zip(filter.dims, sizes, strict=True))
@@ -399,7 +401,7 @@ def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> t
     return scale, zp
 
 
-def _spread(numbers: Numbers, filter: Filter, by_channel: Callable[[np.ndarray], np.ndarray]) -> Numbers:
+def _spread(numbers: QuantParameter, filter: Filter, by_channel: Callable[[np.ndarray], np.ndarray]) -> QuantParameter:
     """One number an output channel, from those of the weights; a single one stays."""
     if not numbers.shape or numbers.shape == (filter.outputs,):
         return numbers
@@ -423,7 +425,7 @@ def _pads(node: Node, dims: tuple[int, ...], filter: Filter) -> tuple[tuple[int,
                  for size, k, d, s, begin, end in zip(*lists, strict=True))
 
 
-def _compensated(e: Epilogue, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:
+def _compensated(e: EpilogueBuilder, c: IntegerConvolution, weights: np.ndarray | None) -> Expr:
     """acc from the raw sum R = sum a' * w' as kernels leave it, modulo 2**32: R - zx * colsum(w').
 
     a' is what kernels take (u8, s8 + 128), zx shifted likewise, w' is w - zw. Of constant weights the plan knows the

@@ -1,6 +1,6 @@
 """Elementwise kernel: a Store over the space (batch, m, n), for chains that no anchor takes.
 
-Operands and output follow the record as everywhere (`store_code.Operand`).
+Operands and output follow the record as everywhere (`store_code.SlotOperand`).
 """
 from __future__ import annotations
 

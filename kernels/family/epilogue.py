@@ -36,7 +36,7 @@ class Source:
 
 
 @dataclass
-class Epilogue:
+class EpilogueBuilder:
     """Collects the operand slots while the rules turn nodes into expressions, for an output of shape `out`.
 
     `anchored`: the expressions follow an anchor's accumulator (else the loop over memory is all there is). With `drift`
@@ -154,7 +154,7 @@ def _undoes(dequantize: Node, node: Node) -> bool:
         and all(2.0**-100 < s < 2.0**100 for s in node.attrs["scales"])
 
 
-Rule = Callable[[Epilogue, Node, list[Any]], Expr]
+Rule = Callable[[EpilogueBuilder, Node, list[Any]], Expr]
 RULES: dict[str, Rule] = {}
 
 
@@ -172,7 +172,7 @@ def _unary(name: str, f: Callable[[Expr], Expr]) -> None:
 
 
 def _binary(name: str, f: Callable[[Expr, Expr], Expr]) -> None:
-    def rule(e: Epilogue, node: Node, args: list[Any]) -> Expr:
+    def rule(e: EpilogueBuilder, node: Node, args: list[Any]) -> Expr:
         to_f32 = [node.output.dtype == "f32" and v.dtype == "s32" for v in node.operands]
         return f(*(op("to_f32", x) if t else x for x, t in zip(args, to_f32, strict=True)))
 
@@ -215,12 +215,12 @@ _unary("logical_not", lambda x: op("xor", x, const(True, "bool")))
 
 
 @_rule("maximum")
-def _maximum(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _maximum(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     return _extreme(maximum, "and", *args)
 
 
 @_rule("minimum")
-def _minimum(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _minimum(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     return _extreme(least, "or", *args)
 
 
@@ -232,43 +232,43 @@ def _extreme(choose: Callable[[Expr, Expr], Expr], bits: str, a: Expr, b: Expr) 
 
 
 @_rule("gelu")
-def _gelu(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _gelu(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     return (elementary.gelu_erf if node.attrs["mode"] == "gelu_erf" else elementary.gelu_tanh)(args[0])
 
 
 @_rule("clamp")
-def _clamp(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _clamp(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     lo, hi = (e.parameter([node.attrs[k]], "f32", None) for k in ("min", "max"))
     return least(hi, maximum(lo, args[0]))  # the second operand on NaN: NaN stays
 
 
 @_rule("prelu")
-def _prelu(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _prelu(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     return select(args[0] < 0, args[1] * args[0], args[0])
 
 
 @_rule("leaky_relu")
-def _leaky_relu(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _leaky_relu(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     return select(args[0] < 0, e.parameter([node.attrs["alpha"]], "f32", None) * args[0], args[0])
 
 
 @_rule("select")
-def _select(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _select(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     return select(args[0], args[1], args[2])
 
 
 @_rule("bias_add")
-def _bias_add(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _bias_add(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     return args[0] + args[1]
 
 
 @_rule("type_cast")
-def _type_cast(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _type_cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     return args[0]  # widening is exact; a Store does the narrowing
 
 
 @_rule("cast")
-def _cast(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _cast(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     """To f32, or from it towards zero, beyond s32 its nearest end, of NaN 0."""
     x = args[0]
     if node.attrs["dtype"] == "f32":
@@ -279,13 +279,13 @@ def _cast(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
 
 
 @_rule("dequantize")
-def _dequantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     """(x - zp) * scale"""
     return e.dequantized(args[0], node, node.output)
 
 
 @_rule("quantize")
-def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     """Saturate rint(y / s) + zp, as the reference has it.
 
     Right after an anchor y * (1/s), 1/s rounded once from f64: outputs near a tie are settled by literal sums
@@ -330,14 +330,14 @@ def _quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
 
 
 @_rule("dynamic_dequantize")
-def _dynamic_dequantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _dynamic_dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     """(x - zp) * scale"""
     x, scale, *zps = args
     return op("to_f32", x - zps[0] if zps and zps[0] is not None else x) * scale
 
 
 @_rule("dynamic_quantize")
-def _dynamic_quantize(e: Epilogue, node: Node, args: list[Expr]) -> Expr:
+def _dynamic_quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     """saturate(rint(y / s) + zp), NaN -> zp, saturated. A zero point counts as if within 2**22, which saturates alike.
 
     Only of numbers beyond 2**22 steps could a zero point that large bring some back.
@@ -379,7 +379,7 @@ def refuses(node: Node) -> str | None:
 Anchor = tuple[Node, Callable[[list[Any]], Expr]]
 
 
-def translate(e: Epilogue, body: Graph, anchor: Anchor | None = None, skip: Iterable[Node] = (),
+def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, skip: Iterable[Node] = (),
               own: Container[int] = (), result: Value | None = None) -> Expr:
     """The expression of the body's result; or of `result`, a value that lane-wise nodes compute, in its precision.
 
@@ -433,7 +433,7 @@ def _intermediate(y: Expr, value: Value) -> Expr:
     return y
 
 
-def _argument(e: Epilogue, body: Graph, node: Node, k: int, known: dict[Value, Any]) -> Any:
+def _argument(e: EpilogueBuilder, body: Graph, node: Node, k: int, known: dict[Value, Any]) -> Any:
     value = node.inputs[k]
     if value is None or value in known:
         return None if value is None else known[value]

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 import numpy as np
 
 from graphq.ir import Graph
-from graphq.kernels.family.epilogue import Epilogue, Source, Unsupported, translate
+from graphq.kernels.family.epilogue import EpilogueBuilder, Source, Unsupported, translate
 from graphq.kernels.family.tables import tabulate
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.lanes.expression import Expr, acc, substitute
@@ -136,7 +136,7 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 def lower_eltwise(body: Graph, constants: Arrays = ()) -> Lowered:
     """Lower a body of elementwise operations; raises Unsupported. Nothing depends on constants."""
     out = result_dims(body)
-    e = Epilogue(out)
+    e = EpilogueBuilder(out)
     expr = translate(e, body)
     return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources))
 

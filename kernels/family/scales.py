@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.epilogue import Epilogue, Source
+from graphq.kernels.family.epilogue import EpilogueBuilder, Source
 from graphq.kernels.family.lower import Arrays
 from graphq.kernels.lanes.expression import COMPUTE, Expr
 
@@ -16,7 +16,7 @@ RANGES = {"u8": (0, 255), "s8": (-128, 127)}
 
 
 @dataclass(frozen=True, eq=False)
-class Numbers:
+class QuantParameter:
     """Scales or zero points: `data` when they are known, else input `index` of the partition; and what to `plus`.
 
     `shape` is that under which they broadcast to the operand that is multiplied, and to the result.
@@ -33,7 +33,7 @@ class Numbers:
         """Whether all are known to be 0."""
         return self.data is not None and not self.data.any()
 
-    def shifted(self, by: int) -> Numbers:
+    def shifted(self, by: int) -> QuantParameter:
         """Integers plus `by`."""
         if self.data is not None:
             return replace(self, data=self.data + by)
@@ -46,7 +46,7 @@ class Numbers:
             x = x.astype(np.int64) + self.plus
         return x.reshape(self.shape)
 
-    def expr(self, e: Epilogue) -> Expr:
+    def expr(self, e: EpilogueBuilder) -> Expr:
         """The numbers where they belong in the epilogue; integers modulo 2**32."""
         if self.data is None:
             x = e.slot(Source("input", self.dtype, self.shape, self.index), ("input", self.index, self.shape))
@@ -57,22 +57,22 @@ class Numbers:
         return e.slot(Source("parameter", dtype, self.shape, data=data), key)
 
 
-def known(values: object, shape: tuple[int, ...] = (), dtype: Literal["f32", "s32"] = "s32") -> Numbers:
-    """Numbers known now; one number has the shape ()."""
+def known(values: object, shape: tuple[int, ...] = (), dtype: Literal["f32", "s32"] = "s32") -> QuantParameter:
+    """Numbers that are known now; one number has the shape ()."""
     data = np.asarray(values, np.float32 if dtype == "f32" else np.int64)
-    return Numbers(dtype, () if data.size == 1 else shape, data.reshape(() if data.size == 1 else shape))
+    return QuantParameter(dtype, () if data.size == 1 else shape, data.reshape(() if data.size == 1 else shape))
 
 
-def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> Numbers:
+def given(value: Value, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
     """The numbers of an input of the body."""
     index, dtype = body.inputs.index(value), value.dtype.name
     data = constants[index]
     if data is not None:
         return known(data, shape, "f32" if dtype == "f32" else "s32")
-    return Numbers(dtype, () if value.type.size == 1 else shape, index=index)
+    return QuantParameter(dtype, () if value.type.size == 1 else shape, index=index)
 
 
-def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> Numbers:
+def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
     """The scales of a dequantize or dynamic_dequantize; `shape` is that of one a channel."""
     if node.op.name == "dequantize":
         return known(node.attrs["scales"], shape, "f32")
@@ -81,7 +81,7 @@ def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]
     return given(scales, body, constants, shape)
 
 
-def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> Numbers:
+def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:
     """The zero points of a dequantize or dynamic_dequantize; 0 when it has none."""
     if node.op.name == "dequantize":
         return known(node.attrs["zps"] or 0, shape)
@@ -89,7 +89,7 @@ def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int,
     return known(0) if zps is None else given(zps, body, constants, shape)
 
 
-def scaled(e: Epilogue, y: Expr, left: Numbers, right: Numbers) -> Expr:
+def scaled(e: EpilogueBuilder, y: Expr, left: QuantParameter, right: QuantParameter) -> Expr:
     """y * f32(sx * sw): of two f32 the product is exact in f64, so that it does not matter when it is rounded."""
     if left.data is None or right.data is None:
         return y * (left.expr(e) * right.expr(e))
@@ -105,7 +105,7 @@ def wrapped(x: np.ndarray) -> np.ndarray:
     return np.atleast_1d(x).astype(np.int64).astype(np.uint32).view(np.int32)
 
 
-def reach(dtype: str, zps: Numbers) -> int:
+def reach(dtype: str, zps: QuantParameter) -> int:
     """The most that a quantised number can differ from its zero point; one that is not known is in their range."""
     low, high = RANGES[dtype]
     if zps.data is None:

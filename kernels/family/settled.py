@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node
-from graphq.kernels.family.epilogue import Epilogue, translate
+from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.lower import Accumulator, Arrays, Lowered
-from graphq.kernels.family.scales import RANGES, Numbers, wrapped
+from graphq.kernels.family.scales import RANGES, QuantParameter, wrapped
 from graphq.kernels.lanes.expression import Expr, acc, const, op, select
 from graphq.kernels.lanes.stores import Store, Ties
-from graphq.kernels.ties.drift import Difference, Drift, constants_of
+from graphq.kernels.ties.drift import Drift, ErrorBounds, constants_of
 from graphq.kernels.ties.literal import Literal, Order
 from graphq.kernels.ties.quick import Quick
 from graphq.kernels.ties.sum_errors import UNIT, SumError, sum_error
@@ -37,9 +37,10 @@ class LiteralSums(NamedTuple):
     starts_at_bias: bool
 
 
-def literal_sums(x_scale: Numbers, w_scale: Numbers, x_zp: Numbers, w_zp: Numbers, order: Order, block: int,
-                 x_dtype: str, weights: np.ndarray | tuple[int, int], *, batch: int = 1, shift: int = 0,
-                 packed_zps: bool = True, start: np.ndarray | None = None, taps: int = 1) -> LiteralSums | None:
+def literal_sums(x_scale: QuantParameter, w_scale: QuantParameter, x_zp: QuantParameter, w_zp: QuantParameter,
+                 order: Order, block: int, x_dtype: str, weights: np.ndarray | tuple[int, int], *,
+                 batch: int = 1, shift: int = 0, packed_zps: bool = True, start: np.ndarray | None = None,
+                 taps: int = 1) -> LiteralSums | None:
     """The literal sums of dequantized operands; None where scales or zero points are known when it runs only.
 
     `weights` are as in `sum_error`, those of `batch` matrices side by side, with their zero points. Packed weights are
@@ -56,7 +57,7 @@ def literal_sums(x_scale: Numbers, w_scale: Numbers, x_zp: Numbers, w_zp: Number
                        wrapped(wz + shift) if packed_zps else np.zeros(1, np.int32), start is not None)
 
 
-def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[Node], anchor: Accumulator,
+def anchored(e: EpilogueBuilder, body: Graph, node: Node, total: Expr, producers: list[Node], anchor: Accumulator,
              accumulated: Expr, constants: Arrays = (), sums: LiteralSums | None = None,
              own: Container[int] = range(2)) -> Lowered:
     """Lower a body whose anchor `node` gives `total`, and a bias where it has one; raises Unsupported.
@@ -79,7 +80,7 @@ def anchored(e: Epilogue, body: Graph, node: Node, total: Expr, producers: list[
         columns, known = e.out[-1] if e.out else 1, constants_of(body.inputs, constants)
         e.drift = Drift(columns, known, {total: acc("f32")})
         bias = node.inputs[2] if len(node.inputs) > 2 else None
-        e.drift.of[node.output] = Difference(*sums.error, 0.0).plus(3 * UNIT * e.drift.size(bias), ROUNDINGS * UNIT)
+        e.drift.of[node.output] = ErrorBounds(*sums.error, 0.0).plus(3 * UNIT * e.drift.size(bias), ROUNDINGS * UNIT)
         scale = float(sums.literal.x_scale) * float(sums.literal.w_scale.max(initial=0))
         most = e.drift.bound(bias)
         e.drift.bounds[node.output] = sums.k * 2.0**16 * scale + most

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node
-from graphq.kernels.family.epilogue import Epilogue, Unsupported, translate
+from graphq.kernels.family.epilogue import EpilogueBuilder, Unsupported, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc
 from graphq.kernels.lanes.stores import Store
@@ -60,7 +60,7 @@ def lower_interpolate(body: Graph, constants: Arrays = ()) -> Lowered:
     dequantize = dequantize_of(node)
     value = source_of(body, node, dequantize)
     anchor = _anchor(node, dequantize, body.inputs.index(value), value.dtype.name, value.type.dims)
-    e = Epilogue(out)
+    e = EpilogueBuilder(out)
 
     def interpolated(args: list[Any]) -> Expr:
         if isinstance(anchor, Pool) and dequantize is not None:

@@ -22,7 +22,7 @@ def least_saved(lanes: int) -> int:
     return 8 if permutes(lanes) else 3 * lanes
 
 
-class Table(NamedTuple):
+class LookupTable(NamedTuple):
     """A table of `dtype` at `address`, and its quarters where they lie in registers."""
 
     dtype: str
@@ -30,14 +30,14 @@ class Table(NamedTuple):
     quarters: tuple[Any, ...]
 
     @staticmethod
-    def read(b: Any, dtype: str, address: Any, lanes: int) -> Table:
+    def read(b: Any, dtype: str, address: Any, lanes: int) -> LookupTable:
         """Emit the loads, which may leave loops."""
         kind = vector(I8, _LINE)
         quarters = (invariant_load(b, at(b, address, _LINE * k), kind, 1) for k in range(4 * permutes(lanes)))
-        return Table(dtype, address, tuple(quarters))
+        return LookupTable(dtype, address, tuple(quarters))
 
 
-def look_up(b: Any, lanes: int, table: Table, index: Any) -> Any:
+def look_up(b: Any, lanes: int, table: LookupTable, index: Any) -> Any:
     """Emit the bytes at the low bytes of `index`, s32 in each lane."""
     if lanes == 1:
         return load(b, at(b, table.address, b.zext(b.trunc(index, I8), I64)), I8)
@@ -45,12 +45,12 @@ def look_up(b: Any, lanes: int, table: Table, index: Any) -> Any:
     return _permuted(b, lanes, table, index) if table.quarters else _loaded(b, lanes, table, index)
 
 
-def _permuted(b: Any, lanes: int, table: Table, index: Any) -> Any:
+def _permuted(b: Any, lanes: int, table: LookupTable, index: Any) -> Any:
     found = look_up_line(b, table, shuffle(b, index, index, [min(k, lanes) for k in range(_LINE)]))
     return shuffle(b, found, found, range(lanes))
 
 
-def look_up_line(b: Any, table: Table, index: Any) -> Any:
+def look_up_line(b: Any, table: LookupTable, index: Any) -> Any:
     """Emit the bytes at 64 bytes, of a table in registers.
 
     By the low seven bits in each half of the table, by the eighth from one of them.
@@ -61,7 +61,7 @@ def look_up_line(b: Any, table: Table, index: Any) -> Any:
     return b.select(b.icmp_signed("<", index, ir.Constant(kind, None)), high, low)
 
 
-def _loaded(b: Any, lanes: int, table: Table, index: Any) -> Any:
+def _loaded(b: Any, lanes: int, table: LookupTable, index: Any) -> Any:
     """One byte after the other, from words of eight indices: vpgatherdd is slower on many CPUs, by microcode most."""
     words = b.bitcast(index, vector(I64, lanes // 8))
     found = ir.Constant(vector(I8, lanes), ir.Undefined)

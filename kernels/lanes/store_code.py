@@ -1,6 +1,6 @@
 """LLVM code for Stores: `epilogue` makes the loops over a block of outputs.
 
-Numbers are those of `stores.evaluate`. An argument block is read here by one rule (see `Operand`), whatever the
+Numbers are those of `stores.evaluate`. An argument block is read here by one rule (see `SlotOperand`), whatever the
 kernel: words HEADER_WORDS + 3*s are operand s, the slot after the last operand is the output.
 """
 from __future__ import annotations
@@ -16,7 +16,7 @@ from graphq.kernels.jit.deferred import intrinsic, types
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, I8, I16, I32, I64, c64, counted, invariant_load, pointer, splat
 from graphq.kernels.jit.x86 import prefetch
 from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, lower, walk
-from graphq.kernels.lanes.lookup import Table, look_up_line, permutes
+from graphq.kernels.lanes.lookup import LookupTable, look_up_line, permutes
 from graphq.kernels.lanes.stores import Store, Ties
 from graphq.kernels.lanes.vector import (
     COMPUTE_IR,
@@ -52,7 +52,7 @@ The CPU waits for each in turn: gelu and sigmoid take 15 % less time, exp 10 to 
 
 
 @dataclass(frozen=True)
-class Operand:
+class SlotOperand:
     """One slot of the argument block: three words, pointer, table of byte offsets by batch index (or 0), row stride.
 
     Element (batch, i, j) of a vector operand lies at pointer + table[batch] + i * stride + j * itemsize, of a row
@@ -65,14 +65,14 @@ class Operand:
 
     @staticmethod
     def read(builder: ir.IRBuilder, args: ir.Value, slot: int, dtype: str, kind: str, batch: ir.Value, i0: ir.Value,
-             j0: ir.Value) -> Operand:
+             j0: ir.Value) -> SlotOperand:
         """Emit the reading of slot `slot` for the block of outputs that starts at (batch, i0, j0)."""
         first = HEADER_WORDS + SLOT_WORDS * slot
         address, table, stride = (invariant_load(builder, builder.add(args, c64(8 * (first + n))), I64, 8)
                                   for n in range(SLOT_WORDS))
         itemsize = STORAGE[dtype].itemsize
         if kind in ("scalar", TABLE):
-            return Operand(address, stride, itemsize)
+            return SlotOperand(address, stride, itemsize)
         zero = builder.ptrtoint(_zero(builder), I64)
         entry = builder.select(builder.icmp_unsigned("==", table, c64(0)), zero,
                                builder.add(table, builder.mul(batch, c64(8))))
@@ -80,7 +80,7 @@ class Operand:
         address = builder.add(address, builder.mul(i0, stride))
         if kind in ("vector", "column"):
             address = builder.add(address, builder.mul(j0, c64(itemsize)))
-        return Operand(address, stride, itemsize)
+        return SlotOperand(address, stride, itemsize)
 
     def row(self, builder: ir.IRBuilder, r: ir.Value) -> ir.Value:
         """Emit the address of row `r` of the block."""
@@ -101,7 +101,7 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
     return rates
 
 
-class Epilogue:
+class EpilogueEmitter:
     """The emission of one epilogue over a block of rows x cols outputs; accumulators are in memory or registers."""
 
     def __init__(self, builder: ir.IRBuilder, store: Store, lanes: int, into_acc: bool = False,
@@ -301,7 +301,7 @@ class Epilogue:
     def begin(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value) -> None:
         """Emit what is the same for all outputs of the block."""
         b, store = self.builder, self.store
-        read = partial(Operand.read, b, args, batch=batch, i0=i0, j0=j0)
+        read = partial(SlotOperand.read, b, args, batch=batch, i0=i0, j0=j0)
         self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
         self.out = None if self.into_acc else read(store.slots, store.dtype, "vector")
         self.fixed: dict[Expr, ir.Value] = {}
@@ -322,12 +322,12 @@ class Epilogue:
         emit_nodes(self.builder, self.at("column"), values, self.lanes, partial(self.leaf, columns))
         return values
 
-    def broadcast(self, r: ir.Value | None, node: Expr) -> ir.Value | Table:
+    def broadcast(self, r: ir.Value | None, node: Expr) -> ir.Value | LookupTable:
         """Load a scalar (`r` is None) or row operand into all lanes, or a table."""
         slot, dtype, _ = node.value
         operand, kind = self.operands[slot], STORAGE_IR[dtype]
         if node.dtype == TABLE:
-            return Table.read(self.builder, dtype, operand.address, self.lanes)
+            return LookupTable.read(self.builder, dtype, operand.address, self.lanes)
         if r is None:
             x = invariant_load(self.builder, operand.address, kind, 1)
         else:
@@ -390,7 +390,7 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     signature = types.intp(*[types.intp] * 9)
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        made = Epilogue(builder, store, lanes, into_acc, form, packs)
+        made = EpilogueEmitter(builder, store, lanes, into_acc, form, packs)
         made.emit(*values)
         return builder.load(made.count)
 
@@ -411,7 +411,7 @@ def factor(ties: Ties, number: int) -> Callable[..., int]:
 
         def leaf(node: Expr) -> ir.Value:
             slot, dtype, kind = node.value
-            operand = Operand.read(b, args, slot, dtype, kind, batch, c64(0), j)
+            operand = SlotOperand.read(b, args, slot, dtype, kind, batch, c64(0), j)
             return widen(b, b.load(pointer(b, operand.address, STORAGE_IR[dtype]), align=1), dtype, 1)
 
         return b.sext(b.bitcast(emit(b, expr, 1, leaf), I32), I64)

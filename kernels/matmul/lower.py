@@ -20,9 +20,9 @@ from typing import ClassVar
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.epilogue import Epilogue, Source, Unsupported
+from graphq.kernels.family.epilogue import EpilogueBuilder, Source, Unsupported
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
-from graphq.kernels.family.scales import RANGES, Numbers, given, known, reach, scaled, scales_of, zero_points_of
+from graphq.kernels.family.scales import RANGES, QuantParameter, given, known, reach, scaled, scales_of, zero_points_of
 from graphq.kernels.family.settled import CHUNK, LiteralSums, anchored, literal_sums
 from graphq.kernels.lanes.expression import Expr, acc, op
 from graphq.kernels.numbers.float_sums import float_sums
@@ -71,8 +71,8 @@ class IntegerMatmul(Matmul):
     """A matmul of u8 and s8, and their zero points, which broadcast to the arrays to multiply and to the result."""
 
     integer: ClassVar[bool] = True
-    a_zp: Numbers
-    b_zp: Numbers
+    a_zp: QuantParameter
+    b_zp: QuantParameter
 
     def accumulate(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """sum_k (a - a_zp) * (b - b_zp) in s32, modulo 2**32. Exact in f64: products are below 2**18."""
@@ -114,7 +114,7 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in MATMULS)
-    e = Epilogue(out, anchored=True)
+    e = EpilogueBuilder(out, anchored=True)
     producers = [v.node for v in node.inputs[:2] if v is not None and v.node is not None]
     product: Matmul
     sums = None
@@ -134,7 +134,7 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
     return anchored(e, body, node, total, producers, product, accumulated, constants, sums, own)
 
 
-def _literal(body: Graph, node: Node, p: IntegerMatmul, scales: tuple[Numbers, Numbers],
+def _literal(body: Graph, node: Node, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
              weights: np.ndarray | None, constants: Arrays) -> LiteralSums | None:
     """The literal sums; a matmul with a bias is ONNX's Gemm, whose sums start from it."""
     m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
@@ -164,7 +164,8 @@ def _check_ranks(a: tuple[int, ...], b: tuple[int, ...]) -> None:
         raise Unsupported(f"one-dimensional operands {list(a)} and {list(b)}")
 
 
-def _quantised(body: Graph, node: Node, constants: Arrays) -> tuple[IntegerMatmul, tuple[Numbers, Numbers]]:
+def _quantised(body: Graph, node: Node,
+               constants: Arrays) -> tuple[IntegerMatmul, tuple[QuantParameter, QuantParameter]]:
     """The integer operands of a matmul of dequantized ones, and the scales of both."""
     index = {v: k for k, v in enumerate(body.inputs)}
     left, right = quantised_operands(node)
@@ -201,7 +202,8 @@ def _integers(body: Graph, node: Node, constants: Arrays) -> IntegerMatmul:
         _zero_points(zps[1], body, constants, (*b_dims[:-2], 1, b_dims[-1]), -1))
 
 
-def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tuple[int, ...], axis: int) -> Numbers:
+def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tuple[int, ...],
+                 axis: int) -> QuantParameter:
     """The zero points of an operand of matmul_integer, which is `dims` but for k.
 
     They are one, a vector along `axis`, or an array that broadcasts.
@@ -260,7 +262,7 @@ def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.
         raise Unsupported(f"sums over k = {k} can reach {bound}, beyond s32")
 
 
-def _compensated(e: Epilogue, p: IntegerMatmul, constants: Arrays) -> Expr:
+def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Expr:
     """acc from the raw sum R = sum a'*w' of the operands as kernels take them.
 
     a' is u8 (s8 + 128), w' is s8 (u8 - 128).
@@ -283,7 +285,8 @@ def _compensated(e: Epilogue, p: IntegerMatmul, constants: Arrays) -> Expr:
     return total
 
 
-def _centred_column_sums(e: Epilogue, p: IntegerMatmul, zw: Numbers, weights: np.ndarray | None) -> Numbers | Expr:
+def _centred_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParameter,
+                         weights: np.ndarray | None) -> QuantParameter | Expr:
     """sum_k w' - zw for every column; known for one matrix of constant weights, else from the packed weights."""
     if weights is not None and weights.ndim == 2 and zw.data is not None and zw.data.ndim < 2:
         total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)

@@ -29,7 +29,7 @@ from graphq.kernels.jit.x86 import (
     store,
     vector,
 )
-from graphq.kernels.lanes.store_code import Epilogue
+from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.operands.tile_frame import (
@@ -140,7 +140,7 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
     memory, and those whose ties are settled not at all. `packs` as in `store_code.epilogue`.
     """
     parts, itemsize = products.parts, products.itemsize
-    sums = _Blocks(products, rows * panels) if products.block else _Sums(products, rows * panels)
+    sums = _Blocks(products, rows * panels) if products.block else _TileSums(products, rows * panels)
 
     def multiply(b: Any, groups: Iterable[Any], w: Any, acc: list[Any], stride: Any) -> list[Any]:
         weights = [products.weights(b, at(b, w, b.mul(stride, c64(j)), part * (64 // parts)))
@@ -228,7 +228,7 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
                 _write(b, f, result, rows, panels, sums.totals(b, f, state))
             else:
                 sums.finish(b, f, state)
-                _write_whole(b, f, Epilogue(b, result, PANEL // parts, packs=packs), rows, panels, state)
+                _write_whole(b, f, EpilogueEmitter(b, result, PANEL // parts, packs=packs), rows, panels, state)
             return context.get_dummy_value()
 
         return frame_signature(), codegen
@@ -256,15 +256,15 @@ def _write(b: Any, f: Frame, result: Store, rows: int, panels: int, values: list
     place, lanes = _Place(b, f, rows, panels), PANEL * panels * rows // len(values)
     with b.if_else(place.whole) as (then, otherwise):
         with then:
-            Epilogue(b, result, lanes).emit_registers(*place.first, _lines(values, rows))
+            EpilogueEmitter(b, result, lanes).emit_registers(*place.first, _lines(values, rows))
         with otherwise:
             for n, value in enumerate(values):
                 store(b, value, at(b, f.acc, 4 * lanes * n), 4 * lanes)
             line = c64(4 * PANEL * panels)
-            Epilogue(b, result, lanes).emit(*place.first, f.rows, place.columns, f.acc, line, c64(0))
+            EpilogueEmitter(b, result, lanes).emit(*place.first, f.rows, place.columns, f.acc, line, c64(0))
 
 
-def _write_whole(b: Any, f: Frame, epilogue: Epilogue, rows: int, panels: int, values: list[Any]) -> None:
+def _write_whole(b: Any, f: Frame, epilogue: EpilogueEmitter, rows: int, panels: int, values: list[Any]) -> None:
     """Emit the outputs of sums in registers if the tile is whole; the number of entries, or -1."""
     place, entries = _Place(b, f, rows, panels), at(b, f.address, 8 * ENTRIES_AT)
     before, ties = b.block, load(b, entries, I64, 8)
@@ -277,7 +277,7 @@ def _write_whole(b: Any, f: Frame, epilogue: Epilogue, rows: int, panels: int, v
     store(b, number, entries, 8)
 
 
-class _Sums:
+class _TileSums:
     """The sums of a tile of `vectors` x 16 outputs, in registers over all of k: its state is these registers."""
 
     def __init__(self, products: Products, vectors: int) -> None:
@@ -317,7 +317,7 @@ class _Sums:
                 address = at(b, address, 4 * value.type.count)
 
 
-class _Blocks(_Sums):
+class _Blocks(_TileSums):
     """Sums in blocks of `block` groups, in k's order through all taps.
 
     Totals are in memory; besides registers the state has the groups that the block still takes, and whether it is the

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.epilogue import Epilogue, Unsupported, translate
+from graphq.kernels.family.epilogue import EpilogueBuilder, Unsupported, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
 from graphq.kernels.family.scales import RANGES, wrapped
 from graphq.kernels.lanes.expression import Expr, acc
@@ -88,7 +88,7 @@ def lower_matmul_4bit(body: Graph, constants: Arrays) -> Lowered:
     left, right = (v.node for v in islice(node.operands, 2))
     assert left is not None and right is not None
     product = _product(body, node, left, right, constants)
-    e = Epilogue(out, anchored=True)
+    e = EpilogueBuilder(out, anchored=True)
 
     def dense(args: list[Any]) -> Expr:
         return acc("f32") if len(args) < 3 or args[2] is None else acc("f32") + args[2]

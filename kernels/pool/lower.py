@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.epilogue import Epilogue, Unsupported, translate
+from graphq.kernels.family.epilogue import EpilogueBuilder, Unsupported, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, acc
 from graphq.kernels.lanes.stores import Store, evaluate
@@ -77,7 +77,7 @@ def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
     node = next(n for n in body.nodes if n.op.name in POOLS)
     dequantize = dequantize_of(node)
     pool = _pool(body, node, dequantize)
-    e = Epilogue(out)
+    e = EpilogueBuilder(out)
 
     def pooled(args: list[Any]) -> Expr:
         if pool.how == "max" and dequantize is not None:

@@ -84,7 +84,7 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
                 store(b, _maximum(b, dtype, width, direct, window, skip), into)
                 return
             have = Taps(b, dtype, width, tables, channel)
-            sums = _Sums(b, order, lambda address: have.load(at(b, address, skip)), width)
+            sums = _WindowSums(b, order, lambda address: have.load(at(b, address, skip)), width)
             store(b, b.fdiv(window.total(sums), splat(b, number, width)), into)
 
         over_channels(b, channels, lanes, vectors, min(4, SUMS // lanes_of(order)))
@@ -98,7 +98,7 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
     return reduce
 
 
-class _Sums:
+class _WindowSums:
     """Sums of what `load` gives at addresses, in an order."""
 
     def __init__(self, b: Any, order: Order, load: Callable[[Any], Any], width: int) -> None:
@@ -116,7 +116,7 @@ class _Window(Protocol):
     def reduce(self, have: Any, take: Take) -> Any:
         """`take` all taps, in row-major order."""
 
-    def total(self, sums: _Sums) -> Any:
+    def total(self, sums: _WindowSums) -> Any:
         """The sum of all taps in its order."""
 
 
@@ -133,7 +133,7 @@ class _Listed:
     def reduce(self, have: Any, take: Take) -> Any:
         return functools.reduce(take, map(self.address, range(self.n)), have)
 
-    def total(self, sums: _Sums) -> Any:
+    def total(self, sums: _WindowSums) -> Any:
         return total(sums.order, lambda k: sums.load(self.address(k)), self.n, self.ki, sums.zero, self.b.fadd)
 
 
@@ -180,12 +180,12 @@ class _Walked:
             down.update(across.values)
         return down.values[0]
 
-    def total(self, sums: _Sums) -> Any:
+    def total(self, sums: _WindowSums) -> Any:
         if sums.order == "taps":
             return self.reduce(sums.zero, sums.take)
         return self._columns(sums) if sums.order == "columns" else self._lanes(sums)
 
-    def _columns(self, sums: _Sums) -> Any:
+    def _columns(self, sums: _WindowSums) -> Any:
         b = self.b
         with Loop(b, self.ki, [sums.zero]) as across:
             with Loop(b, self.ko, [sums.zero]) as down:
@@ -193,7 +193,7 @@ class _Walked:
             across.update([b.fadd(across.values[0], down.values[0])])
         return across.values[0]
 
-    def _lanes(self, sums: _Sums) -> Any:
+    def _lanes(self, sums: _WindowSums) -> Any:
         b, count, rest = self.b, lanes_of(sums.order), self.n
         have, place = [sums.zero] * count, [c64(0), c64(0)]
         while count >= QUAD:

@@ -27,7 +27,7 @@ Turn = Callable[[list[Columns], list[Any]], list[Any]]
 """What is carried on after some vectors of columns."""
 
 
-class Row:
+class RowEmitter:
     """A row of f32 in memory, and the loops over it that `b` emits."""
 
     def __init__(self, b: Any, address: Any, n: Any) -> None:
@@ -108,7 +108,7 @@ def _picked(b: Any, new: Any, have: Any) -> Any:
     return b.select(b.fcmp_ordered(">", new, have), new, have)
 
 
-def _highest(b: Any, row: Row, inf_as_zero: bool = False) -> Any:
+def _highest(b: Any, row: RowEmitter, inf_as_zero: bool = False) -> Any:
     """The row's maximum, NaN passed over."""
     low = constant(F32, -INFINITY, LANES)
 
@@ -125,7 +125,7 @@ def _highest(b: Any, row: Row, inf_as_zero: bool = False) -> Any:
     return highest
 
 
-def _powers(b: Any, row: Row, highest: Any, room: Any = None) -> Any:
+def _powers(b: Any, row: RowEmitter, highest: Any, room: Any = None) -> Any:
     """The sum of exp(x - highest), which go to `room`."""
     tops, zero = splat(b, highest, LANES), constant(F32, 0.0, LANES)
 
@@ -142,7 +142,7 @@ def _powers(b: Any, row: Row, highest: Any, room: Any = None) -> Any:
     return fold(b, fold(b, lanes, b.fadd, to=GROUP), b.fadd, pairs=True)
 
 
-def _squares(b: Any, row: Row, mean: Any = None) -> Any:
+def _squares(b: Any, row: RowEmitter, mean: Any = None) -> Any:
     """The sum of (x - mean)**2."""
     def less(x: Any) -> Any:
         return x if mean is None else b.fsub(x, splat(b, mean, 1 if x.type == F32 else GROUP))
@@ -160,12 +160,12 @@ def _squares(b: Any, row: Row, mean: Any = None) -> Any:
     return row.rest(after, row.n, row.rest(first, after, total, unfused), fused)
 
 
-def _inverse(b: Any, row: Row, total: Any, epsilon: Any) -> Any:
+def _inverse(b: Any, row: RowEmitter, total: Any, epsilon: Any) -> Any:
     y = b.fadd(b.fdiv(total, b.sitofp(row.n, F32)), load(b, epsilon, F32))
     return b.fdiv(ir.Constant(F32, 1.0), root(b, y))
 
 
-def _mean(b: Any, row: Row) -> Any:
+def _mean(b: Any, row: RowEmitter) -> Any:
     """The mean in f64, rounded to f32."""
     zero = constant(F64, -0.0, LANES)
 
@@ -178,7 +178,7 @@ def _mean(b: Any, row: Row) -> Any:
     return b.fptrunc(b.fdiv(total, b.sitofp(row.n, F64)), F32)
 
 
-def _total(b: Any, row: Row, term: Expr) -> Any:
+def _total(b: Any, row: RowEmitter, term: Expr) -> Any:
     """As `mean_sums.row_totals` of the terms."""
     def add(x: Any, have: Any) -> Any:
         return b.fadd(have, computed(b, term, 1 if x.type == F32 else x.type.count, x))
@@ -190,7 +190,7 @@ def _total(b: Any, row: Row, term: Expr) -> Any:
     return row.rest(after, row.n, fold(b, loop.values[0], b.fadd), add)
 
 
-def _extreme(b: Any, row: Row, how: str) -> Any:
+def _extreme(b: Any, row: RowEmitter, how: str) -> Any:
     first = constant(F32, -INFINITY if how == "max" else INFINITY, LANES)
 
     def take(lanes: int, have: Any, new: Any) -> Any:
@@ -204,17 +204,17 @@ def _extreme(b: Any, row: Row, how: str) -> Any:
     return fold(b, row.lanes([first], turn)[0], lambda x, y: take(getattr(x.type, "count", 1), x, y))
 
 
-def _softmax(b: Any, row: Row, room: Any, epsilon: Any) -> list[Any]:
+def _softmax(b: Any, row: RowEmitter, room: Any, epsilon: Any) -> list[Any]:
     """1 / the sum; the powers are in the room."""
     return _normalised(b, row, room, inf_as_zero=False)
 
 
-def _softmax_inf_as_zero(b: Any, row: Row, room: Any, epsilon: Any) -> list[Any]:
+def _softmax_inf_as_zero(b: Any, row: RowEmitter, room: Any, epsilon: Any) -> list[Any]:
     """The same, with zeros for a row of -inf."""
     return _normalised(b, row, room, inf_as_zero=True)
 
 
-def _normalised(b: Any, row: Row, room: Any, inf_as_zero: bool) -> list[Any]:
+def _normalised(b: Any, row: RowEmitter, room: Any, inf_as_zero: bool) -> list[Any]:
     total = _powers(b, row, _highest(b, row, inf_as_zero), room)
     one = ir.Constant(F32, 1.0)
     if inf_as_zero:
@@ -222,26 +222,26 @@ def _normalised(b: Any, row: Row, room: Any, inf_as_zero: bool) -> list[Any]:
     return [b.fdiv(one, total)]
 
 
-def _log_softmax(b: Any, row: Row, room: Any, epsilon: Any) -> list[Any]:
+def _log_softmax(b: Any, row: RowEmitter, room: Any, epsilon: Any) -> list[Any]:
     """The maximum, and the logarithm of the sum."""
     highest = _highest(b, row)
     return [highest, computed(b, LOGARITHM, 1, _powers(b, row, highest))]
 
 
-def _layer_norm(b: Any, row: Row, room: Any, epsilon: Any) -> list[Any]:
+def _layer_norm(b: Any, row: RowEmitter, room: Any, epsilon: Any) -> list[Any]:
     """The mean, and 1 / the deviation."""
     mean = _mean(b, row)
     return [mean, _inverse(b, row, _squares(b, row, mean), epsilon)]
 
 
-def _rms_norm(b: Any, row: Row, room: Any, epsilon: Any) -> list[Any]:
+def _rms_norm(b: Any, row: RowEmitter, room: Any, epsilon: Any) -> list[Any]:
     """1 / the root of the mean square."""
     return [_inverse(b, row, _squares(b, row), epsilon)]
 
 
 def _reduction(how: str) -> Callable[..., list[Any]]:
     """The reduced number."""
-    def numbers(b: Any, row: Row, room: Any, epsilon: Any) -> list[Any]:
+    def numbers(b: Any, row: RowEmitter, room: Any, epsilon: Any) -> list[Any]:
         if how in EXTREMES:
             return [_extreme(b, row, how)]
         total = _total(b, row, TERMS[how])
@@ -263,7 +263,7 @@ def numbers_of(how: str) -> Any:
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         address, n, room, stats, step, epsilon = args
-        for k, x in enumerate(LOOPS[how](b, Row(b, address, n), room, epsilon)):
+        for k, x in enumerate(LOOPS[how](b, RowEmitter(b, address, n), room, epsilon)):
             store(b, x, at(b, stats, b.mul(step, c64(k))))
         return context.get_dummy_value()
 

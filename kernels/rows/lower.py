@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node
-from graphq.kernels.family.epilogue import Epilogue, Source, Unsupported, above, translate
+from graphq.kernels.family.epilogue import EpilogueBuilder, Source, Unsupported, above, translate
 from graphq.kernels.family.lower import Arrays, Lowered, operand, result_dims
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.lanes.stores import Store, evaluate
@@ -27,7 +27,7 @@ NUMBERS = {"softmax": 1, "log_softmax": 2, "layer_norm": 2, "rms_norm": 1}
 """Numbers a row that the epilogue takes; a reduction's one is the accumulator itself."""
 
 
-class Row(NamedTuple):
+class RowLowering(NamedTuple):
     """`how` of LOOPS along the last of `dims`; `prologue` gives f32 from operands by `sources`."""
 
     how: str
@@ -75,11 +75,11 @@ def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
     before, dims = above(source), source.type.dims
     if any(u.node not in (*before, node) for n in before for u in n.output.uses):
         raise Unsupported(f"what {node.op.name} reads is read again after it")
-    prologue = Epilogue(dims)
+    prologue = EpilogueBuilder(dims)
     x = prologue.input(body.inputs.index(source), source) if source.node is None else \
         translate(prologue, body, result=source)
-    row = Row(_how(node), dims, Store(x, "f32"), tuple(prologue.sources), node.attrs.get("epsilon", 0.0))
-    e = Epilogue(out)
+    row = RowLowering(_how(node), dims, Store(x, "f32"), tuple(prologue.sources), node.attrs.get("epsilon", 0.0))
+    e = EpilogueBuilder(out)
     y = _result(e, node, dims)
 
     def along(args: list[Any]) -> Expr:
@@ -96,7 +96,7 @@ def _how(node: Node) -> str:
     return "softmax_inf_as_zero" if node.attrs.get("mode") == "inf_as_zero" else node.op.name
 
 
-def _result(e: Epilogue, node: Node, dims: tuple[int, ...]) -> Expr:
+def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:
     """The operation's result from what kernels leave."""
     shape, count = (*dims[:-1], 1), NUMBERS.get(node.op.name, 0)
     numbers = [e.slot(Source("row numbers", "f32", shape, k), ("row numbers", k)) for k in range(count)]

@@ -8,7 +8,7 @@ from graphq.kernels.family.lower import Lowered
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.operands.space import broadcast_strides, factor
 from graphq.kernels.rows import tiles as row
-from graphq.kernels.rows.lower import Row
+from graphq.kernels.rows.lower import RowLowering
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Ref
 from graphq.plan.slots import place, run
@@ -17,7 +17,7 @@ from graphq.plan.slots import place, run
 def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """One step; the numbers of rows, and a row of f32 for each of its blocks, lie in the arena."""
     r = lowered.anchor
-    assert isinstance(r, Row)
+    assert isinstance(r, RowLowering)
     rows = r.dims[:-1]
     count = int(np.prod(rows, dtype=np.int64))
     numbers = b.temporary(2 * 4 * count)

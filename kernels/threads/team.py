@@ -63,7 +63,7 @@ def pieces(blocks: int, threads: int) -> int:
     return min(blocks, threads, MOST_PIECES)
 
 
-class Row(NamedTuple):
+class StepRow(NamedTuple):
     """A step: the addresses of a block function and of its argument block, and the blocks, shared or one by one."""
 
     function: modules.Function
@@ -72,10 +72,10 @@ class Row(NamedTuple):
     parallel: bool
 
 
-class Table:
+class StepTable:
     """Steps that run in one call, at most `threads` threads in the parallel ones. `args` must be of live memory."""
 
-    def __init__(self, rows: Sequence[Row], threads: int, cache: bool = True) -> None:
+    def __init__(self, rows: Sequence[StepRow], threads: int, cache: bool = True) -> None:
         code = modules.load("steps", serial_module, cache=cache)
         self._cache = cache
         self._words = np.array(
@@ -117,7 +117,7 @@ class Team:
         self.one_at_a_time = threading.Lock()
         self.thread = threading.Thread(target=self._import, name="graphq-team", daemon=True)
 
-    def run(self, table: Table, helpers: int) -> None:
+    def run(self, table: StepTable, helpers: int) -> None:
         """Run a table; wake so many helpers, or enter a region of so many.
 
         Numba's layer is known when a region was entered. A caller does that, for it cannot be in one of the user's
@@ -142,7 +142,7 @@ class Team:
         finally:
             self.one_at_a_time.release()
 
-    def _in_region(self, table: Table, helpers: int) -> None:
+    def _in_region(self, table: StepTable, helpers: int) -> None:
         slot = ctypes.c_int64()
         self.open_table(*table.span, self.address, ctypes.addressof(slot))
         if slot.value:

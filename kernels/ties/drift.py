@@ -45,7 +45,7 @@ CURVES = {
 """Of functions without parameters that matter here."""
 
 
-class Difference(NamedTuple):
+class ErrorBounds(NamedTuple):
     """Bounds of |v' - v|, v' being a value of the graph as written: one of `proved` and `estimated`, + relative * |v|.
 
     They are of f64, one number for all or one a column. `proved` and `relative` are proved if all roundings are as in
@@ -61,17 +61,17 @@ class Difference(NamedTuple):
         """Whether both values are the same."""
         return self.relative == 0 and not self.proved.any()
 
-    def times(self, factor: np.ndarray | float, relative: float) -> Difference:
+    def times(self, factor: np.ndarray | float, relative: float) -> ErrorBounds:
         """Both bounds times a factor, and another relative one."""
-        return Difference(np.asarray(self.proved * factor), np.asarray(self.estimated * factor), relative)
+        return ErrorBounds(np.asarray(self.proved * factor), np.asarray(self.estimated * factor), relative)
 
-    def plus(self, more: np.ndarray | float, relative: float) -> Difference:
+    def plus(self, more: np.ndarray | float, relative: float) -> ErrorBounds:
         """Both bounds and a number, and another relative one. What is not bounded counts as 0 where one estimates."""
-        return Difference(np.asarray(self.proved + more),
+        return ErrorBounds(np.asarray(self.proved + more),
                           np.asarray(self.estimated + np.where(np.isfinite(more), more, 0.0)), relative)
 
 
-NONE = Difference(np.zeros(()), np.zeros(()), 0.0)
+NONE = ErrorBounds(np.zeros(()), np.zeros(()), 0.0)
 
 
 class Band(NamedTuple):
@@ -98,13 +98,13 @@ class Drift:
     columns: int
     constants: dict[Value, np.ndarray]
     sums: dict[Expr, Expr]
-    of: dict[Value, Difference] = field(default_factory=dict)
+    of: dict[Value, ErrorBounds] = field(default_factory=dict)
     bounds: dict[Value, float] = field(default_factory=dict)
     settled: dict[Expr, Expr] = field(default_factory=dict)
     unknown: dict[Value, str] = field(default_factory=dict)
     bands: list[Band] = field(default_factory=list)
 
-    def known(self, value: Value | None) -> Difference | None:
+    def known(self, value: Value | None) -> ErrorBounds | None:
         """The difference of an operand; None when it is not known."""
         if value is None or value.node is None:
             return NONE
@@ -124,11 +124,11 @@ class Drift:
         else:
             self.of[node.output] = found
 
-    def _quantized(self, node: Node, x: Difference) -> Difference | None:
+    def _quantized(self, node: Node, x: ErrorBounds) -> ErrorBounds | None:
         """Of 16 bits quantizes are not settled."""
         return NONE if node.attrs["dtype"].bits == 8 or x.none else None
 
-    def _carried(self, node: Node, known: Sequence[Difference]) -> Difference | None:
+    def _carried(self, node: Node, known: Sequence[ErrorBounds]) -> ErrorBounds | None:
         """The difference of a result of operands that differ; None for operations without a rule.
 
         Both results are rounded, by UNIT of their size each.
@@ -144,17 +144,17 @@ class Drift:
         second, relative = known[1], sum(x.relative for x in known) + 2 * UNIT
         if name in ("add", "subtract", "bias_add"):
             # |a| <= |a + b| + |b|, and b is the smaller one
-            sum_ = Difference(first.proved + second.proved, first.estimated + second.estimated, 0)
+            sum_ = ErrorBounds(first.proved + second.proved, first.estimated + second.estimated, 0)
             return sum_.plus((relative - 2 * UNIT) * np.minimum(*sizes),
                              max(first.relative, second.relative) + 2 * UNIT)
         if name == "multiply":
             parts = [x.times(size, 0) for x, size in zip(known, reversed(sizes), strict=True) if not x.none]
             if not all(np.isfinite(x.proved).all() for x in parts):
                 return None
-            return Difference(np.asarray(sum(x.proved for x in parts)), np.asarray(sum(x.estimated for x in parts)),
+            return ErrorBounds(np.asarray(sum(x.proved for x in parts)), np.asarray(sum(x.estimated for x in parts)),
                               relative)
         if name in ("maximum", "minimum"):
-            return Difference(np.maximum(first.proved, second.proved), np.maximum(first.estimated, second.estimated),
+            return ErrorBounds(np.maximum(first.proved, second.proved), np.maximum(first.estimated, second.estimated),
                               max(first.relative, second.relative))
         return None
 

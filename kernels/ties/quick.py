@@ -34,7 +34,7 @@ UNIT = 2.0**-24
 _WIDEST = 0.125
 """From here on saturated values would be near; then all outputs count as near."""
 
-Numbers = Mapping[Expr, np.ndarray]
+ValuesByExpr = Mapping[Expr, np.ndarray]
 """Loads and what they load, one number or one a column."""
 
 
@@ -88,7 +88,7 @@ def is_byte(x: Expr) -> bool:
     return byte_type(x) is not None
 
 
-def affine(y: Expr, numbers: Numbers) -> Affine | None:
+def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
     """y as a sum of bytes and of the integer that holds the accumulator, in exact arithmetic; None where it is none."""
     known: dict[Expr, Affine | None] = {}
 
@@ -100,7 +100,7 @@ def affine(y: Expr, numbers: Numbers) -> Affine | None:
     return of(y)
 
 
-def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: Numbers) -> Affine | None:
+def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: ValuesByExpr) -> Affine | None:
     """See `affine`; `of` gives those of operands, which most nodes are told without."""
     if node in numbers:
         return Affine({}, numbers[node].astype(np.float64).reshape(-1))
@@ -193,7 +193,7 @@ def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
     return bytes_
 
 
-def _literally(y: Expr, integers: Mapping[Expr, Spread], numbers: Numbers) -> Spread:
+def _literally(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) -> Spread:
     """The spread of y as the expression computes it."""
     known = dict(integers)
 
@@ -221,7 +221,7 @@ def span(dtype: str, zps: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(np.abs(lo - zps), np.abs(lo + 255 - zps)))
 
 
-def error(sum_: Affine, y: Expr, r: Rounding, numbers: Numbers, stored: bool) -> np.ndarray:
+def error(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, stored: bool) -> np.ndarray:
     """How far two ways of computing u may lie from each other, in steps: the operations of y, and multiply-adds.
 
     Only between lo and lo + 255, where ties matter.
@@ -295,7 +295,7 @@ class Quick:
     `numbers` are those that operands load. `parameter` makes an operand of f32 numbers, one or one a column, in a role.
     """
 
-    def __init__(self, numbers: Numbers, parameter: Callable[[np.ndarray, str], Expr]) -> None:
+    def __init__(self, numbers: ValuesByExpr, parameter: Callable[[np.ndarray, str], Expr]) -> None:
         self.numbers, self.parameter = numbers, parameter
         self.wholes: dict[Expr, tuple[Expr, int]] = {}
 

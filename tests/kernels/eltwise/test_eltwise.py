@@ -71,6 +71,6 @@ def test_the_team_runs_steps_in_order():
     slots = [(a.ctypes.data, 0, a.strides[0]) for a in (x, y, z)]
     args = [double.arguments({}, slots[:2]), plus.arguments({}, slots[1:])]
     assert (double.blocks > 1, plus.blocks) == (True, 1)
-    team.Table([team.Row(double.function, args[0].ctypes.data, double.blocks, True),
-                 team.Row(plus.function, args[1].ctypes.data, plus.blocks, False)], 2).run()
+    team.StepTable([team.StepRow(double.function, args[0].ctypes.data, double.blocks, True),
+                 team.StepRow(plus.function, args[1].ctypes.data, plus.blocks, False)], 2).run()
     np.testing.assert_array_equal(z, x * 2 + 1)

@@ -27,9 +27,9 @@ class Chain:
         function = modules.load("adding", adding).block
         self.args = [np.array([a.ctypes.data, b.ctypes.data, a.size], np.int64)
                      for a, b in zip(self.arrays, self.arrays[1:], strict=False)]
-        rows = [team.Row(function, args.ctypes.data, b.size, bool(rng.integers(0, 3)) and b.size > 1)
+        rows = [team.StepRow(function, args.ctypes.data, b.size, bool(rng.integers(0, 3)) and b.size > 1)
                 for args, b in zip(self.args, self.arrays[1:], strict=True)]
-        self.table = team.Table(rows, threads)
+        self.table = team.StepTable(rows, threads)
         self.arrays[0][:] = rng.integers(0, 100, counts[0])
 
     def right(self, run=None):

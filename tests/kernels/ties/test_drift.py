@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.ties.drift import CURVES, Difference, Drift
+from graphq.kernels.ties.drift import CURVES, Drift, ErrorBounds
 from graphq.kernels.ties.sum_errors import UNIT
 
 CASES = {
@@ -36,7 +36,7 @@ def test_all_curves_are_tried():
 @pytest.mark.parametrize("most", [0.25, 1.0, 3.0, 50.0])
 @pytest.mark.parametrize("name", CASES)
 def test_results_keep_to_their_bounds(name, most):
-    drift, node = followed(name, Difference(np.zeros(()), np.zeros(()), 0.0), most)
+    drift, node = followed(name, ErrorBounds(np.zeros(()), np.zeros(()), 0.0), most)
     y = node.op.reference(np.linspace(-most, most, 2001), **node.attrs)
     assert y.dtype == np.float64 and np.abs(y).max() <= drift.bounds[node.output]
 
@@ -45,7 +45,7 @@ def test_results_keep_to_their_bounds(name, most):
 @pytest.mark.parametrize("name", CASES)
 def test_differences_keep_to_their_bounds(name, by, relative):
     x = np.concatenate([np.linspace(-12, 12, 4001), np.linspace(-300, 300, 4001)])
-    drift, node = followed(name, Difference(np.asarray(by), np.asarray(by), relative), 300.0)
+    drift, node = followed(name, ErrorBounds(np.asarray(by), np.asarray(by), relative), 300.0)
     found = drift.of[node.output]
     y = node.op.reference(x, **node.attrs)
     for sign in (-1, 1):
@@ -72,7 +72,7 @@ def test_differences_of_two_operands_keep_to_their_bounds(name, first, second):
     node = getattr(g, name)(*values).node
     drift = Drift(4, {}, {})
     for v, (by, relative), size in zip(values, (first, second), most, strict=True):
-        drift.of[v], drift.bounds[v] = Difference(np.asarray(by), np.asarray(by), relative), size
+        drift.of[v], drift.bounds[v] = ErrorBounds(np.asarray(by), np.asarray(by), relative), size
     drift.follow(node)
     found = drift.of[node.output]
     a = rng.uniform(-most[0], most[0], 20_000)
@@ -93,7 +93,7 @@ def test_a_constant_factor_scales_a_difference_by_column():
     c = g.input("c", shape=(4,), dtype="f32")
     z = g.multiply(y, c)
     drift = Drift(4, {c: factors}, {})
-    drift.of[y], drift.bounds[y] = Difference(np.asarray(0.25), np.asarray(0.125), 0.0), 1.0
+    drift.of[y], drift.bounds[y] = ErrorBounds(np.asarray(0.25), np.asarray(0.125), 0.0), 1.0
     drift.follow(z.node)
     assert np.array_equal(drift.of[z].proved, 0.25 * np.abs(factors))
     assert np.array_equal(drift.of[z].estimated, 0.125 * np.abs(factors))
@@ -107,7 +107,7 @@ def test_bands_are_in_steps_of_the_scales(scales, axis):
     how = {} if len(scales) == 1 else {"qtype": "per_channel", "axis": axis, "zps": [0] * len(scales)}
     q = g.quantize(y, dtype="s8", scales=scales, **how)
     drift = Drift(4, {}, {})
-    drift.of[y], drift.bounds[y] = Difference(np.asarray(1e-5), np.asarray(1e-6), 1e-7), 1.0
+    drift.of[y], drift.bounds[y] = ErrorBounds(np.asarray(1e-5), np.asarray(1e-6), 1e-7), 1.0
     band = drift.band(q.node)
     steps = np.asarray(scales) if axis == 1 and len(scales) > 1 else min(scales)
     assert band.proved and np.array_equal(band.half, 1e-5 / steps + 2 * UNIT) and band.relative > 1e-7
