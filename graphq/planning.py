@@ -51,7 +51,7 @@ def _copies(b: PlanBuilder) -> None:
         if value.type.size == 0:
             continue
         source = b.of[value]
-        if b.buffers[source].place != "output" or b.buffers[source].index != k:
+        if b.buffers[source].storage != "output" or b.buffers[source].index != k:
             target = b.add(Buffer("output", value.type.nbytes, value.type, k))
             b.steps.append(PythonStep(f"copy to output '{b.graph.output_names[k]}'", np.asarray, (source,), (target,),
                                       reference=False))

@@ -66,7 +66,7 @@ class PlanBuilder:
     def _announce(self, step: KernelStep, words: list[Argument]) -> None:
         """Let the last step that prefetches bring the constant weights of this one."""
         weights = None if step.weights is None else words[step.record.number(step.weights)]
-        if isinstance(weights, Ref) and self.buffers[weights.buffer].place == "constant":
+        if isinstance(weights, Ref) and self.buffers[weights.buffer].storage == "constant":
             if self._ahead is not None:
                 number, at = self._ahead
                 before = self.steps[number]
@@ -85,9 +85,9 @@ class PlanBuilder:
             k = next((k for k, v in enumerate(outputs) if v is value), None)
             if k is None:
                 k = next((k for k, v in enumerate(outputs) if _viewed(v) is value), None)
-            place = Buffer("arena", value.type.nbytes, value.type) if k is None else \
+            buffer = Buffer("arena", value.type.nbytes, value.type) if k is None else \
                 Buffer("output", value.type.nbytes, value.type, k)
-            self.of[value] = self.add(place)
+            self.of[value] = self.add(buffer)
         return self.of[value]
 
 

@@ -29,7 +29,7 @@ from graphq.kernels.operands.windows import Windows, windows
 from graphq.kernels.ties import settle
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Buffer, PythonStep, Ref
-from graphq.plan.slots import place, run, table
+from graphq.plan.slots import operand_slot, run, table
 
 MERGED_BYTES = 16
 """Pixels of fewer bytes are read a line of the kernel at a time."""
@@ -66,14 +66,14 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     item = STORAGE[lowered.store.dtype].itemsize
     operands = []
     for s in lowered.sources:
-        if s.place == "column sums":
+        if s.origin == "column sums":
             operands.append(_Operand(Ref(packed), 0, size, still, 4))
-        elif s.place == "compensation":
+        elif s.origin == "compensation":
             assert isinstance(c, IntegerConvolution)
             data = c.compensation(_phase_weights(c, node, phase, merged))
             operands.append(_Operand(Ref(b.constant(data)), 0, 4 * columns, still, 4))
         else:
-            operands.append(_operand(*place(b, node, s, lowered.out), columns, phase))
+            operands.append(_operand(*operand_slot(b, node, s, lowered.out), columns, phase))
     operands.append(_operand(Ref(b.result(node.output)), dense(lowered.out, item), columns, phase))
     pixels = still if pixel is None else tuple(dense(phase.counts, pixel))
     operands += [_Operand(Ref(source), view.image_bytes, channels * itemsize, pixels, 0),

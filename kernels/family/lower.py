@@ -127,9 +127,9 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 
     A table stays as it is.
     """
-    if source.place == "table":
+    if source.origin == "table":
         return source.data
-    data = inputs[source.index] if source.place == "input" else source.data
+    data = inputs[source.index] if source.origin == "input" else source.data
     return None if data is None else (data.view(np.uint8) if data.dtype == np.bool_ else data).reshape(source.shape)
 
 

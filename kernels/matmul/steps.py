@@ -19,7 +19,7 @@ from graphq.kernels.operands.space import broadcast_strides, factor
 from graphq.kernels.ties import settle
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Ref
-from graphq.plan.slots import Strides, output, place, run, table
+from graphq.plan.slots import Strides, operand_slot, output, run, table
 
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -32,20 +32,20 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     a_strides = _strides(p.rows, lowered.out, p.k * item)
     if reading == "columns":
         a_strides = (*a_strides[:-1], item)
-    places = [(Ref(source), a_strides + (0,)),
+    operands = [(Ref(source), a_strides + (0,)),
               (Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (0,))]
     for s in lowered.sources:
-        if s.place == "column sums":
-            places.append((Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (4,)))
-        elif s.place == "row sums":
-            places.append((Ref(_row_sums(b, source, p, reading)), broadcast_strides(s.shape, lowered.out, 4)))
+        if s.origin == "column sums":
+            operands.append((Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (4,)))
+        elif s.origin == "row sums":
+            operands.append((Ref(_row_sums(b, source, p, reading)), broadcast_strides(s.shape, lowered.out, 4)))
         else:
-            places.append(place(b, node, s, lowered.out))
-    batched = any(places[1][1])
-    space = factor(lowered.out, [strides for _, strides in places], keep=2 if batched else 1)
+            operands.append(operand_slot(b, node, s, lowered.out))
+    batched = any(operands[1][1])
+    space = factor(lowered.out, [strides for _, strides in operands], keep=2 if batched else 1)
     step = matmul.plan_matmul(lowered.store, p.a_dtype, space.m, space.n, p.k, b.level, batch=space.batch,
                               threads=b.threads, cache=b.cache, reading=reading)
-    (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
+    (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     stride = p.rows[-1] * item if reading == "columns" else a_walk.row
     header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
               "w": w, "w_table": table(b, w_walk)}

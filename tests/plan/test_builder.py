@@ -33,7 +33,7 @@ def test_a_step_prefetches_the_weights_of_the_next_one():
     plan, (first, second, last) = mlp(48, 64, 32, 700)
     for step, following in ((first, second), (second, last)):
         weights = following.words[W]
-        assert plan.buffers[weights.buffer].place == "constant"
+        assert plan.buffers[weights.buffer].storage == "constant"
         assert step.words[AHEAD:AHEAD + 2] == (weights, plan.buffers[weights.buffer].nbytes)
     assert last.words[AHEAD:AHEAD + 2] == (0, 0)
 
@@ -74,5 +74,5 @@ def test_each_piece_of_the_blocks_has_a_room_of_its_own():
         (made,) = b.steps
         room, count = made.words[ROOMS:ROOMS + 2]
         assert count == (pieces(step.blocks, threads) if made.parallel else 1)
-        assert b.buffers[room.buffer].place == "arena" and b.buffers[room.buffer].nbytes == count * nbytes > 0
+        assert b.buffers[room.buffer].storage == "arena" and b.buffers[room.buffer].nbytes == count * nbytes > 0
         assert made.parallel == (threads > 1 and step.blocks > 1 and not step.serial)
