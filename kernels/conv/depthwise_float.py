@@ -140,7 +140,7 @@ def pack(w: np.ndarray, size: int) -> np.ndarray:
 
 
 @intrinsic
-def place(_typing: Any, windows: Any, image: Any, outer: Any, tile: Any, nbytes: Any, addresses: Any) -> Any:
+def locate(_typing: Any, windows: Any, image: Any, outer: Any, tile: Any, nbytes: Any, addresses: Any) -> Any:
     """Store the addresses of the columns of all runs, `nbytes` of them, of tile `tile` of a line."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
@@ -167,7 +167,7 @@ def place(_typing: Any, windows: Any, image: Any, outer: Any, tile: Any, nbytes:
 def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Any:
     """Make the intrinsic (args, batch, i, addresses, runs, weights, channels): the outputs of the tile at row i.
 
-    Addresses are as `place` stores them. The channels are `few` where that is not 0, fewer than a chunk.
+    Addresses are as `locate` stores them. The channels are `few` where that is not 0, fewer than a chunk.
     """
     pixels, vectors, width, size = tile.pixels, tile.vectors, tile.width, tile.chunk
     item, kind, loaded = STORAGE[dtype].itemsize, vec(F32, width), max(1, width // multiplier)
@@ -240,7 +240,7 @@ def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier:
             line, column = k // across, k % across
             pixel = line * ow + min(column * pixels, ow - pixels)
             image = images + line // outers * image_bytes
-            place(windows, image, line % outers, column, runs * line_bytes, addresses)
+            locate(windows, image, line % outers, column, runs * line_bytes, addresses)
             multiply(args, pixel // m, pixel % m, addresses, runs, weights, channels)
 
     return Functions(speed=3, block=block)

@@ -22,14 +22,14 @@ from graphq.kernels.matmul.vector import FLIP
 from graphq.kernels.operands.windows import INNER_TABLE, OUTER_TABLE, PAD_ROW, SharedColumns, shared_columns
 
 
-def column_placer(ko: int, ki: int, columns: SharedColumns) -> Any:
+def column_locator(ko: int, ki: int, columns: SharedColumns) -> Any:
     """Make the function that stores the addresses of the columns that pixels from (outer, inner) on read, line by line.
 
     The pixels are neighbours of a line.
     """
 
     @intrinsic
-    def place(_typing: Any, windows: Any, image: Any, outer: Any, inner: Any, addresses: Any) -> Any:
+    def locate(_typing: Any, windows: Any, image: Any, outer: Any, inner: Any, addresses: Any) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             windows, image, outer, inner, addresses = args
 
@@ -49,7 +49,7 @@ def column_placer(ko: int, ki: int, columns: SharedColumns) -> Any:
 
         return types.void(*[types.intp] * 5), codegen
 
-    return place
+    return locate
 
 
 def _interleaved(b: Any, taps: Sequence[Any], lanes: int) -> list[Any]:
@@ -72,7 +72,7 @@ def _interleaved(b: Any, taps: Sequence[Any], lanes: int) -> list[Any]:
 def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, multiplier: int, emulated: bool) -> Any:
     """Make the intrinsic (addresses, weights, sums, channels, target, step): the sums of output pixels, dense s32.
 
-    Addresses are as `column_placer` stores them, `weights` and `sums` as `depthwise.pack` does; a pixel's sums lie
+    Addresses are as `column_locator` stores them, `weights` and `sums` as `depthwise.pack` does; a pixel's sums lie
     `step` bytes after those of the one before.
     """
     size, blocks = QUAD * lanes, -(-ko // QUAD)
@@ -127,7 +127,7 @@ def quad_tiles(dtype: str, layout: Layout, multiplier: int, emulated: bool) -> F
     """Make the module of tiles of `layout.pixels` pixels of a line, or, at its end, of one."""
     pixels = layout.pixels
     shared, own = (shared_columns(n, layout.ki, layout.stride, layout.dilation) for n in (pixels, 1))
-    place_many, place_one = (column_placer(layout.ko, layout.ki, x) for x in (shared, own))
+    locate_many, locate_one = (column_locator(layout.ko, layout.ki, x) for x in (shared, own))
     many, one = (quads(dtype, layout.lanes, layout.ko, layout.ki, x, multiplier, emulated) for x in (shared, own))
 
     @njit
@@ -136,10 +136,10 @@ def quad_tiles(dtype: str, layout: Layout, multiplier: int, emulated: bool) -> F
         channels, sums, step = word(frame, 7), word(frame, 10), word(frame, 9)
         weights = sums + (channels + 15) // 16 * 64
         if left >= pixels and inner + pixels <= word(windows, 0):
-            place_many(windows, image, outer, inner, addresses)
+            locate_many(windows, image, outer, inner, addresses)
             many(addresses, weights, sums, channels, target, step)
             return pixels
-        place_one(windows, image, outer, inner, addresses)
+        locate_one(windows, image, outer, inner, addresses)
         one(addresses, weights, sums, channels, target, step)
         return 1
 

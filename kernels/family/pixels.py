@@ -64,7 +64,7 @@ GROUPS_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
 """Entries of the vectors of a tile that may have ties, and one more."""
 
 
-def tap_placer(ko: int, ki: int) -> Any:
+def tap_locator(ko: int, ki: int) -> Any:
     """Make the function that stores tap addresses, as `tap_addresses`; that of a ko x ki window has no loops left.
 
     It stores all taps whatever is asked for. ko and ki are 0 for any window.
@@ -73,7 +73,7 @@ def tap_placer(ko: int, ki: int) -> Any:
         return tap_addresses
 
     @intrinsic
-    def place(_typing: Any, windows: Any, image: Any, outer: Any, inner: Any, first: Any, count: Any,
+    def locate(_typing: Any, windows: Any, image: Any, outer: Any, inner: Any, first: Any, count: Any,
               addresses: Any) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             windows, image, outer, inner, _, _, addresses = args
@@ -93,7 +93,7 @@ def tap_placer(ko: int, ki: int) -> Any:
 
         return types.void(*[types.intp] * 7), codegen
 
-    return place
+    return locate
 
 
 def over_channels(b: Any, channels: Any, lanes: int, emit: Callable[[int, Any], None], widest: int = 4) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphq.kernels.family.pixels import block_functions, over_channels, plan_pixels, tap_placer, tile_functions
+from graphq.kernels.family.pixels import block_functions, over_channels, plan_pixels, tap_locator, tile_functions
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
@@ -40,13 +40,13 @@ def blending(dtype: str, lanes: int, ko: int, ki: int) -> Any:
         down, across = ([b.fptrunc(load_vector(b, at(b, base, 8 * k), F64), F32) for k in range(n)]
                         for base, n in ((outer, ko), (inner, ki)))
         weights = [b.fmul(y, x) for y in down for x in across]
-        places = [load_vector(b, at(b, addresses, 8 * t), I64, 8) for t in range(ko * ki)]
+        lines = [load_vector(b, at(b, addresses, 8 * t), I64, 8) for t in range(ko * ki)]
 
         def vectors(width: int, c: Any) -> None:
             channel, total = at(b, left, c), None
             taps, skip = Taps(b, dtype, width, tables, channel), b.mul(channel, c64(itemsize))
-            for place, weight in zip(places, weights, strict=True):
-                product = b.fmul(taps.load(at(b, place, skip)), splat(b, weight, width))
+            for address, weight in zip(lines, weights, strict=True):
+                product = b.fmul(taps.load(at(b, address, skip)), splat(b, weight, width))
                 total = product if total is None else b.fadd(total, product)
             store(b, total, at(b, target, b.mul(c, c64(4))))
 
@@ -63,7 +63,7 @@ def blending(dtype: str, lanes: int, ko: int, ki: int) -> Any:
 
 def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
     """Make the module of tiles of one pixel of a ko x ki window."""
-    place, blend = tap_placer(ko, ki), blending(dtype, lanes, ko, ki)
+    locate, blend = tap_locator(ko, ki), blending(dtype, lanes, ko, ki)
 
     @njit
     def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
@@ -71,7 +71,7 @@ def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
         tables = word(frame, 10)
         down = numbers_of(tables)
         across = down + 8 * ko * word(windows, OUTER)
-        place(windows, image, outer, inner, 0, ko * ki, addresses)
+        locate(windows, image, outer, inner, 0, ko * ki, addresses)
         blend(addresses, down + 8 * ko * outer, across + 8 * ki * inner, word(frame, 6), word(frame, 7), target, tables)
         return 1
 

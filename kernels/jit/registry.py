@@ -19,20 +19,20 @@ from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.jit.records import Record
 
-Reading: TypeAlias = Literal["rows", "columns", "windows"]
+ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
 Word: TypeAlias = int | Function | FunctionTable
 """A word of an argument block: a function stands for its address, which is known once it is compiled."""
 Builder: TypeAlias = Callable[..., Functions]
-READINGS: tuple[Reading, ...] = ("rows", "columns", "windows")
+ACTIVATION_LAYOUTS: tuple[ActivationLayout, ...] = ("rows", "columns", "windows")
 
 
 class Kernel(NamedTuple):
     """A way to compute `op` on `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
 
-    `build(dtype, rows, panels, emulated, reading)` is the factory of its tiles of `panels` (16 columns each) at a time:
+    `build(dtype, rows, panels, emulated, layout)` is the factory of its tiles of `panels` (16 columns each) at a time:
     the module has the block functions `tile` and, when the machine needs preparing, `setup`. `dtype` is the first of
     `dtypes`. Kernels whose tiles write outputs take a Store, too. `cost(kernel, m, n, k)` estimates cycles of one core.
-    `readings` are the ways to find activations (see `tile_frame`) that it has.
+    `layouts` are the ways to find activations (see `tile_frame`) that it has.
     """
 
     op: str
@@ -41,7 +41,7 @@ class Kernel(NamedTuple):
     level: str
     build: Builder
     cost: Callable[[Kernel, int, int, int], float]
-    readings: tuple[Reading, ...] = READINGS
+    layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS
 
     @property
     def name(self) -> str:
@@ -129,14 +129,14 @@ KERNELS: dict[str, Kernel] = {}
 
 def register_kernel(op: str, dtypes: Sequence[tuple[str, ...]], tiles: Sequence[tuple[int, int]], level: str,
                     cost: Callable[[Kernel, int, int, int], float],
-                    readings: tuple[Reading, ...] = READINGS) -> Callable[[Builder], Builder]:
+                    layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS) -> Callable[[Builder], Builder]:
     """Register the decorated builder as a kernel for each of `dtypes` and `tiles`.
 
     Raises KernelError for a name that exists.
     """
 
     def register(build: Builder) -> Builder:
-        for kernel in (Kernel(op, d, tile, level, build, cost, readings) for d in dtypes for tile in tiles):
+        for kernel in (Kernel(op, d, tile, level, build, cost, layouts) for d in dtypes for tile in tiles):
             if kernel.name in KERNELS:
                 raise KernelError(f"a second kernel named {kernel.name}")
             KERNELS[kernel.name] = kernel
@@ -146,13 +146,13 @@ def register_kernel(op: str, dtypes: Sequence[tuple[str, ...]], tiles: Sequence[
 
 
 def select(op: str, dtypes: tuple[str, ...], m: int, n: int, k: int, level: Level,
-           log: list[str] | None = None, *, reading: Reading = "rows") -> Kernel:
+           log: list[str] | None = None, *, layout: ActivationLayout = "rows") -> Kernel:
     """Choose the cheapest kernel for m x n outputs over k; `log` receives a line for every kernel considered.
 
     Raises KernelError when no kernel fits.
     """
     fitting = [x for x in KERNELS.values() if (x.op, x.dtypes) == (op, dtypes) and level.includes(x.level)
-               and reading in x.readings]
+               and layout in x.layouts]
     if not fitting:
         raise KernelError(f"no kernel for {op} on {' '.join(dtypes)} at ISA level {level.name}")
     costs = {kernel: kernel.cost(kernel, m, n, k) for kernel in fitting}

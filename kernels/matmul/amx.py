@@ -251,7 +251,7 @@ def prefetched(b: Any, address: Any, lines: Any) -> Any:
     return line.values[0]
 
 
-def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading: str = "rows") -> Any:
+def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: str = "rows") -> Any:
     """Make the tile intrinsic of 16 * `row_tiles` x 16 * `panels` outputs; `amx_setup` for its rows must have run."""
     sums_of, a_of, w_of = _numbers(row_tiles)
     signed, width = a_dtype == "s8", len(sums_of[0])
@@ -292,7 +292,7 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             f = Frame.read(b, args[0])
             fresh = load(b, at(b, f.address, 8 * (COPIES_AT + 1)), I64, 8)
-            source = _Rows(b, f) if reading == "rows" else _Pixels(b, f, fresh, once=panels <= width)
+            source = _Rows(b, f) if layout == "rows" else _Pixels(b, f, fresh, once=panels <= width)
             with b.if_then(b.icmp_signed("!=", fresh, c64(0))):
                 source.copy()
             if row_tiles == 1:

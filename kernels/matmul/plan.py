@@ -22,7 +22,7 @@ from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import call_block, load_s64, stack, store_s64, word
 from graphq.kernels.jit.isa import Level, is_emulated, level_named
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Kernel, Reading, Step, Word, select, threads_for
+from graphq.kernels.jit.registry import ActivationLayout, Kernel, Step, Word, select, threads_for
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import HEAD, load_outputs, packs, start, w_scale, w_zp, write
 from graphq.kernels.lanes.stores import Store
@@ -35,7 +35,7 @@ from graphq.kernels.operands.tile_frame import (
     ENTRIES_AT,
     FRAME_BYTES,
     OUTPUTS_AT,
-    place_windows,
+    locate_windows,
 )
 from graphq.kernels.ties.settle import WORDS_BYTES, load_literal, settler
 
@@ -81,13 +81,13 @@ def _prepare(args: int, batch: int, row: int, column: int, r: int, words: int) -
     store_s64(words + 56, start(args, batch, column))
 
 
-def matmul_blocks(writer: Writer, reading: Reading, itemsize: int, w_dtype: str) -> Functions:
-    """Make the block function of matmuls, one for all Stores; activations of `itemsize` bytes are read by `reading`."""
+def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dtype: str) -> Functions:
+    """Make the block function of matmuls, one for all Stores; activations of `itemsize` bytes are read by `layout`."""
     by_tile, by_function = writer != "function", writer != "tile"
-    columns_read, windows_read, packed_4bit = reading == "columns", reading == "windows", w_dtype == "s4"
+    columns_read, windows_read, packed_4bit = layout == "columns", layout == "windows", w_dtype == "s4"
     # Numba compiles what a function names, also in branches that are not.
     settle: Any = settler(_prepare) if by_function else None
-    place: Any = place_windows if windows_read else None
+    locate: Any = locate_windows if windows_read else None
 
     def block(args: int, index: int) -> None:
         x = view(args)
@@ -142,7 +142,7 @@ def matmul_blocks(writer: Writer, reading: Reading, itemsize: int, w_dtype: str)
                 rows = min(step, i1 - i)
                 if windows_read:
                     store_s64(frame, a)
-                    place(frame, stride, batch, m, i, rows, step)
+                    locate(frame, stride, batch, m, i, rows, step)
                 elif columns_read:
                     store_s64(frame, a + i * itemsize)
                 else:
@@ -206,11 +206,11 @@ def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_ti
 
 
 def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level, *, batch: int = 1, threads: int = 1,
-                cache: bool = True, reading: Reading = "rows", taps: int = 1, kernel: Kernel | None = None,
+                cache: bool = True, layout: ActivationLayout = "rows", taps: int = 1, kernel: Kernel | None = None,
                 log: list[str] | None = None, w_dtype: str | None = None) -> Step:
     """Plan an integer matmul (m, k) x packed (k, n), `batch` times, at ISA level `level`.
 
-    `reading` "windows" makes it a convolution of m output pixels over `taps` taps of k channels each. Weights are as
+    `layout` "windows" makes it a convolution of m output pixels over `taps` taps of k channels each. Weights are as
     `pack` makes them, those of `w_dtype` "s4" as `matmul_4bit.pack` does. `kernel` forces a kernel, else `select`
     chooses, and says why in `log`. Raises KernelError when there is none.
     """
@@ -218,33 +218,33 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
     row_bytes = k * itemsize
     depth = -(-row_bytes // 4) * 4 * taps if taps != 1 else row_bytes
     w_dtype = w_dtype or packed_dtype(a_dtype)
-    if reading == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.includes("amx"):
+    if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.includes("amx"):
         # the copies of a single tile would not be in L2
         level = level_named("avx512_vnni")
-    kernel = kernel or select("matmul", (a_dtype, w_dtype), m, n, depth, level, log, reading=reading)
+    kernel = kernel or select("matmul", (a_dtype, w_dtype), m, n, depth, level, log, layout=layout)
     writer = _writer(kernel, store, batch * m * n, depth)
-    literal = None if store.ties is None else load_literal(reading, cache)  # first, as it takes longest to compile
-    block = modules.load("matmul", matmul_blocks, writer, reading, itemsize, w_dtype, cache=cache)
+    literal = None if store.ties is None else load_literal(layout, cache)  # first, as it takes longest to compile
+    block = modules.load("matmul", matmul_blocks, writer, layout, itemsize, w_dtype, cache=cache)
     outputs, table = (None, None) if writer == "tile" else load_outputs(store, level.lanes, cache)
     inside = () if writer == "function" else (store, packs(PANEL, store))
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     emulated = is_emulated(kernel.level)
-    tile, tail = (modules.load(f"{kernel.name}_{reading}_{width}", kernel.build, kernel.dtypes[0], rows, width,
-                               emulated, reading, *inside, cache=cache)
+    tile, tail = (modules.load(f"{kernel.name}_{layout}_{width}", kernel.build, kernel.dtypes[0], rows, width,
+                               emulated, layout, *inside, cache=cache)
                   for width in (panels, panel_count(n) % panels or panels))
     tiles, all_panels = max(1, -(-m // rows)), max(1, panel_count(n))
     worth = threads_for(threads, kernel.cost(kernel, m, n, depth) * batch)
-    line = line_bytes(row_bytes, taps) if reading == "windows" else 64 * (row_bytes % 64 > 0)
+    line = line_bytes(row_bytes, taps) if layout == "windows" else 64 * (row_bytes % 64 > 0)
     copies = rows * line if kernel.level == "amx" else 0
     most_tiles = max(1, (1 << 20) // max(1, rows * depth))
-    if copies and reading == "windows" and all_panels > panels:
+    if copies and layout == "windows" and all_panels > panels:
         most_tiles = COPIES // copies
     each_tiles, each_panels = split(tiles, all_panels, panels, batch, worth, most_tiles)
     kept = copies if each_panels > panels and each_tiles * copies <= COPIES else 0
     room = each_tiles * kept or copies
     blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
     # AMX reads rows that cross lines of the cache at half the speed: 1024 x 1024 x 1024 takes 1.2 times as long.
-    lines = kernel.level == "amx" and reading == "rows" and row_bytes % 64 == 0 and all_panels > panels
+    lines = kernel.level == "amx" and layout == "rows" and row_bytes % 64 == 0 and all_panels > panels
     words: dict[str, Word] = {
         "stride": row_bytes, "batch": batch, "m": m, "n": n, "k": row_bytes, "each_rows": each_tiles * rows,
         "each_panels": each_panels, "rows": rows, "panels": panels, "tile": tile.tile, "tail": tail.tile,
@@ -272,7 +272,7 @@ def takes_columns(a_dtype: str, m: int, n: int, k: int, level: Level) -> bool:
     """Whether to read transposed activations as they lie, rather than to copy them into rows first."""
     dtypes, itemsize = (a_dtype, packed_dtype(a_dtype)), STORAGE[a_dtype].itemsize
     k *= itemsize
-    columns, rows = (select("matmul", dtypes, m, n, k, level, reading=r) for r in ("columns", "rows"))
+    columns, rows = (select("matmul", dtypes, m, n, k, level, layout=r) for r in ("columns", "rows"))
     height, panels = columns.tile[0], columns.tile[1] // PANEL
     shown = max(1, INTERLEAVED - height * panels) if itemsize == 1 else SPREAD
     more = tile_count(height, panels, m, n) * -(-k // 4) * shown

@@ -18,9 +18,9 @@ def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> N
             store_s32(acc + 4 * c, load_s32(acc + 4 * c) + x * load_s8(line + 4 * c))
 
 
-def scalar_tile(shift: int, reading: str) -> Any:
-    """Make the tile function of one panel; activations are bytes xor `shift` (128 for s8), found as `reading` says."""
-    windows, along_i, along_k = reading == "windows", reading == "rows", reading == "columns"
+def scalar_tile(shift: int, layout: str) -> Any:
+    """Make the tile function of one panel; activations are bytes xor `shift` (128 for s8), found as `layout` says."""
+    windows, along_i, along_k = layout == "windows", layout == "rows", layout == "columns"
 
     @njit
     def tile(frame: int) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.jit.registry import Reading
+from graphq.kernels.jit.registry import ActivationLayout
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
@@ -27,10 +27,10 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     p = lowered.anchor
     assert isinstance(p, Matmul)
     item = STORAGE[p.a_dtype].itemsize
-    source, reading = _source(b, node, p)
+    source, layout = _source(b, node, p)
     packed, packed_bytes = _weights(b, node, p)
     a_strides = _strides(p.rows, lowered.out, p.k * item)
-    if reading == "columns":
+    if layout == "columns":
         a_strides = (*a_strides[:-1], item)
     operands = [(Ref(source), a_strides + (0,)),
               (Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (0,))]
@@ -38,15 +38,15 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         if s.origin == "column sums":
             operands.append((Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (4,)))
         elif s.origin == "row sums":
-            operands.append((Ref(_row_sums(b, source, p, reading)), broadcast_strides(s.shape, lowered.out, 4)))
+            operands.append((Ref(_row_sums(b, source, p, layout)), broadcast_strides(s.shape, lowered.out, 4)))
         else:
             operands.append(operand_slot(b, node, s, lowered.out))
     batched = any(operands[1][1])
     space = factor(lowered.out, [strides for _, strides in operands], keep=2 if batched else 1)
     step = matmul.plan_matmul(lowered.store, p.a_dtype, space.m, space.n, p.k, b.level, batch=space.batch,
-                              threads=b.threads, cache=b.cache, reading=reading)
+                              threads=b.threads, cache=b.cache, layout=layout)
     (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
-    stride = p.rows[-1] * item if reading == "columns" else a_walk.row
+    stride = p.rows[-1] * item if layout == "columns" else a_walk.row
     header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
               "w": w, "w_table": table(b, w_walk)}
     if lowered.literal is not None:
@@ -60,7 +60,7 @@ def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
     return broadcast_strides(shape[-len(out) + 1:] if len(out) > 1 else (), out[:-1], step)
 
 
-def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, Reading]:
+def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayout]:
     """The buffer of the activations and how to read them: a transposed source by columns, or copied where faster.
 
     One row is its own transpose.
@@ -100,14 +100,14 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, int]:
     return out, size
 
 
-def _row_sums(b: PlanBuilder, source: int, p: Matmul, reading: Reading) -> int:
+def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout) -> int:
     """A buffer with the s32 sum over k of every row of the activations."""
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)
-    if reading == "columns":
+    if layout == "columns":
         step = rows.plan_column_sums(p.a_dtype, m, p.k, batch=batch, threads=b.threads, cache=b.cache)
     else:
         step = rows.plan_row_sums(p.a_dtype, m * batch, p.k, threads=b.threads, cache=b.cache)
-    offsets = 0 if reading == "rows" else _dense(b, batch, m * p.k)
+    offsets = 0 if layout == "rows" else _dense(b, batch, m * p.k)
     run(b, step, {"source": Ref(source), "table": offsets, "sums": Ref(out)}, [])
     return out

@@ -132,9 +132,9 @@ class Cursor(NamedTuple):
     step: Any
 
 
-def vector_tile(rows: int, panels: int, products: Products, reading: str, result: Store | None = None,
+def vector_tile(rows: int, panels: int, products: Products, layout: str, result: Store | None = None,
                 packs: bool = False) -> Any:
-    """Make the tile intrinsic of `rows` x 16 * `panels` outputs; `reading` says how it finds activations (Frame).
+    """Make the tile intrinsic of `rows` x 16 * `panels` outputs; `layout` says how it finds activations (Frame).
 
     With `result` it writes the outputs, from registers where all of the tile is valid; where not, sums of floats from
     memory, and those whose ties are settled not at all. `packs` as in `store_code.epilogue`.
@@ -181,7 +181,7 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
         done, beyond = b.and_(f.k, c64(-4)), [b.sub(row, addresses[0]) for row in addresses]
 
         def whole(g: Any, first: Any) -> Iterator[Any]:
-            if reading == "rows" and itemsize == 1:
+            if layout == "rows" and itemsize == 1:
                 bring_next(b, f, g, first)
             return (load(b, at(b, first, row), I32) for row in beyond)
 
@@ -199,9 +199,9 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
 
     def accumulate(b: Any, f: Frame, state: list[Any]) -> list[Any]:
         line = b.shl(b.ashr(at(b, f.k, 3), c64(2)), c64(6))  # bytes of a panel's k
-        if reading == "rows":
+        if layout == "rows":
             return from_rows(b, f, state, clamped(b, f, rows), f.w, line)
-        if reading == "columns":
+        if layout == "columns":
             done = b.ashr(f.k, c64(2))
             return run(b, f, state, f.a, f.w, line, lambda g, _: read_columns(b, f, rows, g, c64(4), itemsize),
                        lambda left: read_columns(b, f, rows, done, left, itemsize))

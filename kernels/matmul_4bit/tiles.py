@@ -219,35 +219,35 @@ def estimate_scalar_4bit(kernel: Kernel, m: int, n: int, k: int) -> float:
     return 3.0 * m * panel_count(n) * PANEL * k
 
 
-@register_kernel("matmul", DTYPES, ((4, 16),), "scalar", estimate_scalar_4bit, readings=("rows",))
-def build_scalar_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+@register_kernel("matmul", DTYPES, ((4, 16),), "scalar", estimate_scalar_4bit, layouts=("rows",))
+def build_scalar_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build the plain loops."""
     return tile_functions(scalar_tile_4bit(128 if dtype == "s8" else 0))
 
 
 @register_kernel("matmul", DTYPES, ((3, 16), (1, 16)), "avx2", partial(estimate_4bit, parts=4, rate=1.5),
-                 readings=("rows",))
-def build_avx2_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+                 layouts=("rows",))
+def build_avx2_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpmaddwd on 16 bytes of products widened to 16 bits."""
     return tile_functions(tile_4bit(rows, panels, unpacked_widened(dtype, 8, emulated)))
 
 
 @register_kernel("matmul", DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx_vnni",
-                 partial(estimate_4bit, parts=2, rate=2), readings=("rows",))
-def build_avx_vnni_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+                 partial(estimate_4bit, parts=2, rate=2), layouts=("rows",))
+def build_avx_vnni_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpdpbusd on 8 columns."""
     return tile_functions(tile_4bit(rows, panels, unpacked_vnni(dtype, 8, emulated)))
 
 
 @register_kernel("matmul", DTYPES, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
-                 partial(estimate_4bit, parts=2, rate=0.8), readings=("rows",))
-def build_avx512_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+                 partial(estimate_4bit, parts=2, rate=0.8), layouts=("rows",))
+def build_avx512_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpmaddwd on 32 bytes of products widened to 16 bits."""
     return tile_functions(tile_4bit(rows, panels, unpacked_widened(dtype, 16, emulated)))
 
 
 @register_kernel("matmul", DTYPES, ((6, 48), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
-                 partial(estimate_4bit, parts=1, rate=1), readings=("rows",))
-def build_vnni_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+                 partial(estimate_4bit, parts=1, rate=1), layouts=("rows",))
+def build_vnni_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpdpbusd on 16 columns."""
     return tile_functions(tile_4bit(rows, panels, unpacked_vnni(dtype, 16, emulated)))

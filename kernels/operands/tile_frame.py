@@ -135,7 +135,7 @@ class Window:
 
 
 @njit
-def place_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
+def locate_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
     """Fill in the words of a tile's `step` rows, which are pixels `i` and on of a line; `rows` of them are valid.
 
     Lines have `m` output pixels, and come after one another in the batch.
@@ -146,15 +146,15 @@ def place_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: in
     run = line * ((m + RUN - 1) // RUN) + i // RUN
     store_s64(frame + 8 * (ROWS_AT - 1), windows + word(windows, 7) + 8 + run * outer_taps * inner_taps * 8)
     y, x = (line * m + i) // width, (line * m + i) % width
-    place, last = frame + 8 * ROWS_AT, frame + 8 * ROWS_AT + 16 * (rows - 1)
-    while place <= last:
-        end = min(place + 16 * (width - x), last + 16)
+    entry, last = frame + 8 * ROWS_AT, frame + 8 * ROWS_AT + 16 * (rows - 1)
+    while entry <= last:
+        end = min(entry + 16 * (width - x), last + 16)
         of_line, of_pixel = outer + 8 * y * outer_taps, inner + 8 * x * inner_taps
-        while place < end:
-            store_s64(place, of_line)
-            store_s64(place + 8, of_pixel)
+        while entry < end:
+            store_s64(entry, of_line)
+            store_s64(entry + 8, of_pixel)
             of_pixel += 8 * inner_taps
-            place += 16
+            entry += 16
         y, x = y + 1, 0
     for more in range(rows, step):
         store_s64(frame + 8 * ROWS_AT + 16 * more, load_s64(last))

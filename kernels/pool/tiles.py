@@ -20,7 +20,7 @@ from graphq.kernels.family.pixels import (
     block_functions,
     over_channels,
     plan_pixels,
-    tap_placer,
+    tap_locator,
     tile_functions,
     unrolled,
 )
@@ -228,7 +228,7 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
     """Make the module of tiles of one pixel of a ko x ki window (`unrolled`); the other parameters as `reduction`."""
     listed, mean = ko > 0, how == "mean"
     reduce = reduction(how, dtype, lanes, direct, order, ko, ki)
-    place: Any = tap_placer(ko, ki) if listed else None
+    locate: Any = tap_locator(ko, ki) if listed else None
 
     @njit
     def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
@@ -236,7 +236,7 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
         taps, count, tables = windows, 0, word(frame, 10)
         if listed:
             taps = addresses
-            place(windows, image, outer, inner, 0, ko * ki, addresses)
+            locate(windows, image, outer, inner, 0, ko * ki, addresses)
         if mean:
             count = numbers_of(tables) + 8 * (outer * word(windows, 0) + inner)
         reduce(taps, image, outer, inner, word(frame, 6), word(frame, 7), target, tables, count)

@@ -8,7 +8,7 @@ A block function takes the address of words, and the column c of the output with
 
 Weights are read where they lie packed, 64 bytes apart. The f32 factors of a piece of the channels and taps are stored
 first (`factors`), in the order of sums, then `ordered_sums` takes them: so there is one loop for each order, whatever
-the reading.
+the layout.
 """
 from __future__ import annotations
 
@@ -210,15 +210,15 @@ def pixels_sum(words: int, channel: int) -> None:
     store_s64(words + 64, bits_of(total))
 
 
-READINGS = {"rows": rows_sum, "columns": columns_sum, "windows": windows_sum, "pixels": pixels_sum}
-"""The block functions of matmuls by their reading, and of depthwise convolutions."""
+SUMS = {"rows": rows_sum, "columns": columns_sum, "windows": windows_sum, "pixels": pixels_sum}
+"""The block functions of matmuls by their layout, and of depthwise convolutions."""
 
 
 def literal_sums() -> Functions:
-    """Make the module of all readings, as they share most code."""
-    return Functions(speed=3, **READINGS)
+    """Make the module of all layouts, as they share most code."""
+    return Functions(speed=3, **SUMS)
 
 
-def load_literal(reading: str, cache: bool) -> modules.Function:
-    """The block function of a reading of activations (`READINGS`)."""
-    return getattr(modules.load("literal_sums", literal_sums, cache=cache), reading)
+def load_literal(layout: str, cache: bool) -> modules.Function:
+    """The block function of a layout of activations (`SUMS`)."""
+    return getattr(modules.load("literal_sums", literal_sums, cache=cache), layout)

@@ -49,13 +49,13 @@ def raw_sum(a, w):
     return (a.astype(np.int64) + shift).astype(np.float64) @ w.astype(np.float64)
 
 
-def run(kernel, level, a, w, *, threads=1, reading="rows"):
-    """Run the kernel on a (m, k), laid out as `reading` says, and w (k, n); the raw accumulator."""
+def run(kernel, level, a, w, *, threads=1, layout="rows"):
+    """Run the kernel on a (m, k), laid out as `layout` says, and w (k, n); the raw accumulator."""
     (m, k), n = a.shape, w.shape[1]
     packed, out = guarded(pack.pack(w)), guarded(np.full((m, n), -1, np.int32))
-    source = guarded(a.T if reading == "columns" else a)
+    source = guarded(a.T if layout == "columns" else a)
     step = matmul.plan_matmul(RAW, "u8" if a.dtype == np.uint8 else "s8", m, n, k, level, kernel=kernel,
-                              threads=threads, reading=reading)
+                              threads=threads, layout=layout)
     words = {"a": source.ctypes.data, "stride": source.strides[0], "w": packed.ctypes.data}
     step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
     return np.array(out)
@@ -77,14 +77,14 @@ def test_sums_are_exact(kernel, emulated):
             assert run(kernel, level, a, w).shape == (m, n)
 
 
-@pytest.mark.parametrize(("kernel", "emulated"), [r for r in RUNS if "columns" in r.values[0].readings])
+@pytest.mark.parametrize(("kernel", "emulated"), [r for r in RUNS if "columns" in r.values[0].layouts])
 def test_transposed_activations(kernel, emulated):
     with level_of(kernel, emulated) as level:
         for m, k, n in [*SHAPES, (8, 1, 3), (9, 2, 16), (13, 8, 70), (3, 130, 20)]:
             a, w = operands(kernel.dtypes[0], m, k, n)
-            assert (run(kernel, level, a, w, reading="columns", threads=2) == raw_sum(a, w)).all(), (m, k, n)
+            assert (run(kernel, level, a, w, layout="columns", threads=2) == raw_sum(a, w)).all(), (m, k, n)
         a, w = operands(kernel.dtypes[0], 9, 0, 21)
-        assert not run(kernel, level, a, w, reading="columns").any()
+        assert not run(kernel, level, a, w, layout="columns").any()
 
 
 WINDOWS = [  # sizes, kernel, strides, dilations, pads, outputs; channels
@@ -114,7 +114,7 @@ def test_windows_of_an_image(kernel, emulated, window, channels, pads):
     out = guarded(np.full((view.pixels, n), -1, np.int32))
     with level_of(kernel, emulated) as level:
         step = matmul.plan_matmul(RAW, kernel.dtypes[0], view.pixels, n, channels, level, kernel=kernel, threads=2,
-                                  reading="windows", taps=view.taps)
+                                  layout="windows", taps=view.taps)
         words = {"a": source.ctypes.data, "stride": block.ctypes.data, "w": packed.ctypes.data}
         step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
     assert (out == raw_sum(rows, w.reshape(-1, n))).all()
@@ -124,7 +124,7 @@ def test_windows_too_long_for_copies_are_not_for_amx():
     with level_of(KERNELS["matmul_u8s8_32x64_amx"], not isa.has("amx-int8")) as level:
         longest = (matmul_amx.COPIES // matmul_amx.ROWS - 96) // 9 // 64 * 64
         for channels, chosen in ((longest, "amx"), (longest + 1, "avx512_vnni")):
-            step = matmul.plan_matmul(RAW, "u8", 196, 256, channels, level, reading="windows", taps=9, cache=False)
+            step = matmul.plan_matmul(RAW, "u8", 196, 256, channels, level, layout="windows", taps=9, cache=False)
             assert step.name.endswith(chosen)
 
 
