@@ -7,7 +7,7 @@ from graphq.kernels.lanes.store_code import epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
 from graphq.kernels.threads.atomics import added as added_atomically
 from graphq.kernels.threads.atomics import release, semaphore_wait, this_thread
-from graphq.kernels.threads.steps import ASLEEP, HELPERS, KEPT_OFF, SEMAPHORE, SLEEPERS, THREAD
+from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, view_helper
 
 nothing = object()
 """What Numba has no type for: kernels that name it are refused."""
@@ -60,8 +60,9 @@ def adding():
 def dozing():
     """Helpers that wake once."""
     def doze(team, record):
-        store_s64(record + THREAD, this_thread())
-        store_s64(record + KEPT_OFF, -1)
+        helper = view_helper(record + HELPER_AT)
+        helper.thread = this_thread()
+        helper.kept_off = -1
         added_atomically(team + HELPERS, 1)
         release(record + ASLEEP, 1)
         added_atomically(team + SLEEPERS, 1)
