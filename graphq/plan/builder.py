@@ -9,6 +9,7 @@ from graphq.budget import expect, reserve
 from graphq.ir import Graph, Value
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.registry import Step as KernelStep
+from graphq.kernels.jit.registry import Target
 from graphq.kernels.threads.team import pieces
 from graphq.plan.runtime import VIEWS, Argument, Buffer, MakeError, NativeStep, Ref, Step
 
@@ -17,10 +18,10 @@ MOST_AHEAD = 1 << 18
 
 
 class PlanBuilder:
-    """Collects buffers and steps; `level`, `threads` and `cache` are for those who make steps."""
+    """Collects buffers and steps; `target` is for those who make steps."""
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool) -> None:
-        self.graph, self.level, self.threads, self.cache = graph, level, threads, cache
+        self.graph, self.target = graph, Target(level, threads, cache)
         self.buffers: list[Buffer] = []
         self.steps: list[Step] = []
         self.errors: list[MakeError] = []
@@ -53,10 +54,10 @@ class PlanBuilder:
         """Add a kernel's step, unless it has nothing to do; one block, little work, or no second thread: serially."""
         if step.blocks > 0:
             self._announce(step, words)
-            parallel = step.blocks > 1 and self.threads > 1 and not step.serial
+            parallel = step.blocks > 1 and self.target.threads > 1 and not step.serial
             if step.room is not None:
                 at, nbytes = step.record.number(step.room[0]), step.room[1]
-                rooms = pieces(step.blocks, self.threads) if parallel else 1
+                rooms = pieces(step.blocks, self.target.threads) if parallel else 1
                 words[at:at + 2] = Ref(self.temporary(nbytes * rooms)), rooms
             if step.aligned is not None and isinstance(operand := words[step.record.number(step.aligned)], Ref):
                 self.buffers[operand.buffer] = replace(self.buffers[operand.buffer], aligned=True)

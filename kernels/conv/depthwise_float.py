@@ -24,14 +24,14 @@ import numpy as np
 from llvmlite import ir
 
 from graphq.kernels.conv.depthwise import MULTIPLIERS
+from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import F32, I64, c64, intrinsic, splat, stack, word
-from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.memory import aligned_empty
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, threads_for
+from graphq.kernels.jit.registry import Step, Target, threads_for
 from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.x86 import Loop, at, filled, load, load_first, smaller, store, vector
 from graphq.kernels.lanes.expression import STORAGE
@@ -246,24 +246,23 @@ def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier:
     return Functions(speed=3, block=block)
 
 
-def plan_depthwise(store: Store, dtype: str, windows: Windows, tile: Tile, channels: int, batch: int, m: int,
-                   level: Level, *, multiplier: int = 1, threads: int = 1, cache: bool = True) -> Step:
-    """Plan the depthwise convolution of images of `dtype` to batch * m output pixels, for which `fits` holds.
+def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
+    """Plan a depthwise convolution of floats, for which `fits` holds.
 
-    `channels` are those of the output. The caller fills in the addresses of TILES. `choose` gives
-    the `tile`.
+    The caller fills in the addresses of TILES. `choose` gives the `tile`.
     """
+    dtype, windows, channels = x.dtype, x.windows, x.channels
     ow, taps, line = len(windows.inner), windows.taps, tile.lines * LINE * 8
     room = next(x for x in ROOMS if x >= taps // tile.run * line)
     few = channels if channels < tile.chunk else 0
-    made = modules.load(f"depthwise_{dtype}", depthwise_blocks, store, dtype, tile, few, multiplier, room,
-                        cache=cache)
+    made = modules.load(f"depthwise_{dtype}", depthwise_blocks, store, dtype, tile, few, x.multiplier, room,
+                        cache=target.cache)
     across = -(-ow // tile.pixels)
-    tiles = across * (batch * m // max(1, ow))
+    tiles = across * (x.batch * x.m // max(1, ow))
     cycles = tiles * (50 + tile.pixels * -(-channels // tile.width) * (taps + 8))
-    parts = threads_for(threads, cycles)
+    parts = threads_for(target.threads, cycles)
     each = max(1, -(-tiles // (4 * parts)) if parts > 1 else tiles)
-    words = {"image_bytes": windows.image_bytes, "tiles": tiles, "across": across, "each": each, "m": m,
+    words = {"image_bytes": windows.image_bytes, "tiles": tiles, "across": across, "each": each, "m": x.m,
              "channels": channels}
-    return Step(f"depthwise_{dtype}_{level.name}", made.block, TILES, words, -(-tiles // each), made,
-                batch * m * channels * taps, serial=parts == 1)
+    return Step(f"depthwise_{dtype}_{target.level.name}", made.block, TILES, words, -(-tiles // each), made,
+                x.products, serial=parts == 1)

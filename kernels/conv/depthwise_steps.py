@@ -13,6 +13,7 @@ from graphq.kernels.conv.depthwise_plan import plan_depthwise
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
 from graphq.kernels.conv.padding import padding_block
 from graphq.kernels.family.lower import Lowered
+from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.operands.space import factor
 from graphq.kernels.ties import settle
 from graphq.plan.builder import PlanBuilder
@@ -28,8 +29,8 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert source is not None
     factors = None if value is None or value.data is None else _factors(c, value.data)
     moves: dict[str, Any] = dict(stride=c.strides[-1], dilation=c.dilations[-1], transposed=c.filter.transposed)
-    how = depthwise.choose(c.filter.outputs, c.windows, factors, b.level, **moves) if c.integer else \
-        depthwise_float.choose(c.filter.outputs, c.windows, lanes=b.level.lanes, **moves)
+    how = depthwise.choose(c.filter.outputs, c.windows, factors, b.target.level, **moves) if c.integer else \
+        depthwise_float.choose(c.filter.outputs, c.windows, lanes=b.target.level.lanes, **moves)
     weights = _weights(b, node, c, factors, how)
     operands: list[tuple[Ref, Strides]] = []
     still = (0,) * (len(lowered.out) - 1)
@@ -42,14 +43,12 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         else:
             operands.append(operand_slot(b, node, s, lowered.out))
     space = factor(lowered.out, [strides for _, strides in operands], keep=1)
-    options: dict[str, Any] = dict(multiplier=c.filter.multiplier, threads=b.threads, cache=b.cache)
+    pixels = Pixels(c.a_dtype, c.windows, space.n, space.batch, space.m, c.filter.multiplier)
     if isinstance(how, depthwise.Layout):
-        step = plan_depthwise(lowered.store, c.a_dtype, c.windows, how, space.n, space.batch, space.m,
-                                        b.level, **options)
+        step = plan_depthwise(lowered.store, pixels, how, b.target)
         more = None
     else:
-        step = depthwise_float.plan_depthwise(lowered.store, c.a_dtype, c.windows, how, space.n, space.batch, space.m,
-                                              b.level, **options)
+        step = depthwise_float.plan_depthwise(lowered.store, pixels, how, b.target)
         more = depthwise_float.table(c.windows, how)
     padding = np.broadcast_to((c.padding & 0xFF).astype(np.uint8), c.windows.pixel_bytes)
     block = c.windows.block(padding, more)

@@ -28,6 +28,6 @@ def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray)
         return constant
     tables = int(block[PAD_ROW])
     out = b.temporary(block.nbytes)
-    step = pad_rows.plan_pad_rows(1, tables, 0, block.nbytes - tables, 0, cache=b.cache)
+    step = pad_rows.plan_pad_rows(1, tables, 0, block.nbytes - tables, 0, b.target)
     run(b, step, {"source": Ref(constant), "target": Ref(out), "value_at": value}, [])
     return out

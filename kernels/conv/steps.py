@@ -79,9 +79,9 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     operands += [_Operand(Ref(source), view.image_bytes, channels * itemsize, pixels, 0),
                  _Operand(Ref(packed), 0, size, still, 0)]
     space = _space(c.images, groups, phase.counts, columns, operands, merge_images=pixel is not None)
-    step = matmul.plan_matmul(lowered.store, c.a_dtype, space.m, space.n, channels, b.level, batch=space.batch,
-                              threads=b.threads, cache=b.cache, layout="windows" if pixel is None else "rows",
-                              taps=view.taps * parts)
+    product = matmul.Product(c.a_dtype, space.m, space.n, channels, space.batch, "windows" if pixel is None else "rows",
+                             view.taps * parts)
+    step = matmul.plan_matmul(lowered.store, product, b.target)
     step = replace(step, macs=step.macs // _joined(c))
     *slots, (a, a_walk), (w, w_walk) = [(o.ref, walk) for o, walk in zip(operands, space.walks, strict=True)]
     stride = a_walk.row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
@@ -166,7 +166,8 @@ def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int
     """The buffer with the tables, repeated for every part of the weights, and a row of padding."""
     pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
     repeated = replace(view, outer=np.tile(view.outer, (1, parts)))
-    return padding_block(b, node, c, repeated.block(pad, repeated.runs(RUN, line) if b.level.includes("amx") else None))
+    runs = repeated.runs(RUN, line) if b.target.level.includes("amx") else None
+    return padding_block(b, node, c, repeated.block(pad, runs))
 
 
 def _reads_lines(c: Convolution) -> bool:
@@ -190,8 +191,7 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
     end = max(0, (outputs - 1) * stride + taps - begin - width)
     pixel, lines = c.windows.pixel_bytes, prod(dims[:-2])
     out = b.temporary(lines * (begin + width + end) * pixel + 4)
-    step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, threads=b.threads,
-                                  cache=b.cache)
+    step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, b.target)
     run(b, step, {"source": Ref(source), "target": Ref(out), "value_at": pad_place(b, node, c)}, [])
     sizes = (*dims[1:-2], begin + width + end)
     view = windows(sizes, (*c.windows.kernel[:-1], 1), c.strides, c.dilations, (*c.pads[:-1], (0, 0)),

@@ -14,6 +14,6 @@ def eltwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     operands = [operand_slot(b, node, s, lowered.out) for s in lowered.sources]
     space = factor(lowered.out, [strides for _, strides in operands])
     out = b.result(node.output)
-    step = eltwise.plan_eltwise(lowered.store, space.batch, space.m, space.n, b.level, threads=b.threads, cache=b.cache)
+    step = eltwise.plan_eltwise(lowered.store, space, b.target)
     slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     run(b, step, {}, [*slots, output(out, space, lowered)])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
@@ -27,14 +27,13 @@ from graphq.kernels.jit.intrinsics import (
     store_s64,
     word,
 )
-from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.modules import Module
 from graphq.kernels.jit.records import SLOT, SLOTS, Record
-from graphq.kernels.jit.registry import Step, Word, threads_for
+from graphq.kernels.jit.registry import Step, Target, Word, threads_for
 from graphq.kernels.jit.x86 import Loop, at, load, store
 from graphq.kernels.lanes.outputs import HEAD, load_outputs, write
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.operands.windows import INNER_TABLE, MOST_TAPS, OUTER_TABLE, PAD_ROW, tap_addresses
+from graphq.kernels.operands.windows import INNER_TABLE, MOST_TAPS, OUTER_TABLE, PAD_ROW, Windows, tap_addresses
 from graphq.kernels.ties.settle import WORDS_BYTES, load_literal, settler
 
 PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width", "step",
@@ -191,28 +190,60 @@ def tile_functions(room: int, fill: Any) -> Functions:
     return Functions(speed=3, tile=tile)
 
 
-def plan_pixels(name: str, store: Store, block: Module, tile: Module, image_bytes: int, pixels: int, channels: int,
-                batch: int, m: int, level: Level, *, cycles: float, direct: bool = False, whole: bool = False,
-                unit: int = 1, macs: int = 0, chunk: int = 0, threads: int = 1, cache: bool = True) -> Step:
-    """Plan a tile function over batch * m output pixels, `pixels` of which are an image, and all their channels.
+class Pixels(NamedTuple):
+    """The outputs of kernels over pixels: `channels` of each of batch * m output pixels.
 
-    `block` is the module of `block_functions`. `cycles` estimates the work of a pixel. `direct`: tiles write outputs
-    themselves. `whole`: a block has all channels, at most CHANNELS. `unit`: tiles compute whole multiples of so many
-    pixels, of all channels at most CHANNELS accumulators. `chunk` are the bytes of a chunk's weights.
+    `windows` say what the pixels read of channels-last images of `dtype`; `multiplier` output channels read the same
+    channel.
     """
+
+    dtype: str
+    windows: Windows
+    channels: int
+    batch: int
+    m: int
+    multiplier: int = 1
+
+    @property
+    def products(self) -> int:
+        """An input for each tap of each output."""
+        return self.batch * self.m * self.channels * self.windows.taps
+
+
+class PixelKernel(NamedTuple):
+    """A tile function, and the block function of `block_functions` that calls it.
+
+    `cycles` estimates the work of a pixel. `direct`: tiles write outputs themselves. `whole`: a block has all channels,
+    at most CHANNELS. `chunk` are the bytes of a chunk's weights.
+    """
+
+    name: str
+    block: Module
+    tile: Module
+    cycles: float
+    direct: bool = False
+    whole: bool = False
+    chunk: int = 0
+    macs: int = 0
+
+
+def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
+    """Plan a kernel over all pixels and channels, the accumulators of which `store` takes."""
+    cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
     literal = None if store.ties is None else load_literal("pixels", cache)
-    outputs, table = (None, None) if direct else load_outputs(store, level.lanes, cache)
+    outputs, table = (None, None) if kernel.direct else load_outputs(store, target.level.lanes, cache)
     rows = batch * m
-    parts = threads_for(threads, cycles * rows)
+    parts = threads_for(target.threads, kernel.cycles * rows)
     parts = 4 * parts if parts > 1 else 1
-    each = max(1, -(-m // (-(-parts // max(1, batch)) * unit))) * unit
+    each = max(1, -(-m // -(-parts // max(1, batch))))
     share = -(-channels // (max(1, parts // max(1, rows)) * 64)) * 64
-    width = max(1, channels if whole else min(CHANNELS, share, channels))
+    width = max(1, channels if kernel.whole else min(CHANNELS, share, channels))
     blocks = batch * -(-m // each) * -(-channels // width)
-    step = max(1, min(MOST_ROWS, CHANNELS // (width * unit))) * unit
+    step = max(1, min(MOST_ROWS, CHANNELS // width))
     words: dict[str, Word] = {
-        "image_bytes": image_bytes, "pixels": pixels, "batch": batch, "m": m, "channels": channels, "each": each,
-        "width": width, "step": step, "tile": tile.tile, "chunk": chunk, "literal": literal or 0,
-        "functions": table or 0}
-    return Step(name, block.block, PIXELS, words, blocks, (block, outputs, table, tile, literal), macs,
-                serial=parts == 1)
+        "image_bytes": x.windows.image_bytes, "pixels": x.windows.pixels, "batch": batch, "m": m, "channels": channels,
+        "each": each, "width": width, "step": step, "tile": kernel.tile.tile, "chunk": kernel.chunk,
+        "literal": literal or 0, "functions": table or 0}
+    keep = kernel.block, outputs, table, kernel.tile, literal
+    name = f"{kernel.name}_{target.level.name}"
+    return Step(name, kernel.block.block, PIXELS, words, blocks, keep, kernel.macs, serial=parts == 1)

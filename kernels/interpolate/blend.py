@@ -9,18 +9,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphq.kernels.family.pixels import block_functions, over_channels, plan_pixels, tap_locator, tile_functions
+from graphq.kernels.family.pixels import (
+    PixelKernel,
+    Pixels,
+    block_functions,
+    over_channels,
+    plan_pixels,
+    tap_locator,
+    tile_functions,
+)
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
 from graphq.kernels.jit.intrinsics import F32, F64, I64, c64, intrinsic, splat, word
-from graphq.kernels.jit.isa import Level
-from graphq.kernels.jit.registry import Step
+from graphq.kernels.jit.registry import Step, Target
 from graphq.kernels.jit.x86 import at, store
 from graphq.kernels.jit.x86 import load as load_vector
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.operands.windows import OUTER, Windows
+from graphq.kernels.operands.windows import OUTER
 from graphq.kernels.pool.means import Taps, numbers_of
 
 ADDRESSES = 8 * (16 + 1)
@@ -78,15 +85,13 @@ def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
     return tile_functions(ADDRESSES, fill)
 
 
-def plan_blend(store: Store, dtype: str, windows: Windows, channels: int, batch: int, m: int, level: Level, *,
-               threads: int = 1, cache: bool = True) -> Step:
-    """Plan the means of images of `dtype` to batch * m output pixels, of at most 16 taps each.
+def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
+    """Plan means of at most 16 taps each.
 
     See `pixels` for the words to fill in; the weights are `means.tables` of those of both tables.
     """
-    tile = modules.load(f"blend_{dtype}", blend_tiles, dtype, level.lanes, windows.outer.shape[1],
-                        windows.inner.shape[1], cache=cache)
-    block = modules.load("pixels", block_functions, 0, cache=cache)
-    cycles = 20 + windows.taps * (3 + channels / level.lanes)
-    return plan_pixels(f"blend_{dtype}_{level.name}", store, block, tile, windows.image_bytes, windows.pixels, channels,
-                       batch, m, level, cycles=cycles, threads=threads, cache=cache)
+    name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
+    tile = modules.load(name, blend_tiles, x.dtype, lanes, x.windows.outer.shape[1], x.windows.inner.shape[1],
+                        cache=target.cache)
+    block = modules.load("pixels", block_functions, 0, cache=target.cache)
+    return plan_pixels(store, x, PixelKernel(name, block, tile, 20 + taps * (3 + x.channels / lanes)), target)

@@ -5,6 +5,7 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
+from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.interpolate import blend
 from graphq.kernels.interpolate.lower import Blend
 from graphq.kernels.operands.space import factor
@@ -24,8 +25,8 @@ def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert source is not None
     operands = [operand_slot(b, node, s, lowered.out) for s in lowered.sources]
     space = factor(lowered.out, [strides for _, strides in operands], keep=1)
-    step = blend.plan_blend(lowered.store, p.dtype, p.windows, space.n, space.batch, space.m, b.level,
-                            threads=b.threads, cache=b.cache)
+    pixels = Pixels(p.dtype, p.windows, space.n, space.batch, space.m)
+    step = blend.plan_blend(lowered.store, pixels, b.target)
     weights = np.concatenate([p.outer.ravel(), p.inner.ravel()])
     header = {"images": Ref(b.of[source]), "windows": Ref(b.constant(p.windows.block(p.pad))),
               "weights": Ref(b.constant(means.tables(p.scales, weights)))}

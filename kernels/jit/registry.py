@@ -26,6 +26,14 @@ Builder: TypeAlias = Callable[..., Functions]
 ACTIVATION_LAYOUTS: tuple[ActivationLayout, ...] = ("rows", "columns", "windows")
 
 
+class Target(NamedTuple):
+    """What steps are planned for: the ISA level, the threads that share blocks, and whether code is kept on disk."""
+
+    level: Level
+    threads: int = 1
+    cache: bool = True
+
+
 class Kernel(NamedTuple):
     """A way to compute `op` on `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
 
@@ -107,21 +115,31 @@ def threads_for(threads: int, cycles: float) -> int:
     return max(1, min(threads, int(cycles // BLOCK_CYCLES)))
 
 
-def plan_rows(factory: Callable[..., Functions], record: Record, rows: int, batch: int, threads: int, cache: bool,
-              words: Mapping[str, Word], *, cycles: float, unit: int = 1, of: tuple[int, ...] = (),
-              more: Sequence[int] = ()) -> Step:
-    """Plan the block function of `factory(*of)` over rows of one batch element.
+class RowLoop(NamedTuple):
+    """A loop over the `rows` of each of `batch` elements, whose block function `factory(*of)` makes.
 
-    Its argument block is a `record` of `words` and of `each`, the rows of a block, and `more` words after it. Four
-    blocks a thread, of a multiple of `unit` rows; `cycles` estimates the work of a row.
+    `record` is its argument block, in which the field `each` is the rows of a block: a multiple of `unit`. `cycles`
+    estimates the work of a row.
     """
-    threads = threads_for(threads, cycles * rows * batch)
-    parts = max(1, min(-(-rows // unit), -(-4 * threads // max(1, batch)))) if threads > 1 else 1
-    each = max(1, -(-rows // (parts * unit)) * unit)
-    made = modules.load(factory.__name__, factory, *of, cache=cache)
-    named = "_".join(map(str, (factory.__name__, *of)))
-    return Step(named, made.block, record, {**words, "each": each}, batch * -(-rows // each), made,
-                serial=threads == 1, more=more)
+
+    factory: Callable[..., Functions]
+    record: Record
+    rows: int
+    cycles: float
+    batch: int = 1
+    unit: int = 1
+    of: tuple[int, ...] = ()
+
+
+def plan_rows(loop: RowLoop, words: Mapping[str, Word], target: Target, more: Sequence[int] = ()) -> Step:
+    """Plan a loop over rows, four blocks a thread; `words` are fields of its record, `more` words after it."""
+    threads = threads_for(target.threads, loop.cycles * loop.rows * loop.batch)
+    parts = max(1, min(-(-loop.rows // loop.unit), -(-4 * threads // max(1, loop.batch)))) if threads > 1 else 1
+    each = max(1, -(-loop.rows // (parts * loop.unit)) * loop.unit)
+    name = loop.factory.__name__
+    made = modules.load(name, loop.factory, *loop.of, cache=target.cache)
+    return Step("_".join(map(str, (name, *loop.of))), made.block, loop.record, {**words, "each": each},
+                loop.batch * -(-loop.rows // each), made, serial=threads == 1, more=more)
 
 
 KERNELS: dict[str, Kernel] = {}

@@ -14,7 +14,7 @@ image, which makes a convolution of the matmul, with weights packed tap by tap.
 """
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
@@ -22,7 +22,7 @@ from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import call_block, load_s64, stack, store_s64, word
 from graphq.kernels.jit.isa import Level, is_emulated, level_named
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import ActivationLayout, Kernel, Step, Word, select, threads_for
+from graphq.kernels.jit.registry import ActivationLayout, Kernel, Step, Target, Word, select, threads_for
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import HEAD, load_outputs, packs, start, w_scale, w_zp, write
 from graphq.kernels.lanes.stores import Store
@@ -69,6 +69,43 @@ GROUPS_BYTES = 8 * (MOST_VECTORS + 1)
 Writer = Literal["function", "tile", "both"]
 """Who writes the outputs of a tile: the Store's function from sums in memory; the tile from registers; or both, the
 function those of tiles that are not whole. Then sums are in memory, too, for ties are settled from there."""
+
+
+class Product(NamedTuple):
+    """`batch` times activations (m, k) of `a_dtype` x packed weights (k, n).
+
+    `layout` says how the activations lie; "windows" makes it a convolution of m output pixels over `taps` taps of k
+    channels each. Weights are as `pack` makes them; 4-bit ones, of `w_dtype` "s4", as `matmul_4bit.pack` does.
+    """
+
+    a_dtype: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    layout: ActivationLayout = "rows"
+    taps: int = 1
+    w_dtype: str | None = None
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an activation."""
+        return STORAGE[self.a_dtype].itemsize
+
+    @property
+    def dtypes(self) -> tuple[str, str]:
+        """Those of activations and packed weights: s8 for integers, the same for floats, if not given."""
+        return self.a_dtype, self.w_dtype or ("s8" if self.itemsize == 1 else self.a_dtype)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of activations, or of a tap's channels."""
+        return self.k * self.itemsize
+
+    @property
+    def depth(self) -> int:
+        """Bytes of activations in a sum, those of several taps in whole groups of four."""
+        return self.row_bytes if self.taps == 1 else -(-self.row_bytes // 4) * 4 * self.taps
 
 
 @njit
@@ -205,26 +242,21 @@ def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_ti
     return chosen
 
 
-def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level, *, batch: int = 1, threads: int = 1,
-                cache: bool = True, layout: ActivationLayout = "rows", taps: int = 1, kernel: Kernel | None = None,
-                log: list[str] | None = None, w_dtype: str | None = None) -> Step:
-    """Plan an integer matmul (m, k) x packed (k, n), `batch` times, at ISA level `level`.
+def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None,
+                log: list[str] | None = None) -> Step:
+    """Plan a product, the sums of which `store` takes.
 
-    `layout` "windows" makes it a convolution of m output pixels over `taps` taps of k channels each. Weights are as
-    `pack` makes them, those of `w_dtype` "s4" as `matmul_4bit.pack` does. `kernel` forces a kernel, else `select`
-    chooses, and says why in `log`. Raises KernelError when there is none.
+    `kernel` forces a kernel, else `select` chooses, and says why in `log`. Raises KernelError when there is none.
     """
-    itemsize = STORAGE[a_dtype].itemsize
-    row_bytes = k * itemsize
-    depth = -(-row_bytes // 4) * 4 * taps if taps != 1 else row_bytes
-    w_dtype = w_dtype or packed_dtype(a_dtype)
+    level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
+    batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
     if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.includes("amx"):
         # the copies of a single tile would not be in L2
         level = level_named("avx512_vnni")
-    kernel = kernel or select("matmul", (a_dtype, w_dtype), m, n, depth, level, log, layout=layout)
+    kernel = kernel or select("matmul", x.dtypes, m, n, depth, level, log, layout=layout)
     writer = _writer(kernel, store, batch * m * n, depth)
     literal = None if store.ties is None else load_literal(layout, cache)  # first, as it takes longest to compile
-    block = modules.load("matmul", matmul_blocks, writer, layout, itemsize, w_dtype, cache=cache)
+    block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], cache=cache)
     outputs, table = (None, None) if writer == "tile" else load_outputs(store, level.lanes, cache)
     inside = () if writer == "function" else (store, packs(PANEL, store))
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
@@ -233,7 +265,7 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
                                emulated, layout, *inside, cache=cache)
                   for width in (panels, panel_count(n) % panels or panels))
     tiles, all_panels = max(1, -(-m // rows)), max(1, panel_count(n))
-    worth = threads_for(threads, kernel.cost(kernel, m, n, depth) * batch)
+    worth = threads_for(target.threads, kernel.cost(kernel, m, n, depth) * batch)
     line = line_bytes(row_bytes, taps) if layout == "windows" else 64 * (row_bytes % 64 > 0)
     copies = rows * line if kernel.level == "amx" else 0
     most_tiles = max(1, (1 << 20) // max(1, rows * depth))
@@ -251,7 +283,7 @@ def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level
         "setup": tile.setup if kernel.level == "amx" else 0, "literal": literal or 0, "functions": table or 0,
         "room_count": 1, "room_bytes": room, "kept": kept}
     return Step(kernel.name, block.block, MATMUL, words, blocks, (block, outputs, table, tile, tail, literal),
-                batch * m * n * k * taps, serial=worth == 1, weights="w", ahead="ahead",
+                batch * m * n * x.k * taps, serial=worth == 1, weights="w", ahead="ahead",
                 room=("rooms", room) if room else None, aligned="a" if lines else None)
 
 
@@ -263,17 +295,11 @@ SPREAD = 8
 """Cycles that a group of transposed floats takes more than one of rows, whose broadcasts are loads."""
 
 
-def packed_dtype(a_dtype: str) -> str:
-    """The dtype of packed weights for these activations: s8 for integers, the same for floats."""
-    return "s8" if STORAGE[a_dtype].itemsize == 1 else a_dtype
-
-
-def takes_columns(a_dtype: str, m: int, n: int, k: int, level: Level) -> bool:
+def takes_columns(x: Product, level: Level) -> bool:
     """Whether to read transposed activations as they lie, rather than to copy them into rows first."""
-    dtypes, itemsize = (a_dtype, packed_dtype(a_dtype)), STORAGE[a_dtype].itemsize
-    k *= itemsize
-    columns, rows = (select("matmul", dtypes, m, n, k, level, layout=r) for r in ("columns", "rows"))
+    m, n, k = x.m, x.n, x.row_bytes
+    columns, rows = (select("matmul", x.dtypes, m, n, k, level, layout=r) for r in ("columns", "rows"))
     height, panels = columns.tile[0], columns.tile[1] // PANEL
-    shown = max(1, INTERLEAVED - height * panels) if itemsize == 1 else SPREAD
+    shown = max(1, INTERLEAVED - height * panels) if x.itemsize == 1 else SPREAD
     more = tile_count(height, panels, m, n) * -(-k // 4) * shown
     return columns.cost(columns, m, n, k) + more <= rows.cost(rows, m, n, k) + COPIED * m * k

@@ -33,7 +33,7 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     if layout == "columns":
         a_strides = (*a_strides[:-1], item)
     operands = [(Ref(source), a_strides + (0,)),
-              (Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (0,))]
+                (Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (0,))]
     for s in lowered.sources:
         if s.origin == "column sums":
             operands.append((Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (4,)))
@@ -43,8 +43,8 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
             operands.append(operand_slot(b, node, s, lowered.out))
     batched = any(operands[1][1])
     space = factor(lowered.out, [strides for _, strides in operands], keep=2 if batched else 1)
-    step = matmul.plan_matmul(lowered.store, p.a_dtype, space.m, space.n, p.k, b.level, batch=space.batch,
-                              threads=b.threads, cache=b.cache, layout=layout)
+    product = matmul.Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout)
+    step = matmul.plan_matmul(lowered.store, product, b.target)
     (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     stride = p.rows[-1] * item if layout == "columns" else a_walk.row
     header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
@@ -69,11 +69,11 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayou
     assert value is not None
     if not p.transpose_a or p.rows[-1] == 1:
         return b.of[value], "rows"
-    if matmul.takes_columns(p.a_dtype, p.rows[-1], p.n, p.k, b.level):
+    if matmul.takes_columns(matmul.Product(p.a_dtype, p.rows[-1], p.n, p.k), b.target.level):
         return b.of[value], "columns"
     axes, item = range(len(p.a_shape)), STORAGE[p.a_dtype].itemsize
     out = b.temporary(prod(p.a_shape) * item)
-    step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), item, threads=b.threads, cache=b.cache)
+    step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), item, b.target)
     run(b, step, {"source": Ref(b.of[value]), "target": Ref(out)}, [])
     return out, "rows"
 
@@ -94,7 +94,7 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, int]:
         return b.constant(pack.pack(data)), size
     out = b.temporary(size * batch)
     along_k, along_n = (item, k * item) if p.transpose_b else (n * item, item)
-    step = pack.plan_pack(p.b_dtype, k, n, batch=batch, threads=b.threads, cache=b.cache)
+    step = pack.plan_pack(p.b_dtype, k, n, batch, b.target)
     run(b, step, {"source": Ref(b.of[value]), "table": _dense(b, batch, k * n * item), "along_k": along_k,
                   "along_n": along_n, "packed": Ref(out)}, [])
     return out, size
@@ -105,9 +105,9 @@ def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout) 
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)
     if layout == "columns":
-        step = rows.plan_column_sums(p.a_dtype, m, p.k, batch=batch, threads=b.threads, cache=b.cache)
+        step = rows.plan_column_sums(p.a_dtype, m, p.k, batch, b.target)
     else:
-        step = rows.plan_row_sums(p.a_dtype, m * batch, p.k, threads=b.threads, cache=b.cache)
+        step = rows.plan_row_sums(p.a_dtype, m * batch, p.k, 1, b.target)
     offsets = 0 if layout == "rows" else _dense(b, batch, m * p.k)
     run(b, step, {"source": Ref(source), "table": offsets, "sums": Ref(out)}, [])
     return out

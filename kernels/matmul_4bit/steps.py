@@ -22,8 +22,8 @@ def matmul_4bit_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     rows = broadcast_strides(p.a_shape[:-1], lowered.out[:-1], k)
     operands = [(Ref(b.of[value]), (*rows, 0)), *(operand_slot(b, node, s, lowered.out) for s in lowered.sources)]
     space = factor(lowered.out, [strides for _, strides in operands], keep=1)
-    step = matmul.plan_matmul(lowered.store, p.a_dtype, space.m, space.n, k, b.level, batch=space.batch,
-                              threads=b.threads, cache=b.cache, w_dtype=matmul_4bit.W_DTYPE)
+    product = matmul.Product(p.a_dtype, space.m, space.n, k, space.batch, w_dtype=matmul_4bit.W_DTYPE)
+    step = matmul.plan_matmul(lowered.store, product, b.target)
     (a, a_walk), *slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     header = {"a": a, "a_table": table(b, a_walk), "stride": a_walk.row,
               "w": Ref(b.constant(p.packed()))}

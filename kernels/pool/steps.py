@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
+from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.operands.space import factor
 from graphq.kernels.pool import means
 from graphq.kernels.pool import tiles as pool
@@ -20,8 +21,8 @@ def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert source is not None
     operands = [operand_slot(b, node, s, lowered.out) for s in lowered.sources]
     space = factor(lowered.out, [strides for _, strides in operands], keep=1)
-    step = pool.plan_pool(lowered.store, p.how, p.dtype, p.windows, space.n, space.batch, space.m, b.level,
-                          order=p.order, threads=b.threads, cache=b.cache)
+    pixels = Pixels(p.dtype, p.windows, space.n, space.batch, space.m)
+    step = pool.plan_pool(lowered.store, p.how, pixels, b.target, p.order)
     header = {"images": Ref(b.of[source]), "windows": Ref(b.constant(p.windows.block(p.pad)))}
     if p.counts is not None:
         header["weights"] = Ref(b.constant(means.tables(p.scales, p.counts)))

@@ -30,8 +30,7 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     result = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.store.dtype].itemsize)
     operands.append((Ref(b.result(node.output)), result))
     space = factor(r.dims, [strides for _, strides in operands], keep=1)
-    step = row.plan_row(r.how, r.prologue, lowered.store, space.batch, space.m, space.n, b.level, direct=r.direct,
-                        reduces=r.reduces, threads=b.threads, cache=b.cache)
+    step = row.plan_row(r, lowered.store, space, b.target)
     room = b.temporary(step.blocks * int(step.words["room_bytes"]))
     epsilon = b.constant(np.array([r.epsilon], np.float32))
     header = {"room": Ref(room), "numbers": Ref(numbers), "epsilon": Ref(epsilon)}

@@ -6,9 +6,10 @@ import numpy as np
 import graphq as gq
 from graphq.ir import TensorType
 from graphq.kernels.jit.isa import level_named
+from graphq.kernels.jit.registry import Target
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.matmul.plan import MATMUL, plan_matmul
+from graphq.kernels.matmul.plan import MATMUL, Product, plan_matmul
 from graphq.kernels.threads.team import pieces
 from graphq.plan.builder import MOST_AHEAD, PlanBuilder
 from graphq.plan.runtime import Buffer, Plan, Ref, _Instance
@@ -49,7 +50,7 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
     begin = -x.ctypes.data % 64
     for k, n, level, aligned in ((128, 200, "amx", True), (128, 64, "amx", False), (100, 200, "amx", False),
                                  (128, 200, "avx2", False)):
-        step = plan_matmul(Store(acc(), "s32"), "u8", 40, n, k, level_named(level))
+        step = plan_matmul(Store(acc(), "s32"), Product("u8", 40, n, k), Target(level_named(level)))
         assert (step.aligned is not None) == aligned
         b = PlanBuilder(gq.Graph(), level_named(level), 1, True)
         buffer = b.add(Buffer("input", t.nbytes, t, 0))
@@ -67,7 +68,7 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
 def test_each_piece_of_the_blocks_has_a_room_of_its_own():
     """Pieces of a step run at the same time, so the rooms that they write into must not overlap."""
     for m, threads in ((40, 1), (40, 4), (4000, 1), (4000, 2), (4000, 5)):
-        step = plan_matmul(Store(acc(), "s32"), "u8", m, 200, 190, level_named("amx"))
+        step = plan_matmul(Store(acc(), "s32"), Product("u8", m, 200, 190), Target(level_named("amx")))
         _, nbytes = step.room
         b = PlanBuilder(gq.Graph(), level_named("amx"), threads, True)
         b.native(step, step.filled({}))
