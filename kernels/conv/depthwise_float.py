@@ -28,7 +28,7 @@ from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import F32, I64, c64, intrinsic, splat, stack, word
+from graphq.kernels.jit.intrinsics import F32, I64, c64, intrinsic, splat, stack
 from graphq.kernels.jit.memory import aligned_empty
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import Step, Target, threads_for
@@ -39,17 +39,7 @@ from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import EMIT, STORAGE_IR, constant, tail_mask, vec, widen
 from graphq.kernels.numbers.float_sums import BLOCK
-from graphq.kernels.operands.windows import (
-    INVALID,
-    KO,
-    MORE,
-    MOST_TAPS,
-    OUTER_TABLE,
-    PAD_ROW,
-    SharedColumns,
-    Windows,
-    shared_columns,
-)
+from graphq.kernels.operands.windows import INVALID, MOST_TAPS, WINDOWS, SharedColumns, Windows, shared_columns
 
 ACCUMULATORS = 8
 """Registers of a tile: as many as hide the latency of a multiply-add, and as AVX2 has room for."""
@@ -61,7 +51,7 @@ ROOMS = 4096, 8 * MOST_TAPS * LINE
 TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
 """The argument block: `tiles`, `across` of a line and `each` of a block. The caller fills in the addresses of images, a
 `Windows` block with `table`, and weights."""
-view = TILES.view
+view, view_windows = TILES.view, WINDOWS.view
 
 
 class Tile(NamedTuple):
@@ -145,7 +135,7 @@ def locate(_typing: Any, windows: Any, image: Any, outer: Any, tile: Any, nbytes
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         windows, image, outer, tile, nbytes, addresses = args
-        ko, outers, pads, more = (load(b, at(b, windows, 8 * k), I64, 8) for k in (KO, OUTER_TABLE, PAD_ROW, MORE))
+        ko, outers, pads, more = (WINDOWS.load(b, windows, x) for x in ("ko", "outer_table", "pad_row", "more"))
         size = b.sdiv(nbytes, ko)
         starts = at(b, windows, outers, b.mul(b.mul(outer, ko), c64(8)))
         columns = at(b, windows, more, b.mul(tile, size))
@@ -234,7 +224,8 @@ def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier:
         a = view(args)
         images, windows, weights, image_bytes = a.images, a.windows, a.weights, a.image_bytes
         tiles, across, each, m, channels = a.tiles, a.across, a.each, a.m, a.channels
-        ow, outers, runs = word(windows, 0), word(windows, 6), word(windows, 1) * (word(windows, 2) // run)
+        x = view_windows(windows)
+        ow, outers, runs = x.width, x.height, x.ko * (x.ki // run)
         addresses = stack(room)
         for k in range(index * each, min((index + 1) * each, tiles)):
             line, column = k // across, k % across

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from graphq.kernels.conv.depthwise import Layout
-from graphq.kernels.family.pixels import ADDRESSES, tap_locator, tile_functions
+from graphq.kernels.family.pixels import ADDRESSES, tap_locator, tile_functions, view_frame, view_windows
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic, word
+from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic
 from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.x86 import Loop, at, filled, load, load_bytes, madd16, shuffle, smaller, store, vector
 from graphq.kernels.lanes.vector import constant, vec
-from graphq.kernels.operands.windows import KI, KO
 
 
 def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multiplier: int) -> Any:
@@ -92,9 +91,10 @@ def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: boo
     @njit
     def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
              target: int) -> int:
-        taps, channels = word(windows, KO) * word(windows, KI), word(frame, 7)
+        f, x = view_frame(frame), view_windows(windows)
+        taps, channels, weights = x.ko * x.ki, f.channels, f.weights
         locate(windows, image, outer, inner, 0, taps, addresses)
-        multiply(addresses, (taps + 1) // 2, word(frame, 10) + (channels + 15) // 16 * 64, channels, target)
+        multiply(addresses, (taps + 1) // 2, weights + (channels + 15) // 16 * 64, channels, target)
         return 1
 
     return tile_functions(ADDRESSES, fill)

@@ -4,20 +4,28 @@ from __future__ import annotations
 from graphq.kernels.conv.depthwise import VNNI, Layout
 from graphq.kernels.conv.depthwise_pairs import pair_tiles
 from graphq.kernels.conv.depthwise_vnni import quad_tiles
-from graphq.kernels.family.pixels import PixelKernel, Pixels, block_functions, plan_pixels, unrolled, view
+from graphq.kernels.family.pixels import (
+    PixelKernel,
+    Pixels,
+    block_functions,
+    plan_pixels,
+    unrolled,
+    view,
+    view_sum,
+    view_windows,
+)
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import load_s64, store_s64, word
 from graphq.kernels.jit.isa import is_emulated
 from graphq.kernels.jit.registry import Step, Target
 from graphq.kernels.lanes.outputs import w_scale
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.operands.windows import KI, KO, tap_addresses
+from graphq.kernels.operands.windows import tap_addresses
 
 
 def settling_blocks(size: int, item: int, half: int) -> Functions:
-    """Make the module of the block function for Stores that have ties, which prepares the words of `pixels_sum`.
+    """Make the module of the block function for Stores that have ties, which fills in the record of `pixels_sum`.
 
     Chunks have `size` channels and weights of `item` bytes; the lanes of a `half` where it has `Layout.order` of pairs,
     else 0.
@@ -25,21 +33,22 @@ def settling_blocks(size: int, item: int, half: int) -> Functions:
 
     @njit
     def prepare(args: int, batch: int, row: int, channel: int, r: int, words: int) -> None:
-        x = view(args)
+        x, of = view(args), view_sum(words)
         windows, pixels, channels = x.windows, x.pixels, x.channels
-        taps, place = word(windows, KO) * word(windows, KI), batch * x.m + row
-        image, inside = x.images + place // pixels * x.image_bytes, place % pixels
-        tap_addresses(windows, image, inside // word(windows, 0), inside % word(windows, 0), 0, taps, load_s64(words))
+        w, pixel = view_windows(windows), batch * x.m + row
+        taps, ow = w.ko * w.ki, w.width
+        image, inside = x.images + pixel // pixels * x.image_bytes, pixel % pixels
+        tap_addresses(windows, image, inside // ow, inside % ow, 0, taps, of.addresses)
         chunk = channel // size
         lane = channel - max(0, min(chunk * size, channels - size))
         if half:
             lane = lane % 16 // 8 * half + lane // 16 * 8 + lane % 8
-        store_s64(words + 8, taps)
-        store_s64(words + 24, x.weights + (channels + 15) // 16 * 64 + chunk * x.chunk + lane * 4)
-        store_s64(words + 32, item)
-        store_s64(words + 40, w_scale(args, batch, channel))
-        store_s64(words + 48, x.offsets)
-        store_s64(words + 56, 0)
+        of.taps = taps
+        of.weights = x.weights + (channels + 15) // 16 * 64 + chunk * x.chunk + lane * 4
+        of.item = item
+        of.scale = w_scale(args, batch, channel)
+        of.offsets = x.offsets
+        of.start = 0
 
     return block_functions(0, prepare)
 

@@ -15,7 +15,7 @@ from graphq.kernels.conv.padding import padding_block
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.operands.space import factor
-from graphq.kernels.ties import settle
+from graphq.kernels.ties import sum_records
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Buffer, PythonStep, Ref
 from graphq.plan.slots import Strides, operand_slot, output, run
@@ -55,7 +55,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     header = {"images": Ref(b.of[source]), "windows": Ref(padding_block(b, node, c, block)),
               "weights": Ref(weights)}
     if lowered.literal is not None:
-        spec = settle.spec(lowered.literal, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier)
+        spec = sum_records.spec(lowered.literal, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier)
         assert isinstance(how, depthwise.Layout)
         header["spec"], header["offsets"] = Ref(b.constant(spec)), Ref(b.constant(how.offsets()))
     slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]

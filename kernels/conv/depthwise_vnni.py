@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphq.kernels.conv.depthwise import QUAD, Layout
-from graphq.kernels.family.pixels import ADDRESSES, tile_functions
+from graphq.kernels.family.pixels import ADDRESSES, tile_functions, view_frame, view_windows
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic, word
+from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic
 from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.x86 import Loop, at, dot_u8s8, filled, load, shuffle, smaller, store, vector
 from graphq.kernels.lanes.vector import vec
 from graphq.kernels.matmul.vector import FLIP
-from graphq.kernels.operands.windows import INNER_TABLE, OUTER_TABLE, PAD_ROW, SharedColumns, shared_columns
+from graphq.kernels.operands.windows import WINDOWS, SharedColumns, shared_columns
 
 
 def column_locator(ko: int, ki: int, columns: SharedColumns) -> Any:
@@ -33,11 +33,11 @@ def column_locator(ko: int, ki: int, columns: SharedColumns) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             windows, image, outer, inner, addresses = args
 
-            def table(number: int, entry: Any) -> Any:
-                return at(b, windows, load(b, at(b, windows, 8 * number), I64, 8), b.mul(entry, c64(8)))
+            def table(name: str, entry: Any) -> Any:
+                return at(b, windows, WINDOWS.load(b, windows, name), b.mul(entry, c64(8)))
 
-            pad = at(b, windows, load(b, at(b, windows, 8 * PAD_ROW), I64, 8))
-            down, across = table(OUTER_TABLE, b.mul(outer, c64(ko))), table(INNER_TABLE, b.mul(inner, c64(ki)))
+            pad = at(b, windows, WINDOWS.load(b, windows, "pad_row"))
+            down, across = table("outer_table", b.mul(outer, c64(ko))), table("inner_table", b.mul(inner, c64(ki)))
             inners = [load(b, at(b, across, 8 * (p * ki + k)), I64, 8) for _, ((p, k), *_) in columns]
             for a in range(ko):
                 line = load(b, at(b, down, 8 * a), I64, 8)
@@ -133,9 +133,10 @@ def quad_tiles(dtype: str, layout: Layout, multiplier: int, emulated: bool) -> F
     @njit
     def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
              target: int) -> int:
-        channels, sums, step = word(frame, 7), word(frame, 10), word(frame, 9)
+        f = view_frame(frame)
+        channels, sums, step = f.channels, f.weights, f.stride
         weights = sums + (channels + 15) // 16 * 64
-        if left >= pixels and inner + pixels <= word(windows, 0):
+        if left >= pixels and inner + pixels <= view_windows(windows).width:
             locate_many(windows, image, outer, inner, addresses)
             many(addresses, weights, sums, channels, target, step)
             return pixels

@@ -6,7 +6,7 @@ import numpy as np
 from graphq.ir import Node
 from graphq.kernels.conv import pad_rows
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
-from graphq.kernels.operands.windows import PAD_ROW
+from graphq.kernels.operands.windows import WINDOWS
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Ref
 from graphq.plan.slots import run
@@ -26,7 +26,7 @@ def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray)
     constant, value = b.constant(block), pad_place(b, node, c)
     if value == 0:
         return constant
-    tables = int(block[PAD_ROW])
+    tables = int(block[WINDOWS.number("pad_row")])
     out = b.temporary(block.nbytes)
     step = pad_rows.plan_pad_rows(1, tables, 0, block.nbytes - tables, 0, b.target)
     run(b, step, {"source": Ref(constant), "target": Ref(out), "value_at": value}, [])

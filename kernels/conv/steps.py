@@ -26,7 +26,7 @@ from graphq.kernels.moves.transpose import dense
 from graphq.kernels.operands.space import Space, Walk
 from graphq.kernels.operands.tile_frame import RUN
 from graphq.kernels.operands.windows import Windows, windows
-from graphq.kernels.ties import settle
+from graphq.kernels.ties import sum_records
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Buffer, PythonStep, Ref
 from graphq.plan.slots import operand_slot, run, table
@@ -89,7 +89,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
               "w": w, "w_table": table(b, w_walk)}
     if lowered.literal is not None:
         joined = _joined(c)
-        spec = settle.spec(lowered.literal, c.filter.channels, signed=c.a_dtype == "s8",
+        spec = sum_records.spec(lowered.literal, c.filter.channels, signed=c.a_dtype == "s8",
                            tap_k=_whole_groups(channels, itemsize), merged=merged, parts=parts,
                            pixel=view.pixel_bytes, per=c.filter.columns if joined > 1 else 0)
         header["spec"] = Ref(b.constant(spec))

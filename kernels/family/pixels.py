@@ -4,10 +4,7 @@ A tile function leaves accumulators of 4 bytes of some output pixels on the stac
 (`outputs`) writes the outputs; the block function calls both. Where the Store is the accumulator as it comes, tiles may
 write the outputs themselves.
 
-Output row (batch, i) is pixel batch * m + i of all images. The tile function's words:
-
-    0 image   1 windows   2 bytes an image   3 outer and 4 inner index of the first pixel   5 rows
-    6 first channel   7 channels   8 target   9 bytes of a row of the target   10 weights
+Output row (batch, i) is pixel batch * m + i of all images.
 """
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ from graphq.kernels.jit.intrinsics import (
     intrinsic,
     load_s64,
     stack,
-    store_s64,
-    word,
 )
 from graphq.kernels.jit.modules import Module
 from graphq.kernels.jit.records import SLOT, SLOTS, Record
@@ -33,8 +28,9 @@ from graphq.kernels.jit.registry import Step, Target, Word, threads_for
 from graphq.kernels.jit.x86 import Loop, at, load, store
 from graphq.kernels.lanes.outputs import HEAD, load_outputs, write
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.operands.windows import INNER_TABLE, MOST_TAPS, OUTER_TABLE, PAD_ROW, Windows, tap_addresses
-from graphq.kernels.ties.settle import WORDS_BYTES, load_literal, settler
+from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, Windows, tap_addresses
+from graphq.kernels.ties.settle import load_literal, settler
+from graphq.kernels.ties.sum_records import PIXEL_SUM, SUM_BYTES
 
 PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width", "step",
                 "tile", "weights", "chunk", "offsets")
@@ -45,7 +41,11 @@ PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m
     chunk, offsets           bytes of a chunk's weights, and where in it those of each tap are (literal sums)
 """
 view, view_slot = PIXELS.view, SLOT.view
-FRAME_BYTES = 88
+FRAME = Record("image", "windows", "image_bytes", "outer", "inner", "rows", "first", "channels", "target", "stride",
+               "weights")
+"""What a tile function is called with: `rows` pixels from (outer, inner) of the image on, `channels` from the first on.
+Row after row goes to the target, `stride` bytes apart."""
+view_frame, view_windows, view_sum = FRAME.view, WINDOWS.view, PIXEL_SUM.view
 SCRATCH = 16384
 """Bytes of accumulators that are written at a time."""
 CHANNELS = SCRATCH // 4
@@ -77,12 +77,12 @@ def tap_locator(ko: int, ki: int) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             windows, image, outer, inner, _, _, addresses = args
 
-            def entries(table: int, index: Any, taps: int) -> list[Any]:
-                line = at(b, windows, load(b, at(b, windows, 8 * table), I64, 8), b.mul(index, c64(8 * taps)))
+            def entries(table: str, index: Any, taps: int) -> list[Any]:
+                line = at(b, windows, WINDOWS.load(b, windows, table), b.mul(index, c64(8 * taps)))
                 return [load(b, at(b, line, 8 * k), I64, 8) for k in range(taps)]
 
-            pad, address = at(b, windows, load(b, at(b, windows, 8 * PAD_ROW), I64, 8)), image
-            outers, inners = entries(OUTER_TABLE, outer, ko), entries(INNER_TABLE, inner, ki)
+            pad, address = at(b, windows, WINDOWS.load(b, windows, "pad_row")), image
+            outers, inners = entries("outer_table", outer, ko), entries("inner_table", inner, ki)
             for k, (down, across) in enumerate(product(outers, inners)):
                 offset = b.add(down, across)
                 address = b.select(b.icmp_signed(">=", offset, c64(0)), b.add(image, offset), pad)
@@ -116,8 +116,8 @@ def unrolled(ko: int, ki: int) -> tuple[int, int]:
 def block_functions(direct: int, prepare: Any = None) -> Functions:
     """Make the module of the block function. `direct`: tiles write outputs of so many bytes an element themselves.
 
-    Of Stores that have ties `prepare` stores the words of a literal sum (`settle.settler`), where tap addresses can be
-    stored at what the first word says. Blocks have all channels then.
+    Of Stores that have ties `prepare` fills in the record of a literal sum (`settle.settler`), whose `addresses` are a
+    room for those of taps. Blocks have all channels then.
     """
     writes, settles = direct == 0, prepare is not None
     settle: Any = settler(prepare) if settles else None
@@ -129,31 +129,32 @@ def block_functions(direct: int, prepare: Any = None) -> Functions:
         across, down = (channels + width - 1) // width, (m + each - 1) // each
         batch, first, left = index // (across * down), index // across % down * each, index % across * width
         last, columns = min(first + each, m), min(width, channels - left)
-        frame, sums = stack(FRAME_BYTES), stack(STACK)
-        store_s64(frame + 8, windows)
-        store_s64(frame + 16, image_bytes)
-        store_s64(frame + 48, left)
-        store_s64(frame + 56, columns)
-        store_s64(frame + 80, x.weights)
+        frame, sums = stack(FRAME.nbytes), stack(STACK)
+        f, ow = view_frame(frame), view_windows(windows).width
+        f.windows = windows
+        f.image_bytes = image_bytes
+        f.first = left
+        f.channels = columns
+        f.weights = x.weights
         target, stride, groups, words = sums, 4 * columns, 0, 0
         if settles:
-            groups, words = stack(GROUPS_BYTES), stack(WORDS_BYTES)
-            store_s64(words, stack(ADDRESSES))
+            groups, words = stack(GROUPS_BYTES), stack(SUM_BYTES)
+            view_sum(words).addresses = stack(ADDRESSES)
         if not writes:
             out = view_slot(args + SLOTS)
             target, stride = out.address + left * direct, out.stride
             if out.table:
                 target += load_s64(out.table + 8 * batch)
-        store_s64(frame + 64, target)
-        store_s64(frame + 72, stride)
+        f.target = target
+        f.stride = stride
         for i in range(first, last, step):
-            rows, place = min(step, last - i), batch * m + i
-            store_s64(frame, images + place // pixels * image_bytes)
-            store_s64(frame + 24, place % pixels // word(windows, 0))
-            store_s64(frame + 32, place % pixels % word(windows, 0))
-            store_s64(frame + 40, rows)
+            rows, pixel = min(step, last - i), batch * m + i
+            f.image = images + pixel // pixels * image_bytes
+            f.outer = pixel % pixels // ow
+            f.inner = pixel % pixels % ow
+            f.rows = rows
             if not writes:
-                store_s64(frame + 64, target + i * stride)
+                f.target = target + i * stride
             call_block(tile, frame, 0)
             if writes:
                 uncertain = write(args, batch, i, left, rows, columns, sums, stride, groups)
@@ -172,9 +173,10 @@ def tile_functions(room: int, fill: Any) -> Functions:
     """
 
     def tile(frame: int, index: int) -> None:
-        image, windows, outer, inner = word(frame, 0), word(frame, 1), word(frame, 3), word(frame, 4)
-        target, step, left = word(frame, 8), word(frame, 9), word(frame, 5)
-        ow, outers, addresses = word(windows, 0), word(windows, 6), stack(room)
+        f = view_frame(frame)
+        image, windows, outer, inner, image_bytes = f.image, f.windows, f.outer, f.inner, f.image_bytes
+        target, step, left = f.target, f.stride, f.rows
+        ow, outers, addresses = view_windows(windows).width, view_windows(windows).height, stack(room)
         while left > 0:
             count = fill(frame, windows, image, outer, inner, left, addresses, target)
             left -= count
@@ -185,7 +187,7 @@ def tile_functions(room: int, fill: Any) -> Functions:
                 outer += 1
                 if outer == outers:
                     outer = 0
-                    image += word(frame, 2)
+                    image += image_bytes
 
     return Functions(speed=3, tile=tile)
 

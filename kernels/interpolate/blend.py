@@ -17,17 +17,18 @@ from graphq.kernels.family.pixels import (
     plan_pixels,
     tap_locator,
     tile_functions,
+    view_frame,
+    view_windows,
 )
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import F32, F64, I64, c64, intrinsic, splat, word
+from graphq.kernels.jit.intrinsics import F32, F64, I64, c64, intrinsic, splat
 from graphq.kernels.jit.registry import Step, Target
 from graphq.kernels.jit.x86 import at, store
 from graphq.kernels.jit.x86 import load as load_vector
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.operands.windows import OUTER
 from graphq.kernels.pool.means import Taps, numbers_of
 
 ADDRESSES = 8 * (16 + 1)
@@ -75,11 +76,12 @@ def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
     @njit
     def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
              target: int) -> int:
-        tables = word(frame, 10)
+        f = view_frame(frame)
+        tables, first, channels = f.weights, f.first, f.channels
         down = numbers_of(tables)
-        across = down + 8 * ko * word(windows, OUTER)
+        across = down + 8 * ko * view_windows(windows).height
         locate(windows, image, outer, inner, 0, ko * ki, addresses)
-        blend(addresses, down + 8 * ko * outer, across + 8 * ki * inner, word(frame, 6), word(frame, 7), target, tables)
+        blend(addresses, down + 8 * ko * outer, across + 8 * ki * inner, first, channels, target, tables)
         return 1
 
     return tile_functions(ADDRESSES, fill)

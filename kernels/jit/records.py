@@ -14,7 +14,8 @@ import numpy as np
 
 from graphq.errors import KernelError
 from graphq.kernels.jit.deferred import intrinsic, types
-from graphq.kernels.jit.intrinsics import HEADER_WORDS
+from graphq.kernels.jit.intrinsics import HEADER_WORDS, I64
+from graphq.kernels.jit.x86 import at, load
 
 T = TypeVar("T")
 
@@ -49,6 +50,10 @@ class Record:
             return from_dtype(self.dtype)(types.intp), codegen
 
         return view
+
+    def load(self, b: Any, address: Any, name: str) -> Any:
+        """Emit the load of a field of the record at an address, for intrinsics."""
+        return load(b, at(b, address, 8 * self.number(name)), I64, 8)
 
     def words(self, values: Mapping[str, T]) -> list[T | int]:
         """The fields' values in their order, 0 where none is given. Raises KernelError for a name of no field."""

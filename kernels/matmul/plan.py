@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import call_block, load_s64, stack, store_s64, word
+from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
 from graphq.kernels.jit.isa import Level, is_emulated, level_named
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import ActivationLayout, Kernel, Step, Target, Word, select, threads_for
@@ -27,17 +27,11 @@ from graphq.kernels.lanes.expression import STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import HEAD, load_outputs, packs, start, w_scale, w_zp, write
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
-from graphq.kernels.matmul.pack import PANEL, panel_count
+from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.tiles import DTYPES, FLOATS, tile_count
-from graphq.kernels.operands.tile_frame import (
-    AHEAD_AT,
-    COPIES_AT,
-    ENTRIES_AT,
-    FRAME_BYTES,
-    OUTPUTS_AT,
-    locate_windows,
-)
-from graphq.kernels.ties.settle import WORDS_BYTES, load_literal, settler
+from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows, view_windows
+from graphq.kernels.ties.settle import load_literal, settler
+from graphq.kernels.ties.sum_records import PANEL_SUM, SUM_BYTES
 
 MOST_VECTORS = 128
 """Vectors of a tile's accumulators: 2,048 are 16 lanes each, 1,024 are 8 at the least, or 64 of one."""
@@ -56,7 +50,7 @@ MATMUL = Record(*HEAD, "a", "a_table", "stride", "w", "w_table", "batch", "m", "
 
 The caller fills in a, w, their tables, `stride` and `spec`.
 """
-view = MATMUL.view
+view, view_frame, view_sum, view_panel = MATMUL.view, FRAME.view, PANEL_SUM.view, DESCRIPTOR.view
 
 SHORT = 26
 """Operations of a Store that tiles do themselves, all of a residual's: its code is there for every register."""
@@ -110,12 +104,13 @@ class Product(NamedTuple):
 
 @njit
 def _prepare(args: int, batch: int, row: int, column: int, r: int, words: int) -> None:
-    """Store the words of the literal sum of an output."""
-    store_s64(words + 8, r)
-    store_s64(words + 32, column)
-    store_s64(words + 40, w_scale(args, batch, column))
-    store_s64(words + 48, w_zp(args, batch, column))
-    store_s64(words + 56, start(args, batch, column))
+    """Fill in the record of the literal sum of an output."""
+    of = view_sum(words)
+    of.row = r
+    of.column = column
+    of.scale = w_scale(args, batch, column)
+    of.zero_point = w_zp(args, batch, column)
+    of.start = start(args, batch, column)
 
 
 def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dtype: str) -> Functions:
@@ -141,27 +136,29 @@ def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dty
         if x.w_table:
             w += load_s64(x.w_table + 8 * batch)
         if packed_4bit:
-            panel_bytes = word(w, 2)
+            panel_bytes = view_panel(w).panel_bytes
         else:
             panel_bytes = (k + 3) // 4 * 64
             if windows_read:
-                panel_bytes *= word(stride, 1) * word(stride, 2)
+                panel_bytes *= view_windows(stride).ko * view_windows(stride).ki
         frame, sums = stack(FRAME_BYTES), stack(SCRATCH)
-        store_s64(frame + 8, stride)
-        store_s64(frame + 24, k)
-        store_s64(frame + 48, sums)
+        f = view_frame(frame)
+        f.stride = stride
+        f.k = k
+        f.acc = sums
         if by_function:
-            groups, words = stack(GROUPS_BYTES), stack(WORDS_BYTES)
-            store_s64(words, frame)
-            store_s64(words + 24, panel_bytes)
+            groups, words = stack(GROUPS_BYTES), stack(SUM_BYTES)
+            of = view_sum(words)
+            of.frame = frame
+            of.panel_bytes = panel_bytes
         configured = 0
         blocks = x.batch * row_blocks * column_blocks
         copies = x.rooms + ((index + 1) * x.room_count - 1) // blocks * x.room_bytes
         for j in range(j0, j1, width):
             now = min(width, j1 - j)
             columns = min(16 * now, n - 16 * j)
-            store_s64(frame + 16, w + 64 * panels + j * panel_bytes)
-            store_s64(frame + 40, w + 64 * j)
+            f.w = w + 64 * panels + j * panel_bytes
+            f.sums = w + 64 * j
             # What comes next is prefetched in even steps, one in each group of each tile.
             next, size = w + 64 * panels + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes
             if size == 0:
@@ -170,35 +167,35 @@ def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dty
             every = max(1, (i1 - i0 + step - 1) // step * turns)
             pace = min(256 if setup else 64, (size + every - 1) // every)
             next = next if pace else w
-            store_s64(frame + 8 * AHEAD_AT + 8, pace)
-            store_s64(frame + 8 * COPIES_AT + 8, AGAIN if kept == 0 else j == j0)
+            f.step = pace
+            f.fresh = AGAIN if kept == 0 else int(j == j0)
             for i in range(i0, i1, step):
-                store_s64(frame + 8 * AHEAD_AT, next)
-                store_s64(frame + 8 * COPIES_AT, copies + (i - i0) // step * kept)
+                f.ahead = next
+                f.copies = copies + (i - i0) // step * kept
                 next += turns * pace
                 rows = min(step, i1 - i)
                 if windows_read:
-                    store_s64(frame, a)
+                    f.a = a
                     locate(frame, stride, batch, m, i, rows, step)
                 elif columns_read:
-                    store_s64(frame, a + i * itemsize)
+                    f.a = a + i * itemsize
                 else:
-                    store_s64(frame, a + i * stride)
-                store_s64(frame + 32, rows)
+                    f.a = a + i * stride
+                f.rows = rows
                 if setup != 0 and rows != configured:
                     call_block(setup, frame, rows)
                     configured = rows
                 if by_tile:
                     if by_function:
-                        store_s64(frame + 8 * ENTRIES_AT, groups)
-                    store_s64(frame + 8 * OUTPUTS_AT, args)
-                    store_s64(frame + 8 * OUTPUTS_AT + 8, batch)
-                    store_s64(frame + 8 * OUTPUTS_AT + 16, i)
-                    store_s64(frame + 8 * OUTPUTS_AT + 24, 16 * j)
-                    store_s64(frame + 8 * OUTPUTS_AT + 32, columns)
+                        f.entries = groups
+                    f.args = args
+                    f.batch = batch
+                    f.i = i
+                    f.j = 16 * j
+                    f.columns = columns
                 call_block(tile if now == width else tail, frame, 0)
                 if by_function:
-                    uncertain = load_s64(frame + 8 * ENTRIES_AT) if by_tile else -1
+                    uncertain = f.entries if by_tile else -1
                     if uncertain < 0:
                         uncertain = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, groups)
                     if uncertain:

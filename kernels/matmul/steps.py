@@ -16,7 +16,7 @@ from graphq.kernels.matmul import row_sums as rows
 from graphq.kernels.matmul.lower import Matmul
 from graphq.kernels.moves.transpose import plan_transpose
 from graphq.kernels.operands.space import broadcast_strides, factor
-from graphq.kernels.ties import settle
+from graphq.kernels.ties import sum_records
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Ref
 from graphq.plan.slots import Strides, operand_slot, output, run, table
@@ -50,7 +50,7 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
               "w": w, "w_table": table(b, w_walk)}
     if lowered.literal is not None:
-        spec = settle.spec(lowered.literal, p.k, signed=p.a_dtype == "s8")
+        spec = sum_records.spec(lowered.literal, p.k, signed=p.a_dtype == "s8")
         header["spec"] = Ref(b.constant(spec))
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 

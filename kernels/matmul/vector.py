@@ -33,9 +33,7 @@ from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.operands.tile_frame import (
-    AHEAD_AT,
-    ENTRIES_AT,
-    OUTPUTS_AT,
+    FRAME,
     Frame,
     Window,
     clamped,
@@ -156,7 +154,7 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
             tail: Callable[[Any], list[Any]]) -> list[Any]:
         """Accumulate over k, of the first row from `first` on and of weights from `w` on, `stride` bytes a panel."""
         groups = b.ashr(f.k, c64(2))
-        ahead, step = (load(b, at(b, f.address, 8 * (AHEAD_AT + n)), I64, 8) for n in range(2))
+        ahead, step = (FRAME.load(b, f.address, name) for name in ("ahead", "step"))
         ahead = at(b, ahead, b.mul(b.ashr(b.sub(w, f.w), c64(6)), step))
         cursors = [Cursor(first, c64(4)), Cursor(w, c64(LINE)), Cursor(ahead, step)]
 
@@ -240,7 +238,8 @@ class _Place:
     """Where a tile's outputs are: the argument block, and the batch element, row and column of the first one."""
 
     def __init__(self, b: Any, f: Frame, rows: int, panels: int) -> None:
-        args, batch, i, j, self.columns = (load(b, at(b, f.address, 8 * (OUTPUTS_AT + n)), I64, 8) for n in range(5))
+        args, batch, i, j, self.columns = (
+            FRAME.load(b, f.address, x) for x in ("args", "batch", "i", "j", "columns"))
         self.first = args, batch, i, j
         self.whole = b.and_(b.icmp_signed("==", f.rows, c64(rows)),
                             b.icmp_signed(">=", self.columns, c64(PANEL * panels)))
@@ -266,7 +265,7 @@ def _write(b: Any, f: Frame, result: Store, rows: int, panels: int, values: list
 
 def _write_whole(b: Any, f: Frame, epilogue: EpilogueEmitter, rows: int, panels: int, values: list[Any]) -> None:
     """Emit the outputs of sums in registers if the tile is whole; the number of entries, or -1."""
-    place, entries = _Place(b, f, rows, panels), at(b, f.address, 8 * ENTRIES_AT)
+    place, entries = _Place(b, f, rows, panels), at(b, f.address, 8 * FRAME.number("entries"))
     before, ties = b.block, load(b, entries, I64, 8)
     with b.if_then(place.whole):
         epilogue.emit_registers(*place.first, _lines(values, rows), ties=ties)

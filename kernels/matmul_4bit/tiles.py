@@ -20,25 +20,22 @@ from graphq.kernels.jit.intrinsics import (
     I8,
     I16,
     I32,
-    I64,
     c64,
     intrinsic,
     load_s32,
-    load_s64,
     load_u8,
     splat,
     store_s32,
-    word,
 )
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.registry import Kernel, register_kernel
 from graphq.kernels.jit.x86 import Loop, at, filled, load, shuffle, smaller, store, vector
-from graphq.kernels.matmul.pack import PANEL, panel_count
+from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.tiles import tile_functions
 from graphq.kernels.matmul.vector import Products, vnni, widened
-from graphq.kernels.matmul_4bit.pack import GROUP, GROUPS, LINES, ZERO_POINTS
-from graphq.kernels.operands.tile_frame import Frame, clamped, frame_signature
+from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped, frame_signature
 
+view, view_descriptor = FRAME.view, DESCRIPTOR.view
 W_DTYPE = "s4"
 DTYPES = (("u8", W_DTYPE), ("s8", W_DTYPE))
 
@@ -79,7 +76,7 @@ class _Tile:
         self.bytes = vector(I8, 64 // self.parts)
         self.sources = clamped(b, f, rows)
         self.group, self.groups, self.panel_bytes, self.zero_points, self.lines = (
-            load(b, at(b, f.sums, 8 * i), I64, 8) for i in range(5))
+            DESCRIPTOR.load(b, f.sums, name) for name in DESCRIPTOR.fields)
 
     def emit(self) -> None:
         """Emit the loop over groups; the totals are in memory."""
@@ -184,10 +181,9 @@ def scalar_tile_4bit(shift: int) -> Any:
 
     @njit
     def tile(frame: int) -> None:
-        a, stride, w = load_s64(frame), load_s64(frame + 8), load_s64(frame + 16)
-        rows, d, acc = load_s64(frame + 32), load_s64(frame + 40), load_s64(frame + 48)
-        size, groups = word(d, GROUP), word(d, GROUPS)
-        zero_points, lines = w + word(d, ZERO_POINTS), w + word(d, LINES)
+        f = view(frame)
+        a, stride, w, rows, acc, d = f.a, f.stride, f.w, f.rows, f.acc, view_descriptor(f.sums)
+        size, groups, zero_points, lines = d.group, d.groups, w + d.zero_points, w + d.lines
         for i in range(rows):
             for c in range(16):
                 total = acc + 64 * i + 4 * c

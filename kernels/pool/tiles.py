@@ -25,11 +25,13 @@ from graphq.kernels.family.pixels import (
     tap_locator,
     tile_functions,
     unrolled,
+    view_frame,
+    view_windows,
 )
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import F32, F64, I8, I64, c64, intrinsic, splat, word
+from graphq.kernels.jit.intrinsics import F32, F64, I8, I64, c64, intrinsic, splat
 from graphq.kernels.jit.registry import Step, Target
 from graphq.kernels.jit.x86 import Loop, at, store
 from graphq.kernels.jit.x86 import load as load_vector
@@ -37,7 +39,7 @@ from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, load, op, se
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import STORAGE_IR, constant, emit, vec, widen
 from graphq.kernels.numbers.mean_sums import QUAD, Order, halved, lanes_of, start_of, total
-from graphq.kernels.operands.windows import INNER_TABLE, KI, KO, OUTER_TABLE, PAD_ROW
+from graphq.kernels.operands.windows import WINDOWS
 from graphq.kernels.pool.means import Taps, numbers_of
 
 How = Literal["max", "mean"]
@@ -142,13 +144,11 @@ class _Walked:
     """Any window of a block of windows."""
 
     def __init__(self, b: Any, windows: Any, image: Any, outer: Any, inner: Any) -> None:
-        def entry(k: int) -> Any:
-            return load_vector(b, at(b, windows, 8 * k), I64, 8)
-
-        self.b, self.image, self.ko, self.ki = b, image, entry(KO), entry(KI)
-        self.outers = at(b, windows, entry(OUTER_TABLE), b.mul(b.mul(outer, self.ko), c64(8)))
-        self.inners = at(b, windows, entry(INNER_TABLE), b.mul(b.mul(inner, self.ki), c64(8)))
-        self.pad = at(b, windows, entry(PAD_ROW))
+        field = functools.partial(WINDOWS.load, b, windows)
+        self.b, self.image, self.ko, self.ki = b, image, field("ko"), field("ki")
+        self.outers = at(b, windows, field("outer_table"), b.mul(b.mul(outer, self.ko), c64(8)))
+        self.inners = at(b, windows, field("inner_table"), b.mul(b.mul(inner, self.ki), c64(8)))
+        self.pad = at(b, windows, field("pad_row"))
         self.n = b.mul(self.ko, self.ki)
 
     def address(self, row: Any, column: Any) -> Any:
@@ -234,13 +234,14 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
     @njit
     def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
              target: int) -> int:
-        taps, count, tables = windows, 0, word(frame, 10)
+        f = view_frame(frame)
+        taps, count, tables, first, channels = windows, 0, f.weights, f.first, f.channels
         if listed:
             taps = addresses
             locate(windows, image, outer, inner, 0, ko * ki, addresses)
         if mean:
-            count = numbers_of(tables) + 8 * (outer * word(windows, 0) + inner)
-        reduce(taps, image, outer, inner, word(frame, 6), word(frame, 7), target, tables, count)
+            count = numbers_of(tables) + 8 * (outer * view_windows(windows).width + inner)
+        reduce(taps, image, outer, inner, first, channels, target, tables, count)
         return 1
 
     return tile_functions(ADDRESSES, fill)

@@ -24,13 +24,14 @@ from graphq.kernels.jit.intrinsics import (
     load_u8,
     splat,
     store_s32,
-    word,
 )
 from graphq.kernels.jit.shuffles import columns_of
 from graphq.kernels.jit.x86 import at, filled, load, shuffle, store, vector
 from graphq.kernels.operands.windows import MOST_TAPS
 from graphq.kernels.ties.ordered_sums import f32_of
+from graphq.kernels.ties.sum_records import PANEL_SUM, SPEC
 
+view_panel, view_spec = PANEL_SUM.view, SPEC.view
 PIECE = 4 * MOST_TAPS
 """Products of a piece at the most, four channels at the least."""
 PIECE_BYTES = 4 * (PIECE + 16)
@@ -112,9 +113,10 @@ def packed_factors(words: int, panel: int, factors: int, first: int, channels: i
     Vectors take 16 channels where there are `lines`, the addresses of the taps' weights; the last 16 may overlap those
     before. Of taps the last ones come first: what a vector stores beyond them is overwritten by the next channel's.
     """
-    spec = load_s64(words + 16)
-    parts, signed, zp, x_scale = word(spec, 5), word(spec, 6), word(spec, 7), f32_of(word(spec, 8))
-    w_zp, w_scale, weights = load_s64(words + 48), f32_of(load_s64(words + 40)), factors + PIECE_BYTES
+    of = view_panel(words)
+    spec = view_spec(of.spec)
+    parts, signed, zp, x_scale = spec.parts, spec.signed, spec.zero_point, f32_of(spec.scale)
+    w_zp, w_scale, weights = of.zero_point, f32_of(of.scale), factors + PIECE_BYTES
     flip, whole = 128 if signed else 0, channels & -4 if lines and channels >= 16 else 0
     for start in range(0, whole, 16):
         c = min(start, whole - 16)

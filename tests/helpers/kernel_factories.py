@@ -1,7 +1,7 @@
 """Kernel modules for tests: a process that compiles imports this file, so it imports little."""
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import intrinsic, njit, types
-from graphq.kernels.jit.intrinsics import I32, c64, load_s64, outer, stack, store_s64, word
+from graphq.kernels.jit.intrinsics import I32, c64, load_s64, outer, stack, store_s64
 from graphq.kernels.jit.x86 import at, flipped, load, store, vector
 from graphq.kernels.lanes.store_code import epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
@@ -51,7 +51,7 @@ def of_an_unknown_name():
 def adding():
     """A block adds 1 to what the step before left for it."""
     def block(args, index):
-        before, now, count = word(args, 0), word(args, 1), word(args, 2)
+        before, now, count = load_s64(args), load_s64(args + 8), load_s64(args + 16)
         store_s64(now + 8 * index, load_s64(now + 8 * index) + load_s64(before + 8 * (index % count)) + 1)
 
     return Functions(block=block)
@@ -220,7 +220,7 @@ def emitting(emit):
         return types.void(types.intp, types.intp), codegen
 
     def block(args, index):
-        run(word(args, 0), word(args, 1))
+        run(load_s64(args), load_s64(args + 8))
 
     return Functions(block=block)
 

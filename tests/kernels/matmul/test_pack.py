@@ -99,7 +99,7 @@ def test_row_sums(a_dtype, m, k, threads, transposed):
     plan, axis = (rows.plan_column_sums, 1) if transposed else (rows.plan_row_sums, 2)
     a = weights(np.uint8 if a_dtype == "u8" else np.int8, (2, k, m + 3) if transposed else (2, m, k + 3))[:, :, :-3]
     out = np.full((2, m), -1, np.int32)
-    step = plan(a_dtype, m, k, batch=2, threads=threads)
+    step = plan(a_dtype, m, k, 2, Target(LEVELS[0], threads))
     offsets = np.array([0, a.strides[0]], np.int64)
     step.run(step.arguments({"source": a.ctypes.data, "table": offsets.ctypes.data, "stride": a.strides[1],
                              "sums": out.ctypes.data}))
