@@ -1,6 +1,6 @@
-"""Depthwise convolutions of u8 and s8 by vpmaddwd: pairs of taps, interleaved as bytes and widened to 16 bits, a lane.
+"""Depthwise convolutions of u8 and s8 by vpmaddwd, which adds two taps to a 32-bit lane.
 
-vpmaddwd sums two taps a lane, and nothing needs a shift.
+The bytes of two taps are interleaved and widened to 16 bits; so activations of both types are taken as they are.
 """
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Depthwise convolutions of u8 and s8 by vpdpbusd: four taps of a column of the window a lane.
+"""Depthwise convolutions of u8 and s8 by vpdpbusd, which adds four taps of a column of the window to a 32-bit lane.
 
 The bytes of four taps of a column are interleaved into vectors of 32-bit lanes, one a channel. Neighbouring output
-pixels of a line share columns, whose bytes are then interleaved once: of 3 x 3 taps four pixels take 8 operations a
-vector of outputs, the pairs of taps of `depthwise_pairs` 20. s8 activations become x + 128, and sums start from
--128 * (sum of w).
+pixels of a line share columns, whose bytes are interleaved once: with 3 x 3 taps, four pixels take 8 operations for a
+vector of outputs, where the pairs of taps of `depthwise_pairs` take 20. s8 activations are read as x + 128, and their
+sums start from -128 * (sum of w).
 """
 from __future__ import annotations
 

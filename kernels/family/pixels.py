@@ -1,8 +1,8 @@
 """What kernels over the output pixels of channels-last images share: their block function, and loops of their tiles.
 
-A tile function leaves accumulators of 4 bytes of some output pixels on the stack, from where a function of the Store
-(`outputs`) writes the outputs; the block function calls both. Where the Store is the accumulator as it comes, tiles may
-write the outputs themselves.
+A tile function computes accumulators of 4 bytes for some output pixels, on the stack; then a function of the Store
+(`outputs`) writes the outputs from there. The block function calls both. Where an output is the accumulator as it is,
+tiles may write it to its place themselves.
 
 Output row (batch, i) is pixel batch * m + i of all images.
 """
@@ -46,6 +46,7 @@ FRAME = Record("image", "windows", "image_bytes", "outer", "inner", "rows", "fir
 """What a tile function is called with: `rows` pixels from (outer, inner) of the image on, `channels` from the first on.
 Row after row goes to the target, `stride` bytes apart."""
 view_frame, view_windows, view_sum = FRAME.view, WINDOWS.view, PIXEL_SUM.view
+FRAME_BYTES = FRAME.nbytes
 SCRATCH = 16384
 """Bytes of accumulators that are written at a time."""
 CHANNELS = SCRATCH // 4
@@ -129,7 +130,7 @@ def block_functions(direct: int, prepare: Any = None) -> Functions:
         across, down = (channels + width - 1) // width, (m + each - 1) // each
         batch, first, left = index // (across * down), index // across % down * each, index % across * width
         last, columns = min(first + each, m), min(width, channels - left)
-        frame, sums = stack(FRAME.nbytes), stack(STACK)
+        frame, sums = stack(FRAME_BYTES), stack(STACK)
         f, ow = view_frame(frame), view_windows(windows).width
         f.windows = windows
         f.image_bytes = image_bytes

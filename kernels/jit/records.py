@@ -1,8 +1,8 @@
-"""Argument blocks as records: fields of 8 bytes with names, one definition for who fills a block in and for its kernel.
+"""Records: argument blocks of kernels, whose fields of 8 bytes have names for who fills them in and for who reads them.
 
 With `GATHER = Record(...)` and `view = GATHER.view` at the top of its file a kernel says `a = view(args)`, then
-`a.rows`. What a loop needs of it is read before the loop: LLVM reads a field again after each store that might be to
-it.
+`a.rows`, or `a.rows = n`; a wrong name is an error when the kernel is compiled. A loop's bounds are read before the
+loop: LLVM would read a field again after each store that might be to it.
 """
 from __future__ import annotations
 

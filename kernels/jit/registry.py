@@ -1,7 +1,7 @@
-"""Kernel records: one table from which kernels are selected, tested and benchmarked.
+"""The table of matmul kernels, from which they are selected, tested and benchmarked; and the plan step of any kernel.
 
-A kernel is a frozen record; its name is derived from it, and a second record of a name is refused. Selection filters by
-operation, dtypes and level, then takes the least estimated cost.
+A Kernel's name is derived from what it is, and a second one of a name is refused. Selection filters by operation,
+dtypes, level and layout of activations, then takes the least estimated cost.
 """
 from __future__ import annotations
 

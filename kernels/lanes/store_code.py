@@ -1,7 +1,7 @@
 """LLVM code for Stores: `epilogue` makes the loops over a block of outputs.
 
-Numbers are those of `stores.evaluate`. An argument block is read here by one rule (see `SlotOperand`), whatever the
-kernel: words HEADER_WORDS + 3*s are operand s, the slot after the last operand is the output.
+Numbers are those of `stores.evaluate`. Whatever the kernel, the argument block has HEADER_WORDS words of its own first;
+then come slots of three words (`records.SLOT`), one for each operand of the Store and one for its output.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores: what the outputs of a kernel are, and their meaning in NumPy."""
+"""Store: what a kernel writes for each output element, and as what type; its meaning in NumPy is `evaluate`."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

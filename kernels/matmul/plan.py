@@ -1,16 +1,15 @@
-"""The integer matmul: its block function, the kernels of all ISA levels, and how a matmul is planned.
+"""The matmul's block function, and how a matmul is planned: its kernel, its blocks, its argument block.
 
     R[i, j] = sum_k a'[i, k] * w'[k, j]    modulo 2**32; a' u8 (s8 activations: a + 128), w' s8 (u8 weights: w - 128)
     out[i, j] = Store(R[i, j], operands)
 
 R is the same at every level; compensation of zero points and shifts is the Store's. The block function walks over
 tiles: for each it calls a tile function by address, which leaves R in scratch memory on the stack, then a function of
-the Store (`outputs`), which writes the outputs from there while it is in L1. So both are compiled once per machine, not
-once per Store. MATMUL is the record of their argument blocks.
+the Store (`outputs`), which writes the outputs from there while R is in L1. So both are compiled once per machine, not
+once per Store. Floats are multiplied likewise, R then is their f32 sum.
 
-Tables are byte offsets per batch element, or 0. The operands and the output of the Store follow, three words each.
-`tile_frame` says how tiles find activations and what `stride` means: in rows or columns of `a`, or in windows of an
-image, which makes a convolution of the matmul, with weights packed tap by tap.
+`tile_frame` says how tiles find activations: in rows or columns of `a`, or in windows of an image, which makes a
+convolution of the matmul, with weights packed tap by tap. Tables are byte offsets per batch element, or 0.
 """
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels on rows of bytes: sums of activations over k, also of transposed ones."""
+"""Sums of activations over k, which zero points of weights are multiplied with: of rows, and of transposed ones."""
 from __future__ import annotations
 
 from typing import Any

@@ -1,8 +1,9 @@
 """Tiles of a matmul in vector registers, and the products of integers: vpdpbusd (VNNI), or vpmaddwd on 16 bits.
 
-A tile is `rows` x `panels` * 16 outputs, its accumulators stay in registers over all of k. With 6 x 4 on VNNI 24 of the
-32 registers accumulate, and 4 loads of weights and 6 broadcasts of activations feed 24 products: measured 0.465 TOPS on
-one Zen 4 core, its limit (one 64-byte product a cycle). vpmaddubsw of older CPUs saturates: it is not used.
+A tile is `rows` x `panels` * 16 outputs, whose accumulators stay in registers over all of k. On VNNI the 6 x 4 tile
+keeps 24 of the 32 registers as accumulators; 4 loads of weights and 6 broadcasts of activations feed 24 products.
+Measured: 0.465 TOPS on one Zen 4 core, its limit (one 64-byte product a cycle). vpmaddubsw of older CPUs saturates, so
+it is not used.
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Integers and booleans as integers (that wrap), booleans (whether they are not 0) or f32 (rounded to nearest even).
+"""The kernel of casts from integers and booleans: to integers (which wrap), to booleans (whether not 0), to f32.
 
-The code is plain vector IR, the same at every ISA level.
+f32 is rounded to nearest even. The code is plain vector IR, the same at every ISA level.
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Rows of a table by their indices. One outside of it gives row 0, so that no other memory is read, and is told.
+"""Gather: rows of a table by their indices. An index outside of the table reads row 0, and is reported.
 
-Row r of the target is that of index r % count of table r // count; negative indices count from the end.
+Row r of the target is the row of table r // count that index r % count asks for; negative indices count from the end.
 """
 from __future__ import annotations
 

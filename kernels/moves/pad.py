@@ -1,4 +1,4 @@
-"""The plan steps of pads and expands: copies between places at strides, one for the source and two an axis padded."""
+"""The plan steps of pads and expands: strided copies, one of the source and up to two for each padded axis."""
 from __future__ import annotations
 
 from collections.abc import Sequence

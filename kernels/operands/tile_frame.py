@@ -1,7 +1,7 @@
-"""What a tile function is called with, and the layouts in which it finds its activations.
+"""What a tile function is called with, and how it finds its activations.
 
-A tile function takes the address of a frame: a FRAME record, then two words for each row of the tile (windows). How
-activations lie (`registry.ActivationLayout`):
+A tile function takes the address of a frame: a FRAME record, then two words for each row of the tile (windows).
+Activations lie in one of three layouts (`registry.ActivationLayout`):
 
     rows      row i lies at a + i * stride
     columns   the operand is transposed: element (i, k) lies at a + k * stride + i * (its bytes)

@@ -1,9 +1,10 @@
-"""Recurrent layers in machine code: the numbers of `numbers.recurrent`, 16 units at a time.
+"""Recurrent layers in machine code: the numbers of `numbers.recurrent`, 16 units of the state at a time.
 
 The weights lie in panels of 16 units, each [H, gates, 16], so that a panel's sums are the gates of its units and stay
-in registers. Four rows share what is loaded of them.
+in registers. Four rows of the batch share what is loaded of the weights.
 
-Without lengths the states are in their places among all states, else what is the last one so far is kept as such.
+A step reads the state before it where it was stored, among the states of all steps. With lengths, rows that have ended
+have zeros there; then the last state of each row is kept in a place of its own and read from there.
 """
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The kernel of an operation along rows: a prologue into a row of f32, the row's numbers, and the epilogue.
+"""The kernel of an operation along rows: a prologue fills a row of f32, a loop computes its numbers, then the epilogue.
 
-After its record an argument block has the slots of the prologue's operands, then the epilogue's and the output.
+After the ROWS record its argument block has the slots of the prologue's operands, then the epilogue's and the output.
 """
 from __future__ import annotations
 

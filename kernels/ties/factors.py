@@ -1,7 +1,11 @@
-"""The f32 factors of literal sums (`settle`), from activations and packed weights as they lie: in the order of sums.
+"""The f32 factors of literal sums (`settle`): activations and packed weights, dequantised into the order of the sum.
+
+A literal sum adds products x * w of dequantised numbers; these functions read the bytes where they lie, dequantise
+them, and store x and w next to each other for `ordered_sums`.
 
 Vectors have eight lanes: after instructions on 16, each product of a chain takes 6.7 cycles, not 4 (Granite Rapids).
-Bytes are unsigned here, and those that are signed become so by a `flip` of 128 and a zero point that is 128 higher.
+Bytes are read as unsigned; signed ones are turned into unsigned by a `flip` of their highest bit, with a zero point
+that is 128 higher.
 """
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Sums of f32 products in the orders of `literal`, taken piece by piece: njit functions of kernels.
+"""Sums of f32 products in the orders of `literal`, taken piece by piece: functions that kernels call.
 
-An order is its number in ORDERS. A sum is `begin`, `take` for each piece, and `end`; between them it is three numbers,
-the total, the chain under way, and what is left of that or how many products there were; and of eight sums side by side
-their memory, `lanes`. A chain waits for its last product, 4 cycles a k; so eight chains are summed at a time, of which
-the last one may be shorter.
+An order is known by its number in ORDERS. A sum is a call of `begin`, one of `take` for each piece of the products, and
+one of `end`. Between these calls its state is three numbers: the total, the chain of products under way, and how many
+products that chain still takes (or has had). A sum in octets keeps eight sums side by side in memory, `lanes`.
+
+Each product of a chain waits for the one before, 4 cycles; therefore eight chains are summed at a time, of which the
+last one may be shorter.
 """
 from __future__ import annotations
 

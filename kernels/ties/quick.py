@@ -1,19 +1,23 @@
-"""Quantizes after an anchor in few operations, which also say how near to a tie they are.
+"""Quantizes after an anchor in few operations, which also say whether an output is near a rounding tie.
 
     exact   q = saturate(rint(y / s) + zp)             y of several f32 operations, as `formula` has them
     quick   u = y / s + zp + 0.5 + half                in f32
             q = saturate(whole(u))                     for fraction(u) >= 2 * half
 
-q lies between lo and lo + 255. Within `half` of a tie fraction(u) is below 2 * half; there, and only there, the two may
-differ, as `half` is larger than the difference of both u, and larger than the band within which outputs are settled by
-literal sums. Where y is a sum of integers times constants, u is that of fused multiply-adds with other constants, which
-saves an operation each for scales and zero points; the integers of a quantize before it are whole(u) of that one.
+An output is near a tie where y / s + zp lies within `half` of the middle between two integers. There fraction(u) is
+below 2 * half, and only there the quick form may give another integer than the exact one: `half` is larger than the
+error of u, and larger than the band in which literal sums settle outputs. So one comparison finds all outputs that need
+a second look. q lies between lo and lo + 255.
 
-What is stored is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Saturated values may be
-near a tie; but where the least number stands for all below it, as after a ReLU, u is at least a quarter more than that.
-Of two bytes constants are sought with which u decides all ties as y does (`two_bytes`): they are not near then.
-Beyond 2**15, and for NaN, x86 rounds to -2**31, whose fraction 0 is near. The integers of a quantize that is not stored
-are used as floats: u - lo + 256, saturated to [256.25, 511.75], is floor(u - lo + 256), and has 15 bits of fraction.
+Fewer operations: where y is a sum of integers times constants, u is a chain of fused multiply-adds whose constants hold
+scales and zero points too. The integers of a quantize in the middle of the chain are whole(u) of that quantize; as
+floats they are u - lo + 256, saturated to [256.25, 511.75], rounded down, which has 15 bits of fraction.
+
+What is stored is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Beyond 2**15, and for
+NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near, too; but where the
+least integer stands for all values below it, as after a ReLU, u is kept at least a quarter above it, so that those do
+not. For functions of two bytes (`two_bytes`) constants are sought with which u decides all ties as y does: then none is
+near.
 """
 from __future__ import annotations
 

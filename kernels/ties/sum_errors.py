@@ -1,4 +1,4 @@
-"""How far the f32 sum of an integer anchor's products, in the order of `literal`, may lie from the exact sum.
+"""Error bounds: how far an anchor's f32 sum, in the order of `literal`, may lie from the exact sum of integers.
 
 docs/numbers.md derives both bounds. `proved` holds for any activations. `estimated` takes rounding errors as
 independent of each other, and the activations of a sum as independent numbers whose mean may be any that their type can
