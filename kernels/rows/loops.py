@@ -180,7 +180,7 @@ def _mean(b: Any, row: RowEmitter) -> Any:
 
 
 def _total(b: Any, row: RowEmitter, term: Expr) -> Any:
-    """As `mean_sums.row_totals` of the terms."""
+    """The sum of a term of each element, in the order of `mean_sums.row_totals`."""
     def add(x: Any, have: Any) -> Any:
         return b.fadd(have, computed(b, term, 1 if x.type == F32 else x.type.count, x))
 

@@ -105,7 +105,7 @@ def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
 
 
 def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: ValuesByExpr) -> Affine | None:
-    """See `affine`; `of` gives those of operands, which most nodes are told without."""
+    """The affine form of one node (`affine`); `of` gives those of its operands, which most nodes do not ask for."""
     if node in numbers:
         return Affine({}, numbers[node].astype(np.float64).reshape(-1))
     if node.op == "const" and node.dtype != "bool":
