@@ -25,7 +25,7 @@ Arrays = Sequence[np.ndarray | None]
 
 @runtime_checkable
 class Settled(Protocol):
-    """An accumulator with literal sums (`literal`)."""
+    """An accumulator that has literal sums, too: what settles outputs near a tie in the NumPy formula."""
 
     def literal_sums(self, inputs: Sequence[np.ndarray], places: np.ndarray, literal: Literal) -> np.ndarray:
         """The literal sums of the outputs of these flat indices, f32."""
@@ -44,14 +44,15 @@ class Accumulator(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """`store` per output element, the `sources` of its operands by slot, what accumulates (None: nothing does).
+    """What kernels compute for a partition: a `store` for each output element, whose operands are `sources`, by slot.
 
-    The store takes accumulators as kernels leave them. `accumulated` is that part of its expression which equals what
-    `anchor.accumulate` gives; None where kernels leave just that.
+    `anchor` says what accumulates (None: nothing does). The store takes accumulators as kernels leave them;
+    `accumulated` is the part of its expression that equals what `anchor.accumulate` gives, None where kernels leave
+    just that.
 
-    `literal` says what the literal sums of outputs near a tie are, where the store marks them. `ties` says of each
-    quantize after an integer sum how these outputs are found: by "proved" bounds or "estimated" ones; or else why they
-    are not.
+    `literal` says how the literal sums of outputs near a tie run, where the store marks such outputs. `ties` says of
+    each quantize after an integer sum how they are found, by "proved" bounds or "estimated" ones, or else why they are
+    not.
     """
 
     out: tuple[int, ...]

@@ -154,14 +154,14 @@ def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total
 
 @njit
 def begin(order: int, block: int, total: Any) -> Any:
-    """The sum that one begins with (of taps: 0), the first chain, and what is left of it or the number of a product."""
+    """The state of a sum before its first product: what it begins with (a tap's sum with 0), and the chain."""
     zero = np.float32(0)
     return zero if order == TAPS else total, zero, 0 if order == QUADS or order == OCTETS else block
 
 
 @njit
 def end(order: int, block: int, lanes: int, total: Any, so_far: Any, chain: Any, left: int) -> Any:
-    """The total, from the sum of what was taken, which is one of a tap where sums are."""
+    """The total after the last product; in the order of taps the sum taken was that of one tap, and joins the total."""
     so_far = _total(order, block, lanes, so_far, chain, left)
     return total + so_far if order == TAPS else so_far
 

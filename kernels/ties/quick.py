@@ -60,7 +60,7 @@ class Rounding(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """A value as `factors` times integers, by these, and a constant; of f64, each one number or one a column."""
+    """A value as a sum of integers, each times a factor, and a constant; in f64, one number each or one a column."""
 
     factors: dict[Expr, np.ndarray]
     constant: np.ndarray
@@ -129,7 +129,7 @@ def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: ValuesByEx
 
 
 class Spread(NamedTuple):
-    """Between what a value lies, and how far what is computed may be from it; of f64, one number or one a column."""
+    """The interval that a value lies in, and the error of computing it; in f64, one number or one a column."""
 
     least: np.ndarray
     most: np.ndarray
@@ -137,7 +137,7 @@ class Spread(NamedTuple):
 
     @staticmethod
     def between(a: np.ndarray, b: np.ndarray) -> Spread:
-        """Between two numbers, exactly."""
+        """The spread of a value that lies between two numbers and is computed exactly."""
         return Spread(np.minimum(a, b), np.maximum(a, b), np.zeros(1))
 
     @property
@@ -166,13 +166,13 @@ class Spread(NamedTuple):
 
 
 def half_unit(size: np.ndarray) -> np.ndarray:
-    """What rounding to f32 changes numbers of this size, or a little more, by at the most."""
+    """The largest error of rounding a number of at most this size to f32."""
     size = size * (1 + 2.0**-10)
     return np.where(size > 0, UNIT * np.exp2(np.floor(np.log2(np.where(size > 0, size, 1)))), 0.0)
 
 
 def _range(x: Expr) -> tuple[float, float]:
-    """Between what a byte lies."""
+    """The smallest and the largest integer of a byte."""
     known = elementary.unquantized(x)
     lo = elementary.RANGES[known[1] if known else x.value[1]][0]
     return lo, lo + 255.0
@@ -198,7 +198,7 @@ def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
 
 
 def _literally(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) -> Spread:
-    """The spread of y as the expression computes it."""
+    """The interval and error of y when its expression is computed as it is written."""
     known = dict(integers)
 
     def of(node: Expr) -> Spread:
@@ -264,12 +264,12 @@ def _quickly(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, most
 
 
 def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """What is added to y / s."""
+    """The constant that u adds to y / s."""
     return np.asarray(0.5 + zps + np.where(half < _WIDEST, half, 0.0))
 
 
 def band(half: np.ndarray) -> np.ndarray:
-    """Below which a fraction is near a tie, s32: those are the lower 16 bits of an s32."""
+    """The limit of fractions near a tie: those below it, in units of the lower 16 bits of an s32."""
     return np.where(half < _WIDEST, 2 * half * ONE, ONE).astype(np.int32)
 
 
@@ -280,9 +280,10 @@ def without_relu(y: Expr) -> tuple[Expr, bool]:
 
 
 class Taken(NamedTuple):
-    """A quantize that is done quickly; see `Quick`.
+    """A quantize that is computed in the quick form.
 
-    y is `plain`, or its ReLU; `u` is y / s where it is a sum, `error` as `error` has it. `decided`: `Quick.decided`.
+    Its operand y is `plain`, or the ReLU of that. `u` is the affine form of y / s where there is one, `error` what the
+    function of this name gives, and `decided` what `Quick.decided` gives.
     """
 
     rounding: Rounding
@@ -294,7 +295,7 @@ class Taken(NamedTuple):
 
 
 class Quick:
-    """The quick quantizes of an epilogue, one by one.
+    """The quantizes of an epilogue in their quick forms, one after another.
 
     `numbers` are those that operands load. `parameter` makes an operand of f32 numbers, one or one a column, in a role.
     """
