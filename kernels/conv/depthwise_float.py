@@ -50,7 +50,7 @@ ROOMS = 4096, 8 * MOST_TAPS * LINE
 """Bytes for the addresses of a tile's columns: of most windows, and of all."""
 TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
 """The argument block: `tiles`, `across` of a line and `each` of a block. The caller fills in the addresses of images, a
-`Windows` block with `table`, and weights."""
+WINDOWS block with `table`, and weights."""
 view, view_windows = TILES.view, WINDOWS.view
 
 

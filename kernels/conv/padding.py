@@ -12,7 +12,7 @@ from graphq.plan.runtime import Ref
 from graphq.plan.slots import run
 
 
-def pad_place(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
+def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
     """Where the byte of the padding lies when the zero point is a tensor, else 0. Of s32 it is the low byte."""
     if not isinstance(c, IntegerConvolution) or c.a_zp.data is not None:
         return 0
@@ -23,7 +23,7 @@ def pad_place(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
 
 def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray) -> int:
     """The buffer of a block of `Windows`, which ends with the row of padding."""
-    constant, value = b.constant(block), pad_place(b, node, c)
+    constant, value = b.constant(block), pad_address(b, node, c)
     if value == 0:
         return constant
     tables = int(block[WINDOWS.number("pad_row")])

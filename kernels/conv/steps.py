@@ -16,7 +16,7 @@ from graphq.ir.tensor_type import TensorType
 from graphq.kernels.conv import pad_rows
 from graphq.kernels.conv.depthwise_steps import depthwise_steps
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
-from graphq.kernels.conv.padding import pad_place, padding_block
+from graphq.kernels.conv.padding import pad_address, padding_block
 from graphq.kernels.conv.phases import Phase
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.lanes.expression import STORAGE
@@ -192,7 +192,7 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
     pixel, lines = c.windows.pixel_bytes, prod(dims[:-2])
     out = b.temporary(lines * (begin + width + end) * pixel + 4)
     step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, b.target)
-    run(b, step, {"source": Ref(source), "target": Ref(out), "value_at": pad_place(b, node, c)}, [])
+    run(b, step, {"source": Ref(source), "target": Ref(out), "value_at": pad_address(b, node, c)}, [])
     sizes = (*dims[1:-2], begin + width + end)
     view = windows(sizes, (*c.windows.kernel[:-1], 1), c.strides, c.dilations, (*c.pads[:-1], (0, 0)),
                    c.windows.outputs, pixel)

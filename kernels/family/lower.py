@@ -27,7 +27,7 @@ Arrays = Sequence[np.ndarray | None]
 class Settled(Protocol):
     """An accumulator that has literal sums, too: what settles outputs near a tie in the NumPy formula."""
 
-    def literal_sums(self, inputs: Sequence[np.ndarray], places: np.ndarray, literal: Literal) -> np.ndarray:
+    def literal_sums(self, inputs: Sequence[np.ndarray], indices: np.ndarray, literal: Literal) -> np.ndarray:
         """The literal sums of the outputs of these flat indices, f32."""
 
 
@@ -87,10 +87,10 @@ class Lowered:
         if self.store.ties is not None and self.literal is not None:
             assert isinstance(self.anchor, Settled)
             near = evaluate(substitute(self.store.ties.near, direct), total, operands)
-            places = np.flatnonzero(np.broadcast_to(near, self.out))
-            at = np.unravel_index(places, self.out)
+            indices = np.flatnonzero(np.broadcast_to(near, self.out))
+            at = np.unravel_index(indices, self.out)
             picked = [None if x is None else np.broadcast_to(x, self.out)[at] for x in operands]
-            sums = self.anchor.literal_sums(inputs, places, self.literal)
+            sums = self.anchor.literal_sums(inputs, indices, self.literal)
             result[at] = evaluate(Store(self.store.literal, self.store.dtype), sums, picked)
         return result
 

@@ -34,7 +34,7 @@ from graphq.kernels.ties.sum_records import PIXEL_SUM, SUM_BYTES
 
 PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width", "step",
                 "tile", "weights", "chunk", "offsets")
-"""The argument block. The caller fills in the addresses of images, a `Windows` block, weights, `spec` and offsets.
+"""The argument block. The caller fills in the addresses of images, a WINDOWS block, weights, `spec` and offsets.
 
     image_bytes, pixels      of an image
     each, width, step        rows of a block, channels of a block, rows of a tile

@@ -114,7 +114,7 @@ def call_block(_typing: Any, function: Any, args: Any, index: Any) -> Any:
 
 
 def outer(number: int, arity: int) -> Any:
-    """Make the intrinsic (args, ...) -> intp that calls function `number` of the table in the word FUNCTIONS.
+    """Make the intrinsic (args, ...) -> intp that calls function `number` of the table at the block's word FUNCTIONS.
 
     The function takes `arity` arguments, the address `args` among them.
     """

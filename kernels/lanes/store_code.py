@@ -66,7 +66,7 @@ class SlotOperand:
     @staticmethod
     def read(builder: ir.IRBuilder, args: ir.Value, slot: int, dtype: str, kind: str, batch: ir.Value, i0: ir.Value,
              j0: ir.Value) -> SlotOperand:
-        """Emit the reading of slot `slot` for the block of outputs that starts at (batch, i0, j0)."""
+        """Emit the loads of the words of slot `slot` for the block of outputs that starts at (batch, i0, j0)."""
         first = HEADER_WORDS + SLOT_WORDS * slot
         address, table, stride = (invariant_load(builder, builder.add(args, c64(8 * (first + n))), I64, 8)
                                   for n in range(SLOT_WORDS))

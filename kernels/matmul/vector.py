@@ -235,7 +235,7 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
     return tile
 
 
-class _Place:
+class _OutputBlock:
     """Where a tile's outputs are: the argument block, and the batch element, row and column of the first one."""
 
     def __init__(self, b: Any, f: Frame, rows: int, panels: int) -> None:
@@ -253,23 +253,23 @@ def _lines(values: Sequence[Any], rows: int) -> list[Sequence[Any]]:
 
 def _write(b: Any, f: Frame, result: Store, rows: int, panels: int, values: list[Any]) -> None:
     """Emit the outputs of sums in registers, rows of vectors."""
-    place, lanes = _Place(b, f, rows, panels), PANEL * panels * rows // len(values)
-    with b.if_else(place.whole) as (then, otherwise):
+    block, lanes = _OutputBlock(b, f, rows, panels), PANEL * panels * rows // len(values)
+    with b.if_else(block.whole) as (then, otherwise):
         with then:
-            EpilogueEmitter(b, result, lanes).emit_registers(*place.first, _lines(values, rows))
+            EpilogueEmitter(b, result, lanes).emit_registers(*block.first, _lines(values, rows))
         with otherwise:
             for n, value in enumerate(values):
                 store(b, value, at(b, f.acc, 4 * lanes * n), 4 * lanes)
             line = c64(4 * PANEL * panels)
-            EpilogueEmitter(b, result, lanes).emit(*place.first, f.rows, place.columns, f.acc, line, c64(0))
+            EpilogueEmitter(b, result, lanes).emit(*block.first, f.rows, block.columns, f.acc, line, c64(0))
 
 
 def _write_whole(b: Any, f: Frame, epilogue: EpilogueEmitter, rows: int, panels: int, values: list[Any]) -> None:
     """Emit the outputs of sums in registers if the tile is whole; the number of entries, or -1."""
-    place, entries = _Place(b, f, rows, panels), at(b, f.address, 8 * FRAME.number("entries"))
+    block, entries = _OutputBlock(b, f, rows, panels), at(b, f.address, 8 * FRAME.number("entries"))
     before, ties = b.block, load(b, entries, I64, 8)
-    with b.if_then(place.whole):
-        epilogue.emit_registers(*place.first, _lines(values, rows), ties=ties)
+    with b.if_then(block.whole):
+        epilogue.emit_registers(*block.first, _lines(values, rows), ties=ties)
         count, inside = b.load(epilogue.count), b.block
     number = b.phi(I64)
     number.add_incoming(c64(-1), before)

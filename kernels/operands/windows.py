@@ -54,7 +54,7 @@ def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> Shared
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Tables of byte offsets, int64: `outer` [outer outputs, KO] and `inner` [ow, KI].
+    """Tables of byte offsets, int64: `outer` [height, ko] and `inner` [width, ki] (see WINDOWS).
 
     `outputs` and `kernel` are the sizes along all spatial axes, `image_bytes` what one image takes.
     """
