@@ -2,6 +2,7 @@
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import intrinsic, njit, types
 from graphq.kernels.jit.intrinsics import I32, c64, load_s64, outer, stack, store_s64
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.x86 import at, flipped, load, store, vector
 from graphq.kernels.lanes.store_code import epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
@@ -11,6 +12,35 @@ from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, 
 
 nothing = object()
 """What Numba has no type for: kernels that name it are refused."""
+PAIR = Record("first", "second")
+view_pair = PAIR.view
+
+
+@intrinsic
+def second_of(_typing, address):
+    def codegen(context, b, signature, args):
+        return PAIR.load(b, args[0], "second")
+
+    return types.intp(types.intp), codegen
+
+
+def swapping(by_intrinsic):
+    """A block that swaps the fields of a PAIR."""
+    def block(args, index):
+        a = view_pair(args)
+        first = a.first
+        a.first = second_of(args) if by_intrinsic else a.second
+        a.second = first
+
+    return Functions(block=block)
+
+
+def misnaming():
+    """A block that asks a PAIR for a field that it has not."""
+    def block(args, index):
+        store_s64(args, view_pair(args).third)
+
+    return Functions(block=block)
 
 
 def multiples(factor):
