@@ -10,7 +10,8 @@ All is computed in f32, one IEEE operation at a time, but for the mean of layer_
 Runtime 1.31 has on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements and more therefore
 give its results bit for bit; exceptions are log_softmax, whose logarithm is another one, reduce_l1 and reduce_l2, and
 sums of rows whose length is no multiple of 4. Where squares add up beyond f32's range, norms are 0, as that engine's
-are; the op-by-op reference, which sums in f64, has no such limit.
+are, and infinite where all squares are too small for it and epsilon is 0; the op-by-op reference, which sums in f64,
+has no such limits.
 
 The functions take and give arrays; kernels/rows/loops.py has the machine code.
 """
