@@ -4,8 +4,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from graphq.errors import CompileError
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.threads.count import process_cores
@@ -48,6 +46,20 @@ PATIENCE = 64
 """An arena that none of so many runs has needed is freed."""
 
 
+class Arena:
+    """Memory of a run: the bytes as an array, where they begin, and which of all runs had it last."""
+
+    __slots__ = ("address", "array", "last")
+
+    def __init__(self, nbytes: int) -> None:
+        try:
+            self.array = aligned_empty(nbytes)
+        except MemoryError:
+            raise CompileError(f"the plan needs {nbytes} bytes for what is between its inputs and outputs") from None
+        self.address: int = self.array.ctypes.data
+        self.last = 0
+
+
 class Arenas:
     """Arenas of one model, for all its shapes and callers: at any time as many as runs, each of the largest need.
 
@@ -55,27 +67,22 @@ class Arenas:
     """
 
     def __init__(self) -> None:
-        self._idle: list[tuple[np.ndarray, int]] = []
+        self._idle: list[Arena] = []
         self._runs = 0
         self._most = len(process_cores())
 
-    def take(self, nbytes: int) -> np.ndarray:
+    def take(self, nbytes: int) -> Arena:
         """An arena of at least so many bytes, which is the caller's until it is given back."""
         try:
-            arena, _ = self._idle.pop()
+            arena = self._idle.pop()
         except IndexError:
-            arena = None
-        if arena is None or arena.nbytes < nbytes:
-            try:
-                arena = aligned_empty(nbytes)
-            except MemoryError:
-                what = "for what is between its inputs and outputs"
-                raise CompileError(f"the plan needs {nbytes} bytes {what}") from None
-        return arena
+            return Arena(nbytes)
+        return arena if arena.array.size >= nbytes else Arena(nbytes)
 
-    def give_back(self, arena: np.ndarray) -> None:
+    def give_back(self, arena: Arena) -> None:
         """Leave an arena to the next run."""
-        self._runs += 1  # callers at a time may lose a count: it decides about memory alone
-        self._idle.append((arena, self._runs))
-        if len(self._idle) > self._most or self._idle[0][1] < self._runs - PATIENCE:
-            del self._idle[:1]
+        arena.last = self._runs = self._runs + 1  # callers at a time may lose a count: it decides about memory alone
+        idle = self._idle
+        idle.append(arena)
+        if len(idle) > 1 and (len(idle) > self._most or idle[0].last < self._runs - PATIENCE):
+            del idle[:1]

@@ -19,7 +19,7 @@ from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
-from graphq.plan.arena import Arenas, lifetimes, plan_arena
+from graphq.plan.arena import Arena, Arenas, lifetimes, plan_arena
 from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, Step
 from graphq.sizes import Values, assumed, is_open
 
@@ -149,7 +149,8 @@ class Runner:
         finally:
             instance.arena = None
             self._arenas.give_back(arena)
-        self._raise(instance)
+        if self.plan.errors:
+            self._raise(instance)
         self._pool.append(instance)
         return outs
 
@@ -175,7 +176,7 @@ class Runner:
     def clear_arena(self) -> None:
         """Make the arena of the next run zeros."""
         arena = self._arenas.take(self.arena_bytes)
-        arena[:] = 0
+        arena.array[:] = 0
         self._arenas.give_back(arena)
 
     def _instance(self, *, apart: bool = False) -> _Instance:
@@ -259,23 +260,23 @@ class _Instance:
         begins = np.array([offsets[n] for n in words.arena.numbers], np.int64)
         self._relative = begins + np.array(words.arena.at(values), np.int64)
         self._base = 0
-        self.arena: np.ndarray | None = None
+        self.arena: Arena | None = None
         self._aligned = [b.index for b in plan.buffers if b.storage == "input" and b.aligned]
         self._copies: dict[int, np.ndarray] = {}
         self.segments = self._cut([self.words.ctypes.data + 8 * s for s in words.starts], cache, apart)
 
-    def point_at(self, arrays: Sequence[np.ndarray], arena: np.ndarray) -> None:
+    def point_at(self, arrays: Sequence[np.ndarray], arena: Arena) -> None:
         """Set the addresses of a call's inputs and outputs, and of what lies in the arena."""
-        addresses = [_address(x) for x in arrays]
+        addresses = [x.__array_interface__["data"][0] for x in arrays]
         for k in self._aligned:
             if addresses[k] % LINE:
                 addresses[k] = self._copied(k, arrays[k])
         for word, array, offset in self._arrays:
             self.words[word] = addresses[array] + offset
-        self.arena, base = arena, _address(arena)
-        if base != self._base:
-            self.words[self._in_arena] = self._relative + base
-            self._base = base
+        self.arena = arena
+        if arena.address != self._base:
+            self._base = arena.address
+            self.words[self._in_arena] = self._relative + self._base
 
     def view(self, b: int) -> np.ndarray:
         """The array of a buffer in the arena, or of a constant."""
@@ -283,7 +284,7 @@ class _Instance:
         if isinstance(buffer.data, np.ndarray):
             return buffer.data
         assert buffer.type is not None and self.arena is not None
-        raw = self.arena[self._offsets[b]:self._offsets[b] + buffer.type.nbytes]
+        raw = self.arena.array[self._offsets[b]:self._offsets[b] + buffer.type.nbytes]
         return raw.view(buffer.type.dtype.numpy).reshape(buffer.type.dims)
 
     def _copied(self, number: int, x: np.ndarray) -> int:

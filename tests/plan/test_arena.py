@@ -10,7 +10,7 @@ from graphq.plan.arena import PATIENCE, Arenas
 
 
 def idle(arenas):
-    return [a.nbytes for a, _ in arenas._idle]
+    return [a.array.nbytes for a in arenas._idle]
 
 
 def test_arenas_are_used_again_and_grow():
@@ -20,15 +20,16 @@ def test_arenas_are_used_again_and_grow():
     assert arenas.take(500) is first
     arenas.give_back(first)
     larger = arenas.take(5000)
-    assert larger.nbytes >= 5000 and larger.ctypes.data % LINE == 0
+    assert larger.array.nbytes >= 5000 and larger.address == larger.array.ctypes.data
+    assert larger.address % LINE == 0
     arenas.give_back(larger)
-    assert idle(arenas) == [larger.nbytes]  # what was too small is gone
+    assert idle(arenas) == [larger.array.nbytes]  # what was too small is gone
 
 
 def test_runs_at_a_time_have_arenas_of_their_own():
     arenas = Arenas()
     some = [arenas.take(100) for _ in range(20)]
-    assert len({a.ctypes.data for a in some}) == 20
+    assert len({a.address for a in some}) == 20
     for a in some:
         arenas.give_back(a)
     assert len(idle(arenas)) <= len(process_cores())
