@@ -38,8 +38,8 @@ Sizes: TypeAlias = tuple[int, ...]
 
 MAX_SHAPES = 64
 """Sets of shapes that are kept ready to run; that of the least recent use goes first."""
-MAX_VARIANTS = 24
-"""Variants that are kept, likewise."""
+MAX_CLASSES, MAX_VARIANTS = 32, 8
+"""Classes of sizes whose variants are kept, and variants of a class, likewise."""
 
 _EXAMPLES = {0: (0,), 1: (1,), 2: (12, 10, 14, 6, 9), 3: (52, 76, 92, 116, 44), 4: (352, 544, 416, 608, 736)}
 """Sizes that stand for those of a class: few that models have, so that none equals another number by chance. Those of
@@ -225,9 +225,14 @@ class OpenPlans:
 
     def _known(self, of: tuple[int, ...], sizes: Sizes) -> _AtSizes | None:
         """What runs by a variant that there is."""
+        variants = self._variants.get(of, [])
         with budget(self.options.memory):
-            made = (variant.at(sizes, self.arenas) for variant in self._variants.get(of, ()))
-            return next((x for x in made if x is not None), None)
+            for variant in variants:
+                made = variant.at(sizes, self.arenas)
+                if made is not None:
+                    self._keep(of, [variant, *(v for v in variants if v is not variant)])
+                    return made
+        return None
 
     def _new(self, of: tuple[int, ...], sizes: Sizes) -> _AtSizes:
         """What runs by a new variant: for the class of the sizes, or if that does not hold for them, for themselves."""
@@ -273,7 +278,14 @@ class OpenPlans:
         except (AttributeError, TypeError) as e:  # of code that needs an int; so the model is slower, but runs
             log.warning("%s is planned anew for each set of shapes: %s: %s", self.source.name, type(e).__name__, e)
             raise _Anew from e
-        variants = self._variants.setdefault(tuple(map(size_class, assumed)), [])
-        variants.insert(0, variant)
+        of = tuple(map(size_class, assumed))
+        self._keep(of, [variant, *self._variants.get(of, ())])
         self.latest = self.latest or variant
         return variant
+
+    def _keep(self, of: tuple[int, ...], variants: list[Variant]) -> None:
+        """Keep the variants of a class, that of the latest use first; the class becomes the latest."""
+        self._variants.pop(of, None)
+        for oldest in list(self._variants)[:1 - MAX_CLASSES]:
+            self._variants.pop(oldest, None)
+        self._variants[of] = variants[:MAX_VARIANTS]

@@ -156,6 +156,16 @@ def test_shapes_leave_by_their_last_use():
     assert len(kept) == MAX_SHAPES and ((3, 32),) in kept and ((2, 32),) not in kept
 
 
+def test_variants_leave_by_their_last_use(monkeypatch):
+    monkeypatch.setattr("graphq.open_shapes.MAX_CLASSES", 3)
+    rng = np.random.default_rng(0)
+    model = gq.compile(mlp())
+    for n in (1, 5, 50, 6, 500, 7, 2000):
+        model(arrays(model.source, rng, (n, 32)))
+    assert list(model._open._variants) == [(4,), (2,), (5,)]
+    check(two((None, None), (None,)), *(((n, m), (m,)) for n in (1, 3, 20) for m in (1, 4, 30)))
+
+
 def test_what_was_run_at_shapes_is_freed_with_them():
     rng = np.random.default_rng(0)
     model = gq.compile(mlp())
