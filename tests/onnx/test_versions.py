@@ -168,6 +168,7 @@ def test_squeeze_and_unsqueeze():
     assert run("Squeeze", x, opset=11).shape == run("Squeeze", x, opset=13).shape == (2, 3, 4)
     assert run("Squeeze", x, opset=11, axes=[-2]).shape == (2, 1, 3, 4)
     assert run("Squeeze", x, np.int64([3]), opset=13).shape == (2, 1, 3, 4)
+    assert run("Squeeze", x, np.zeros(0, np.int64), opset=13).shape == x.shape  # no axes are not all axes
     assert run("Unsqueeze", X, opset=11, axes=[0, -1]).shape == (1, 2, 3, 4, 1)
     assert run("Unsqueeze", X, np.int64([-1, 0]), opset=13).shape == (1, 2, 3, 4, 1)
 
