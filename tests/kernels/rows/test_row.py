@@ -163,7 +163,7 @@ def test_sums_in_their_order():
 @pytest.mark.parametrize("size, epsilon, in_range", [
     (1e-18, 0.0, True), (1e-23, 0.0, False), (1e-40, 0.0, False), (1e-23, 1e-5, True), (1e-40, 1e-5, True)])
 def test_norms_of_numbers_whose_squares_vanish_are_infinite_without_epsilon(op, size, epsilon, in_range):
-    """The limit that docs/numbers.md states: with an epsilon, and of larger numbers, they are the reference's."""
+    """The limit that docs/onnx.md states: with an epsilon, and of larger numbers, they are the reference's."""
     x = (np.linspace(-1, 0.7, 16) * size).astype(np.float32).reshape(1, 16)
     with np.errstate(all="ignore"):
         numbers = getattr(rows, op)(x, epsilon)
