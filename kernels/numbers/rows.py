@@ -6,10 +6,10 @@
     rms_norm     x * (1 / sqrt(sum(x * x) / n + epsilon))
     reduce_*     one number a row
 
-Where squares add up beyond f32's range results of the norms are 0, as that engine's are, and infinite where they are all
-too small for it and epsilon is 0; the op-by-op reference, which sums in f64, has no such limits (docs/onnx.md). All else in f32, one IEEE operation at a time, each sum in the order that ONNX Runtime
-1.31 has on AVX2 and AVX-512 (on AVX-512 alone for softmax), found by experiment: so are its results, bit for bit, where
-rows have 8 elements and more;
+Where squares add up beyond f32's range results of the norms are 0, as that engine's are, and infinite where they are
+all too small for it and epsilon is 0; the op-by-op reference, which sums in f64, has no such limits (docs/onnx.md). All
+else in f32, one IEEE operation at a time, each sum in the order that ONNX Runtime 1.31 has on AVX2 and AVX-512 (on
+AVX-512 alone for softmax), found by experiment: so are its results, bit for bit, where rows have 8 elements and more;
 of log_softmax, whose logarithm is another, of reduce_l1 and reduce_l2, and of rows of sums that are no multiple of 4,
 they are not. The functions take and give arrays; kernels/rows/loops.py has the machine code.
 """
