@@ -98,3 +98,24 @@ def test_operands_of_channels_after_an_anchor(kind, rank, op):
         y = g.add(y, z) if op == "add" else getattr(g, op)(y, z, data_format=layout)
         g.output(g.quantize(y, dtype="s8", scales=[2.0]), name="y")
         assert np.array_equal(formulas(g), gq.reference(g, feeds(g))), layout
+
+
+@pytest.mark.parametrize("multiplier", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_a_source_with_scales_of_channels(multiplier, kernel):
+    """A depthwise convolution may have them, by any kernel or none: each output reads one channel."""
+    rng = np.random.default_rng(6)
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=[1, 5, 5, N], dtype="u8"), qtype="per_channel", axis=3, scales=SCALES,
+                     zps=[3, 130, 250])
+    w = g.dequantize(g.constant(rng.integers(-9, 9, (N * multiplier, 1, kernel, kernel)).astype(np.int8)), scales=[0.25])
+    y = g.convolution(x, w, strides=[1, 1], pads_begin=[1, 1], pads_end=[1, 1], dilations=[1, 1], groups=N,
+                      data_format="NXC", weights_format="OIX")
+    g.output(g.quantize(y, dtype="s8", scales=[4.0]), name="y")
+    h = g.copy()
+    run_passes(h)
+    assert np.array_equal(evaluate_formulas(h, feeds(g))[0], gq.reference(g, feeds(g)))
+    if multiplier in (2, 3) and kernel == 3:  # one that the depthwise kernel takes, and one that it does not
+        model = gq.compile(g, threads=1)
+        assert np.array_equal(model(feeds(g)), gq.reference(g, feeds(g)))
+        assert ("quantised per channel along axis 3" in model.explain()) == (multiplier == 3)
