@@ -108,7 +108,8 @@ def test_a_source_with_scales_of_channels(multiplier, kernel):
     g = gq.Graph()
     x = g.dequantize(g.input("x", shape=[1, 5, 5, N], dtype="u8"), qtype="per_channel", axis=3, scales=SCALES,
                      zps=[3, 130, 250])
-    w = g.dequantize(g.constant(rng.integers(-9, 9, (N * multiplier, 1, kernel, kernel)).astype(np.int8)), scales=[0.25])
+    w = rng.integers(-9, 9, (N * multiplier, 1, kernel, kernel)).astype(np.int8)
+    w = g.dequantize(g.constant(w), scales=[0.25])
     y = g.convolution(x, w, strides=[1, 1], pads_begin=[1, 1], pads_end=[1, 1], dilations=[1, 1], groups=N,
                       data_format="NXC", weights_format="OIX")
     g.output(g.quantize(y, dtype="s8", scales=[4.0]), name="y")
