@@ -121,8 +121,8 @@ def avg_pool(c: Call) -> Outputs:
     ONNX Runtime's kernel of newer versions, which is that of rounding up with counted padding, too, adds in order.
     """
     attrs, x = pool(c), c.input(0)
-    if set(attrs.pop("dilations")) - {1}:
-        return with_pads(c, 1)
+    if set(attrs.pop("dilations")) - {1}:  # what rounding up adds does not count, so it is no padding
+        return None if attrs["auto_pad"] == "none" else with_pads(c, 1)
     exclude, ends = not c.attr("count_include_pad", 0), attrs["pads_end"]
     in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
     counted = [min(a, b) for a, b in zip(ends, windows(c, len(ends))["pads_end"], strict=True)]
