@@ -37,7 +37,7 @@ def _node(b: PlanBuilder, node: Node) -> None:
         source = b.of[next(node.operands)]
         b.of[node.output] = source
     elif node.op.name == "partition":
-        lowered = lower_partition(node).tabulated([v.data for v in node.operands], b.level)
+        lowered = lower_partition(node).tabulated([v.data for v in node.operands], b.target.level)
         family_named(node.attrs["anchor"]).steps(b, node, lowered)
     elif node.op.name in NATIVE:
         NATIVE[node.op.name].steps(b, node)
@@ -51,7 +51,7 @@ def _copies(b: PlanBuilder) -> None:
         if value.type.size == 0:
             continue
         source = b.of[value]
-        if b.buffers[source].place != "output" or b.buffers[source].index != k:
+        if b.buffers[source].storage != "output" or b.buffers[source].index != k:
             target = b.add(Buffer("output", value.type.nbytes, value.type, k))
             b.steps.append(PythonStep(f"copy to output '{b.graph.output_names[k]}'", np.asarray, (source,), (target,),
                                       reference=False))

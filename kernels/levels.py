@@ -14,11 +14,11 @@ import numpy as np
 
 from graphq.errors import KernelError
 from graphq.kernels.jit.isa import Level, available, level_named, native
-from graphq.kernels.jit.registry import KERNELS, Step
+from graphq.kernels.jit.registry import KERNELS, Step, Target
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import pack
-from graphq.kernels.matmul.plan import plan_matmul
+from graphq.kernels.matmul.plan import Product, plan_matmul
 from graphq.locks import Lock
 
 SELF_TEST = 35, 37, 70
@@ -75,7 +75,8 @@ def works(level: Level, cache: bool = True) -> bool:
 def plan_self_test(level: Level, cache: bool = True) -> list[Step]:
     """Plan a small matmul of u8 and one of s8 activations by kernels of the level."""
     names = [next(x for x in KERNELS.values() if x.level == level.name and x.dtypes == (a, "s8")) for a in ("u8", "s8")]
-    return [plan_matmul(Store(acc(), "s32"), x.dtypes[0], *SELF_TEST, level, kernel=x, cache=cache) for x in names]
+    target = Target(level, cache=cache)
+    return [plan_matmul(Store(acc(), "s32"), Product(x.dtypes[0], *SELF_TEST), target, x) for x in names]
 
 
 def self_test(level: Level, cache: bool = True) -> str | None:

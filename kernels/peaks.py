@@ -16,17 +16,18 @@ from graphq.errors import KernelError
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import F32, I16, I32, I64, declare, intrinsic, store_s64
+from graphq.kernels.jit.intrinsics import F32, I16, I32, I64, declare, intrinsic, stack
 from graphq.kernels.jit.isa import is_emulated
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.x86 import Loop, Tiles, at, instruction, load, madd16, store, vector
 from graphq.kernels.matmul.amx import STATE, amx_setup
+from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES
 from graphq.kernels.threads import team
 
 PEAK = Record("memory", "turns")
 COPY = Record("source", "target", "nbytes")
 """`nbytes` of a block."""
-view_peak, view_copy = PEAK.view, COPY.view
+view_peak, view_copy, view_frame = PEAK.view, COPY.view, FRAME.view
 LANES = {"ymm": 8, "zmm": 16, "tmm": 256}
 """32-bit elements of a register, of those worth a peak: AMX tiles have 16 x 16."""
 PRODUCTS = {"tdpbusd": 64, "tdpbssd": 64, "vpdpbusd": 4, "vpdpwssd": 2, "vpmaddwd": 2, "vpmulld": 1, "vfmadd231ps": 1,
@@ -76,10 +77,10 @@ def _on_tiles(signed: bool) -> Functions:
 
     def block(args: int, index: int) -> None:
         a = view_peak(args)
-        frame = a.memory
-        store_s64(frame + 48, frame + 64)
+        frame = stack(FRAME_BYTES)
+        view_frame(frame).acc = a.memory
         setup(frame, 16)
-        run(frame + 64, a.turns)
+        run(a.memory, a.turns)
         setup(frame, 0)
 
     return Functions(block=block)

@@ -20,7 +20,7 @@ FlatNode: TypeAlias = tuple[Op, list[int | None], dict[str, Any], list[str | Non
 
 
 def specialised(graph: Graph, types: Mapping[str, TensorType], constants: Mapping[str, np.ndarray]) -> Graph:
-    """See Graph.specialise."""
+    """A copy of a graph with other types of inputs, or with constants for them (`Graph.specialise`)."""
     for given in (types, constants):
         if not isinstance(given, Mapping):
             raise GraphError(f"specialise: expected a mapping by the names of inputs, got {given!r}")

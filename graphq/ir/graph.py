@@ -314,7 +314,7 @@ class Graph(Operations):
 
     def _add(self, op: Op, operands: Sequence[Operand], attrs: Mapping[str, Any], name: str | None, *,
              complete: bool) -> tuple[Value, ...]:
-        """See `add_node`. Attributes that are `complete` are those of a node."""
+        """Add a node as `add_node` does; `complete` attributes are those of a node, with their defaults in place."""
         where = op.name if name is None else f"{op.name} '{name}'"
         wide = any(isinstance(x, Value) and x.dtype == f64 for x in operands)
         given = [self._operand(x, where, f64 if wide else f32) for x in operands]

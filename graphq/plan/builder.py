@@ -9,6 +9,7 @@ from graphq.budget import expect, reserve
 from graphq.ir import Graph, Value
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.registry import Step as KernelStep
+from graphq.kernels.jit.registry import Target
 from graphq.kernels.threads.team import pieces
 from graphq.plan.runtime import VIEWS, Argument, Buffer, MakeError, NativeStep, Ref, Step
 
@@ -17,10 +18,10 @@ MOST_AHEAD = 1 << 18
 
 
 class PlanBuilder:
-    """Collects buffers and steps; `level`, `threads` and `cache` are for those who make steps."""
+    """Collects buffers and steps; `target` is for those who make steps."""
 
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool) -> None:
-        self.graph, self.level, self.threads, self.cache = graph, level, threads, cache
+        self.graph, self.target = graph, Target(level, threads, cache)
         self.buffers: list[Buffer] = []
         self.steps: list[Step] = []
         self.errors: list[MakeError] = []
@@ -53,10 +54,10 @@ class PlanBuilder:
         """Add a kernel's step, unless it has nothing to do; one block, little work, or no second thread: serially."""
         if step.blocks > 0:
             self._announce(step, words)
-            parallel = step.blocks > 1 and self.threads > 1 and not step.serial
+            parallel = step.blocks > 1 and self.target.threads > 1 and not step.serial
             if step.room is not None:
                 at, nbytes = step.record.number(step.room[0]), step.room[1]
-                rooms = pieces(step.blocks, self.threads) if parallel else 1
+                rooms = pieces(step.blocks, self.target.threads) if parallel else 1
                 words[at:at + 2] = Ref(self.temporary(nbytes * rooms)), rooms
             if step.aligned is not None and isinstance(operand := words[step.record.number(step.aligned)], Ref):
                 self.buffers[operand.buffer] = replace(self.buffers[operand.buffer], aligned=True)
@@ -66,7 +67,7 @@ class PlanBuilder:
     def _announce(self, step: KernelStep, words: list[Argument]) -> None:
         """Let the last step that prefetches bring the constant weights of this one."""
         weights = None if step.weights is None else words[step.record.number(step.weights)]
-        if isinstance(weights, Ref) and self.buffers[weights.buffer].place == "constant":
+        if isinstance(weights, Ref) and self.buffers[weights.buffer].storage == "constant":
             if self._ahead is not None:
                 number, at = self._ahead
                 before = self.steps[number]
@@ -85,9 +86,9 @@ class PlanBuilder:
             k = next((k for k, v in enumerate(outputs) if v is value), None)
             if k is None:
                 k = next((k for k, v in enumerate(outputs) if _viewed(v) is value), None)
-            place = Buffer("arena", value.type.nbytes, value.type) if k is None else \
+            buffer = Buffer("arena", value.type.nbytes, value.type) if k is None else \
                 Buffer("output", value.type.nbytes, value.type, k)
-            self.of[value] = self.add(place)
+            self.of[value] = self.add(buffer)
         return self.of[value]
 
 

@@ -40,12 +40,12 @@ Argument: TypeAlias = Word | Ref
 
 @dataclass(frozen=True)
 class Buffer:
-    """`place` is "input", "output" or "report" (`index` says which), "constant" (`data`) or "arena".
+    """`storage` is "input", "output" or "report" (`index` says which), "constant" (`data`) or "arena".
 
     Of an `aligned` input a run copies an array that does not start at a multiple of 64 bytes.
     """
 
-    place: Literal["input", "output", "report", "constant", "arena"]
+    storage: Literal["input", "output", "report", "constant", "arena"]
     nbytes: int
     type: TensorType | None = None
     index: int = 0
@@ -111,7 +111,7 @@ def plan_arena(buffers: Sequence[Buffer], steps: Sequence[Step]) -> tuple[dict[i
     life: dict[int, tuple[int, int]] = {}
     for k, step in enumerate(steps):
         for b in _touched(step):
-            if buffers[b].place == "arena":
+            if buffers[b].storage == "arena":
                 life[b] = (life.get(b, (k, k))[0], k)
     placed: list[tuple[int, int, int]] = []  # buffer, begin, end
     offsets: dict[int, int] = {}
@@ -158,9 +158,9 @@ class _Instance:
         self.reports = (ctypes.c_int64 * len(plan.errors))()
         self.words = np.zeros(max(1, sum(len(s.words) for s in native)), np.int64)
         self.patches: list[_Patch] = []
-        self.aligned = [b.index for b in plan.buffers if b.place == "input" and b.aligned]
+        self.aligned = [b.index for b in plan.buffers if b.storage == "input" and b.aligned]
         self.copies: dict[int, np.ndarray] = {}
-        inputs = sum(b.place == "input" for b in plan.buffers)
+        inputs = sum(b.storage == "input" for b in plan.buffers)
         starts, at = [], 0
         for step in native:
             starts.append(at)
@@ -168,7 +168,7 @@ class _Instance:
                 self.words[at] = self._word(plan, word, at, base, offsets, inputs)
                 at += 1
         self.views = {b: self._view(plan.buffers[b], offsets.get(b)) for b in range(len(plan.buffers))
-                      if plan.buffers[b].place in ("arena", "constant") and plan.buffers[b].type is not None}
+                      if plan.buffers[b].storage in ("arena", "constant") and plan.buffers[b].type is not None}
         self.segments = self._cut(plan, [self.words.ctypes.data + 8 * s for s in starts], cache, apart)
 
     def point_at(self, arrays: Sequence[np.ndarray]) -> None:
@@ -192,14 +192,14 @@ class _Instance:
         if not isinstance(word, Ref):
             return index(word)
         buffer = plan.buffers[word.buffer]
-        if buffer.place == "arena":
+        if buffer.storage == "arena":
             return base + offsets[word.buffer] + word.offset
-        if buffer.place == "report":
+        if buffer.storage == "report":
             return ctypes.addressof(self.reports) + 8 * buffer.index
-        if buffer.place == "constant":
+        if buffer.storage == "constant":
             assert buffer.data is not None
             return buffer.data.ctypes.data + word.offset
-        self.patches.append(_Patch(at, buffer.index + (inputs if buffer.place == "output" else 0), word.offset))
+        self.patches.append(_Patch(at, buffer.index + (inputs if buffer.storage == "output" else 0), word.offset))
         return 0
 
     def _view(self, buffer: Buffer, offset: int | None) -> np.ndarray | None:
@@ -280,9 +280,9 @@ class Runner:
                 outputs: Sequence[np.ndarray]) -> None:
         def array(b: int) -> np.ndarray:
             buffer = self.plan.buffers[b]
-            if buffer.place == "input":
+            if buffer.storage == "input":
                 return inputs[buffer.index]
-            view = outputs[buffer.index] if buffer.place == "output" else instance.views[b]
+            view = outputs[buffer.index] if buffer.storage == "output" else instance.views[b]
             assert view is not None
             return view
 

@@ -17,9 +17,9 @@ from graphq.plan.runtime import Argument, Ref
 Strides = tuple[int, ...]
 
 
-def place(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) -> tuple[Ref, Strides]:
+def operand_slot(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) -> tuple[Ref, Strides]:
     """Where an operand lies, and its byte strides along the output."""
-    if source.place in ("parameter", "table"):
+    if source.origin in ("parameter", "table"):
         assert source.data is not None
         buffer = b.constant(source.data)
     else:

@@ -101,7 +101,7 @@ def _counts(step: NativeStep) -> dict[str, int] | str:
 def _alone(plan: Plan, step: NativeStep, cache: bool, times: int) -> Callable[[], object]:
     """A call that runs the step `times` times over, on zeros in inputs, outputs and an arena of its own."""
     runner = Runner(plan._replace(steps=(step,) * times), cache)
-    inputs = sorted((b.index, b.nbytes) for b in plan.buffers if b.place == "input")
+    inputs = sorted((b.index, b.nbytes) for b in plan.buffers if b.storage == "input")
     call = partial(runner, [np.zeros(n, np.uint8) for _, n in inputs],
                    [np.zeros(t.dims, t.dtype.numpy) for t in plan.output_types])
     call()

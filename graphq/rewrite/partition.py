@@ -48,7 +48,7 @@ def _partition(graph: Graph, body: Graph, operands: list[Value], anchor: str) ->
 
 
 def extract(graph: Graph, nodes: Iterable[Node]) -> tuple[Graph, list[Value], Value]:
-    """As `carve`, of nodes that have one result; raises GraphError when they have several."""
+    """Carve nodes that have one result out of a graph (`carve`); raises GraphError when they have several."""
     body, operands, results = carve(graph, nodes)
     if len(results) != 1:
         have = ", ".join(map(graph.label, results)) or "none"

@@ -13,7 +13,7 @@ from graphq.kernels.moves.transpose import plan_row_copy
 from graphq.kernels.operands.space import broadcast_strides, factor
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Ref
-from graphq.plan.slots import place, run
+from graphq.plan.slots import operand_slot, run
 
 
 def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -31,7 +31,7 @@ def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
             assert source is not None
             size = part.lowered.out[lowered.axis] * inner
             step = plan_row_copy(prod(lowered.out[:lowered.axis]), size, size, lowered.out[lowered.axis] * inner,
-                                 threads=b.threads, cache=b.cache)
+                                 b.target)
             run(b, step, {"source": Ref(b.of[source]), "target": target}, [])
         else:
             _computed(b, node, part, target, strides)
@@ -40,12 +40,12 @@ def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 def _computed(b: PlanBuilder, node: Node, part: Part, target: Ref, strides: tuple[int, ...]) -> None:
     """The loop over a part; `strides` are those of the whole result."""
     x = part.lowered
-    places = [place(b, node, replace(s, index=part.inputs[s.index]) if s.place == "input" else s, x.out)
-              for s in x.sources]
-    places.append((target, tuple(0 if d == 1 else s for d, s in zip(x.out, strides, strict=True))))
+    operands = [operand_slot(b, node, replace(s, index=part.inputs[s.index]) if s.origin == "input" else s, x.out)
+                for s in x.sources]
+    operands.append((target, tuple(0 if d == 1 else s for d, s in zip(x.out, strides, strict=True))))
     # A row of the kernel is dense: what is one element wide of a wider result has rows of one element.
     last = max((k for k, d in enumerate(x.out) if d != 1), default=0)
     dense = strides[last] == STORAGE[x.store.dtype].itemsize
-    space = factor(x.out, [s for _, s in places], keep=0 if dense else 1)
-    step = eltwise.plan_eltwise(x.store, space.batch, space.m, space.n, b.level, threads=b.threads, cache=b.cache)
-    run(b, step, {}, [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)])
+    space = factor(x.out, [s for _, s in operands], keep=0 if dense else 1)
+    step = eltwise.plan_eltwise(x.store, space, b.target)
+    run(b, step, {}, [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)])

@@ -24,14 +24,14 @@ import numpy as np
 from llvmlite import ir
 
 from graphq.kernels.conv.depthwise import MULTIPLIERS
+from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import F32, I64, c64, intrinsic, splat, stack, word
-from graphq.kernels.jit.isa import Level
+from graphq.kernels.jit.intrinsics import F32, I64, c64, intrinsic, splat, stack
 from graphq.kernels.jit.memory import aligned_empty
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, threads_for
+from graphq.kernels.jit.registry import Step, Target, threads_for
 from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.x86 import Loop, at, filled, load, load_first, smaller, store, vector
 from graphq.kernels.lanes.expression import STORAGE
@@ -39,17 +39,7 @@ from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import EMIT, STORAGE_IR, constant, tail_mask, vec, widen
 from graphq.kernels.numbers.float_sums import BLOCK
-from graphq.kernels.operands.windows import (
-    INVALID,
-    KO,
-    MORE,
-    MOST_TAPS,
-    OUTER_TABLE,
-    PAD_ROW,
-    SharedColumns,
-    Windows,
-    shared_columns,
-)
+from graphq.kernels.operands.windows import INVALID, MOST_TAPS, WINDOWS, SharedColumns, Windows, shared_columns
 
 ACCUMULATORS = 8
 """Registers of a tile: as many as hide the latency of a multiply-add, and as AVX2 has room for."""
@@ -60,8 +50,8 @@ ROOMS = 4096, 8 * MOST_TAPS * LINE
 """Bytes for the addresses of a tile's columns: of most windows, and of all."""
 TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
 """The argument block: `tiles`, `across` of a line and `each` of a block. The caller fills in the addresses of images, a
-`Windows` block with `table`, and weights."""
-view = TILES.view
+WINDOWS block with `table`, and weights."""
+view, view_windows = TILES.view, WINDOWS.view
 
 
 class Tile(NamedTuple):
@@ -140,12 +130,12 @@ def pack(w: np.ndarray, size: int) -> np.ndarray:
 
 
 @intrinsic
-def place(_typing: Any, windows: Any, image: Any, outer: Any, tile: Any, nbytes: Any, addresses: Any) -> Any:
+def locate(_typing: Any, windows: Any, image: Any, outer: Any, tile: Any, nbytes: Any, addresses: Any) -> Any:
     """Store the addresses of the columns of all runs, `nbytes` of them, of tile `tile` of a line."""
 
     def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
         windows, image, outer, tile, nbytes, addresses = args
-        ko, outers, pads, more = (load(b, at(b, windows, 8 * k), I64, 8) for k in (KO, OUTER_TABLE, PAD_ROW, MORE))
+        ko, outers, pads, more = (WINDOWS.load(b, windows, x) for x in ("ko", "outer_table", "pad_row", "more"))
         size = b.sdiv(nbytes, ko)
         starts = at(b, windows, outers, b.mul(b.mul(outer, ko), c64(8)))
         columns = at(b, windows, more, b.mul(tile, size))
@@ -167,7 +157,7 @@ def place(_typing: Any, windows: Any, image: Any, outer: Any, tile: Any, nbytes:
 def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Any:
     """Make the intrinsic (args, batch, i, addresses, runs, weights, channels): the outputs of the tile at row i.
 
-    Addresses are as `place` stores them. The channels are `few` where that is not 0, fewer than a chunk.
+    Addresses are as `locate` stores them. The channels are `few` where that is not 0, fewer than a chunk.
     """
     pixels, vectors, width, size = tile.pixels, tile.vectors, tile.width, tile.chunk
     item, kind, loaded = STORAGE[dtype].itemsize, vec(F32, width), max(1, width // multiplier)
@@ -234,36 +224,36 @@ def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier:
         a = view(args)
         images, windows, weights, image_bytes = a.images, a.windows, a.weights, a.image_bytes
         tiles, across, each, m, channels = a.tiles, a.across, a.each, a.m, a.channels
-        ow, outers, runs = word(windows, 0), word(windows, 6), word(windows, 1) * (word(windows, 2) // run)
+        x = view_windows(windows)
+        ow, outers, runs = x.width, x.height, x.ko * (x.ki // run)
         addresses = stack(room)
         for k in range(index * each, min((index + 1) * each, tiles)):
             line, column = k // across, k % across
             pixel = line * ow + min(column * pixels, ow - pixels)
             image = images + line // outers * image_bytes
-            place(windows, image, line % outers, column, runs * line_bytes, addresses)
+            locate(windows, image, line % outers, column, runs * line_bytes, addresses)
             multiply(args, pixel // m, pixel % m, addresses, runs, weights, channels)
 
     return Functions(speed=3, block=block)
 
 
-def plan_depthwise(store: Store, dtype: str, windows: Windows, tile: Tile, channels: int, batch: int, m: int,
-                   level: Level, *, multiplier: int = 1, threads: int = 1, cache: bool = True) -> Step:
-    """Plan the depthwise convolution of images of `dtype` to batch * m output pixels, for which `fits` holds.
+def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
+    """Plan a depthwise convolution of floats, for which `fits` holds.
 
-    `channels` are those of the output. The caller fills in the addresses of TILES. `choose` gives
-    the `tile`.
+    The caller fills in the addresses of TILES. `choose` gives the `tile`.
     """
+    dtype, windows, channels = x.dtype, x.windows, x.channels
     ow, taps, line = len(windows.inner), windows.taps, tile.lines * LINE * 8
     room = next(x for x in ROOMS if x >= taps // tile.run * line)
     few = channels if channels < tile.chunk else 0
-    made = modules.load(f"depthwise_{dtype}", depthwise_blocks, store, dtype, tile, few, multiplier, room,
-                        cache=cache)
+    made = modules.load(f"depthwise_{dtype}", depthwise_blocks, store, dtype, tile, few, x.multiplier, room,
+                        cache=target.cache)
     across = -(-ow // tile.pixels)
-    tiles = across * (batch * m // max(1, ow))
+    tiles = across * (x.batch * x.m // max(1, ow))
     cycles = tiles * (50 + tile.pixels * -(-channels // tile.width) * (taps + 8))
-    parts = threads_for(threads, cycles)
+    parts = threads_for(target.threads, cycles)
     each = max(1, -(-tiles // (4 * parts)) if parts > 1 else tiles)
-    words = {"image_bytes": windows.image_bytes, "tiles": tiles, "across": across, "each": each, "m": m,
+    words = {"image_bytes": windows.image_bytes, "tiles": tiles, "across": across, "each": each, "m": x.m,
              "channels": channels}
-    return Step(f"depthwise_{dtype}_{level.name}", made.block, TILES, words, -(-tiles // each), made,
-                batch * m * channels * taps, serial=parts == 1)
+    return Step(f"depthwise_{dtype}_{target.level.name}", made.block, TILES, words, -(-tiles // each), made,
+                x.products, serial=parts == 1)

@@ -1,6 +1,6 @@
-"""Depthwise convolutions of u8 and s8 by vpmaddwd: pairs of taps, interleaved as bytes and widened to 16 bits, a lane.
+"""Depthwise convolutions of u8 and s8 by vpmaddwd, which adds two taps to a 32-bit lane.
 
-vpmaddwd sums two taps a lane, and nothing needs a shift.
+The bytes of two taps are interleaved and widened to 16 bits; so activations of both types are taken as they are.
 """
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from graphq.kernels.conv.depthwise import Layout
-from graphq.kernels.family.pixels import ADDRESSES, tap_placer, tile_functions
+from graphq.kernels.family.pixels import ADDRESSES, tap_locator, tile_functions, view_frame, view_windows
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic, word
+from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic
 from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.x86 import Loop, at, filled, load, load_bytes, madd16, shuffle, smaller, store, vector
 from graphq.kernels.lanes.vector import constant, vec
-from graphq.kernels.operands.windows import KI, KO
 
 
 def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multiplier: int) -> Any:
@@ -46,15 +45,15 @@ def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multi
         def pair(k: Any, c: Any, w: Any, sums: list[Any], single: bool = False) -> list[Any]:
             x = activations(b.mul(k, c64(2)), c)
             y = constant(I8, 0, size) if single else activations(at(b, b.mul(k, c64(2)), 1), c)
-            place = at(b, w, b.mul(k, c64(halves * half_bytes)))
+            address = at(b, w, b.mul(k, c64(halves * half_bytes)))
             if lanes == 1:
-                products = [b.mul(widened(v, I32), b.sext(load(b, at(b, place, 2 * tap), I16), I32))
+                products = [b.mul(widened(v, I32), b.sext(load(b, at(b, address, 2 * tap), I16), I32))
                             for tap, v in enumerate((x, y))]
                 return [b.add(sums[0], b.add(*products))]
             out = []
             for half in range(2):
                 both = shuffle(b, x, y, [int(n) for channel in order[half] for n in (channel, channel + size)])
-                part = load(b, at(b, place, half * half_bytes), vector(I16, size))
+                part = load(b, at(b, address, half * half_bytes), vector(I16, size))
                 out.append(b.add(sums[half], madd16(b, widened(both, vector(I16, size)), part, emulated)))
             return out
 
@@ -87,14 +86,15 @@ def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multi
 
 def pair_tiles(dtype: str, lanes: int, ko: int, ki: int, few: int, emulated: bool, multiplier: int) -> Functions:
     """Make the module of tiles of one pixel, in pairs of taps of a ko x ki window (`pixels.unrolled`)."""
-    place, multiply = tap_placer(ko, ki), pair_sums(dtype, lanes, ko * ki, few, emulated, multiplier)
+    locate, multiply = tap_locator(ko, ki), pair_sums(dtype, lanes, ko * ki, few, emulated, multiplier)
 
     @njit
     def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
              target: int) -> int:
-        taps, channels = word(windows, KO) * word(windows, KI), word(frame, 7)
-        place(windows, image, outer, inner, 0, taps, addresses)
-        multiply(addresses, (taps + 1) // 2, word(frame, 10) + (channels + 15) // 16 * 64, channels, target)
+        f, x = view_frame(frame), view_windows(windows)
+        taps, channels, weights = x.ko * x.ki, f.channels, f.weights
+        locate(windows, image, outer, inner, 0, taps, addresses)
+        multiply(addresses, (taps + 1) // 2, weights + (channels + 15) // 16 * 64, channels, target)
         return 1
 
     return tile_functions(ADDRESSES, fill)

@@ -4,20 +4,28 @@ from __future__ import annotations
 from graphq.kernels.conv.depthwise import VNNI, Layout
 from graphq.kernels.conv.depthwise_pairs import pair_tiles
 from graphq.kernels.conv.depthwise_vnni import quad_tiles
-from graphq.kernels.family.pixels import block_functions, plan_pixels, unrolled, view
+from graphq.kernels.family.pixels import (
+    PixelKernel,
+    Pixels,
+    block_functions,
+    plan_pixels,
+    unrolled,
+    view,
+    view_sum,
+    view_windows,
+)
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import load_s64, store_s64, word
-from graphq.kernels.jit.isa import Level, is_emulated
-from graphq.kernels.jit.registry import Step
+from graphq.kernels.jit.isa import is_emulated
+from graphq.kernels.jit.registry import Step, Target
 from graphq.kernels.lanes.outputs import w_scale
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.operands.windows import KI, KO, Windows, tap_addresses
+from graphq.kernels.operands.windows import tap_addresses
 
 
 def settling_blocks(size: int, item: int, half: int) -> Functions:
-    """Make the module of the block function for Stores that have ties, which prepares the words of `pixels_sum`.
+    """Make the module of the block function for Stores that have ties, which fills in the record of `pixels_sum`.
 
     Chunks have `size` channels and weights of `item` bytes; the lanes of a `half` where it has `Layout.order` of pairs,
     else 0.
@@ -25,49 +33,48 @@ def settling_blocks(size: int, item: int, half: int) -> Functions:
 
     @njit
     def prepare(args: int, batch: int, row: int, channel: int, r: int, words: int) -> None:
-        x = view(args)
+        x, of = view(args), view_sum(words)
         windows, pixels, channels = x.windows, x.pixels, x.channels
-        taps, place = word(windows, KO) * word(windows, KI), batch * x.m + row
-        image, inside = x.images + place // pixels * x.image_bytes, place % pixels
-        tap_addresses(windows, image, inside // word(windows, 0), inside % word(windows, 0), 0, taps, load_s64(words))
+        w, pixel = view_windows(windows), batch * x.m + row
+        taps, ow = w.ko * w.ki, w.width
+        image, inside = x.images + pixel // pixels * x.image_bytes, pixel % pixels
+        tap_addresses(windows, image, inside // ow, inside % ow, 0, taps, of.addresses)
         chunk = channel // size
         lane = channel - max(0, min(chunk * size, channels - size))
         if half:
             lane = lane % 16 // 8 * half + lane // 16 * 8 + lane % 8
-        store_s64(words + 8, taps)
-        store_s64(words + 24, x.weights + (channels + 15) // 16 * 64 + chunk * x.chunk + lane * 4)
-        store_s64(words + 32, item)
-        store_s64(words + 40, w_scale(args, batch, channel))
-        store_s64(words + 48, x.offsets)
-        store_s64(words + 56, 0)
+        of.taps = taps
+        of.weights = x.weights + (channels + 15) // 16 * 64 + chunk * x.chunk + lane * 4
+        of.item = item
+        of.scale = w_scale(args, batch, channel)
+        of.offsets = x.offsets
+        of.start = 0
 
     return block_functions(0, prepare)
 
 
-def plan_depthwise(store: Store, dtype: str, windows: Windows, layout: Layout, channels: int, batch: int, m: int,
-                   level: Level, *, multiplier: int = 1, threads: int = 1, cache: bool = True) -> Step:
-    """Plan the depthwise convolution of images of `dtype` to batch * m output pixels, for which `depthwise.fits` holds.
+def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> Step:
+    """Plan an integer depthwise convolution, for which `depthwise.fits` holds.
 
-    `channels` are those of the output. The caller fills in fields of `pixels.PIXELS`: images,
-    windows, weights as `depthwise.pack` makes them, and, where the Store has ties, the offsets of the layout.
+    The caller fills in fields of `pixels.PIXELS`: images, windows, weights as `depthwise.pack` makes them, and, where
+    the Store has ties, the offsets of the layout.
     """
-    taps, size = windows.taps, layout.size
-    chunks = -(-channels // size)
+    name, size, cache = f"depthwise_{x.dtype}", layout.size, target.cache
+    chunks = -(-x.channels // size)
     if layout.pixels:
-        tile = modules.load(f"depthwise_{dtype}", quad_tiles, dtype, layout, multiplier,
-                            is_emulated(VNNI[level.lanes]), cache=cache)
+        emulated = is_emulated(VNNI[target.level.lanes])
+        tile = modules.load(name, quad_tiles, x.dtype, layout, x.multiplier, emulated, cache=cache)
         cycles = 30 + chunks * (20 + 6 * len(layout.taps))
     else:
-        few = channels if channels < size else 0
+        few = x.channels if x.channels < size else 0
         emulated = layout.lanes > 1 and is_emulated("avx512" if layout.lanes == 16 else "avx2")
-        tile = modules.load(f"depthwise_{dtype}", pair_tiles, dtype, layout.lanes, *unrolled(layout.ko, layout.ki),
-                            few, emulated, multiplier, cache=cache)
-        cycles = 30 + chunks * (6 + 4 * taps)
+        tile = modules.load(name, pair_tiles, x.dtype, layout.lanes, *unrolled(layout.ko, layout.ki), few, emulated,
+                            x.multiplier, cache=cache)
+        cycles = 30 + chunks * (6 + 4 * x.windows.taps)
     if store.ties is None:
         block = modules.load("pixels", block_functions, 0, cache=cache)
     else:
         half = 0 if layout.pixels or layout.lanes == 1 else layout.lanes
         block = modules.load("pixels", settling_blocks, size, layout.item, half, cache=cache)
-    return plan_pixels(f"depthwise_{dtype}_{level.name}", store, block, tile, windows.image_bytes, windows.pixels,
-                       channels, batch, m, level, cycles=cycles, whole=True, macs=batch * m * channels * taps,
-                       chunk=layout.chunk_bytes, threads=threads, cache=cache)
+    kernel = PixelKernel(name, block, tile, cycles, whole=True, chunk=layout.chunk_bytes, macs=x.products)
+    return plan_pixels(store, x, kernel, target)

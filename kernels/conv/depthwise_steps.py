@@ -13,11 +13,12 @@ from graphq.kernels.conv.depthwise_plan import plan_depthwise
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
 from graphq.kernels.conv.padding import padding_block
 from graphq.kernels.family.lower import Lowered
+from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.operands.space import factor
-from graphq.kernels.ties import settle
+from graphq.kernels.ties import sum_records
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Buffer, PythonStep, Ref
-from graphq.plan.slots import Strides, output, place, run
+from graphq.plan.slots import Strides, operand_slot, output, run
 
 
 def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -28,38 +29,36 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert source is not None
     factors = None if value is None or value.data is None else _factors(c, value.data)
     moves: dict[str, Any] = dict(stride=c.strides[-1], dilation=c.dilations[-1], transposed=c.filter.transposed)
-    how = depthwise.choose(c.filter.outputs, c.windows, factors, b.level, **moves) if c.integer else \
-        depthwise_float.choose(c.filter.outputs, c.windows, lanes=b.level.lanes, **moves)
+    how = depthwise.choose(c.filter.outputs, c.windows, factors, b.target.level, **moves) if c.integer else \
+        depthwise_float.choose(c.filter.outputs, c.windows, lanes=b.target.level.lanes, **moves)
     weights = _weights(b, node, c, factors, how)
-    places: list[tuple[Ref, Strides]] = []
+    operands: list[tuple[Ref, Strides]] = []
     still = (0,) * (len(lowered.out) - 1)
     for s in lowered.sources:
-        if s.place == "column sums":
-            places.append((Ref(weights), (*still, 4)))
-        elif s.place == "compensation":
+        if s.origin == "column sums":
+            operands.append((Ref(weights), (*still, 4)))
+        elif s.origin == "compensation":
             assert isinstance(c, IntegerConvolution) and value is not None and value.data is not None
-            places.append((Ref(b.constant(c.compensation(c.matrix(value.data)))), (*still, 4)))
+            operands.append((Ref(b.constant(c.compensation(c.matrix(value.data)))), (*still, 4)))
         else:
-            places.append(place(b, node, s, lowered.out))
-    space = factor(lowered.out, [strides for _, strides in places], keep=1)
-    options: dict[str, Any] = dict(multiplier=c.filter.multiplier, threads=b.threads, cache=b.cache)
+            operands.append(operand_slot(b, node, s, lowered.out))
+    space = factor(lowered.out, [strides for _, strides in operands], keep=1)
+    pixels = Pixels(c.a_dtype, c.windows, space.n, space.batch, space.m, c.filter.multiplier)
     if isinstance(how, depthwise.Layout):
-        step = plan_depthwise(lowered.store, c.a_dtype, c.windows, how, space.n, space.batch, space.m,
-                                        b.level, **options)
+        step = plan_depthwise(lowered.store, pixels, how, b.target)
         more = None
     else:
-        step = depthwise_float.plan_depthwise(lowered.store, c.a_dtype, c.windows, how, space.n, space.batch, space.m,
-                                              b.level, **options)
+        step = depthwise_float.plan_depthwise(lowered.store, pixels, how, b.target)
         more = depthwise_float.table(c.windows, how)
     padding = np.broadcast_to((c.padding & 0xFF).astype(np.uint8), c.windows.pixel_bytes)
     block = c.windows.block(padding, more)
     header = {"images": Ref(b.of[source]), "windows": Ref(padding_block(b, node, c, block)),
               "weights": Ref(weights)}
     if lowered.literal is not None:
-        spec = settle.spec(lowered.literal, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier)
+        spec = sum_records.spec(lowered.literal, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier)
         assert isinstance(how, depthwise.Layout)
         header["spec"], header["offsets"] = Ref(b.constant(spec)), Ref(b.constant(how.offsets()))
-    slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
+    slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 
 

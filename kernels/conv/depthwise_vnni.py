@@ -1,9 +1,9 @@
-"""Depthwise convolutions of u8 and s8 by vpdpbusd: four taps of a column of the window a lane.
+"""Depthwise convolutions of u8 and s8 by vpdpbusd, which adds four taps of a column of the window to a 32-bit lane.
 
 The bytes of four taps of a column are interleaved into vectors of 32-bit lanes, one a channel. Neighbouring output
-pixels of a line share columns, whose bytes are then interleaved once: of 3 x 3 taps four pixels take 8 operations a
-vector of outputs, the pairs of taps of `depthwise_pairs` 20. s8 activations become x + 128, and sums start from
--128 * (sum of w).
+pixels of a line share columns, whose bytes are interleaved once: with 3 x 3 taps, four pixels take 8 operations for a
+vector of outputs, where the pairs of taps of `depthwise_pairs` take 20. s8 activations are read as x + 128, and their
+sums start from -128 * (sum of w).
 """
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphq.kernels.conv.depthwise import QUAD, Layout
-from graphq.kernels.family.pixels import ADDRESSES, tile_functions
+from graphq.kernels.family.pixels import ADDRESSES, tile_functions, view_frame, view_windows
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic, word
+from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic
 from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.x86 import Loop, at, dot_u8s8, filled, load, shuffle, smaller, store, vector
 from graphq.kernels.lanes.vector import vec
 from graphq.kernels.matmul.vector import FLIP
-from graphq.kernels.operands.windows import INNER_TABLE, OUTER_TABLE, PAD_ROW, SharedColumns, shared_columns
+from graphq.kernels.operands.windows import WINDOWS, SharedColumns, shared_columns
 
 
-def column_placer(ko: int, ki: int, columns: SharedColumns) -> Any:
+def column_locator(ko: int, ki: int, columns: SharedColumns) -> Any:
     """Make the function that stores the addresses of the columns that pixels from (outer, inner) on read, line by line.
 
     The pixels are neighbours of a line.
     """
 
     @intrinsic
-    def place(_typing: Any, windows: Any, image: Any, outer: Any, inner: Any, addresses: Any) -> Any:
+    def locate(_typing: Any, windows: Any, image: Any, outer: Any, inner: Any, addresses: Any) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             windows, image, outer, inner, addresses = args
 
-            def table(number: int, entry: Any) -> Any:
-                return at(b, windows, load(b, at(b, windows, 8 * number), I64, 8), b.mul(entry, c64(8)))
+            def table(name: str, entry: Any) -> Any:
+                return at(b, windows, WINDOWS.load(b, windows, name), b.mul(entry, c64(8)))
 
-            pad = at(b, windows, load(b, at(b, windows, 8 * PAD_ROW), I64, 8))
-            down, across = table(OUTER_TABLE, b.mul(outer, c64(ko))), table(INNER_TABLE, b.mul(inner, c64(ki)))
+            pad = at(b, windows, WINDOWS.load(b, windows, "pad_row"))
+            down, across = table("outer_table", b.mul(outer, c64(ko))), table("inner_table", b.mul(inner, c64(ki)))
             inners = [load(b, at(b, across, 8 * (p * ki + k)), I64, 8) for _, ((p, k), *_) in columns]
             for a in range(ko):
                 line = load(b, at(b, down, 8 * a), I64, 8)
@@ -49,7 +49,7 @@ def column_placer(ko: int, ki: int, columns: SharedColumns) -> Any:
 
         return types.void(*[types.intp] * 5), codegen
 
-    return place
+    return locate
 
 
 def _interleaved(b: Any, taps: Sequence[Any], lanes: int) -> list[Any]:
@@ -72,7 +72,7 @@ def _interleaved(b: Any, taps: Sequence[Any], lanes: int) -> list[Any]:
 def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, multiplier: int, emulated: bool) -> Any:
     """Make the intrinsic (addresses, weights, sums, channels, target, step): the sums of output pixels, dense s32.
 
-    Addresses are as `column_placer` stores them, `weights` and `sums` as `depthwise.pack` does; a pixel's sums lie
+    Addresses are as `column_locator` stores them, `weights` and `sums` as `depthwise.pack` does; a pixel's sums lie
     `step` bytes after those of the one before.
     """
     size, blocks = QUAD * lanes, -(-ko // QUAD)
@@ -127,19 +127,20 @@ def quad_tiles(dtype: str, layout: Layout, multiplier: int, emulated: bool) -> F
     """Make the module of tiles of `layout.pixels` pixels of a line, or, at its end, of one."""
     pixels = layout.pixels
     shared, own = (shared_columns(n, layout.ki, layout.stride, layout.dilation) for n in (pixels, 1))
-    place_many, place_one = (column_placer(layout.ko, layout.ki, x) for x in (shared, own))
+    locate_many, locate_one = (column_locator(layout.ko, layout.ki, x) for x in (shared, own))
     many, one = (quads(dtype, layout.lanes, layout.ko, layout.ki, x, multiplier, emulated) for x in (shared, own))
 
     @njit
     def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
              target: int) -> int:
-        channels, sums, step = word(frame, 7), word(frame, 10), word(frame, 9)
+        f = view_frame(frame)
+        channels, sums, step = f.channels, f.weights, f.stride
         weights = sums + (channels + 15) // 16 * 64
-        if left >= pixels and inner + pixels <= word(windows, 0):
-            place_many(windows, image, outer, inner, addresses)
+        if left >= pixels and inner + pixels <= view_windows(windows).width:
+            locate_many(windows, image, outer, inner, addresses)
             many(addresses, weights, sums, channels, target, step)
             return pixels
-        place_one(windows, image, outer, inner, addresses)
+        locate_one(windows, image, outer, inner, addresses)
         one(addresses, weights, sums, channels, target, step)
         return 1
 

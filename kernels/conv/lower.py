@@ -207,14 +207,14 @@ class IntegerConvolution(Convolution):
         """As of any convolution, with the zero point that it runs with."""
         return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs), self.a_zp.shape)), inputs)
 
-    def literal_sums(self, inputs: Sequence[np.ndarray], places: np.ndarray, literal: Literal) -> np.ndarray:
+    def literal_sums(self, inputs: Sequence[np.ndarray], indices: np.ndarray, literal: Literal) -> np.ndarray:
         """The literal sums of the outputs of these flat indices, f32."""
         x, w = inputs[self.a], self.filter.matrix(inputs[self.b])
         groups, _, channels, columns = w.shape
         x = x.reshape(self.images, prod(x.shape[1:-1]), groups * channels)
         x = np.concatenate([x, np.full((self.images, 1, x.shape[2]), self.pad, x.dtype)], axis=1)
-        out = np.zeros(len(places), np.float32)
-        image, *pixel, column = np.unravel_index(places, (self.images, *self.windows.outputs, groups * columns))
+        out = np.zeros(len(indices), np.float32)
+        image, *pixel, column = np.unravel_index(indices, (self.images, *self.windows.outputs, groups * columns))
         for phase in self.phases(self.windows):
             inside = [p % s == o for p, s, o in zip(pixel, phase.step, phase.origin, strict=True)]
             members = np.flatnonzero(np.logical_and.reduce(inside))

@@ -9,7 +9,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import BYTES, I1, I8, I64, declare, intrinsic, load_u8, pointer
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 
 PAD = Record("source", "target", "length", "before", "after", "value", "rows", "each", "value_at")
 """`rows` of `length` bytes, `each` a block; `value_at` is the address of the value instead, or 0."""
@@ -60,11 +60,10 @@ def pad_rows_block() -> Functions:
     return Functions(block=block)
 
 
-def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, *, threads: int = 1,
-                  cache: bool = True) -> Step:
+def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, target: Target) -> Step:
     """Plan a copy of dense rows of `length` bytes into rows with `before` and `after` bytes of `value` around each.
 
     The caller fills in the addresses of PAD.
     """
     words = {"length": length, "before": before, "after": after, "value": value, "rows": rows}
-    return plan_rows(pad_rows_block, PAD, rows, 1, threads, cache, words, cycles=20 + length * 0.2)
+    return plan_rows(RowLoop(pad_rows_block, PAD, rows, 20 + length * 0.2), words, target)

@@ -6,13 +6,13 @@ import numpy as np
 from graphq.ir import Node
 from graphq.kernels.conv import pad_rows
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
-from graphq.kernels.operands.windows import PAD_ROW
+from graphq.kernels.operands.windows import WINDOWS
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Ref
 from graphq.plan.slots import run
 
 
-def pad_place(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
+def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
     """Where the byte of the padding lies when the zero point is a tensor, else 0. Of s32 it is the low byte."""
     if not isinstance(c, IntegerConvolution) or c.a_zp.data is not None:
         return 0
@@ -23,11 +23,11 @@ def pad_place(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
 
 def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray) -> int:
     """The buffer of a block of `Windows`, which ends with the row of padding."""
-    constant, value = b.constant(block), pad_place(b, node, c)
+    constant, value = b.constant(block), pad_address(b, node, c)
     if value == 0:
         return constant
-    tables = int(block[PAD_ROW])
+    tables = int(block[WINDOWS.number("pad_row")])
     out = b.temporary(block.nbytes)
-    step = pad_rows.plan_pad_rows(1, tables, 0, block.nbytes - tables, 0, cache=b.cache)
+    step = pad_rows.plan_pad_rows(1, tables, 0, block.nbytes - tables, 0, b.target)
     run(b, step, {"source": Ref(constant), "target": Ref(out), "value_at": value}, [])
     return out

@@ -1,6 +1,7 @@
 """Phases of a transposed convolution: the outputs that the same taps reach.
 
-With a stride of 2 along two axes they are the four kinds of pixels of even and odd coordinates. A convolution has one.
+A transposed convolution with a stride of 2 along two axes has four phases: the pixels of even and odd rows and columns.
+Each is a convolution of its own, with some of the taps. A convolution that is not transposed has one phase.
 """
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from graphq.ir.tensor_type import TensorType
 from graphq.kernels.conv import pad_rows
 from graphq.kernels.conv.depthwise_steps import depthwise_steps
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
-from graphq.kernels.conv.padding import pad_place, padding_block
+from graphq.kernels.conv.padding import pad_address, padding_block
 from graphq.kernels.conv.phases import Phase
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.lanes.expression import STORAGE
@@ -26,10 +26,10 @@ from graphq.kernels.moves.transpose import dense
 from graphq.kernels.operands.space import Space, Walk
 from graphq.kernels.operands.tile_frame import RUN
 from graphq.kernels.operands.windows import Windows, windows
-from graphq.kernels.ties import settle
+from graphq.kernels.ties import sum_records
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Buffer, PythonStep, Ref
-from graphq.plan.slots import place, run, table
+from graphq.plan.slots import operand_slot, run, table
 
 MERGED_BYTES = 16
 """Pixels of fewer bytes are read a line of the kernel at a time."""
@@ -66,22 +66,22 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     item = STORAGE[lowered.store.dtype].itemsize
     operands = []
     for s in lowered.sources:
-        if s.place == "column sums":
+        if s.origin == "column sums":
             operands.append(_Operand(Ref(packed), 0, size, still, 4))
-        elif s.place == "compensation":
+        elif s.origin == "compensation":
             assert isinstance(c, IntegerConvolution)
             data = c.compensation(_phase_weights(c, node, phase, merged))
             operands.append(_Operand(Ref(b.constant(data)), 0, 4 * columns, still, 4))
         else:
-            operands.append(_operand(*place(b, node, s, lowered.out), columns, phase))
+            operands.append(_operand(*operand_slot(b, node, s, lowered.out), columns, phase))
     operands.append(_operand(Ref(b.result(node.output)), dense(lowered.out, item), columns, phase))
     pixels = still if pixel is None else tuple(dense(phase.counts, pixel))
     operands += [_Operand(Ref(source), view.image_bytes, channels * itemsize, pixels, 0),
                  _Operand(Ref(packed), 0, size, still, 0)]
     space = _space(c.images, groups, phase.counts, columns, operands, merge_images=pixel is not None)
-    step = matmul.plan_matmul(lowered.store, c.a_dtype, space.m, space.n, channels, b.level, batch=space.batch,
-                              threads=b.threads, cache=b.cache, reading="windows" if pixel is None else "rows",
-                              taps=view.taps * parts)
+    product = matmul.Product(c.a_dtype, space.m, space.n, channels, space.batch, "windows" if pixel is None else "rows",
+                             view.taps * parts)
+    step = matmul.plan_matmul(lowered.store, product, b.target)
     step = replace(step, macs=step.macs // _joined(c))
     *slots, (a, a_walk), (w, w_walk) = [(o.ref, walk) for o, walk in zip(operands, space.walks, strict=True)]
     stride = a_walk.row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
@@ -89,7 +89,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
               "w": w, "w_table": table(b, w_walk)}
     if lowered.literal is not None:
         joined = _joined(c)
-        spec = settle.spec(lowered.literal, c.filter.channels, signed=c.a_dtype == "s8",
+        spec = sum_records.spec(lowered.literal, c.filter.channels, signed=c.a_dtype == "s8",
                            tap_k=_whole_groups(channels, itemsize), merged=merged, parts=parts,
                            pixel=view.pixel_bytes, per=c.filter.columns if joined > 1 else 0)
         header["spec"] = Ref(b.constant(spec))
@@ -166,7 +166,8 @@ def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int
     """The buffer with the tables, repeated for every part of the weights, and a row of padding."""
     pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
     repeated = replace(view, outer=np.tile(view.outer, (1, parts)))
-    return padding_block(b, node, c, repeated.block(pad, repeated.runs(RUN, line) if b.level.includes("amx") else None))
+    runs = repeated.runs(RUN, line) if b.target.level.includes("amx") else None
+    return padding_block(b, node, c, repeated.block(pad, runs))
 
 
 def _reads_lines(c: Convolution) -> bool:
@@ -190,9 +191,8 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
     end = max(0, (outputs - 1) * stride + taps - begin - width)
     pixel, lines = c.windows.pixel_bytes, prod(dims[:-2])
     out = b.temporary(lines * (begin + width + end) * pixel + 4)
-    step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, threads=b.threads,
-                                  cache=b.cache)
-    run(b, step, {"source": Ref(source), "target": Ref(out), "value_at": pad_place(b, node, c)}, [])
+    step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, b.target)
+    run(b, step, {"source": Ref(source), "target": Ref(out), "value_at": pad_address(b, node, c)}, [])
     sizes = (*dims[1:-2], begin + width + end)
     view = windows(sizes, (*c.windows.kernel[:-1], 1), c.strides, c.dilations, (*c.pads[:-1], (0, 0)),
                    c.windows.outputs, pixel)

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import BLOCK_CYCLES, Step, Word
+from graphq.kernels.jit.registry import BLOCK_CYCLES, Step, Target, Word
 from graphq.kernels.lanes.expression import lower, walk
 from graphq.kernels.lanes.outputs import HEAD, load_outputs, write
 from graphq.kernels.lanes.stores import Store
+from graphq.kernels.operands.space import Space
 
 BLOCKS_PER_THREAD = 4
 SPACE = Record(*HEAD, "batch", "m", "n", "each", "rows", "columns")
@@ -33,27 +33,27 @@ def eltwise_blocks() -> Functions:
     return Functions(block=block)
 
 
-def plan_eltwise(store: Store, batch: int, m: int, n: int, level: Level, *, threads: int = 1,
-                 cache: bool = True) -> Step:
-    """Plan `store` over batch x m x n outputs at ISA level `level`; the caller fills in the slots only."""
+def plan_eltwise(store: Store, space: Space, target: Target) -> Step:
+    """Plan `store` over the outputs of `space`; the caller fills in the slots only."""
     if store.uses_acc:
         raise ValueError("an elementwise kernel has no accumulator")
-    made = modules.load("eltwise", eltwise_blocks, cache=cache)
-    outputs, table = load_outputs(store, level.lanes, cache)
-    each, rows, columns = split(batch, m, n, _parts(store, batch * m * n, level.lanes, threads))
+    made = modules.load("eltwise", eltwise_blocks, cache=target.cache)
+    outputs, table = load_outputs(store, target.level.lanes, target.cache)
+    batch, m, n = space.batch, space.m, space.n
+    each, rows, columns = split(batch, m, n, _parts(store, batch * m * n, target))
     blocks = -(-batch // each) * -(-m // rows) * -(-n // columns)
     words: dict[str, Word] = {"batch": batch, "m": m, "n": n, "each": each, "rows": rows, "columns": columns,
                               "functions": table}
-    return Step(f"eltwise_{level.name}", made.block, SPACE, words, blocks, (made, outputs, table))
+    return Step(f"eltwise_{target.level.name}", made.block, SPACE, words, blocks, (made, outputs, table))
 
 
-def _parts(store: Store, elements: int, lanes: int, threads: int) -> int:
+def _parts(store: Store, elements: int, target: Target) -> int:
     """Choose a number of blocks by the work there is.
 
     A vector takes a cycle per operation (measured: 0.65 to 0.85), and 4 to be moved.
     """
-    cycles = elements * (len(list(walk(lower(store.expr)))) + 4) // lanes
-    return 1 if threads == 1 else max(1, min(BLOCKS_PER_THREAD * threads, cycles // BLOCK_CYCLES))
+    cycles = elements * (len(list(walk(lower(store.expr)))) + 4) // target.level.lanes
+    return 1 if target.threads == 1 else max(1, min(BLOCKS_PER_THREAD * target.threads, cycles // BLOCK_CYCLES))
 
 
 def split(batch: int, m: int, n: int, parts: int) -> tuple[int, int, int]:

@@ -28,7 +28,7 @@ class Source:
     `shape` is the shape under which it broadcasts to the output; that of a table, which is the same for all, is ().
     """
 
-    place: Literal["input", "parameter", "table", "column sums", "row sums", "compensation", "row numbers"]
+    origin: Literal["input", "parameter", "table", "column sums", "row sums", "compensation", "row numbers"]
     dtype: str
     shape: tuple[int, ...]
     index: int = 0
@@ -80,7 +80,7 @@ class EpilogueBuilder:
         if key not in self._slots:
             self.fits(source.shape)
             # What the kernel itself stores may not be read before its loop, as scalars are.
-            kind = "row" if source.place == "row numbers" else self._kind(source.shape)
+            kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
             self._slots[key] = load(len(self.sources), source.dtype, kind)
             self.sources.append(source)
         return self._slots[key]
@@ -96,7 +96,7 @@ class EpilogueBuilder:
         known = {}
         for x in self._slots.values():
             source = self.sources[x.value[0]]
-            data = self.constants[source.index] if source.place == "input" and self.constants else source.data
+            data = self.constants[source.index] if source.origin == "input" and self.constants else source.data
             if data is not None and x.op == "load" and x.value[2] in ("column", "scalar"):
                 known[x] = data
         return known

@@ -25,9 +25,9 @@ Arrays = Sequence[np.ndarray | None]
 
 @runtime_checkable
 class Settled(Protocol):
-    """An accumulator with literal sums (`literal`)."""
+    """An accumulator that has literal sums, too: what settles outputs near a tie in the NumPy formula."""
 
-    def literal_sums(self, inputs: Sequence[np.ndarray], places: np.ndarray, literal: Literal) -> np.ndarray:
+    def literal_sums(self, inputs: Sequence[np.ndarray], indices: np.ndarray, literal: Literal) -> np.ndarray:
         """The literal sums of the outputs of these flat indices, f32."""
 
 
@@ -44,14 +44,15 @@ class Accumulator(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """`store` per output element, the `sources` of its operands by slot, what accumulates (None: nothing does).
+    """What kernels compute for a partition: a `store` for each output element, whose operands are `sources`, by slot.
 
-    The store takes accumulators as kernels leave them. `accumulated` is that part of its expression which equals what
-    `anchor.accumulate` gives; None where kernels leave just that.
+    `anchor` says what accumulates (None: nothing does). The store takes accumulators as kernels leave them;
+    `accumulated` is the part of its expression that equals what `anchor.accumulate` gives, None where kernels leave
+    just that.
 
-    `literal` says what the literal sums of outputs near a tie are, where the store marks them. `ties` says of each
-    quantize after an integer sum how these outputs are found: by "proved" bounds or "estimated" ones; or else why they
-    are not.
+    `literal` says how the literal sums of outputs near a tie run, where the store marks such outputs. `ties` says of
+    each quantize after an integer sum how they are found, by "proved" bounds or "estimated" ones, or else why they are
+    not.
     """
 
     out: tuple[int, ...]
@@ -86,10 +87,10 @@ class Lowered:
         if self.store.ties is not None and self.literal is not None:
             assert isinstance(self.anchor, Settled)
             near = evaluate(substitute(self.store.ties.near, direct), total, operands)
-            places = np.flatnonzero(np.broadcast_to(near, self.out))
-            at = np.unravel_index(places, self.out)
+            indices = np.flatnonzero(np.broadcast_to(near, self.out))
+            at = np.unravel_index(indices, self.out)
             picked = [None if x is None else np.broadcast_to(x, self.out)[at] for x in operands]
-            sums = self.anchor.literal_sums(inputs, places, self.literal)
+            sums = self.anchor.literal_sums(inputs, indices, self.literal)
             result[at] = evaluate(Store(self.store.literal, self.store.dtype), sums, picked)
         return result
 
@@ -127,9 +128,9 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 
     A table stays as it is.
     """
-    if source.place == "table":
+    if source.origin == "table":
         return source.data
-    data = inputs[source.index] if source.place == "input" else source.data
+    data = inputs[source.index] if source.origin == "input" else source.data
     return None if data is None else (data.view(np.uint8) if data.dtype == np.bool_ else data).reshape(source.shape)
 
 

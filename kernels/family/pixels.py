@@ -1,19 +1,16 @@
 """What kernels over the output pixels of channels-last images share: their block function, and loops of their tiles.
 
-A tile function leaves accumulators of 4 bytes of some output pixels on the stack, from where a function of the Store
-(`outputs`) writes the outputs; the block function calls both. Where the Store is the accumulator as it comes, tiles may
-write the outputs themselves.
+A tile function computes accumulators of 4 bytes for some output pixels, on the stack; then a function of the Store
+(`outputs`) writes the outputs from there. The block function calls both. Where an output is the accumulator as it is,
+tiles may write it to its place themselves.
 
-Output row (batch, i) is pixel batch * m + i of all images. The tile function's words:
-
-    0 image   1 windows   2 bytes an image   3 outer and 4 inner index of the first pixel   5 rows
-    6 first channel   7 channels   8 target   9 bytes of a row of the target   10 weights
+Output row (batch, i) is pixel batch * m + i of all images.
 """
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
@@ -24,29 +21,32 @@ from graphq.kernels.jit.intrinsics import (
     intrinsic,
     load_s64,
     stack,
-    store_s64,
-    word,
 )
-from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.modules import Module
 from graphq.kernels.jit.records import SLOT, SLOTS, Record
-from graphq.kernels.jit.registry import Step, Word, threads_for
+from graphq.kernels.jit.registry import Step, Target, Word, threads_for
 from graphq.kernels.jit.x86 import Loop, at, load, store
 from graphq.kernels.lanes.outputs import HEAD, load_outputs, write
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.operands.windows import INNER_TABLE, MOST_TAPS, OUTER_TABLE, PAD_ROW, tap_addresses
-from graphq.kernels.ties.settle import WORDS_BYTES, load_literal, settler
+from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, Windows, tap_addresses
+from graphq.kernels.ties.settle import load_literal, settler
+from graphq.kernels.ties.sum_records import PIXEL_SUM, SUM_BYTES
 
 PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width", "step",
                 "tile", "weights", "chunk", "offsets")
-"""The argument block. The caller fills in the addresses of images, a `Windows` block, weights, `spec` and offsets.
+"""The argument block. The caller fills in the addresses of images, a WINDOWS block, weights, `spec` and offsets.
 
     image_bytes, pixels      of an image
     each, width, step        rows of a block, channels of a block, rows of a tile
     chunk, offsets           bytes of a chunk's weights, and where in it those of each tap are (literal sums)
 """
 view, view_slot = PIXELS.view, SLOT.view
-FRAME_BYTES = 88
+FRAME = Record("image", "windows", "image_bytes", "outer", "inner", "rows", "first", "channels", "target", "stride",
+               "weights")
+"""What a tile function is called with: `rows` pixels from (outer, inner) of the image on, `channels` from the first on.
+Row after row goes to the target, `stride` bytes apart."""
+view_frame, view_windows, view_sum = FRAME.view, WINDOWS.view, PIXEL_SUM.view
+FRAME_BYTES = FRAME.nbytes
 SCRATCH = 16384
 """Bytes of accumulators that are written at a time."""
 CHANNELS = SCRATCH // 4
@@ -64,7 +64,7 @@ GROUPS_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
 """Entries of the vectors of a tile that may have ties, and one more."""
 
 
-def tap_placer(ko: int, ki: int) -> Any:
+def tap_locator(ko: int, ki: int) -> Any:
     """Make the function that stores tap addresses, as `tap_addresses`; that of a ko x ki window has no loops left.
 
     It stores all taps whatever is asked for. ko and ki are 0 for any window.
@@ -73,17 +73,17 @@ def tap_placer(ko: int, ki: int) -> Any:
         return tap_addresses
 
     @intrinsic
-    def place(_typing: Any, windows: Any, image: Any, outer: Any, inner: Any, first: Any, count: Any,
+    def locate(_typing: Any, windows: Any, image: Any, outer: Any, inner: Any, first: Any, count: Any,
               addresses: Any) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             windows, image, outer, inner, _, _, addresses = args
 
-            def entries(table: int, index: Any, taps: int) -> list[Any]:
-                line = at(b, windows, load(b, at(b, windows, 8 * table), I64, 8), b.mul(index, c64(8 * taps)))
+            def entries(table: str, index: Any, taps: int) -> list[Any]:
+                line = at(b, windows, WINDOWS.load(b, windows, table), b.mul(index, c64(8 * taps)))
                 return [load(b, at(b, line, 8 * k), I64, 8) for k in range(taps)]
 
-            pad, address = at(b, windows, load(b, at(b, windows, 8 * PAD_ROW), I64, 8)), image
-            outers, inners = entries(OUTER_TABLE, outer, ko), entries(INNER_TABLE, inner, ki)
+            pad, address = at(b, windows, WINDOWS.load(b, windows, "pad_row")), image
+            outers, inners = entries("outer_table", outer, ko), entries("inner_table", inner, ki)
             for k, (down, across) in enumerate(product(outers, inners)):
                 offset = b.add(down, across)
                 address = b.select(b.icmp_signed(">=", offset, c64(0)), b.add(image, offset), pad)
@@ -93,7 +93,7 @@ def tap_placer(ko: int, ki: int) -> Any:
 
         return types.void(*[types.intp] * 7), codegen
 
-    return place
+    return locate
 
 
 def over_channels(b: Any, channels: Any, lanes: int, emit: Callable[[int, Any], None], widest: int = 4) -> None:
@@ -117,8 +117,8 @@ def unrolled(ko: int, ki: int) -> tuple[int, int]:
 def block_functions(direct: int, prepare: Any = None) -> Functions:
     """Make the module of the block function. `direct`: tiles write outputs of so many bytes an element themselves.
 
-    Of Stores that have ties `prepare` stores the words of a literal sum (`settle.settler`), where tap addresses can be
-    stored at what the first word says. Blocks have all channels then.
+    Of Stores that have ties `prepare` fills in the record of a literal sum (`settle.settler`), whose `addresses` are a
+    room for those of taps. Blocks have all channels then.
     """
     writes, settles = direct == 0, prepare is not None
     settle: Any = settler(prepare) if settles else None
@@ -131,30 +131,31 @@ def block_functions(direct: int, prepare: Any = None) -> Functions:
         batch, first, left = index // (across * down), index // across % down * each, index % across * width
         last, columns = min(first + each, m), min(width, channels - left)
         frame, sums = stack(FRAME_BYTES), stack(STACK)
-        store_s64(frame + 8, windows)
-        store_s64(frame + 16, image_bytes)
-        store_s64(frame + 48, left)
-        store_s64(frame + 56, columns)
-        store_s64(frame + 80, x.weights)
+        f, ow = view_frame(frame), view_windows(windows).width
+        f.windows = windows
+        f.image_bytes = image_bytes
+        f.first = left
+        f.channels = columns
+        f.weights = x.weights
         target, stride, groups, words = sums, 4 * columns, 0, 0
         if settles:
-            groups, words = stack(GROUPS_BYTES), stack(WORDS_BYTES)
-            store_s64(words, stack(ADDRESSES))
+            groups, words = stack(GROUPS_BYTES), stack(SUM_BYTES)
+            view_sum(words).addresses = stack(ADDRESSES)
         if not writes:
             out = view_slot(args + SLOTS)
             target, stride = out.address + left * direct, out.stride
             if out.table:
                 target += load_s64(out.table + 8 * batch)
-        store_s64(frame + 64, target)
-        store_s64(frame + 72, stride)
+        f.target = target
+        f.stride = stride
         for i in range(first, last, step):
-            rows, place = min(step, last - i), batch * m + i
-            store_s64(frame, images + place // pixels * image_bytes)
-            store_s64(frame + 24, place % pixels // word(windows, 0))
-            store_s64(frame + 32, place % pixels % word(windows, 0))
-            store_s64(frame + 40, rows)
+            rows, pixel = min(step, last - i), batch * m + i
+            f.image = images + pixel // pixels * image_bytes
+            f.outer = pixel % pixels // ow
+            f.inner = pixel % pixels % ow
+            f.rows = rows
             if not writes:
-                store_s64(frame + 64, target + i * stride)
+                f.target = target + i * stride
             call_block(tile, frame, 0)
             if writes:
                 uncertain = write(args, batch, i, left, rows, columns, sums, stride, groups)
@@ -173,9 +174,10 @@ def tile_functions(room: int, fill: Any) -> Functions:
     """
 
     def tile(frame: int, index: int) -> None:
-        image, windows, outer, inner = word(frame, 0), word(frame, 1), word(frame, 3), word(frame, 4)
-        target, step, left = word(frame, 8), word(frame, 9), word(frame, 5)
-        ow, outers, addresses = word(windows, 0), word(windows, 6), stack(room)
+        f = view_frame(frame)
+        image, windows, outer, inner, image_bytes = f.image, f.windows, f.outer, f.inner, f.image_bytes
+        target, step, left = f.target, f.stride, f.rows
+        ow, outers, addresses = view_windows(windows).width, view_windows(windows).height, stack(room)
         while left > 0:
             count = fill(frame, windows, image, outer, inner, left, addresses, target)
             left -= count
@@ -186,33 +188,65 @@ def tile_functions(room: int, fill: Any) -> Functions:
                 outer += 1
                 if outer == outers:
                     outer = 0
-                    image += word(frame, 2)
+                    image += image_bytes
 
     return Functions(speed=3, tile=tile)
 
 
-def plan_pixels(name: str, store: Store, block: Module, tile: Module, image_bytes: int, pixels: int, channels: int,
-                batch: int, m: int, level: Level, *, cycles: float, direct: bool = False, whole: bool = False,
-                unit: int = 1, macs: int = 0, chunk: int = 0, threads: int = 1, cache: bool = True) -> Step:
-    """Plan a tile function over batch * m output pixels, `pixels` of which are an image, and all their channels.
+class Pixels(NamedTuple):
+    """The outputs of kernels over pixels: `channels` of each of batch * m output pixels.
 
-    `block` is the module of `block_functions`. `cycles` estimates the work of a pixel. `direct`: tiles write outputs
-    themselves. `whole`: a block has all channels, at most CHANNELS. `unit`: tiles compute whole multiples of so many
-    pixels, of all channels at most CHANNELS accumulators. `chunk` are the bytes of a chunk's weights.
+    `windows` say what the pixels read of channels-last images of `dtype`; `multiplier` output channels read the same
+    channel.
     """
+
+    dtype: str
+    windows: Windows
+    channels: int
+    batch: int
+    m: int
+    multiplier: int = 1
+
+    @property
+    def products(self) -> int:
+        """An input for each tap of each output."""
+        return self.batch * self.m * self.channels * self.windows.taps
+
+
+class PixelKernel(NamedTuple):
+    """A tile function, and the block function of `block_functions` that calls it.
+
+    `cycles` estimates the work of a pixel. `direct`: tiles write outputs themselves. `whole`: a block has all channels,
+    at most CHANNELS. `chunk` are the bytes of a chunk's weights.
+    """
+
+    name: str
+    block: Module
+    tile: Module
+    cycles: float
+    direct: bool = False
+    whole: bool = False
+    chunk: int = 0
+    macs: int = 0
+
+
+def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
+    """Plan a kernel over all pixels and channels, the accumulators of which `store` takes."""
+    cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
     literal = None if store.ties is None else load_literal("pixels", cache)
-    outputs, table = (None, None) if direct else load_outputs(store, level.lanes, cache)
+    outputs, table = (None, None) if kernel.direct else load_outputs(store, target.level.lanes, cache)
     rows = batch * m
-    parts = threads_for(threads, cycles * rows)
+    parts = threads_for(target.threads, kernel.cycles * rows)
     parts = 4 * parts if parts > 1 else 1
-    each = max(1, -(-m // (-(-parts // max(1, batch)) * unit))) * unit
+    each = max(1, -(-m // -(-parts // max(1, batch))))
     share = -(-channels // (max(1, parts // max(1, rows)) * 64)) * 64
-    width = max(1, channels if whole else min(CHANNELS, share, channels))
+    width = max(1, channels if kernel.whole else min(CHANNELS, share, channels))
     blocks = batch * -(-m // each) * -(-channels // width)
-    step = max(1, min(MOST_ROWS, CHANNELS // (width * unit))) * unit
+    step = max(1, min(MOST_ROWS, CHANNELS // width))
     words: dict[str, Word] = {
-        "image_bytes": image_bytes, "pixels": pixels, "batch": batch, "m": m, "channels": channels, "each": each,
-        "width": width, "step": step, "tile": tile.tile, "chunk": chunk, "literal": literal or 0,
-        "functions": table or 0}
-    return Step(name, block.block, PIXELS, words, blocks, (block, outputs, table, tile, literal), macs,
-                serial=parts == 1)
+        "image_bytes": x.windows.image_bytes, "pixels": x.windows.pixels, "batch": batch, "m": m, "channels": channels,
+        "each": each, "width": width, "step": step, "tile": kernel.tile.tile, "chunk": kernel.chunk,
+        "literal": literal or 0, "functions": table or 0}
+    keep = kernel.block, outputs, table, kernel.tile, literal
+    name = f"{kernel.name}_{target.level.name}"
+    return Step(name, kernel.block.block, PIXELS, words, blocks, keep, kernel.macs, serial=parts == 1)

@@ -17,9 +17,10 @@ RANGES = {"u8": (0, 255), "s8": (-128, 127)}
 
 @dataclass(frozen=True, eq=False)
 class QuantParameter:
-    """Scales or zero points: `data` when they are known, else input `index` of the partition; and what to `plus`.
+    """The scales or the zero points of a quantised operand.
 
-    `shape` is that under which they broadcast to the operand that is multiplied, and to the result.
+    They are `data` when they are known, else input `index` of the partition; `plus` is added to them. `shape` is that
+    under which they broadcast to the operand that is multiplied, and to the result.
     """
 
     dtype: str

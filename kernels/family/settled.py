@@ -1,4 +1,8 @@
-"""Lowering of anchors with literal sums: the Store that marks outputs near a tie and says what they are."""
+"""How an anchor's Store gets its second form: which outputs lie near a rounding tie, and what they are then.
+
+An output near a tie is computed a second time, from the f32 sum of the products in the order of the graph as written
+(its literal sum, `ties.literal`) instead of the exact integer sum. What makes the difference is `ties.drift`.
+"""
 from __future__ import annotations
 
 from collections.abc import Container

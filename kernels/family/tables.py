@@ -56,7 +56,7 @@ def _numbers(store: Store, sources: Sequence[Source],
     numbers = {}
     for slot, _, kind in store.loads:
         source = sources[slot]
-        data = constants[source.index] if source.place == "input" else source.data
+        data = constants[source.index] if source.origin == "input" else source.data
         if kind == "scalar" and data is not None and data.size == 1:
             numbers[slot] = data.reshape(1)
     return numbers

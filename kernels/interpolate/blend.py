@@ -2,25 +2,34 @@
 
     acc[i, c] = sum over taps t of w[i, t] * d(x[window(i, t), c])     in f32, tap by tap: a product, then a sum
 
-d: see `means`. The weight of tap (ko, ki) of pixel (outer, inner) is the product of two in f32, which lie in memory as
-[outer outputs, KO], then [ow, KI]. A tap of weight 0 should lie in the padding, of zeros.
+d is the dequantisation of `pool.means`. The weight of tap (ko, ki) of output pixel (outer, inner) is the product of two
+numbers in f32, which lie in memory as [height, ko] and then [width, ki] (`windows.WINDOWS`). A tap of weight 0 should
+lie in the padding, of zeros.
 """
 from __future__ import annotations
 
 from typing import Any
 
-from graphq.kernels.family.pixels import block_functions, over_channels, plan_pixels, tap_placer, tile_functions
+from graphq.kernels.family.pixels import (
+    PixelKernel,
+    Pixels,
+    block_functions,
+    over_channels,
+    plan_pixels,
+    tap_locator,
+    tile_functions,
+    view_frame,
+    view_windows,
+)
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import F32, F64, I64, c64, intrinsic, splat, word
-from graphq.kernels.jit.isa import Level
-from graphq.kernels.jit.registry import Step
+from graphq.kernels.jit.intrinsics import F32, F64, I64, c64, intrinsic, splat
+from graphq.kernels.jit.registry import Step, Target
 from graphq.kernels.jit.x86 import at, store
 from graphq.kernels.jit.x86 import load as load_vector
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.operands.windows import OUTER, Windows
 from graphq.kernels.pool.means import Taps, numbers_of
 
 ADDRESSES = 8 * (16 + 1)
@@ -40,13 +49,13 @@ def blending(dtype: str, lanes: int, ko: int, ki: int) -> Any:
         down, across = ([b.fptrunc(load_vector(b, at(b, base, 8 * k), F64), F32) for k in range(n)]
                         for base, n in ((outer, ko), (inner, ki)))
         weights = [b.fmul(y, x) for y in down for x in across]
-        places = [load_vector(b, at(b, addresses, 8 * t), I64, 8) for t in range(ko * ki)]
+        lines = [load_vector(b, at(b, addresses, 8 * t), I64, 8) for t in range(ko * ki)]
 
         def vectors(width: int, c: Any) -> None:
             channel, total = at(b, left, c), None
             taps, skip = Taps(b, dtype, width, tables, channel), b.mul(channel, c64(itemsize))
-            for place, weight in zip(places, weights, strict=True):
-                product = b.fmul(taps.load(at(b, place, skip)), splat(b, weight, width))
+            for address, weight in zip(lines, weights, strict=True):
+                product = b.fmul(taps.load(at(b, address, skip)), splat(b, weight, width))
                 total = product if total is None else b.fadd(total, product)
             store(b, total, at(b, target, b.mul(c, c64(4))))
 
@@ -63,30 +72,29 @@ def blending(dtype: str, lanes: int, ko: int, ki: int) -> Any:
 
 def blend_tiles(dtype: str, lanes: int, ko: int, ki: int) -> Functions:
     """Make the module of tiles of one pixel of a ko x ki window."""
-    place, blend = tap_placer(ko, ki), blending(dtype, lanes, ko, ki)
+    locate, blend = tap_locator(ko, ki), blending(dtype, lanes, ko, ki)
 
     @njit
     def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
              target: int) -> int:
-        tables = word(frame, 10)
+        f = view_frame(frame)
+        tables, first, channels = f.weights, f.first, f.channels
         down = numbers_of(tables)
-        across = down + 8 * ko * word(windows, OUTER)
-        place(windows, image, outer, inner, 0, ko * ki, addresses)
-        blend(addresses, down + 8 * ko * outer, across + 8 * ki * inner, word(frame, 6), word(frame, 7), target, tables)
+        across = down + 8 * ko * view_windows(windows).height
+        locate(windows, image, outer, inner, 0, ko * ki, addresses)
+        blend(addresses, down + 8 * ko * outer, across + 8 * ki * inner, first, channels, target, tables)
         return 1
 
     return tile_functions(ADDRESSES, fill)
 
 
-def plan_blend(store: Store, dtype: str, windows: Windows, channels: int, batch: int, m: int, level: Level, *,
-               threads: int = 1, cache: bool = True) -> Step:
-    """Plan the means of images of `dtype` to batch * m output pixels, of at most 16 taps each.
+def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
+    """Plan means of at most 16 taps each.
 
     See `pixels` for the words to fill in; the weights are `means.tables` of those of both tables.
     """
-    tile = modules.load(f"blend_{dtype}", blend_tiles, dtype, level.lanes, windows.outer.shape[1],
-                        windows.inner.shape[1], cache=cache)
-    block = modules.load("pixels", block_functions, 0, cache=cache)
-    cycles = 20 + windows.taps * (3 + channels / level.lanes)
-    return plan_pixels(f"blend_{dtype}_{level.name}", store, block, tile, windows.image_bytes, windows.pixels, channels,
-                       batch, m, level, cycles=cycles, threads=threads, cache=cache)
+    name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
+    tile = modules.load(name, blend_tiles, x.dtype, lanes, x.windows.outer.shape[1], x.windows.inner.shape[1],
+                        cache=target.cache)
+    block = modules.load("pixels", block_functions, 0, cache=target.cache)
+    return plan_pixels(store, x, PixelKernel(name, block, tile, 20 + taps * (3 + x.channels / lanes)), target)

@@ -26,7 +26,7 @@ from graphq.ops.interpolate import elements
 class Blend(NamedTuple):
     """Weighted means of pixels of input `source` of the partition, `shape` [images, spatial..., channels].
 
-    Weights are f32 [outer outputs, KO] and [ow, KI], as the tables of the windows. `pad` are the channels of a padding
+    Weights are f32 [height, ko] and [width, ki], as the tables of the windows. `pad` are the channels of a padding
     pixel; integers have `scales`.
     """
 

@@ -5,6 +5,7 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
+from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.interpolate import blend
 from graphq.kernels.interpolate.lower import Blend
 from graphq.kernels.operands.space import factor
@@ -12,7 +13,7 @@ from graphq.kernels.pool import means
 from graphq.kernels.pool.steps import pool_steps
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Ref
-from graphq.plan.slots import output, place, run
+from graphq.plan.slots import operand_slot, output, run
 
 
 def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -22,12 +23,12 @@ def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         return pool_steps(b, node, lowered)
     source = node.inputs[p.source]
     assert source is not None
-    places = [place(b, node, s, lowered.out) for s in lowered.sources]
-    space = factor(lowered.out, [strides for _, strides in places], keep=1)
-    step = blend.plan_blend(lowered.store, p.dtype, p.windows, space.n, space.batch, space.m, b.level,
-                            threads=b.threads, cache=b.cache)
+    operands = [operand_slot(b, node, s, lowered.out) for s in lowered.sources]
+    space = factor(lowered.out, [strides for _, strides in operands], keep=1)
+    pixels = Pixels(p.dtype, p.windows, space.n, space.batch, space.m)
+    step = blend.plan_blend(lowered.store, pixels, b.target)
     weights = np.concatenate([p.outer.ravel(), p.inner.ravel()])
     header = {"images": Ref(b.of[source]), "windows": Ref(b.constant(p.windows.block(p.pad))),
               "weights": Ref(b.constant(means.tables(p.scales, weights)))}
-    slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
+    slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

@@ -86,16 +86,6 @@ def counted(builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int = 
     builder.position_at_end(after)
 
 
-@intrinsic
-def word(_typing: Any, args: Any, k: Any) -> Any:
-    """Load the k-th 8-byte word of the argument block at `args`."""
-
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return invariant_load(builder, builder.add(values[0], builder.mul(values[1], c64(8))), I64, 8)
-
-    return types.intp(types.intp, types.intp), codegen
-
-
 @intrinsic(literals=True)
 def stack(_typing: Any, nbytes: Any) -> Any:
     """Allot `nbytes` (a literal) of stack memory once per function call; its address, aligned to 64 bytes."""
@@ -124,7 +114,7 @@ def call_block(_typing: Any, function: Any, args: Any, index: Any) -> Any:
 
 
 def outer(number: int, arity: int) -> Any:
-    """Make the intrinsic (args, ...) -> intp that calls function `number` of the table in the word FUNCTIONS.
+    """Make the intrinsic (args, ...) -> intp that calls function `number` of the table at the block's word FUNCTIONS.
 
     The function takes `arity` arguments, the address `args` among them.
     """

@@ -1,8 +1,8 @@
-"""Argument blocks as records: fields of 8 bytes with names, one definition for who fills a block in and for its kernel.
+"""Records: argument blocks of kernels, whose fields of 8 bytes have names for who fills them in and for who reads them.
 
 With `GATHER = Record(...)` and `view = GATHER.view` at the top of its file a kernel says `a = view(args)`, then
-`a.rows`. What a loop needs of it is read before the loop: LLVM reads a field again after each store that might be to
-it.
+`a.rows`, or `a.rows = n`; a wrong name is an error when the kernel is compiled. A loop's bounds are read before the
+loop: LLVM would read a field again after each store that might be to it.
 """
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import numpy as np
 
 from graphq.errors import KernelError
 from graphq.kernels.jit.deferred import intrinsic, types
-from graphq.kernels.jit.intrinsics import HEADER_WORDS
+from graphq.kernels.jit.intrinsics import HEADER_WORDS, I64
+from graphq.kernels.jit.x86 import at, load
 
 T = TypeVar("T")
 
@@ -49,6 +50,10 @@ class Record:
             return from_dtype(self.dtype)(types.intp), codegen
 
         return view
+
+    def load(self, b: Any, address: Any, name: str) -> Any:
+        """Emit the load of a field of the record at an address, for intrinsics."""
+        return load(b, at(b, address, 8 * self.number(name)), I64, 8)
 
     def words(self, values: Mapping[str, T]) -> list[T | int]:
         """The fields' values in their order, 0 where none is given. Raises KernelError for a name of no field."""

@@ -1,7 +1,7 @@
-"""Kernel records: one table from which kernels are selected, tested and benchmarked.
+"""The table of matmul kernels, from which they are selected, tested and benchmarked; and the plan step of any kernel.
 
-A kernel is a frozen record; its name is derived from it, and a second record of a name is refused. Selection filters by
-operation, dtypes and level, then takes the least estimated cost.
+A Kernel's name is derived from what it is, and a second one of a name is refused. Selection filters by operation,
+dtypes, level and layout of activations, then takes the least estimated cost.
 """
 from __future__ import annotations
 
@@ -19,20 +19,28 @@ from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.jit.records import Record
 
-Reading: TypeAlias = Literal["rows", "columns", "windows"]
+ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
 Word: TypeAlias = int | Function | FunctionTable
 """A word of an argument block: a function stands for its address, which is known once it is compiled."""
 Builder: TypeAlias = Callable[..., Functions]
-READINGS: tuple[Reading, ...] = ("rows", "columns", "windows")
+ACTIVATION_LAYOUTS: tuple[ActivationLayout, ...] = ("rows", "columns", "windows")
+
+
+class Target(NamedTuple):
+    """What steps are planned for: the ISA level, the threads that share blocks, and whether code is kept on disk."""
+
+    level: Level
+    threads: int = 1
+    cache: bool = True
 
 
 class Kernel(NamedTuple):
     """A way to compute `op` on `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
 
-    `build(dtype, rows, panels, emulated, reading)` is the factory of its tiles of `panels` (16 columns each) at a time:
+    `build(dtype, rows, panels, emulated, layout)` is the factory of its tiles of `panels` (16 columns each) at a time:
     the module has the block functions `tile` and, when the machine needs preparing, `setup`. `dtype` is the first of
     `dtypes`. Kernels whose tiles write outputs take a Store, too. `cost(kernel, m, n, k)` estimates cycles of one core.
-    `readings` are the ways to find activations (see `tile_frame`) that it has.
+    `layouts` are the ways to find activations (see `tile_frame`) that it has.
     """
 
     op: str
@@ -41,7 +49,7 @@ class Kernel(NamedTuple):
     level: str
     build: Builder
     cost: Callable[[Kernel, int, int, int], float]
-    readings: tuple[Reading, ...] = READINGS
+    layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS
 
     @property
     def name(self) -> str:
@@ -107,21 +115,31 @@ def threads_for(threads: int, cycles: float) -> int:
     return max(1, min(threads, int(cycles // BLOCK_CYCLES)))
 
 
-def plan_rows(factory: Callable[..., Functions], record: Record, rows: int, batch: int, threads: int, cache: bool,
-              words: Mapping[str, Word], *, cycles: float, unit: int = 1, of: tuple[int, ...] = (),
-              more: Sequence[int] = ()) -> Step:
-    """Plan the block function of `factory(*of)` over rows of one batch element.
+class RowLoop(NamedTuple):
+    """A loop over the `rows` of each of `batch` elements, whose block function `factory(*of)` makes.
 
-    Its argument block is a `record` of `words` and of `each`, the rows of a block, and `more` words after it. Four
-    blocks a thread, of a multiple of `unit` rows; `cycles` estimates the work of a row.
+    `record` is its argument block, in which the field `each` is the rows of a block: a multiple of `unit`. `cycles`
+    estimates the work of a row.
     """
-    threads = threads_for(threads, cycles * rows * batch)
-    parts = max(1, min(-(-rows // unit), -(-4 * threads // max(1, batch)))) if threads > 1 else 1
-    each = max(1, -(-rows // (parts * unit)) * unit)
-    made = modules.load(factory.__name__, factory, *of, cache=cache)
-    named = "_".join(map(str, (factory.__name__, *of)))
-    return Step(named, made.block, record, {**words, "each": each}, batch * -(-rows // each), made,
-                serial=threads == 1, more=more)
+
+    factory: Callable[..., Functions]
+    record: Record
+    rows: int
+    cycles: float
+    batch: int = 1
+    unit: int = 1
+    of: tuple[int, ...] = ()
+
+
+def plan_rows(loop: RowLoop, words: Mapping[str, Word], target: Target, more: Sequence[int] = ()) -> Step:
+    """Plan a loop over rows, four blocks a thread; `words` are fields of its record, `more` words after it."""
+    threads = threads_for(target.threads, loop.cycles * loop.rows * loop.batch)
+    parts = max(1, min(-(-loop.rows // loop.unit), -(-4 * threads // max(1, loop.batch)))) if threads > 1 else 1
+    each = max(1, -(-loop.rows // (parts * loop.unit)) * loop.unit)
+    name = loop.factory.__name__
+    made = modules.load(name, loop.factory, *loop.of, cache=target.cache)
+    return Step("_".join(map(str, (name, *loop.of))), made.block, loop.record, {**words, "each": each},
+                loop.batch * -(-loop.rows // each), made, serial=threads == 1, more=more)
 
 
 KERNELS: dict[str, Kernel] = {}
@@ -129,14 +147,14 @@ KERNELS: dict[str, Kernel] = {}
 
 def register_kernel(op: str, dtypes: Sequence[tuple[str, ...]], tiles: Sequence[tuple[int, int]], level: str,
                     cost: Callable[[Kernel, int, int, int], float],
-                    readings: tuple[Reading, ...] = READINGS) -> Callable[[Builder], Builder]:
+                    layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS) -> Callable[[Builder], Builder]:
     """Register the decorated builder as a kernel for each of `dtypes` and `tiles`.
 
     Raises KernelError for a name that exists.
     """
 
     def register(build: Builder) -> Builder:
-        for kernel in (Kernel(op, d, tile, level, build, cost, readings) for d in dtypes for tile in tiles):
+        for kernel in (Kernel(op, d, tile, level, build, cost, layouts) for d in dtypes for tile in tiles):
             if kernel.name in KERNELS:
                 raise KernelError(f"a second kernel named {kernel.name}")
             KERNELS[kernel.name] = kernel
@@ -146,13 +164,13 @@ def register_kernel(op: str, dtypes: Sequence[tuple[str, ...]], tiles: Sequence[
 
 
 def select(op: str, dtypes: tuple[str, ...], m: int, n: int, k: int, level: Level,
-           log: list[str] | None = None, *, reading: Reading = "rows") -> Kernel:
+           log: list[str] | None = None, *, layout: ActivationLayout = "rows") -> Kernel:
     """Choose the cheapest kernel for m x n outputs over k; `log` receives a line for every kernel considered.
 
     Raises KernelError when no kernel fits.
     """
     fitting = [x for x in KERNELS.values() if (x.op, x.dtypes) == (op, dtypes) and level.includes(x.level)
-               and reading in x.readings]
+               and layout in x.layouts]
     if not fitting:
         raise KernelError(f"no kernel for {op} on {' '.join(dtypes)} at ISA level {level.name}")
     costs = {kernel: kernel.cost(kernel, m, n, k) for kernel in fitting}

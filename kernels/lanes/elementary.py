@@ -263,7 +263,7 @@ QUOTIENTS = (2.0**-100, 2.0**100)
 
 @define("f32 f32 f32 f32 f32 f32 -> s32")
 def quantize_quotient_to(y: Expr, scale: Expr, inv_scale: Expr, zp: Expr, lo: Expr, hi: Expr) -> Expr:
-    """As `quantize_to`, of y / scale rounded once."""
+    """Quantize y as `quantize_to` does, but divide by the scale, rounding the quotient once."""
     # Markstein's theorem: t is near the quotient, its rest exact by fma, and the correction rounds correctly. Of 16
     # lanes a division takes 10 cycles on Zen 4, 16 on Xeons with AMX, these operations 2. y is clipped to what becomes
     # lo and hi, as infinities would leave no rest. A quotient so small that its rest is not exact rounds to 0 anyway.

@@ -23,7 +23,8 @@ from graphq.errors import KernelError
 from graphq.locks import Lock
 
 Number: TypeAlias = float | int | bool
-Operand: TypeAlias = "Expr | float | int"
+ExprLike: TypeAlias = "Expr | float | int"
+"""What the operators of expressions take: a number stands for a constant."""
 
 STORAGE: dict[str, np.dtype] = {
     "f32": np.dtype(np.float32), "s32": np.dtype(np.int32), "s8": np.dtype(np.int8), "u8": np.dtype(np.uint8),
@@ -52,43 +53,43 @@ class Expr:
     def __repr__(self) -> str:
         return f"<{self.op}: {self.dtype}>"
 
-    def __add__(self, other: Operand) -> Expr:
+    def __add__(self, other: ExprLike) -> Expr:
         return op("add", self, other)
 
-    def __radd__(self, other: Operand) -> Expr:
+    def __radd__(self, other: ExprLike) -> Expr:
         return op("add", other, self)
 
-    def __sub__(self, other: Operand) -> Expr:
+    def __sub__(self, other: ExprLike) -> Expr:
         return op("sub", self, other)
 
-    def __rsub__(self, other: Operand) -> Expr:
+    def __rsub__(self, other: ExprLike) -> Expr:
         return op("sub", other, self)
 
-    def __mul__(self, other: Operand) -> Expr:
+    def __mul__(self, other: ExprLike) -> Expr:
         return op("mul", self, other)
 
-    def __rmul__(self, other: Operand) -> Expr:
+    def __rmul__(self, other: ExprLike) -> Expr:
         return op("mul", other, self)
 
-    def __truediv__(self, other: Operand) -> Expr:
+    def __truediv__(self, other: ExprLike) -> Expr:
         return op("div", self, other)
 
-    def __rtruediv__(self, other: Operand) -> Expr:
+    def __rtruediv__(self, other: ExprLike) -> Expr:
         return op("div", other, self)
 
     def __neg__(self) -> Expr:
         return op("neg", self)
 
-    def __lt__(self, other: Operand) -> Expr:
+    def __lt__(self, other: ExprLike) -> Expr:
         return op("lt", self, other)
 
-    def __le__(self, other: Operand) -> Expr:
+    def __le__(self, other: ExprLike) -> Expr:
         return op("le", self, other)
 
-    def __gt__(self, other: Operand) -> Expr:
+    def __gt__(self, other: ExprLike) -> Expr:
         return op("gt", self, other)
 
-    def __ge__(self, other: Operand) -> Expr:
+    def __ge__(self, other: ExprLike) -> Expr:
         return op("ge", self, other)
 
 
@@ -242,7 +243,7 @@ def const(value: Number, dtype: str = "f32") -> Expr:
     raise KernelError(f"const({value!r}, {dtype!r}): not a number of this type")
 
 
-def op(name: str, *args: Operand) -> Expr:
+def op(name: str, *args: ExprLike) -> Expr:
     """Apply a basic operation or definition; Python numbers become constants of the type that fits the others.
 
     Raises KernelError for an unknown name, a wrong number of arguments or wrong types.
@@ -284,7 +285,7 @@ def define(types: str) -> Callable[[Callable[..., Expr]], Callable[..., Expr]]:
             raise KernelError(f"a second operation named {name!r}")
         DEFINITIONS[name] = Definition(tuple(args.split()), result.strip(), body)
 
-        def apply(*operands: Operand) -> Expr:
+        def apply(*operands: ExprLike) -> Expr:
             return op(name, *operands)
 
         apply.__name__, apply.__doc__ = name, body.__doc__
@@ -293,17 +294,17 @@ def define(types: str) -> Callable[[Callable[..., Expr]], Callable[..., Expr]]:
     return register
 
 
-def maximum(a: Operand, b: Operand) -> Expr:
+def maximum(a: ExprLike, b: ExprLike) -> Expr:
     """Apply `a > b ? a : b`."""
     return op("max", a, b)
 
 
-def minimum(a: Operand, b: Operand) -> Expr:
+def minimum(a: ExprLike, b: ExprLike) -> Expr:
     """Apply `a < b ? a : b`."""
     return op("min", a, b)
 
 
-def select(condition: Expr, a: Operand, b: Operand) -> Expr:
+def select(condition: Expr, a: ExprLike, b: ExprLike) -> Expr:
     """Apply `condition ? a : b`."""
     return op("select", condition, a, b)
 

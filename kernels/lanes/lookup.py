@@ -1,4 +1,7 @@
-"""Tables of 256 bytes, looked up in all lanes: in registers where the CPU permutes bytes by bytes, else in memory."""
+"""Look-ups in tables of 256 bytes, for all lanes of a vector at a time.
+
+The table lies in registers where the CPU permutes bytes by bytes (AVX-512 VBMI), else in memory.
+"""
 from __future__ import annotations
 
 from typing import Any, NamedTuple

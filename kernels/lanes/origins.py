@@ -1,6 +1,7 @@
-"""Which values an expression is a function of, and which of them are bytes: such functions of one byte are tables.
+"""Which values an expression is a function of, and which of these are bytes.
 
-`tables` makes tables of them, and `quick`, which asks the same question here, leaves alone what lies within them.
+A function of a single byte can be a table of 256 entries: `family.tables` makes them. `ties.quick`, which looks for
+quantizes, leaves alone what lies within such a function.
 """
 from __future__ import annotations
 

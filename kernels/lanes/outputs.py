@@ -1,9 +1,8 @@
 """Functions of a Store that block functions call by address: so loops are compiled once, not once per Store.
 
-The word FUNCTIONS of an argument block has the address of a table of functions in the order of NAMES: `write` is
-`store_code.epilogue` of the Store. Where it has ties, `exact` and `rewrite` are those of its other forms, and the
-others are its factors of a column (`settle`). The word LANES of the table says the lanes of the first two. A call takes
-2 ns.
+The field `functions` of an argument block has the address of a STORE_FUNCTIONS table. Its `write` is
+`store_code.epilogue` of the Store. Where the Store has ties, `exact` and `rewrite` are those of its other forms, and
+the others are its factors of a column (`settle`). A call takes 2 ns.
 """
 from __future__ import annotations
 
@@ -14,6 +13,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import outer
 from graphq.kernels.jit.isa import is_emulated
 from graphq.kernels.jit.modules import FunctionTable, Module
+from graphq.kernels.jit.records import Record
 from graphq.kernels.lanes.store_code import epilogue, factor
 from graphq.kernels.lanes.stores import Store
 
@@ -22,7 +22,8 @@ NAMES = tuple(ARITIES)
 HEAD = ("functions", "literal", "spec")
 """The first fields of the argument blocks of kernels that write outputs of a Store: the addresses of its table of
 functions and, where it has ties, of the block function of literal sums and of their spec (`settle`)."""
-LANES = len(NAMES)
+STORE_FUNCTIONS = Record(*NAMES, "lanes")
+"""The table: the functions' addresses, 0 for those that a Store has not, and the lanes of the first two."""
 write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in enumerate(ARITIES.values()))
 
 

@@ -1,7 +1,7 @@
 """LLVM code for Stores: `epilogue` makes the loops over a block of outputs.
 
-Numbers are those of `stores.evaluate`. An argument block is read here by one rule (see `SlotOperand`), whatever the
-kernel: words HEADER_WORDS + 3*s are operand s, the slot after the last operand is the output.
+Numbers are those of `stores.evaluate`. Whatever the kernel, the argument block has HEADER_WORDS words of its own first;
+then come slots of three words (`records.SLOT`), one for each operand of the Store and one for its output.
 """
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SlotOperand:
     @staticmethod
     def read(builder: ir.IRBuilder, args: ir.Value, slot: int, dtype: str, kind: str, batch: ir.Value, i0: ir.Value,
              j0: ir.Value) -> SlotOperand:
-        """Emit the reading of slot `slot` for the block of outputs that starts at (batch, i0, j0)."""
+        """Emit the loads of the words of slot `slot` for the block of outputs that starts at (batch, i0, j0)."""
         first = HEADER_WORDS + SLOT_WORDS * slot
         address, table, stride = (invariant_load(builder, builder.add(args, c64(8 * (first + n))), I64, 8)
                                   for n in range(SLOT_WORDS))

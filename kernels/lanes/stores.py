@@ -1,4 +1,4 @@
-"""Stores: what the outputs of a kernel are, and their meaning in NumPy."""
+"""Store: what a kernel writes for each output element, and as what type; its meaning in NumPy is `evaluate`."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,15 @@ Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
 
 
 class Ties(NamedTuple):
-    """What outputs near a tie are: where `near` (a bool) holds, of another accumulator (`kernels/ties/literal.py`).
+    """How an output near a rounding tie is computed a second time.
 
-    `settled` are the nodes that are not the same there, and what they are there. `factors` are what that accumulator
-    takes from operands: scale and zero point of the weights, and where sums start.
+    Where `near` (a bool) is true, the accumulator is replaced by the f32 sum in the order of the graph as written (its
+    literal sum, `kernels/ties/literal.py`), and each expression that depends on it by its partner in `settled`.
+    `factors` are what a literal sum takes from operands: scale and zero point of the weights, and where the sum starts.
 
-    Outputs whose `distance` (the lower half of an s32) is below `band`, which varies by column at most, are those near
-    a tie and few others. Where it is not, nodes may be computed as the other ones of `quick`.
+    A faster test comes first: outputs whose `distance` (the lower half of an s32) is below `band`, which varies by
+    column at most, are those near a tie and few others. For all others the expressions in `quick` may be replaced by
+    their partners, which take fewer operations.
     """
 
     near: Expr
@@ -55,7 +57,7 @@ class Ties(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """An expression and the storage type of the output it is written to; with `ties` what outputs near one are.
+    """What a kernel writes: an expression, the storage type of its results, and how outputs near a tie are computed.
 
     s8 and u8 take the low byte of an s32, which the expression has brought into range; bf16 and f16 round to even.
     """
@@ -87,12 +89,12 @@ class Store:
 
     @property
     def literal(self) -> Expr:
-        """The expression of outputs near a tie."""
+        """The expression of an output near a tie, whose accumulator is its literal sum."""
         return self.expr if self.ties is None else substitute(self.expr, dict(self.ties.settled))
 
     @property
     def quick(self) -> Expr:
-        """An expression of the same outputs, but those of which `distance` is below the band."""
+        """The expression with fewer operations, right for outputs whose `distance` is not below the band."""
         return self.expr if self.ties is None else substitute(self.expr, dict(self.ties.quick))
 
     @property

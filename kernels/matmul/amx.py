@@ -31,8 +31,8 @@ from graphq.kernels.jit.x86 import (
     store,
     vector,
 )
-from graphq.kernels.operands.tile_frame import AHEAD_AT, COPIES_AT, ROWS_AT, Frame, Window, frame_signature
-from graphq.kernels.operands.windows import MORE
+from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT, Frame, Window, frame_signature
+from graphq.kernels.operands.windows import WINDOWS
 
 # Scratch memory after the accumulators: configuration, emulated tile registers, first sums.
 STATE = 8192
@@ -100,7 +100,7 @@ class _Rows:
         self.b, self.f = b, f
         self.steps, self.tail = b.ashr(f.k, c64(6)), b.and_(f.k, c64(63))
         self.all_steps = b.ashr(at(b, f.k, 63), c64(6))
-        self.copies = load(b, at(b, f.address, 8 * COPIES_AT), I64, 8)
+        self.copies = FRAME.load(b, f.address, "copies")
         self.panel = b.shl(b.ashr(at(b, f.k, 3), c64(2)), c64(6))  # bytes
 
     def copy(self) -> None:
@@ -138,7 +138,7 @@ class _Pixels:
         self.taps = b.mul(self.window.outer, self.window.inner)
         self.whole, self.tail = b.ashr(f.k, c64(6)), b.and_(f.k, c64(63))
         self.short = b.icmp_signed("<", f.k, c64(64))
-        self.pixel = load(b, at(b, f.stride, load(b, at(b, f.stride, 8 * MORE), I64, 8)), I64, 8)
+        self.pixel = load(b, at(b, f.stride, WINDOWS.load(b, f.stride, "more")), I64, 8)
         tap = b.and_(at(b, f.k, 3), c64(-4))
         self.tap_panel, self.panel = b.shl(tap, c64(4)), b.shl(b.mul(tap, self.taps), c64(4))
         self.tap_bytes = b.select(self.short, tap, b.and_(at(b, f.k, 63), c64(-64)))
@@ -149,7 +149,7 @@ class _Pixels:
         if once:  # copies of all taps in the same place stay in L1
             again = b.and_(b.icmp_signed("==", fresh, c64(AGAIN)), b.not_(self.short))
             self.apart, self.line = b.select(again, c64(0), self.apart), b.select(again, self.tap_bytes, self.line)
-        self.copies = load(b, at(b, f.address, 8 * COPIES_AT), I64, 8)
+        self.copies = FRAME.load(b, f.address, "copies")
 
     def _run(self, tap: Any, r: Any) -> tuple[Any, Any]:
         """Where the pixels of tile `r` of rows start at a tap, and whether they lie evenly."""
@@ -192,7 +192,7 @@ class _Pixels:
               ) -> Iterator[tuple[Any, Any]]:
         """Emit a loop over `count` rows from `first` on; gives where each reads at a tap, and its copy's address."""
         b, f = self.b, self.f
-        words = at(b, f.address, 8 * ROWS_AT, b.shl(first, c64(4)))
+        words = at(b, f.address, ROWS_AT, b.shl(first, c64(4)))
         with Loop(b, count, [words, target]) as row:
             words, target = row.values
             offset = b.add(*(load(b, at(b, load(b, at(b, words, 8 * n), I64, 8), b.shl(tap, c64(3))), I64, 8)
@@ -251,14 +251,14 @@ def prefetched(b: Any, address: Any, lines: Any) -> Any:
     return line.values[0]
 
 
-def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading: str = "rows") -> Any:
+def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: str = "rows") -> Any:
     """Make the tile intrinsic of 16 * `row_tiles` x 16 * `panels` outputs; `amx_setup` for its rows must have run."""
     sums_of, a_of, w_of = _numbers(row_tiles)
     signed, width = a_dtype == "s8", len(sums_of[0])
 
     def accumulate(b: Any, f: Frame, source: _Rows | _Pixels, used: int) -> None:
         tiles = Tiles(b, at(b, f.acc, STATE), emulated)
-        ahead, pace = (load(b, at(b, f.address, 8 * (AHEAD_AT + n)), I64, 8) for n in range(2))
+        ahead, pace = (FRAME.load(b, f.address, name) for name in ("ahead", "step"))
         passes = [range(first, min(first + width, panels)) for first in range(0, panels, width)]
         fetched = b.mul(pace, c64(16 // len(passes)))  # bytes that a step of a pass brings in, of 16 groups
         lines, dots = b.ashr(at(b, fetched, 63), c64(6)), used * width
@@ -291,8 +291,8 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, reading:
     def tile(_typing: Any, address: Any) -> Any:
         def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
             f = Frame.read(b, args[0])
-            fresh = load(b, at(b, f.address, 8 * (COPIES_AT + 1)), I64, 8)
-            source = _Rows(b, f) if reading == "rows" else _Pixels(b, f, fresh, once=panels <= width)
+            fresh = FRAME.load(b, f.address, "fresh")
+            source = _Rows(b, f) if layout == "rows" else _Pixels(b, f, fresh, once=panels <= width)
             with b.if_then(b.icmp_signed("!=", fresh, c64(0))):
                 source.copy()
             if row_tiles == 1:

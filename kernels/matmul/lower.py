@@ -80,16 +80,16 @@ class IntegerMatmul(Matmul):
         total = (a - self.a_zp.array(inputs).astype(np.float64)) @ (b - self.b_zp.array(inputs).astype(np.float64))
         return np.asarray(total).astype(np.int64).astype(np.int32)
 
-    def literal_sums(self, inputs: Sequence[np.ndarray], places: np.ndarray, literal: Literal) -> np.ndarray:
+    def literal_sums(self, inputs: Sequence[np.ndarray], indices: np.ndarray, literal: Literal) -> np.ndarray:
         """The literal sums of the outputs of these flat indices, f32."""
         a, b = self.operands(inputs)
         a = a[None] if a.ndim == 1 else a
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        *outer, i, j = np.unravel_index(places, (*batch, a.shape[-2], b.shape[-1]))
+        *outer, i, j = np.unravel_index(indices, (*batch, a.shape[-2], b.shape[-1]))
         rows = np.broadcast_to(a, (*batch, *a.shape[-2:]))
         columns = np.broadcast_to(b, (*batch, *b.shape[-2:])).swapaxes(-1, -2)
-        out, step = np.zeros(len(places), np.float32), max(1, CHUNK // max(1, self.k))
-        for first in range(0, len(places), step):
+        out, step = np.zeros(len(indices), np.float32), max(1, CHUNK // max(1, self.k))
+        for first in range(0, len(indices), step):
             some = slice(first, first + step)
             at = tuple(x[some] for x in outer)
             out[some] = literal.sums(rows[(*at, i[some])], columns[(*at, j[some])], j[some])

@@ -21,13 +21,16 @@ from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import I8, c64, intrinsic, load_s32, load_u8, splat, store_s32, store_u8
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.x86 import S32X16, Loop, at, filled, interleave, load, store, vector
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.row_sums import byte_sums, offset
 
 PANEL = 16
 SLACK = 15 * LINE
+DESCRIPTOR = Record("group", "groups", "panel_bytes", "zero_points", "lines")
+"""What packed 4-bit weights (`matmul_4bit.pack`) have in the place of a panel's column sums: the rows of a group, the
+groups, bytes of a panel, and where in it zero points and lines begin."""
 PACK = Record("source", "table", "along_k", "along_n", "packed", "packed_bytes", "k", "n", "each", "flip")
 """Weights (k, n) to pack, `each` panels a block. Bytes are xored with `flip`.
 
@@ -161,10 +164,10 @@ def packing(itemsize: int) -> Functions:
     return Functions(block=block)
 
 
-def plan_pack(w_dtype: str, k: int, n: int, *, batch: int = 1, threads: int = 1, cache: bool = True) -> Step:
+def plan_pack(w_dtype: str, k: int, n: int, batch: int, target: Target) -> Step:
     """Plan packing weights at run time, of any strides, for the caller to complete PACK."""
     flip, itemsize = 0x80 if w_dtype == "u8" else 0, STORAGE[w_dtype].itemsize
     words = {"along_k": n * itemsize, "along_n": itemsize, "packed_bytes": packed_bytes(k, n, itemsize), "k": k, "n": n,
              "flip": flip}
-    return plan_rows(packing, PACK, panel_count(n), batch, threads, cache, words, of=(itemsize,),
-                     cycles=PANEL * k * itemsize * 0.5)  # measured: 6 to 12 GB/s
+    cycles = PANEL * k * itemsize * 0.5  # measured: 6 to 12 GB/s
+    return plan_rows(RowLoop(packing, PACK, panel_count(n), cycles, batch, of=(itemsize,)), words, target)

@@ -1,43 +1,36 @@
-"""The integer matmul: its block function, the kernels of all ISA levels, and how a matmul is planned.
+"""The matmul's block function, and how a matmul is planned: its kernel, its blocks, its argument block.
 
     R[i, j] = sum_k a'[i, k] * w'[k, j]    modulo 2**32; a' u8 (s8 activations: a + 128), w' s8 (u8 weights: w - 128)
     out[i, j] = Store(R[i, j], operands)
 
 R is the same at every level; compensation of zero points and shifts is the Store's. The block function walks over
 tiles: for each it calls a tile function by address, which leaves R in scratch memory on the stack, then a function of
-the Store (`outputs`), which writes the outputs from there while it is in L1. So both are compiled once per machine, not
-once per Store. MATMUL is the record of their argument blocks.
+the Store (`outputs`), which writes the outputs from there while R is in L1. So both are compiled once per machine, not
+once per Store. Floats are multiplied likewise, R then is their f32 sum.
 
-Tables are byte offsets per batch element, or 0. The operands and the output of the Store follow, three words each.
-`tile_frame` says how tiles find activations and what `stride` means: in rows or columns of `a`, or in windows of an
-image, which makes a convolution of the matmul, with weights packed tap by tap.
+`tile_frame` says how tiles find activations: in rows or columns of `a`, or in windows of an image, which makes a
+convolution of the matmul, with weights packed tap by tap. Tables are byte offsets per batch element, or 0.
 """
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import call_block, load_s64, stack, store_s64, word
+from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
 from graphq.kernels.jit.isa import Level, is_emulated, level_named
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Kernel, Reading, Step, Word, select, threads_for
+from graphq.kernels.jit.registry import ActivationLayout, Kernel, Step, Target, Word, select, threads_for
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import HEAD, load_outputs, packs, start, w_scale, w_zp, write
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
-from graphq.kernels.matmul.pack import PANEL, panel_count
+from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.tiles import DTYPES, FLOATS, tile_count
-from graphq.kernels.operands.tile_frame import (
-    AHEAD_AT,
-    COPIES_AT,
-    ENTRIES_AT,
-    FRAME_BYTES,
-    OUTPUTS_AT,
-    place_windows,
-)
-from graphq.kernels.ties.settle import WORDS_BYTES, load_literal, settler
+from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows, view_windows
+from graphq.kernels.ties.settle import load_literal, settler
+from graphq.kernels.ties.sum_records import PANEL_SUM, SUM_BYTES
 
 MOST_VECTORS = 128
 """Vectors of a tile's accumulators: 2,048 are 16 lanes each, 1,024 are 8 at the least, or 64 of one."""
@@ -56,7 +49,7 @@ MATMUL = Record(*HEAD, "a", "a_table", "stride", "w", "w_table", "batch", "m", "
 
 The caller fills in a, w, their tables, `stride` and `spec`.
 """
-view = MATMUL.view
+view, view_frame, view_sum, view_panel = MATMUL.view, FRAME.view, PANEL_SUM.view, DESCRIPTOR.view
 
 SHORT = 26
 """Operations of a Store that tiles do themselves, all of a residual's: its code is there for every register."""
@@ -71,23 +64,61 @@ Writer = Literal["function", "tile", "both"]
 function those of tiles that are not whole. Then sums are in memory, too, for ties are settled from there."""
 
 
+class Product(NamedTuple):
+    """`batch` times activations (m, k) of `a_dtype` x packed weights (k, n).
+
+    `layout` says how the activations lie; "windows" makes it a convolution of m output pixels over `taps` taps of k
+    channels each. Weights are as `pack` makes them; 4-bit ones, of `w_dtype` "s4", as `matmul_4bit.pack` does.
+    """
+
+    a_dtype: str
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    layout: ActivationLayout = "rows"
+    taps: int = 1
+    w_dtype: str | None = None
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an activation."""
+        return STORAGE[self.a_dtype].itemsize
+
+    @property
+    def dtypes(self) -> tuple[str, str]:
+        """Those of activations and packed weights: s8 for integers, the same for floats, if not given."""
+        return self.a_dtype, self.w_dtype or ("s8" if self.itemsize == 1 else self.a_dtype)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of activations, or of a tap's channels."""
+        return self.k * self.itemsize
+
+    @property
+    def depth(self) -> int:
+        """Bytes of activations in a sum, those of several taps in whole groups of four."""
+        return self.row_bytes if self.taps == 1 else -(-self.row_bytes // 4) * 4 * self.taps
+
+
 @njit
 def _prepare(args: int, batch: int, row: int, column: int, r: int, words: int) -> None:
-    """Store the words of the literal sum of an output."""
-    store_s64(words + 8, r)
-    store_s64(words + 32, column)
-    store_s64(words + 40, w_scale(args, batch, column))
-    store_s64(words + 48, w_zp(args, batch, column))
-    store_s64(words + 56, start(args, batch, column))
+    """Fill in the record of the literal sum of an output."""
+    of = view_sum(words)
+    of.row = r
+    of.column = column
+    of.scale = w_scale(args, batch, column)
+    of.zero_point = w_zp(args, batch, column)
+    of.start = start(args, batch, column)
 
 
-def matmul_blocks(writer: Writer, reading: Reading, itemsize: int, w_dtype: str) -> Functions:
-    """Make the block function of matmuls, one for all Stores; activations of `itemsize` bytes are read by `reading`."""
+def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dtype: str) -> Functions:
+    """Make the block function of matmuls, one for all Stores; activations of `itemsize` bytes are read by `layout`."""
     by_tile, by_function = writer != "function", writer != "tile"
-    columns_read, windows_read, packed_4bit = reading == "columns", reading == "windows", w_dtype == "s4"
+    columns_read, windows_read, packed_4bit = layout == "columns", layout == "windows", w_dtype == "s4"
     # Numba compiles what a function names, also in branches that are not.
     settle: Any = settler(_prepare) if by_function else None
-    place: Any = place_windows if windows_read else None
+    locate: Any = locate_windows if windows_read else None
 
     def block(args: int, index: int) -> None:
         x = view(args)
@@ -104,27 +135,29 @@ def matmul_blocks(writer: Writer, reading: Reading, itemsize: int, w_dtype: str)
         if x.w_table:
             w += load_s64(x.w_table + 8 * batch)
         if packed_4bit:
-            panel_bytes = word(w, 2)
+            panel_bytes = view_panel(w).panel_bytes
         else:
             panel_bytes = (k + 3) // 4 * 64
             if windows_read:
-                panel_bytes *= word(stride, 1) * word(stride, 2)
+                panel_bytes *= view_windows(stride).ko * view_windows(stride).ki
         frame, sums = stack(FRAME_BYTES), stack(SCRATCH)
-        store_s64(frame + 8, stride)
-        store_s64(frame + 24, k)
-        store_s64(frame + 48, sums)
+        f = view_frame(frame)
+        f.stride = stride
+        f.k = k
+        f.acc = sums
         if by_function:
-            groups, words = stack(GROUPS_BYTES), stack(WORDS_BYTES)
-            store_s64(words, frame)
-            store_s64(words + 24, panel_bytes)
+            groups, words = stack(GROUPS_BYTES), stack(SUM_BYTES)
+            of = view_sum(words)
+            of.frame = frame
+            of.panel_bytes = panel_bytes
         configured = 0
         blocks = x.batch * row_blocks * column_blocks
         copies = x.rooms + ((index + 1) * x.room_count - 1) // blocks * x.room_bytes
         for j in range(j0, j1, width):
             now = min(width, j1 - j)
             columns = min(16 * now, n - 16 * j)
-            store_s64(frame + 16, w + 64 * panels + j * panel_bytes)
-            store_s64(frame + 40, w + 64 * j)
+            f.w = w + 64 * panels + j * panel_bytes
+            f.sums = w + 64 * j
             # What comes next is prefetched in even steps, one in each group of each tile.
             next, size = w + 64 * panels + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes
             if size == 0:
@@ -133,35 +166,35 @@ def matmul_blocks(writer: Writer, reading: Reading, itemsize: int, w_dtype: str)
             every = max(1, (i1 - i0 + step - 1) // step * turns)
             pace = min(256 if setup else 64, (size + every - 1) // every)
             next = next if pace else w
-            store_s64(frame + 8 * AHEAD_AT + 8, pace)
-            store_s64(frame + 8 * COPIES_AT + 8, AGAIN if kept == 0 else j == j0)
+            f.step = pace
+            f.fresh = AGAIN if kept == 0 else int(j == j0)
             for i in range(i0, i1, step):
-                store_s64(frame + 8 * AHEAD_AT, next)
-                store_s64(frame + 8 * COPIES_AT, copies + (i - i0) // step * kept)
+                f.ahead = next
+                f.copies = copies + (i - i0) // step * kept
                 next += turns * pace
                 rows = min(step, i1 - i)
                 if windows_read:
-                    store_s64(frame, a)
-                    place(frame, stride, batch, m, i, rows, step)
+                    f.a = a
+                    locate(frame, stride, batch, m, i, rows, step)
                 elif columns_read:
-                    store_s64(frame, a + i * itemsize)
+                    f.a = a + i * itemsize
                 else:
-                    store_s64(frame, a + i * stride)
-                store_s64(frame + 32, rows)
+                    f.a = a + i * stride
+                f.rows = rows
                 if setup != 0 and rows != configured:
                     call_block(setup, frame, rows)
                     configured = rows
                 if by_tile:
                     if by_function:
-                        store_s64(frame + 8 * ENTRIES_AT, groups)
-                    store_s64(frame + 8 * OUTPUTS_AT, args)
-                    store_s64(frame + 8 * OUTPUTS_AT + 8, batch)
-                    store_s64(frame + 8 * OUTPUTS_AT + 16, i)
-                    store_s64(frame + 8 * OUTPUTS_AT + 24, 16 * j)
-                    store_s64(frame + 8 * OUTPUTS_AT + 32, columns)
+                        f.entries = groups
+                    f.args = args
+                    f.batch = batch
+                    f.i = i
+                    f.j = 16 * j
+                    f.columns = columns
                 call_block(tile if now == width else tail, frame, 0)
                 if by_function:
-                    uncertain = load_s64(frame + 8 * ENTRIES_AT) if by_tile else -1
+                    uncertain = f.entries if by_tile else -1
                     if uncertain < 0:
                         uncertain = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, groups)
                     if uncertain:
@@ -205,53 +238,48 @@ def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_ti
     return chosen
 
 
-def plan_matmul(store: Store, a_dtype: str, m: int, n: int, k: int, level: Level, *, batch: int = 1, threads: int = 1,
-                cache: bool = True, reading: Reading = "rows", taps: int = 1, kernel: Kernel | None = None,
-                log: list[str] | None = None, w_dtype: str | None = None) -> Step:
-    """Plan an integer matmul (m, k) x packed (k, n), `batch` times, at ISA level `level`.
+def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None,
+                log: list[str] | None = None) -> Step:
+    """Plan a product, the sums of which `store` takes.
 
-    `reading` "windows" makes it a convolution of m output pixels over `taps` taps of k channels each. Weights are as
-    `pack` makes them, those of `w_dtype` "s4" as `matmul_4bit.pack` does. `kernel` forces a kernel, else `select`
-    chooses, and says why in `log`. Raises KernelError when there is none.
+    `kernel` forces a kernel, else `select` chooses, and says why in `log`. Raises KernelError when there is none.
     """
-    itemsize = STORAGE[a_dtype].itemsize
-    row_bytes = k * itemsize
-    depth = -(-row_bytes // 4) * 4 * taps if taps != 1 else row_bytes
-    w_dtype = w_dtype or packed_dtype(a_dtype)
-    if reading == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.includes("amx"):
+    level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
+    batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
+    if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.includes("amx"):
         # the copies of a single tile would not be in L2
         level = level_named("avx512_vnni")
-    kernel = kernel or select("matmul", (a_dtype, w_dtype), m, n, depth, level, log, reading=reading)
+    kernel = kernel or select("matmul", x.dtypes, m, n, depth, level, log, layout=layout)
     writer = _writer(kernel, store, batch * m * n, depth)
-    literal = None if store.ties is None else load_literal(reading, cache)  # first, as it takes longest to compile
-    block = modules.load("matmul", matmul_blocks, writer, reading, itemsize, w_dtype, cache=cache)
+    literal = None if store.ties is None else load_literal(layout, cache)  # first, as it takes longest to compile
+    block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], cache=cache)
     outputs, table = (None, None) if writer == "tile" else load_outputs(store, level.lanes, cache)
     inside = () if writer == "function" else (store, packs(PANEL, store))
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
     emulated = is_emulated(kernel.level)
-    tile, tail = (modules.load(f"{kernel.name}_{reading}_{width}", kernel.build, kernel.dtypes[0], rows, width,
-                               emulated, reading, *inside, cache=cache)
+    tile, tail = (modules.load(f"{kernel.name}_{layout}_{width}", kernel.build, kernel.dtypes[0], rows, width,
+                               emulated, layout, *inside, cache=cache)
                   for width in (panels, panel_count(n) % panels or panels))
     tiles, all_panels = max(1, -(-m // rows)), max(1, panel_count(n))
-    worth = threads_for(threads, kernel.cost(kernel, m, n, depth) * batch)
-    line = line_bytes(row_bytes, taps) if reading == "windows" else 64 * (row_bytes % 64 > 0)
+    worth = threads_for(target.threads, kernel.cost(kernel, m, n, depth) * batch)
+    line = line_bytes(row_bytes, taps) if layout == "windows" else 64 * (row_bytes % 64 > 0)
     copies = rows * line if kernel.level == "amx" else 0
     most_tiles = max(1, (1 << 20) // max(1, rows * depth))
-    if copies and reading == "windows" and all_panels > panels:
+    if copies and layout == "windows" and all_panels > panels:
         most_tiles = COPIES // copies
     each_tiles, each_panels = split(tiles, all_panels, panels, batch, worth, most_tiles)
     kept = copies if each_panels > panels and each_tiles * copies <= COPIES else 0
     room = each_tiles * kept or copies
     blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
     # AMX reads rows that cross lines of the cache at half the speed: 1024 x 1024 x 1024 takes 1.2 times as long.
-    lines = kernel.level == "amx" and reading == "rows" and row_bytes % 64 == 0 and all_panels > panels
+    lines = kernel.level == "amx" and layout == "rows" and row_bytes % 64 == 0 and all_panels > panels
     words: dict[str, Word] = {
         "stride": row_bytes, "batch": batch, "m": m, "n": n, "k": row_bytes, "each_rows": each_tiles * rows,
         "each_panels": each_panels, "rows": rows, "panels": panels, "tile": tile.tile, "tail": tail.tile,
         "setup": tile.setup if kernel.level == "amx" else 0, "literal": literal or 0, "functions": table or 0,
         "room_count": 1, "room_bytes": room, "kept": kept}
     return Step(kernel.name, block.block, MATMUL, words, blocks, (block, outputs, table, tile, tail, literal),
-                batch * m * n * k * taps, serial=worth == 1, weights="w", ahead="ahead",
+                batch * m * n * x.k * taps, serial=worth == 1, weights="w", ahead="ahead",
                 room=("rooms", room) if room else None, aligned="a" if lines else None)
 
 
@@ -263,17 +291,11 @@ SPREAD = 8
 """Cycles that a group of transposed floats takes more than one of rows, whose broadcasts are loads."""
 
 
-def packed_dtype(a_dtype: str) -> str:
-    """The dtype of packed weights for these activations: s8 for integers, the same for floats."""
-    return "s8" if STORAGE[a_dtype].itemsize == 1 else a_dtype
-
-
-def takes_columns(a_dtype: str, m: int, n: int, k: int, level: Level) -> bool:
+def takes_columns(x: Product, level: Level) -> bool:
     """Whether to read transposed activations as they lie, rather than to copy them into rows first."""
-    dtypes, itemsize = (a_dtype, packed_dtype(a_dtype)), STORAGE[a_dtype].itemsize
-    k *= itemsize
-    columns, rows = (select("matmul", dtypes, m, n, k, level, reading=r) for r in ("columns", "rows"))
+    m, n, k = x.m, x.n, x.row_bytes
+    columns, rows = (select("matmul", x.dtypes, m, n, k, level, layout=r) for r in ("columns", "rows"))
     height, panels = columns.tile[0], columns.tile[1] // PANEL
-    shown = max(1, INTERLEAVED - height * panels) if itemsize == 1 else SPREAD
+    shown = max(1, INTERLEAVED - height * panels) if x.itemsize == 1 else SPREAD
     more = tile_count(height, panels, m, n) * -(-k // 4) * shown
     return columns.cost(columns, m, n, k) + more <= rows.cost(rows, m, n, k) + COPIED * m * k

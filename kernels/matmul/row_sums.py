@@ -1,4 +1,4 @@
-"""Kernels on rows of bytes: sums of activations over k, also of transposed ones."""
+"""Sums of activations over k, which zero points of weights are multiplied with: of rows, and of transposed ones."""
 from __future__ import annotations
 
 from typing import Any
@@ -7,7 +7,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
 from graphq.kernels.jit.intrinsics import I8, I32, I64, c64, intrinsic, load_s64, splat, store_s32
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.x86 import S32X16, Loop, at, filled, first, load, load_bytes, shuffle, store
 
 SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")
@@ -109,13 +109,13 @@ def column_sum_block() -> Functions:
     return _sum_blocks(_sum_columns, 16, True)
 
 
-def plan_row_sums(a_dtype: str, m: int, k: int, *, batch: int = 1, threads: int = 1, cache: bool = True) -> Step:
+def plan_row_sums(a_dtype: str, m: int, k: int, batch: int, target: Target) -> Step:
     """Plan the s32 sums over k of activations as kernels take them (s8: a + 128), for the caller to complete SUMS."""
     words = {"stride": k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
-    return plan_rows(row_sum_block, SUMS, m, batch, threads, cache, words, cycles=k * 0.1)  # 33 GB/s
+    return plan_rows(RowLoop(row_sum_block, SUMS, m, k * 0.1, batch), words, target)  # 33 GB/s
 
 
-def plan_column_sums(a_dtype: str, m: int, k: int, *, batch: int = 1, threads: int = 1, cache: bool = True) -> Step:
+def plan_column_sums(a_dtype: str, m: int, k: int, batch: int, target: Target) -> Step:
     """Plan the same sums of transposed activations, k rows of m bytes."""
     words = {"stride": m, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
-    return plan_rows(column_sum_block, SUMS, m, batch, threads, cache, words, cycles=k * 0.25, unit=16)
+    return plan_rows(RowLoop(column_sum_block, SUMS, m, k * 0.25, batch, unit=16), words, target)

@@ -4,8 +4,8 @@ from __future__ import annotations
 from typing import Any
 
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32, word
-from graphq.kernels.operands.tile_frame import ROWS_AT
+from graphq.kernels.jit.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32
+from graphq.kernels.operands.tile_frame import ROWS_AT, view, view_windows
 
 
 @njit
@@ -18,24 +18,23 @@ def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> N
             store_s32(acc + 4 * c, load_s32(acc + 4 * c) + x * load_s8(line + 4 * c))
 
 
-def scalar_tile(shift: int, reading: str) -> Any:
-    """Make the tile function of one panel; activations are bytes xor `shift` (128 for s8), found as `reading` says."""
-    windows, along_i, along_k = reading == "windows", reading == "rows", reading == "columns"
+def scalar_tile(shift: int, layout: str) -> Any:
+    """Make the tile function of one panel; activations are bytes xor `shift` (128 for s8), found as `layout` says."""
+    windows, along_i, along_k = layout == "windows", layout == "rows", layout == "columns"
 
     @njit
     def tile(frame: int) -> None:
-        a, stride, w, k = load_s64(frame), load_s64(frame + 8), load_s64(frame + 16), load_s64(frame + 24)
-        rows, acc = load_s64(frame + 32), load_s64(frame + 48)
+        f = view(frame)
+        a, stride, w, k, rows, acc = f.a, f.stride, f.w, f.k, f.rows, f.acc
         for i in range(rows):
             for c in range(16):
                 store_s32(acc + 64 * i + 4 * c, 0)
             if windows:
-                tap = 0
-                entries = frame + 8 * (ROWS_AT + 2 * i)
-                for outer in range(word(stride, 1)):
-                    for inner in range(word(stride, 2)):
+                tap, entries, x = 0, frame + ROWS_AT + 16 * i, view_windows(stride)
+                for outer in range(x.ko):
+                    for inner in range(x.ki):
                         at = load_s64(load_s64(entries) + 8 * outer) + load_s64(load_s64(entries + 8) + 8 * inner)
-                        source = a + at if at >= 0 else stride + word(stride, 5)
+                        source = a + at if at >= 0 else stride + x.pad_row
                         _accumulate(source, 1, k, shift, w + tap * ((k + 3) // 4 * 64), acc + 64 * i)
                         tap += 1
             else:

@@ -8,7 +8,7 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.jit.registry import Reading
+from graphq.kernels.jit.registry import ActivationLayout
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
@@ -16,10 +16,10 @@ from graphq.kernels.matmul import row_sums as rows
 from graphq.kernels.matmul.lower import Matmul
 from graphq.kernels.moves.transpose import plan_transpose
 from graphq.kernels.operands.space import broadcast_strides, factor
-from graphq.kernels.ties import settle
+from graphq.kernels.ties import sum_records
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Ref
-from graphq.plan.slots import Strides, output, place, run, table
+from graphq.plan.slots import Strides, operand_slot, output, run, table
 
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -27,30 +27,30 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     p = lowered.anchor
     assert isinstance(p, Matmul)
     item = STORAGE[p.a_dtype].itemsize
-    source, reading = _source(b, node, p)
+    source, layout = _source(b, node, p)
     packed, packed_bytes = _weights(b, node, p)
     a_strides = _strides(p.rows, lowered.out, p.k * item)
-    if reading == "columns":
+    if layout == "columns":
         a_strides = (*a_strides[:-1], item)
-    places = [(Ref(source), a_strides + (0,)),
-              (Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (0,))]
+    operands = [(Ref(source), a_strides + (0,)),
+                (Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (0,))]
     for s in lowered.sources:
-        if s.place == "column sums":
-            places.append((Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (4,)))
-        elif s.place == "row sums":
-            places.append((Ref(_row_sums(b, source, p, reading)), broadcast_strides(s.shape, lowered.out, 4)))
+        if s.origin == "column sums":
+            operands.append((Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (4,)))
+        elif s.origin == "row sums":
+            operands.append((Ref(_row_sums(b, source, p, layout)), broadcast_strides(s.shape, lowered.out, 4)))
         else:
-            places.append(place(b, node, s, lowered.out))
-    batched = any(places[1][1])
-    space = factor(lowered.out, [strides for _, strides in places], keep=2 if batched else 1)
-    step = matmul.plan_matmul(lowered.store, p.a_dtype, space.m, space.n, p.k, b.level, batch=space.batch,
-                              threads=b.threads, cache=b.cache, reading=reading)
-    (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
-    stride = p.rows[-1] * item if reading == "columns" else a_walk.row
+            operands.append(operand_slot(b, node, s, lowered.out))
+    batched = any(operands[1][1])
+    space = factor(lowered.out, [strides for _, strides in operands], keep=2 if batched else 1)
+    product = matmul.Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout)
+    step = matmul.plan_matmul(lowered.store, product, b.target)
+    (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
+    stride = p.rows[-1] * item if layout == "columns" else a_walk.row
     header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
               "w": w, "w_table": table(b, w_walk)}
     if lowered.literal is not None:
-        spec = settle.spec(lowered.literal, p.k, signed=p.a_dtype == "s8")
+        spec = sum_records.spec(lowered.literal, p.k, signed=p.a_dtype == "s8")
         header["spec"] = Ref(b.constant(spec))
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 
@@ -60,7 +60,7 @@ def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
     return broadcast_strides(shape[-len(out) + 1:] if len(out) > 1 else (), out[:-1], step)
 
 
-def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, Reading]:
+def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayout]:
     """The buffer of the activations and how to read them: a transposed source by columns, or copied where faster.
 
     One row is its own transpose.
@@ -69,11 +69,11 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, Reading]:
     assert value is not None
     if not p.transpose_a or p.rows[-1] == 1:
         return b.of[value], "rows"
-    if matmul.takes_columns(p.a_dtype, p.rows[-1], p.n, p.k, b.level):
+    if matmul.takes_columns(matmul.Product(p.a_dtype, p.rows[-1], p.n, p.k), b.target.level):
         return b.of[value], "columns"
     axes, item = range(len(p.a_shape)), STORAGE[p.a_dtype].itemsize
     out = b.temporary(prod(p.a_shape) * item)
-    step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), item, threads=b.threads, cache=b.cache)
+    step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), item, b.target)
     run(b, step, {"source": Ref(b.of[value]), "target": Ref(out)}, [])
     return out, "rows"
 
@@ -94,20 +94,20 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, int]:
         return b.constant(pack.pack(data)), size
     out = b.temporary(size * batch)
     along_k, along_n = (item, k * item) if p.transpose_b else (n * item, item)
-    step = pack.plan_pack(p.b_dtype, k, n, batch=batch, threads=b.threads, cache=b.cache)
+    step = pack.plan_pack(p.b_dtype, k, n, batch, b.target)
     run(b, step, {"source": Ref(b.of[value]), "table": _dense(b, batch, k * n * item), "along_k": along_k,
                   "along_n": along_n, "packed": Ref(out)}, [])
     return out, size
 
 
-def _row_sums(b: PlanBuilder, source: int, p: Matmul, reading: Reading) -> int:
+def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout) -> int:
     """A buffer with the s32 sum over k of every row of the activations."""
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)
-    if reading == "columns":
-        step = rows.plan_column_sums(p.a_dtype, m, p.k, batch=batch, threads=b.threads, cache=b.cache)
+    if layout == "columns":
+        step = rows.plan_column_sums(p.a_dtype, m, p.k, batch, b.target)
     else:
-        step = rows.plan_row_sums(p.a_dtype, m * batch, p.k, threads=b.threads, cache=b.cache)
-    offsets = 0 if reading == "rows" else _dense(b, batch, m * p.k)
+        step = rows.plan_row_sums(p.a_dtype, m * batch, p.k, 1, b.target)
+    offsets = 0 if layout == "rows" else _dense(b, batch, m * p.k)
     run(b, step, {"source": Ref(source), "table": offsets, "sums": Ref(out)}, [])
     return out

@@ -7,7 +7,7 @@ from typing import Any
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.memory import LINE
-from graphq.kernels.jit.registry import Kernel, Reading, register_kernel
+from graphq.kernels.jit.registry import ActivationLayout, Kernel, register_kernel
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.store_code import PACKED
 from graphq.kernels.lanes.stores import Store
@@ -19,8 +19,8 @@ from graphq.kernels.matmul.vector import vector_tile, vnni, widened
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
 FLOATS = (("f32", "f32"), ("bf16", "bf16"), ("f16", "f16"))
-COPYING: tuple[Reading, ...] = ("rows", "windows")
-"""The readings of kernels for which transposed activations are copied.
+COPYING: tuple[ActivationLayout, ...] = ("rows", "windows")
+"""The layouts of kernels for which transposed activations are copied.
 
 To interleave them for each tile again takes half as long as the products or longer, but with 6 x 64 of AVX-512 VNNI 3 %
 (96 x 1024 x 384 on Zen 4; a copy takes 3 %, too, and more for smaller n).
@@ -111,39 +111,39 @@ def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
 
 
 @register_kernel("matmul", DTYPES, ((4, 16),), "scalar", estimate_scalar)
-def build_scalar(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+def build_scalar(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build the plain loops."""
-    return tile_functions(scalar_tile(128 if dtype == "s8" else 0, reading))
+    return tile_functions(scalar_tile(128 if dtype == "s8" else 0, layout))
 
 
 @register_kernel("matmul", DTYPES, ((3, 16), (1, 16)), "avx2", partial(estimate_widened, parts=4, rate=4),
-                 readings=COPYING)
-def build_avx2(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+                 layouts=COPYING)
+def build_avx2(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpmaddwd on 16 bytes of products widened to 16 bits."""
-    return tile_functions(vector_tile(rows, panels, widened(dtype, 8, emulated), reading))
+    return tile_functions(vector_tile(rows, panels, widened(dtype, 8, emulated), layout))
 
 
 @register_kernel("matmul", DTYPES, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx_vnni", partial(estimate_vnni, parts=2),
-                 readings=COPYING)
-def build_avx_vnni(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+                 layouts=COPYING)
+def build_avx_vnni(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpdpbusd on 8 columns."""
-    return tile_functions(vector_tile(rows, panels, vnni(dtype, 8, emulated), reading))
+    return tile_functions(vector_tile(rows, panels, vnni(dtype, 8, emulated), layout))
 
 
 @register_kernel("matmul", DTYPES, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
-                 partial(estimate_widened, parts=2, rate=2), readings=COPYING)
-def build_avx512(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+                 partial(estimate_widened, parts=2, rate=2), layouts=COPYING)
+def build_avx512(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpmaddwd on 32 bytes of products widened to 16 bits."""
-    return tile_functions(vector_tile(rows, panels, widened(dtype, 16, emulated), reading))
+    return tile_functions(vector_tile(rows, panels, widened(dtype, 16, emulated), layout))
 
 
-@register_kernel("matmul", DTYPES, ((24, 16),), "avx512_vnni", partial(estimate_vnni, parts=1), readings=COPYING)
+@register_kernel("matmul", DTYPES, ((24, 16),), "avx512_vnni", partial(estimate_vnni, parts=1), layouts=COPYING)
 @register_kernel("matmul", DTYPES, ((12, 32), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_vnni, parts=1))
-def build_vnni(dtype: str, rows: int, panels: int, emulated: bool, reading: str, store: Store | None = None,
+def build_vnni(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
     """Build vpdpbusd on 16 columns; outputs of a Store are `packed` as `outputs.packs` says."""
-    return tile_functions(vector_tile(rows, panels, vnni(dtype, 16, emulated), reading, store, packs=packed))
+    return tile_functions(vector_tile(rows, panels, vnni(dtype, 16, emulated), layout, store, packs=packed))
 
 
 def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> float:
@@ -158,29 +158,29 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> fl
 
 
 @register_kernel("matmul", FLOATS, ((4, 16),), "scalar", estimate_scalar)
-def build_floats_scalar(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+def build_floats_scalar(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build fused multiply-adds, four at a time, that any CPU can do."""
-    return tile_functions(vector_tile(rows, panels, floats(dtype, 4, True), reading))
+    return tile_functions(vector_tile(rows, panels, floats(dtype, 4, True), layout))
 
 
 @register_kernel("matmul", FLOATS, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx2", partial(estimate_floats, parts=2))
-def build_floats_avx2(dtype: str, rows: int, panels: int, emulated: bool, reading: str, store: Store | None = None,
+def build_floats_avx2(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
     """Build vfmadd on 8 columns."""
-    return tile_functions(vector_tile(rows, panels, floats(dtype, 8, emulated), reading, store, packs=packed))
+    return tile_functions(vector_tile(rows, panels, floats(dtype, 8, emulated), layout, store, packs=packed))
 
 
 @register_kernel("matmul", FLOATS[:1], ((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1))
 @register_kernel("matmul", FLOATS[1:], ((8, 32), (6, 32), (4, 32), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1))
-def build_floats_avx512(dtype: str, rows: int, panels: int, emulated: bool, reading: str, store: Store | None = None,
+def build_floats_avx512(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                         packed: bool = False) -> Functions:
     """Build vfmadd on 16 columns; what widens weights takes registers too."""
-    return tile_functions(vector_tile(rows, panels, floats(dtype, 16, emulated), reading, store, packs=packed))
+    return tile_functions(vector_tile(rows, panels, floats(dtype, 16, emulated), layout, store, packs=packed))
 
 
-@register_kernel("matmul", DTYPES, ((32, 64), (16, 64)), "amx", estimate_amx, readings=COPYING)
-def build_amx(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+@register_kernel("matmul", DTYPES, ((32, 64), (16, 64)), "amx", estimate_amx, layouts=COPYING)
+def build_amx(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build tdpbusd or tdpbssd on tile registers."""
-    return tile_functions(amx_tile(rows // 16, panels, dtype, emulated, reading), amx_setup(rows // 16, emulated))
+    return tile_functions(amx_tile(rows // 16, panels, dtype, emulated, layout), amx_setup(rows // 16, emulated))

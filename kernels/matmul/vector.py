@@ -1,8 +1,9 @@
 """Tiles of a matmul in vector registers, and the products of integers: vpdpbusd (VNNI), or vpmaddwd on 16 bits.
 
-A tile is `rows` x `panels` * 16 outputs, its accumulators stay in registers over all of k. With 6 x 4 on VNNI 24 of the
-32 registers accumulate, and 4 loads of weights and 6 broadcasts of activations feed 24 products: measured 0.465 TOPS on
-one Zen 4 core, its limit (one 64-byte product a cycle). vpmaddubsw of older CPUs saturates: it is not used.
+A tile is `rows` x `panels` * 16 outputs, whose accumulators stay in registers over all of k. On VNNI the 6 x 4 tile
+keeps 24 of the 32 registers as accumulators; 4 loads of weights and 6 broadcasts of activations feed 24 products.
+Measured: 0.465 TOPS on one Zen 4 core, its limit (one 64-byte product a cycle). vpmaddubsw of older CPUs saturates, so
+it is not used.
 """
 from __future__ import annotations
 
@@ -33,9 +34,7 @@ from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
 from graphq.kernels.operands.tile_frame import (
-    AHEAD_AT,
-    ENTRIES_AT,
-    OUTPUTS_AT,
+    FRAME,
     Frame,
     Window,
     clamped,
@@ -132,9 +131,9 @@ class Cursor(NamedTuple):
     step: Any
 
 
-def vector_tile(rows: int, panels: int, products: Products, reading: str, result: Store | None = None,
+def vector_tile(rows: int, panels: int, products: Products, layout: str, result: Store | None = None,
                 packs: bool = False) -> Any:
-    """Make the tile intrinsic of `rows` x 16 * `panels` outputs; `reading` says how it finds activations (Frame).
+    """Make the tile intrinsic of `rows` x 16 * `panels` outputs; `layout` says how it finds activations (Frame).
 
     With `result` it writes the outputs, from registers where all of the tile is valid; where not, sums of floats from
     memory, and those whose ties are settled not at all. `packs` as in `store_code.epilogue`.
@@ -156,7 +155,7 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
             tail: Callable[[Any], list[Any]]) -> list[Any]:
         """Accumulate over k, of the first row from `first` on and of weights from `w` on, `stride` bytes a panel."""
         groups = b.ashr(f.k, c64(2))
-        ahead, step = (load(b, at(b, f.address, 8 * (AHEAD_AT + n)), I64, 8) for n in range(2))
+        ahead, step = (FRAME.load(b, f.address, name) for name in ("ahead", "step"))
         ahead = at(b, ahead, b.mul(b.ashr(b.sub(w, f.w), c64(6)), step))
         cursors = [Cursor(first, c64(4)), Cursor(w, c64(LINE)), Cursor(ahead, step)]
 
@@ -181,7 +180,7 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
         done, beyond = b.and_(f.k, c64(-4)), [b.sub(row, addresses[0]) for row in addresses]
 
         def whole(g: Any, first: Any) -> Iterator[Any]:
-            if reading == "rows" and itemsize == 1:
+            if layout == "rows" and itemsize == 1:
                 bring_next(b, f, g, first)
             return (load(b, at(b, first, row), I32) for row in beyond)
 
@@ -199,9 +198,9 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
 
     def accumulate(b: Any, f: Frame, state: list[Any]) -> list[Any]:
         line = b.shl(b.ashr(at(b, f.k, 3), c64(2)), c64(6))  # bytes of a panel's k
-        if reading == "rows":
+        if layout == "rows":
             return from_rows(b, f, state, clamped(b, f, rows), f.w, line)
-        if reading == "columns":
+        if layout == "columns":
             done = b.ashr(f.k, c64(2))
             return run(b, f, state, f.a, f.w, line, lambda g, _: read_columns(b, f, rows, g, c64(4), itemsize),
                        lambda left: read_columns(b, f, rows, done, left, itemsize))
@@ -236,11 +235,12 @@ def vector_tile(rows: int, panels: int, products: Products, reading: str, result
     return tile
 
 
-class _Place:
+class _OutputBlock:
     """Where a tile's outputs are: the argument block, and the batch element, row and column of the first one."""
 
     def __init__(self, b: Any, f: Frame, rows: int, panels: int) -> None:
-        args, batch, i, j, self.columns = (load(b, at(b, f.address, 8 * (OUTPUTS_AT + n)), I64, 8) for n in range(5))
+        args, batch, i, j, self.columns = (
+            FRAME.load(b, f.address, x) for x in ("args", "batch", "i", "j", "columns"))
         self.first = args, batch, i, j
         self.whole = b.and_(b.icmp_signed("==", f.rows, c64(rows)),
                             b.icmp_signed(">=", self.columns, c64(PANEL * panels)))
@@ -253,23 +253,23 @@ def _lines(values: Sequence[Any], rows: int) -> list[Sequence[Any]]:
 
 def _write(b: Any, f: Frame, result: Store, rows: int, panels: int, values: list[Any]) -> None:
     """Emit the outputs of sums in registers, rows of vectors."""
-    place, lanes = _Place(b, f, rows, panels), PANEL * panels * rows // len(values)
-    with b.if_else(place.whole) as (then, otherwise):
+    block, lanes = _OutputBlock(b, f, rows, panels), PANEL * panels * rows // len(values)
+    with b.if_else(block.whole) as (then, otherwise):
         with then:
-            EpilogueEmitter(b, result, lanes).emit_registers(*place.first, _lines(values, rows))
+            EpilogueEmitter(b, result, lanes).emit_registers(*block.first, _lines(values, rows))
         with otherwise:
             for n, value in enumerate(values):
                 store(b, value, at(b, f.acc, 4 * lanes * n), 4 * lanes)
             line = c64(4 * PANEL * panels)
-            EpilogueEmitter(b, result, lanes).emit(*place.first, f.rows, place.columns, f.acc, line, c64(0))
+            EpilogueEmitter(b, result, lanes).emit(*block.first, f.rows, block.columns, f.acc, line, c64(0))
 
 
 def _write_whole(b: Any, f: Frame, epilogue: EpilogueEmitter, rows: int, panels: int, values: list[Any]) -> None:
     """Emit the outputs of sums in registers if the tile is whole; the number of entries, or -1."""
-    place, entries = _Place(b, f, rows, panels), at(b, f.address, 8 * ENTRIES_AT)
+    block, entries = _OutputBlock(b, f, rows, panels), at(b, f.address, 8 * FRAME.number("entries"))
     before, ties = b.block, load(b, entries, I64, 8)
-    with b.if_then(place.whole):
-        epilogue.emit_registers(*place.first, _lines(values, rows), ties=ties)
+    with b.if_then(block.whole):
+        epilogue.emit_registers(*block.first, _lines(values, rows), ties=ties)
         count, inside = b.load(epilogue.count), b.block
     number = b.phi(I64)
     number.add_incoming(c64(-1), before)

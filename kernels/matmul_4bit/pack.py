@@ -3,7 +3,7 @@
 Weights w (k, n) of s4 or u4 in groups of `group` rows, each with a scale and a zero point per column, are taken as
 u = w + 8 (s4) or w (u4), in 0 .. 15, and z likewise; u - z must fit in s8. They lie packed as
 
-    descriptors   s64 [panels][8]    group, groups, bytes of a panel, then where in a panel zero points and lines begin
+    descriptors   s64 [panels][8]    DESCRIPTOR
     panels, each  [groups] f32[16] scales, s32[16] corrections
                   [groups] u8[16] zero points, up to a multiple of 64 bytes
                   [groups][lines] of 64 bytes
@@ -17,10 +17,7 @@ import numpy as np
 
 from graphq.errors import KernelError
 from graphq.kernels.jit.memory import LINE, aligned_empty
-from graphq.kernels.matmul.pack import PANEL, panel_count
-
-GROUP, GROUPS, PANEL_BYTES, ZERO_POINTS, LINES = range(5)
-"""Words of a descriptor."""
+from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 
 
 def pack_4bit(u: np.ndarray, z: np.ndarray, scales: np.ndarray, corrections: np.ndarray) -> np.ndarray:
@@ -45,7 +42,8 @@ def pack_4bit(u: np.ndarray, z: np.ndarray, scales: np.ndarray, corrections: np.
     out = aligned_empty(panels * (LINE + size))
     out[:] = 0
     words = out[:panels * LINE].view(np.int64).reshape(panels, 8)
-    words[:, :5] = group, groups, size, first, first + second
+    words[:, :len(DESCRIPTOR.fields)] = DESCRIPTOR.words({
+        "group": group, "groups": groups, "panel_bytes": size, "zero_points": first, "lines": first + second})
     body = out[panels * LINE:].reshape(panels, size)
     head = body[:, :first].view(np.int32).reshape(panels, groups, 2, PANEL)
     head[:, :, 0] = _columns(scales.astype(np.float32), panels).view(np.int32)

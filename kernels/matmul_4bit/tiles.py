@@ -20,25 +20,22 @@ from graphq.kernels.jit.intrinsics import (
     I8,
     I16,
     I32,
-    I64,
     c64,
     intrinsic,
     load_s32,
-    load_s64,
     load_u8,
     splat,
     store_s32,
-    word,
 )
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.registry import Kernel, register_kernel
 from graphq.kernels.jit.x86 import Loop, at, filled, load, shuffle, smaller, store, vector
-from graphq.kernels.matmul.pack import PANEL, panel_count
+from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.tiles import tile_functions
 from graphq.kernels.matmul.vector import Products, vnni, widened
-from graphq.kernels.matmul_4bit.pack import GROUP, GROUPS, LINES, ZERO_POINTS
-from graphq.kernels.operands.tile_frame import Frame, clamped, frame_signature
+from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped, frame_signature
 
+view, view_descriptor = FRAME.view, DESCRIPTOR.view
 W_DTYPE = "s4"
 DTYPES = (("u8", W_DTYPE), ("s8", W_DTYPE))
 
@@ -79,7 +76,7 @@ class _Tile:
         self.bytes = vector(I8, 64 // self.parts)
         self.sources = clamped(b, f, rows)
         self.group, self.groups, self.panel_bytes, self.zero_points, self.lines = (
-            load(b, at(b, f.sums, 8 * i), I64, 8) for i in range(5))
+            DESCRIPTOR.load(b, f.sums, name) for name in DESCRIPTOR.fields)
 
     def emit(self) -> None:
         """Emit the loop over groups; the totals are in memory."""
@@ -184,10 +181,9 @@ def scalar_tile_4bit(shift: int) -> Any:
 
     @njit
     def tile(frame: int) -> None:
-        a, stride, w = load_s64(frame), load_s64(frame + 8), load_s64(frame + 16)
-        rows, d, acc = load_s64(frame + 32), load_s64(frame + 40), load_s64(frame + 48)
-        size, groups = word(d, GROUP), word(d, GROUPS)
-        zero_points, lines = w + word(d, ZERO_POINTS), w + word(d, LINES)
+        f = view(frame)
+        a, stride, w, rows, acc, d = f.a, f.stride, f.w, f.rows, f.acc, view_descriptor(f.sums)
+        size, groups, zero_points, lines = d.group, d.groups, w + d.zero_points, w + d.lines
         for i in range(rows):
             for c in range(16):
                 total = acc + 64 * i + 4 * c
@@ -219,35 +215,35 @@ def estimate_scalar_4bit(kernel: Kernel, m: int, n: int, k: int) -> float:
     return 3.0 * m * panel_count(n) * PANEL * k
 
 
-@register_kernel("matmul", DTYPES, ((4, 16),), "scalar", estimate_scalar_4bit, readings=("rows",))
-def build_scalar_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+@register_kernel("matmul", DTYPES, ((4, 16),), "scalar", estimate_scalar_4bit, layouts=("rows",))
+def build_scalar_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build the plain loops."""
     return tile_functions(scalar_tile_4bit(128 if dtype == "s8" else 0))
 
 
 @register_kernel("matmul", DTYPES, ((3, 16), (1, 16)), "avx2", partial(estimate_4bit, parts=4, rate=1.5),
-                 readings=("rows",))
-def build_avx2_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+                 layouts=("rows",))
+def build_avx2_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpmaddwd on 16 bytes of products widened to 16 bits."""
     return tile_functions(tile_4bit(rows, panels, unpacked_widened(dtype, 8, emulated)))
 
 
 @register_kernel("matmul", DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx_vnni",
-                 partial(estimate_4bit, parts=2, rate=2), readings=("rows",))
-def build_avx_vnni_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+                 partial(estimate_4bit, parts=2, rate=2), layouts=("rows",))
+def build_avx_vnni_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpdpbusd on 8 columns."""
     return tile_functions(tile_4bit(rows, panels, unpacked_vnni(dtype, 8, emulated)))
 
 
 @register_kernel("matmul", DTYPES, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
-                 partial(estimate_4bit, parts=2, rate=0.8), readings=("rows",))
-def build_avx512_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+                 partial(estimate_4bit, parts=2, rate=0.8), layouts=("rows",))
+def build_avx512_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpmaddwd on 32 bytes of products widened to 16 bits."""
     return tile_functions(tile_4bit(rows, panels, unpacked_widened(dtype, 16, emulated)))
 
 
 @register_kernel("matmul", DTYPES, ((6, 48), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
-                 partial(estimate_4bit, parts=1, rate=1), readings=("rows",))
-def build_vnni_4bit(dtype: str, rows: int, panels: int, emulated: bool, reading: str) -> Functions:
+                 partial(estimate_4bit, parts=1, rate=1), layouts=("rows",))
+def build_vnni_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpdpbusd on 16 columns."""
     return tile_functions(tile_4bit(rows, panels, unpacked_vnni(dtype, 16, emulated)))

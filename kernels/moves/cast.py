@@ -1,6 +1,6 @@
-"""Integers and booleans as integers (that wrap), booleans (whether they are not 0) or f32 (rounded to nearest even).
+"""The kernel of casts from integers and booleans: to integers (which wrap), to booleans (whether not 0), to f32.
 
-The code is plain vector IR, the same at every ISA level.
+f32 is rounded to nearest even. The code is plain vector IR, the same at every ISA level.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import F32, I8, c64, intrinsic
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.x86 import Loop, at, load, store
 from graphq.kernels.lanes.vector import constant, vec
 
@@ -70,9 +70,9 @@ def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Fun
     return Functions(block=block)
 
 
-def plan_cast(source: DType, target: DType, size: int, *, threads: int = 1, cache: bool = True) -> Step:
+def plan_cast(source: DType, result: DType, size: int, target: Target) -> Step:
     """Plan the conversion of `size` elements, for which `fits` holds; the caller fills in the addresses of CAST."""
-    how = TO_BOOLEAN if target == boolean else TO_F32 if target == f32 else TO_INTEGER
+    how = TO_BOOLEAN if result == boolean else TO_F32 if result == f32 else TO_INTEGER
     signed = int(source.kind == "int" and source.min < 0)
-    of = 8 * source.itemsize, signed, how, 8 * target.itemsize
-    return plan_rows(converting, CAST, size, 1, threads, cache, {"size": size}, cycles=1, unit=LANES, of=of)
+    of = 8 * source.itemsize, signed, how, 8 * result.itemsize
+    return plan_rows(RowLoop(converting, CAST, size, 1, unit=LANES, of=of), {"size": size}, target)

@@ -17,7 +17,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import F32, I32, c64, declare, intrinsic
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.x86 import Loop, at, load, shuffle, store, vector
 from graphq.kernels.lanes.vector import Columns, tail_mask
 
@@ -124,12 +124,12 @@ def scale_block() -> Functions:
     return Functions(block=block)
 
 
-def plan_range(count: int, *, threads: int = 1, cache: bool = True) -> tuple[Step, Step]:
+def plan_range(count: int, target: Target) -> tuple[Step, Step]:
     """Plan the range of `count` f32: a step that finds extremes, and one that makes scale and zero point of them.
 
     The caller fills in the addresses of RANGE and of SCALE.
     """
     pieces = max(1, -(-count // PIECE))
-    found = plan_rows(extremes_block, RANGE, pieces, 1, threads, cache, {"count": count}, cycles=PIECE / 8)
-    made = modules.load("scale_block", scale_block, cache=cache)
+    found = plan_rows(RowLoop(extremes_block, RANGE, pieces, PIECE / 8), {"count": count}, target)
+    made = modules.load("scale_block", scale_block, cache=target.cache)
     return found, Step("scale_block", made.block, SCALE, {"blocks": found.blocks}, 1, made, serial=True)

@@ -1,13 +1,13 @@
-"""Rows of a table by their indices. One outside of it gives row 0, so that no other memory is read, and is told.
+"""Gather: rows of a table by their indices. An index outside of the table reads row 0, and is reported.
 
-Row r of the target is that of index r % count of table r // count; negative indices count from the end.
+Row r of the target is the row of table r // count that index r % count asks for; negative indices count from the end.
 """
 from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import load_s32, load_s64, store_s64
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.moves.transpose import row_copier
 
 GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size", "nbytes", "index_bytes", "each")
@@ -38,9 +38,8 @@ def gathering() -> Functions:
     return Functions(block=block)
 
 
-def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: int, *, threads: int = 1,
-                cache: bool = True) -> Step:
+def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: int, target: Target) -> Step:
     """Plan `count` rows of `nbytes` of each of `tables` of `size` rows, at least one; indices are s32 or s64."""
     rows = tables * count
     words = {"rows": rows, "count": count, "size": size, "nbytes": nbytes, "index_bytes": index_bytes}
-    return plan_rows(gathering, GATHER, rows, 1, threads, cache, words, cycles=20 + nbytes * 0.3)
+    return plan_rows(RowLoop(gathering, GATHER, rows, 20 + nbytes * 0.3), words, target)

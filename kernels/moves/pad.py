@@ -1,4 +1,4 @@
-"""The plan steps of pads and expands: copies between places at strides, one for the source and two an axis padded."""
+"""The plan steps of pads and expands: strided copies, one of the source and up to two for each padded axis."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def expand_steps(b: PlanBuilder, node: Node) -> None:
     strides = [0 if d == 1 else s for d, s in zip(dims, dense(dims, itemsize), strict=True)]
     if is_tiny(node.output.type.nbytes, run_bytes(out, strides, itemsize)):
         return reference_steps(b, node)
-    step = plan_strided_copy(out, strides, itemsize, threads=b.threads, cache=b.cache)
+    step = plan_strided_copy(out, strides, itemsize, b.target)
     run(b, step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))}, [])
 
 
@@ -85,5 +85,5 @@ def _sides(mode: str, n: int, before: int, after: int) -> list[Side] | None:
 def _copy(b: PlanBuilder, sizes: Sequence[int], source: Ref, strides: Sequence[int], target: Ref,
           targets: Sequence[int], itemsize: int) -> None:
     if prod(sizes):
-        step = plan_strided_copy(sizes, strides, itemsize, targets=targets, threads=b.threads, cache=b.cache)
+        step = plan_strided_copy(sizes, strides, itemsize, b.target, targets)
         run(b, step, {"source": source, "target": target}, [])

@@ -34,7 +34,7 @@ def slice_steps(b: PlanBuilder, node: Node) -> None:
         strides[k] *= every
     if is_tiny(node.output.type.nbytes, run_bytes(node.output.type.dims, strides, itemsize)):
         return reference_steps(b, node)
-    step = plan_strided_copy(node.output.type.dims, strides, itemsize, threads=b.threads, cache=b.cache)
+    step = plan_strided_copy(node.output.type.dims, strides, itemsize, b.target)
     run(b, step, {"source": Ref(b.of[source], offset), "target": Ref(b.result(node.output))}, [])
 
 
@@ -47,7 +47,7 @@ def gather_steps(b: PlanBuilder, node: Node) -> None:
     if 0 in (source.type.size, indices.type.size) or is_tiny(node.output.type.nbytes, row):
         return reference_steps(b, node)
     step = plan_gather(prod(dims[:axis]), dims[axis], indices.type.size, row, indices.dtype.itemsize,
-                       threads=b.threads, cache=b.cache)
+                       b.target)
     outside = b.report(partial(_index_error, b.graph.describe(node), dims, axis))
     run(b, step, {"table": Ref(b.of[source]), "indices": Ref(b.of[indices]), "target": Ref(b.result(node.output)),
                   "outside": Ref(outside)}, [])
@@ -63,7 +63,7 @@ def cast_steps(b: PlanBuilder, node: Node) -> None:
     (source,) = node.operands
     if not cast.fits(source.dtype, node.output.dtype):
         return reference_steps(b, node)
-    step = cast.plan_cast(source.dtype, node.output.dtype, source.type.size, threads=b.threads, cache=b.cache)
+    step = cast.plan_cast(source.dtype, node.output.dtype, source.type.size, b.target)
     run(b, step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))}, [])
 
 
@@ -76,7 +76,7 @@ def transpose_steps(b: PlanBuilder, node: Node) -> None:
     """One step."""
     (source,) = node.operands
     order = [d % len(node.attrs["order"]) for d in node.attrs["order"]]
-    step = plan_transpose(source.type.dims, order, source.dtype.itemsize, threads=b.threads, cache=b.cache)
+    step = plan_transpose(source.type.dims, order, source.dtype.itemsize, b.target)
     name = f"{reorder_text(source.type, node.output.type)} by {step.name}"
     run(b, replace(step, name=name), {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))}, [])
 
@@ -95,7 +95,7 @@ def kilobytes(nbytes: int) -> str:
 def range_steps(b: PlanBuilder, node: Node) -> None:
     """Two steps: the extremes of blocks, then the scale and zero point of all."""
     (source,) = node.operands
-    found, made = plan_range(source.type.size, threads=b.threads, cache=b.cache)
+    found, made = plan_range(source.type.size, b.target)
     extremes = b.temporary(8 * found.blocks)
     scale, zero_point = (Ref(b.result(v)) for v in node.outputs)
     run(b, found, {"source": Ref(b.of[source]), "extremes": Ref(extremes)}, [])

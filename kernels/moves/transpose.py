@@ -19,7 +19,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
 from graphq.kernels.jit.intrinsics import I8, c64, intrinsic
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.shuffles import gathered, transpose_tiles
 from graphq.kernels.jit.x86 import at, load, load_first, shuffle, smaller, store, store_first, vector
 
@@ -306,14 +306,13 @@ def is_view(shape: Sequence[int], order: Sequence[int]) -> bool:
     return 0 in shape or len(transposed(shape, order, 1)) <= 1
 
 
-def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, *, threads: int = 1,
-                   cache: bool = True) -> Step:
+def plan_transpose(shape: Sequence[int], order: Sequence[int], itemsize: int, target: Target) -> Step:
     """Plan the transpose of a dense tensor to another one: axis k of the result is axis `order[k]` of the source.
 
     The caller fills in the addresses of MOVE, which must not overlap. No blocks for empty tensors.
     """
     x = loops([1 if 0 in shape else d for d in shape], order, itemsize)
-    return _planned(x, 0 in shape, threads, cache)
+    return _planned(x, 0 in shape, target)
 
 
 def run_bytes(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> int:
@@ -322,35 +321,35 @@ def run_bytes(sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> in
     return itemsize * (axes[-1].size if axes and axes[-1].source == itemsize else 1)
 
 
-def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: int, *,
-                      targets: Sequence[int] | None = None, threads: int = 1, cache: bool = True) -> Step:
+def plan_strided_copy(sizes: Sequence[int], strides: Sequence[int], itemsize: int, target: Target,
+                      results: Sequence[int] | None = None) -> Step:
     """Plan the copy of a tensor of `sizes` from elements that lie `strides` bytes apart, backwards too, or are one.
 
-    It becomes dense, or its elements lie `targets` bytes apart. The caller fills in the addresses of MOVE, which must
+    It becomes dense, or its elements lie `results` bytes apart. The caller fills in the addresses of MOVE, which must
     not overlap.
     """
-    axes, nbytes = merged(sizes, strides, itemsize, targets), itemsize
+    axes, nbytes = merged(sizes, strides, itemsize, results), itemsize
     if axes and axes[-1].source == axes[-1].target == itemsize:
         nbytes *= axes.pop().size
     rows = axes.pop() if axes else Axis(1, 0, 0)
     x = Loops(copying, (), rows.size, nbytes, rows.source, rows.target, tuple(axes))
-    return _planned(x, 0 in sizes, threads, cache)
+    return _planned(x, 0 in sizes, target)
 
 
-def _planned(x: Loops, empty: bool, threads: int, cache: bool) -> Step:
+def _planned(x: Loops, empty: bool, target: Target) -> Step:
     batch = 0 if empty else prod(a.size for a in x.outer)
     unit = 1 if x.maker is copying else 64
     words = {"rows": x.rows, "columns": x.columns, "source_step": x.source, "target_step": x.target,
              "outer": len(x.outer)}
     cycles = x.columns * 0.1 * (1 if x.maker is copying else x.of[0])
-    return plan_rows(x.maker, MOVE, x.rows, batch, threads, cache, words, cycles=cycles, unit=unit, of=x.of,
-                     more=[w for axis in reversed(x.outer) for w in axis])
+    return plan_rows(RowLoop(x.maker, MOVE, x.rows, cycles, batch, unit, x.of), words, target,
+                     [w for axis in reversed(x.outer) for w in axis])
 
 
-def plan_row_copy(rows: int, nbytes: int, source: int, target: int, *, threads: int = 1, cache: bool = True) -> Step:
-    """Plan the copy of `rows` rows of `nbytes`, which lie `source` and `target` bytes apart.
+def plan_row_copy(rows: int, nbytes: int, source_step: int, target_step: int, target: Target) -> Step:
+    """Plan the copy of `rows` rows of `nbytes`, which lie `source_step` and `target_step` bytes apart.
 
     The caller fills in the addresses of MOVE, which must not overlap.
     """
-    words = {"rows": rows, "columns": nbytes, "source_step": source, "target_step": target}
-    return plan_rows(copying, MOVE, rows, 1 if nbytes else 0, threads, cache, words, cycles=10 + nbytes * 0.1)
+    words = {"rows": rows, "columns": nbytes, "source_step": source_step, "target_step": target_step}
+    return plan_rows(RowLoop(copying, MOVE, rows, 10 + nbytes * 0.1, 1 if nbytes else 0), words, target)

@@ -8,8 +8,9 @@ found by experiment:
     fours     quads of consecutive elements, added up lane by lane; lanes 0 + 2, 1 + 3, and both; then what is left
     eights    the same with two quads side by side, added before the lanes are, and then a quad that is left
 
-Sums start from +0, those of `eights` from -0. Integers that keep their scale have means that are ties of the quantize
-after them, every fourth of a 2x2 window: the roundings of dequantized elements and of their sums decide them.
+Sums start from +0, those of `eights` from -0. The order matters because means of integers that keep their scale are
+often exactly halfway between two integers (of 2x2 windows one in four), where f32 rounding errors decide what a
+quantize after the mean gives.
 """
 from __future__ import annotations
 

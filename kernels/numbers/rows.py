@@ -6,12 +6,14 @@
     rms_norm     x * (1 / sqrt(sum(x * x) / n + epsilon))
     reduce_*     one number a row
 
-Where squares add up beyond f32's range results of the norms are 0, as that engine's are, and infinite where they are
-all too small for it and epsilon is 0; the op-by-op reference, which sums in f64, has no such limits (docs/onnx.md). All
-else in f32, one IEEE operation at a time, each sum in the order that ONNX Runtime 1.31 has on AVX2 and AVX-512 (on
-AVX-512 alone for softmax), found by experiment: so are its results, bit for bit, where rows have 8 elements and more;
-of log_softmax, whose logarithm is another, of reduce_l1 and reduce_l2, and of rows of sums that are no multiple of 4,
-they are not. The functions take and give arrays; kernels/rows/loops.py has the machine code.
+All is computed in f32, one IEEE operation at a time, but for the mean of layer_norm. Each sum is in the order that ONNX
+Runtime 1.31 has on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment. Rows of 8 elements and more therefore
+give its results bit for bit; exceptions are log_softmax, whose logarithm is another one, reduce_l1 and reduce_l2, and
+sums of rows whose length is no multiple of 4. Where squares add up beyond f32's range, norms are 0, as that engine's
+are, and infinite where all squares are too small for it and epsilon is 0; the op-by-op reference, which sums in f64,
+has no such limits (docs/onnx.md).
+
+The functions take and give arrays; kernels/rows/loops.py has the machine code.
 """
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ def powers(x: Array, highest: Array) -> tuple[Array, Array]:
 
 
 def softmax(x: Array, *, inf_as_zero: bool) -> Array:
-    """See above. A row of -inf alone is NaN, or 0 with `inf_as_zero`."""
+    """softmax of rows. A row of -inf alone is NaN, or 0 with `inf_as_zero`."""
     highest = top(x)
     if inf_as_zero:
         highest = np.where(highest == -np.inf, np.float32(0), highest)
@@ -98,7 +100,7 @@ def softmax(x: Array, *, inf_as_zero: bool) -> Array:
 
 
 def log_softmax(x: Array) -> Array:
-    """See above."""
+    """log_softmax of rows."""
     highest = top(x)
     log = evaluate(LOGARITHM, None, [powers(x, highest)[1]])
     return np.asarray((x - highest[..., None]) - log[..., None])
@@ -121,7 +123,7 @@ def _inverse(total: Array, n: int, epsilon: float) -> Array:
 
 
 def layer_norm(x: Array, epsilon: float) -> Array:
-    """See above; gamma and beta follow as one fused multiply-add."""
+    """layer_norm of rows, without gamma and beta: those follow as one fused multiply-add."""
     n = x.shape[-1]
     total = folded(by_lanes(x.astype(np.float64), LANES, -0.0, np.add), np.add)
     d = x - (total / n).astype(np.float32)[..., None]
@@ -129,7 +131,7 @@ def layer_norm(x: Array, epsilon: float) -> Array:
 
 
 def rms_norm(x: Array, epsilon: float) -> Array:
-    """See above; gamma follows."""
+    """rms_norm of rows, without gamma, which follows."""
     return np.asarray(x * _inverse(squares(x), x.shape[-1], epsilon))
 
 

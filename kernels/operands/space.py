@@ -27,7 +27,7 @@ class Space(NamedTuple):
     batch: int
     m: int
     n: int
-    walks: tuple[Walk, ...]
+    walks: tuple[Walk, ...] = ()
 
 
 def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -> tuple[int, ...]:

@@ -1,23 +1,12 @@
-"""What a tile function is called with, and the three ways in which it finds its activations.
+"""What a tile function is called with, and how it finds its activations.
 
-A tile function takes the address of a frame of 8-byte words:
-
-    0 a   1 stride   2 w   3 k   4 rows   5 sums   6 acc   7 runs   8 ... two words for each row of the tile (windows)
-    72 args   73 batch   74 i   75 j   76 columns   77 ahead   78 step   79 entries   80 copies   81 fresh
-
-`w` is the address of the first panel, `k` bytes of a row (for windows: of one tap), `rows` how many rows are valid,
-`sums` the column sums of the first panel, `acc` where the sums go: dense rows, 16 of 4 bytes for each panel. A tile
-that writes the outputs takes the argument block, where in the outputs it starts, and its valid columns; where there may
-be ties it takes the address for the entries of `store_code.epilogue`, and leaves there how many there are, or -1: then
-the tile was not whole, and it wrote nothing. The weights of the next tiles are prefetched from `ahead` on, `step` bytes
-further with each group of four bytes of k. A tile of AMX keeps copies of activations at `copies`; where it is `fresh`
-it makes them, else an earlier one has, see `matmul.amx.AGAIN`. Readings:
+A tile function takes the address of a frame: a FRAME record, then two words for each row of the tile (windows).
+Activations lie in one of three layouts (`registry.ActivationLayout`):
 
     rows      row i lies at a + i * stride
     columns   the operand is transposed: element (i, k) lies at a + k * stride + i * (its bytes)
-    windows   row i is an output pixel of an image at `a`; `stride` is the address of a `Windows` block, and the row's
-              two words are the addresses of its entries in the block's tables, which tap by tap say where to read;
-              `runs` is the address of the entries of the tile's first run, for tiles that read runs of RUN pixels
+    windows   row i is an output pixel of an image at `a`; `stride` is the address of a WINDOWS record, and the row's
+              two words are the addresses of its entries in the record's tables, which tap by tap say where to read
 """
 from __future__ import annotations
 
@@ -26,18 +15,33 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, load_s64, store_s64, word
+from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, load_s64, store_s64
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.x86 import at, interleave, load, load_bytes, smaller, vector
-from graphq.kernels.operands.windows import EVEN_PAD, KI, KO, PAD_ROW
+from graphq.kernels.operands.windows import WINDOWS
 
-ROWS_AT = 8
+FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "batch", "i", "j", "columns", "ahead",
+               "step", "entries", "copies", "fresh")
+"""What a tile is to do.
+
+    a, stride        the activations, as their layout says
+    w, sums          the first panel of weights, and its column sums
+    k                bytes of a row of activations, for windows of one tap
+    rows             how many are valid
+    acc              where the sums go: dense rows, 16 of 4 bytes for each panel
+    runs             entries of the tile's first run, for tiles that read runs of RUN pixels of windows
+    args, batch, i, j, columns    for tiles that write outputs: the argument block, the batch element, row and column of
+                     the first output, and how many columns are valid
+    ahead, step      the weights of the next tiles, to prefetch: `step` bytes with each group of four bytes of k
+    entries          for tiles that write outputs with ties: the address for the entries of `store_code.epilogue`; the
+                     tile leaves how many there are, or -1: then it was not whole, and wrote nothing
+    copies, fresh    of AMX: the address for copies of activations, and whether the tile makes them (`matmul.amx.AGAIN`)
+"""
+view, view_windows = FRAME.view, WINDOWS.view
+ROWS_AT = FRAME.nbytes
+MOST_ROWS = 32
+FRAME_BYTES = ROWS_AT + 16 * MOST_ROWS
 RUN = 16
-OUTPUTS_AT = ROWS_AT + 2 * 32
-"""The largest tiles have 32 rows."""
-AHEAD_AT = OUTPUTS_AT + 5
-ENTRIES_AT = AHEAD_AT + 2
-COPIES_AT = ENTRIES_AT + 1
-FRAME_BYTES = 8 * (COPIES_AT + 2)
 
 
 def frame_signature() -> Any:
@@ -46,7 +50,7 @@ def frame_signature() -> Any:
 
 
 class Frame(NamedTuple):
-    """The frame's words as IR values."""
+    """The first fields of a frame as IR values."""
 
     address: Any
     a: Any
@@ -61,7 +65,7 @@ class Frame(NamedTuple):
     @staticmethod
     def read(b: Any, address: Any) -> Frame:
         """Emit the loads."""
-        return Frame(address, *(load(b, at(b, address, 8 * i), I64, 8) for i in range(ROWS_AT)))
+        return Frame(address, *(FRAME.load(b, address, name) for name in Frame._fields[1:]))
 
 
 def clamped(b: Any, f: Frame, count: int) -> list[Any]:
@@ -107,12 +111,12 @@ class Window:
     def __init__(self, b: ir.IRBuilder, f: Frame) -> None:
         self.b, self.f = b, f
         self.outer, self.inner, pad, self.even = (
-            load(b, at(b, f.stride, 8 * i), I64, 8) for i in (KO, KI, PAD_ROW, EVEN_PAD))
+            WINDOWS.load(b, f.stride, name) for name in ("ko", "ki", "pad_row", "even_pad"))
         self.pad = b.add(f.stride, pad)
 
     def entry(self, table: int, row: Any, tap: Any) -> Any:
         """Emit the entry of a tap in the outer (0) or inner (1) table."""
-        entries = load(self.b, at(self.b, self.f.address, 8 * (ROWS_AT + table), self.b.mul(row, c64(16))), I64, 8)
+        entries = load(self.b, at(self.b, self.f.address, ROWS_AT + 8 * table, self.b.mul(row, c64(16))), I64, 8)
         return load(self.b, at(self.b, entries, self.b.mul(tap, c64(8))), I64, 8)
 
     def inner_taps(self, outer: Any, rows: int, silent: int) -> Any:
@@ -135,27 +139,28 @@ class Window:
 
 
 @njit
-def place_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
+def locate_windows(frame: int, windows: int, batch: int, m: int, i: int, rows: int, step: int) -> None:
     """Fill in the words of a tile's `step` rows, which are pixels `i` and on of a line; `rows` of them are valid.
 
     Lines have `m` output pixels, and come after one another in the batch.
     """
-    width, outer_taps, inner_taps = word(windows, 0), word(windows, 1), word(windows, 2)
-    outer, inner = windows + word(windows, 3), windows + word(windows, 4)
-    line = batch % (width * word(windows, 6) // m)
+    w = view_windows(windows)
+    width, outer_taps, inner_taps = w.width, w.ko, w.ki
+    outer, inner = windows + w.outer_table, windows + w.inner_table
+    line = batch % (width * w.height // m)
     run = line * ((m + RUN - 1) // RUN) + i // RUN
-    store_s64(frame + 8 * (ROWS_AT - 1), windows + word(windows, 7) + 8 + run * outer_taps * inner_taps * 8)
+    view(frame).runs = windows + w.more + 8 + run * outer_taps * inner_taps * 8
     y, x = (line * m + i) // width, (line * m + i) % width
-    place, last = frame + 8 * ROWS_AT, frame + 8 * ROWS_AT + 16 * (rows - 1)
-    while place <= last:
-        end = min(place + 16 * (width - x), last + 16)
+    entry, last = frame + ROWS_AT, frame + ROWS_AT + 16 * (rows - 1)
+    while entry <= last:
+        end = min(entry + 16 * (width - x), last + 16)
         of_line, of_pixel = outer + 8 * y * outer_taps, inner + 8 * x * inner_taps
-        while place < end:
-            store_s64(place, of_line)
-            store_s64(place + 8, of_pixel)
+        while entry < end:
+            store_s64(entry, of_line)
+            store_s64(entry + 8, of_pixel)
             of_pixel += 8 * inner_taps
-            place += 16
+            entry += 16
         y, x = y + 1, 0
     for more in range(rows, step):
-        store_s64(frame + 8 * ROWS_AT + 16 * more, load_s64(last))
-        store_s64(frame + 8 * ROWS_AT + 16 * more + 8, load_s64(last + 8))
+        store_s64(frame + ROWS_AT + 16 * more, load_s64(last))
+        store_s64(frame + ROWS_AT + 16 * more + 8, load_s64(last + 8))

@@ -17,11 +17,20 @@ import numpy.typing as npt
 from graphq.budget import reserve
 from graphq.errors import KernelError
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import load_s64, store_s64, word
+from graphq.kernels.jit.intrinsics import load_s64, store_s64
+from graphq.kernels.jit.records import Record
 
 INVALID = -2**62
-OUTPUTS, KO, KI, OUTER_TABLE, INNER_TABLE, PAD_ROW, OUTER, MORE, EVEN_PAD = range(9)
-"""Words of a block; see `Windows.block`."""
+WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "height", "more", "even_pad")
+"""What a kernel reads of windows; the tables follow, and the channels of a padding pixel.
+
+    width, height    outputs along the last axis, and along all before it
+    ko, ki           taps along the same axes
+    outer_table, inner_table, pad_row    bytes from the record to the tables and the padding
+    more             bytes to a table of the kernel's own, as `Windows.runs`, or 0
+    even_pad         whether all bytes of the padding are equal
+"""
+view = WINDOWS.view
 MOST_TAPS = 1024
 """Windows of more taps have no depthwise kernel and no literal sums."""
 
@@ -45,7 +54,7 @@ def shared_columns(pixels: int, taps: int, stride: int, dilation: int) -> Shared
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Tables of byte offsets, int64: `outer` [outer outputs, KO] and `inner` [ow, KI].
+    """Tables of byte offsets, int64: `outer` [height, ko] and `inner` [width, ki] (see WINDOWS).
 
     `outputs` and `kernel` are the sizes along all spatial axes, `image_bytes` what one image takes.
     """
@@ -138,14 +147,9 @@ class Windows:
         return int(steps[np.bincount(which, often).argmax()]) if steps.size else self.pixel_bytes
 
     def block(self, pad_row: np.ndarray, more: np.ndarray | None = None) -> np.ndarray:
-        """What a kernel reads, as int64 words in a multiple of 64 bytes; `pad_row` are a padding pixel's channels.
+        """A WINDOWS record and its tables as int64 words, a multiple of 64 bytes; `pad_row` are the padding's channels.
 
-            0 ow   1 KO   2 KI   3 bytes from the block's start to the outer table   4 to the inner one
-            5 to the pad row   6 outer outputs   7 to `more`, a table of the kernel's own, as `runs`
-            8 whether all bytes of the pad row are equal
-
-        Then come the tables and the pad row, of which 64 bytes more can be read. Raises KernelError for a pad row that
-        is shorter than a pixel.
+        After the pad row 64 bytes more can be read. Raises KernelError for a pad row that is shorter than a pixel.
         """
         if pad_row.nbytes < self.pixel_bytes:
             raise KernelError(f"a pad row must have at least a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")
@@ -157,8 +161,10 @@ class Windows:
         for start, part in zip(starts, parts, strict=False):
             block[start:start + part.nbytes] = part
         words = block.view(np.int64)
-        words[:9] = (len(self.inner), self.outer.shape[1], self.inner.shape[1], *starts[1:3], starts[len(parts) - 1],
-                     len(self.outer), 0 if more is None else starts[3], (row == row[:1]).all())
+        words[:len(WINDOWS.fields)] = WINDOWS.words({
+            "width": len(self.inner), "height": len(self.outer), "ko": self.outer.shape[1], "ki": self.inner.shape[1],
+            "outer_table": starts[1], "inner_table": starts[2], "pad_row": starts[len(parts) - 1],
+            "more": 0 if more is None else starts[3], "even_pad": (row == row[:1]).all()})
         return words
 
 
@@ -217,10 +223,11 @@ def tap_addresses(windows: int, image: int, outer: int, inner: int, first: int, 
 
     The last one is stored twice.
     """
-    outer_taps, inner_taps = word(windows, KO), word(windows, KI)
-    outers = windows + word(windows, OUTER_TABLE) + 8 * outer * outer_taps
-    inners = windows + word(windows, INNER_TABLE) + 8 * inner * inner_taps
-    pad = windows + word(windows, PAD_ROW)
+    w = view(windows)
+    inner_taps = w.ki
+    outers = windows + w.outer_table + 8 * outer * w.ko
+    inners = windows + w.inner_table + 8 * inner * inner_taps
+    pad = windows + w.pad_row
     a, b = (first // inner_taps, first % inner_taps) if first else (0, 0)
     done, address = 0, image
     while done < count:

@@ -2,8 +2,9 @@
 
     d(x) = (x - zp[c]) * s[c]  of u8 and s8, in f32, rounded once        d(x) = x  of floats
 
-Requantised means are ties often (of four integers that keep their scale every fourth is), which the roundings in d
-decide, and those of their sums: so sums take d along, in the reference's order.
+The mean of four integers, requantised to the same scale, is exactly halfway between two integers in one case of four.
+Which way the reference rounds then depends on the f32 rounding errors of the dequantisation d and of the sum. Kernels
+therefore dequantise every element before they add, in the reference's order (`numbers.mean_sums`).
 """
 from __future__ import annotations
 
@@ -12,12 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import F32, I64, c64, word
+from graphq.kernels.jit.intrinsics import F32, c64
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.x86 import at
 from graphq.kernels.jit.x86 import load as load_vector
 from graphq.kernels.lanes.expression import COMPUTE, Expr, load, op
 from graphq.kernels.lanes.stores import evaluate
 from graphq.kernels.lanes.vector import STORAGE_IR, emit, vec, widen
+
+TABLES = Record("table_bytes")
+"""What kernels read of means: the bytes of one of the f32 tables; zero points, scales and f64 numbers follow."""
+view, TABLES_BYTES = TABLES.view, TABLES.nbytes
 
 
 class Scales(NamedTuple):
@@ -42,7 +48,7 @@ def dequantized(x: np.ndarray, dtype: str, scales: Scales | None) -> np.ndarray:
 
 
 def tables(scales: Scales | None, numbers: np.ndarray) -> np.ndarray:
-    """Pack what kernels read: the bytes of one of the f32 tables, zero points, scales, then `numbers` in f64."""
+    """Pack TABLES, zero points, scales and `numbers`."""
     f32 = [] if scales is None else [scales.zps, scales.scales]
     each = len(f32) and -(-f32[0].size // 2)
     block = np.zeros(1 + 2 * each + numbers.size)
@@ -56,7 +62,7 @@ def tables(scales: Scales | None, numbers: np.ndarray) -> np.ndarray:
 @njit
 def numbers_of(block: int) -> int:
     """The address of the numbers in `tables` at `block`."""
-    return block + 8 + 2 * word(block, 0)
+    return block + TABLES_BYTES + 2 * view(block).table_bytes
 
 
 class Taps:
@@ -66,8 +72,8 @@ class Taps:
         self.b, self.dtype, self.width = b, dtype, width
         self.parameters = []
         if COMPUTE[dtype] != "f32":
-            each = load_vector(b, block, I64, 8)
-            zps = at(b, block, 8, b.mul(c, c64(4)))
+            each = TABLES.load(b, block, "table_bytes")
+            zps = at(b, block, TABLES_BYTES, b.mul(c, c64(4)))
             self.parameters = [load_vector(b, x, vec(F32, width)) for x in (zps, at(b, zps, each))]
 
     def load(self, address: Any) -> Any:

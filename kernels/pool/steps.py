@@ -3,13 +3,14 @@ from __future__ import annotations
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
+from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.operands.space import factor
 from graphq.kernels.pool import means
 from graphq.kernels.pool import tiles as pool
 from graphq.kernels.pool.lower import Pool
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Ref
-from graphq.plan.slots import output, place, run
+from graphq.plan.slots import operand_slot, output, run
 
 
 def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -18,12 +19,12 @@ def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert isinstance(p, Pool)
     source = node.inputs[p.source]
     assert source is not None
-    places = [place(b, node, s, lowered.out) for s in lowered.sources]
-    space = factor(lowered.out, [strides for _, strides in places], keep=1)
-    step = pool.plan_pool(lowered.store, p.how, p.dtype, p.windows, space.n, space.batch, space.m, b.level,
-                          order=p.order, threads=b.threads, cache=b.cache)
+    operands = [operand_slot(b, node, s, lowered.out) for s in lowered.sources]
+    space = factor(lowered.out, [strides for _, strides in operands], keep=1)
+    pixels = Pixels(p.dtype, p.windows, space.n, space.batch, space.m)
+    step = pool.plan_pool(lowered.store, p.how, pixels, b.target, p.order)
     header = {"images": Ref(b.of[source]), "windows": Ref(b.constant(p.windows.block(p.pad)))}
     if p.counts is not None:
         header["weights"] = Ref(b.constant(means.tables(p.scales, p.counts)))
-    slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
+    slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

@@ -17,26 +17,29 @@ import numpy as np
 
 from graphq.kernels.family.pixels import (
     UNROLLED,
+    PixelKernel,
+    Pixels,
     block_functions,
     over_channels,
     plan_pixels,
-    tap_placer,
+    tap_locator,
     tile_functions,
     unrolled,
+    view_frame,
+    view_windows,
 )
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import F32, F64, I8, I64, c64, intrinsic, splat, word
-from graphq.kernels.jit.isa import Level
-from graphq.kernels.jit.registry import Step
+from graphq.kernels.jit.intrinsics import F32, F64, I8, I64, c64, intrinsic, splat
+from graphq.kernels.jit.registry import Step, Target
 from graphq.kernels.jit.x86 import Loop, at, store
 from graphq.kernels.jit.x86 import load as load_vector
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, load, op, select
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import STORAGE_IR, constant, emit, vec, widen
 from graphq.kernels.numbers.mean_sums import QUAD, Order, halved, lanes_of, start_of, total
-from graphq.kernels.operands.windows import INNER_TABLE, KI, KO, OUTER_TABLE, PAD_ROW, Windows
+from graphq.kernels.operands.windows import WINDOWS
 from graphq.kernels.pool.means import Taps, numbers_of
 
 How = Literal["max", "mean"]
@@ -141,13 +144,11 @@ class _Walked:
     """Any window of a block of windows."""
 
     def __init__(self, b: Any, windows: Any, image: Any, outer: Any, inner: Any) -> None:
-        def entry(k: int) -> Any:
-            return load_vector(b, at(b, windows, 8 * k), I64, 8)
-
-        self.b, self.image, self.ko, self.ki = b, image, entry(KO), entry(KI)
-        self.outers = at(b, windows, entry(OUTER_TABLE), b.mul(b.mul(outer, self.ko), c64(8)))
-        self.inners = at(b, windows, entry(INNER_TABLE), b.mul(b.mul(inner, self.ki), c64(8)))
-        self.pad = at(b, windows, entry(PAD_ROW))
+        field = functools.partial(WINDOWS.load, b, windows)
+        self.b, self.image, self.ko, self.ki = b, image, field("ko"), field("ki")
+        self.outers = at(b, windows, field("outer_table"), b.mul(b.mul(outer, self.ko), c64(8)))
+        self.inners = at(b, windows, field("inner_table"), b.mul(b.mul(inner, self.ki), c64(8)))
+        self.pad = at(b, windows, field("pad_row"))
         self.n = b.mul(self.ko, self.ki)
 
     def address(self, row: Any, column: Any) -> Any:
@@ -228,34 +229,33 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
     """Make the module of tiles of one pixel of a ko x ki window (`unrolled`); the other parameters as `reduction`."""
     listed, mean = ko > 0, how == "mean"
     reduce = reduction(how, dtype, lanes, direct, order, ko, ki)
-    place: Any = tap_placer(ko, ki) if listed else None
+    locate: Any = tap_locator(ko, ki) if listed else None
 
     @njit
     def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,
              target: int) -> int:
-        taps, count, tables = windows, 0, word(frame, 10)
+        f = view_frame(frame)
+        taps, count, tables, first, channels = windows, 0, f.weights, f.first, f.channels
         if listed:
             taps = addresses
-            place(windows, image, outer, inner, 0, ko * ki, addresses)
+            locate(windows, image, outer, inner, 0, ko * ki, addresses)
         if mean:
-            count = numbers_of(tables) + 8 * (outer * word(windows, 0) + inner)
-        reduce(taps, image, outer, inner, word(frame, 6), word(frame, 7), target, tables, count)
+            count = numbers_of(tables) + 8 * (outer * view_windows(windows).width + inner)
+        reduce(taps, image, outer, inner, first, channels, target, tables, count)
         return 1
 
     return tile_functions(ADDRESSES, fill)
 
 
-def plan_pool(store: Store, how: How, dtype: str, windows: Windows, channels: int, batch: int, m: int, level: Level, *,
-              order: Order = "taps", threads: int = 1, cache: bool = True) -> Step:
-    """Plan a pool of images of `dtype` to batch * m output pixels; see `pixels` for the words to fill in.
+def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = "taps") -> Step:
+    """Plan a pool; see `pixels` for the words to fill in.
 
     Means are summed in `order`; their weights are `means.tables` of the counts of an image's pixels.
     """
-    direct, itemsize = is_direct(store, how, dtype), STORAGE[dtype].itemsize
-    mean = how == "mean"
-    tile = modules.load(f"pool_{how}_{dtype}", pool_tiles, how, dtype, level.lanes, direct and not mean, order,
-                        *unrolled(windows.outer.shape[1], windows.inner.shape[1]), cache=cache)
-    block = modules.load("pixels", block_functions, STORAGE[store.dtype].itemsize if direct else 0, cache=cache)
-    cycles = 20 + windows.taps * (3 + channels * (1 / level.lanes if mean else itemsize / 32))
-    return plan_pixels(f"pool_{how}_{dtype}_{level.name}", store, block, tile, windows.image_bytes, windows.pixels,
-                       channels, batch, m, level, cycles=cycles, direct=direct, threads=threads, cache=cache)
+    direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes
+    mean, name = how == "mean", f"pool_{how}_{x.dtype}"
+    ko, ki = unrolled(x.windows.outer.shape[1], x.windows.inner.shape[1])
+    tile = modules.load(name, pool_tiles, how, x.dtype, lanes, direct and not mean, order, ko, ki, cache=target.cache)
+    block = modules.load("pixels", block_functions, STORAGE[store.dtype].itemsize if direct else 0, cache=target.cache)
+    cycles = 20 + x.windows.taps * (3 + x.channels * (1 / lanes if mean else itemsize / 32))
+    return plan_pixels(store, x, PixelKernel(name, block, tile, cycles, direct), target)

@@ -1,14 +1,15 @@
-"""Recurrent layers in machine code: the numbers of `numbers.recurrent`, 16 units at a time.
+"""Recurrent layers in machine code: the numbers of `numbers.recurrent`, 16 units of the state at a time.
 
 The weights lie in panels of 16 units, each [H, gates, 16], so that a panel's sums are the gates of its units and stay
-in registers. Four rows share what is loaded of them.
+in registers. Four rows of the batch share what is loaded of the weights.
 
-Without lengths the states are in their places among all states, else what is the last one so far is kept as such.
+A step reads the state before it where it was stored, among the states of all steps. With lengths, rows that have ended
+have zeros there; then the last state of each row is kept in a place of its own and read from there.
 """
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -17,7 +18,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit, types
 from graphq.kernels.jit.intrinsics import F32, I32, I64, c64, declare, intrinsic, load_s32, splat, store_s32
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.x86 import Loop, at, load, smaller, vector
 from graphq.kernels.lanes.vector import Columns, constant, tail_mask
 from graphq.kernels.matmul.float import fma
@@ -218,10 +219,20 @@ def clear(address: int, n: int) -> None:
         store_s32(address + 4 * k, 0)
 
 
-def plan_recurrence(gates: int, steps: int, rows: int, units: int, *, quantised: bool, reverse: bool,
-                    threads: int = 1, cache: bool = True) -> Step:
+class Layer(NamedTuple):
+    """The sizes of a layer: gates of a cell (LSTM 4, GRU 3, RNN 1), steps in time, rows of a batch, units of state."""
+
+    gates: int
+    steps: int
+    rows: int
+    units: int
+    reverse: bool
+    quantised: bool = False
+
+
+def plan_recurrence(x: Layer, target: Target) -> Step:
     """Plan all steps of a layer; of a quantised one, whose rows are quantised together, in one block."""
-    cycles = steps * units * (gates * units / 12 + 20)  # Zen 4, 128 to 512 units
-    words = {"steps": steps, "rows": rows, "units": units, "reverse": int(reverse)}
-    return plan_rows(recurring, LAYER, rows, 1, 1 if quantised else threads, cache, words, cycles=cycles, unit=ROWS,
-                     of=(gates, int(quantised)))
+    cycles = x.steps * x.units * (x.gates * x.units / 12 + 20)  # Zen 4, 128 to 512 units
+    words = {"steps": x.steps, "rows": x.rows, "units": x.units, "reverse": int(x.reverse)}
+    loop = RowLoop(recurring, LAYER, x.rows, cycles, unit=ROWS, of=(x.gates, int(x.quantised)))
+    return plan_rows(loop, words, target._replace(threads=1) if x.quantised else target)

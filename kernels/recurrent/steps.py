@@ -4,7 +4,7 @@ from __future__ import annotations
 import numpy as np
 
 from graphq.ir import Node, Value
-from graphq.kernels.recurrent.loops import panels, plan_recurrence
+from graphq.kernels.recurrent.loops import Layer, panels, plan_recurrence
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.reference import reference_steps
 from graphq.plan.runtime import Argument, Ref
@@ -63,8 +63,7 @@ def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: d
     given, recurrent = node.inputs[:2]
     assert given is not None and recurrent is not None and recurrent.data is not None
     steps, rows, units = node.outputs[0].type.dims
-    step = plan_recurrence(gates, steps, rows, units, quantised=quantised, reverse=node.attrs["reverse"],
-                           threads=b.threads, cache=b.cache)
+    step = plan_recurrence(Layer(gates, steps, rows, units, node.attrs["reverse"], quantised), b.target)
     if lengths is not None:
         words["lengths"] = Ref(b.of[lengths])
     run(b, step, {**words, "gates": Ref(b.of[given]), "panels": Ref(b.constant(panels(recurrent.data, gates))),

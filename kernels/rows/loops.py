@@ -1,8 +1,9 @@
-"""Machine code of `numbers.rows`: intrinsics that read a row of f32 and leave what its elements need.
+"""The machine code of operations along rows (`numbers.rows`): loops over a row of f32, as intrinsics.
 
-Each is (row, n, room, stats, step, parameter): the row's address, its length, the address of a row of f32 to fill, that
-of the first of its numbers (the next ones lie `step` bytes on), and of the f32 epsilon. Vectors have the lanes of the
-sums' order, whatever the ISA level: LLVM cuts them to the machine's.
+Each is an intrinsic (row, n, room, stats, step, parameter). It reads the n numbers at the address `row`, fills the row
+at `room` where the operation needs one (softmax's powers), and stores the numbers of the row, as a mean, from `stats`
+on, `step` bytes apart; `parameter` is the address of epsilon. Vectors have as many lanes as the order of the sums says,
+whatever the ISA level: LLVM cuts them to the machine's.
 """
 from __future__ import annotations
 
@@ -179,7 +180,7 @@ def _mean(b: Any, row: RowEmitter) -> Any:
 
 
 def _total(b: Any, row: RowEmitter, term: Expr) -> Any:
-    """As `mean_sums.row_totals` of the terms."""
+    """The sum of a term of each element, in the order of `mean_sums.row_totals`."""
     def add(x: Any, have: Any) -> Any:
         return b.fadd(have, computed(b, term, 1 if x.type == F32 else x.type.count, x))
 

@@ -1,10 +1,11 @@
-"""Softmax, layer norm and the like from a partition's body, along the last axis of their source.
+"""From a body with softmax, a norm or a reduction along the last axis to what its kernel computes.
 
-    x = f(operands)         lane-wise, in f32: the prologue, in whose place the source itself may stand
+    x = f(operands)         lane-wise, in f32: the prologue; nothing but the source itself where it is f32
     y = operation(x)        `numbers.rows`
     out = epilogue(y)
 
-Kernels leave x, or softmax's powers, and a few numbers a row; with those the epilogue begins.
+A kernel leaves x (softmax: its powers) and one or two numbers of each row, as a mean; the epilogue's expression begins
+with those.
 """
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from graphq.kernels.rows import tiles as row
 from graphq.kernels.rows.lower import RowLowering
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Ref
-from graphq.plan.slots import place, run
+from graphq.plan.slots import operand_slot, run
 
 
 def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -21,19 +21,18 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     rows = r.dims[:-1]
     count = int(np.prod(rows, dtype=np.int64))
     numbers = b.temporary(2 * 4 * count)
-    places = [place(b, node, s, r.dims) for s in r.sources]
+    operands = [operand_slot(b, node, s, r.dims) for s in r.sources]
     for s in lowered.sources:
-        if s.place == "row numbers":
-            places.append((Ref(numbers, 4 * count * s.index), broadcast_strides(s.shape, lowered.out, 4)))
+        if s.origin == "row numbers":
+            operands.append((Ref(numbers, 4 * count * s.index), broadcast_strides(s.shape, lowered.out, 4)))
         else:
-            places.append(place(b, node, s, lowered.out))
+            operands.append(operand_slot(b, node, s, lowered.out))
     result = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.store.dtype].itemsize)
-    places.append((Ref(b.result(node.output)), result))
-    space = factor(r.dims, [strides for _, strides in places], keep=1)
-    step = row.plan_row(r.how, r.prologue, lowered.store, space.batch, space.m, space.n, b.level, direct=r.direct,
-                        reduces=r.reduces, threads=b.threads, cache=b.cache)
+    operands.append((Ref(b.result(node.output)), result))
+    space = factor(r.dims, [strides for _, strides in operands], keep=1)
+    step = row.plan_row(r, lowered.store, space, b.target)
     room = b.temporary(step.blocks * int(step.words["room_bytes"]))
     epsilon = b.constant(np.array([r.epsilon], np.float32))
     header = {"room": Ref(room), "numbers": Ref(numbers), "epsilon": Ref(epsilon)}
-    slots = [(ref, walk) for (ref, _), walk in zip(places, space.walks, strict=True)]
+    slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     run(b, step, header, slots)

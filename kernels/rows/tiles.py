@@ -1,19 +1,22 @@
-"""The kernel of an operation along rows: a prologue into a row of f32, the row's numbers, and the epilogue.
+"""The kernel of an operation along rows: a prologue fills a row of f32, a loop computes its numbers, then the epilogue.
 
-After its record an argument block has the slots of the prologue's operands, then the epilogue's and the output.
+One kernel serves all ISA levels: the prologue and the epilogue have vectors of the level's lanes, loops those of the
+sums' order (`rows.loops`); what a level does otherwise is for `plan_row` to choose. After the ROWS record the argument
+block has the slots of the prologue's operands, then the epilogue's and the output.
 """
 from __future__ import annotations
 
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import load_s64
-from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.records import SLOT, SLOTS, Record
-from graphq.kernels.jit.registry import Step, threads_for
+from graphq.kernels.jit.registry import Step, Target, threads_for
 from graphq.kernels.lanes.store_code import epilogue
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers.rows import LANES
+from graphq.kernels.operands.space import Space
 from graphq.kernels.rows.loops import numbers_of
+from graphq.kernels.rows.lower import RowLowering
 
 ROWS = Record("batch", "m", "n", "each", "room", "room_bytes", "numbers", "step", "epsilon", "columns")
 """m rows of n elements a batch element, `each` a block. The caller fills in the addresses of
@@ -63,14 +66,15 @@ def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool
     return Functions(block=block)
 
 
-def plan_row(how: str, prologue: Store, store: Store, batch: int, m: int, n: int, level: Level, *, direct: bool,
-             reduces: bool, threads: int = 1, cache: bool = True) -> Step:
-    """Plan batch * m rows of n elements at ISA level `level`."""
-    made = modules.load("row", row_blocks, how, prologue, store, level.lanes, direct, reduces, cache=cache)
+def plan_row(r: RowLowering, store: Store, space: Space, target: Target) -> Step:
+    """Plan the rows of `space`, whose results `store` takes."""
+    made = modules.load("row", row_blocks, r.how, r.prologue, store, target.level.lanes, r.direct, r.reduces,
+                        cache=target.cache)
+    batch, m, n = space.batch, space.m, space.n
     vectors = -(-n // LANES)
-    worth = threads_for(threads, batch * m * (100 + 40 * vectors))  # 128 x 384 and 1536 x 128 on Zen 4: 20 to 45
+    worth = threads_for(target.threads, batch * m * (100 + 40 * vectors))  # 128 x 384 and 1536 x 128 on Zen 4: 20 to 45
     parts = max(1, min(m, -(-BLOCKS_PER_THREAD * worth // max(1, batch)))) if worth > 1 else 1
     each = max(1, -(-m // parts))
     words = {"batch": batch, "m": m, "n": n, "each": each, "room_bytes": 64 * vectors, "step": 4 * batch * m,
-             "columns": 1 if reduces else n}
-    return Step(f"{how}_{level.name}", made.block, ROWS, words, batch * -(-m // each), made, serial=worth == 1)
+             "columns": 1 if r.reduces else n}
+    return Step(f"{r.how}_{target.level.name}", made.block, ROWS, words, batch * -(-m // each), made, serial=worth == 1)

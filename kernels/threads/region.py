@@ -1,4 +1,4 @@
-"""The parallel region in which Numba's threads take pieces of steps: one prange for all plans (`team`).
+"""The parallel region: the one prange of graphq, in whose iterations threads take pieces of steps (`team`).
 
 Imported in the background by a process that runs a plan on several threads; no other one imports Numba.
 """

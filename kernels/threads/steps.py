@@ -5,12 +5,13 @@ A team is an array of words; threads of many callers may have tables on offer in
     stop       whether helpers are to return     sleepers   how many sleep    helpers   of how many
     wanted     how many callers have use for     records    how many helpers there are room for
     cores      bytes of a mask of the cores that the process may use, the mask follows; 0: helpers stay where they are
-    record     of a helper:  asleep   a semaphore   its pthread_t   the core that it is kept off   a mask without that
+    record     of a helper: asleep   a semaphore   (HELPER) its pthread_t and the core that it is kept off   a mask
+               without that core
     slot   busy       whether a caller has it
            ticket     pieces << 24 | how many helpers have taken << 12 | how many the caller has, who makes it one more
            ended      pieces that are done
-           step       its address    next   the step after it    end   the end of the table
-           team       the team's address    core   the caller's
+           work       (WORK) the address of the step on offer, of the next one, of the table's end and of the team, and
+                      the core of the caller
            finished   whether the table is done
 
 A caller takes the first piece that is left and helpers the last, so that what one step has left in a core's cache is
@@ -22,6 +23,7 @@ from __future__ import annotations
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import call_block, load_s64, store_s64
+from graphq.kernels.jit.records import Record
 from graphq.kernels.threads.atomics import (
     acquired,
     added,
@@ -42,17 +44,21 @@ LINE = 128
 STOP, SLEEPERS, HELPERS, WANTED, RECORDS = (k * LINE for k in range(5))
 CORES, MASK = 5 * LINE, 6 * LINE
 SLOTS = 7 * LINE
-BUSY, TICKET, ENDED, STEP, FINISHED = (k * LINE for k in range(5))
-NEXT, END, TEAM, CORE = (STEP + 8 * k for k in range(1, 5))
+BUSY, TICKET, ENDED, WORK_AT, FINISHED = (k * LINE for k in range(5))
 SLOT = 5 * LINE
+STEP = Record("function", "args", "blocks", "pieces")
+"""A row of a table: a block function, its argument block, how many blocks, and in how many pieces; 0: serially."""
+WORK = Record("step", "next", "end", "team", "core")
+HELPER = Record("thread", "kept_off")
+view_step, view_work, view_helper = STEP.view, WORK.view, HELPER.view
+ROW = STEP.nbytes
 MOST_TABLES = 16
 """Callers at a time that get help; others run all pieces themselves."""
 MOST_PIECES = (1 << 12) - 1
 FIRST_RECORD = SLOTS + MOST_TABLES * SLOT
 ASLEEP, SEMAPHORE, OWN_MASK = (k * LINE for k in range(3))
-THREAD, KEPT_OFF = SEMAPHORE + 64, SEMAPHORE + 72
+HELPER_AT = SEMAPHORE + 64
 RECORD = 3 * LINE
-ROW = 32
 
 SPIN = 20_000
 """Pauses for which a helper looks for work before it sleeps, 0.5 to 1 ms: longer than most models' serial steps."""
@@ -62,7 +68,8 @@ PATIENCE = 2_000
 
 @njit
 def _run_blocks(step: int, first: int, end: int) -> None:
-    function, args = load_s64(step), load_s64(step + 8)
+    x = view_step(step)
+    function, args = x.function, x.args
     for i in range(first, end):
         call_block(function, args, i)
 
@@ -70,14 +77,14 @@ def _run_blocks(step: int, first: int, end: int) -> None:
 @njit
 def _keep_off(team: int, record: int, core: int) -> None:
     """Let a helper run on all cores of the process but one."""
-    size = load_s64(team + CORES)
-    if size and core >= 0 and core != load_s64(record + KEPT_OFF):
+    size, helper = load_s64(team + CORES), view_helper(record + HELPER_AT)
+    if size and core >= 0 and core != helper.kept_off:
         for k in range(0, size, 8):
             store_s64(record + OWN_MASK + k, load_s64(team + MASK + k))
-        place = record + OWN_MASK + core // 64 * 8
-        store_s64(place, load_s64(place) & ~(1 << core % 64))
-        set_cores(load_s64(record + THREAD), size, record + OWN_MASK)
-        store_s64(record + KEPT_OFF, core)
+        word = record + OWN_MASK + core // 64 * 8
+        store_s64(word, load_s64(word) & ~(1 << core % 64))
+        set_cores(helper.thread, size, record + OWN_MASK)
+        helper.kept_off = core
 
 
 @njit
@@ -95,21 +102,22 @@ def _wake(team: int, count: int, core: int) -> None:
 @njit
 def _go_on(team: int, slot: int) -> None:
     """Run serial steps up to the next parallel one and offer that one's pieces, or end the table."""
-    step, end = load_s64(slot + NEXT), load_s64(slot + END)
-    while step < end and load_s64(step + 24) == 0:
-        _run_blocks(step, 0, load_s64(step + 16))
+    work = view_work(slot + WORK_AT)
+    step, end = work.next, work.end
+    while step < end and view_step(step).pieces == 0:
+        _run_blocks(step, 0, view_step(step).blocks)
         step += ROW
     if step < end:
-        pieces = load_s64(step + 24)
-        store_s64(slot + STEP, step)
-        store_s64(slot + NEXT, step + ROW)
+        pieces = view_step(step).pieces
+        work.step = step
+        work.next = step + ROW
         store_s64(slot + ENDED, 0)
         release(slot + TICKET, pieces << 24)
         fence()  # a helper that falls asleep sees the ticket, or is seen asleep
         sleepers = acquired(team + SLEEPERS)
         missing = acquired(team + WANTED) - load_s64(team + HELPERS) + sleepers
         if missing > 0 and sleepers > 0 and pieces > 1:
-            _wake(team, min(missing, pieces - 1), load_s64(slot + CORE))
+            _wake(team, min(missing, pieces - 1), work.core)
     else:
         release(slot + FINISHED, 1)
 
@@ -123,8 +131,8 @@ def _help(team: int, slot: int, helper: int) -> int:
         return 0
     if exchanged(slot + TICKET, ticket, ticket + (1 << 12 if helper else 1)):
         piece = pieces - 1 - last if helper else first
-        step = load_s64(slot + STEP)
-        blocks = load_s64(step + 16)
+        step = view_work(slot + WORK_AT).step
+        blocks = view_step(step).blocks
         _run_blocks(step, piece * blocks // pieces, (piece + 1) * blocks // pieces)
         if added(slot + ENDED, 1) + 1 == pieces:
             _go_on(team, slot)
@@ -151,10 +159,11 @@ def _open(table: int, end: int, team: int, helpers: int) -> int:
     for k in range(MOST_TABLES):
         slot = team + SLOTS + k * SLOT
         if load_s64(slot + BUSY) == 0 and exchanged(slot + BUSY, 0, 1):
-            store_s64(slot + NEXT, table)
-            store_s64(slot + END, end)
-            store_s64(slot + TEAM, team)
-            store_s64(slot + CORE, this_core())
+            work = view_work(slot + WORK_AT)
+            work.next = table
+            work.end = end
+            work.team = team
+            work.core = this_core()
             store_s64(slot + FINISHED, 0)
             added(team + WANTED, helpers)
             _go_on(team, slot)
@@ -166,7 +175,7 @@ def _open(table: int, end: int, team: int, helpers: int) -> int:
 def _run_steps(table: int, end: int) -> None:
     step = table
     while step < end:
-        _run_blocks(step, 0, load_s64(step + 16))
+        _run_blocks(step, 0, view_step(step).blocks)
         step += ROW
 
 
@@ -193,7 +202,7 @@ def open_table(table: int, end: int, team: int, slot: int) -> None:
 
 def take_part(slot: int, k: int) -> None:
     """Take pieces of an offered table until it is done: thread `k` of a region, 0 as the caller."""
-    _work(load_s64(slot + TEAM), slot, min(k, 1))
+    _work(view_work(slot + WORK_AT).team, slot, min(k, 1))
 
 
 def close_table(slot: int) -> None:
@@ -227,8 +236,9 @@ def _sleep(team: int, record: int) -> None:
 def help_others(team: int, k: int) -> None:
     """Run what callers offer, as helper `k`, until the team is dismissed. At first it sleeps."""
     record = team + FIRST_RECORD + k * RECORD
-    store_s64(record + THREAD, this_thread())
-    store_s64(record + KEPT_OFF, -1)
+    helper = view_helper(record + HELPER_AT)
+    helper.thread = this_thread()
+    helper.kept_off = -1
     added(team + HELPERS, 1)
     idle = SPIN
     while acquired(team + STOP) == 0:

@@ -44,6 +44,7 @@ from graphq.kernels.threads.steps import (
     RECORD,
     RECORDS,
     SEMAPHORE,
+    STEP,
     STOP,
     serial_module,
     team_module,
@@ -78,9 +79,9 @@ class StepTable:
     def __init__(self, rows: Sequence[StepRow], threads: int, cache: bool = True) -> None:
         code = modules.load("steps", serial_module, cache=cache)
         self._cache = cache
-        self._words = np.array(
-            [(row.function.address, row.args, row.blocks, pieces(row.blocks, threads) if row.parallel else 0)
-             for row in rows], np.int64)
+        self._words = np.array([STEP.words({
+            "function": row.function.address, "args": row.args, "blocks": row.blocks,
+            "pieces": pieces(row.blocks, threads) if row.parallel else 0}) for row in rows], np.int64)
         begin = self._words.ctypes.data
         self.span = begin, begin + self._words.nbytes
         self.run_alone = partial(_native(code.run_serial, 2), *self.span)

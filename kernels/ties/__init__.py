@@ -1,1 +1,5 @@
-"""Outputs near a tie of their rounding: how far sums in f32 may lie from exact ones, and what settles the outputs."""
+"""Outputs near a rounding tie, which are computed twice: from the exact integer sum, and from the f32 sum as written.
+
+`drift` and `sum_errors` bound how far the two may lie apart; `quick` marks the outputs where that decides the rounding;
+`settle` computes their literal sums (`literal` has the orders) in kernels.
+"""

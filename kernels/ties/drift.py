@@ -50,10 +50,11 @@ INEXACT = frozenset({
 
 
 class ErrorBounds(NamedTuple):
-    """Bounds of |v' - v|, v' being a value of the graph as written: one of `proved` and `estimated`, + relative * |v|.
+    """How far a value v of a kernel may be from v', the same value of the graph as written.
 
-    They are of f64, one number for all or one a column. `proved` and `relative` are proved if all roundings are as in
-    IEEE 754 and nothing overflows or underflows, `estimated` see `sum_errors`.
+    |v' - v| is at most `proved` + `relative` * |v|, and `estimated` + `relative` * |v| by an estimate (`sum_errors`).
+    The bounds are f64, one number for all or one a column. The proof asks that all roundings are as in IEEE 754 and
+    that nothing overflows or underflows.
     """
 
     proved: np.ndarray
@@ -79,9 +80,9 @@ NONE = ErrorBounds(np.zeros(()), np.zeros(()), 0.0)
 
 
 class Band(NamedTuple):
-    """Which quotients are near a tie: those at most `half` + `relative` * |quotient| from one, in steps.
+    """Which quotients of a quantize are near a tie: those at most `half` + `relative` * |quotient| steps from one.
 
-    `proved`: no others round otherwise in the graph as written.
+    `proved`: all quotients outside of the band are proved to round as in the graph as written; else that is estimated.
     """
 
     half: np.ndarray
@@ -91,12 +92,12 @@ class Band(NamedTuple):
 
 @dataclass
 class Drift:
-    """The differences of a body's values.
+    """Follows a body's operations and keeps, for each value, how far it may be from that of the graph as written.
 
-    `columns` are those of the result, `constants` the arrays of the body's constant inputs, `sums` the anchor's result
-    and what it is of the literal sum; `settled` likewise results of quantizes. A value whose difference is not known is
-    not in `of`: `unknown` has the operation that makes it so. One that may not be finite is not in `bounds`. `bands`
-    are those of quantizes whose outputs near a tie are settled.
+    `columns` are those of the result, `constants` the arrays of the body's constant inputs. `sums` maps the anchor's
+    result to the same of the literal sum, `settled` the results of quantizes likewise. Values of known ErrorBounds are
+    in `of`; `unknown` names, for the others, the operation that has no rule. `bounds` are sizes that values do not
+    exceed. `bands` has the band of each quantize whose outputs near a tie are settled.
     """
 
     columns: int
@@ -129,7 +130,7 @@ class Drift:
             self.of[node.output] = found
 
     def _quantized(self, node: Node, x: ErrorBounds) -> ErrorBounds | None:
-        """Of 16 bits quantizes are not settled."""
+        """The bounds after a quantize; None after one of 16 bits, which is not settled."""
         return NONE if node.attrs["dtype"].bits == 8 or x.none else None
 
     def _carried(self, node: Node, known: Sequence[ErrorBounds]) -> ErrorBounds | None:
@@ -176,7 +177,7 @@ class Drift:
         return self.bound(node.inputs[0]) < HUGE and all(1 / HUGE < s < HUGE for s in node.attrs["scales"])
 
     def bound(self, value: Value | None) -> float:
-        """What an operand's size does not exceed; infinite when it is not known, also of what may be NaN."""
+        """The largest size that an operand can have; infinite when it is not known, or may be NaN."""
         if value in self.constants:
             size = np.abs(self.constants[value]).max(initial=0)
             return float(size) if np.isfinite(size) else np.inf
@@ -247,7 +248,7 @@ class Drift:
 
 
 def unsettled(drift: Drift | None, node: Node) -> str | None:
-    """Why outputs near a tie of quantize `node`, after an anchor, are not settled; None where they are."""
+    """The reason why a quantize `node` after an anchor has no outputs settled; None where it has."""
     if node.attrs["dtype"].bits > 8:
         return f"quantize to {node.attrs['dtype']} is not settled: of 16 bits sums decide too many outputs"
     if drift is None:

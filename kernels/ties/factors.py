@@ -1,7 +1,11 @@
-"""The f32 factors of literal sums (`settle`), from activations and packed weights as they lie: in the order of sums.
+"""The f32 factors of literal sums (`settle`): activations and packed weights, dequantised into the order of the sum.
+
+A literal sum adds products x * w of dequantised numbers; these functions read the bytes where they lie, dequantise
+them, and store x and w next to each other for `ordered_sums`.
 
 Vectors have eight lanes: after instructions on 16, each product of a chain takes 6.7 cycles, not 4 (Granite Rapids).
-Bytes are unsigned here, and those that are signed become so by a `flip` of 128 and a zero point that is 128 higher.
+Bytes are read as unsigned; signed ones are turned into unsigned by a `flip` of their highest bit, with a zero point
+that is 128 higher.
 """
 from __future__ import annotations
 
@@ -24,13 +28,14 @@ from graphq.kernels.jit.intrinsics import (
     load_u8,
     splat,
     store_s32,
-    word,
 )
 from graphq.kernels.jit.shuffles import columns_of
 from graphq.kernels.jit.x86 import at, filled, load, shuffle, store, vector
 from graphq.kernels.operands.windows import MOST_TAPS
 from graphq.kernels.ties.ordered_sums import f32_of
+from graphq.kernels.ties.sum_records import PANEL_SUM, SPEC
 
+view_panel, view_spec = PANEL_SUM.view, SPEC.view
 PIECE = 4 * MOST_TAPS
 """Products of a piece at the most, four channels at the least."""
 PIECE_BYTES = 4 * (PIECE + 16)
@@ -112,9 +117,10 @@ def packed_factors(words: int, panel: int, factors: int, first: int, channels: i
     Vectors take 16 channels where there are `lines`, the addresses of the taps' weights; the last 16 may overlap those
     before. Of taps the last ones come first: what a vector stores beyond them is overwritten by the next channel's.
     """
-    spec = load_s64(words + 16)
-    parts, signed, zp, x_scale = word(spec, 5), word(spec, 6), word(spec, 7), f32_of(word(spec, 8))
-    w_zp, w_scale, weights = load_s64(words + 48), f32_of(load_s64(words + 40)), factors + PIECE_BYTES
+    of = view_panel(words)
+    spec = view_spec(of.spec)
+    parts, signed, zp, x_scale = spec.parts, spec.signed, spec.zero_point, f32_of(spec.scale)
+    w_zp, w_scale, weights = of.zero_point, f32_of(of.scale), factors + PIECE_BYTES
     flip, whole = 128 if signed else 0, channels & -4 if lines and channels >= 16 else 0
     for start in range(0, whole, 16):
         c = min(start, whole - 16)

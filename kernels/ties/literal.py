@@ -30,9 +30,9 @@ Order = Text["chains", "quads", "octets", "taps"]
 
 
 class Literal(NamedTuple):
-    """How the literal sums of an anchor run: their order, and what makes f32 factors of integers.
+    """How an anchor's literal sums are computed: their order, and the numbers that make f32 factors of integers.
 
-    `start`: one f32, or one a column, from which sums start. `taps` are those of a window, 1 for matmuls.
+    A sum begins with `start`: one f32, or one a column. `taps` are those of a window, 1 for matmuls.
     """
 
     order: Order

@@ -1,9 +1,11 @@
-"""Sums of f32 products in the orders of `literal`, taken piece by piece: njit functions of kernels.
+"""Sums of f32 products in the orders of `literal`, taken piece by piece: functions that kernels call.
 
-An order is its number in ORDERS. A sum is `begin`, `take` for each piece, and `end`; between them it is three numbers,
-the total, the chain under way, and what is left of that or how many products there were; and of eight sums side by side
-their memory, `lanes`. A chain waits for its last product, 4 cycles a k; so eight chains are summed at a time, of which
-the last one may be shorter.
+An order is known by its number in ORDERS. A sum is a call of `begin`, one of `take` for each piece of the products, and
+one of `end`. Between these calls its state is three numbers: the total, the chain of products under way, and how many
+products that chain still takes (or has had). A sum in octets keeps eight sums side by side in memory, `lanes`.
+
+Each product of a chain waits for the one before, 4 cycles; therefore eight chains are summed at a time, of which the
+last one may be shorter.
 """
 from __future__ import annotations
 
@@ -152,14 +154,14 @@ def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total
 
 @njit
 def begin(order: int, block: int, total: Any) -> Any:
-    """The sum that one begins with (of taps: 0), the first chain, and what is left of it or the number of a product."""
+    """The state of a sum before its first product: what it begins with (a tap's sum with 0), and the chain."""
     zero = np.float32(0)
     return zero if order == TAPS else total, zero, 0 if order == QUADS or order == OCTETS else block
 
 
 @njit
 def end(order: int, block: int, lanes: int, total: Any, so_far: Any, chain: Any, left: int) -> Any:
-    """The total, from the sum of what was taken, which is one of a tap where sums are."""
+    """The total after the last product; in the order of taps the sum taken was that of one tap, and joins the total."""
     so_far = _total(order, block, lanes, so_far, chain, left)
     return total + so_far if order == TAPS else so_far
 

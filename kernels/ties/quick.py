@@ -1,19 +1,23 @@
-"""Quantizes after an anchor in few operations, which also say how near to a tie they are.
+"""Quantizes after an anchor in few operations, which also say whether an output is near a rounding tie.
 
     exact   q = saturate(rint(y / s) + zp)             y of several f32 operations, as `formula` has them
     quick   u = y / s + zp + 0.5 + half                in f32
             q = saturate(whole(u))                     for fraction(u) >= 2 * half
 
-q lies between lo and lo + 255. Within `half` of a tie fraction(u) is below 2 * half; there, and only there, the two may
-differ, as `half` is larger than the difference of both u, and larger than the band within which outputs are settled by
-literal sums. Where y is a sum of integers times constants, u is that of fused multiply-adds with other constants, which
-saves an operation each for scales and zero points; the integers of a quantize before it are whole(u) of that one.
+An output is near a tie where y / s + zp lies within `half` of the middle between two integers. There fraction(u) is
+below 2 * half, and only there the quick form may give another integer than the exact one: `half` is larger than the
+error of u, and larger than the band in which literal sums settle outputs. So one comparison finds all outputs that need
+a second look. q lies between lo and lo + 255.
 
-What is stored is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Saturated values may be
-near a tie; but where the least number stands for all below it, as after a ReLU, u is at least a quarter more than that.
-Of two bytes constants are sought with which u decides all ties as y does (`two_bytes`): they are not near then.
-Beyond 2**15, and for NaN, x86 rounds to -2**31, whose fraction 0 is near. The integers of a quantize that is not stored
-are used as floats: u - lo + 256, saturated to [256.25, 511.75], is floor(u - lo + 256), and has 15 bits of fraction.
+Fewer operations: where y is a sum of integers times constants, u is a chain of fused multiply-adds whose constants hold
+scales and zero points too. The integers of a quantize in the middle of the chain are whole(u) of that quantize; as
+floats they are u - lo + 256, saturated to [256.25, 511.75], rounded down, which has 15 bits of fraction.
+
+What is stored is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Beyond 2**15, and for
+NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near, too; but where the
+least integer stands for all values below it, as after a ReLU, u is kept at least a quarter above it, so that those do
+not. For functions of two bytes (`two_bytes`) constants are sought with which u decides all ties as y does: then none is
+near.
 """
 from __future__ import annotations
 
@@ -56,7 +60,7 @@ class Rounding(NamedTuple):
 
 
 class Affine(NamedTuple):
-    """A value as `factors` times integers, by these, and a constant; of f64, each one number or one a column."""
+    """A value as a sum of integers, each times a factor, and a constant; in f64, one number each or one a column."""
 
     factors: dict[Expr, np.ndarray]
     constant: np.ndarray
@@ -101,7 +105,7 @@ def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
 
 
 def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: ValuesByExpr) -> Affine | None:
-    """See `affine`; `of` gives those of operands, which most nodes are told without."""
+    """The affine form of one node (`affine`); `of` gives those of its operands, which most nodes do not ask for."""
     if node in numbers:
         return Affine({}, numbers[node].astype(np.float64).reshape(-1))
     if node.op == "const" and node.dtype != "bool":
@@ -125,7 +129,7 @@ def _affine(node: Expr, of: Callable[[Expr], Affine | None], numbers: ValuesByEx
 
 
 class Spread(NamedTuple):
-    """Between what a value lies, and how far what is computed may be from it; of f64, one number or one a column."""
+    """The interval that a value lies in, and the error of computing it; in f64, one number or one a column."""
 
     least: np.ndarray
     most: np.ndarray
@@ -133,7 +137,7 @@ class Spread(NamedTuple):
 
     @staticmethod
     def between(a: np.ndarray, b: np.ndarray) -> Spread:
-        """Between two numbers, exactly."""
+        """The spread of a value that lies between two numbers and is computed exactly."""
         return Spread(np.minimum(a, b), np.maximum(a, b), np.zeros(1))
 
     @property
@@ -162,13 +166,13 @@ class Spread(NamedTuple):
 
 
 def half_unit(size: np.ndarray) -> np.ndarray:
-    """What rounding to f32 changes numbers of this size, or a little more, by at the most."""
+    """The largest error of rounding a number of at most this size to f32."""
     size = size * (1 + 2.0**-10)
     return np.where(size > 0, UNIT * np.exp2(np.floor(np.log2(np.where(size > 0, size, 1)))), 0.0)
 
 
 def _range(x: Expr) -> tuple[float, float]:
-    """Between what a byte lies."""
+    """The smallest and the largest integer of a byte."""
     known = elementary.unquantized(x)
     lo = elementary.RANGES[known[1] if known else x.value[1]][0]
     return lo, lo + 255.0
@@ -194,7 +198,7 @@ def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
 
 
 def _literally(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) -> Spread:
-    """The spread of y as the expression computes it."""
+    """The interval and error of y when its expression is computed as it is written."""
     known = dict(integers)
 
     def of(node: Expr) -> Spread:
@@ -260,12 +264,12 @@ def _quickly(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, most
 
 
 def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """What is added to y / s."""
+    """The constant that u adds to y / s."""
     return np.asarray(0.5 + zps + np.where(half < _WIDEST, half, 0.0))
 
 
 def band(half: np.ndarray) -> np.ndarray:
-    """Below which a fraction is near a tie, s32: those are the lower 16 bits of an s32."""
+    """The limit of fractions near a tie: those below it, in units of the lower 16 bits of an s32."""
     return np.where(half < _WIDEST, 2 * half * ONE, ONE).astype(np.int32)
 
 
@@ -276,9 +280,10 @@ def without_relu(y: Expr) -> tuple[Expr, bool]:
 
 
 class Taken(NamedTuple):
-    """A quantize that is done quickly; see `Quick`.
+    """A quantize that is computed in the quick form.
 
-    y is `plain`, or its ReLU; `u` is y / s where it is a sum, `error` as `error` has it. `decided`: `Quick.decided`.
+    Its operand y is `plain`, or the ReLU of that. `u` is the affine form of y / s where there is one, `error` what the
+    function of this name gives, and `decided` what `Quick.decided` gives.
     """
 
     rounding: Rounding
@@ -290,7 +295,7 @@ class Taken(NamedTuple):
 
 
 class Quick:
-    """The quick quantizes of an epilogue, one by one.
+    """The quantizes of an epilogue in their quick forms, one after another.
 
     `numbers` are those that operands load. `parameter` makes an operand of f32 numbers, one or one a column, in a role.
     """

@@ -1,4 +1,4 @@
-"""How far the f32 sum of an integer anchor's products, in the order of `literal`, may lie from the exact sum.
+"""Error bounds: how far an anchor's f32 sum, in the order of `literal`, may lie from the exact sum of integers.
 
 docs/numbers.md derives both bounds. `proved` holds for any activations. `estimated` takes rounding errors as
 independent of each other, and the activations of a sum as independent numbers whose mean may be any that their type can
@@ -94,7 +94,7 @@ def _filled(w: np.ndarray, size: int) -> np.ndarray:
 
 
 def _known(literal: Literal, w: np.ndarray, scales: np.ndarray) -> Sums:
-    """Of integers in f32, exactly: sums of pieces are below 2**24."""
+    """The sums of known weights: of integers in f32, exact as sums of pieces are below 2**24."""
     parts = _chains(literal, w)
     ones = np.ones(parts.shape[-1], np.float32)
     signed = parts @ ones
@@ -104,7 +104,7 @@ def _known(literal: Literal, w: np.ndarray, scales: np.ndarray) -> Sums:
 
 
 def _unknown(literal: Literal, k: int, most: int) -> Sums:
-    """Of weights from -most to most: for the estimate uniform, so that the square of their sum is that of squares."""
+    """The sums of weights that may be any from -most to most; for the estimate they are independent and uniform."""
     count = _chains(literal, np.ones((1, k))).sum(axis=-1)
     squares = count * most**2 / 3
     total = np.sqrt(squares.cumsum(axis=-1))

@@ -1,16 +1,46 @@
 """Kernel modules for tests: a process that compiles imports this file, so it imports little."""
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import intrinsic, njit, types
-from graphq.kernels.jit.intrinsics import I32, c64, load_s64, outer, stack, store_s64, word
+from graphq.kernels.jit.intrinsics import I32, c64, load_s64, outer, stack, store_s64
+from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.x86 import at, flipped, load, store, vector
 from graphq.kernels.lanes.store_code import epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
 from graphq.kernels.threads.atomics import added as added_atomically
 from graphq.kernels.threads.atomics import release, semaphore_wait, this_thread
-from graphq.kernels.threads.steps import ASLEEP, HELPERS, KEPT_OFF, SEMAPHORE, SLEEPERS, THREAD
+from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, view_helper
 
 nothing = object()
 """What Numba has no type for: kernels that name it are refused."""
+PAIR = Record("first", "second")
+view_pair = PAIR.view
+
+
+@intrinsic
+def second_of(_typing, address):
+    def codegen(context, b, signature, args):
+        return PAIR.load(b, args[0], "second")
+
+    return types.intp(types.intp), codegen
+
+
+def swapping(by_intrinsic):
+    """A block that swaps the fields of a PAIR."""
+    def block(args, index):
+        a = view_pair(args)
+        first = a.first
+        a.first = second_of(args) if by_intrinsic else a.second
+        a.second = first
+
+    return Functions(block=block)
+
+
+def misnaming():
+    """A block that asks a PAIR for a field that it has not."""
+    def block(args, index):
+        store_s64(args, view_pair(args).third)
+
+    return Functions(block=block)
 
 
 def multiples(factor):
@@ -51,7 +81,7 @@ def of_an_unknown_name():
 def adding():
     """A block adds 1 to what the step before left for it."""
     def block(args, index):
-        before, now, count = word(args, 0), word(args, 1), word(args, 2)
+        before, now, count = load_s64(args), load_s64(args + 8), load_s64(args + 16)
         store_s64(now + 8 * index, load_s64(now + 8 * index) + load_s64(before + 8 * (index % count)) + 1)
 
     return Functions(block=block)
@@ -60,8 +90,9 @@ def adding():
 def dozing():
     """Helpers that wake once."""
     def doze(team, record):
-        store_s64(record + THREAD, this_thread())
-        store_s64(record + KEPT_OFF, -1)
+        helper = view_helper(record + HELPER_AT)
+        helper.thread = this_thread()
+        helper.kept_off = -1
         added_atomically(team + HELPERS, 1)
         release(record + ASLEEP, 1)
         added_atomically(team + SLEEPERS, 1)
@@ -219,7 +250,7 @@ def emitting(emit):
         return types.void(types.intp, types.intp), codegen
 
     def block(args, index):
-        run(word(args, 0), word(args, 1))
+        run(load_s64(args), load_s64(args + 8))
 
     return Functions(block=block)
 

@@ -6,9 +6,10 @@ import numpy as np
 import graphq as gq
 from graphq.ir import TensorType
 from graphq.kernels.jit.isa import level_named
+from graphq.kernels.jit.registry import Target
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.matmul.plan import MATMUL, plan_matmul
+from graphq.kernels.matmul.plan import MATMUL, Product, plan_matmul
 from graphq.kernels.threads.team import pieces
 from graphq.plan.builder import MOST_AHEAD, PlanBuilder
 from graphq.plan.runtime import Buffer, Plan, Ref, _Instance
@@ -33,7 +34,7 @@ def test_a_step_prefetches_the_weights_of_the_next_one():
     plan, (first, second, last) = mlp(48, 64, 32, 700)
     for step, following in ((first, second), (second, last)):
         weights = following.words[W]
-        assert plan.buffers[weights.buffer].place == "constant"
+        assert plan.buffers[weights.buffer].storage == "constant"
         assert step.words[AHEAD:AHEAD + 2] == (weights, plan.buffers[weights.buffer].nbytes)
     assert last.words[AHEAD:AHEAD + 2] == (0, 0)
 
@@ -49,7 +50,7 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
     begin = -x.ctypes.data % 64
     for k, n, level, aligned in ((128, 200, "amx", True), (128, 64, "amx", False), (100, 200, "amx", False),
                                  (128, 200, "avx2", False)):
-        step = plan_matmul(Store(acc(), "s32"), "u8", 40, n, k, level_named(level))
+        step = plan_matmul(Store(acc(), "s32"), Product("u8", 40, n, k), Target(level_named(level)))
         assert (step.aligned is not None) == aligned
         b = PlanBuilder(gq.Graph(), level_named(level), 1, True)
         buffer = b.add(Buffer("input", t.nbytes, t, 0))
@@ -67,12 +68,12 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
 def test_each_piece_of_the_blocks_has_a_room_of_its_own():
     """Pieces of a step run at the same time, so the rooms that they write into must not overlap."""
     for m, threads in ((40, 1), (40, 4), (4000, 1), (4000, 2), (4000, 5)):
-        step = plan_matmul(Store(acc(), "s32"), "u8", m, 200, 190, level_named("amx"))
+        step = plan_matmul(Store(acc(), "s32"), Product("u8", m, 200, 190), Target(level_named("amx")))
         _, nbytes = step.room
         b = PlanBuilder(gq.Graph(), level_named("amx"), threads, True)
         b.native(step, step.filled({}))
         (made,) = b.steps
         room, count = made.words[ROOMS:ROOMS + 2]
         assert count == (pieces(step.blocks, threads) if made.parallel else 1)
-        assert b.buffers[room.buffer].place == "arena" and b.buffers[room.buffer].nbytes == count * nbytes > 0
+        assert b.buffers[room.buffer].storage == "arena" and b.buffers[room.buffer].nbytes == count * nbytes > 0
         assert made.parallel == (threads > 1 and step.blocks > 1 and not step.serial)

@@ -21,7 +21,7 @@ FROM_AUTO_PAD = {ours: theirs for theirs, ours in AUTO_PAD.items()}
 
 @exports(*ALIKE)
 def alike(w: Writer, node: Node) -> None:
-    """See ALIKE; shapes that must be equal broadcast too."""
+    """Operations of ALIKE. Where graphq wants equal shapes, ONNX broadcasts too."""
     if node.attrs.get("beta", 1) != 1:
         raise GraphError("Softplus has no beta")
     if node.attrs.get("dtype") is not None:

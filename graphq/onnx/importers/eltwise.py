@@ -34,13 +34,13 @@ ROUNDED = {f32: (bf16, f16), bf16: (f32,), f16: (f32,)}
 
 @imports(*SAME)
 def same(c: Call) -> Outputs:
-    """See SAME."""
+    """Operators of SAME."""
     return c.graph.add_node(lookup(SAME[c.node.op_type]), [c.input(0)], {})
 
 
 @imports(*WITH_ALPHA)
 def with_alpha(c: Call) -> Outputs:
-    """See WITH_ALPHA."""
+    """Operators of WITH_ALPHA, with their attributes."""
     name, defaults = WITH_ALPHA[c.node.op_type]
     return c.graph.add_node(lookup(name), [c.input(0)], {k: c.attr(k, v) for k, v in defaults.items()})
 

@@ -12,7 +12,7 @@ ALIKE = {"And": "logical_and", "Equal": "equal", "Greater": "greater", "IsNaN": 
 
 @imports(*ALIKE)
 def alike(c: Call) -> Outputs:
-    """See ALIKE. Since version 7 they broadcast as NumPy does."""
+    """Operators of ALIKE, since version 7, which broadcast as NumPy does."""
     if c.version < 7 and len(c.inputs) == 2:
         return None
     return c.graph.add_node(lookup(ALIKE[c.node.op_type]), [c.input(k) for k in range(len(c.inputs))], {})

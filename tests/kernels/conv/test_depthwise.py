@@ -6,7 +6,9 @@ from guarded_memory import guarded
 
 from graphq.kernels.conv import depthwise
 from graphq.kernels.conv.depthwise_plan import plan_depthwise
+from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.jit import isa
+from graphq.kernels.jit.registry import Target
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import windows
@@ -23,7 +25,8 @@ def run(guarded, level, x, w, zp, geometry, threads=1):
     _, _, strides, dilations, *_ = geometry
     layout = depthwise.choose(channels, view, w, chosen, stride=strides[-1], dilation=dilations[-1])
     packed = guarded(depthwise.pack(w, layout))
-    step = plan_depthwise(Store(acc(), "s32"), dtype, view, layout, channels, n, view.pixels, chosen, threads=threads)
+    pixels = Pixels(dtype, view, channels, n, view.pixels)
+    step = plan_depthwise(Store(acc(), "s32"), pixels, layout, Target(chosen, threads))
     table = np.arange(n, dtype=np.int64) * out[0].nbytes if n else np.zeros(1, np.int64)
     step.run(step.arguments({"images": source.ctypes.data, "windows": block.ctypes.data,
                              "weights": packed.ctypes.data}, [(out.ctypes.data, table.ctypes.data, 4 * channels)]))

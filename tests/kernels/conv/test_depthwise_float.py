@@ -5,7 +5,9 @@ from geometries import GEOMETRIES
 from guarded_memory import guarded
 
 from graphq.kernels.conv import depthwise_float
+from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.jit import isa
+from graphq.kernels.jit.registry import Target
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers.float_sums import float_sums
@@ -29,8 +31,8 @@ def run(guarded, level, x, w, dtype, geometry, threads=1):
     source, out = guarded(x), guarded(np.full((n, view.pixels, channels), np.nan, np.float32))
     packed = guarded(depthwise_float.pack(w, tile.chunk))
     assert packed.nbytes == depthwise_float.packed_bytes(*w.shape, tile.chunk)
-    step = depthwise_float.plan_depthwise(Store(acc("f32"), "f32"), dtype, view, tile, channels, n, view.pixels,
-                                          chosen, threads=threads)
+    pixels = Pixels(dtype, view, channels, n, view.pixels)
+    step = depthwise_float.plan_depthwise(Store(acc("f32"), "f32"), pixels, tile, Target(chosen, threads))
     table = np.arange(n, dtype=np.int64) * out[0].nbytes if n else np.zeros(1, np.int64)
     step.run(step.arguments({"images": source.ctypes.data, "windows": block.ctypes.data,
                              "weights": packed.ctypes.data}, [(out.ctypes.data, table.ctypes.data, 4 * channels)]))

@@ -4,9 +4,11 @@ import pytest
 
 from graphq.kernels.eltwise import tiles as eltwise
 from graphq.kernels.jit import isa
+from graphq.kernels.jit.registry import Target
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import acc, load, maximum, op
 from graphq.kernels.lanes.stores import Store, evaluate
+from graphq.kernels.operands.space import Space
 from graphq.kernels.threads import team
 
 LEVELS = isa.available()
@@ -36,7 +38,7 @@ def test_equals_its_meaning(level, shape, threads):
     column = np.broadcast_to(rng.standard_normal((1, 1, n), np.float32), shape)
     scalars = [np.full((1, 1, 1), v, np.float32) for v in (50, 3)]
     out = np.full(shape, 99, np.int8)
-    step = eltwise.plan_eltwise(chain(), *shape, level, threads=threads)
+    step = eltwise.plan_eltwise(chain(), Space(*shape), Target(level, threads))
     run(step, [x, row, column, *scalars, out])
     np.testing.assert_array_equal(out, evaluate(chain(), None, [x, row, column, *scalars]))
 
@@ -52,22 +54,22 @@ def test_blocks_cover_the_space(space, parts):
 
 
 def test_little_work_is_one_block():
-    assert eltwise.plan_eltwise(chain(), 1, 2, 64, LEVELS[0], threads=16).blocks == 1
-    assert eltwise.plan_eltwise(chain(), 1, 1024, 1024, LEVELS[0], threads=16).blocks == 64
-    assert eltwise.plan_eltwise(chain(), 1, 1, 1 << 20, LEVELS[0], threads=16).blocks == 64
-    assert eltwise.plan_eltwise(chain(), 1, 1024, 1024, LEVELS[0], threads=1).blocks == 1
+    assert eltwise.plan_eltwise(chain(), Space(1, 2, 64), Target(LEVELS[0], 16)).blocks == 1
+    assert eltwise.plan_eltwise(chain(), Space(1, 1024, 1024), Target(LEVELS[0], 16)).blocks == 64
+    assert eltwise.plan_eltwise(chain(), Space(1, 1, 1 << 20), Target(LEVELS[0], 16)).blocks == 64
+    assert eltwise.plan_eltwise(chain(), Space(1, 1024, 1024), Target(LEVELS[0], 1)).blocks == 1
 
 
 def test_a_store_of_an_accumulator_is_refused():
     with pytest.raises(ValueError, match="no accumulator"):
-        eltwise.plan_eltwise(Store(acc(), "s32"), 1, 1, 1, LEVELS[0])
+        eltwise.plan_eltwise(Store(acc(), "s32"), Space(1, 1, 1), Target(LEVELS[0]))
 
 
 def test_the_team_runs_steps_in_order():
     level, x = LEVELS[-1], np.arange(400_000, dtype=np.float32).reshape(400, 1000)
     y, z = np.empty_like(x), np.empty_like(x)
-    double = eltwise.plan_eltwise(Store(load(0, "f32", "vector") * 2.0, "f32"), 1, *x.shape, level, threads=2)
-    plus = eltwise.plan_eltwise(Store(load(0, "f32", "vector") + 1.0, "f32"), 1, *x.shape, level)
+    double = eltwise.plan_eltwise(Store(load(0, "f32", "vector") * 2.0, "f32"), Space(1, *x.shape), Target(level, 2))
+    plus = eltwise.plan_eltwise(Store(load(0, "f32", "vector") + 1.0, "f32"), Space(1, *x.shape), Target(level))
     slots = [(a.ctypes.data, 0, a.strides[0]) for a in (x, y, z)]
     args = [double.arguments({}, slots[:2]), plus.arguments({}, slots[1:])]
     assert (double.blocks > 1, plus.blocks) == (True, 1)

@@ -22,7 +22,7 @@ def tabulated(g, constants=()):
     inputs = [x if c is None else c for x, c in zip(inputs, constants, strict=True)]
     np.testing.assert_array_equal(after.formula(inputs), before.formula(inputs))
     assert [x[0] for x in after.store.loads] == list(range(len(after.sources)))
-    return after, [s.data for s in after.sources if s.place == "table"]
+    return after, [s.data for s in after.sources if s.origin == "table"]
 
 
 def operations(lowered):
@@ -115,8 +115,8 @@ def test_short_chains_stay():
     x = g.dequantize(g.input("x", shape=(256,), dtype="u8"), scales=[0.05], zps=[100])
     g.output(g.quantize(x, dtype="u8", scales=[0.1], zps=[50]), name="y")
     taken, left = (lower_eltwise(g).tabulated([None], level_named(name)) for name in ("scalar", "avx2"))
-    assert [x.place for x in taken.sources] == ["input", "table"]
-    assert "table" not in [x.place for x in left.sources] and left.store == lower_eltwise(g).store
+    assert [x.origin for x in taken.sources] == ["input", "table"]
+    assert "table" not in [x.origin for x in left.sources] and left.store == lower_eltwise(g).store
 
 
 def test_every_value_at_every_level(level):

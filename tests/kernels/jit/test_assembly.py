@@ -6,10 +6,11 @@ from graphq.errors import KernelError
 from graphq.kernels.eltwise import tiles as eltwise
 from graphq.kernels.jit import assembly, isa, modules
 from graphq.kernels.jit.codegen import Source
-from graphq.kernels.jit.registry import KERNELS
+from graphq.kernels.jit.registry import KERNELS, Target
 from graphq.kernels.lanes.expression import acc, load
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.operands.space import Space
 
 # Lines as LLVM 22 prints them, each with the register class that names its instruction.
 COUNTED = """
@@ -128,7 +129,8 @@ def kernels_of(level):
 def tile_modules(kernel, level):
     """The modules of a kernel's tiles, in a step that stores its accumulators as they are."""
     dtype = "s32" if kernel.dtypes[1] == "s8" else "f32"
-    step = matmul.plan_matmul(Store(acc(dtype), dtype), kernel.dtypes[0], 64, 70, 70, level, kernel=kernel)
+    product = matmul.Product(kernel.dtypes[0], 64, 70, 70, w_dtype=kernel.dtypes[1])
+    step = matmul.plan_matmul(Store(acc(dtype), dtype), product, Target(level), kernel)
     return [x for x in step.keep if isinstance(x, modules.Module) and x.name.startswith(kernel.name)]
 
 
@@ -164,7 +166,7 @@ def test_emulated_kernels_have_none(level):
 @pytest.mark.skipif(isa.is_emulated("avx2"), reason="needs AVX2")
 def test_an_elementwise_kernel_multiplies_vectors():
     product = load(0, "f32", "vector") * load(1, "f32", "vector")
-    step = eltwise.plan_eltwise(Store(product, "f32"), 1, 9, 33, isa.level_named("avx2"))
+    step = eltwise.plan_eltwise(Store(product, "f32"), Space(1, 9, 33), Target(isa.level_named("avx2")))
     counts = [assembly.instructions(x) for x in step.keep if isinstance(x, modules.Module)]
     assert any("vmulps ymm" in x for x in counts), counts
 

@@ -7,7 +7,7 @@ from guarded_memory import guarded
 
 from graphq.kernels import levels
 from graphq.kernels.jit import assembly, isa
-from graphq.kernels.jit.registry import KERNELS
+from graphq.kernels.jit.registry import KERNELS, Target
 from graphq.kernels.lanes import elementary as gm
 from graphq.kernels.lanes.expression import acc, load, maximum, op
 from graphq.kernels.lanes.stores import Store, evaluate
@@ -49,13 +49,13 @@ def raw_sum(a, w):
     return (a.astype(np.int64) + shift).astype(np.float64) @ w.astype(np.float64)
 
 
-def run(kernel, level, a, w, *, threads=1, reading="rows"):
-    """Run the kernel on a (m, k), laid out as `reading` says, and w (k, n); the raw accumulator."""
+def run(kernel, level, a, w, *, threads=1, layout="rows"):
+    """Run the kernel on a (m, k), laid out as `layout` says, and w (k, n); the raw accumulator."""
     (m, k), n = a.shape, w.shape[1]
     packed, out = guarded(pack.pack(w)), guarded(np.full((m, n), -1, np.int32))
-    source = guarded(a.T if reading == "columns" else a)
-    step = matmul.plan_matmul(RAW, "u8" if a.dtype == np.uint8 else "s8", m, n, k, level, kernel=kernel,
-                              threads=threads, reading=reading)
+    source = guarded(a.T if layout == "columns" else a)
+    product = matmul.Product("u8" if a.dtype == np.uint8 else "s8", m, n, k, layout=layout)
+    step = matmul.plan_matmul(RAW, product, Target(level, threads), kernel)
     words = {"a": source.ctypes.data, "stride": source.strides[0], "w": packed.ctypes.data}
     step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
     return np.array(out)
@@ -77,14 +77,14 @@ def test_sums_are_exact(kernel, emulated):
             assert run(kernel, level, a, w).shape == (m, n)
 
 
-@pytest.mark.parametrize(("kernel", "emulated"), [r for r in RUNS if "columns" in r.values[0].readings])
+@pytest.mark.parametrize(("kernel", "emulated"), [r for r in RUNS if "columns" in r.values[0].layouts])
 def test_transposed_activations(kernel, emulated):
     with level_of(kernel, emulated) as level:
         for m, k, n in [*SHAPES, (8, 1, 3), (9, 2, 16), (13, 8, 70), (3, 130, 20)]:
             a, w = operands(kernel.dtypes[0], m, k, n)
-            assert (run(kernel, level, a, w, reading="columns", threads=2) == raw_sum(a, w)).all(), (m, k, n)
+            assert (run(kernel, level, a, w, layout="columns", threads=2) == raw_sum(a, w)).all(), (m, k, n)
         a, w = operands(kernel.dtypes[0], 9, 0, 21)
-        assert not run(kernel, level, a, w, reading="columns").any()
+        assert not run(kernel, level, a, w, layout="columns").any()
 
 
 WINDOWS = [  # sizes, kernel, strides, dilations, pads, outputs; channels
@@ -113,8 +113,8 @@ def test_windows_of_an_image(kernel, emulated, window, channels, pads):
     source, packed = guarded(image), guarded(pack.pack(whole.reshape(-1, n)))
     out = guarded(np.full((view.pixels, n), -1, np.int32))
     with level_of(kernel, emulated) as level:
-        step = matmul.plan_matmul(RAW, kernel.dtypes[0], view.pixels, n, channels, level, kernel=kernel, threads=2,
-                                  reading="windows", taps=view.taps)
+        product = matmul.Product(kernel.dtypes[0], view.pixels, n, channels, layout="windows", taps=view.taps)
+        step = matmul.plan_matmul(RAW, product, Target(level, 2), kernel)
         words = {"a": source.ctypes.data, "stride": block.ctypes.data, "w": packed.ctypes.data}
         step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
     assert (out == raw_sum(rows, w.reshape(-1, n))).all()
@@ -124,7 +124,8 @@ def test_windows_too_long_for_copies_are_not_for_amx():
     with level_of(KERNELS["matmul_u8s8_32x64_amx"], not isa.has("amx-int8")) as level:
         longest = (matmul_amx.COPIES // matmul_amx.ROWS - 96) // 9 // 64 * 64
         for channels, chosen in ((longest, "amx"), (longest + 1, "avx512_vnni")):
-            step = matmul.plan_matmul(RAW, "u8", 196, 256, channels, level, reading="windows", taps=9, cache=False)
+            product = matmul.Product("u8", 196, 256, channels, layout="windows", taps=9)
+            step = matmul.plan_matmul(RAW, product, Target(level, cache=False))
             assert step.name.endswith(chosen)
 
 
@@ -155,7 +156,7 @@ def test_batches_strides_and_epilogue(kernel, emulated):
     y = maximum(0, y + load(2, "f32", "vector"))
     store = Store(gm.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), "u8"), "u8")
     with level_of(kernel, emulated) as level:
-        step = matmul.plan_matmul(store, kernel.dtypes[0], m, n, k, level, kernel=kernel, batch=3, threads=2)
+        step = matmul.plan_matmul(store, matmul.Product(kernel.dtypes[0], m, n, k, 3), Target(level, 2), kernel)
         order = np.array([2, 0, 1], np.int64)
         tables = [order * wide.strides[0], order * packed.strides[0], order * bias.strides[0],
                   order * out.strides[0]]
@@ -173,7 +174,7 @@ def test_batches_strides_and_epilogue(kernel, emulated):
 @pytest.mark.parametrize(("m", "n"), [(1, 16), (1, 500), (500, 16), (64, 4096), (13, 77)])
 def test_blocks_cover_the_output_once(threads, m, n):
     level = levels.resolve("scalar")
-    step = matmul.plan_matmul(RAW, "u8", m, n, 4, level, threads=threads)
+    step = matmul.plan_matmul(RAW, matmul.Product("u8", m, n, 4), Target(level, threads))
     rows, panels = step.words["each_rows"], step.words["each_panels"]
     assert rows % step.words["rows"] == 0 and panels % step.words["panels"] == 0
     assert step.blocks == -(-m // rows) * -(-pack.panel_count(n) // panels)
@@ -182,7 +183,7 @@ def test_blocks_cover_the_output_once(threads, m, n):
 
 def test_little_work_is_serial_however_many_its_blocks():
     level = isa.level_named("scalar")
-    steps = [matmul.plan_matmul(RAW, "u8", m, 16, 4, level, batch=16, threads=2) for m in (2, 2000)]
+    steps = [matmul.plan_matmul(RAW, matmul.Product("u8", m, 16, 4, 16), Target(level, 2)) for m in (2, 2000)]
     assert [s.serial for s in steps] == [True, False] and steps[0].blocks >= 16
 
 

@@ -7,7 +7,7 @@ from guarded_memory import guarded
 
 from graphq.errors import KernelError
 from graphq.kernels.jit import isa
-from graphq.kernels.jit.registry import KERNELS, select
+from graphq.kernels.jit.registry import KERNELS, Target, select
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
@@ -49,8 +49,8 @@ def expected(a, u, z, scales, corrections):
 def run(guarded, kernel, level, a, packed, n, threads=1):
     m, k = a.shape
     out, source, packed = guarded(np.full((m, n), np.nan, np.float32)), guarded(a), guarded(packed)
-    step = matmul.plan_matmul(Store(acc("f32"), "f32"), kernel.dtypes[0], m, n, k, level, kernel=kernel,
-                              threads=threads, w_dtype=matmul_4bit.W_DTYPE)
+    product = matmul.Product(kernel.dtypes[0], m, n, k, w_dtype=matmul_4bit.W_DTYPE)
+    step = matmul.plan_matmul(Store(acc("f32"), "f32"), product, Target(level, threads), kernel)
     words = {"a": source.ctypes.data, "w": packed.ctypes.data}
     step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
     return np.array(out)

@@ -9,7 +9,7 @@ from guarded_memory import guarded
 
 from graphq.kernels import levels
 from graphq.kernels.jit import isa
-from graphq.kernels.jit.registry import KERNELS, select
+from graphq.kernels.jit.registry import KERNELS, Target, select
 from graphq.kernels.lanes.expression import STORAGE, acc, load, maximum
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.matmul import pack
@@ -49,12 +49,12 @@ def assert_same(got, expected):
     np.testing.assert_array_equal(*bits)
 
 
-def run(kernel, level, a, w, *, threads=1, reading="rows"):
+def run(kernel, level, a, w, *, threads=1, layout="rows"):
     """Run the kernel on a (m, k) and w (k, n); the sums."""
     (m, k), n, dtype = a.shape, w.shape[1], kernel.dtypes[0]
     packed, out = guarded(pack.pack(w)), guarded(np.full((m, n), 7, np.float32))
-    source = guarded(a.T if reading == "columns" else a)
-    step = matmul.plan_matmul(RAW, dtype, m, n, k, level, kernel=kernel, threads=threads, reading=reading)
+    source = guarded(a.T if layout == "columns" else a)
+    step = matmul.plan_matmul(RAW, matmul.Product(dtype, m, n, k, layout=layout), Target(level, threads), kernel)
     step.run(step.arguments({"a": source.ctypes.data, "w": packed.ctypes.data,
                              "stride": source.strides[0]}, [(out.ctypes.data, 0, 4 * n)]))
     return np.array(out)
@@ -67,7 +67,7 @@ def test_sums_are_those_of_numpy(kernel, emulated):
         for shape in (*SHAPES, (9, 5, 40, True), (14, 37, 65, True)):
             a, w, expected = case(dtype, *shape)
             assert_same(run(kernel, level, a, w, threads=2), expected)
-            assert_same(run(kernel, level, a, w, reading="columns"), expected)
+            assert_same(run(kernel, level, a, w, layout="columns"), expected)
         a, w = float_array(dtype, (9, 0)), float_array(dtype, (0, 21))
         assert_same(run(kernel, level, a, w), np.zeros((9, 21), np.float32))
         for m, n in ((0, 5), (5, 0)):
@@ -81,8 +81,8 @@ def test_padding_is_never_multiplied(kernel, emulated):
     a, w = np.ones((3, 7), np.float32), np.ones((7, 5), np.float32)
     a[:, -1], w[-1] = np.inf, 2
     with level_of(kernel, emulated) as level:
-        for reading in ("rows", "columns"):
-            got = run(kernel, level, a.astype(STORAGE[dtype]), w.astype(STORAGE[dtype]), reading=reading)
+        for layout in ("rows", "columns"):
+            got = run(kernel, level, a.astype(STORAGE[dtype]), w.astype(STORAGE[dtype]), layout=layout)
             assert (got == np.inf).all()
 
 
@@ -107,7 +107,8 @@ def test_windows_sum_through_all_taps(kernel, emulated):
         for channels in (3, 33, 200):
             image, view, packed, expected = convolution(dtype, channels, n)
             out, block, source = np.zeros((18, n), np.float32), view.block(image[0, 0] * 0), guarded(image)
-            step = matmul.plan_matmul(RAW, dtype, 18, n, channels, level, kernel=kernel, reading="windows", taps=9)
+            product = matmul.Product(dtype, 18, n, channels, layout="windows", taps=9)
+            step = matmul.plan_matmul(RAW, product, Target(level), kernel)
             step.run(step.arguments({"a": source.ctypes.data, "w": packed.ctypes.data,
                                      "stride": block.ctypes.data}, [(out.ctypes.data, 0, 4 * n)]))
             assert_same(out, expected)
@@ -121,7 +122,7 @@ def test_batches_and_epilogue(level, dtype, threads):
     packed, out = pack.pack(w), np.zeros((3, m, n), STORAGE[dtype])
     bias, rest = float_array("f32", (n,), 3), float_array(dtype, (3, m, n), 4)
     store = Store(maximum(0, acc("f32") + load(0, "f32", "vector")) + load(1, dtype, "vector"), dtype)
-    step = matmul.plan_matmul(store, dtype, m, n, k, levels.resolve(level), batch=3, threads=threads)
+    step = matmul.plan_matmul(store, matmul.Product(dtype, m, n, k, 3), Target(levels.resolve(level), threads))
     order = np.array([2, 0, 1], np.int64)
     tables = [order * x.strides[0] for x in (a, packed, rest, out)]
     at = [t.ctypes.data for t in tables]

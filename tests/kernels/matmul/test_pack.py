@@ -3,6 +3,8 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
+from graphq.kernels.jit.isa import LEVELS
+from graphq.kernels.jit.registry import Target
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import row_sums as rows
@@ -75,7 +77,7 @@ def test_pack_kernel_equals_numpy(layout, dtype, k, n, threads):
     out[:] = 0x55
     table = np.array([2, 0, 1], np.int64)
     offsets = table * w.strides[0]
-    step = pack.plan_pack(dtype, k, n, batch=3, threads=threads)
+    step = pack.plan_pack(dtype, k, n, 3, Target(LEVELS[0], threads))
     step.run(step.arguments({"source": w.ctypes.data, "table": offsets.ctypes.data, "along_k": w.strides[1],
                              "along_n": w.strides[2], "packed": out.ctypes.data}))
     used, first = size - pack.SLACK, 0 if w.itemsize == 1 else 64 * pack.panel_count(n)
@@ -97,7 +99,7 @@ def test_row_sums(a_dtype, m, k, threads, transposed):
     plan, axis = (rows.plan_column_sums, 1) if transposed else (rows.plan_row_sums, 2)
     a = weights(np.uint8 if a_dtype == "u8" else np.int8, (2, k, m + 3) if transposed else (2, m, k + 3))[:, :, :-3]
     out = np.full((2, m), -1, np.int32)
-    step = plan(a_dtype, m, k, batch=2, threads=threads)
+    step = plan(a_dtype, m, k, 2, Target(LEVELS[0], threads))
     offsets = np.array([0, a.strides[0]], np.int64)
     step.run(step.arguments({"source": a.ctypes.data, "table": offsets.ctypes.data, "stride": a.strides[1],
                              "sums": out.ctypes.data}))

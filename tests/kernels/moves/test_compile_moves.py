@@ -6,6 +6,8 @@ from guarded_memory import guarded
 
 import graphq as gq
 from graphq.errors import GraphError, InputError
+from graphq.kernels.jit.isa import LEVELS
+from graphq.kernels.jit.registry import Target
 from graphq.kernels.moves.transpose import dense, plan_strided_copy, run_bytes
 
 SLICES = [  # shape, axes, starts, ends, steps
@@ -80,7 +82,7 @@ def test_gathers_of_nothing():
 
 def test_slices_touch_nothing_beyond_the_buffers():
     x, out = guarded(np.arange(130, dtype=np.uint8)), guarded(np.zeros(130, np.uint8))
-    step = plan_strided_copy((130,), (-1,), 1)
+    step = plan_strided_copy((130,), (-1,), 1, Target(LEVELS[0]))
     step.run(step.arguments({"source": x.ctypes.data + 129, "target": out.ctypes.data}, []))
     assert (out == x[::-1]).all()
 

@@ -3,6 +3,8 @@ import numpy as np
 import pytest
 from guarded_memory import guarded
 
+from graphq.kernels.jit.isa import LEVELS
+from graphq.kernels.jit.registry import Target
 from graphq.kernels.moves.extremes import plan_range
 from graphq.ops.integer import dynamic_range
 
@@ -20,7 +22,7 @@ def scale_and_zero_point(x, threads):
     """What the kernels store, on memory that ends with the tensor."""
     source, found = guarded(x), np.zeros(2 * 64, np.float32)
     scale, zp = np.zeros(1, np.float32), np.zeros(1, np.uint8)
-    extremes, last = plan_range(x.size, threads=threads)
+    extremes, last = plan_range(x.size, Target(LEVELS[0], threads))
     assert extremes.blocks <= 64
     extremes.run(extremes.arguments({"source": source.ctypes.data, "extremes": found.ctypes.data}))
     last.run(last.arguments({"extremes": found.ctypes.data, "scale": scale.ctypes.data, "zero_point": zp.ctypes.data}))

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.kernels.jit.isa import LEVELS
+from graphq.kernels.jit.registry import Target
 from graphq.kernels.moves.transpose import is_view, loops, plan_transpose
 
 DTYPES = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -24,7 +26,7 @@ def check(shape, order, itemsize, threads=1):
     held = np.zeros(x.nbytes + 1, np.uint8)
     held[1:] = x.reshape(-1).view(np.uint8)
     room = np.full(x.nbytes + 2 * GUARD + 1, 0x55, np.uint8)
-    step = plan_transpose(shape, order, itemsize, threads=threads)
+    step = plan_transpose(shape, order, itemsize, Target(LEVELS[0], threads))
     step.run(step.arguments({"source": held.ctypes.data + 1, "target": room.ctypes.data + GUARD + 1}))
     got = room[GUARD + 1:GUARD + 1 + x.nbytes]
     wanted = np.ascontiguousarray(x.transpose(order)).reshape(-1).view(np.uint8)
@@ -123,5 +125,5 @@ def test_compiled(level, dtype, threads):
 
 
 def test_little_work_is_serial_however_many_its_blocks():
-    steps = [plan_transpose((n, 12, 3, 64), (0, 2, 1, 3), 1, threads=2) for n in (2, 2000)]
+    steps = [plan_transpose((n, 12, 3, 64), (0, 2, 1, 3), 1, Target(LEVELS[0], 2)) for n in (2, 2000)]
     assert [s.serial for s in steps] == [True, False] and steps[0].blocks > 1

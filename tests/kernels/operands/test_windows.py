@@ -5,19 +5,7 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels.operands.windows import (
-    EVEN_PAD,
-    INNER_TABLE,
-    INVALID,
-    KI,
-    KO,
-    MORE,
-    OUTER,
-    OUTER_TABLE,
-    OUTPUTS,
-    PAD_ROW,
-    windows,
-)
+from graphq.kernels.operands.windows import INVALID, WINDOWS, windows
 
 CASES = [
     # sizes, kernel, strides, dilations, pads, outputs
@@ -33,6 +21,11 @@ TRANSPOSED = [
     ((3, 4), (3, 2), (2, 3), (1, 2), ((0, 1), (1, 0)), (6, 11)),
     ((2, 2, 2), (2, 1, 3), (1, 2, 2), (1, 1, 1), ((0, 0), (0, 0), (1, 0)), (3, 4, 4)),
 ]
+
+
+def record(block):
+    """The fields of a block, by name."""
+    return dict(zip(WINDOWS.fields, block, strict=False))
 
 
 def place(o, k, size, stride, dilation, begin, transposed):
@@ -76,13 +69,14 @@ def test_block(case):
     w = windows(*case, 17)
     block = w.block(pad_row)
     data = block.view(np.uint8)
-    assert not block[EVEN_PAD] and w.block(pad_row * 0 + 9)[EVEN_PAD]
+    x = record(block)
+    assert not x["even_pad"] and record(w.block(pad_row * 0 + 9))["even_pad"]
     assert block.dtype == np.int64 and block.nbytes % 64 == 0
-    assert (block[OUTPUTS], block[KO], block[KI], block[OUTER]) == (
+    assert (x["width"], x["ko"], x["ki"], x["height"]) == (
         len(w.inner), w.outer.shape[1], w.inner.shape[1], len(w.outer))
-    for table, start in ((w.outer, block[OUTER_TABLE]), (w.inner, block[INNER_TABLE])):
+    for table, start in ((w.outer, x["outer_table"]), (w.inner, x["inner_table"])):
         assert start % 64 == 0 and (data[start:start + table.nbytes].view(np.int64) == table.ravel()).all()
-    assert (data[block[PAD_ROW]:][:17] == pad_row).all() and block.nbytes >= block[PAD_ROW] + 64 + 64
+    assert (data[x["pad_row"]:][:17] == pad_row).all() and block.nbytes >= x["pad_row"] + 64 + 64
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -92,7 +86,7 @@ def test_runs(case):
     offsets, block = w.offsets(), w.block(np.zeros(5, np.uint8), w.runs(4, w.pixels))
     step, *entries = w.runs(4, w.pixels)
     entries = np.reshape(entries, (-1, w.taps))
-    table = block[block[MORE] // 8:]
+    table = block[record(block)["more"] // 8:]
     assert table[0] == step and (table[1:1 + entries.size] == entries.ravel()).all()
     assert len(entries) == -(-w.pixels // 4)
     for q, t in np.ndindex(entries.shape):

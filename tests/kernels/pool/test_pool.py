@@ -4,7 +4,9 @@ import pytest
 from guarded_memory import guarded
 
 import graphq as gq
+from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.jit import isa
+from graphq.kernels.jit.registry import Target
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import windows
@@ -226,7 +228,7 @@ def test_nothing_beyond_the_buffers_is_touched(level, how, dtype, total, channel
     w = windows((3, 4), (2, 3), (1, 1), (1, 1), ((0, 0), (0, 0)), (2, 2), channels * x.itemsize)
     block = w.block(np.zeros(channels, x.dtype))
     chosen = next(one for one in isa.available() if one.name == level)
-    step = pool.plan_pool(store, how, dtype, w, channels, 1, 4, chosen)
+    step = pool.plan_pool(store, how, Pixels(dtype, w, channels, 1, 4), Target(chosen))
     scales = means.Scales(np.full(channels, 0.5, np.float32), np.full(channels, -3, np.float32))
     tables = means.tables(scales, np.full(4, 6))
     header = {"images": x.ctypes.data, "windows": block.ctypes.data, "weights": tables.ctypes.data}
@@ -238,6 +240,6 @@ def test_little_work_is_serial_however_many_its_blocks():
     steps = []
     for size in (4, 400):
         view = windows((size, size), (2, 2), (1, 1), (1, 1), [(0, 0)] * 2, (size - 1, size - 1), 8)
-        steps.append(pool.plan_pool(Store(acc("f32"), "f32"), "mean", "u8", view, 8, size - 1, size - 1,
-                                    isa.level_named("scalar"), threads=2))
+        pixels = Pixels("u8", view, 8, size - 1, size - 1)
+        steps.append(pool.plan_pool(Store(acc("f32"), "f32"), "mean", pixels, Target(isa.level_named("scalar"), 2)))
     assert [s.serial for s in steps] == [True, False] and steps[0].blocks > 1

@@ -6,14 +6,16 @@ from guarded_memory import guarded
 
 import graphq as gq
 from graphq.kernels.jit import isa
+from graphq.kernels.jit.registry import Target
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import STORAGE, acc, load
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers import rows
 from graphq.kernels.numbers.mean_sums import row_totals
 from graphq.kernels.numbers.rows import squares
+from graphq.kernels.operands.space import Space
 from graphq.kernels.rows import tiles as row
-from graphq.kernels.rows.lower import NUMBERS, REDUCTIONS, ROWS
+from graphq.kernels.rows.lower import NUMBERS, REDUCTIONS, ROWS, RowLowering
 
 LENGTHS = (1, 2, 5, 8, 13, 16, 23, 40, 70)
 TOLERANCE = {"f32": 1e-5, "bf16": 8e-3, "f16": 1e-3}
@@ -137,7 +139,7 @@ def test_nothing_beyond_the_buffers_is_touched(level, how, n, dtype):
     x, out = guarded(np.ones((2, n), np.float32)), guarded(np.zeros((2, 1 if reduces else n), STORAGE[dtype]))
     result = acc("f32") if dtype == "f32" else elementary.quantize(acc("f32"), 100.0, 3.0, "u8")
     store, prologue = Store(result, dtype), Store(load(0, "f32", "vector"), "f32")
-    step = row.plan_row(how, prologue, store, 1, 2, n, chosen, direct=True, reduces=reduces)
+    step = row.plan_row(RowLowering(how, (2, n), prologue, ()), store, Space(1, 2, n), Target(chosen))
     room = guarded(np.zeros((step.blocks, n), np.float32))
     numbers = guarded(np.zeros((NUMBERS.get(how, 1), 2), np.float32))
     epsilon = guarded(np.float32([1e-5]))

@@ -352,4 +352,4 @@ def test_without_numba_plans_run_on_their_caller(monkeypatch, caplog):
 
 def test_semaphores_fit_their_room():
     """That of the C library's sem_t: 32 bytes on 64-bit Linux."""
-    assert steps.THREAD - steps.SEMAPHORE >= 32 and ctypes.sizeof(ctypes.c_void_p) == 8
+    assert steps.HELPER_AT - steps.SEMAPHORE >= 32 and ctypes.sizeof(ctypes.c_void_p) == 8

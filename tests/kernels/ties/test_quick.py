@@ -58,8 +58,8 @@ def test_quick_quantizes_are_exact_outside_of_bands(case):
     total = np.concatenate([rng.integers(-3000, 3000, (100_000, 32)), rng.integers(-10**6, 10**6, (100_000, 32))])
     operands = []
     for s in made.sources:
-        data = constants[s.index] if s.place == "input" else s.data
-        if s.place == "input" and data is None:
+        data = constants[s.index] if s.origin == "input" else s.data
+        if s.origin == "input" and data is None:
             data = rng.integers(-128, 128, shape).astype(np.int8)
         elif data is None:  # what the zero point of x adds
             data = rng.integers(-9999, 9999, 32).astype(np.int32)
