@@ -269,7 +269,7 @@ def test_blocks_of_different_pieces_copy_activations_into_rooms_of_their_own(ind
     a, w = operands("u8", m, k, n)
     packed, out = pack.pack(w), np.zeros((m, n), np.int32)
     with level_of(kernel, kernel.level not in NATIVE) as level:
-        step = matmul.plan_matmul(RAW, "u8", m, n, k, level, kernel=kernel, threads=8)
+        step = matmul.plan_matmul(RAW, matmul.Product("u8", m, n, k), Target(level, 8), kernel)
         assert step.blocks > 1 and step.room is not None
         field, nbytes = step.room
         rooms = np.full((2, nbytes + 64), 0xA5, np.uint8)

@@ -52,7 +52,7 @@ def test_special_values_at_any_place(special, count):
 @pytest.mark.parametrize("first", [True, False])
 def test_special_values_in_the_first_and_the_last_of_several_blocks(special, first):
     x = RNG.standard_normal(300_000).astype(np.float32)
-    assert plan_range(x.size, threads=2)[0].blocks > 1
+    assert plan_range(x.size, Target(LEVELS[0], 2))[0].blocks > 1
     x[:len(SPECIAL[special])] = SPECIAL[special]
     x = x if first else x[::-1].copy()
     got, want = scale_and_zero_point(x, 2), dynamic_range.reference(x)
