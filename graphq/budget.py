@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from graphq.errors import CompileError
+from graphq.sizes import is_open
 
 _CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -70,6 +71,8 @@ def expect(nbytes: int, what: str) -> None:
 
     Outside of a block they alone are compared with the default.
     """
+    if is_open(nbytes):  # counted at the sizes that a call has
+        return
     now = _CURRENT.get() or _Budget(default_limit())
     if now.used + nbytes > now.limit:
         taken = f", which with the {_size(now.used)} taken so far" if now.used else ", which"
@@ -81,7 +84,7 @@ def reserve(nbytes: int, what: str) -> None:
     """Count `nbytes` that are about to be allocated for `what`; raises as `expect` does."""
     expect(nbytes, what)
     now = _CURRENT.get()
-    if now is not None:
+    if now is not None and not is_open(nbytes):
         now.used += nbytes
 
 

@@ -18,7 +18,9 @@ from graphq.kernels import levels
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.threads.count import resolve_threads
 from graphq.locks import Lock
+from graphq.open_shapes import OpenPlans
 from graphq.passes.pipeline import PIPELINE, check_passes
+from graphq.plan.arena import Arenas
 from graphq.plan.stages import CONTROL, in_one_plan
 from graphq.planned import Options, Passed, Planned, Reported, Runnable
 from graphq.rewrite.rule import Pass, Refusal
@@ -79,8 +81,9 @@ def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | No
 class CompiledGraph:
     """A compiled graph: `model(array)` or `model(x=array)` runs it, from any number of threads at a time.
 
-    `graph` is the graph after the passes. Where shapes are open, or an input is marked constant, each new set of shapes
-    makes a plan of its own, and `strict` refuses only then what needs the shapes; `graph` is that of the latest one.
+    `graph` is the graph after the passes. Where shapes are open, plans hold for many of them (`graphq.open_shapes`);
+    `graph` and reports are those of the plan that was used last. Where an input is marked constant they are made at the
+    first call. Where shapes depend on data, each new set of shapes is planned anew.
     """
 
     def __init__(self, graph: Graph, options: Options) -> None:
@@ -91,8 +94,13 @@ class CompiledGraph:
         self._building: dict[Shapes, Lock] = {}
         self._fetching: dict[tuple[str, ...], CompiledGraph] = {}
         self._lock = Lock()
-        fixed = all(v.type.known and v.property != "constant" for v in self.source.inputs)
+        self._arenas = Arenas()
+        constant = any(v.property == "constant" for v in self.source.inputs)
+        fixed = not constant and all(v.type.known for v in self.source.inputs)
         self._fixed = self._build(self.source.copy()) if fixed else None
+        self._open = None if fixed or constant else OpenPlans(self.source, options, self._arenas)
+        if self._open is not None:
+            self._open.begin()
         self._checks = [(str(v.name), v.type.shape, v.dtype.numpy) for v in self.source.inputs]
 
     @property
@@ -119,7 +127,8 @@ class CompiledGraph:
     def _latest(self) -> Reported:
         """What was compiled last; before the first call with open shapes, what can be said without them."""
         made = list(self._by_shapes.values())
-        return self._fixed or (made[-1] if made else self._without_shapes)
+        latest = self._open.latest if self._open else None
+        return self._fixed or latest or (made[-1] if made else self._without_shapes)
 
     @cached_property
     def _without_shapes(self) -> Passed:
@@ -249,8 +258,10 @@ class CompiledGraph:
 
         A signal's handler may come in the midst, and make the plan of the same shapes.
         """
+        key = tuple([arrays[n].shape for n in self.names])
+        if self._open is not None and (at_shapes := self._open.at(key)) is not None:
+            return at_shapes
         constants = self._constant_inputs(arrays)
-        key = tuple(arrays[n].shape for n in self.names)
         made = self._by_shapes.get(key)
         if made is not None:
             return made
@@ -303,7 +314,7 @@ class CompiledGraph:
     def _built(self, graph: Graph) -> Runnable:
         """See `_build`."""
         if in_one_plan(graph):
-            return Planned(graph, self.options)
+            return Planned(graph, self.options, self._arenas)
         if self.options.strict:
             node = next(n for n in graph.nodes if n.op.name in CONTROL or not all(v.type.known for v in n.outputs))
             why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"

@@ -2,16 +2,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from graphq.budget import reserve
 from graphq.errors import CompileError
 from graphq.ir import Graph, TensorType
 from graphq.kernels.jit.isa import Level
 from graphq.passes.pipeline import run_passes
-from graphq.plan.runtime import NativeStep, Plan, Runner
+from graphq.plan.arena import Arenas
+from graphq.plan.plan import NativeStep, Plan
+from graphq.plan.runtime import Runner, Words
 from graphq.planning import build_plan, evaluate_formulas
 from graphq.rewrite.rule import Pass, Refusal
 
@@ -63,7 +65,10 @@ class Runnable(Reported, Protocol):
 class Passed:
     """A graph after the passes, which change it; without a plan."""
 
+    runner: Runner | None = None
     plan: Plan | None = None
+    sizes: Mapping[str, int] = MappingProxyType({})
+    """What open dimensions are, or are assumed to be."""
 
     def __init__(self, graph: Graph, options: Options) -> None:
         self.graph, self.options = graph, options
@@ -73,15 +78,22 @@ class Passed:
         """The outputs in NumPy, partitions by their formulas."""
         return evaluate_formulas(self.graph, inputs)
 
+    def check_references(self) -> None:
+        """Raise CompileError, with the report, for operations without kernels where `strict` refuses them."""
+        if self.options.strict and self.plan is not None and (slow := self.plan.references):
+            raise CompileError(f"strict: {len(slow)} operations would run as NumPy references: {'; '.join(slow[:5])}\n"
+                               + self.explain(kernels=False))
+
     def explain(self, *, kernels: bool) -> str:
         """The report on the graph, and on its plan if it has one."""
         from graphq.report.evidence import gather
         from graphq.report.explain import explain
 
-        plan, (level, threads, *_) = self.plan, self.options
+        runner, plan, (level, threads, *_) = self.runner, self.plan, self.options
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
-        evidence = {k: gather(plan, k, self.options.cache) for k in native} if plan else {}
-        return explain(self.graph, plan, self.refusals, level, threads, evidence)
+        evidence = {k: gather(runner, k, self.options.cache) for k in native} if runner else {}
+        covered = None if plan is None else self.coverage()
+        return explain(self.graph, plan, self.refusals, level, threads, evidence, covered, self.sizes)
 
     def coverage(self) -> Coverage:
         """Raise CompileError: nothing can be counted without shapes."""
@@ -94,17 +106,15 @@ class Planned(Passed):
     Raises CompileError when it would take too much memory, or for operations without kernels where that is `strict`.
     """
 
+    runner: Runner
     plan: Plan
 
-    def __init__(self, graph: Graph, options: Options) -> None:
+    def __init__(self, graph: Graph, options: Options, arenas: Arenas) -> None:
         super().__init__(graph, options)
         self.plan = build_plan(graph, options.level, options.threads, options.cache)
+        self.check_references()
         self.output_types = self.plan.output_types
-        if options.strict and (slow := self.plan.references):
-            raise CompileError(f"strict: {len(slow)} operations would run as NumPy references: {'; '.join(slow[:5])}\n"
-                               + self.explain(kernels=False))
-        self.run = Runner(self.plan, options.cache)
-        reserve(self.run.arena_bytes, "what lies between inputs and outputs")
+        self.run = self.runner = Runner(Words(self.plan), arenas, options.cache)
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
         """How long each step of the plan takes, the least time of so many runs."""

@@ -8,12 +8,13 @@ import numpy as np
 
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node
+from graphq.ir.constants import SIZED_CONSTANT
 from graphq.kernels.families import family_named, lower_partition
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.native import NATIVE
 from graphq.plan.builder import PlanBuilder
+from graphq.plan.plan import VIEWS, Buffer, Plan, PythonStep
 from graphq.plan.reference import reference_steps
-from graphq.plan.runtime import VIEWS, Buffer, Plan, PythonStep
 
 
 def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
@@ -33,6 +34,8 @@ def _node(b: PlanBuilder, node: Node) -> None:
     if node.op.name == "constant":
         data = node.attrs["value"]
         b.of[node.output] = b.add(Buffer("constant", data.nbytes, node.output.type, data=data))
+    elif node.op is SIZED_CONSTANT:
+        b.of[node.output] = b.constant(node.attrs["value"], node.output.type)
     elif node.op.name in VIEWS:
         source = b.of[next(node.operands)]
         b.of[node.output] = source

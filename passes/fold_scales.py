@@ -140,6 +140,7 @@ def _matched(match: Match) -> Node:
 def _scaled_operands(match: Match, bias: Value | None, a: Value) -> list[Folded]:
     """The weights, and the bias if there is one, times `a`."""
     node = _matched(match)
+    _check_constant(node.inputs[1])
     factors = _per_channel(node, match.root, a)
     weights = _scaled_weights(node, factors)
     if bias is None:
@@ -195,13 +196,22 @@ def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
     return _product(weights.data, np.moveaxis(table.reshape(*table.shape, *[1] * (rank - 2)), (0, 1), (into, out)))
 
 
+def _check_constant(value: Value | None) -> Node | None:
+    """The node of a dequantized constant, None for a constant; raises NotFolded for any other value."""
+    if value is not None and value.data is not None:
+        return None
+    node = None if value is None else value.node
+    if node is None or node.op.name != "dequantize" or next(node.operands).data is None:
+        raise NotFolded("weights and bias must be constants")
+    return node
+
+
 def _scaled(value: Value, factors: np.ndarray, axis: int) -> Folded:
     """A constant, or a dequantized one, times one factor for each element along `axis`."""
     if value.data is not None:
         return _product(value.data, factors.reshape([-1 if k == axis else 1 for k in range(value.data.ndim)]))
-    node = value.node
-    if node is None or node.op.name != "dequantize" or next(node.operands).data is None:
-        raise NotFolded("weights and bias must be constants")
+    node = _check_constant(value)
+    assert node is not None
     attrs, zps = node.attrs, node.attrs["zps"]
     if attrs["qtype"] == "per_channel" and attrs["axis"] % len(value.type.dims) != axis:
         raise NotFolded("the scales of the weights run along other channels")

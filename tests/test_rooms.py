@@ -19,6 +19,7 @@ SOURCE = {"graphq": "graphq", "kernels": "graphq.kernels", "passes": "graphq.pas
 ROOMS = {
     "graphq.errors": "the exceptions",
     "graphq.dtypes": "element types",
+    "graphq.sizes": "open sizes: numbers that follow from dimensions that are not known yet",
     "graphq.budget": "the limit of memory",
     "graphq.locks": "locks between threads, forks and signal handlers",
     "graphq.paths": "names of files",
@@ -52,6 +53,7 @@ ROOMS = {
     "graphq.planning": "from a graph to a plan",
     "graphq.report": "what a user asks a model: explain, coverage, profile, evidence",
     "graphq.planned": "graphs that run in one plan, after the passes and when planned",
+    "graphq.open_shapes": "graphs with open shapes: plans that hold for many sizes",
     "graphq.staged": "graphs that are planned in stages",
     "graphq.compile": "compile and CompiledGraph",
     "graphq.testing": "help for tests of passes",

@@ -5,15 +5,20 @@ Models with open shapes compute most of their shapes by such nodes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from graphq.budget import reserve
+from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphqError
 from graphq.ir.node import Value
-from graphq.ir.op import Op
+from graphq.ir.op import REQUIRED, Attribute, Op
 from graphq.ir.tensor_type import TensorType
+from graphq.sizes import Later, assumed, is_open, later, number
+
+if TYPE_CHECKING:
+    from graphq.ir.graph import Graph
 
 FOLDED = 1 << 16
 """Results of at most so many elements are computed while a graph is built."""
@@ -21,7 +26,7 @@ FOLDED = 1 << 16
 _LONG = frozenset({"avg_pool", "loop", "max_pool"})
 _LONG_ONNX = frozenset({"AveragePool", "Loop", "LpPool", "MaxPool", "Scan"})
 
-UNFOLDED = frozenset({"constant", "dequantize", "dynamic_dequantize", "partition"})
+UNFOLDED = frozenset({"constant", "dequantize", "dynamic_dequantize", "partition", "sized_constant"})
 """Operations that stay though their operands are constants, as fusions want them."""
 
 
@@ -30,19 +35,78 @@ def runs_long(op: Op, attrs: Mapping[str, Any]) -> bool:
     return op.name in _LONG or attrs.get("op_type") in _LONG_ONNX
 
 
+def _sized_type(*, value: Later, shape: tuple[int, ...], dtype: DType) -> TensorType:
+    return TensorType(dtype, shape)
+
+
+def _sized_constant(*, value: Later, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    """The array of the example."""
+    return np.asarray(value.assumed)
+
+
+SIZED_CONSTANT = Op("sized_constant", "SizedConstant", (), {
+    "value": Attribute("value", Later, REQUIRED), "shape": Attribute("shape", list[int], REQUIRED),
+    "dtype": Attribute("dtype", DType, REQUIRED)}, _sized_constant, _sized_type)
+"""An array that follows from open sizes (`graphq.sizes`): a constant of plans, not of the graph.
+
+Compiling a graph with open shapes makes such nodes; graphs that users build or load have none, and text has no form for
+them.
+"""
+
+
+def known(value: Value) -> np.ndarray | Later | None:
+    """The array of a constant, or what gives that of one that follows from open sizes; None for any other value."""
+    if value.node is not None and value.node.op is SIZED_CONSTANT:
+        return value.node.attrs["value"]
+    return value.data
+
+
+def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
+    """A constant, or one that follows from open sizes."""
+    if isinstance(array, np.ndarray):
+        return graph.add_constant(array)
+    dense: Any = later(np.ascontiguousarray, array)
+    example = dense.assumed
+    shape = [number(_dimension, dense, k) for k in range(example.ndim)]
+    return graph.add_node(SIZED_CONSTANT, (), {"value": dense, "shape": shape, "dtype": as_dtype(example.dtype)})[0]
+
+
+def _dimension(array: np.ndarray, axis: int) -> int:
+    return array.shape[axis]
+
+
 def computed(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],
-             types: Sequence[TensorType]) -> tuple[np.ndarray, ...] | None:
+             types: Sequence[TensorType]) -> tuple[np.ndarray | Later, ...] | None:
     """The results, of `types`, of an operation on constants of at most FOLDED elements; None for any other.
 
-    None too for an operation that cannot run.
+    None too for an operation that cannot run. Where operands follow from open sizes, so do results.
     """
     if op.name in UNFOLDED or runs_long(op, attrs) or not types:
         return None
-    if any(v is not None and v.data is None for v in operands):
+    given = [None if v is None else known(v) for v in operands]
+    if any(x is None and v is not None for x, v in zip(given, operands, strict=True)):
         return None
-    if any(t.known and t.size > FOLDED for t in types):
+    if any(t.known and assumed(t.size) > FOLDED for t in types):
         return None
-    return evaluated(op, operands, attrs, types)
+    if not is_open([given, attrs]):
+        return evaluated(op, operands, attrs, types)
+    dtypes = [t.dtype.numpy for t in types]
+    try:
+        results = later(_results, op, given, attrs, dtypes)
+    except GraphqError:
+        return None
+    return tuple([later(_number_of, results, k) for k in range(len(types))])
+
+
+def _number_of(results: Sequence[np.ndarray], k: int) -> np.ndarray:
+    return results[k]
+
+
+def _results(op: Op, operands: Sequence[np.ndarray | None], attrs: Mapping[str, Any],
+             dtypes: Sequence[np.dtype]) -> tuple[np.ndarray, ...]:
+    out = op.reference(*operands, **attrs)
+    outs = out if isinstance(out, tuple) else (out,)
+    return tuple([np.asarray(x, t) for x, t in zip(outs, dtypes, strict=True)])
 
 
 def evaluated(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any],

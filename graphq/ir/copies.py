@@ -9,7 +9,7 @@ import numpy as np
 
 from graphq.dtypes import f64
 from graphq.errors import GraphError
-from graphq.ir.constants import computed
+from graphq.ir.constants import add_known, computed, known
 from graphq.ir.graph import Graph
 from graphq.ir.node import Node, Property, Value
 from graphq.ir.op import Op
@@ -83,7 +83,7 @@ def _resolved(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
     outs = None
     if node.op.resolve is not None:
         outs = node.op.resolve(graph, operands, node.attrs)
-    elif any(v.data is None for v in node.operands) and all(v is None or v.data is not None for v in operands):
+    elif any(v.data is None for v in node.operands) and all(v is None or known(v) is not None for v in operands):
         outs = _computed(graph, node, operands)
     if outs is None:
         return None
@@ -97,7 +97,7 @@ def _computed(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tup
     """The node's results as constants, where it computes small ones."""
     types = node.op.infer(*(None if v is None else v.type for v in operands), **node.attrs)
     results = computed(node.op, operands, node.attrs, (types,) if isinstance(types, TensorType) else types)
-    return None if results is None else tuple(graph.add_constant(x) for x in results)
+    return None if results is None else tuple(add_known(graph, x) for x in results)
 
 
 def flat(graph: Graph) -> tuple[Any, ...]:

@@ -22,6 +22,7 @@ import numpy as np
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
 from graphq.ir.operations import add_builder
+from graphq.sizes import Size
 
 if TYPE_CHECKING:
     from graphq.ir.graph import TensorType, Value
@@ -282,8 +283,8 @@ def normalise(annotation: Any, value: Any, name: str) -> Any:
 def _scalar(annotation: Any, value: Any, name: str) -> Any:
     if annotation is bool and isinstance(value, bool | np.bool_):
         return bool(value)
-    if annotation is int and isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return int(value)
+    if annotation is int and isinstance(value, int | np.integer | Size) and not isinstance(value, bool):
+        return value if isinstance(value, Size) else int(value)
     if annotation is float and isinstance(value, int | float | np.integer | np.floating) \
             and not isinstance(value, bool):
         try:

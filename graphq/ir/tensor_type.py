@@ -10,6 +10,7 @@ import numpy as np
 
 from graphq.dtypes import DType, as_dtype, f32, f64, s64
 from graphq.errors import GraphError
+from graphq.sizes import Size, assumed
 
 Dim: TypeAlias = int | None
 
@@ -64,17 +65,17 @@ def check_dims(shape: Sequence[Dim] | int | None, where: str) -> tuple[Dim, ...]
     except TypeError:
         raise GraphError(f"{where}: a shape must be a list of dimensions, got {shape!r}") from None
     for d in dims:
-        if d is not None and (not isinstance(d, int | np.integer) or isinstance(d, bool) or d < 0):
+        if d is not None and (not isinstance(d, int | np.integer | Size) or isinstance(d, bool) or assumed(d) < 0):
             raise GraphError(f"{where}: a dimension must be a non-negative int or None, got {d!r} in {list(dims)}")
     check_size(dims, where)
-    return tuple(None if d is None else int(d) for d in dims)
+    return tuple(d if d is None or isinstance(d, Size) else int(d) for d in dims)
 
 
 def check_size(dims: Sequence[Dim], where: str) -> None:
     """Raise GraphError on more axes than NumPy has, or MAX_ELEMENTS elements; dimensions of 0 count as 1 (strides)."""
     if len(dims) > MAX_RANK:
         raise GraphError(f"{where}: a shape of {len(dims)} dimensions, NumPy has at most {MAX_RANK}")
-    if math.prod([int(d) for d in dims if d]) > MAX_ELEMENTS:
+    if math.prod([int(n) for n in map(assumed, dims) if n]) > MAX_ELEMENTS:
         raise GraphError(f"{where}: shape {list(dims)} has more than 2**48 elements")
 
 

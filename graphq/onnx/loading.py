@@ -57,8 +57,11 @@ def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
     for sparse in proto.sparse_initializer:
         name = sparse.values.name
         scope.values[name] = graph.add_constant(dense(sparse, f"initializer '{name}'"), name=name)
+    dimensions: dict[tuple[str, int], str] = {}
     for v in proto.input:
         if v.name not in scope.values:
+            names = [d.dim_param for d in v.type.tensor_type.shape.dim]
+            dimensions |= {(v.name, k): name for k, name in enumerate(names) if name}
             t = tensor_type(v.type, f"input '{v.name}'")
             scope.values[v.name] = graph.input(v.name, dtype=t.dtype, shape=t.shape)
     outputs = import_graph(graph, proto, scope)
@@ -66,6 +69,7 @@ def _graph(model: ModelProto, folder: str | None, where: str) -> Graph:
         _check_output(declared, value.type)
     graph.set_outputs(outputs, [v.name for v in proto.output])
     graph.prune()
+    graph.meta = {"dimensions": dimensions} if dimensions else {}
     return graph
 
 

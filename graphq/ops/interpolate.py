@@ -15,6 +15,7 @@ from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, expect_dtype
 from graphq.ops.window import DataFormat, channels_first, from_channels_first, in_format, to_channels_first
+from graphq.sizes import number
 
 
 def infer_interpolate(src: TensorType, sizes_tensor: TensorType | None = None, *, mode: str,
@@ -32,7 +33,7 @@ def infer_interpolate(src: TensorType, sizes_tensor: TensorType | None = None, *
     n, c, *old = channels_first(src.shape, count, data_format)
     new: tuple[Dim, ...] = (None,) * count
     if sizes_tensor is None:
-        new = sizes or tuple(None if d is None else scaled(d, s) for d, s in zip(old, scales, strict=True))
+        new = sizes or tuple(None if d is None else number(scaled, d, s) for d, s in zip(old, scales, strict=True))
     if any(d is not None and d < 1 for d in new) or 0 in old:
         raise GraphError(f"spatial sizes must be positive, got {list(new)} for {src}")
     return TensorType(src.dtype, in_format((n, c, *new), data_format))

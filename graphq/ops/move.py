@@ -11,6 +11,7 @@ from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
 from graphq.ops.compute import Array
 from graphq.ops.infer import broadcast, expect_dtype, normal_axis, show
+from graphq.sizes import largest
 
 
 def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:
@@ -58,8 +59,13 @@ def infer_slice(src: TensorType, *, axes: tuple[int, ...], starts: tuple[int, ..
         raise GraphError(f"axes must be different ones, got {list(axes)} for {src}")
     for k, *limits in zip(normal, starts, ends, steps, strict=True):
         size = src.shape[k]
-        out[k] = None if size is None else len(range(*bounds(size, *limits)))
+        out[k] = None if size is None else _count(*bounds(size, *limits))
     return TensorType(src.dtype, tuple(out))
+
+
+def _count(start: int, end: int, step: int) -> int:
+    """As `len(range(start, end, step))`."""
+    return largest(0, -((start - end) // step))
 
 
 def bounds(size: int, start: int, end: int, step: int) -> tuple[int, int, int]:

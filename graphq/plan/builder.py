@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 
 from graphq.budget import expect, reserve
-from graphq.ir import Graph, Value
+from graphq.ir import Graph, TensorType, Value
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.registry import Step as KernelStep
 from graphq.kernels.jit.registry import Target
 from graphq.kernels.threads.team import pieces
-from graphq.plan.runtime import VIEWS, Argument, Buffer, MakeError, NativeStep, Ref, Step
+from graphq.plan.plan import VIEWS, Argument, Buffer, MakeError, NativeStep, Ref, Step
+from graphq.sizes import Later, is_open, number
 
 MOST_AHEAD = 1 << 18
 """Bytes of the next step's weights that are prefetched at the most, a quarter of L2."""
@@ -35,8 +36,10 @@ class PlanBuilder:
         self.buffers.append(buffer)
         return len(self.buffers) - 1
 
-    def constant(self, data: np.ndarray) -> int:
+    def constant(self, data: np.ndarray | Later, type: TensorType | None = None) -> int:
         """A buffer with the data of an array that steps need beside the graph's constants, made contiguous."""
+        if isinstance(data, Later):
+            return self.add(Buffer("constant", data.size(_nbytes), type, data=data))
         reserve(data.nbytes, "packed weights and tables")
         return self.add(Buffer("constant", data.nbytes, data=np.ascontiguousarray(data)))
 
@@ -54,10 +57,10 @@ class PlanBuilder:
         """Add a kernel's step, unless it has nothing to do; one block, little work, or no second thread: serially."""
         if step.blocks > 0:
             self._announce(step, words)
-            parallel = step.blocks > 1 and self.target.threads > 1 and not step.serial
+            parallel = self.target.threads > 1 and not step.serial and (is_open(step.blocks) or step.blocks > 1)
             if step.room is not None:
                 at, nbytes = step.record.number(step.room[0]), step.room[1]
-                rooms = pieces(step.blocks, self.target.threads) if parallel else 1
+                rooms = number(pieces, step.blocks, self.target.threads) if parallel else 1
                 words[at:at + 2] = Ref(self.temporary(nbytes * rooms)), rooms
             if step.aligned is not None and isinstance(operand := words[step.record.number(step.aligned)], Ref):
                 self.buffers[operand.buffer] = replace(self.buffers[operand.buffer], aligned=True)
@@ -90,6 +93,10 @@ class PlanBuilder:
                 Buffer("output", value.type.nbytes, value.type, k)
             self.of[value] = self.add(buffer)
         return self.of[value]
+
+
+def _nbytes(array: np.ndarray) -> int:
+    return array.nbytes
 
 
 def _viewed(value: Value) -> Value:

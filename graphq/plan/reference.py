@@ -1,15 +1,16 @@
 """The plan step of a node that has no kernel: its NumPy reference."""
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from graphq.errors import GraphError, GraphqError
-from graphq.ir import Node
+from graphq.ir import Node, Op
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.runtime import PythonStep
+from graphq.plan.plan import PythonStep
 
 
 def reference_steps(b: PlanBuilder, node: Node) -> None:
@@ -17,15 +18,16 @@ def reference_steps(b: PlanBuilder, node: Node) -> None:
     inputs = tuple(None if v is None else b.of[v] for v in node.inputs)
     shapes = tuple(None if v is None else v.type.dims for v in node.inputs)
     where = b.graph.describe(node)
-    b.steps.append(PythonStep(where, partial(_reference, node, where, shapes), inputs,
+    b.steps.append(PythonStep(where, partial(_reference, node.op, node.attrs, where, shapes), inputs,
                               tuple(b.result(v) for v in node.outputs)))
 
 
-def _reference(node: Node, where: str, shapes: tuple[tuple[int, ...] | None, ...], *arrays: np.ndarray | None) -> Any:
-    """The node's reference, whose errors name the node `where`; a view's buffer has the shape of what it views."""
+def _reference(op: Op, attrs: Mapping[str, Any], where: str, shapes: tuple[tuple[int, ...] | None, ...],
+               *arrays: np.ndarray | None) -> Any:
+    """The operation's reference, whose errors name the node `where`; a view's buffer has the shape of what it views."""
     args = (x if x is None or s is None else x.reshape(s) for x, s in zip(arrays, shapes, strict=True))
     try:
-        return node.op.reference(*args, **node.attrs)
+        return op.reference(*args, **attrs)
     except MemoryError:
         raise GraphError(f"{where}: not enough memory") from None
     except GraphqError as e:

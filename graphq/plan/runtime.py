@@ -1,131 +1,113 @@
-"""The Plan: a flat table of steps over one arena, and running it.
+"""Running a Plan: its argument words, the arena they point into, and one call for neighbouring native steps.
 
-A buffer is where a value lives: an input's array, an output's, a constant's, or a piece of the arena whose offset is
-planned by lifetime. A native step is (block function, argument words, number of blocks); a word that stands for an
-address is a `Ref`, resolved when an `_Instance` (one arena and one table of words) is made or, for inputs and
-outputs, at each call. Neighbouring native steps run in one call; a Python step runs a NumPy reference in between.
+`Words` are those of a plan, made once: most are the same in all runs. Where the plan has open sizes, `Runner` fills in
+what they are at one set of shapes. A run has an `_Instance`, a copy of the words in which the addresses of a call's
+arrays and of an arena stand.
 """
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import groupby
 from operator import index
 from time import perf_counter_ns
-from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from graphq.errors import CompileError
+from graphq.budget import expect, reserve
 from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, aligned_empty
-from graphq.kernels.jit.modules import Function
-from graphq.kernels.jit.registry import Word
+from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
-
-VIEWS = frozenset({"static_reshape"})
-"""Operations whose result is their operand's memory under another shape: they take no step."""
-
-
-class Ref(NamedTuple):
-    """An argument word: the address of a buffer plus bytes."""
-
-    buffer: int
-    offset: int = 0
+from graphq.plan.arena import Arena, Arenas, lifetimes, plan_arena
+from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, Step
+from graphq.sizes import Values, assumed, is_open
 
 
-Argument: TypeAlias = Word | Ref
+class _Places:
+    """Words that point into something: words[word] = where item `number` begins + offset, which may be a Size."""
+
+    def __init__(self) -> None:
+        self.words: list[int] = []
+        self.numbers: list[int] = []
+        self.offsets: list[int] = []
+        self._open: list[tuple[int, int]] = []
+
+    def add(self, word: int, number: int, offset: int) -> None:
+        """Add one."""
+        if is_open(offset):
+            self._open.append((len(self.words), offset))
+        self.words.append(word)
+        self.numbers.append(number)
+        self.offsets.append(assumed(offset))
+
+    def at(self, values: Values | None) -> list[int]:
+        """The offsets."""
+        if values is None:
+            return self.offsets
+        out = self.offsets.copy()
+        for k, offset in self._open:
+            out[k] = values.of(offset)
+        return out
 
 
-@dataclass(frozen=True)
-class Buffer:
-    """`storage` is "input", "output" or "report" (`index` says which), "constant" (`data`) or "arena".
+class Words:
+    """The argument words of all native steps of a plan, and what each of them stands for."""
 
-    Of an `aligned` input a run copies an array that does not start at a multiple of 64 bytes.
-    """
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.starts: list[int] = []
+        self.functions: list[tuple[int, Function | FunctionTable]] = []
+        self.numbers: list[tuple[int, int]] = []  # (word, Size)
+        self.arena, self.reports = _Places(), _Places()
+        self.tables = _Places()  # constants that follow from open sizes
+        self.arrays = _Places()  # inputs, then outputs
+        template: list[int] = []
+        for step in plan.steps:
+            if isinstance(step, NativeStep):
+                self.starts.append(len(template))
+                template += [self._word(at, word) for at, word in enumerate(step.words, len(template))]
+        self.template = np.array(template or [0], np.int64)
+        self.open_buffers = [k for k, b in enumerate(plan.buffers) if is_open((b.nbytes, b.data))]
+        self.open_steps = [k for k, s in enumerate(plan.steps)
+                           if is_open(s if isinstance(s, PythonStep) else (s.blocks, s.macs))]
+        self.life = lifetimes([[b for b in _touched(step) if plan.buffers[b].storage == "arena"]
+                               for step in plan.steps])
 
-    storage: Literal["input", "output", "report", "constant", "arena"]
-    nbytes: int
-    type: TensorType | None = None
-    index: int = 0
-    data: np.ndarray | None = field(default=None, compare=False)
-    aligned: bool = False
+    def _word(self, at: int, word: Argument) -> int:
+        """What stands in word `at` of the template."""
+        if isinstance(word, Ref):
+            buffer = self.plan.buffers[word.buffer]
+            match buffer.storage:
+                case "arena":
+                    self.arena.add(at, *word)
+                case "report":
+                    self.reports.add(at, buffer.index, 0)
+                case "constant" if isinstance(buffer.data, np.ndarray) and not is_open(word.offset):
+                    return _address(buffer.data) + word.offset
+                case "constant":
+                    self.tables.add(at, *word)
+                case _:
+                    inputs = sum(b.storage == "input" for b in self.plan.buffers)
+                    self.arrays.add(at, buffer.index + inputs * (buffer.storage == "output"), word.offset)
+        elif isinstance(word, Function | FunctionTable):
+            self.functions.append((at, word))
+        elif is_open(word):
+            self.numbers.append((at, word))
+        else:
+            return index(word)
+        return 0
 
-
-@dataclass(frozen=True)
-class NativeStep:
-    """Run `function(words, i)` for i in range(blocks), in parallel when there is enough work.
-
-    `keep` are the modules (nested in tuples) whose block functions the step runs, `macs` its multiply-accumulates.
-    """
-
-    kernel: str
-    function: Function
-    words: tuple[Argument, ...]
-    blocks: int
-    parallel: bool
-    keep: object = field(default=None, repr=False, compare=False)
-    macs: int = 0
-
-
-class PythonStep(NamedTuple):
-    """Run Python on the arrays of `inputs` (None: absent) and copy its results to `outputs`.
-
-    `kernel` says what it is; `reference` marks an operation that runs as its NumPy reference, for lack of a kernel.
-    """
-
-    kernel: str
-    call: Callable[..., Any]
-    inputs: tuple[int | None, ...]
-    outputs: tuple[int, ...]
-    reference: bool = True
-
-
-Step: TypeAlias = NativeStep | PythonStep
-MakeError: TypeAlias = Callable[[int], Exception]
-"""The error of a number that a step reported."""
-
-
-class Plan(NamedTuple):
-    """Buffers, steps in order, and what a run raises when a step stored a number other than 0 in a report."""
-
-    buffers: tuple[Buffer, ...]
-    steps: tuple[Step, ...]
-    output_types: tuple[TensorType, ...]
-    threads: int
-    level: str = ""
-    errors: tuple[MakeError, ...] = ()
-
-    @property
-    def references(self) -> list[str]:
-        """The nodes that run as NumPy references, by their descriptions."""
-        return [s.kernel for s in self.steps if isinstance(s, PythonStep) and s.reference]
+    def address_functions(self) -> None:
+        """Fill in the addresses of functions, which are known once they are compiled."""
+        for at, function in self.functions:
+            self.template[at] = index(function)
+        self.functions = []
 
 
-def plan_arena(buffers: Sequence[Buffer], steps: Sequence[Step]) -> tuple[dict[int, int], int]:
-    """Offsets of the arena's buffers, and its size in bytes; buffers with disjoint lifetimes may share space.
-
-    Greedy by size: the largest first, each at the lowest offset that is free over its lifetime.
-    """
-    life: dict[int, tuple[int, int]] = {}
-    for k, step in enumerate(steps):
-        for b in _touched(step):
-            if buffers[b].storage == "arena":
-                life[b] = (life.get(b, (k, k))[0], k)
-    placed: list[tuple[int, int, int]] = []  # buffer, begin, end
-    offsets: dict[int, int] = {}
-    for b in sorted(life, key=lambda b: (-buffers[b].nbytes, b)):
-        first, last = life[b]
-        clashes = sorted((begin, end) for o, begin, end in placed if life[o][0] <= last and first <= life[o][1])
-        at, size = 0, -(-buffers[b].nbytes // LINE) * LINE
-        for begin, end in clashes:
-            if at + size <= begin:
-                break
-            at = max(at, end)
-        offsets[b] = at
-        placed.append((b, at, at + size))
-    return offsets, max((end for _, _, end in placed), default=0)
+def _address(array: np.ndarray) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _touched(step: Step) -> list[int]:
@@ -134,134 +116,72 @@ def _touched(step: Step) -> list[int]:
     return [*(b for b in step.inputs if b is not None), *step.outputs]
 
 
-class _Patch(NamedTuple):
-    """words[word] = address of the call's array + offset."""
+class Runner:
+    """Runs a plan, or at one set of shapes a plan with open sizes; any number of threads may call at a time.
 
-    word: int
-    array: int
-    offset: int
-
-
-class _Instance:
-    """What one caller at a time needs to run a plan: an arena, and argument words that point into it.
-
-    Neighbouring native steps run in one call, or with `apart` each in its own.
+    Raises CompileError where that would take too much memory.
     """
 
-    def __init__(self, plan: Plan, offsets: Mapping[int, int], size: int, cache: bool, *, apart: bool = False) -> None:
-        try:
-            self.arena = aligned_empty(size)
-        except MemoryError:
-            raise CompileError(f"the plan needs {size} bytes for what is between its inputs and outputs") from None
-        base = self.arena.ctypes.data
-        native = [s for s in plan.steps if isinstance(s, NativeStep)]
-        self.reports = (ctypes.c_int64 * len(plan.errors))()
-        self.words = np.zeros(max(1, sum(len(s.words) for s in native)), np.int64)
-        self.patches: list[_Patch] = []
-        self.aligned = [b.index for b in plan.buffers if b.storage == "input" and b.aligned]
-        self.copies: dict[int, np.ndarray] = {}
-        inputs = sum(b.storage == "input" for b in plan.buffers)
-        starts, at = [], 0
-        for step in native:
-            starts.append(at)
-            for word in step.words:
-                self.words[at] = self._word(plan, word, at, base, offsets, inputs)
-                at += 1
-        self.views = {b: self._view(plan.buffers[b], offsets.get(b)) for b in range(len(plan.buffers))
-                      if plan.buffers[b].storage in ("arena", "constant") and plan.buffers[b].type is not None}
-        self.segments = self._cut(plan, [self.words.ctypes.data + 8 * s for s in starts], cache, apart)
-
-    def point_at(self, arrays: Sequence[np.ndarray]) -> None:
-        """Set the addresses of a call's inputs and outputs."""
-        addresses = [x.__array_interface__["data"][0] for x in arrays]
-        for k in self.aligned:
-            if addresses[k] % LINE:
-                addresses[k] = self._copied(k, arrays[k])
-        for word, array, offset in self.patches:
-            self.words[word] = addresses[array] + offset
-
-    def _copied(self, number: int, x: np.ndarray) -> int:
-        """The address of an aligned copy of input `number`."""
-        if number not in self.copies:
-            self.copies[number] = aligned_empty(x.nbytes)
-        room = self.copies[number]
-        room[:] = x.reshape(-1).view(np.uint8)
-        return room.ctypes.data
-
-    def _word(self, plan: Plan, word: Argument, at: int, base: int, offsets: Mapping[int, int], inputs: int) -> int:
-        if not isinstance(word, Ref):
-            return index(word)
-        buffer = plan.buffers[word.buffer]
-        if buffer.storage == "arena":
-            return base + offsets[word.buffer] + word.offset
-        if buffer.storage == "report":
-            return ctypes.addressof(self.reports) + 8 * buffer.index
-        if buffer.storage == "constant":
-            assert buffer.data is not None
-            return buffer.data.ctypes.data + word.offset
-        self.patches.append(_Patch(at, buffer.index + (inputs if buffer.storage == "output" else 0), word.offset))
-        return 0
-
-    def _view(self, buffer: Buffer, offset: int | None) -> np.ndarray | None:
-        if buffer.data is not None or offset is None or buffer.type is None:
-            return buffer.data
-        raw = self.arena[offset:offset + buffer.type.nbytes]
-        return raw.view(buffer.type.dtype.numpy).reshape(buffer.type.dims)
-
-    def _cut(self, plan: Plan, addresses: list[int], cache: bool,
-             apart: bool) -> list[team.StepTable | PythonStep]:
-        out: list[team.StepTable | PythonStep] = []
-        native = iter(addresses)
-        for alone, steps in groupby(plan.steps, lambda step: isinstance(step, PythonStep)):
-            if alone:
-                out += steps  # type: ignore[arg-type]
-                continue
-            rows = [team.StepRow(s.function, next(native), s.blocks, s.parallel)
-                    for s in steps if isinstance(s, NativeStep)]
-            groups = [[row] for row in rows] if apart else [rows]
-            out += [team.StepTable(group, plan.threads, cache) for group in groups]
-        return out
-
-
-class Runner:
-    """Runs a plan; any number of threads may call at a time, each with an instance of its own from a pool."""
-
-    def __init__(self, plan: Plan, cache: bool = True) -> None:
-        self.plan = plan
-        self.offsets, self.arena_bytes = plan_arena(plan.buffers, plan.steps)
-        self.pool: list[_Instance] = []
-        self.cache = cache
-        self.output_specs = [(t.dims, t.dtype.numpy) for t in plan.output_types]
+    def __init__(self, words: Words, arenas: Arenas, cache: bool = True, values: Values | None = None) -> None:
+        self._words, self._arenas, self._cache = words, arenas, cache
+        self.plan = words.plan if values is None else plan_at(words, values)
+        buffers = self.plan.buffers
+        self._offsets, self.arena_bytes = plan_arena({b: buffers[b].nbytes for b in words.life.clashes}, words.life)
+        reserve(self.arena_bytes, "what lies between inputs and outputs")
+        for type in self.plan.output_types:
+            expect(type.nbytes, "the result")
+        self._values = values
+        self._pool: list[_Instance] = []
+        self.output_specs = [(t.dims, t.dtype.numpy) for t in self.plan.output_types]
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
         """Run on checked, contiguous arrays; the outputs (new ones, or those given, filled)."""
         outs = list(outputs) if outputs is not None else [np.empty(*spec) for spec in self.output_specs]
         try:
-            instance = self.pool.pop()
+            instance = self._pool.pop()
         except IndexError:
-            instance = _Instance(self.plan, self.offsets, self.arena_bytes, self.cache)
-        instance.point_at([*inputs, *outs])
-        self._run(instance, inputs, outs)
-        self.pool.append(instance)
+            instance = self._instance()
+        arena = self._arenas.take(self.arena_bytes)
+        try:
+            instance.point_at([*inputs, *outs], arena)
+            for part in instance.segments:
+                self._segment(part, instance, inputs, outs)
+        finally:
+            instance.arena = None
+            self._arenas.give_back(arena)
+        if self.plan.errors:
+            self._raise(instance)
+        self._pool.append(instance)
         return outs
 
     def step_times(self, inputs: Sequence[np.ndarray], runs: int) -> np.ndarray:
         """Run on checked arrays, each step by itself: the seconds of every step, [runs, steps]."""
         outs = [np.empty(*spec) for spec in self.output_specs]
-        instance = _Instance(self.plan, self.offsets, self.arena_bytes, self.cache, apart=True)
-        instance.point_at([*inputs, *outs])
+        instance, arena = self._instance(apart=True), self._arenas.take(self.arena_bytes)
+        instance.point_at([*inputs, *outs], arena)
         times = np.empty((runs, len(instance.segments)))
         for run, step in np.ndindex(*times.shape):
             start = perf_counter_ns()
             self._segment(instance.segments[step], instance, inputs, outs)
             times[run, step] = 1e-9 * (perf_counter_ns() - start)
+        self._arenas.give_back(arena)
         self._raise(instance)
         return times
 
-    def _run(self, instance: _Instance, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        for part in instance.segments:
-            self._segment(part, instance, inputs, outputs)
-        self._raise(instance)
+    def repeated(self, step: int, times: int) -> Runner:
+        """What runs one step so many times over, on an arena of its own."""
+        plan = self._words.plan
+        return Runner(Words(plan._replace(steps=(plan.steps[step],) * times)), Arenas(), self._cache, self._values)
+
+    def clear_arena(self) -> None:
+        """Make the arena of the next run zeros."""
+        arena = self._arenas.take(self.arena_bytes)
+        arena.array[:] = 0
+        self._arenas.give_back(arena)
+
+    def _instance(self, *, apart: bool = False) -> _Instance:
+        self._words.address_functions()
+        return _Instance(self._words, self.plan, self._values, self._offsets, self._cache, apart=apart)
 
     def _raise(self, instance: _Instance) -> None:
         """Raise what a step has reported."""
@@ -282,11 +202,108 @@ class Runner:
             buffer = self.plan.buffers[b]
             if buffer.storage == "input":
                 return inputs[buffer.index]
-            view = outputs[buffer.index] if buffer.storage == "output" else instance.views[b]
-            assert view is not None
-            return view
+            return outputs[buffer.index] if buffer.storage == "output" else instance.view(b)
 
         out = step.call(*(None if b is None else array(b) for b in step.inputs))
         for b, x in zip(step.outputs, out if isinstance(out, tuple) else (out,), strict=True):
             target = array(b)
             target[...] = np.asarray(x).reshape(target.shape)
+
+
+def plan_at(words: Words, values: Values) -> Plan:
+    """The plan with the numbers that its open sizes are, but for the words of native steps (see `_Instance`)."""
+    plan, buffers, steps = words.plan, list(words.plan.buffers), list(words.plan.steps)
+    for k in words.open_buffers:
+        b = buffers[k]
+        buffers[k] = Buffer(b.storage, values.of(b.nbytes), b.type and _type_at(b.type, values), b.index,
+                            values.of(b.data), b.aligned)
+    for k in words.open_steps:
+        s = steps[k]
+        steps[k] = values.of(s) if isinstance(s, PythonStep) else \
+            _native_at(s, values)
+    return plan._replace(buffers=tuple(buffers), steps=tuple(steps), errors=values.of(plan.errors),
+                         output_types=tuple([_type_at(t, values) for t in plan.output_types]))
+
+
+def _native_at(s: NativeStep, values: Values) -> NativeStep:
+    blocks = values.of(s.blocks)
+    return NativeStep(s.kernel, s.function, s.words, blocks, s.parallel and blocks > 1, s.keep, values.of(s.macs))
+
+
+def _type_at(type: TensorType, values: Values) -> TensorType:
+    return TensorType(type.dtype, values.of(type.shape))
+
+
+class _Instance:
+    """What one run at a time needs: argument words of its own. Neighbouring native steps run in one call.
+
+    With `apart` each native step runs in a call of its own.
+    """
+
+    def __init__(self, words: Words, plan: Plan, values: Values | None, offsets: dict[int, int], cache: bool, *,
+                 apart: bool = False) -> None:
+        self.plan = plan
+        self.reports = (ctypes.c_int64 * len(plan.errors))()
+        self.words = words.template.copy()
+        if values is not None:
+            for word, number in words.numbers:
+                self.words[word] = values.of(number)
+        for word, number in zip(words.reports.words, words.reports.numbers, strict=True):
+            self.words[word] = ctypes.addressof(self.reports) + 8 * number
+        for word, number, offset in zip(words.tables.words, words.tables.numbers, words.tables.at(values), strict=True):
+            data = plan.buffers[number].data
+            assert isinstance(data, np.ndarray)
+            self.words[word] = _address(data) + offset
+        self._offsets = offsets
+        self._arrays = list(zip(words.arrays.words, words.arrays.numbers, words.arrays.at(values), strict=True))
+        self._in_arena = np.array(words.arena.words, np.intp)
+        begins = np.array([offsets[n] for n in words.arena.numbers], np.int64)
+        self._relative = begins + np.array(words.arena.at(values), np.int64)
+        self._base = 0
+        self.arena: Arena | None = None
+        self._aligned = [b.index for b in plan.buffers if b.storage == "input" and b.aligned]
+        self._copies: dict[int, np.ndarray] = {}
+        self.segments = self._cut([self.words.ctypes.data + 8 * s for s in words.starts], cache, apart)
+
+    def point_at(self, arrays: Sequence[np.ndarray], arena: Arena) -> None:
+        """Set the addresses of a call's inputs and outputs, and of what lies in the arena."""
+        addresses = [x.__array_interface__["data"][0] for x in arrays]
+        for k in self._aligned:
+            if addresses[k] % LINE:
+                addresses[k] = self._copied(k, arrays[k])
+        for word, array, offset in self._arrays:
+            self.words[word] = addresses[array] + offset
+        self.arena = arena
+        if arena.address != self._base:
+            self._base = arena.address
+            self.words[self._in_arena] = self._relative + self._base
+
+    def view(self, b: int) -> np.ndarray:
+        """The array of a buffer in the arena, or of a constant."""
+        buffer = self.plan.buffers[b]
+        if isinstance(buffer.data, np.ndarray):
+            return buffer.data
+        assert buffer.type is not None and self.arena is not None
+        raw = self.arena.array[self._offsets[b]:self._offsets[b] + buffer.type.nbytes]
+        return raw.view(buffer.type.dtype.numpy).reshape(buffer.type.dims)
+
+    def _copied(self, number: int, x: np.ndarray) -> int:
+        """The address of an aligned copy of input `number`."""
+        if number not in self._copies:
+            self._copies[number] = aligned_empty(x.nbytes)
+        room = self._copies[number]
+        room[:] = x.reshape(-1).view(np.uint8)
+        return room.ctypes.data
+
+    def _cut(self, addresses: list[int], cache: bool, apart: bool) -> list[team.StepTable | PythonStep]:
+        out: list[team.StepTable | PythonStep] = []
+        native = iter(addresses)
+        for alone, steps in groupby(self.plan.steps, lambda step: isinstance(step, PythonStep)):
+            if alone:
+                out += steps  # type: ignore[arg-type]
+                continue
+            rows = [team.StepRow(s.function, next(native), s.blocks, s.parallel)
+                    for s in steps if isinstance(s, NativeStep)]
+            groups = [[row] for row in rows] if apart else [rows]
+            out += [team.StepTable(group, self.plan.threads, cache) for group in groups]
+        return out

@@ -12,7 +12,8 @@ from graphq.kernels.jit.registry import Step
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.operands.space import Space, Walk, broadcast_strides
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.runtime import Argument, Ref
+from graphq.plan.plan import Argument, Ref
+from graphq.sizes import later
 
 Strides = tuple[int, ...]
 
@@ -32,8 +33,16 @@ def operand_slot(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...
 def output(buffer: int, space: Space, lowered: Lowered) -> tuple[Ref, Walk]:
     """The output's slot: dense rows, dense batch elements."""
     row = space.n * STORAGE[lowered.store.dtype].itemsize
-    offsets = np.arange(space.batch, dtype=np.int64) * (row * space.m) if space.batch > 1 else None
-    return Ref(buffer), Walk(offsets, row)
+    return Ref(buffer), Walk(every(space.batch, row * space.m), row)
+
+
+def every(batch: int, step: int) -> np.ndarray | None:
+    """The table of the offsets of `batch` elements that follow each other `step` bytes apart; None for one."""
+    return later(_every, batch, step) if batch > 1 else None
+
+
+def _every(batch: int, step: int) -> np.ndarray:
+    return np.arange(batch, dtype=np.int64) * step
 
 
 def table(b: PlanBuilder, walk: Walk) -> int | Ref:

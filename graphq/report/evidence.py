@@ -14,7 +14,8 @@ from graphq.kernels import peaks
 from graphq.kernels.jit import assembly
 from graphq.kernels.jit.modules import Function, Module
 from graphq.kernels.jit.registry import KERNELS
-from graphq.plan.runtime import NativeStep, Plan, Ref, Runner
+from graphq.plan.plan import NativeStep, Ref
+from graphq.plan.runtime import Runner
 
 
 @dataclass(frozen=True)
@@ -45,18 +46,19 @@ class Evidence:
         return (self.macs or self.nbytes) / self.seconds
 
 
-def gather(plan: Plan, k: int, cache: bool = True) -> Evidence:
-    """Count the instructions of native step `k` and measure it; nothing that callers of the plan see is touched.
+def gather(runner: Runner, k: int, cache: bool = True) -> Evidence:
+    """Count the instructions of native step `k` and measure it; nothing that callers of the runner see is touched.
 
     It takes some 0.1 s, and the first call for a plan as long as all its kernels take to compile once more.
     """
+    plan = runner.plan
     step = plan.steps[k]
     assert isinstance(step, NativeStep)
     threads = min(step.blocks, plan.threads) if step.parallel else 1
     # All steps' at once, so that nothing compiles beside this one while it is measured.
     assembly.prepare(x for s in plan.steps if isinstance(s, NativeStep) for x in modules(s))
     counts = _counts(step)
-    seconds = statistics.median(peaks.samples(partial(_alone, plan, step, cache)))
+    seconds = statistics.median(peaks.samples(partial(_alone, runner, k)))
     nbytes = sum(plan.buffers[b].nbytes for b in {w.buffer for w in step.words if isinstance(w, Ref)})
     decisive = peak = None
     if step.macs:
@@ -98,13 +100,13 @@ def _counts(step: NativeStep) -> dict[str, int] | str:
     return dict(sorted(counts.items()))
 
 
-def _alone(plan: Plan, step: NativeStep, cache: bool, times: int) -> Callable[[], object]:
-    """A call that runs the step `times` times over, on zeros in inputs, outputs and an arena of its own."""
-    runner = Runner(plan._replace(steps=(step,) * times), cache)
+def _alone(whole: Runner, k: int, times: int) -> Callable[[], object]:
+    """A call that runs step `k` `times` times over, on zeros in inputs, outputs and an arena of its own."""
+    runner = whole.repeated(k, times)
+    plan = runner.plan
     inputs = sorted((b.index, b.nbytes) for b in plan.buffers if b.storage == "input")
     call = partial(runner, [np.zeros(n, np.uint8) for _, n in inputs],
                    [np.zeros(t.dims, t.dtype.numpy) for t in plan.output_types])
     call()
-    for instance in runner.pool:
-        instance.arena[:] = 0
+    runner.clear_arena()
     return call

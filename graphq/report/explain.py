@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from graphq.ir import Graph, Node, Value
+from graphq.ir.constants import SIZED_CONSTANT
 from graphq.ir.names import counted, listing
 from graphq.kernels.families import lower_partition
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.moves.steps import kilobytes, reorder_text
 from graphq.kernels.native import NATIVE
 from graphq.kernels.ties.drift import INEXACT
-from graphq.plan.runtime import VIEWS, NativeStep, Plan, PythonStep
-from graphq.report.coverage import MACS, coverage
+from graphq.plan.plan import VIEWS, NativeStep, Plan, PythonStep
+from graphq.report.coverage import MACS, Coverage
 from graphq.rewrite.rule import Refusal
 
 if TYPE_CHECKING:
@@ -21,19 +22,23 @@ if TYPE_CHECKING:
 
 
 def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level: Level, threads: int,
-            evidence: Mapping[int, Evidence] | None = None) -> str:
+            evidence: Mapping[int, Evidence], covered: Coverage | None, sizes: Mapping[str, int]) -> str:
     """The report as text: partitions with their operations, steps with their kernels, and reasons.
 
-    `evidence` of native steps, by their numbers, stands with them.
+    `evidence` of native steps, by their numbers, stands with them. `covered` is the plan's coverage, `sizes` are those
+    of open dimensions that it is of.
     """
     partitions = [n for n in graph.nodes if n.op.name == "partition"]
     slow = set(plan.references) if plan else set()
-    others = [n for n in graph.nodes if n.op.name not in ("partition", "constant", *VIEWS)
+    others = [n for n in graph.nodes if n.op.name not in ("partition", "constant", SIZED_CONSTANT.name, *VIEWS)
               and (n.op.name not in NATIVE or graph.describe(n) in slow)]
     integer = [n for n in partitions if lower_partition(n).integer]
     lines = [f"graph {graph.name}: {counted(len(partitions), 'partition')} ({len(integer)} integer), "
              f"{counted(len(others), 'operation')} outside; ISA level {level.name}, {counted(threads, 'thread')}"]
-    lines += _coverage(graph) if plan is not None else []
+    if sizes:
+        lines.append(f"numbers are those of {', '.join(f'{place} = {n}' for place, n in sizes.items())}")
+    if covered and (covered.total or covered.uncounted):
+        lines.append(f"coverage: {covered}")
     lines += [f"  {_partition(graph, n)}" for n in partitions]
     lines += _ties(graph)
     if others:
@@ -41,14 +46,8 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
         lines += [f"  {graph.describe(n)}{_why(n)}" for n in others]
     lines += _layouts(graph)
     lines += _reasons(refusals)
-    lines += _steps(plan, evidence or {})
+    lines += _steps(plan, evidence)
     return "\n".join(lines)
-
-
-def _coverage(graph: Graph) -> list[str]:
-    """How much of the arithmetic is in integers, of a graph that has any."""
-    found = coverage(graph)
-    return [f"coverage: {found}"] if found.total or found.uncounted else []
 
 
 def _why(node: Node) -> str:

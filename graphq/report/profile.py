@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphq.plan.runtime import NativeStep, Runner
+from graphq.plan.plan import NativeStep
+from graphq.plan.runtime import Runner
 
 _NAME = re.compile(r"%\S+ = ")
 

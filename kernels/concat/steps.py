@@ -12,7 +12,7 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.moves.transpose import plan_row_copy
 from graphq.kernels.operands.space import broadcast_strides, factor
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.runtime import Ref
+from graphq.plan.plan import Ref
 from graphq.plan.slots import operand_slot, run
 
 

@@ -17,6 +17,7 @@ channels fewer than a chunk are read masked. At the scalar level a chunk is one 
 """
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -103,12 +104,12 @@ def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: L
     `stride` and `dilation` are those along lines; pixels of `transposed` convolutions share no columns. Fours of taps
     take the widest vectors of which the channels fill four.
     """
-    ko, ki = windows.outer.shape[1], windows.inner.shape[1]
+    ko, ki = prod(windows.kernel[:-1]), windows.kernel[-1]
     lanes = next((n for n in (16, 8, 4) if n <= level.lanes and QUAD * n <= channels), 0)
     small = weights is not None and weights.size and -128 <= weights.min() and weights.max() <= 127
     if not lanes or not small or windows.taps > UNROLLED or not level.includes(VNNI[level.lanes]):
         return Layout(level.lanes, ko, ki)
-    pixels = 1 if transposed else min(PIXELS[level.lanes], len(windows.inner))
+    pixels = 1 if transposed else min(PIXELS[level.lanes], windows.outputs[-1])
     return Layout(lanes, ko, ki, pixels, stride, dilation)
 
 

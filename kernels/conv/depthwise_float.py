@@ -40,6 +40,7 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import EMIT, STORAGE_IR, constant, tail_mask, vec, widen
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.windows import INVALID, MOST_TAPS, WINDOWS, SharedColumns, Windows, shared_columns
+from graphq.sizes import is_open, largest, later
 
 ACCUMULATORS = 8
 """Registers of a tile: as many as hide the latency of a multiply-add, and as AVX2 has room for."""
@@ -91,20 +92,24 @@ def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: i
 
     Pixels of `transposed` convolutions share no columns.
     """
-    ow, taps = windows.inner.shape
+    ow, taps = windows.outputs[-1], windows.kernel[-1]
     width = 8 if channels <= 8 <= lanes else lanes
-    pixels = max(1, -(-ow // max(1, -(-ow // ACCUMULATORS))))
+    pixels = min(ACCUMULATORS, ow) if is_open(ow) else max(1, -(-ow // max(1, -(-ow // ACCUMULATORS))))
     run = taps if taps <= LONGEST_RUN and windows.taps <= BLOCK and not transposed else 1
     return Tile(pixels, max(1, min(ACCUMULATORS // pixels, channels // width)), width, run, stride, dilation)
 
 
 def table(windows: Windows, tile: Tile) -> np.ndarray:
     """The further table of a `Windows.block`: byte offsets of columns, int64 [tiles a line, runs, lines * LINE]."""
-    ow, taps = windows.inner.shape
+    return later(_table, windows.inner, tile)
+
+
+def _table(inner: np.ndarray, tile: Tile) -> np.ndarray:
+    ow, taps = inner.shape
     starts = np.minimum(np.arange(0, ow, tile.pixels), ow - tile.pixels)
     out = np.full((len(starts), taps // tile.run, tile.lines * LINE), INVALID, np.int64)
     for n, (_, ((p, k), *_)) in enumerate(tile.columns):
-        out[:, :, n] = windows.inner[starts + p, k::tile.run] if len(starts) else 0
+        out[:, :, n] = inner[starts + p, k::tile.run] if len(starts) else 0
     return out
 
 
@@ -243,16 +248,16 @@ def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
     The caller fills in the addresses of TILES. `choose` gives the `tile`.
     """
     dtype, windows, channels = x.dtype, x.windows, x.channels
-    ow, taps, line = len(windows.inner), windows.taps, tile.lines * LINE * 8
+    ow, taps, line = windows.outputs[-1], windows.taps, tile.lines * LINE * 8
     room = next(x for x in ROOMS if x >= taps // tile.run * line)
     few = channels if channels < tile.chunk else 0
     made = modules.load(f"depthwise_{dtype}", depthwise_blocks, store, dtype, tile, few, x.multiplier, room,
                         cache=target.cache)
     across = -(-ow // tile.pixels)
-    tiles = across * (x.batch * x.m // max(1, ow))
+    tiles = across * (x.batch * x.m // largest(1, ow))
     cycles = tiles * (50 + tile.pixels * -(-channels // tile.width) * (taps + 8))
     parts = threads_for(target.threads, cycles)
-    each = max(1, -(-tiles // (4 * parts)) if parts > 1 else tiles)
+    each = largest(1, -(-tiles // (4 * parts)) if parts > 1 else tiles)
     words = {"image_bytes": windows.image_bytes, "tiles": tiles, "across": across, "each": each, "m": x.m,
              "channels": channels}
     return Step(f"depthwise_{dtype}_{target.level.name}", made.block, TILES, words, -(-tiles // each), made,

@@ -17,7 +17,7 @@ from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.operands.space import factor
 from graphq.kernels.ties import sum_records
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.runtime import Buffer, PythonStep, Ref
+from graphq.plan.plan import Buffer, PythonStep, Ref
 from graphq.plan.slots import Strides, operand_slot, output, run
 
 

@@ -8,8 +8,9 @@ from graphq.kernels.conv import pad_rows
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
 from graphq.kernels.operands.windows import WINDOWS
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.runtime import Ref
+from graphq.plan.plan import Ref
 from graphq.plan.slots import run
+from graphq.sizes import number
 
 
 def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
@@ -26,8 +27,13 @@ def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray)
     constant, value = b.constant(block), pad_address(b, node, c)
     if value == 0:
         return constant
-    tables = int(block[WINDOWS.number("pad_row")])
-    out = b.temporary(block.nbytes)
-    step = pad_rows.plan_pad_rows(1, tables, 0, block.nbytes - tables, 0, b.target)
+    tables, nbytes = number(_tables_bytes, block), b.buffers[constant].nbytes
+    out = b.temporary(nbytes)
+    step = pad_rows.plan_pad_rows(1, tables, 0, nbytes - tables, 0, b.target)
     run(b, step, {"source": Ref(constant), "target": Ref(out), "value_at": value}, [])
     return out
+
+
+def _tables_bytes(block: np.ndarray) -> int:
+    """The bytes before the row of padding."""
+    return int(block[WINDOWS.number("pad_row")])

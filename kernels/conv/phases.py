@@ -53,8 +53,7 @@ def transposed_phases(view: Windows, strides: Sequence[int], dilations: Sequence
     """One phase for each remainder of the output's coordinates by the strides of a transposed convolution."""
     numbers = np.arange(view.taps).reshape(view.kernel)
     for origin in product(*(range(min(s, n)) for s, n in zip(strides, view.outputs, strict=True))):
-        outputs = [np.arange(o, n, s) for o, n, s in zip(origin, view.outputs, strides, strict=True)]
         # output o gets input (o + begin - k * dilation) / stride by tap k, where that is whole
         taps = [np.flatnonzero((o + begin - np.arange(k) * d) % s == 0) for o, (begin, _), k, d, s
                 in zip(origin, pads, view.kernel, dilations, strides, strict=True)]
-        yield Phase(view.subset(outputs, taps), numbers[np.ix_(*taps)].ravel(), origin, tuple(strides))
+        yield Phase(view.subset(origin, strides, taps), numbers[np.ix_(*taps)].ravel(), origin, tuple(strides))

@@ -23,13 +23,14 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.moves.transpose import dense
-from graphq.kernels.operands.space import Space, Walk
+from graphq.kernels.operands.space import Space, Walk, offsets
 from graphq.kernels.operands.tile_frame import RUN
 from graphq.kernels.operands.windows import Windows, windows
 from graphq.kernels.ties import sum_records
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.runtime import Buffer, PythonStep, Ref
+from graphq.plan.plan import Buffer, PythonStep, Ref
 from graphq.plan.slots import operand_slot, run, table
+from graphq.sizes import largest, later
 
 MERGED_BYTES = 16
 """Pixels of fewer bytes are read a line of the kernel at a time."""
@@ -61,7 +62,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     packed, parts = _weights(b, node, c, phase, merged)
     size = _packed_bytes(c, view.taps * parts, merged)
     literal_in_rows = merged == 1 or lowered.literal is None  # sums over merged taps are in the order of windows
-    pixel = _even(view) if parts == 1 and literal_in_rows else None
+    pixel = _even(c, view) if parts == 1 and literal_in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
     operands = []
@@ -105,12 +106,12 @@ class _Operand(NamedTuple):
     spatial: tuple[int, ...]
     column: int
 
-    def spatial_offsets(self, counts: Sequence[int]) -> np.ndarray:
-        """The byte offsets along these spatial axes, in row-major order."""
-        offsets = np.zeros(1, np.int64)
-        for stride, count in zip(self.spatial, counts, strict=False):
-            offsets = np.add.outer(offsets, np.arange(count, dtype=np.int64) * stride).ravel()
-        return offsets
+    def table(self, images: int, groups: int, counts: Sequence[int]) -> np.ndarray | None:
+        """The byte offsets along images, groups and some spatial axes, in row-major order; None when all are 0."""
+        sizes, steps = (images, groups, *counts), (self.image, self.group, *self.spatial[:len(counts)])
+        if not any(step and size != 1 for size, step in zip(sizes, steps, strict=True)):
+            return None
+        return later(offsets, list(zip(sizes, steps, strict=True)))
 
 
 def _operand(ref: Ref, strides: Sequence[int], columns: int, phase: Phase) -> _Operand:
@@ -136,11 +137,7 @@ def _space(images: int, groups: int, counts: tuple[int, ...], columns: int, oper
     if merged and merge_images and groups == 1 and all(
             images == 1 or o.image == pixels * _pixel(o, counts) for o in operands):
         return Space(1, images * pixels, columns, tuple(Walk(None, _pixel(o, counts)) for o in operands))
-    walks = []
-    for o in operands:
-        offsets = np.add.outer(np.arange(images, dtype=np.int64) * o.image, np.arange(groups, dtype=np.int64) * o.group)
-        offsets = np.add.outer(offsets, o.spatial_offsets(lines)).ravel()
-        walks.append(Walk(offsets if offsets.any() else None, _pixel(o, counts)))
+    walks = [Walk(o.table(images, groups, lines), _pixel(o, counts)) for o in operands]
     return Space(images * groups * prod(lines), pixels, columns, tuple(walks))
 
 
@@ -149,23 +146,23 @@ def _pixel(o: _Operand, counts: Sequence[int]) -> int:
     return next((s for s, n in zip(reversed(o.spatial), reversed(counts), strict=True) if n != 1), 0)
 
 
-def _even(view: Windows) -> int | None:
+def _even(c: Convolution, view: Windows) -> int | None:
     """The bytes between the pixels that neighbouring outputs read, when windows are single pixels all evenly apart.
 
     None where one of them is padding.
     """
     if view.taps != 1:
         return None
-    offsets = view.offsets().ravel()
-    step = int(offsets[1] - offsets[0]) if offsets.size > 1 else view.pixel_bytes
-    inside = (offsets >= 0).all()
-    return step if inside and (offsets == np.arange(offsets.size) * step).all() else None
+    if view is c.windows and set(c.strides) == {1} and not any(map(any, c.pads)):
+        return view.pixel_bytes
+    step = view.even_step()
+    return step if step >= 0 else None
 
 
 def _block(b: PlanBuilder, node: Node, c: Convolution, view: Windows, parts: int, tap_bytes: int, line: int) -> int:
     """The buffer with the tables, repeated for every part of the weights, and a row of padding."""
     pad = np.full(max(view.pixel_bytes, tap_bytes), c.pad & 0xFF, np.uint8)
-    repeated = replace(view, outer=np.tile(view.outer, (1, parts)))
+    repeated = view.repeated(parts)
     runs = repeated.runs(RUN, line) if b.target.level.includes("amx") else None
     return padding_block(b, node, c, repeated.block(pad, runs))
 
@@ -178,7 +175,7 @@ def _reads_lines(c: Convolution) -> bool:
     w = c.windows
     if not c.integer and w.pixel_bytes % 4:
         return False
-    if c.filter.transposed or c.filter.groups > 1 or w.inner.shape[1] == 1 or w.pixel_bytes >= MERGED_BYTES:
+    if c.filter.transposed or c.filter.groups > 1 or w.kernel[-1] == 1 or w.pixel_bytes >= MERGED_BYTES:
         return False
     return c.dilations[-1] == 1
 
@@ -186,9 +183,9 @@ def _reads_lines(c: Convolution) -> bool:
 def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple[int, ...]
             ) -> tuple[int, Windows, int]:
     """Lines of the image with padding; the windows on them, of merged pixels; how many merge."""
-    width, taps, outputs = dims[-2], c.windows.inner.shape[1], c.windows.outputs[-1]
+    width, taps, outputs = dims[-2], c.windows.kernel[-1], c.windows.outputs[-1]
     stride, (begin, _) = c.strides[-1], c.pads[-1]
-    end = max(0, (outputs - 1) * stride + taps - begin - width)
+    end = largest(0, (outputs - 1) * stride + taps - begin - width)
     pixel, lines = c.windows.pixel_bytes, prod(dims[:-2])
     out = b.temporary(lines * (begin + width + end) * pixel + 4)
     step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, b.target)

@@ -12,6 +12,7 @@ from graphq.kernels.lanes.expression import lower, walk
 from graphq.kernels.lanes.outputs import HEAD, load_outputs, write
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.space import Space
+from graphq.sizes import assumed, largest
 
 BLOCKS_PER_THREAD = 4
 SPACE = Record(*HEAD, "batch", "m", "n", "each", "rows", "columns")
@@ -40,7 +41,7 @@ def plan_eltwise(store: Store, space: Space, target: Target) -> Step:
     made = modules.load("eltwise", eltwise_blocks, cache=target.cache)
     outputs, table = load_outputs(store, target.level.lanes, target.cache)
     batch, m, n = space.batch, space.m, space.n
-    each, rows, columns = split(batch, m, n, _parts(store, batch * m * n, target))
+    each, rows, columns = split(batch, m, n, _parts(store, assumed(batch * m * n), target))
     blocks = -(-batch // each) * -(-m // rows) * -(-n // columns)
     words: dict[str, Word] = {"batch": batch, "m": m, "n": n, "each": each, "rows": rows, "columns": columns,
                               "functions": table}
@@ -61,10 +62,10 @@ def split(batch: int, m: int, n: int, parts: int) -> tuple[int, int, int]:
 
     Gives batch elements, rows and columns per block, each at least 1.
     """
-    if batch >= parts or not batch * m * n:
-        return max(1, batch // parts), max(1, m), max(1, n)
-    parts = -(-parts // batch)
-    if m >= parts:
-        return 1, m // parts, n
-    parts = -(-parts // m)
-    return 1, 1, -(-n // (parts * 64)) * 64
+    if assumed(batch) >= parts or not assumed(batch * m * n):
+        return largest(1, batch // parts), largest(1, m), largest(1, n)
+    parts = -(-parts // assumed(batch))
+    if assumed(m) >= parts:
+        return 1, largest(1, m // parts), largest(1, n)
+    parts = -(-parts // assumed(m))
+    return 1, 1, largest(1, -(-n // (parts * 64))) * 64

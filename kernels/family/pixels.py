@@ -31,6 +31,7 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, Windows, tap_addresses
 from graphq.kernels.ties.settle import load_literal, settler
 from graphq.kernels.ties.sum_records import PIXEL_SUM, SUM_BYTES
+from graphq.sizes import assumed, largest
 
 PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width", "step",
                 "tile", "weights", "chunk", "offsets")
@@ -238,8 +239,8 @@ def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) ->
     rows = batch * m
     parts = threads_for(target.threads, kernel.cycles * rows)
     parts = 4 * parts if parts > 1 else 1
-    each = max(1, -(-m // -(-parts // max(1, batch))))
-    share = -(-channels // (max(1, parts // max(1, rows)) * 64)) * 64
+    each = largest(1, -(-m // -(-parts // max(1, assumed(batch)))))
+    share = -(-channels // (max(1, parts // max(1, assumed(rows))) * 64)) * 64
     width = max(1, channels if kernel.whole else min(CHANNELS, share, channels))
     blocks = batch * -(-m // each) * -(-channels // width)
     step = max(1, min(MOST_ROWS, CHANNELS // width))

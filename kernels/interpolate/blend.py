@@ -8,6 +8,7 @@ lie in the padding, of zeros.
 """
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from graphq.kernels.family.pixels import (
@@ -94,7 +95,7 @@ def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
     See `pixels` for the words to fill in; the weights are `means.tables` of those of both tables.
     """
     name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
-    tile = modules.load(name, blend_tiles, x.dtype, lanes, x.windows.outer.shape[1], x.windows.inner.shape[1],
+    tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],
                         cache=target.cache)
     block = modules.load("pixels", block_functions, 0, cache=target.cache)
     return plan_pixels(store, x, PixelKernel(name, block, tile, 20 + taps * (3 + x.channels / lanes)), target)

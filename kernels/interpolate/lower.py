@@ -21,6 +21,7 @@ from graphq.kernels.operands.windows import INVALID, Windows, merged
 from graphq.kernels.pool.lower import Pool, dequantize_of, scales_of, source_of
 from graphq.kernels.pool.means import Scales, dequantized
 from graphq.ops.interpolate import elements
+from graphq.sizes import later
 
 
 class Blend(NamedTuple):
@@ -79,21 +80,39 @@ def _anchor(node: Node, dequantize: Node | None, source: int, dtype: str, shape:
     weights: list[np.ndarray] = []
     pixel = step = shape[-1] * STORAGE[dtype].itemsize
     for k in reversed(range(1, len(shape) - 1)):
-        low, high, part = elements(shape[k], out[k], mode, node.attrs["coordinate_transformation_mode"])
-        if mode == "nearest":
-            tables.insert(0, (low * step)[:, None])
-        else:
-            tables.insert(0, np.stack([low * step, np.where(part > 0, high * step, INVALID)], axis=1))
-            weights.insert(0, np.stack([1 - part, part], axis=1))
+        axis = shape[k], out[k], mode, node.attrs["coordinate_transformation_mode"]
+        tables.insert(0, later(_table, axis, step))
+        weights.insert(0, later(_weights, axis))
         step *= shape[k]
-    w = Windows(out[1:-1], (tables[0].shape[1],) * len(tables), merged(tables[:-1]), tables[-1], pixel, step)
+    taps = (1 if mode == "nearest" else 2,) * len(tables)
+    w = Windows(out[1:-1], taps, later(merged, tables[:-1]), tables[-1], pixel, step)
     zps = 0 if dequantize is None else dequantize.attrs["zps"] or 0
     pad = np.broadcast_to(np.asarray(zps, STORAGE[dtype]), shape[-1:])
     if mode == "nearest":
         return Pool("max", source, dtype, shape, w, pad, out)
     if w.taps > 16:
         raise Unsupported(f"linear interpolation over {len(tables)} axes, kernels take up to 4")
+    return Blend(source, dtype, shape, w, pad, later(_products, weights[:-1]), weights[-1], out,
+                 scales_of(dequantize, shape[-1]))
+
+
+def _table(axis: tuple[int, int, str, str], step: int) -> np.ndarray:
+    """The byte offsets [outputs, taps] along an axis of (size, new size, mode, transformation)."""
+    low, high, part = elements(*axis)
+    if axis[2] == "nearest":
+        return np.asarray((low * step)[:, None])
+    return np.stack([low * step, np.where(part > 0, high * step, INVALID)], axis=1)
+
+
+def _weights(axis: tuple[int, int, str, str]) -> np.ndarray:
+    """The weights of the two elements along an axis, f32 [outputs, 2]."""
+    _, _, part = elements(*axis)
+    return np.stack([1 - part, part], axis=1)
+
+
+def _products(weights: Sequence[np.ndarray]) -> np.ndarray:
+    """The weights of neighbouring axes as one."""
     outer = np.ones((1, 1), np.float32)
-    for x in weights[:-1]:
+    for x in weights:
         outer = np.multiply.outer(outer, x).transpose(0, 2, 1, 3).reshape(len(outer) * len(x), -1)
-    return Blend(source, dtype, shape, w, pad, outer, weights[-1], out, scales_of(dequantize, shape[-1]))
+    return outer

@@ -10,10 +10,12 @@ from graphq.kernels.interpolate import blend
 from graphq.kernels.interpolate.lower import Blend
 from graphq.kernels.operands.space import factor
 from graphq.kernels.pool import means
+from graphq.kernels.pool.means import Scales
 from graphq.kernels.pool.steps import pool_steps
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.runtime import Ref
+from graphq.plan.plan import Ref
 from graphq.plan.slots import operand_slot, output, run
+from graphq.sizes import later
 
 
 def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -27,8 +29,11 @@ def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     space = factor(lowered.out, [strides for _, strides in operands], keep=1)
     pixels = Pixels(p.dtype, p.windows, space.n, space.batch, space.m)
     step = blend.plan_blend(lowered.store, pixels, b.target)
-    weights = np.concatenate([p.outer.ravel(), p.inner.ravel()])
     header = {"images": Ref(b.of[source]), "windows": Ref(b.constant(p.windows.block(p.pad))),
-              "weights": Ref(b.constant(means.tables(p.scales, weights)))}
+              "weights": Ref(b.constant(later(_weights, p.scales, p.outer, p.inner)))}
     slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
+
+
+def _weights(scales: Scales | None, outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
+    return means.tables(scales, np.concatenate([outer.ravel(), inner.ravel()]))

@@ -20,7 +20,7 @@ BYTES = I8.as_pointer()
 
 FUNCTIONS = 0
 """The word of an argument block with the address of a table of functions (`outputs`)."""
-HEADER_WORDS = 25
+HEADER_WORDS = 26
 """Words of an argument block before those of its slots; what the first ones say is the kernel's matter."""
 
 

@@ -16,6 +16,7 @@ from graphq.kernels.jit import cache as folder
 from graphq.kernels.jit.codegen import Functions, Source
 from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.objects import link
+from graphq.sizes import plain
 
 
 class Statistics(NamedTuple):
@@ -137,13 +138,14 @@ class Module:
 def load(kind: str, factory: Callable[..., Functions], *arguments: Any, cache: bool = True) -> Module:
     """Give the module that `factory`, a function of a file, makes of these arguments (`Source`); it is made once.
 
-    `kind` (an identifier) begins its file's name. With `cache=False` no file is read or written.
+    `kind` (an identifier) begins its file's name. With `cache=False` no file is read or written. Open sizes among the
+    arguments become plain numbers: there is code for what they are assumed to be.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", kind):
         raise ValueError(f"kind of a kernel module must be a lower-case identifier, got {kind!r}")
     if factory.__qualname__ != factory.__name__:
         raise ValueError(f"the factory of a kernel module must be a function of a file, got {factory.__qualname__}")
-    source = Source(factory, arguments)
+    source = Source(factory, plain(arguments))
     key = f"{kind}\0{source.text}"
     module = _modules.get(key)
     if module is None:

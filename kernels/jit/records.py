@@ -24,6 +24,7 @@ class Record:
     """The fields of an argument block, in their order."""
 
     def __init__(self, *fields: str) -> None:
+        assert len(fields) <= HEADER_WORDS, "slots begin after so many words"
         self.fields = fields
         self.dtype = np.dtype([(name, np.int64) for name in fields], align=True)
 

@@ -18,6 +18,7 @@ from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.jit.records import Record
+from graphq.sizes import assumed, largest
 
 ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
 Word: TypeAlias = int | Function | FunctionTable
@@ -112,7 +113,7 @@ BLOCK_CYCLES = 10_000
 
 def threads_for(threads: int, cycles: float) -> int:
     """The threads, at most `threads`, that work of so many cycles of one core is worth."""
-    return max(1, min(threads, int(cycles // BLOCK_CYCLES)))
+    return max(1, min(threads, int(assumed(cycles) // BLOCK_CYCLES)))
 
 
 class RowLoop(NamedTuple):
@@ -134,8 +135,9 @@ class RowLoop(NamedTuple):
 def plan_rows(loop: RowLoop, words: Mapping[str, Word], target: Target, more: Sequence[int] = ()) -> Step:
     """Plan a loop over rows, four blocks a thread; `words` are fields of its record, `more` words after it."""
     threads = threads_for(target.threads, loop.cycles * loop.rows * loop.batch)
-    parts = max(1, min(-(-loop.rows // loop.unit), -(-4 * threads // max(1, loop.batch)))) if threads > 1 else 1
-    each = max(1, -(-loop.rows // (parts * loop.unit)) * loop.unit)
+    rows, batch = assumed(loop.rows), assumed(loop.batch)
+    parts = max(1, min(-(-rows // loop.unit), -(-4 * threads // max(1, batch)))) if threads > 1 else 1
+    each = largest(1, -(-loop.rows // (parts * loop.unit)) * loop.unit)
     name = loop.factory.__name__
     made = modules.load(name, loop.factory, *loop.of, cache=target.cache)
     return Step("_".join(map(str, (name, *loop.of))), made.block, loop.record, {**words, "each": each},
@@ -173,7 +175,7 @@ def select(op: str, dtypes: tuple[str, ...], m: int, n: int, k: int, level: Leve
                and layout in x.layouts]
     if not fitting:
         raise KernelError(f"no kernel for {op} on {' '.join(dtypes)} at ISA level {level.name}")
-    costs = {kernel: kernel.cost(kernel, m, n, k) for kernel in fitting}
+    costs = {kernel: kernel.cost(kernel, *map(assumed, (m, n, k))) for kernel in fitting}
     chosen = min(costs, key=costs.__getitem__)
     if log is not None:
         log += [f"{x.name}: {cycles:.0f} cycles{' (chosen)' if x is chosen else ''}" for x, cycles in costs.items()]

@@ -31,18 +31,20 @@ from graphq.kernels.matmul.tiles import DTYPES, FLOATS, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows, view_windows
 from graphq.kernels.ties.settle import load_literal, settler
 from graphq.kernels.ties.sum_records import PANEL_SUM, SUM_BYTES
+from graphq.sizes import assumed, is_open, largest
 
 MOST_VECTORS = 128
 """Vectors of a tile's accumulators: 2,048 are 16 lanes each, 1,024 are 8 at the least, or 64 of one."""
 
 MATMUL = Record(*HEAD, "a", "a_table", "stride", "w", "w_table", "batch", "m", "n", "k", "each_rows", "each_panels",
-                "rows", "panels", "tile", "tail", "setup", "ahead", "ahead_bytes", "rooms", "room_count", "room_bytes",
-                "kept")
+                "rows", "panels", "tail_panels", "tile", "tail", "setup", "ahead", "ahead_bytes", "rooms", "room_count",
+                "room_bytes", "kept")
 """The argument block of a matmul of `batch` elements of m x n outputs over k bytes; w is packed.
 
     each_rows, each_panels   of a block
     rows, panels             of a tile
-    tile, tail, setup        the tile function, that of the last n % (16 * panels) columns, and AMX's setup or 0
+    tail_panels              of those tiles that compute what n % (16 * panels) columns are left at the end
+    tile, tail, setup        the functions of both kinds of tiles, and AMX's setup or 0
     ahead, ahead_bytes       weights of the next step, or 0
     rooms, room_count        for copies of activations (AMX), of `room_bytes`: one for each piece of the blocks
     kept                     bytes of a tile's copies, where they are kept for all columns
@@ -153,8 +155,9 @@ def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dty
         configured = 0
         blocks = x.batch * row_blocks * column_blocks
         copies = x.rooms + ((index + 1) * x.room_count - 1) // blocks * x.room_bytes
-        for j in range(j0, j1, width):
-            now = min(width, j1 - j)
+        j = j0
+        while j < j1:
+            now = width if j + width <= j1 else min(x.tail_panels, j1 - j)
             columns = min(16 * now, n - 16 * j)
             f.w = w + 64 * panels + j * panel_bytes
             f.sums = w + 64 * j
@@ -199,6 +202,7 @@ def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dty
                         uncertain = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, groups)
                     if uncertain:
                         settle(args, batch, i, 16 * j, rows, columns, sums, 64 * now, groups, uncertain, words)
+            j += now
         if configured:
             call_block(setup, frame, 0)
 
@@ -250,24 +254,26 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         # the copies of a single tile would not be in L2
         level = level_named("avx512_vnni")
     kernel = kernel or select("matmul", x.dtypes, m, n, depth, level, log, layout=layout)
-    writer = _writer(kernel, store, batch * m * n, depth)
+    writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth))
     literal = None if store.ties is None else load_literal(layout, cache)  # first, as it takes longest to compile
     block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], cache=cache)
     outputs, table = (None, None) if writer == "tile" else load_outputs(store, level.lanes, cache)
     inside = () if writer == "function" else (store, packs(PANEL, store))
     rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
+    tail_panels = 1 if is_open(n) else panel_count(n) % panels or panels
     emulated = is_emulated(kernel.level)
     tile, tail = (modules.load(f"{kernel.name}_{layout}_{width}", kernel.build, kernel.dtypes[0], rows, width,
                                emulated, layout, *inside, cache=cache)
-                  for width in (panels, panel_count(n) % panels or panels))
-    tiles, all_panels = max(1, -(-m // rows)), max(1, panel_count(n))
-    worth = threads_for(target.threads, kernel.cost(kernel, m, n, depth) * batch)
-    line = line_bytes(row_bytes, taps) if layout == "windows" else 64 * (row_bytes % 64 > 0)
-    copies = rows * line if kernel.level == "amx" else 0
-    most_tiles = max(1, (1 << 20) // max(1, rows * depth))
+                  for width in (panels, tail_panels))
+    tiles, all_panels = largest(1, -(-m // rows)), largest(1, panel_count(n))
+    worth = threads_for(target.threads, kernel.cost(kernel, *map(assumed, (m, n, depth))) * assumed(batch))
+    copies = 0
+    if kernel.level == "amx":
+        copies = rows * (line_bytes(row_bytes, taps) if layout == "windows" else 64 * (row_bytes % 64 > 0))
+    most_tiles = max(1, (1 << 20) // max(1, rows * assumed(depth)))
     if copies and layout == "windows" and all_panels > panels:
         most_tiles = COPIES // copies
-    each_tiles, each_panels = split(tiles, all_panels, panels, batch, worth, most_tiles)
+    each_tiles, each_panels = split(assumed(tiles), assumed(all_panels), panels, assumed(batch), worth, most_tiles)
     kept = copies if each_panels > panels and each_tiles * copies <= COPIES else 0
     room = each_tiles * kept or copies
     blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
@@ -275,9 +281,9 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     lines = kernel.level == "amx" and layout == "rows" and row_bytes % 64 == 0 and all_panels > panels
     words: dict[str, Word] = {
         "stride": row_bytes, "batch": batch, "m": m, "n": n, "k": row_bytes, "each_rows": each_tiles * rows,
-        "each_panels": each_panels, "rows": rows, "panels": panels, "tile": tile.tile, "tail": tail.tile,
-        "setup": tile.setup if kernel.level == "amx" else 0, "literal": literal or 0, "functions": table or 0,
-        "room_count": 1, "room_bytes": room, "kept": kept}
+        "each_panels": each_panels, "rows": rows, "panels": panels, "tail_panels": tail_panels,
+        "tile": tile.tile, "tail": tail.tile, "setup": tile.setup if kernel.level == "amx" else 0,
+        "literal": literal or 0, "functions": table or 0, "room_count": 1, "room_bytes": room, "kept": kept}
     return Step(kernel.name, block.block, MATMUL, words, blocks, (block, outputs, table, tile, tail, literal),
                 batch * m * n * x.k * taps, serial=worth == 1, weights="w", ahead="ahead",
                 room=("rooms", room) if room else None, aligned="a" if lines else None)
@@ -293,7 +299,7 @@ SPREAD = 8
 
 def takes_columns(x: Product, level: Level) -> bool:
     """Whether to read transposed activations as they lie, rather than to copy them into rows first."""
-    m, n, k = x.m, x.n, x.row_bytes
+    m, n, k = map(assumed, (x.m, x.n, x.row_bytes))
     columns, rows = (select("matmul", x.dtypes, m, n, k, level, layout=r) for r in ("columns", "rows"))
     height, panels = columns.tile[0], columns.tile[1] // PANEL
     shown = max(1, INTERLEAVED - height * panels) if x.itemsize == 1 else SPREAD

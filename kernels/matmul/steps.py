@@ -4,8 +4,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-import numpy as np
-
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.jit.registry import ActivationLayout
@@ -15,11 +13,11 @@ from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import row_sums as rows
 from graphq.kernels.matmul.lower import Matmul
 from graphq.kernels.moves.transpose import plan_transpose
-from graphq.kernels.operands.space import broadcast_strides, factor
+from graphq.kernels.operands.space import Walk, broadcast_strides, factor
 from graphq.kernels.ties import sum_records
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.runtime import Ref
-from graphq.plan.slots import Strides, operand_slot, output, run, table
+from graphq.plan.plan import Ref
+from graphq.plan.slots import Strides, every, operand_slot, output, run, table
 
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -78,11 +76,6 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayou
     return out, "rows"
 
 
-def _dense(b: PlanBuilder, batch: int, step: int) -> int | Ref:
-    """The table of `batch` elements that follow each other `step` bytes apart."""
-    return Ref(b.constant(np.arange(batch, dtype=np.int64) * step)) if batch > 1 else 0
-
-
 def _weights(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, int]:
     """The buffer of the packed weights and the bytes of a batch element: constants are packed now, others by a step."""
     value = node.inputs[p.b]
@@ -95,8 +88,8 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, int]:
     out = b.temporary(size * batch)
     along_k, along_n = (item, k * item) if p.transpose_b else (n * item, item)
     step = pack.plan_pack(p.b_dtype, k, n, batch, b.target)
-    run(b, step, {"source": Ref(b.of[value]), "table": _dense(b, batch, k * n * item), "along_k": along_k,
-                  "along_n": along_n, "packed": Ref(out)}, [])
+    run(b, step, {"source": Ref(b.of[value]), "table": table(b, Walk(every(batch, k * n * item), 0)),
+                  "along_k": along_k, "along_n": along_n, "packed": Ref(out)}, [])
     return out, size
 
 
@@ -108,6 +101,6 @@ def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout) 
         step = rows.plan_column_sums(p.a_dtype, m, p.k, batch, b.target)
     else:
         step = rows.plan_row_sums(p.a_dtype, m * batch, p.k, 1, b.target)
-    offsets = 0 if layout == "rows" else _dense(b, batch, m * p.k)
+    offsets = 0 if layout == "rows" else table(b, Walk(every(batch, m * p.k), 0))
     run(b, step, {"source": Ref(source), "table": offsets, "sums": Ref(out)}, [])
     return out

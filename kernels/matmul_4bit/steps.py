@@ -8,7 +8,7 @@ from graphq.kernels.matmul_4bit import tiles as matmul_4bit
 from graphq.kernels.matmul_4bit.lower import GroupedMatmul
 from graphq.kernels.operands.space import broadcast_strides, factor
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.runtime import Ref
+from graphq.plan.plan import Ref
 from graphq.plan.slots import operand_slot, output, run, table
 
 

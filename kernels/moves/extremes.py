@@ -20,6 +20,7 @@ from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.x86 import Loop, at, load, shuffle, store, vector
 from graphq.kernels.lanes.vector import Columns, tail_mask
+from graphq.sizes import largest
 
 LANES = 64
 """Elements a turn of the loop: four vectors of 16, whose extremes do not wait for each other."""
@@ -129,7 +130,7 @@ def plan_range(count: int, target: Target) -> tuple[Step, Step]:
 
     The caller fills in the addresses of RANGE and of SCALE.
     """
-    pieces = max(1, -(-count // PIECE))
+    pieces = largest(1, -(-count // PIECE))
     found = plan_rows(RowLoop(extremes_block, RANGE, pieces, PIECE / 8), {"count": count}, target)
     made = modules.load("scale_block", scale_block, cache=target.cache)
     return found, Step("scale_block", made.block, SCALE, {"blocks": found.blocks}, 1, made, serial=True)

@@ -12,8 +12,8 @@ from graphq.ir import Node
 from graphq.kernels.moves.steps import is_tiny
 from graphq.kernels.moves.transpose import dense, plan_strided_copy, run_bytes
 from graphq.plan.builder import PlanBuilder
+from graphq.plan.plan import Ref
 from graphq.plan.reference import reference_steps
-from graphq.plan.runtime import Ref
 from graphq.plan.slots import run
 
 

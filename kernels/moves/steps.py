@@ -14,9 +14,10 @@ from graphq.kernels.moves.transpose import dense, plan_strided_copy, plan_transp
 from graphq.ops.infer import normal_axis
 from graphq.ops.move import bounds, index_error
 from graphq.plan.builder import PlanBuilder
+from graphq.plan.plan import Ref
 from graphq.plan.reference import reference_steps
-from graphq.plan.runtime import Ref
 from graphq.plan.slots import run
+from graphq.sizes import assumed
 
 SHORT, MANY = 16, 1000
 """Bytes of a row and rows: NumPy moves many short rows in 0.9 ns each, kernels in 1.5 (slices) to 4.3 (gathers)."""
@@ -69,7 +70,7 @@ def cast_steps(b: PlanBuilder, node: Node) -> None:
 
 def is_tiny(nbytes: int, row: int) -> bool:
     """Whether so many bytes are many rows too short for a kernel."""
-    return row < SHORT and nbytes > MANY * row
+    return assumed(row) < SHORT and assumed(nbytes) > MANY * assumed(row)
 
 
 def transpose_steps(b: PlanBuilder, node: Node) -> None:
@@ -89,6 +90,7 @@ def reorder_text(source: TensorType, result: TensorType) -> str:
 
 def kilobytes(nbytes: int) -> str:
     """`201 KB`"""
+    nbytes = assumed(nbytes)
     return f"{nbytes / 1000:,.0f} KB" if nbytes >= 10_000 else f"{nbytes / 1000:.2g} KB"
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.budget import reserve
+from graphq.sizes import later
 
 
 class Walk(NamedTuple):
@@ -71,8 +72,13 @@ def _table(dims: list[tuple[int, int]]) -> np.ndarray | None:
     """Byte offsets of all batch elements in order; None when all are 0."""
     if not any(step for _, step in dims):
         return None
+    return later(offsets, dims)
+
+
+def offsets(dims: Sequence[tuple[int, int]]) -> np.ndarray:
+    """The byte offsets of all elements of dimensions of (size, step), in row-major order."""
     reserve(8 * prod(size for size, _ in dims), f"the offsets of {[size for size, _ in dims]} matrices")
-    offsets = np.zeros(1, np.int64)
+    out = np.zeros(1, np.int64)
     for size, step in dims:
-        offsets = (offsets[:, None] + np.arange(size, dtype=np.int64) * step).ravel()
-    return offsets
+        out = (out[:, None] + np.arange(size, dtype=np.int64) * step).ravel()
+    return out

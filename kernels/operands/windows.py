@@ -19,6 +19,7 @@ from graphq.errors import KernelError
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import load_s64, store_s64
 from graphq.kernels.jit.records import Record
+from graphq.sizes import largest, later, number, smallest
 
 INVALID = -2**62
 WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "height", "more", "even_pad")
@@ -69,22 +70,26 @@ class Windows:
     @property
     def pixels(self) -> int:
         """Output pixels of an image."""
-        return len(self.outer) * len(self.inner)
+        return prod(self.outputs)
 
     @property
     def taps(self) -> int:
         """Pixels of a window."""
-        return self.outer.shape[1] * self.inner.shape[1]
+        return prod(self.kernel)
 
     def offsets(self) -> np.ndarray:
         """The byte offset of every tap, int64 [pixels, taps] in row-major order; negative in the padding."""
-        sums = self.outer[:, None, :, None] + self.inner[None, :, None, :]
-        return sums.reshape(self.pixels, self.taps)
+        return _offsets(self.outer, self.inner)
 
     def inside(self) -> np.ndarray:
         """The taps of every output pixel that lie in the image, s32 [pixels]."""
         outer, inner = ((table >= 0).sum(axis=1, dtype=np.int32) for table in (self.outer, self.inner))
         return np.multiply.outer(outer, inner).ravel()
+
+    @property
+    def fewest_inside(self) -> int:
+        """The least of `inside`; 1 where there are no windows."""
+        return number(_fewest_inside, self.outer, self.inner)
 
     def tap_of(self, images: np.ndarray, pad: npt.ArrayLike,
                outputs: slice = slice(None)) -> Callable[[int], np.ndarray]:
@@ -104,12 +109,26 @@ class Windows:
         tap = self.tap_of(images, pad, outputs)
         return np.stack([tap(k) for k in range(self.taps)], axis=2)
 
-    def subset(self, outputs: Sequence[np.ndarray], taps: Sequence[np.ndarray]) -> Windows:
-        """The windows of some outputs on some taps, both given by their coordinates along each spatial axis."""
-        outer = self.outer.reshape((*self.outputs[:-1], *self.kernel[:-1]))[np.ix_(*outputs[:-1], *taps[:-1])]
-        sizes, kernel = tuple(map(len, outputs)), tuple(map(len, taps))
-        return replace(self, outputs=sizes, kernel=kernel, outer=outer.reshape(prod(sizes[:-1]), prod(kernel[:-1])),
-                       inner=self.inner[np.ix_(outputs[-1], taps[-1])])
+    def subset(self, origin: Sequence[int], step: Sequence[int], taps: Sequence[np.ndarray]) -> Windows:
+        """The windows of the outputs at origin + i * step along each spatial axis, on taps of some coordinates."""
+        sizes = tuple(-((o - n) // s) for o, n, s in zip(origin, self.outputs, step, strict=True))
+        outer = later(_picked, self.outer, self.outputs[:-1], self.kernel[:-1], tuple(origin[:-1]), tuple(step[:-1]),
+                      tuple(taps[:-1]))
+        inner = later(_picked, self.inner, self.outputs[-1:], self.kernel[-1:], tuple(origin[-1:]), tuple(step[-1:]),
+                      tuple(taps[-1:]))
+        return replace(self, outputs=sizes, kernel=tuple(map(len, taps)), outer=outer, inner=inner)
+
+    def repeated(self, times: int) -> Windows:
+        """The same windows, each with all its taps so many times over."""
+        kernel = (self.kernel[0] * times, *self.kernel[1:])
+        return replace(self, kernel=kernel, outer=later(np.tile, self.outer, (1, times))) if times > 1 else self
+
+    def even_step(self) -> int:
+        """The bytes between the pixels that neighbouring outputs read by windows of one tap.
+
+        -1 where they are not the same everywhere, or a pixel is padding.
+        """
+        return number(_even_step, self.outer, self.inner, self.pixel_bytes)
 
     def runs(self, length: int, line: int) -> np.ndarray:
         """For kernels that read runs of `length` pixels of a line at once: a step, then [runs, taps], as int64 words.
@@ -117,34 +136,9 @@ class Windows:
         A line are `line` output pixels; its last run may have fewer. An entry is the byte offset of a run's first pixel
         when all its pixels lie `step` bytes apart, else INVALID.
         """
-        reserve(8 * _COPIES * self.taps * -(-self.pixels // max(1, min(length, line))),
+        reserve(8 * _COPIES * self.taps * -(-self.pixels // largest(1, smallest(length, line))),
                 f"a table of the runs of {list(self.outputs)} windows of {list(self.kernel)} elements")
-        starts = np.arange(0, self.pixels, line or 1)[:, None]
-        first = starts + np.arange(0, line, length)
-        last = np.minimum(first + length, np.minimum(starts + line, self.pixels)).ravel() - 1
-        first = first.ravel()
-        begin, step = self._taps_of(first), self._step()
-        even = begin >= 0
-        for k in range(1, length):
-            pixel = np.minimum(first + k, last)
-            even &= self._taps_of(pixel) == begin + step * (pixel - first)[:, None]
-        return np.concatenate([[step], np.where(even, begin, INVALID).ravel()])
-
-    def _taps_of(self, pixels: np.ndarray) -> np.ndarray:
-        """The rows of `offsets` of some output pixels, which may be few of many."""
-        outer, inner = np.divmod(pixels, len(self.inner))
-        return (self.outer[outer][:, :, None] + self.inner[inner][:, None, :]).reshape(len(pixels), self.taps)
-
-    def _step(self) -> int:
-        """The bytes that most often lie between the pixels that neighbouring outputs read at a tap."""
-        inside = self.inner >= 0
-        along = np.diff(self.inner, axis=0)[inside[1:] & inside[:-1]]  # in every line
-        before, after = (replace(self, outer=outer, inner=inner).offsets()
-                         for outer, inner in ((self.outer[:-1], self.inner[-1:]), (self.outer[1:], self.inner[:1])))
-        across = (after - before)[(before >= 0) & (after >= 0)]
-        steps, which = np.unique(np.concatenate([along, across]), return_inverse=True)
-        often = np.repeat([(self.outer >= 0).sum(), 1], [along.size, across.size])
-        return int(steps[np.bincount(which, often).argmax()]) if steps.size else self.pixel_bytes
+        return later(_runs, self.outer, self.inner, self.pixel_bytes, length, line)
 
     def block(self, pad_row: np.ndarray, more: np.ndarray | None = None) -> np.ndarray:
         """A WINDOWS record and its tables as int64 words, a multiple of 64 bytes; `pad_row` are the padding's channels.
@@ -153,19 +147,80 @@ class Windows:
         """
         if pad_row.nbytes < self.pixel_bytes:
             raise KernelError(f"a pad row must have at least a pixel's {self.pixel_bytes} bytes, got {pad_row.nbytes}")
-        row = np.ascontiguousarray(pad_row).reshape(-1).view(np.uint8)
-        tables = [self.outer, self.inner] + ([] if more is None else [np.ascontiguousarray(more)])
-        parts = [np.zeros(2 * _LINE, np.uint8), *(x.reshape(-1).view(np.uint8) for x in tables), row]
-        starts = np.cumsum([0, *(-(-part.nbytes // _LINE) * _LINE for part in parts)])
-        block = np.zeros(starts[-1] + _LINE, np.uint8)
-        for start, part in zip(starts, parts, strict=False):
-            block[start:start + part.nbytes] = part
-        words = block.view(np.int64)
-        words[:len(WINDOWS.fields)] = WINDOWS.words({
-            "width": len(self.inner), "height": len(self.outer), "ko": self.outer.shape[1], "ki": self.inner.shape[1],
-            "outer_table": starts[1], "inner_table": starts[2], "pad_row": starts[len(parts) - 1],
-            "more": 0 if more is None else starts[3], "even_pad": (row == row[:1]).all()})
-        return words
+        return later(_block, self.outer, self.inner, pad_row, more)
+
+
+def _fewest_inside(outer: np.ndarray, inner: np.ndarray) -> int:
+    if not outer.size or not inner.size:
+        return 1
+    return int((outer >= 0).sum(axis=1).min() * (inner >= 0).sum(axis=1).min())
+
+
+def _picked(table: np.ndarray, outputs: Sequence[int], kernel: Sequence[int], origin: Sequence[int],
+            step: Sequence[int], taps: Sequence[np.ndarray]) -> np.ndarray:
+    some = [np.arange(o, n, s) for o, n, s in zip(origin, outputs, step, strict=True)]
+    part = table.reshape((*outputs, *kernel))[np.ix_(*some, *taps)] if some else table
+    return part.reshape(prod(map(len, some)), prod(map(len, taps)))
+
+
+def _offsets(outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
+    """As `Windows.offsets`."""
+    sums = outer[:, None, :, None] + inner[None, :, None, :]
+    return sums.reshape(len(outer) * len(inner), outer.shape[1] * inner.shape[1])
+
+
+def _even_step(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int) -> int:
+    offsets = _offsets(outer, inner).ravel()
+    step = int(offsets[1] - offsets[0]) if offsets.size > 1 else pixel_bytes
+    even = (offsets >= 0).all() and (offsets == np.arange(offsets.size) * step).all()
+    return step if even else -1
+
+
+def _runs(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int, length: int, line: int) -> np.ndarray:
+    pixels = len(outer) * len(inner)
+
+    def taps_of(some: np.ndarray) -> np.ndarray:
+        """The rows of `_offsets` of some output pixels, which may be few of many."""
+        down, across = np.divmod(some, len(inner))
+        return (outer[down][:, :, None] + inner[across][:, None, :]).reshape(len(some), outer.shape[1] * inner.shape[1])
+
+    starts = np.arange(0, pixels, line or 1)[:, None]
+    first = starts + np.arange(0, line, length)
+    last = np.minimum(first + length, np.minimum(starts + line, pixels)).ravel() - 1
+    first = first.ravel()
+    begin, step = taps_of(first), _usual_step(outer, inner, pixel_bytes)
+    even = begin >= 0
+    for k in range(1, length):
+        pixel = np.minimum(first + k, last)
+        even &= taps_of(pixel) == begin + step * (pixel - first)[:, None]
+    return np.concatenate([[step], np.where(even, begin, INVALID).ravel()])
+
+
+def _usual_step(outer: np.ndarray, inner: np.ndarray, pixel_bytes: int) -> int:
+    """The bytes that most often lie between the pixels that neighbouring outputs read at a tap."""
+    inside = inner >= 0
+    along = np.diff(inner, axis=0)[inside[1:] & inside[:-1]]  # in every line
+    before, after = _offsets(outer[:-1], inner[-1:]), _offsets(outer[1:], inner[:1])
+    across = (after - before)[(before >= 0) & (after >= 0)]
+    steps, which = np.unique(np.concatenate([along, across]), return_inverse=True)
+    often = np.repeat([(outer >= 0).sum(), 1], [along.size, across.size])
+    return int(steps[np.bincount(which, often).argmax()]) if steps.size else pixel_bytes
+
+
+def _block(outer: np.ndarray, inner: np.ndarray, pad_row: np.ndarray, more: np.ndarray | None) -> np.ndarray:
+    row = np.ascontiguousarray(pad_row).reshape(-1).view(np.uint8)
+    tables = [outer, inner] + ([] if more is None else [np.ascontiguousarray(more)])
+    parts = [np.zeros(2 * _LINE, np.uint8), *(x.reshape(-1).view(np.uint8) for x in tables), row]
+    starts = np.cumsum([0, *(-(-part.nbytes // _LINE) * _LINE for part in parts)])
+    block = np.zeros(starts[-1] + _LINE, np.uint8)
+    for start, part in zip(starts, parts, strict=False):
+        block[start:start + part.nbytes] = part
+    words = block.view(np.int64)
+    words[:len(WINDOWS.fields)] = WINDOWS.words({
+        "width": len(inner), "height": len(outer), "ko": outer.shape[1], "ki": inner.shape[1],
+        "outer_table": starts[1], "inner_table": starts[2], "pad_row": starts[len(parts) - 1],
+        "more": 0 if more is None else starts[3], "even_pad": (row == row[:1]).all()})
+    return words
 
 
 def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int],
@@ -183,10 +238,11 @@ def windows(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int],
         raise KernelError(f"windows need one entry a spatial axis in each list, got {[list(x) for x in lists]}")
     _reserve_tables(outputs, kernel)
     steps = [pixel_bytes * prod(sizes[k + 1:]) for k in range(len(sizes))]
-    axes = [_axis(n, taps, stride, dilation, begin, out, step, transposed)
+    axes = [later(_axis, n, taps, stride, dilation, begin, out, step, transposed)
             for n, taps, stride, dilation, (begin, _), out, step
             in zip(sizes, kernel, strides, dilations, pads, outputs, steps, strict=True)]
-    return Windows(tuple(outputs), tuple(kernel), merged(axes[:-1]), axes[-1], pixel_bytes, pixel_bytes * prod(sizes))
+    return Windows(tuple(outputs), tuple(kernel), later(merged, axes[:-1]), axes[-1], pixel_bytes,
+                   pixel_bytes * prod(sizes))
 
 
 def _reserve_tables(outputs: Sequence[int], kernel: Sequence[int]) -> None:

@@ -28,6 +28,7 @@ from graphq.kernels.operands.windows import Windows, windows
 from graphq.kernels.pool.means import Scales, dequantized
 from graphq.kernels.pool.tiles import GREATER, How, least
 from graphq.ops.window import padding, window_counts
+from graphq.sizes import later
 
 POOLS: dict[str, How] = {"max_pool": "max", "avg_pool": "mean", "reduce_mean": "mean"}
 
@@ -57,7 +58,7 @@ class Pool(NamedTuple):
         total: Any
         if self.counts is not None:
             total = array_total(self.order, lambda k: dequantized(tap(k), self.dtype, self.scales), self.windows.taps,
-                                self.windows.inner.shape[1], shape)
+                                self.windows.kernel[-1], shape)
             with np.errstate(all="ignore"):
                 return np.asarray(total / self.counts[:, None]).reshape(self.out)
         if COMPUTE[self.dtype] == "f32":
@@ -124,10 +125,10 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
     pad = np.broadcast_to(np.asarray(_pad(how, dtype, dequantize), STORAGE[dtype]), shape[-1:])
     source, out = body.inputs.index(value), node.output.type.dims
     if how == "mean":
-        return Pool(how, source, dtype, shape, w, pad, out, scales_of(dequantize, shape[-1]), order, counts.ravel())
+        return Pool(how, source, dtype, shape, w, pad, out, scales_of(dequantize, shape[-1]), order, counts)
     if dequantize is not None and min(dequantize.attrs["scales"]) <= 0:
         raise Unsupported("the maximum of dequantized integers is that of the integers for positive scales only")
-    if dequantize is not None and shape[0] * w.pixels and w.inside().min(initial=1) == 0:
+    if dequantize is not None and shape[0] * w.pixels and w.fewest_inside == 0:
         raise Unsupported("a window lies in the padding alone: its maximum is -inf, no integer")
     return Pool(how, source, dtype, shape, w, pad, out)
 
@@ -141,7 +142,7 @@ def _pad(how: How, dtype: str, dequantize: Node | None) -> Any:
 
 def _windows(node: Node, shape: tuple[int, ...],
              itemsize: int) -> tuple[tuple[int, ...], Windows, np.ndarray, Order]:
-    """The source as [images, spatial..., channels], its windows, what means divide by [outputs...], and their order."""
+    """The source as [images, spatial..., channels], its windows, what means divide by [pixels], and their order."""
     pixel = shape[-1] * itemsize
     if node.op.name == "reduce_mean":
         axes = {a % len(shape) for a in node.attrs["axes"]}
@@ -153,7 +154,7 @@ def _windows(node: Node, shape: tuple[int, ...],
         left = [1 if k + first in axes else d for k, d in enumerate(inner)]
         one = [1] * len(inner)
         w = windows(inner, taps, one, one, [(0, 0)] * len(inner), left, pixel)
-        return (prod(shape[:first]), *shape[first:]), w, np.full(left, prod(taps), np.float32), "eights"
+        return (prod(shape[:first]), *shape[first:]), w, later(_filled, prod(left), prod(taps)), "eights"
     a = node.attrs
     if a["data_format"] != "NXC":
         raise Unsupported("kernels take channels last, data_format NXC")
@@ -164,7 +165,18 @@ def _windows(node: Node, shape: tuple[int, ...],
     w = windows(sizes, a["kernel"], a["strides"], dilations, pads, outputs, pixel)
     if node.op.name == "max_pool":
         return shape, w, np.ones(()), "taps"
+    each = list(zip(sizes, a["kernel"], a["strides"], pads, outputs, strict=True))
+    return shape, w, later(_counts, each, a["exclude_pad"]), \
+        pool_order(sizes, a["kernel"], a["strides"], pads, a["in_order"])
+
+
+def _filled(pixels: int, count: int) -> np.ndarray:
+    return np.full(pixels, count, np.float32)
+
+
+def _counts(axes: Sequence[tuple[int, int, int, tuple[int, int], int]], inside: bool) -> np.ndarray:
+    """What the mean of every window divides by, f32 [pixels], by (size, taps, stride, pads, outputs) of each axis."""
     counts = np.ones((), np.float32)
-    for n, k, stride, pad, out in zip(sizes, a["kernel"], a["strides"], pads, outputs, strict=True):
-        counts = np.multiply.outer(counts, window_counts(n, k, stride, pad, out, inside=a["exclude_pad"]))
-    return shape, w, counts, pool_order(sizes, a["kernel"], a["strides"], pads, a["in_order"])
+    for n, k, stride, pad, out in axes:
+        counts = np.multiply.outer(counts, window_counts(n, k, stride, pad, out, inside=inside))
+    return counts.ravel()

@@ -9,8 +9,9 @@ from graphq.kernels.pool import means
 from graphq.kernels.pool import tiles as pool
 from graphq.kernels.pool.lower import Pool
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.runtime import Ref
+from graphq.plan.plan import Ref
 from graphq.plan.slots import operand_slot, output, run
+from graphq.sizes import later
 
 
 def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -25,6 +26,6 @@ def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     step = pool.plan_pool(lowered.store, p.how, pixels, b.target, p.order)
     header = {"images": Ref(b.of[source]), "windows": Ref(b.constant(p.windows.block(p.pad)))}
     if p.counts is not None:
-        header["weights"] = Ref(b.constant(means.tables(p.scales, p.counts)))
+        header["weights"] = Ref(b.constant(later(means.tables, p.scales, p.counts)))
     slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

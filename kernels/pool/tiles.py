@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from math import prod
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -254,7 +255,7 @@ def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = 
     """
     direct, itemsize, lanes = is_direct(store, how, x.dtype), STORAGE[x.dtype].itemsize, target.level.lanes
     mean, name = how == "mean", f"pool_{how}_{x.dtype}"
-    ko, ki = unrolled(x.windows.outer.shape[1], x.windows.inner.shape[1])
+    ko, ki = unrolled(prod(x.windows.kernel[:-1]), x.windows.kernel[-1])
     tile = modules.load(name, pool_tiles, how, x.dtype, lanes, direct and not mean, order, ko, ki, cache=target.cache)
     block = modules.load("pixels", block_functions, STORAGE[store.dtype].itemsize if direct else 0, cache=target.cache)
     cycles = 20 + x.windows.taps * (3 + x.channels * (1 / lanes if mean else itemsize / 32))

@@ -6,8 +6,8 @@ import numpy as np
 from graphq.ir import Node, Value
 from graphq.kernels.recurrent.loops import Layer, panels, plan_recurrence
 from graphq.plan.builder import PlanBuilder
+from graphq.plan.plan import Argument, Ref
 from graphq.plan.reference import reference_steps
-from graphq.plan.runtime import Argument, Ref
 from graphq.plan.slots import run
 
 

@@ -1,6 +1,8 @@
 """The plan step of an operation along rows."""
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from graphq.ir import Node
@@ -10,7 +12,7 @@ from graphq.kernels.operands.space import broadcast_strides, factor
 from graphq.kernels.rows import tiles as row
 from graphq.kernels.rows.lower import RowLowering
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.runtime import Ref
+from graphq.plan.plan import Ref
 from graphq.plan.slots import operand_slot, run
 
 
@@ -19,7 +21,7 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     r = lowered.anchor
     assert isinstance(r, RowLowering)
     rows = r.dims[:-1]
-    count = int(np.prod(rows, dtype=np.int64))
+    count = prod(rows)
     numbers = b.temporary(2 * 4 * count)
     operands = [operand_slot(b, node, s, r.dims) for s in r.sources]
     for s in lowered.sources:
@@ -31,7 +33,7 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     operands.append((Ref(b.result(node.output)), result))
     space = factor(r.dims, [strides for _, strides in operands], keep=1)
     step = row.plan_row(r, lowered.store, space, b.target)
-    room = b.temporary(step.blocks * int(step.words["room_bytes"]))
+    room = b.temporary(step.blocks * row.room_bytes(space.n))
     epsilon = b.constant(np.array([r.epsilon], np.float32))
     header = {"room": Ref(room), "numbers": Ref(numbers), "epsilon": Ref(epsilon)}
     slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]

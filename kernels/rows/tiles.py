@@ -17,6 +17,7 @@ from graphq.kernels.numbers.rows import LANES
 from graphq.kernels.operands.space import Space
 from graphq.kernels.rows.loops import numbers_of
 from graphq.kernels.rows.lower import RowLowering
+from graphq.sizes import assumed, largest
 
 ROWS = Record("batch", "m", "n", "each", "room", "room_bytes", "numbers", "step", "epsilon", "columns")
 """m rows of n elements a batch element, `each` a block. The caller fills in the addresses of
@@ -66,6 +67,11 @@ def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool
     return Functions(block=block)
 
 
+def room_bytes(n: int) -> int:
+    """Bytes of the room of a block, a row of n f32 in whole vectors of 16."""
+    return 64 * -(-n // LANES)
+
+
 def plan_row(r: RowLowering, store: Store, space: Space, target: Target) -> Step:
     """Plan the rows of `space`, whose results `store` takes."""
     made = modules.load("row", row_blocks, r.how, r.prologue, store, target.level.lanes, r.direct, r.reduces,
@@ -73,8 +79,8 @@ def plan_row(r: RowLowering, store: Store, space: Space, target: Target) -> Step
     batch, m, n = space.batch, space.m, space.n
     vectors = -(-n // LANES)
     worth = threads_for(target.threads, batch * m * (100 + 40 * vectors))  # 128 x 384 and 1536 x 128 on Zen 4: 20 to 45
-    parts = max(1, min(m, -(-BLOCKS_PER_THREAD * worth // max(1, batch)))) if worth > 1 else 1
-    each = max(1, -(-m // parts))
-    words = {"batch": batch, "m": m, "n": n, "each": each, "room_bytes": 64 * vectors, "step": 4 * batch * m,
+    parts = max(1, min(assumed(m), -(-BLOCKS_PER_THREAD * worth // max(1, assumed(batch))))) if worth > 1 else 1
+    each = largest(1, -(-m // parts))
+    words = {"batch": batch, "m": m, "n": n, "each": each, "room_bytes": room_bytes(n), "step": 4 * batch * m,
              "columns": 1 if r.reduces else n}
     return Step(f"{r.how}_{target.level.name}", made.block, ROWS, words, batch * -(-m // each), made, serial=worth == 1)

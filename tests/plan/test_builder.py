@@ -11,8 +11,10 @@ from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.plan import MATMUL, Product, plan_matmul
 from graphq.kernels.threads.team import pieces
+from graphq.plan.arena import Arenas
 from graphq.plan.builder import MOST_AHEAD, PlanBuilder
-from graphq.plan.runtime import Buffer, Plan, Ref, _Instance
+from graphq.plan.plan import Buffer, Plan, Ref
+from graphq.plan.runtime import Runner, Words
 
 AHEAD, W, ROOMS, A = map(MATMUL.number, ("ahead", "w", "rooms", "a"))
 
@@ -56,10 +58,12 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
         buffer = b.add(Buffer("input", t.nbytes, t, 0))
         b.native(step, step.filled({"a": Ref(buffer)}))
         assert b.buffers[buffer].aligned == aligned
-        instance = _Instance(Plan(tuple(b.buffers), tuple(b.steps), (), 1), dict.fromkeys(range(9), 0), 1 << 20, True)
+        arenas = Arenas()
+        runner = Runner(Words(Plan(tuple(b.buffers), tuple(b.steps), (), 1)), arenas)
+        instance, arena = runner._instance(), arenas.take(runner.arena_bytes)
         for skipped in (0, 16):
             given = x[begin + skipped:begin + skipped + 40 * 128].reshape(40, 128)
-            instance.point_at([given])
+            instance.point_at([given], arena)
             address = int(instance.words[A])
             assert (address != given.ctypes.data) == (aligned and skipped > 0)
             assert ctypes.string_at(address, given.nbytes) == given.tobytes()

@@ -9,7 +9,8 @@ import pytest
 import graphq as gq
 from graphq.errors import InputError
 from graphq.ir import TensorType
-from graphq.plan.runtime import Buffer, PythonStep, plan_arena
+from graphq.plan.arena import lifetimes, plan_arena
+from graphq.plan.plan import Buffer, PythonStep
 from graphq.testing import random_inputs
 
 
@@ -189,11 +190,16 @@ def step(inputs, outputs):
     return PythonStep("test", lambda *a: a, tuple(inputs), tuple(outputs))
 
 
+def arena_of(buffers, steps):
+    life = lifetimes([[b for b in (*s.inputs, *s.outputs) if buffers[b].storage == "arena"] for s in steps])
+    return plan_arena({b: buffers[b].nbytes for b in life.clashes}, life)
+
+
 def test_arena_shares_space_between_disjoint_lifetimes():
     t = TensorType(gq.dtypes.u8, (100,))
     buffers = [Buffer("input", 100, t), *(Buffer("arena", n, t) for n in (100, 100, 100, 200))]
     steps = [step([0], [1]), step([1], [2]), step([2], [3]), step([3], [4]), step([4], [])]
-    offsets, size = plan_arena(buffers, steps)
+    offsets, size = arena_of(buffers, steps)
     assert set(offsets) == {1, 2, 3, 4} and all(o % 64 == 0 for o in offsets.values())
     assert size == 256 + 128
     for a, b in ((1, 2), (2, 3), (3, 4)):  # alive at the same step
@@ -207,7 +213,7 @@ def test_arena_lifetimes_at_random():
         count = int(rng.integers(2, 12))
         buffers = [Buffer("arena", int(rng.integers(0, 1000))) for _ in range(count)]
         steps = [step(rng.choice(count, 2), rng.choice(count, 1)) for _ in range(15)]
-        offsets, size = plan_arena(buffers, steps)
+        offsets, size = arena_of(buffers, steps)
         life = {}
         for k, s in enumerate(steps):
             for b in (*s.inputs, *s.outputs):

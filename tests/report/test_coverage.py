@@ -3,7 +3,6 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.errors import CompileError
 from graphq.report.coverage import Coverage, coverage
 
 CONV = "strides=[1,2], pads_begin=[1,1], pads_end=[1,1], dilations=[1,1]"
@@ -55,9 +54,8 @@ def test_of_a_compiled_graph():
 
 def test_of_open_shapes_that_of_the_latest_call():
     model = gq.compile(network((None, 16)))
-    with pytest.raises(CompileError, match="after the first call"):
-        model.coverage()
-    assert "coverage" not in model.explain()
+    assert model.coverage().total == 16 * 32 + 32 * 4  # of the one row that is assumed
+    assert "coverage" in model.explain()
     for rows in (3, 5):
         model(x=np.zeros((rows, 16), np.uint8))
         assert model.coverage().total == rows * (16 * 32 + 32 * 4)
@@ -85,7 +83,6 @@ def test_where_shapes_depend_on_data_all_stages_count():
         { a = MatMul (x, w)  i = NonZero (a)  j = Transpose (i)  f = Cast <to = 1> (j)  v = Slice (w, s, e)
           y = MatMul (f, v) }""".replace("{ a", "<int64[1] s = {0}, int64[1] e = {2}>\n { a"))
     model = gq.compile(gq.load_onnx(m))
-    with pytest.raises(CompileError):
-        model.coverage()
+    assert model.coverage().total > 2 * 3 * 4  # of sizes that are assumed behind the data
     model(x=np.float32([[1, 2, 3], [0, 0, 0]]), w=np.ones((3, 4), np.float32))
     assert model.coverage().total == 2 * 3 * 4 + 4 * 2 * 4

@@ -8,7 +8,7 @@ import graphq as gq
 from graphq.errors import KernelError
 from graphq.kernels.jit import assembly, isa
 from graphq.kernels.jit.modules import Function, FunctionTable
-from graphq.plan.runtime import NativeStep
+from graphq.plan.plan import NativeStep
 from graphq.report import evidence
 
 RNG = np.random.default_rng(0)
@@ -62,7 +62,7 @@ def test_the_decisive_instruction_of_a_level(name):
         pytest.skip(f"no {name} here")
     model = gq.compile(network(), isa=name, threads=1)
     ((k, step),) = [(k, s) for k, s in native(model) if s.macs]
-    found = evidence.gather(model._fixed.plan, k)
+    found = evidence.gather(model._fixed.runner, k)
     assert step.macs == found.macs == 48 * 64 * 96
     assert found.level == name and found.tile and found.threads == 1
     assert found.decisive in DECISIVE[name] and found.counts[found.decisive] > 0
@@ -93,7 +93,7 @@ def test_nothing_that_a_caller_sees_changes():
 
 def test_open_shapes_have_evidence_after_the_first_call():
     model = gq.compile(network(rows=None))
-    assert "made at the first call" in model.explain(kernels=True) and "GOPS" not in model.explain(kernels=True)
+    assert "plan: 3 steps" in model.explain(kernels=True) and "GOPS" not in model.explain(kernels=True)
     model(arrays(7))
     assert "GOPS" in model.explain(kernels=True)
     model(arrays(0))

@@ -17,7 +17,7 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, helper
 
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, Value
-from graphq.ir.constants import computed
+from graphq.ir.constants import add_known, computed, known
 from graphq.ir.op import lookup
 from graphq.onnx.protos.bodies import body_of, leave_out
 from graphq.onnx.protos.fallback import parsed, since_version, single, used_names
@@ -132,10 +132,16 @@ class Call:
             return tuple(self.attrs[name])
         if not self.has(k):
             return None
-        data = self.data(k)
+        return tuple(self.numbers(k, f", the {name},"))
+
+    def numbers(self, k: int, what: str = "") -> list[int]:
+        """The integers of input `k`, which may be Sizes; raises GraphError when they are not known yet."""
+        data = known(self.input(k))
         if data is None:
-            raise GraphError(f"input {k}, the {name}, is not known before it runs")
-        return tuple(int(x) for x in data.reshape(-1))
+            raise GraphError(f"input {k}{what} is not known before it runs")
+        if isinstance(data, np.ndarray):
+            return [int(x) for x in data.reshape(-1)]
+        return [data.size(_element, i) for i in range(data.assumed.size)]
 
     def floats(self) -> bool:
         """Whether all inputs are of one float dtype that graphq computes in."""
@@ -144,6 +150,10 @@ class Call:
     def refuse(self, message: str) -> NoReturn:
         """Raise Refused."""
         raise Refused(message)
+
+
+def _element(array: np.ndarray, number: int) -> int:
+    return int(array.reshape(-1)[number])
 
 
 def label(node: NodeProto) -> str:
@@ -195,7 +205,7 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
         scope.values[tensor.name] = graph.add_constant(array_of(tensor, None, tensor.name))
     outs, why = _translated(graph, node, scope)
     if outs is None:
-        if all(v is None or v.data is None for v in operands):
+        if all(v is None or known(v) is None for v in operands):
             return None
         outs = _fallback(graph, node, scope, why)
     return tuple(outs.values())
@@ -268,7 +278,7 @@ def _fold(graph: Graph, first: int, outs: Sequence[Value]) -> tuple[Value, ...]:
         results = computed(node.op, node.inputs, node.attrs, [v.type for v in node.outputs])
         for old, array in zip(node.outputs, results or (), strict=results is not None):
             with graph.before(node):
-                new = graph.add_constant(array)
+                new = add_known(graph, array)
             if new.type == old.type:
                 graph.replace_uses(old, new)
             known[old] = new

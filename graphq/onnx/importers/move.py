@@ -7,7 +7,7 @@ from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.importers.importer import Call, Outputs, imports
 from graphq.onnx.importers.shape import dims_of, known
-from graphq.ops.infer import normal_axis
+from graphq.ops.infer import broadcast, normal_axis
 
 
 @imports("Transpose")
@@ -61,7 +61,7 @@ def split(c: Call) -> Outputs:
 @imports("Expand")
 def expand(c: Call) -> Outputs:
     """To the broadcast of both shapes."""
-    shape = tuple(int(d) for d in known(c, 1))
+    shape = tuple(c.numbers(1))
     return expanded(c, c.input(0), shape)
 
 
@@ -70,7 +70,7 @@ def expanded(c: Call, x: Value, shape: tuple[int, ...]) -> Value:
     if min(shape, default=0) < 0:
         c.refuse(f"a shape must have no negative dimensions, got {list(shape)}")
     dims = dims_of(x)
-    return x if np.broadcast_shapes(dims, shape) == dims else c.graph.expand(x, shape=shape)
+    return x if broadcast(dims, shape) == dims else c.graph.expand(x, shape=shape)
 
 
 @imports("Pad")
@@ -93,7 +93,7 @@ def pad(c: Call) -> Outputs:
 @imports("Tile")
 def tile(c: Call) -> Outputs:
     """By a reshape with dimensions of 1, an expand over them and a reshape."""
-    dims, repeats = dims_of(c.input(0)), [int(r) for r in known(c, 1)]
+    dims, repeats = dims_of(c.input(0)), c.numbers(1)
     if c.version < 6 or len(repeats) != len(dims) or min(repeats, default=0) < 0:
         raise GraphError(f"repeats {repeats} do not fit {c.input(0).type}")
     out = [d * r for d, r in zip(dims, repeats, strict=True)]

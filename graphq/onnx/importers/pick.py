@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from graphq.ir.op import lookup
 from graphq.onnx.importers.importer import Call, Outputs, imports
-from graphq.onnx.importers.shape import known
 
 ALIKE = {"And": "logical_and", "Equal": "equal", "Greater": "greater", "IsNaN": "is_nan", "Less": "less",
          "LessOrEqual": "less_equal", "Not": "logical_not", "Or": "logical_or", "Xor": "logical_xor"}
@@ -43,14 +42,14 @@ def arg(c: Call) -> Outputs:
 @imports("TopK")
 def top_k(c: Call) -> Outputs:
     """k is an attribute before version 10, then a constant. Without `sorted`, any order is right: also this one."""
-    k = c.attr("k") if c.version < 10 else int(known(c, 1).reshape(()))
+    k = c.attr("k") if c.version < 10 else c.numbers(1)[0]
     return c.graph.top_k(c.input(0), k=k, axis=c.attr("axis", -1), largest=bool(c.attr("largest", 1)))
 
 
 @imports("CumSum")
 def cum_sum(c: Call) -> Outputs:
     """Along a constant axis."""
-    return c.graph.cum_sum(c.input(0), axis=int(known(c, 1).reshape(())), exclusive=bool(c.attr("exclusive", 0)),
+    return c.graph.cum_sum(c.input(0), axis=c.numbers(1)[0], exclusive=bool(c.attr("exclusive", 0)),
                            reverse=bool(c.attr("reverse", 0)))
 
 
@@ -82,7 +81,7 @@ def scatter_nd(c: Call) -> Outputs:
 @imports("Trilu")
 def trilu(c: Call) -> Outputs:
     """The diagonal is a constant, 0 when absent."""
-    k = int(known(c, 1).reshape(())) if c.has(1) else 0
+    k = c.numbers(1)[0] if c.has(1) else 0
     return c.graph.trilu(c.input(0), upper=bool(c.attr("upper", 1)), k=k)
 
 

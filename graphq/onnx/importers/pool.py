@@ -16,6 +16,7 @@ from graphq.onnx.importers.eltwise import one
 from graphq.onnx.importers.importer import Call, Outputs, imports
 from graphq.onnx.importers.shape import dims_of, known
 from graphq.ops.window import padding
+from graphq.sizes import number
 
 BYTES = (s8, u8)
 
@@ -182,14 +183,17 @@ def _sizes(c: Call, old: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float,
     if c.version >= 11 and c.has(3):
         if c.attr("keep_aspect_ratio_policy", "stretch") != "stretch" or "axes" in c.attrs:
             raise GraphError("sizes with axes or a policy are left to ONNX")
-        new = tuple(int(n) for n in known(c, 3))
+        new = tuple(c.numbers(3))
         return _matching(old, new), tuple(n / d if d else 1.0 for n, d in zip(new, old, strict=True))
     if "axes" in c.attrs:
         raise GraphError("axes are left to ONNX")
     given = c.attr("scales") or known(c, 2 if c.version >= 11 else 1)
     scales = tuple(float(np.float32(s)) for s in given)
-    return _matching(old, tuple(int(np.floor(np.float32(d) * np.float32(s)))
-                                for d, s in zip(old, scales, strict=False))), scales
+    return _matching(old, tuple(number(_scaled, d, s) for d, s in zip(old, scales, strict=False))), scales
+
+
+def _scaled(size: int, scale: float) -> int:
+    return int(np.floor(np.float32(size) * np.float32(scale)))
 
 
 def _matching(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:

@@ -2,15 +2,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from graphq.budget import expect, reserve
 from graphq.errors import GraphError
-from graphq.ir import Value
+from graphq.ir import Value, constants
+from graphq.ir.constants import add_known
 from graphq.onnx.importers.importer import Call, Outputs, Refused, imports
 from graphq.onnx.protos.tensors import dense
 from graphq.ops.infer import normal_axis
+from graphq.sizes import Later, assumed, later
 
 
 def dims_of(value: Value) -> tuple[int, ...]:
@@ -22,13 +25,17 @@ def dims_of(value: Value) -> tuple[int, ...]:
 def shape(c: Call) -> Outputs:
     """The dimensions from `start` to before `end`."""
     dims = dims_of(c.input(0))[slice(c.attr("start", 0), c.attr("end"))]
-    return c.graph.add_constant(np.asarray(dims, np.int64))
+    return add_known(c.graph, _s64(dims))
+
+
+def _s64(numbers: int | Sequence[int]) -> np.ndarray | Later:
+    return later(np.asarray, numbers, np.int64)
 
 
 @imports("Size")
 def size(c: Call) -> Outputs:
     """The number of elements."""
-    return c.graph.add_constant(np.asarray(math.prod(dims_of(c.input(0))), np.int64))
+    return add_known(c.graph, _s64(math.prod(dims_of(c.input(0)))))
 
 
 @imports("Constant")
@@ -46,29 +53,39 @@ def constant(c: Call) -> Outputs:
 @imports("ConstantOfShape")
 def constant_of_shape(c: Call) -> Outputs:
     """One value under the given dimensions."""
-    dims = known(c, 0)
     value = c.attr("value", np.zeros(1, np.float32)).reshape(())
-    return c.graph.add_constant(np.broadcast_to(value, limited(tuple(int(d) for d in dims), value.dtype)))
+    dims = limited(tuple(c.numbers(0)), value.dtype)
+    return add_known(c.graph, later(_filled, value, dims))
+
+
+def _filled(value: np.ndarray, dims: tuple[int, ...]) -> np.ndarray:
+    return np.broadcast_to(value, dims)
 
 
 @imports("Range")
 def range_(c: Call) -> Outputs:
     """start, limit, delta: `start + k * delta`, for max(ceil((limit - start) / delta), 0) elements."""
-    start, limit, delta = (known(c, k).reshape(()) for k in range(3))
-    if start.dtype.kind not in "iuf" or delta == 0:
+    numbers = [constants.known(c.input(k)) for k in range(3)]
+    if any(x is None for x in numbers):
+        raise GraphError("start, limit and delta are not known before it runs")
+    start, _, delta = map(assumed, numbers)
+    if start.dtype.kind not in "iuf" or start.dtype.itemsize < 4 or delta == 0:
         return None
+    return add_known(c.graph, later(_range, *numbers))
+
+
+def _range(*numbers: np.ndarray) -> np.ndarray:
+    start, limit, delta = (x.reshape(()) for x in numbers)
     count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
-    if start.dtype.itemsize < 4:
-        return None
     limited((count,), start.dtype)
     expect(3 * count * max(8, start.itemsize), f"a range of {count} numbers")  # the whole numbers, and two products
-    return c.graph.add_constant((start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype))
+    return (start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype)
 
 
 @imports("Reshape")
 def reshape(c: Call) -> Outputs:
     """A dimension of 0 is the source's, but with `allowzero`; -1 is computed."""
-    wanted = c.attr("shape") if c.version < 5 else [int(d) for d in known(c, 1)]
+    wanted = c.attr("shape") if c.version < 5 else c.numbers(1)
     x = c.input(0)
     if not x.type.known and (-1 in wanted or 0 in wanted):
         # The static form can say this too, but what comes after wants dimensions.
@@ -111,9 +128,8 @@ def squeeze(c: Call) -> Outputs:
 
 def known(c: Call, k: int) -> np.ndarray:
     """The array of input `k`; raises GraphError when it is not known yet."""
-    data = c.data(k)
+    data = c.input(k).data
     if data is None:
-        c.input(k)
         raise GraphError(f"input {k} is not known before it runs")
     return data
 

@@ -1,0 +1,104 @@
+"""What a new shape costs a model with open shapes, and what the model keeps in memory after many of them.
+
+    python benchmarks/shapes.py                                    a perceptron of 16 MB, batches 1 to 64
+    python benchmarks/shapes.py MODEL.onnx 1x16 1x31 2x32 ...      open dimensions of the inputs, in order
+
+Of each shape the first call and the next one, in ms, and beside them ONNX Runtime's where it is installed and a file is
+given. "new" is what the first call takes more than the next, once as time and once as time of the calling thread's CPU,
+which a busy machine changes less. Inputs of one open dimension name share its size; others take theirs in order.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from peers import ORT, missing
+
+import graphq as gq
+from graphq.open_shapes import open_dimensions
+
+
+def resident() -> float:
+    """MB of memory that the process has."""
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def perceptron() -> gq.Graph:
+    """Four int8 layers of 2048 x 2048: 16 MB of weights."""
+    rng = np.random.default_rng(0)
+    g = gq.Graph("perceptron")
+    y = g.input("x", dtype="u8", shape=(None, 2048))
+    for _ in range(4):
+        w = g.dequantize(g.constant(rng.integers(-127, 128, (2048, 2048), dtype=np.int8)), scales=[1e-3])
+        y = g.quantize(g.relu(g.matmul(g.dequantize(y, scales=[0.02]), w)), dtype="u8", scales=[0.05])
+    g.output(y, name="y")
+    return g
+
+
+def feed(graph: gq.Graph, sizes: list[int]) -> dict[str, np.ndarray]:
+    """Inputs whose open dimensions have these sizes, in order of their names."""
+    rng = np.random.default_rng(0)
+    named: dict[str, int] = {}
+    by_place = {}
+    for d in open_dimensions(graph):
+        if d.name not in named:
+            named[d.name] = sizes[len(named)]
+        by_place[d.input, d.axis] = named[d.name]
+    out = {}
+    for v in graph.inputs:
+        shape = [by_place.get((v.name, k), d) for k, d in enumerate(v.shape or ())]
+        out[str(v.name)] = (rng.random(shape) if v.dtype.kind == "float" else
+                            rng.integers(0, 2, shape)).astype(v.dtype.numpy)
+    return out
+
+
+def timed(call: Callable[[], Any]) -> tuple[float, float]:
+    """Milliseconds, and those of this thread's CPU."""
+    start, cpu = time.perf_counter(), time.thread_time()
+    call()
+    return 1e3 * (time.perf_counter() - start), 1e3 * (time.thread_time() - cpu)
+
+
+def peer(path: str | None) -> Callable[[Mapping[str, np.ndarray]], Any] | None:
+    """ONNX Runtime on the file, if both are there."""
+    if path is None or missing(ORT):
+        return None
+    import onnxruntime as ort
+
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda x: session.run(None, dict(x))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", nargs="?")
+    parser.add_argument("sizes", nargs="*", help="as 1x16, for every call")
+    parser.add_argument("--threads", type=int)
+    given = parser.parse_args()
+    graph = perceptron() if given.model is None else gq.load_onnx(given.model)
+    cases = [[int(n) for n in s.split("x")] for s in given.sizes] or [[n] for n in range(1, 65)]
+    start = time.perf_counter()
+    model = gq.compile(graph, threads=given.threads)
+    feeds = [feed(graph, sizes) for sizes in cases]
+    model(feeds[0])
+    print(f"compiled and run once in {time.perf_counter() - start:.2f} s")
+    before, other, new, cpu = resident(), peer(given.model), [], []
+    for sizes, x in zip(cases[1:], feeds[1:], strict=True):
+        first, next_ = timed(lambda x=x: model(x)), timed(lambda x=x: model(x))
+        new.append(first[0] - next_[0])
+        cpu.append(first[1] - next_[1])
+        beside = f", ONNX Runtime's first {timed(lambda x=x: other(x))[0]:7.1f}" if other else ""
+        print(f"{'x'.join(map(str, sizes)):>12}: first {first[0]:7.1f}, next {next_[0]:7.2f} ms{beside}")
+    print(f"median of new: {statistics.median(new):.1f} ms, {statistics.median(cpu):.1f} ms of CPU; "
+          f"memory + {resident() - before:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

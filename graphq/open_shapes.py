@@ -1,0 +1,279 @@
+"""Graphs whose inputs have open dimensions: compiled once, and run at any shapes.
+
+Passes, lowering and packing of weights see a `Size` in place of each open dimension (`graphq.sizes`). What comes of
+that is a `Variant`, a plan for all sizes for which the trace's guards hold; at one set of shapes only numbers, tables
+and an arena are filled in (`_AtSizes`). Sizes of another class (`size_class`), and those for which a guard fails, get a
+variant of their own when they are first met. Variants share the arrays that are equal, weights above all, and all
+shapes share arenas.
+"""
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+from graphq.budget import budget
+from graphq.errors import GraphError, GraphqError
+from graphq.ir import Graph, TensorType
+from graphq.locks import Lock
+from graphq.plan.arena import Arenas
+from graphq.plan.plan import Plan, PythonStep
+from graphq.plan.runtime import Runner, Words
+from graphq.plan.stages import in_one_plan
+from graphq.planned import Options, Passed
+from graphq.planning import build_plan
+from graphq.sizes import Program, Trace, parts
+
+if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
+    from graphq.report.coverage import Coverage
+    from graphq.report.profile import Profile
+
+log = logging.getLogger("graphq")
+
+Sizes: TypeAlias = tuple[int, ...]
+
+MAX_SHAPES = 64
+"""Sets of shapes that are kept ready to run; that of the least recent use goes first."""
+MAX_VARIANTS = 24
+"""Variants that are kept, likewise."""
+
+_EXAMPLES = {0: (0,), 1: (1,), 2: (12, 10, 14, 6, 9), 3: (52, 76, 92, 116, 44), 4: (352, 544, 416, 608, 736)}
+"""Sizes that stand for those of a class: few that models have, so that none equals another number by chance. Those of
+images are multiples of 32, as networks that halve an image five times want them."""
+
+
+def size_class(size: int) -> int:
+    """0, 1, 2 for sizes up to 15, 3 up to 127, and so on by factors of 8.
+
+    Plans of one class differ little in speed: tiles and shares of threads are chosen for one size of it.
+    """
+    return size if size < 2 else 2 + (size.bit_length() - 2) // 3
+
+
+def examples(sizes: Sequence[int]) -> Sizes:
+    """A size of the same class for each of these; equal ones for equal ones, others for others where there are any."""
+    chosen: dict[int, int] = {}
+    for size in sizes:
+        of = size_class(size)
+        known = _EXAMPLES.get(of) or tuple(n * 8 ** (of - 4) for n in _EXAMPLES[4])
+        free = [n for n in known if n not in chosen.values()]
+        if size not in chosen:
+            chosen[size] = free[0] if free else known[0] if of < 2 else size
+    return tuple(chosen[size] for size in sizes)
+
+
+class Dimension(NamedTuple):
+    """An open dimension of an input; `name` is that of the file, or says which it is."""
+
+    input: str
+    axis: int
+    name: str
+
+
+def open_dimensions(graph: Graph) -> list[Dimension]:
+    """Those of all inputs in order."""
+    names = graph.meta.get("dimensions", {})
+    return [Dimension(str(v.name), k, names.get((v.name, k)) or f"{v.name}.{k}")
+            for v in graph.inputs for k, d in enumerate(v.shape or ()) if d is None]
+
+
+class _Shared:
+    """Arrays of variants: one for all that are equal."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], np.ndarray] = {}
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        """The array that was the first with these elements."""
+        digest = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data, digest_size=32).digest() \
+            if array.size else b""
+        return self._known.setdefault((array.dtype.str, array.shape, digest), array)
+
+
+class Variant(Passed):
+    """A graph of open sizes after the passes, and its plan. Raises as `Planned` does."""
+
+    def __init__(self, graph: Graph, options: Options, trace: Trace, shared: _Shared) -> None:
+        super().__init__(graph, options)
+        self.trace = trace
+        plan = build_plan(graph, options.level, options.threads, options.cache)
+        trace.sealed = True
+        buffers = tuple(replace(b, data=shared.of(b.data)) if isinstance(b.data, np.ndarray) else b
+                        for b in plan.buffers)
+        self.words = Words(plan._replace(buffers=buffers))
+        for node in graph.nodes:
+            node.derived = None
+        for node in graph.nodes_of(["constant"]):
+            node.attrs = {**node.attrs, "value": shared.of(node.attrs["value"])}
+        self.plan = self.words.plan
+        self.program = Program(trace, parts(_numbers(plan)))
+        self.sizes = trace.assumed
+        self.check_references()
+
+    def at(self, sizes: Sizes, arenas: Arenas) -> _AtSizes | None:
+        """What runs at these sizes; None where a guard fails."""
+        values = self.program.at(sizes)
+        return None if values is None else _AtSizes(self, sizes, Runner(self.words, arenas, self.options.cache, values))
+
+    def coverage(self) -> Coverage:
+        """Which share of the graph's multiply-accumulates integer partitions do, at the sizes that are assumed."""
+        return self.coverage_at(tuple(self.sizes.values()))
+
+    def coverage_at(self, sizes: Sizes) -> Coverage:
+        """The same at other sizes, for which the variant holds."""
+        from graphq.report.coverage import coverage
+
+        found = coverage(self.graph)
+        counts = found.integer_by_op, found.total_by_op
+        values = Program(self.trace, parts(counts)).at(sizes)
+        assert values is not None
+        integer, total = values.of(counts)
+        return replace(found, integer_by_op=integer, total_by_op=total)
+
+
+def _numbers(plan: Plan) -> list[object]:
+    """All that may follow from open sizes."""
+    return [[(b.nbytes, b.data, b.type and b.type.shape) for b in plan.buffers],
+            [s if isinstance(s, PythonStep) else (s.words, s.blocks, s.macs) for s in plan.steps],
+            [t.shape for t in plan.output_types], plan.errors]
+
+
+class _AtSizes(Passed):
+    """A variant at one set of sizes: it runs, and reports as a graph of fixed shape does."""
+
+    def __init__(self, variant: Variant, sizes: Sizes, runner: Runner) -> None:
+        self.graph, self.options, self.refusals = variant.graph, variant.options, variant.refusals
+        self._variant = variant
+        self.sizes = dict(zip(variant.sizes, sizes, strict=True))
+        self.run = self.runner = runner
+        self.plan, self.output_types = runner.plan, runner.plan.output_types
+
+    def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
+        """How long each step of the plan takes, the least time of so many runs."""
+        from graphq.report.profile import profile_steps
+
+        return profile_steps(self.run, [inputs[str(v.name)] for v in self.graph.inputs], runs)
+
+    def coverage(self) -> Coverage:
+        """Which share of the graph's multiply-accumulates integer partitions do, at these sizes."""
+        return self._variant.coverage_at(tuple(self.sizes.values()))
+
+
+class _Anew(Exception):
+    """A graph that no variant can hold: each set of shapes is planned by itself."""
+
+
+class OpenPlans:
+    """The variants of a graph, and what they are at the shapes that were met."""
+
+    def __init__(self, source: Graph, options: Options, arenas: Arenas) -> None:
+        self.source, self.options, self.arenas = source, options, arenas
+        self.dimensions = open_dimensions(source)
+        self._shared = _Shared()
+        self._variants: dict[tuple[int, ...], list[Variant]] = {}
+        self._by_shapes: dict[tuple[Sizes, ...], _AtSizes] = {}
+        names = [v.name for v in source.inputs]
+        self._places = [(names.index(d.input), d.axis) for d in self.dimensions]
+        self._making: dict[tuple[int, ...], Lock] = {}
+        self.latest: Variant | _AtSizes | None = None
+        self.anew = any(v.shape is None for v in source.inputs)
+
+    def begin(self) -> None:
+        """Make a variant for sizes that are likely; where the graph does not take them, the first call does.
+
+        Raises CompileError where `strict` refuses operations.
+        """
+        if self.anew:
+            return
+        chosen: dict[str, int] = {}
+        for d in self.dimensions:
+            rank = len(next(v.shape or () for v in self.source.inputs if v.name == d.input))
+            usual = 1 if d.axis == 0 and rank > 1 else _EXAMPLES[4 if rank > 3 else 3][len(chosen) % 5]
+            chosen.setdefault(d.name, usual)
+        try:
+            self._variant(tuple(chosen[d.name] for d in self.dimensions))
+        except GraphError:
+            return
+        except _Anew:
+            self.anew = True
+
+    def at(self, shapes: tuple[Sizes, ...]) -> _AtSizes | None:
+        """What runs on inputs of these shapes; None where each set of shapes is planned anew.
+
+        Raises GraphError where the graph does not take them. Callers that need the same variant wait for one of them.
+        """
+        made = self._by_shapes.pop(shapes, None)
+        if made is None and not self.anew:
+            sizes = tuple([shapes[k][axis] for k, axis in self._places])
+            of = tuple(map(size_class, sizes))
+            made = self._known(of, sizes)
+            if made is None:
+                with self._making.setdefault(of, Lock()).hold, budget(self.options.memory):
+                    try:
+                        made = self._known(of, sizes) or self._new(of, sizes)
+                    except _Anew:
+                        self.anew = True
+            for oldest in list(self._by_shapes)[:1 - MAX_SHAPES]:
+                self._by_shapes.pop(oldest, None)
+        if made is not None:
+            self._by_shapes[shapes] = self.latest = made  # the last of them is that of the latest use
+        return made
+
+    def _known(self, of: tuple[int, ...], sizes: Sizes) -> _AtSizes | None:
+        """What runs by a variant that there is."""
+        with budget(self.options.memory):
+            made = (variant.at(sizes, self.arenas) for variant in self._variants.get(of, ()))
+            return next((x for x in made if x is not None), None)
+
+    def _new(self, of: tuple[int, ...], sizes: Sizes) -> _AtSizes:
+        """What runs by a new variant: for the class of the sizes, or if that does not hold for them, for themselves."""
+        if of not in self._variants:
+            try:
+                made = self._variant(examples(sizes)).at(sizes, self.arenas)
+            except GraphqError:  # which the sizes themselves may not raise
+                made = None
+            if made is not None:
+                return made
+        try:
+            made = self._variant(sizes).at(sizes, self.arenas)
+        except GraphError as e:
+            self._explain(sizes)
+            raise e from None
+        assert made is not None, "a plan holds for the sizes that it was made for"
+        return made
+
+    def _explain(self, sizes: Sizes) -> None:
+        """Raise GraphError, with these sizes in it, where the graph of these shapes breaks a rule."""
+        try:
+            self.source.specialise(self._types(sizes))
+        except GraphError as e:
+            given = ", ".join(f"{d.name} = {n}" for d, n in zip(self.dimensions, sizes, strict=True))
+            raise type(e)(f"{e} ({given})") from None
+
+    def _types(self, sizes: Sizes) -> dict[str, TensorType]:
+        """The inputs' types, their open dimensions of these sizes."""
+        at = {(d.input, d.axis): n for d, n in zip(self.dimensions, sizes, strict=True)}
+        return {str(v.name): TensorType(v.dtype, tuple(at.get((str(v.name), k), d) for k, d in enumerate(v.shape)))
+                for v in self.source.inputs if v.shape is not None}
+
+    def _variant(self, assumed: Sizes) -> Variant:
+        trace = Trace()
+        types = self._types(tuple(trace.leaf(n, f"{d.input}.{d.axis}", d.name)
+                                  for d, n in zip(self.dimensions, assumed, strict=True)))
+        try:
+            with budget(self.options.memory):
+                graph = self.source.specialise(types)
+                if not in_one_plan(graph):
+                    raise _Anew("shapes depend on data, or bodies run")
+                variant = Variant(graph, self.options, trace, self._shared)
+        except (AttributeError, TypeError) as e:  # of code that needs an int; so the model is slower, but runs
+            log.warning("%s is planned anew for each set of shapes: %s: %s", self.source.name, type(e).__name__, e)
+            raise _Anew from e
+        variants = self._variants.setdefault(tuple(map(size_class, assumed)), [])
+        variants.insert(0, variant)
+        self.latest = self.latest or variant
+        return variant

@@ -1,0 +1,88 @@
+"""The arena: the memory between a plan's steps. Where each buffer lies in it, and arenas that runs share."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from graphq.errors import CompileError
+from graphq.kernels.jit.memory import LINE, aligned_empty
+from graphq.kernels.threads.count import process_cores
+
+
+class Lifetimes(NamedTuple):
+    """Of every buffer in the arena, which are alive at some step together with it."""
+
+    clashes: Mapping[int, tuple[int, ...]]
+
+
+def lifetimes(touched: Iterable[Iterable[int]]) -> Lifetimes:
+    """Which buffers clash, when each step in turn touches these."""
+    life: dict[int, tuple[int, int]] = {}
+    for k, buffers in enumerate(touched):
+        for b in buffers:
+            life[b] = (life.get(b, (k, k))[0], k)
+    return Lifetimes({b: tuple(o for o, (begin, end) in life.items() if o != b and begin <= last and first <= end)
+                      for b, (first, last) in life.items()})
+
+
+def plan_arena(sizes: Mapping[int, int], life: Lifetimes) -> tuple[dict[int, int], int]:
+    """Offsets of the arena's buffers of so many bytes, and its size; buffers that do not clash may share space.
+
+    Greedy by size: the largest first, each at the lowest offset that is free over its lifetime.
+    """
+    offsets: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    for b in sorted(sizes, key=lambda b: (-sizes[b], b)):
+        at, size = 0, -(-sizes[b] // LINE) * LINE
+        for begin, end in sorted([(offsets[o], ends[o]) for o in life.clashes[b] if o in ends]):
+            if at + size <= begin:
+                break
+            at = max(at, end)
+        offsets[b], ends[b] = at, at + size
+    return offsets, max(ends.values(), default=0)
+
+
+PATIENCE = 64
+"""An arena that none of so many runs has needed is freed."""
+
+
+class Arena:
+    """Memory of a run: the bytes as an array, where they begin, and which of all runs had it last."""
+
+    __slots__ = ("address", "array", "last")
+
+    def __init__(self, nbytes: int) -> None:
+        try:
+            self.array = aligned_empty(nbytes)
+        except MemoryError:
+            raise CompileError(f"the plan needs {nbytes} bytes for what is between its inputs and outputs") from None
+        self.address: int = self.array.ctypes.data
+        self.last = 0
+
+
+class Arenas:
+    """Arenas of one model, for all its shapes and callers: at any time as many as runs, each of the largest need.
+
+    As many as there are cores stay for the next runs, while these come.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[Arena] = []
+        self._runs = 0
+        self._most = len(process_cores())
+
+    def take(self, nbytes: int) -> Arena:
+        """An arena of at least so many bytes, which is the caller's until it is given back."""
+        try:
+            arena = self._idle.pop()
+        except IndexError:
+            return Arena(nbytes)
+        return arena if arena.array.size >= nbytes else Arena(nbytes)
+
+    def give_back(self, arena: Arena) -> None:
+        """Leave an arena to the next run."""
+        arena.last = self._runs = self._runs + 1  # callers at a time may lose a count: it decides about memory alone
+        idle = self._idle
+        idle.append(arena)
+        if len(idle) > 1 and (len(idle) > self._most or idle[0].last < self._runs - PATIENCE):
+            del idle[:1]

@@ -1,0 +1,98 @@
+"""The Plan: buffers, and a flat table of steps over them. Running one is `runtime`'s.
+
+A buffer is where a value lives: an input's array, an output's, a constant's, or a piece of the arena whose offset is
+planned by lifetime. A native step is (block function, argument words, number of blocks); a word that stands for an
+address is a `Ref`. Neighbouring native steps run in one call; a Python step runs a NumPy reference in between.
+
+Where the graph has open sizes (`graphq.sizes`), so have numbers of the plan: words, bytes, blocks, shapes.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from graphq.ir import TensorType
+from graphq.kernels.jit.modules import Function
+from graphq.kernels.jit.registry import Word
+from graphq.sizes import Later
+
+VIEWS = frozenset({"static_reshape"})
+"""Operations whose result is their operand's memory under another shape: they take no step."""
+
+
+class Ref(NamedTuple):
+    """An argument word: the address of a buffer plus bytes."""
+
+    buffer: int
+    offset: int = 0
+
+
+Argument: TypeAlias = Word | Ref
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """`storage` is "input", "output" or "report" (`index` says which), "constant" (`data`) or "arena".
+
+    Of an `aligned` input a run copies an array that does not start at a multiple of 64 bytes.
+    """
+
+    storage: Literal["input", "output", "report", "constant", "arena"]
+    nbytes: int
+    type: TensorType | None = None
+    index: int = 0
+    data: np.ndarray | Later | None = field(default=None, compare=False)
+    aligned: bool = False
+
+
+@dataclass(frozen=True)
+class NativeStep:
+    """Run `function(words, i)` for i in range(blocks), in parallel when there is enough work.
+
+    `keep` are the modules (nested in tuples) whose block functions the step runs, `macs` its multiply-accumulates.
+    """
+
+    kernel: str
+    function: Function
+    words: tuple[Argument, ...]
+    blocks: int
+    parallel: bool
+    keep: object = field(default=None, repr=False, compare=False)
+    macs: int = 0
+
+
+class PythonStep(NamedTuple):
+    """Run Python on the arrays of `inputs` (None: absent) and copy its results to `outputs`.
+
+    `kernel` says what it is; `reference` marks an operation that runs as its NumPy reference, for lack of a kernel.
+    """
+
+    kernel: str
+    call: Callable[..., Any]
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    reference: bool = True
+
+
+Step: TypeAlias = NativeStep | PythonStep
+MakeError: TypeAlias = Callable[[int], Exception]
+"""The error of a number that a step reported."""
+
+
+class Plan(NamedTuple):
+    """Buffers, steps in order, and what a run raises when a step stored a number other than 0 in a report."""
+
+    buffers: tuple[Buffer, ...]
+    steps: tuple[Step, ...]
+    output_types: tuple[TensorType, ...]
+    threads: int
+    level: str = ""
+    errors: tuple[MakeError, ...] = ()
+
+    @property
+    def references(self) -> list[str]:
+        """The nodes that run as NumPy references, by their descriptions."""
+        return [s.kernel for s in self.steps if isinstance(s, PythonStep) and s.reference]

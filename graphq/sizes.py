@@ -1,0 +1,337 @@
+"""Open sizes: integers of a graph that are not known yet, and the trace of all that was computed from them.
+
+A graph with open dimensions is compiled once and runs at many shapes. Types, lowering and plans are computed as of a
+graph of fixed shape, but on a `Size` in place of each open dimension: it has the value of one example, the assumed
+one, and the `Trace` keeps how each further number came from it. What is decided by a Size (a comparison, a conversion
+to int) is decided for the example, and the trace keeps the decision as a guard. `Program` computes the numbers for
+other sizes again, and says where a guard has another answer there: then the plan does not hold for those sizes.
+
+So code that knows nothing of Sizes is right, too: at worst it asks for an int, and its plan holds for one size only.
+The method is that of symbolic shapes with guards in PyTorch 2 (Ansel et al., ASPLOS 2024, section 4).
+"""
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
+
+class _Call(NamedTuple):
+    """`values[slot] = function(*values[arguments])`."""
+
+    slot: int
+    function: Callable[..., Any]
+    arguments: tuple[int, ...]
+
+
+class Trace:
+    """What was computed from open sizes: a value for each slot, and the calls that gave it; guards of decisions."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.calls: list[_Call] = []
+        self.leaves: list[int] = []
+        self.assumed: dict[str, int] = {}
+        self.guards: dict[int, Any] = {}
+        self.sealed = False
+        self._known: dict[Any, int] = {}
+
+    def leaf(self, assumed: int, place: str, name: str = "") -> int:
+        """A new open size, of `assumed` in the example; `place` says of what, `name` stands in texts."""
+        slot = self._new(assumed)
+        self.leaves.append(slot)
+        self.assumed[place] = assumed
+        return Size(self, slot, name or place)  # type: ignore[return-value]  # a Size is an int to whoever computes with it
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> int:
+        """The slot of the function's result; the same for the same arguments."""
+        slots = tuple([self.slot(x) for x in arguments])
+        key = function, slots
+        if key not in self._known:
+            slot = self._known[key] = self._new(function(*[self.values[k] for k in slots]))
+            self.calls.append(_Call(slot, function, slots))
+        return self._known[key]
+
+    def slot(self, x: Any) -> int:
+        """The slot of an argument: of a Size or Later its own; lists, tuples and dicts that hold one are made again."""
+        if isinstance(x, Size | Later):
+            return x.slot
+        if isinstance(x, Mapping) and is_open(x):
+            return self.call(_mapping, tuple(x), tuple(x.values()))
+        if isinstance(x, list | tuple) and is_open(x):
+            return self.call(_sequence, *x)
+        key = ("constant", type(x), x) if isinstance(x, int | float | str | bool | None) else ("object", id(x))
+        if key not in self._known:
+            self._known[key] = self._new(x)  # kept in `values`, so that no other object gets its id
+        return self._known[key]
+
+    def decide(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The function's result in the example, which a guard keeps."""
+        if self.sealed:
+            return function(*[assumed(x) for x in arguments])
+        slot = self.call(function, *arguments)
+        self.guards[slot] = self.values[slot]
+        return self.values[slot]
+
+    def _new(self, value: Any) -> int:
+        self.values.append(value)
+        return len(self.values) - 1
+
+
+def _mapping(keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
+    return dict(zip(keys, values, strict=True))
+
+
+def _sequence(*items: Any) -> tuple[Any, ...]:
+    return items
+
+
+def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: int | None = None) -> Any:
+    """The method of Size that computes `function` of it and another number: a Size again.
+
+    With the `neutral` element it is the Size itself.
+    """
+    def method(self: Size, other: Any) -> Any:
+        if not _is_number(other):
+            return NotImplemented
+        if type(other) is int and (other == neutral or other == 0 and function is operator.mul):
+            return self if other == neutral else 0
+        return Size(self.trace, self.trace.call(function, *((other, self) if swapped else (self, other))))
+
+    return method
+
+
+def _decides(function: Callable[..., Any]) -> Any:
+    """The method of Size that compares it with another number."""
+    def method(self: Size, other: Any) -> Any:
+        if not _is_number(other) or isinstance(other, Size) and other.trace is not self.trace:
+            return NotImplemented
+        if isinstance(other, Size) and other.slot == self.slot:
+            return function(0, 0)
+        return self.trace.decide(function, self, other)
+
+    return method
+
+
+def _converts(function: Callable[..., Any]) -> Any:
+    """The method of Size that makes a plain number of it."""
+    def method(self: Size) -> Any:
+        return self.trace.decide(function, self)
+
+    return method
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, int | float | np.integer | Size)
+
+
+class Size:
+    """A number that follows from open sizes; use it as an int. See the module.
+
+    Arithmetic gives Sizes, all else decides: a comparison, a conversion, a use as an index.
+    """
+
+    __slots__ = ("name", "slot", "trace")
+
+    def __init__(self, trace: Trace, slot: int, name: str = "") -> None:
+        self.trace, self.slot, self.name = trace, slot, name
+
+    @property
+    def assumed(self) -> Any:
+        """The value in the example."""
+        return self.trace.values[self.slot]
+
+    __add__, __radd__ = _computes(operator.add, neutral=0), _computes(operator.add, swapped=True, neutral=0)
+    __sub__, __rsub__ = _computes(operator.sub, neutral=0), _computes(operator.sub, swapped=True)
+    __mul__, __rmul__ = _computes(operator.mul, neutral=1), _computes(operator.mul, swapped=True, neutral=1)
+    __floordiv__, __rfloordiv__ = _computes(operator.floordiv, neutral=1), _computes(operator.floordiv, swapped=True)
+    __truediv__, __rtruediv__ = _computes(operator.truediv), _computes(operator.truediv, swapped=True)
+    __mod__, __rmod__ = _computes(operator.mod), _computes(operator.mod, swapped=True)
+    __pow__, __rpow__ = _computes(operator.pow), _computes(operator.pow, swapped=True)
+    __and__, __rand__ = _computes(operator.and_), _computes(operator.and_, swapped=True)
+    __or__, __ror__ = _computes(operator.or_), _computes(operator.or_, swapped=True)
+    __lshift__, __rshift__ = _computes(operator.lshift), _computes(operator.rshift)
+    __eq__, __ne__ = _decides(operator.eq), _decides(operator.ne)
+    __lt__, __le__ = _decides(operator.lt), _decides(operator.le)
+    __gt__, __ge__ = _decides(operator.gt), _decides(operator.ge)
+    __int__, __index__ = _converts(int), _converts(operator.index)
+    __float__, __bool__ = _converts(float), _converts(bool)
+
+    def __neg__(self) -> Any:
+        return Size(self.trace, self.trace.call(operator.neg, self))
+
+    def __abs__(self) -> Any:
+        return Size(self.trace, self.trace.call(operator.abs, self))
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        """For NumPy a plain number."""
+        return np.asarray(self.trace.decide(_same, self), dtype)
+
+    def __hash__(self) -> int:
+        return hash(self.assumed)
+
+    def __repr__(self) -> str:
+        return self.name or str(self.assumed)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.assumed, spec) if spec else repr(self)
+
+
+class Later:
+    """What `later` gave: an array, or another object, that follows from open sizes; `assumed` in the example."""
+
+    __slots__ = ("slot", "trace")
+
+    def __init__(self, trace: Trace, slot: int) -> None:
+        self.trace, self.slot = trace, slot
+
+    @property
+    def assumed(self) -> Any:
+        """The object in the example."""
+        return self.trace.values[self.slot]
+
+    def size(self, function: Callable[..., Any], *arguments: Any) -> int:
+        """A number that the function takes from the object, and more arguments."""
+        return Size(self.trace, self.trace.call(function, self, *arguments))  # type: ignore[return-value]
+
+
+def later(function: Callable[..., T], *arguments: Any) -> T:
+    """`function(*arguments)`; where arguments hold Sizes, a Later, which stands for that at all sizes.
+
+    A Later can be given to further calls of `later` and to a plan's constants; nothing else is known of it before a
+    plan runs. The function gets plain numbers. It must depend on its arguments alone and must not change them.
+    """
+    trace = trace_of(arguments)
+    if trace is None:
+        return function(*arguments)
+    return Later(trace, trace.call(function, *arguments))  # type: ignore[return-value]
+
+
+def parts(x: Any) -> Iterator[Size | Later]:
+    """All Sizes and Laters in `x`, which may be nested in lists, tuples, dicts and the arguments of partials."""
+    if isinstance(x, Size | Later):
+        yield x
+    elif isinstance(x, list | tuple):
+        for y in x:
+            yield from parts(y)
+    elif isinstance(x, Mapping):
+        yield from parts(tuple(x.values()))
+    elif isinstance(x, partial):
+        yield from parts(x.args)
+
+
+def trace_of(x: Any) -> Trace | None:
+    """The trace of the first of `parts`."""
+    return next((y.trace for y in parts(x)), None)
+
+
+def is_open(x: Any) -> bool:
+    """Whether `x` is, or holds, a Size or Later."""
+    return trace_of(x) is not None
+
+
+def assumed(x: Any) -> Any:
+    """`x` as it is in the example: for what decides about speed and memory alone, never about results."""
+    return x.assumed if isinstance(x, Size | Later) else x
+
+
+def plain(x: T) -> T:
+    """`x`, in which Sizes have become numbers, by decisions; `x` may be a tuple, named or not, of such."""
+    if isinstance(x, Size):
+        return x.trace.decide(_same, x)
+    if isinstance(x, tuple) and is_open(x):
+        items = map(plain, x)
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    return x
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def smallest(*numbers: T) -> T:
+    """The least number, a Size where one is: `min` would decide."""
+    return number(min, *numbers)
+
+
+def largest(*numbers: T) -> T:
+    """The greatest number, a Size where one is: `max` would decide."""
+    return number(max, *numbers)
+
+
+def number(function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function(*arguments)`, a number; a Size where arguments hold one. See `later`."""
+    trace = trace_of(arguments)
+    return function(*arguments) if trace is None else Size(trace, trace.call(function, *arguments))
+
+
+class Program:
+    """Computes numbers and objects of a trace for other sizes: only what guards and `results` need."""
+
+    def __init__(self, trace: Trace, results: Iterable[Size | Later]) -> None:
+        self._results = {x.slot for x in results}
+        guards = _needed(trace, set(trace.guards))
+        needed = _needed(trace, self._results) | guards
+        # first what guards need: where one fails, nothing else is computed
+        calls = [c for c in trace.calls if c.slot in guards] + \
+            [c for c in trace.calls if c.slot in needed and c.slot not in guards]
+        self._calls = [(*c, c.slot in trace.guards, trace.guards.get(c.slot)) for c in calls]
+        self._leaves = list(trace.leaves)
+        made = {c.slot for c in calls} | set(self._leaves)
+        # what does not follow from sizes stays; the rest of the example goes
+        self._values = [x if k in needed and k not in made else None for k, x in enumerate(trace.values)]
+
+    def at(self, sizes: Sequence[int]) -> Values | None:
+        """All results for these values of the leaves; None where the plan does not hold for them."""
+        values = self._values.copy()
+        for slot, size in zip(self._leaves, sizes, strict=True):
+            values[slot] = size
+        try:
+            for slot, function, arguments, guarded, answer in self._calls:
+                value = values[slot] = function(*[values[k] for k in arguments])
+                if guarded and value != answer:
+                    return None
+        except ArithmeticError:  # a division by a size of 0
+            return None
+        return Values({k: values[k] for k in self._results})
+
+
+def _needed(trace: Trace, slots: set[int]) -> set[int]:
+    """The slots that these follow from, and themselves."""
+    out = set(slots)
+    for call in reversed(trace.calls):
+        if call.slot in out:
+            out.update(call.arguments)
+    return out
+
+
+class Values:
+    """The results of a program at some sizes, by their slots."""
+
+    def __init__(self, values: Mapping[int, Any]) -> None:
+        self._values = values
+
+    def of(self, x: Any) -> Any:
+        """`x`, in which all Sizes and Laters have become what they are at these sizes."""
+        kind = type(x)
+        if kind is Size or kind is Later:
+            return self._values[x.slot]
+        if kind is int:
+            return x
+        if isinstance(x, tuple | list):
+            items = [self.of(y) for y in x]
+            return kind(*items) if hasattr(x, "_fields") else kind(items)
+        if isinstance(x, Mapping):
+            return {k: self.of(y) for k, y in x.items()}
+        return partial(x.func, *self.of(x.args), **x.keywords) if kind is partial else x

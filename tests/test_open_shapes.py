@@ -1,0 +1,255 @@
+"""Graphs with open shapes: one plan for many shapes, equal bit for bit to the plans of fixed ones."""
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.errors import CompileError, GraphError
+from graphq.ir import TensorType
+from graphq.open_shapes import MAX_SHAPES, examples, open_dimensions, size_class
+
+
+def arrays(graph, rng, *shapes):
+    """Random inputs of these shapes."""
+    out = {}
+    for v, shape in zip(graph.inputs, shapes, strict=True):
+        high = 1 if v.dtype.kind == "float" else 200
+        x = rng.normal(size=shape) if v.dtype.kind == "float" else rng.integers(0, high, shape)
+        out[v.name] = x.astype(v.dtype.numpy)
+    return out
+
+
+def fixed(graph, feeds, **options):
+    """What the graph of these very shapes gives."""
+    types = {v.name: TensorType(v.dtype, feeds[v.name].shape) for v in graph.inputs}
+    return gq.compile(graph.specialise(types), **options)(feeds)
+
+
+def check(graph, *cases, **options):
+    """Compile the graph once, run it on each case's shapes, and compare with plans of fixed shapes; the model."""
+    rng = np.random.default_rng(0)
+    model = gq.compile(graph, **options)
+    for shapes in cases:
+        feeds = arrays(graph, rng, *shapes)
+        for _ in range(2):
+            np.testing.assert_array_equal(model(feeds), fixed(graph, feeds, **options), err_msg=str(shapes))
+    assert not model._open.anew
+    return model
+
+
+def variants(model):
+    return sum(map(len, model._open._variants.values()))
+
+
+def quantized(g, v, scale=0.05):
+    return g.dequantize(g.quantize(v, scales=[scale], zps=[7], dtype="u8"), scales=[scale], zps=[7])
+
+
+def weights(g, rng, *shape):
+    return g.dequantize(g.constant(rng.integers(-127, 128, shape, dtype=np.int8)), scales=[0.01])
+
+
+def mlp(width=32):
+    rng = np.random.default_rng(1)
+    g = gq.Graph("mlp")
+    x = g.input("x", dtype="f32", shape=(None, width))
+    y = g.relu(g.matmul(quantized(g, x), weights(g, rng, width, 70)))
+    g.output(g.matmul(quantized(g, y), weights(g, rng, 70, 20)), name="y")
+    return g
+
+
+def attention(heads=2, size=16):
+    """Softmax over an open length, of batched products whose columns and depth are open, too."""
+    rng = np.random.default_rng(2)
+    g = gq.Graph("attention")
+    x = g.input("x", dtype="f32", shape=(None, None, heads * size))
+
+    def projected():
+        y = g.matmul(quantized(g, x), weights(g, rng, heads * size, heads * size))
+        y = g.static_reshape(y, shape=[0, 0, heads, size], special_zero=True)
+        return g.static_transpose(y, order=[0, 2, 1, 3])
+
+    p = g.softmax(g.matmul(projected(), projected(), transpose_b=True), axis=-1)
+    y = g.static_transpose(g.matmul(p, projected()), order=[0, 2, 1, 3])
+    y = g.static_reshape(y, shape=[0, 0, heads * size], special_zero=True)
+    y = g.layer_norm(y, np.ones(heads * size, np.float32), np.zeros(heads * size, np.float32), keep_stats=False)
+    g.output(g.add(x, y), name="y")
+    return g
+
+
+def network():
+    """Convolutions, dense, depthwise and of single pixels, pools, a resize and a concat over open images."""
+    rng = np.random.default_rng(3)
+    g = gq.Graph("network")
+    x = g.input("x", dtype="f32", shape=(None, 3, None, None))
+    fmt = dict(data_format="NCX", weights_format="OIX")
+
+    def conv(v, channels, k=3, groups=1, **attrs):
+        into = v.shape[1]
+        pads = dict(pads_begin=[k // 2] * 2, pads_end=[k // 2] * 2)
+        w = weights(g, rng, channels, into // groups, k, k)
+        return g.relu(g.convolution(quantized(g, v), w, **(dict(strides=[1, 1], groups=groups) | pads | attrs | fmt)))
+
+    v = conv(x, 16, strides=[2, 2])
+    v = conv(conv(v, 16, groups=16), 24, k=1)
+    small = g.max_pool(v, kernel=[2, 2], strides=[2, 2], pads_begin=[0, 0], pads_end=[0, 0], data_format="NCX")
+    wide = g.interpolate(conv(small, 24), mode="bilinear", scales=[2.0, 2.0], data_format="NCX")
+    both = g.concat(v, wide, axis=1)
+    mean = g.reduce_mean(both, axes=[2, 3], keep_dims=True)
+    g.output(g.multiply(conv(both, 8), g.sigmoid(conv(mean, 8, k=1))), name="y")
+    return g
+
+
+LENGTHS = [((2, 20, 32),), ((1, 33, 32),), ((3, 1, 32),), ((1, 100, 32),), ((4, 17, 32),), ((1, 64, 32),),
+           ((1, 130, 32),), ((2, 5, 32),)]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("make", "cases"), [
+    (mlp, [((n, 32),) for n in (1, 2, 15, 16, 33, 64, 200, 0)]),
+    (attention, LENGTHS),
+    (network, [((1, 3, h, w),) for h, w in ((64, 96), (96, 64), (32, 32), (160, 64))] + [((3, 3, 32, 64),)]),
+])
+def test_open_plans_are_those_of_fixed_shapes(make, cases, threads):
+    check(make(), *cases, threads=threads)
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2"])
+def test_at_lower_levels(isa):
+    check(attention(), LENGTHS[0], LENGTHS[1], LENGTHS[3], isa=isa)
+
+
+def test_one_variant_serves_a_class_of_sizes():
+    rng = np.random.default_rng(0)
+    model = gq.compile(mlp())
+    for n in (16, 17, 33, 64, 100, 127):
+        model(arrays(model.source, rng, (n, 32)))
+    assert variants(model) == 2  # that of one row, made at compile, and this
+    for n in (2, 3, 9, 15, 1):
+        model(arrays(model.source, rng, (n, 32)))
+    assert variants(model) == 3
+
+
+def test_variants_share_weights():
+    g = mlp(64)
+    rng = np.random.default_rng(0)
+    model = gq.compile(g)
+    for n in (1, 5, 50, 500):
+        model(arrays(g, rng, (n, 64)))
+    plans = [v.plan for vs in model._open._variants.values() for v in vs]
+    assert len(plans) == 4
+    held = [{id(b.data) for b in p.buffers if isinstance(b.data, np.ndarray) and b.nbytes > 1000} for p in plans]
+    assert held[0] and all(x == held[0] for x in held)
+
+
+def test_shapes_leave_by_their_last_use():
+    rng = np.random.default_rng(0)
+    model = gq.compile(mlp())
+    often = arrays(model.source, rng, (3, 32))
+    for n in range(2, MAX_SHAPES + 20):
+        model(often)
+        model(arrays(model.source, rng, (n, 32)))
+    kept = model._open._by_shapes
+    assert len(kept) == MAX_SHAPES and ((3, 32),) in kept and ((2, 32),) not in kept
+
+
+def test_what_was_run_at_shapes_is_freed_with_them():
+    rng = np.random.default_rng(0)
+    model = gq.compile(mlp())
+    model(arrays(model.source, rng, (2, 32)))
+    gone = weakref.ref(model._open._by_shapes[((2, 32),)])
+    for n in range(3, MAX_SHAPES + 4):
+        model(arrays(model.source, rng, (n, 32)))
+    gc.collect()
+    assert gone() is None
+
+
+def two(shape_a, shape_b, op="add"):
+    g = gq.Graph("two")
+    a, b = g.input("a", dtype="f32", shape=shape_a), g.input("b", dtype="f32", shape=shape_b)
+    g.output(getattr(g, op)(a, b), name="y")
+    return g
+
+
+def test_broadcasts_by_1_and_dimensions_of_0():
+    check(two((None, 4), (None, 4)), ((3, 4), (3, 4)), ((3, 4), (1, 4)), ((1, 4), (5, 4)), ((1, 4), (1, 4)),
+          ((0, 4), (0, 4)), ((0, 4), (1, 4)), ((7, 4), (7, 4)), ((40, 4), (1, 4)), ((40, 4), (40, 4)))
+    check(two((None, None), (None,)), ((2, 3), (3,)), ((2, 1), (3,)), ((2, 3), (1,)), ((1, 1), (1,)), ((4, 0), (1,)))
+
+
+def test_sizes_that_must_be_equal_and_are_not():
+    model = gq.compile(two((None, 4), (None, 4)))
+    model(np.ones((3, 4), np.float32), np.ones((3, 4), np.float32))
+    with pytest.raises(GraphError, match=r"3 against 5 at axis -2 \(a\.0 = 3, b\.0 = 5\)"):
+        model(np.ones((3, 4), np.float32), np.ones((5, 4), np.float32))
+    model(np.ones((5, 4), np.float32), np.ones((5, 4), np.float32))
+    with pytest.raises(GraphError, match=r"a\.1 = 6, b\.0 = 7"):
+        gq.compile(two((4, None), (None, 3), "matmul"))(np.ones((4, 6), np.float32), np.ones((7, 3), np.float32))
+
+
+def test_reports_before_the_first_call():
+    model = gq.compile(mlp())
+    assert model.coverage().share == 1.0 and model.coverage().total == 32 * 70 + 70 * 20
+    text = model.explain()
+    assert "(2 integer)" in text and "numbers are those of x.0 = 1" in text and "u8[x.0,70]" in text
+    assert "matmul_u8s8" in text
+    model(np.ones((9, 32), np.float32))
+    assert model.coverage().total == 9 * (32 * 70 + 70 * 20) and "x.0 = 9" in model.explain()
+    assert len(model.profile(np.ones((9, 32), np.float32), runs=1).steps) == len(model._open.latest.plan.steps)
+
+
+def test_strict_refuses_when_it_compiles():
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(None, 8))
+    g.output(g.cum_sum(x, axis=1), name="y")
+    with pytest.raises(CompileError, match="strict: 1 operations would run as NumPy references"):
+        gq.compile(g, strict=True)
+
+
+def test_references_follow_the_sizes():
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(None, None))
+    y = g.cum_sum(x, axis=1)
+    g.output(g.static_reshape(y, shape=[-1]), name="y")
+    check(g, ((2, 3),), ((5, 20),), ((1, 1),), ((30, 2),))
+
+
+def test_callers_at_a_time():
+    """Eight threads, each with shapes of its own, of three classes."""
+    g = attention()
+    rng = np.random.default_rng(0)
+    model = gq.compile(g)
+    feeds = [arrays(g, rng, (1 + k % 2, length, 32)) for k, length in enumerate((3, 9, 20, 21, 22, 40, 130, 131))]
+    want = [fixed(g, x) for x in feeds]
+    wrong = []
+
+    def run(k):
+        for _ in range(3):
+            if not np.array_equal(model(feeds[k]), want[k]):
+                wrong.append(k)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(len(feeds))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_sizes_of_a_class_have_one_example():
+    assert [size_class(n) for n in (0, 1, 2, 15, 16, 127, 128, 1023, 1024)] == [0, 1, 2, 2, 3, 3, 4, 4, 5]
+    for sizes in ((1, 20, 1, 20), (5, 6, 7), (100, 200, 3000, 1), (0, 40), tuple(range(20, 40))):
+        found = examples(sizes)
+        assert list(map(size_class, found)) == list(map(size_class, sizes))
+        assert all((found[i] == found[j]) == (sizes[i] == sizes[j])
+                   for i in range(len(sizes)) for j in range(len(sizes))) or len(set(sizes)) > 5
+
+
+def test_open_dimensions_have_names():
+    g = two((None, 4), (3, None))
+    assert [d.name for d in open_dimensions(g)] == ["a.0", "b.1"]
+    g.meta = {"dimensions": {("a", 0): "batch"}}
+    assert [d.name for d in open_dimensions(g)] == ["batch", "b.1"]

@@ -1,0 +1,181 @@
+"""Open sizes: what is computed from them is computed again for other sizes, what is decided by them is a guard."""
+import operator
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from graphq.sizes import (
+    Later,
+    Program,
+    Size,
+    Trace,
+    assumed,
+    is_open,
+    largest,
+    later,
+    number,
+    parts,
+    plain,
+    smallest,
+)
+
+
+def at(trace, results, *sizes):
+    """The results at these sizes; None where a guard fails."""
+    values = Program(trace, parts(results)).at(sizes)
+    return None if values is None else values.of(results)
+
+
+def test_arithmetic_follows_the_sizes():
+    t = Trace()
+    n, m = t.leaf(12, "n"), t.leaf(5, "m")
+    results = [n + 1, 1 + n, n - m, 3 - n, n * m, 2 * n, n // 5, -(-n // 5), n % 5, 100 % n, -n, abs(m - n),
+               divmod(n, m), n ** 2, n * 1.5, n / 4, smallest(n, m, 7), largest(n, m, 7), number(max, [n, 3 * m])]
+    assert all(isinstance(x, Size) for x in parts(results)) and not t.guards
+    for a, b in ((12, 5), (3, 8), (1, 1), (1000, 7)):
+        assert at(t, results, a, b) == [
+            a + 1, 1 + a, a - b, 3 - a, a * b, 2 * a, a // 5, -(-a // 5), a % 5, 100 % a, -a, abs(b - a),
+            divmod(a, b), a ** 2, a * 1.5, a / 4, min(a, b, 7), max(a, b, 7), max(a, 3 * b)]
+
+
+def test_what_does_not_depend_on_a_size_is_a_plain_number():
+    n = Trace().leaf(12, "n")
+    assert (n * 0, 0 * n) == (0, 0) and type(n * 0) is int
+    assert all(x is n for x in (n * 1, 1 * n, n + 0, 0 + n, n - 0, n // 1))
+    assert smallest(3, 5) == 3 and largest(3, 5) == 5 and type(number(min, 3, 5)) is int
+
+
+@pytest.mark.parametrize(("decide", "holds", "fails"), [
+    (lambda n: n == 12, [12], [11]), (lambda n: n != 12, [12], [11]), (lambda n: n < 13, [0, 12], [13]),
+    (lambda n: n > 12, [0, 12], [13]), (lambda n: n >= 12, [12, 99], [11]), (lambda n: n <= 12, [12], [13]),
+    (bool, [1, 7], [0]), (int, [12], [13]), (float, [12], [11]), (lambda n: range(n), [12], [13]),
+    (lambda n: np.arange(n), [12], [13]), (lambda n: np.zeros((2, n)), [12], [13]),
+    (lambda n: np.asarray([1, n]), [12], [13]), (lambda n: [0] * n, [12], [13]), (lambda n: n in (1, 2), [3, 9], [2]),
+    (lambda n: (n, 4).count(4), [3, 12], [4]), (lambda n: np.int64(3) * n, [12], [13]),
+    (lambda n: len({n, 12}), [12], [13]), (lambda n: plain((n, "x")), [12], [13]),
+])
+def test_decisions_are_guards(decide, holds, fails):
+    t = Trace()
+    n = t.leaf(12, "n")
+    decide(n)
+    assert t.guards
+    assert all(at(t, [n + 1], size) == [size + 1] for size in holds)
+    assert all(at(t, [n + 1], size) is None for size in fails)
+
+
+def test_two_sizes_that_are_equal_by_chance_must_stay_so():
+    t = Trace()
+    a, b = t.leaf(8, "a"), t.leaf(8, "b")
+    assert a == b and a * 2 == 2 * b
+    assert at(t, [a + b], 5, 5) == [10] and at(t, [a + b], 5, 6) is None
+    guards = dict(t.guards)
+    assert a != Trace().leaf(8, "a") and t.guards == guards
+
+
+def test_a_size_is_equal_to_itself_whatever_it_is():
+    t = Trace()
+    n = t.leaf(8, "n")
+    assert n == n and n * 2 == n * 2 and not n * 2 != n * 2 and n <= n and not n < n and not t.guards  # noqa: PLR0124
+    assert None not in (n, n) and n != "n"
+
+
+def test_objects_are_made_again_later():
+    t = Trace()
+    n = t.leaf(4, "n")
+    table = later(partial(np.arange, dtype=np.int64), n)
+    twice = later(np.multiply, table, 2)
+    pairs = later(dict, [(n, "rows"), (n + 1, {"of": n})])
+    assert isinstance(table, Later) and table.assumed.tolist() == [0, 1, 2, 3] and not t.guards
+    total = number(np.sum, twice)
+    found = at(t, [table, twice, pairs, total], 3)
+    assert [x.tolist() for x in found[:2]] == [[0, 1, 2], [0, 2, 4]]
+    assert found[2:] == [{3: "rows", 4: {"of": 3}}, 6]
+    assert later(np.arange, 3).tolist() == [0, 1, 2]
+
+
+def test_the_same_calls_are_made_once():
+    t = Trace()
+    n = t.leaf(4, "n")
+    assert (n * 3).slot == (n * 3).slot and later(np.arange, n).slot == later(np.arange, n).slot
+    assert len(t.calls) == 2
+
+
+class Pair(NamedTuple):
+    """A named tuple among what holds sizes."""
+
+    left: object
+    right: object
+
+
+def test_sizes_are_found_inside_of_other_objects():
+    t = Trace()
+    n = t.leaf(4, "n")
+    call = partial(operator.add, n + 1)
+    held = Pair([n, {"k": (n + 1, "x")}], call)
+    assert is_open(held) and is_open(call) and not is_open([1, {"k": (2,)}])
+    found = at(t, held, 7)
+    assert found.left == [7, {"k": (8, "x")}] and found.right(1) == 9 and isinstance(found, Pair)
+
+
+def test_nothing_after_a_guard_that_fails_is_computed():
+    t = Trace()
+    n = t.leaf(4, "n")
+    made = []
+    table = later(made.append, n)
+    assert n < 5
+    made.clear()
+    assert at(t, [table], 9) is None and made == []
+    assert at(t, [table], 3) == [None] and made == [3]
+
+
+def test_a_division_by_a_size_of_0_does_not_hold():
+    t = Trace()
+    n = t.leaf(4, "n")
+    assert at(t, [12 // n], 3) == [4] and at(t, [12 // n], 0) is None
+
+
+def test_texts_and_assumed_values_decide_nothing():
+    t = Trace()
+    n = t.leaf(4, "x.0", "batch")
+    assert (str(n), f"{n} {n * 2:,}", repr([n])) == ("batch", "batch 8", "[batch]")
+    assert assumed(n) == 4 and assumed(5) == 5 and t.assumed == {"x.0": 4} and not t.guards
+
+
+def test_a_sealed_trace_answers_and_keeps_no_guards():
+    t = Trace()
+    n = t.leaf(4, "n")
+    t.sealed = True
+    assert n == 4 and int(n) == 4 and bool(n) and not t.guards
+
+
+def test_random_computations():
+    """The theorem that plans rest on: what a program gives is what the same code gives on plain numbers."""
+    rng = np.random.default_rng(0)
+    functions = [operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, smallest, largest]
+
+    def run(steps, sizes):
+        numbers, decisions = list(sizes), []
+        for f, a, b in steps:
+            x, y = numbers[a % len(numbers)], numbers[b % len(numbers)]
+            decisions.append(bool(x < y))
+            numbers.append(f(x, y) if f not in (operator.floordiv, operator.mod) else f(x, largest(1, y)))
+        return numbers, decisions
+
+    held = 0
+    for _ in range(300):
+        steps = [(functions[rng.integers(len(functions))], int(rng.integers(99)), int(rng.integers(99)))
+                 for _ in range(8)]
+        t = Trace()
+        example = [int(x) for x in rng.integers(0, 20, 3)]
+        numbers, decisions = run(steps, [t.leaf(n, f"n{k}") for k, n in enumerate(example)])
+        for _ in range(8):
+            sizes = [int(x) for x in rng.integers(0, 20, 3)]
+            want, decided = run(steps, sizes)
+            found = at(t, numbers, *sizes)
+            assert (found is not None) == (decided == decisions)
+            if found is not None:
+                assert found == want
+                held += 1
+    assert held > 100
