@@ -1,4 +1,4 @@
-"""Int8 convolution against ONNX Runtime and oneDNN (through PyTorch): channels-last images in and out.
+"""Int8 convolution against ONNX Runtime and oneDNN: channels-last images in and out.
 
     python benchmarks/conv.py [--threads 1 2] [--isa LEVEL] [--case NAME ...] [--json FILE] [--roofline FILE.png]
 

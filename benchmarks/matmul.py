@@ -1,4 +1,4 @@
-"""Matmul against ONNX Runtime, oneDNN (through PyTorch) and NumPy's BLAS.
+"""Matmul against ONNX Runtime, oneDNN and NumPy's BLAS.
 
     python benchmarks/matmul.py [--variant NAME ...] [--threads 1 2] [--isa LEVEL] [--case NAME ...] [--json FILE]
                                 [--roofline FILE.png]
@@ -75,7 +75,7 @@ def quantised(name: str, threads: int, isa: str | None, *, dtype: str) -> Case:
 
 
 def gelu_add(name: str, threads: int, isa: str | None) -> Case:
-    """u8, bias, GELU, a u8 residual added, u8. oneDNN's matmul in PyTorch adds before it applies a function."""
+    """u8, bias, GELU, a u8 residual added, u8. oneDNN is not asked: with a residual of its own scale."""
     m, k, n = SIZES[name]
     o = Layer.random((m, k), (k, n), 1)
     o = replace(o, more={"residual": np.random.default_rng(1).integers(0, 256, (m, n), dtype=np.uint8)}, y_zp=10)

@@ -7,6 +7,9 @@ import pytest
 import graphq as gq
 from graphq import budget
 from graphq.errors import CompileError
+from graphq.ops.conv_transpose import conv_transpose
+from graphq.ops.window import padded as padded_source
+from graphq.ops.window import window_counts
 
 MIB = 1 << 20
 
@@ -166,6 +169,21 @@ def test_folded_constants_count():
 def test_a_reference_does_not_pad_beyond_the_default_either():
     with pytest.raises(CompileError, match="padded by"):
         gq.reference(padded((1 << 40, 0)), x=np.zeros((1, 8, 1), np.float32))
+
+
+@pytest.mark.parametrize("make,nbytes", [
+    (lambda x: padded_source(x, [(3, 4), (0, 1)]), 2 * 3 * 12 * 7 * 4),
+    (lambda x: padded_source(x.astype(np.float64), [(0, 0), (0, 0)]), 2 * 3 * 5 * 6 * 8),
+    (lambda x: window_counts(5, 2, 1, (0, 0), 4, inside=True), 32 * 4),
+    (lambda x: conv_transpose.reference(x, np.ones((3, 4, 2, 1), np.float32), strides=[2, 1], pads_begin=[0, 0],
+                                        pads_end=[0, 0], dilations=[1, 1], data_format="NCX", weights_format="IOX"),
+     8 * 2 * 4 * 10 * 6)])
+def test_what_references_expect_is_what_they_make_to_the_byte(make, nbytes):
+    x = np.ones((2, 3, 5, 6), np.float32)
+    with budget.budget(nbytes):
+        make(x)
+    with budget.budget(nbytes - 1), pytest.raises(CompileError):
+        make(x)
 
 
 def test_all_stages_have_the_limit():

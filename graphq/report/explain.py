@@ -1,18 +1,20 @@
 """What fused, what did not and why: the report behind `CompiledGraph.explain()`."""
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from graphq.ir import Graph, Node
+from graphq.ir import Graph, Node, Value
 from graphq.ir.constants import SIZED_CONSTANT
-from graphq.ir.names import counted
+from graphq.ir.names import counted, listing
 from graphq.kernels.families import lower_partition
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.moves.steps import kilobytes, reorder_text
 from graphq.kernels.native import NATIVE
+from graphq.kernels.ties.drift import INEXACT
 from graphq.plan.plan import VIEWS, NativeStep, Plan, PythonStep
-from graphq.report.coverage import Coverage
+from graphq.report.coverage import MACS, Coverage
 from graphq.rewrite.rule import Refusal
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level:
     if covered and (covered.total or covered.uncounted):
         lines.append(f"coverage: {covered}")
     lines += [f"  {_partition(graph, n)}" for n in partitions]
-    lines += _ties(graph, integer)
+    lines += _ties(graph)
     if others:
         lines.append("not in a partition:")
         lines += [f"  {graph.describe(n)}{_why(n)}" for n in others]
@@ -59,15 +61,53 @@ def _partition(graph: Graph, node: Node) -> str:
     return f"{graph.label(node.output)} = {node.attrs['anchor']} partition ({ops}) : {node.output.type}"
 
 
-def _ties(graph: Graph, partitions: Sequence[Node]) -> list[str]:
+def _ties(graph: Graph) -> list[str]:
     """How outputs near a tie are found (docs/numbers.md), and of which they are not."""
-    found = {n: lower_partition(n).ties for n in partitions}
-    by = {kind: sum(ties.count(kind) for ties in found.values()) for kind in ("proved", "estimated")}
-    lines = [f"  {graph.label(n.output)}: {x}" for n, ties in found.items() for x in ties if x not in by]
-    if not any(by.values()) and not lines:
+    found: list[tuple[Node, str]] = []
+    for n in graph.nodes:
+        inner = [n] if n.op.name == "quantize" else []
+        if n.op.name == "partition":
+            found += [(n, x) for x in lower_partition(n).ties]
+            inner = n.attrs["body"].nodes_of({"quantize"})
+        outer = n if n.op.name == "partition" else None
+        found += [(n, x) for q in inner if (x := _inexact(outer, q)) is not None]
+    by = Counter(x for _, x in found if x in ("proved", "estimated"))
+    lines = [f"  {graph.label(n.output)}: {x}" for n, x in found if x not in by]
+    if not found:
         return []
-    return [f"ties: {counted(sum(by.values()), 'quantize')} settled by the f32 sums of the graph as written: "
+    return [f"ties: {counted(by.total(), 'quantize')} settled by the f32 sums of the graph as written: "
             f"{by['proved']} within proved bounds, {by['estimated']} within estimated ones", *lines]
+
+
+def _inexact(outer: Node | None, quantize: Node) -> str | None:
+    """What a quantize rounds whose last bits are not the reference's: functions, and sums of other partitions.
+
+    None where there is nothing; after a sum of its own partition, `outer`, the band around ties has the functions'
+    errors.
+    """
+    found, seen = set[str](), set[tuple[Value, Node | None]]()
+    work: list[tuple[Value, Node | None]] = [(v, outer) for v in quantize.operands]
+    while work:
+        value, around = here = work.pop()
+        if here in seen:
+            continue
+        seen.add(here)
+        node = value.node
+        if node is None:
+            if around is not None:
+                operand = around.inputs[around.attrs["body"].inputs.index(value)]
+                work += [] if operand is None else [(operand, None)]
+        elif node.op.name == "partition":
+            work.append((node.attrs["body"].outputs[value.index], node))
+        elif node.op.name in MACS and outer is not None and around is outer:
+            return None
+        elif node.op.name not in ("quantize", "dynamic_quantize"):
+            found |= {node.op.name} & (INEXACT | MACS.keys())
+            work += [(v, around) for v in node.operands]
+    if not found:
+        return None
+    return (f"quantize is not settled: {listing(sorted(found), 'and')} may differ from the reference in the last bits "
+            "of f32")
 
 
 def _layouts(graph: Graph) -> list[str]:

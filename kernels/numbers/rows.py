@@ -11,7 +11,7 @@ Runtime 1.31 has on AVX2 and AVX-512 (softmax: on AVX-512), found by experiment.
 give its results bit for bit; exceptions are log_softmax, whose logarithm is another one, reduce_l1 and reduce_l2, and
 sums of rows whose length is no multiple of 4. Where squares add up beyond f32's range, norms are 0, as that engine's
 are, and infinite where all squares are too small for it and epsilon is 0; the op-by-op reference, which sums in f64,
-has no such limits.
+has no such limits (docs/onnx.md).
 
 The functions take and give arrays; kernels/rows/loops.py has the machine code.
 """

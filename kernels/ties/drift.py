@@ -43,6 +43,10 @@ CURVES = {
     "gelu": Curve(1.13, 0.35, 1, 6), "mish": Curve(1.1, 0.5, 1, 6), "hard_swish": Curve(1.5, 1.5, 1, 4),
 }
 """Of functions without parameters that matter here."""
+INEXACT = frozenset({
+    "exp", "log", "tanh", "sigmoid", "erf", "elu", "gelu", "mish", "softplus", "softmax", "log_softmax", "layer_norm",
+    "rms_norm", "reduce_sum", "reduce_l1", "reduce_l2"})
+"""Operations whose results may differ from those of their references in the last bits of f32, whatever they read."""
 
 
 class ErrorBounds(NamedTuple):

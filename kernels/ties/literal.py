@@ -7,7 +7,7 @@ to the end: with a few of them in MobileNetV2 the cosine of the last outputs is 
 are computed once more, with the f32 operations as they are written (docs/numbers.md). ONNX and oneDNN leave the order
 of sums open. The orders here are those of ONNX Runtime's CPU kernels on x86-64 without optimisations of the graph,
 found by experiment, for one thread. In the layers of six models that were compared all sums are these, bit for bit, but
-a few of the last columns % 4 of octets:
+a few of the last columns % 4 of octets, or rows where there is one column:
 
     chains    sum over blocks of `block` k in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
     quads     sum over groups of four k in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], products rounded
@@ -103,7 +103,7 @@ def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[O
     """
     if m == 1:
         return ("octets" if transposed else "quads"), 1
-    if n == 1:
+    if n == 1 and not transposed:
         return "octets", 1
     return "chains", chain_block(n, k)
 

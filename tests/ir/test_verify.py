@@ -202,6 +202,11 @@ def test_check_order_finds_cycles_and_strays(g):
     with pytest.raises(VerifyError, match="%a = relu.*operand 0 is used before its definition, or removed: a cycle"):
         check_order(g)
     a.inputs = inputs
+    c = node(g, "c")
+    inputs, c.inputs = c.inputs, (c.inputs[0], Graph().input("z", dtype="f32"))
+    with pytest.raises(VerifyError, match="%c = add.*operand 1 is used before its definition"):
+        check_order(g)
+    c.inputs = inputs
     g.outputs = [Graph().input("z", dtype="f32")]
     with pytest.raises(VerifyError, match="output 'c' is not a value of the graph"):
         check_order(g)

@@ -15,7 +15,7 @@ import graphq as gq
 from graphq.errors import GraphError, GraphqError
 from graphq.ir.op import OPS
 from graphq.ir.verify import verify
-from graphq.onednn.files import load_onednn_json, save_onednn_json
+from graphq.onednn.files import from_graph, load_onednn_json, save_onednn_json
 from graphq.onednn.kinds import KINDS
 from graphq.rewrite.rule import Rewrite
 
@@ -54,6 +54,17 @@ def open_ends():
     return document(wild, op(1, "Abs", [wild["outputs"][0]], [tensor(3, [3, UNKNOWN], stride=[UNKNOWN, 1])]),
                     op(2, "End", [tensor(3, [3, UNKNOWN], stride=[UNKNOWN, 1])], []),
                     op(4, "Exp", [tensor(3, [3, UNKNOWN], stride=[UNKNOWN, 1])], [tensor(5, [UNKNOWN], layout="any")]))
+
+
+def test_a_port_of_another_shape_keeps_its_property(tmp_path):
+    """Open dimensions become known and are filled in: whether the tensor is constant stays."""
+    shape, known = [UNKNOWN, 3], {"property": "constant", "stride": [3, 1]}
+    chain = document(op(0, "Abs", [tensor(0, shape, property="variable", stride=[3, 1])], [tensor(1, shape, **known)]),
+                     op(1, "Exp", [tensor(1, shape, **known)], [tensor(2, shape, property="variable", stride=[3, 1])]))
+    g = load(tmp_path, chain).specialise({"t0": gq.ir.TensorType(gq.dtypes.f32, (5, 3))})
+    ports = {t.id: t for o in from_graph(g, fill=True).ops for t in (*o.inputs, *o.outputs)}
+    assert [ports[k].property_type for k in range(3)] == ["variable", "constant", "variable"]
+    assert {t.shape for t in ports.values()} == {(5, 3)}
 
 
 SAMPLES = {f.__name__: f for f in (dense, attention, odd, open_ends)}

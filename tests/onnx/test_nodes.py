@@ -79,18 +79,41 @@ def run(case, *, compiled=True):
     """Run a test compiled, or by formulas: the loaded graph. Raises AssertionError for wrong results."""
     graph = gq.load_onnx(case.model)
     model = gq.compile(graph, threads=1) if compiled else Formulas(graph)
-    rep = backend.GraphqRep(model)
     for inputs, outputs in case.data_sets:
-        got = rep.run([array(x) for x in inputs])
-        assert len(got) == len(outputs)
-        for g, w in zip(got, map(array, outputs), strict=True):
-            assert g.dtype == w.dtype and g.shape == w.shape, (g.dtype, w.dtype, g.shape, w.shape)
-            if np.issubdtype(g.dtype, np.integer) or g.dtype == bool:
-                np.testing.assert_array_equal(g, w)
-            else:
-                np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=max(case.rtol, 1e-3),
-                                           atol=max(case.atol, 1e-7))
-    return model.source
+        check(case, model, inputs, outputs)
+    return graph
+
+
+def run_with_constants(case):
+    """Run a test by formulas, with all its inputs but the first as initializers: the loaded graphs.
+
+    In the tests as they stand axes, sizes, scales and the like are inputs, for which many importers have another way.
+    """
+    for inputs, outputs in case.data_sets:
+        model = onnx.ModelProto.FromString(case.model.SerializeToString())
+        later = [v.name for v in model.graph.input][1:]
+        if len(model.graph.input) != len(inputs):
+            return
+        for name, x in zip(later, inputs[1:], strict=True):
+            model.graph.initializer.append(onnx.numpy_helper.from_array(array(x), name))
+        del model.graph.input[1:]
+        model.ir_version = max(model.ir_version, 4)  # before, initializers had to be inputs
+        graph = gq.load_onnx(model)
+        check(case, Formulas(graph), inputs[:1], outputs)
+        yield graph
+
+
+def check(case, model, inputs, outputs):
+    """Raise AssertionError unless the model gives these outputs."""
+    got = backend.GraphqRep(model).run([array(x) for x in inputs])
+    assert len(got) == len(outputs)
+    for g, w in zip(got, map(array, outputs), strict=True):
+        assert g.dtype == w.dtype and g.shape == w.shape, (g.dtype, w.dtype, g.shape, w.shape)
+        if np.issubdtype(g.dtype, np.integer) or g.dtype == bool:
+            np.testing.assert_array_equal(g, w)
+        else:
+            np.testing.assert_allclose(g.astype(np.float64), w.astype(np.float64), rtol=max(case.rtol, 1e-3),
+                                       atol=max(case.atol, 1e-7))
 
 
 def by(graph):
@@ -135,6 +158,19 @@ def test_module(module, record):
             record["refused", case.name] += 1
             continue
         record[by(source)] += 1
+
+
+@pytest.mark.parametrize("module", modules())
+def test_module_with_constants(module, record):
+    for case in collect(module):
+        simple = all(isinstance(x, np.ndarray | onnx.TensorProto) for inputs, _ in case.data_sets for x in inputs)
+        if not simple or len(case.model.graph.input) < 2:
+            continue
+        try:
+            for graph in run_with_constants(case):
+                record["constants: " + by(graph)] += 1
+        except GraphqError as e:
+            assert re.search(f"{REFUSED.get(case.name, UNSUPPORTED)}|{PILLOW}", str(e)), f"{case.name}: {e}"
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Pools that round up: which windows there are, and their numbers, against ONNX Runtime."""
 import numpy as np
 import pytest
-from onnx_node import node_model
+from onnx_node import by_onnx_runtime, node_model
 from onnx_peer import peer
 
 import graphq as gq
@@ -32,6 +32,40 @@ def test_no_window_starts_beyond_the_source(name, op, more, opset):
         y = model(x=x)
         assert y.shape[2:] == sizes and "onnx_node" not in model.explain()
         np.testing.assert_allclose(y, peer(m, {"x": x})[0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [7, 10, 11, 18, 19, 22])
+@pytest.mark.parametrize("more", [{}, {"count_include_pad": 1}, {"ceil_mode": 1},
+                                  {"count_include_pad": 1, "ceil_mode": 1}], ids=str)
+def test_means_add_in_the_order_of_the_kernel_of_their_version(opset, more):
+    """Bit for bit those of ONNX Runtime, whose kernels before version 19 add in another order than those since."""
+    if opset < 10 and "ceil_mode" in more:
+        pytest.skip("ceil_mode came with version 10")
+    x = np.random.default_rng(5).standard_normal((2, 3, 11, 13)).astype(np.float32)
+    model = node_model("AveragePool", [("x", x)], dict(kernel_shape=[3, 3], strides=[2, 2], pads=[1, 0, 1, 1], **more),
+                       domain="", opset=opset)
+    assert np.array_equal(gq.reference(gq.load_onnx(model), {"x": x}), by_onnx_runtime(model, [("x", x)])[0])
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize("ceil", [0, 1])
+def test_dilated_windows_that_pad_by_themselves(op, auto, ceil):
+    x = np.random.default_rng(5).standard_normal((1, 2, 9, 8)).astype(np.float32)
+    for strides, dilations in ([2, 1], [2, 2]), ([1, 3], [1, 2]), ([1, 1], [2, 1]):
+        attrs = dict(kernel_shape=[3, 3], strides=strides, dilations=dilations, auto_pad=auto, ceil_mode=ceil)
+        m = node_model(op, [("x", x)], attrs, domain="", opset=22)
+        spans = [d * (k - 1) + 1 for k, d in zip((3, 3), dilations, strict=True)]
+        sizes = [-(-n // s) if auto != "VALID" else (n - w) // s + 1
+                 for n, s, w in zip((9, 8), strides, spans, strict=True)]
+        totals = [max((o - 1) * s + w - n, 0) for o, s, w, n in zip(sizes, strides, spans, (9, 8), strict=True)]
+        less, more = [t // 2 for t in totals], [t - t // 2 for t in totals]
+        pads = less + more if auto == "SAME_UPPER" else more + less
+        plain = node_model(op, [("x", x)], {**attrs, "auto_pad": "NOTSET", "pads": pads, "ceil_mode": 0}, domain="",
+                           opset=22)
+        got = gq.reference(gq.load_onnx(m), {"x": x})
+        assert list(got.shape[2:]) == sizes
+        np.testing.assert_allclose(got, peer(plain, {"x": x})[0], rtol=1e-5, atol=1e-6)
 
 
 def test_integers():

@@ -2,9 +2,13 @@
 
 What is wanted is written down here: ONNX's evaluator follows the newest version in some of these.
 """
+import itertools
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx_node import node_model
 
 import graphq as gq
 
@@ -71,6 +75,20 @@ def test_reductions_of_no_axes(op, opset, noop, axes, keep):
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
+@pytest.mark.parametrize("op", ["ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceProd", "ReduceLogSum",
+                                "ReduceLogSumExp"])
+@pytest.mark.parametrize("axes", [None, []], ids=str)
+def test_reductions_of_no_axes_still_are_their_function(op, axes):
+    """With noop_with_empty_axes, as the reference of ONNX that is installed has them: of one element each, or none."""
+    x = np.abs(X) + 1 if op == "ReduceLogSum" else X
+    inputs = [("x", x)] + ([] if axes is None else [("AXES", np.int64(axes))])
+    model = node_model(op, inputs, {"noop_with_empty_axes": 1}, domain="", opset=18)
+    want = ReferenceEvaluator(model).run(None, {"x": x})[0]
+    got = gq.reference(gq.load_onnx(model), {"x": x})
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
 @pytest.mark.parametrize("op,opset", [("ReduceSum", 11), ("ReduceSum", 1), ("ReduceMean", 13), ("ReduceMax", 13)])
 @pytest.mark.parametrize("axes", [None, [0], [0, 2]], ids=str)
 def test_axes_were_an_attribute(op, opset, axes):
@@ -100,6 +118,42 @@ def test_output_shape_of_conv_transpose_with_odd_totals(auto, size, stride):
     assert got.tolist() == [[want.tolist()]]
 
 
+def transposed(x, w, stride, dilation, begin, size):
+    """`size` elements from `begin` on of a transposed convolution along one axis; x [c], w [c, o, k]."""
+    out = np.zeros((w.shape[1], 200), np.float32)
+    for c, i, o, k in np.ndindex(*x.shape, *w.shape[1:]):
+        out[o, i * stride + k * dilation] += x[c, i] * w[c, o, k]
+    return out[:, begin:begin + size]
+
+
+@pytest.mark.parametrize("auto", ["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize("sized", [False, True])
+def test_attributes_of_conv_transpose_in_combination(auto, sized):
+    """Every combination, by the specification's formulas: dilations and output_padding count in total padding, too."""
+    rng = np.random.default_rng(3)
+    for stride, dilation, more, taps, groups in itertools.product((1, 2, 3), (1, 2, 3), (0, 1), (1, 2, 3), (1, 2)):
+        if more >= max(stride, dilation):
+            continue
+        x, w = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((1, 2, 4), (2, 3, taps)))
+        full = 3 * stride + more + (taps - 1) * dilation + 1
+        attrs = {} if auto == "NOTSET" else {"auto_pad": auto}
+        if sized:
+            size = full - 3 if full > 4 else full
+            attrs["output_shape"] = [size]
+        else:
+            size = full if auto in ("NOTSET", "VALID") else 4 * stride
+        total = max(full - size, 0)
+        begin = total // 2 if auto == "SAME_UPPER" else total - total // 2
+        if not sized and auto == "NOTSET" and size > 2:  # pads as they are given
+            attrs["pads"], begin, size = [1, 0], 1, size - 1
+        got = run("ConvTranspose", x, w, opset=11, strides=[stride], dilations=[dilation], output_padding=[more],
+                  group=groups, **attrs)
+        each = 2 // groups
+        want = [transposed(x[0, c:c + each], w[c:c + each], stride, dilation, begin, size)
+                for c in range(0, 2, each)]
+        assert got[0].tolist() == np.concatenate(want).tolist(), (stride, dilation, more, taps, groups)
+
+
 @pytest.mark.parametrize("low,high", [(None, None), (0.0, None), (None, 0.5), (0.0, 0.5)])
 def test_clip_with_ends_left_out(low, high):
     want = np.clip(X, -np.inf if low is None else low, np.inf if high is None else high)
@@ -114,6 +168,7 @@ def test_squeeze_and_unsqueeze():
     assert run("Squeeze", x, opset=11).shape == run("Squeeze", x, opset=13).shape == (2, 3, 4)
     assert run("Squeeze", x, opset=11, axes=[-2]).shape == (2, 1, 3, 4)
     assert run("Squeeze", x, np.int64([3]), opset=13).shape == (2, 1, 3, 4)
+    assert run("Squeeze", x, np.zeros(0, np.int64), opset=13).shape == x.shape  # no axes are not all axes
     assert run("Unsqueeze", X, opset=11, axes=[0, -1]).shape == (1, 2, 3, 4, 1)
     assert run("Unsqueeze", X, np.int64([-1, 0]), opset=13).shape == (1, 2, 3, 4, 1)
 

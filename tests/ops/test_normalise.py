@@ -125,6 +125,7 @@ def test_types(infer, name, types, attrs, want):
     ("layer_norm", ["f32[2,3]"], {"epsilon": float("nan"), "use_affine": False}, "epsilon must be a finite f32"),
     ("group_norm", ["f32[2,6,3]"], {"groups": 4, "use_affine": False, "data_format": "NCX"},
      "divide the channels, got 4"),
+    ("group_norm", ["f32[2,3,0]"], {"groups": 2, "use_affine": False}, "groups must be positive and divide"),
     ("group_norm", ["f32[2,6,3]"], {"groups": 0, "use_affine": False}, "divide the channels, got 0"),
     ("group_norm", ["f32[6]"], {"groups": 1, "use_affine": False}, "a batch and a channel axis"),
     ("group_norm", ["f32[2,6]", "f32[2]", "f32[6]"], {"groups": 2}, r"'gamma' must be \[6\]"),

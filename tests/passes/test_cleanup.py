@@ -1,11 +1,13 @@
 """Common subexpressions, dead code, constants, duplicated dequantizes."""
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import graphq as gq
 from graphq.ir import Graph
+from graphq.ir.op import OPS
 from graphq.ir.text import parse
 from graphq.ir.verify import verify
 from graphq.passes import (
@@ -16,6 +18,7 @@ from graphq.passes import (
     fold_dequantized_constants,
     fold_dequantized_operands,
 )
+from graphq.passes.cleanup import _key
 from graphq.passes.pipeline import run_passes
 from graphq.testing import check_pass
 
@@ -67,6 +70,15 @@ def test_equal_constants():
 ])
 def test_what_differs_stays(a, b):
     check(eliminate_common_subexpressions, f"%0 = {a}\n %1 = {b}\n return %0, %1")
+
+
+@pytest.mark.parametrize("op", [op for op in OPS.values() if op.attributes], ids=lambda op: op.name)
+def test_nodes_that_differ_in_any_one_attribute_stay(op):
+    """Whatever the attribute: that of a node's key says so, of nodes that are the same in all else."""
+    for name in op.attributes:
+        nodes = [SimpleNamespace(op=op, inputs=(), attrs={**dict.fromkeys(op.attributes, 1), name: value})
+                 for value in (1, 2)]
+        assert len({_key(node) for node in nodes}) == 2, name
 
 
 def test_constants_that_differ_in_one_element_stay():

@@ -1,4 +1,6 @@
 """Dequantize moves behind what picks, repeats and joins; text in and text out, with the negatives."""
+import itertools
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,10 @@ from graphq.passes.move_quantization import (
     PadBeforeDequantize,
     PickBeforeDequantize,
     QuantizeBeforePad,
+    QuantizeBeforeReshape,
+    QuantizeBeforeTranspose,
+    ReshapeBeforeDequantize,
+    TransposeBeforeDequantize,
 )
 from graphq.testing import check_pass
 
@@ -97,6 +103,49 @@ def test_quantize_moves_in_front_of_pads(pad, moved):
     at, scales = "pads_begin=[1,0], pads_end=[0,2]", "dtype=u8, scales=[0.1], zps=[3]"
     check(QuantizeBeforePad(), f"%0 = pad(x, {at}, {pad})\n %1 = quantize(%0, {scales})\n return %1",
           f"%0 = quantize(x, {scales})\n %1 = pad(%0, {at}, {moved})\n return %1", inputs="x: f32[4,6]")
+
+
+ORDERS = list(itertools.permutations(range(3)))
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("order", ORDERS, ids=str)
+def test_channels_follow_every_transpose(order, axis):
+    """Orders of three, of which two are not their own inverse; both ways round, with equal numbers."""
+    size, place = (2, 3, 4)[axis], order.index(axis % 3)
+    many = f"axis={{}}, scales={[0.25 * k + 0.5 for k in range(size)]}"
+    moved, shape = f"static_transpose({{}}, order={list(order)})", [(2, 3, 4)[k] for k in order]
+    before, after = (f'qtype="per_channel", {many.format(a)}' for a in (axis, place))
+    check(TransposeBeforeDequantize(), f"%0 = dequantize(x, {before})\n %1 = {moved.format('%0')}\n return %1",
+          f"%0 = {moved.format('x')}\n %1 = dequantize(%0, {after})\n return %1", inputs="x: u8[2,3,4]", count=1)
+    g = gq.parse(f"""graph(x: f32[2,3,4]) {{\n %0 = {moved.format('x')}
+        %1 = quantize(%0, dtype=u8, {after})\n return %1\n}}""")
+    h = g.copy()
+    assert QuantizeBeforeTranspose()(h) == 1 and h.outputs[0].type == g.outputs[0].type
+    assert list(h.outputs[0].shape) == shape
+    gq.testing.check_same_numbers(g, h)
+
+
+RESHAPES = [(2, 3, 4), (2, 12), (6, 4), (24,), (2, 1, 3, 4), (3, 2, 4), (4, 3, 2), (2, 3, 2, 2), (1, 2, 3, 4),
+            (2, 3, 4, 1)]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("shape", RESHAPES, ids=str)
+def test_channels_that_a_reshape_keeps_move_with_equal_numbers(shape, axis):
+    scales = [0.25 * k + 0.5 for k in range((2, 3, 4)[axis])]
+    g = gq.parse(f"""graph(x: u8[2,3,4]) {{\n %0 = dequantize(x, qtype="per_channel", axis={axis}, scales={scales})
+        %1 = static_reshape(%0, shape={list(shape)})\n return %1\n}}""")
+    h = g.copy()
+    outside, size = (1, 2, 6)[axis], (2, 3, 4)[axis]
+    kept = any(d == size and np.prod(shape[:k]) == outside for k, d in enumerate(shape))
+    assert ReshapeBeforeDequantize()(h) == kept
+    gq.testing.check_same_numbers(g, h)
+    back = gq.parse(f"""graph(x: f32{list(shape)}) {{\n %0 = static_reshape(x, shape=[2,3,4])
+        %1 = quantize(%0, dtype=s8, qtype="per_channel", axis={axis}, scales={scales})\n return %1\n}}""")
+    h = back.copy()
+    assert QuantizeBeforeReshape()(h) == kept
+    gq.testing.check_same_numbers(back, h)
 
 
 @pytest.mark.parametrize("end", [

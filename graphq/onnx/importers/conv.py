@@ -42,11 +42,22 @@ def expect_fit(c: Call, x: Value, kernel: Sequence[Dim], attrs: Mapping[str, Any
         c.refuse(str(e))
 
 
+def expect_kernel(c: Call, w: Value) -> None:
+    """Refuse a `kernel_shape` that is not that of the weights, whose channels come first."""
+    given = c.attr("kernel_shape")
+    if given is None or w.shape is None:
+        return
+    taps = w.shape[2:]
+    if len(given) != len(taps) or any(k is not None and k != g for k, g in zip(taps, given, strict=True)):
+        c.refuse(f"kernel_shape must be that of the weights {w.type}, got {list(given)}")
+
+
 @imports("Conv")
 def conv(c: Call) -> Outputs:
     """Weights are OIX."""
     x, w = c.input(0), c.input(1)
     attrs = windows(c, spatial(x))
+    expect_kernel(c, w)
     if w.shape is not None:
         expect_fit(c, x, w.shape[2:], attrs)
     return c.graph.convolution(x, w, c.optional(2), groups=c.attr("group", 1), weights_format="OIX", **attrs)
@@ -58,6 +69,7 @@ def conv_transpose(c: Call) -> Outputs:
     x, w = c.input(0), c.input(1)
     count = spatial(x)
     attrs = windows(c, count)
+    expect_kernel(c, w)
     more = list(c.attr("output_padding") or [0] * count)
     sizes: Sequence[int] | None = c.attr("output_shape")
     if sizes is not None or attrs["auto_pad"] != "none":

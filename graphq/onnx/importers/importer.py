@@ -19,7 +19,7 @@ from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, Value
 from graphq.ir.constants import add_known, computed, known
 from graphq.ir.op import lookup
-from graphq.onnx.protos.bodies import body_of
+from graphq.onnx.protos.bodies import body_of, leave_out
 from graphq.onnx.protos.fallback import parsed, since_version, single, used_names
 from graphq.onnx.protos.tensors import array_of
 from graphq.ops.infer import FLOATS
@@ -260,11 +260,13 @@ def _expanded(c: Call) -> Outputs:
 
 
 def by_function(c: Call, body: FunctionProto, inputs: Sequence[Value | None], outputs: int) -> list[Value]:
-    """The first outputs of a function's body."""
+    """The first outputs of a function's body; inputs that are left out, or None, are left out in its nodes, too."""
     values = {name: v for name, v in zip(body.input, inputs, strict=False) if v is not None}
+    absent = set(body.input) - set(values)
     opsets = {**c.scope.opsets, **{i.domain: i.version for i in body.opset_import}}
     inner = Scope(opsets, values, c.scope.folder)
     for node in body.node:
+        leave_out(node, absent)
         import_node(c.graph, node, inner)
     return [inner.values[name] for name in body.output[:outputs]]
 

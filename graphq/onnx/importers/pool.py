@@ -15,6 +15,7 @@ from graphq.onnx.importers.conv import expect_fit, spatial, windows
 from graphq.onnx.importers.eltwise import one
 from graphq.onnx.importers.importer import Call, Outputs, imports
 from graphq.onnx.importers.shape import dims_of, known
+from graphq.ops.window import padding
 from graphq.sizes import number
 
 BYTES = (s8, u8)
@@ -54,17 +55,22 @@ def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
     return ends, as_onednn
 
 
-def rounding_down(c: Call, outputs: int) -> Outputs:
-    """The operator with pads in place of `ceil_mode`, for ONNX's reference; None where it does not round up.
+def with_pads(c: Call, outputs: int) -> Outputs:
+    """The operator with pads in place of `ceil_mode` and `auto_pad`, for ONNX's reference; None where it has neither.
 
-    ONNX's shape inference has the window beyond the source before version 22, and the reference refuses `auto_pad`.
+    ONNX's shape inference has the window beyond the source before version 22. The reference refuses `auto_pad` where
+    it rounds up, and has other shapes where windows are dilated.
     """
-    attrs = pool(c)
-    if not c.attr("ceil_mode", 0):
+    attrs, x = pool(c), c.input(0)
+    if not c.attr("ceil_mode", 0) and attrs["auto_pad"] == "none":
         return None
-    own = {name: value for name, value in c.attrs.items() if name != "ceil_mode"}
+    own = {name: value for name, value in c.attrs.items() if name not in ("ceil_mode", "auto_pad")}
     if attrs["auto_pad"] == "none":
-        own["pads"] = [*attrs["pads_begin"], *_ends(c.input(0), attrs)[0]]
+        own["pads"] = [*attrs["pads_begin"], *_ends(x, attrs)[0]]
+    else:
+        pads = [padding(attrs["auto_pad"], n, (k - 1) * d + 1, s, 0, 0) for n, k, d, s
+                in zip(x.type.dims[2:], attrs["kernel"], attrs["dilations"], attrs["strides"], strict=True)]
+        own["pads"] = [begin for begin, _ in pads] + [end for _, end in pads]
     return standard(c, c.node.op_type, [c.input(0)], outputs, opset=c.scope.opsets[""], **own)
 
 
@@ -91,7 +97,7 @@ def channels_first(x: Value, count: int | None, build: Callable[[Value], Value])
 def max_pool(c: Call) -> Outputs:
     """Without the indices, which ONNX's reference gives."""
     if c.outputs > 1:
-        return rounding_down(c, c.outputs)
+        return with_pads(c, c.outputs)
     return picked(c, lambda x: c.graph.max_pool(x, **pool(c)))
 
 
@@ -100,7 +106,7 @@ def lp_pool(c: Call) -> Outputs:
     """`(sum |x|**p)**(1 / p)` as the mean of a window times its elements; padding adds nothing, and so may count."""
     attrs, p, x, g = pool(c), c.attr("p", 2), c.input(0), c.graph
     if set(attrs.pop("dilations")) - {1}:
-        return rounding_down(c, 1)
+        return with_pads(c, 1)
     if attrs["rounding_type"] == "ceil":
         attrs |= {"rounding_type": "floor", "pads_end": _ends(x, {**attrs, "dilations": [1] * len(attrs["kernel"])})[0]}
     powers = g.square(x) if p == 2 else g.pow(g.abs(x), beta=p)
@@ -116,8 +122,8 @@ def avg_pool(c: Call) -> Outputs:
     ONNX Runtime's kernel of newer versions, which is that of rounding up with counted padding, too, adds in order.
     """
     attrs, x = pool(c), c.input(0)
-    if set(attrs.pop("dilations")) - {1}:
-        return None
+    if set(attrs.pop("dilations")) - {1}:  # what rounding up adds does not count, so it is no padding
+        return None if attrs["auto_pad"] == "none" else with_pads(c, 1)
     exclude, ends = not c.attr("count_include_pad", 0), attrs["pads_end"]
     in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
     counted = [min(a, b) for a, b in zip(ends, windows(c, len(ends))["pads_end"], strict=True)]

@@ -33,8 +33,8 @@ class Parameters(NamedTuple):
 
     @property
     def per_tensor(self) -> bool:
-        """Whether there is one scale."""
-        return not self.block_size and self.scale.shape in ((), (1,))
+        """Whether there is one scale, of what has no blocks."""
+        return self.scale.shape in ((), (1,))
 
     @property
     def constant(self) -> bool:
@@ -117,8 +117,10 @@ def conv_integer(c: Call) -> Outputs:
 
 @imports("QLinearMatMul")
 def qlinear_matmul(c: Call) -> Outputs:
-    """Versions 10 and 21: a by tensor or rows, b by tensor or columns, y by tensor."""
+    """Versions 10 and 21: a by tensor or rows, b by tensor or columns, y by tensor; of every batch alike."""
     a, b = c.input(0), c.input(3)
+    if any(len(c.input(k).shape or ()) > 1 for k in (1, 4)):
+        raise GraphError("scales of batches are left to ONNX")
     pa, pb = parameters(c, a, c.input(1), c.optional(2), -2), parameters(c, b, c.input(4), c.optional(5), -1)
     factor = _factor(c, pa, pb)
     if factor is not None:
@@ -139,7 +141,7 @@ def qlinear_conv(c: Call) -> Outputs:
     if factor is not None:
         sums = None if bias is None else c.graph.dequantize(bias, scales=[1.0])
         y = c.graph.convolution(_units(c, x, px), _units(c, w, pw), sums, **attrs)
-        return _scaled(c, y, factor.reshape(-1, *[1] * (0 if last else spatial(x))))
+        return _scaled(c, y, factor if pw.per_tensor else factor.reshape(-1, *[1] * (0 if last else spatial(x))))
     if bias is not None:
         bias = dequantized(c, bias, Parameters(scale_product(c, px.scale, pw.scale), None, 0))
     return result(c, c.graph.convolution(dequantized(c, x, px), dequantized(c, w, pw), bias, **attrs), 6, x.dtype)
@@ -156,7 +158,8 @@ def _factor(c: Call, p: Parameters, q: Parameters) -> np.ndarray | None:
             or q.scale.data.ndim > 1 or {x.dtype for x in (p.scale.data, q.scale.data, y)} != {np.dtype(np.float32)}:
         return None
     with np.errstate(all="ignore"):
-        factor: np.ndarray = p.scale.data.reshape(()) * q.scale.data.reshape(-1) / y.reshape(())
+        scales = q.scale.data.reshape(() if q.per_tensor else -1)
+        factor = np.asarray(p.scale.data.reshape(()) * scales / y.reshape(()))
     return factor if np.isfinite(factor).all() and (factor > 0).all() else None
 
 

@@ -1,7 +1,7 @@
 """The definitions that ONNX gives for some operators as functions of simpler ones."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import onnx
@@ -51,6 +51,15 @@ def name_within(node: NodeProto, prefix: str) -> None:
                 named.name = prefix + named.name
             for inner in graph.node:
                 name_within(inner, prefix)
+
+
+def leave_out(node: NodeProto, absent: Collection[str]) -> None:
+    """Leave out the inputs of these names, also in the node's own graphs."""
+    node.input[:] = ["" if name in absent else name for name in node.input]
+    for a in node.attribute:
+        for graph in (*a.graphs, *([a.g] if a.HasField("g") else [])):
+            for inner in graph.node:
+                leave_out(inner, absent)
 
 
 def _fill(node: NodeProto, given: dict[str, AttributeProto]) -> None:

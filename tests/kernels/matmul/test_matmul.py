@@ -259,3 +259,24 @@ def test_avx_vnni_compiles_to_its_instruction(kernel):
     assert all("{vex}" in lines[i] and "%ymm" in lines[i] for i in products)
     loop = lines[products[0]:products[2 * rows * panels - 1]]
     assert not any("%ymm" in line and "%rsp" in line for line in loop) and "vpmulld" not in text
+
+
+@pytest.mark.parametrize("index", [0, -1])
+def test_blocks_of_different_pieces_copy_activations_into_rooms_of_their_own(index):
+    """Of two rooms a block of the first piece writes to the first alone, one of the last to the last."""
+    kernel = next(k for k in MATMULS if k.level == "amx" and k.dtypes[0] == "u8")
+    m, k, n = 512, 100, 256
+    a, w = operands("u8", m, k, n)
+    packed, out = pack.pack(w), np.zeros((m, n), np.int32)
+    with level_of(kernel, kernel.level not in NATIVE) as level:
+        step = matmul.plan_matmul(RAW, matmul.Product("u8", m, n, k), Target(level, 8), kernel)
+        assert step.blocks > 1 and step.room is not None
+        field, nbytes = step.room
+        rooms = np.full((2, nbytes + 64), 0xA5, np.uint8)
+        rooms = rooms.reshape(-1)[-rooms.ctypes.data % 64:][:2 * nbytes].reshape(2, nbytes)
+        words = {"a": a.ctypes.data, "stride": k, "w": packed.ctypes.data, "room_count": 2}
+        args = step.arguments(words, [(out.ctypes.data, 0, 4 * n)])
+        args[step.record.number(field)] = rooms.ctypes.data
+        step.function(args.ctypes.data, index % step.blocks)
+    written = (rooms != 0xA5).any(axis=1)
+    assert written.tolist() == [index == 0, index == -1]

@@ -48,6 +48,17 @@ def test_special_values_at_any_place(special, count):
         assert np.array_equal(got[0], want[0], equal_nan=True) and got[1] == want[1]
 
 
+@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize("first", [True, False])
+def test_special_values_in_the_first_and_the_last_of_several_blocks(special, first):
+    x = RNG.standard_normal(300_000).astype(np.float32)
+    assert plan_range(x.size, Target(LEVELS[0], 2))[0].blocks > 1
+    x[:len(SPECIAL[special])] = SPECIAL[special]
+    x = x if first else x[::-1].copy()
+    got, want = scale_and_zero_point(x, 2), dynamic_range.reference(x)
+    assert np.array_equal(got[0], want[0], equal_nan=True) and got[1] == want[1]
+
+
 @pytest.mark.parametrize("x, scale, zp", [
     ([0, 2, -3, -2.5, 1.34, 0.5], 0.0196078438, 153), ([-1, -2.1, -1.3, -2.5, -3.34, -4], 0.0156862754, 255),
     ([1, 2.1, 1.3, 2.5, 3.34, 4, 1.5, 2.6, 3.9, 4, 3, 2.345], 0.0156862754, 0)])

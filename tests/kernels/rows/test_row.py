@@ -10,6 +10,7 @@ from graphq.kernels.jit.registry import Target
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import STORAGE, acc, load
 from graphq.kernels.lanes.stores import Store
+from graphq.kernels.numbers import rows
 from graphq.kernels.numbers.mean_sums import row_totals
 from graphq.kernels.numbers.rows import squares
 from graphq.kernels.operands.space import Space
@@ -158,6 +159,23 @@ def test_sums_in_their_order():
     d = np.float32([[1] + [0] * 7 + [1 + 2**-12, 0, 0, 0, 0]])
     assert squares(d)[0] == np.float32(1) + np.float32(1 + 2**-11)  # the square loses 2**-24
     assert STORAGE["f32"] == squares(d).dtype
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+@pytest.mark.parametrize("size, epsilon, in_range", [
+    (1e-18, 0.0, True), (1e-23, 0.0, False), (1e-40, 0.0, False), (1e-23, 1e-5, True), (1e-40, 1e-5, True)])
+def test_norms_of_numbers_whose_squares_vanish_are_infinite_without_epsilon(op, size, epsilon, in_range):
+    """The limit that docs/onnx.md states: with an epsilon, and of larger numbers, they are the reference's."""
+    x = (np.linspace(-1, 0.7, 16) * size).astype(np.float32).reshape(1, 16)
+    with np.errstate(all="ignore"):
+        numbers = getattr(rows, op)(x, epsilon)
+    g = gq.Graph()
+    v, attrs = g.input("x", shape=(1, 16), dtype="f32"), {"epsilon": epsilon}
+    g.output(g.rms_norm(v, **attrs) if op == "rms_norm" else
+             g.layer_norm(v, keep_stats=False, use_affine=False, **attrs), name="y")
+    want = gq.reference(g, x=x)
+    want = want if in_range else np.copysign(np.inf, want)
+    np.testing.assert_allclose(numbers, want, rtol=1e-4, atol=1e-42)
 
 
 @pytest.mark.parametrize("size, in_range", [(1e18, True), (1e20, False), (1e38, False)])
