@@ -91,9 +91,9 @@ def layer(x: np.ndarray, w: np.ndarray, y: np.ndarray, bias: np.ndarray, w_mask:
     """
     library, engine, stream = _library()
     source, target, offset = _Memory(x), _Memory(y), _Memory(bias)
-    numbers = {SCALES | SRC: _Memory(np.float32([x_scale])), SCALES | WEIGHTS: _Memory(w_scales),
-               SCALES | DST: _Memory(np.float32([y_scale]))}
-    numbers |= {ZERO_POINTS | a: _Memory(np.int32([zp])) for a, zp in ((SRC, x_zp), (DST, y_zp)) if zp}
+    numbers = {SCALES | SRC: _Memory(np.array([x_scale], np.float32)), SCALES | WEIGHTS: _Memory(w_scales),
+               SCALES | DST: _Memory(np.array([y_scale], np.float32))}
+    numbers |= {ZERO_POINTS | a: _Memory(np.array([zp], np.int32)) for a, zp in ((SRC, x_zp), (DST, y_zp)) if zp}
     attributes, after = _made("dnnl_primitive_attr_create"), _made("dnnl_post_ops_create")
     for argument in numbers:
         which, kind = argument & 63, "scales" if argument & SCALES else "zero_points"

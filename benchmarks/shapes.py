@@ -14,6 +14,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def feed(graph: gq.Graph, sizes: list[int]) -> dict[str, np.ndarray]:
         by_place[d.input, d.axis] = named[d.name]
     out = {}
     for v in graph.inputs:
-        shape = [by_place.get((v.name, k), d) for k, d in enumerate(v.shape or ())]
+        shape = [by_place[str(v.name), k] if d is None else d for k, d in enumerate(v.shape or ())]
         out[str(v.name)] = (rng.random(shape) if v.dtype.kind == "float" else
                             rng.integers(0, 2, shape)).astype(v.dtype.numpy)
     return out
@@ -91,10 +92,10 @@ def main() -> None:
     print(f"compiled and run once in {time.perf_counter() - start:.2f} s")
     before, other, new, cpu = resident(), peer(given.model), [], []
     for sizes, x in zip(cases[1:], feeds[1:], strict=True):
-        first, next_ = timed(lambda x=x: model(x)), timed(lambda x=x: model(x))
+        first, next_ = timed(partial(model, x)), timed(partial(model, x))
         new.append(first[0] - next_[0])
         cpu.append(first[1] - next_[1])
-        beside = f", ONNX Runtime's first {timed(lambda x=x: other(x))[0]:7.1f}" if other else ""
+        beside = f", ONNX Runtime's first {timed(partial(other, x))[0]:7.1f}" if other else ""
         print(f"{'x'.join(map(str, sizes)):>12}: first {first[0]:7.1f}, next {next_[0]:7.2f} ms{beside}")
     print(f"median of new: {statistics.median(new):.1f} ms, {statistics.median(cpu):.1f} ms of CPU; "
           f"memory + {resident() - before:.0f} MB")
