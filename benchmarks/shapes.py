@@ -85,18 +85,19 @@ def main() -> None:
     given = parser.parse_args()
     graph = perceptron() if given.model is None else gq.load_onnx(given.model)
     cases = [[int(n) for n in s.split("x")] for s in given.sizes] or [[n] for n in range(1, 65)]
+    feeds = [feed(graph, sizes) for sizes in cases]
+    other = peer(given.model)
+    beside = [f", ONNX Runtime's first {timed(partial(other, x))[0]:7.1f}" if other else "" for x in feeds]
     start = time.perf_counter()
     model = gq.compile(graph, threads=given.threads)
-    feeds = [feed(graph, sizes) for sizes in cases]
     model(feeds[0])
     print(f"compiled and run once in {time.perf_counter() - start:.2f} s")
-    before, other, new, cpu = resident(), peer(given.model), [], []
-    for sizes, x in zip(cases[1:], feeds[1:], strict=True):
+    before, new, cpu = resident(), [], []
+    for sizes, x, its in zip(cases[1:], feeds[1:], beside[1:], strict=True):
         first, next_ = timed(partial(model, x)), timed(partial(model, x))
         new.append(first[0] - next_[0])
         cpu.append(first[1] - next_[1])
-        beside = f", ONNX Runtime's first {timed(partial(other, x))[0]:7.1f}" if other else ""
-        print(f"{'x'.join(map(str, sizes)):>12}: first {first[0]:7.1f}, next {next_[0]:7.2f} ms{beside}")
+        print(f"{'x'.join(map(str, sizes)):>12}: first {first[0]:7.1f}, next {next_[0]:7.2f} ms{its}")
     print(f"median of new: {statistics.median(new):.1f} ms, {statistics.median(cpu):.1f} ms of CPU; "
           f"memory + {resident() - before:.0f} MB")
 
