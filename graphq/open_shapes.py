@@ -82,16 +82,26 @@ def open_dimensions(graph: Graph) -> list[Dimension]:
 
 
 class _Shared:
-    """Arrays of variants: one for all that are equal."""
+    """Arrays of variants: one for all that are equal. Those of the first variant are not compared with one another."""
 
     def __init__(self) -> None:
+        self._first: list[np.ndarray] | None = None
         self._known: dict[tuple[object, ...], np.ndarray] = {}
 
-    def of(self, array: np.ndarray) -> np.ndarray:
-        """The array that was the first with these elements."""
-        digest = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data, digest_size=32).digest() \
-            if array.size else b""
-        return self._known.setdefault((array.dtype.str, array.shape, digest), array)
+    def of(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """In place of a variant's arrays those that were the first with these elements."""
+        if self._first is None:
+            self._first = arrays
+            return arrays
+        for array in self._first:
+            self._known.setdefault(_contents(array), array)
+        self._first = []
+        return [self._known.setdefault(_contents(x), x) for x in arrays]
+
+
+def _contents(array: np.ndarray) -> tuple[object, ...]:
+    elements = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return array.dtype.str, array.shape, hashlib.blake2b(elements.data, digest_size=32).digest()
 
 
 class Variant(Passed):
@@ -102,13 +112,16 @@ class Variant(Passed):
         self.trace = trace
         plan = build_plan(graph, options.level, options.threads, options.cache)
         trace.sealed = True
-        buffers = tuple(replace(b, data=shared.of(b.data)) if isinstance(b.data, np.ndarray) else b
-                        for b in plan.buffers)
-        self.words = Words(plan._replace(buffers=buffers))
+        buffers, constants = list(plan.buffers), graph.nodes_of(["constant"])
+        held = {k: b.data for k, b in enumerate(buffers) if isinstance(b.data, np.ndarray)}
+        arrays = iter(shared.of([*held.values(), *(n.attrs["value"] for n in constants)]))
+        for k in held:
+            buffers[k] = replace(buffers[k], data=next(arrays))
+        for node in constants:
+            node.attrs = {**node.attrs, "value": next(arrays)}
         for node in graph.nodes:
             node.derived = None
-        for node in graph.nodes_of(["constant"]):
-            node.attrs = {**node.attrs, "value": shared.of(node.attrs["value"])}
+        self.words = Words(plan._replace(buffers=tuple(buffers)))
         self.plan = self.words.plan
         self.program = Program(trace, parts(_numbers(plan)))
         self.sizes = trace.assumed

@@ -29,6 +29,9 @@ class _Call(NamedTuple):
     arguments: tuple[int, ...]
 
 
+_PLAIN = frozenset({int, float, str, bool, type(None)})
+
+
 class Trace:
     """What was computed from open sizes: a value for each slot, and the calls that gave it; guards of decisions."""
 
@@ -59,13 +62,17 @@ class Trace:
 
     def slot(self, x: Any) -> int:
         """The slot of an argument: of a Size or Later its own; lists, tuples and dicts that hold one are made again."""
-        if isinstance(x, Size | Later):
+        kind = type(x)
+        if kind is Size or kind is Later:
             return x.slot
-        if isinstance(x, Mapping) and is_open(x):
+        if kind in _PLAIN:
+            key: tuple[Any, ...] = kind, x
+        elif isinstance(x, Mapping) and is_open(x):
             return self.call(_mapping, tuple(x), tuple(x.values()))
-        if isinstance(x, list | tuple) and is_open(x):
+        elif isinstance(x, list | tuple) and is_open(x):
             return self.call(_sequence, *x)
-        key = ("constant", type(x), x) if isinstance(x, int | float | str | bool | None) else ("object", id(x))
+        else:
+            key = object, id(x)
         if key not in self._known:
             self._known[key] = self._new(x)  # kept in `values`, so that no other object gets its id
         return self._known[key]
@@ -127,7 +134,8 @@ def _converts(function: Callable[..., Any]) -> Any:
 
 
 def _is_number(x: Any) -> bool:
-    return isinstance(x, int | float | np.integer | Size)
+    kind = type(x)
+    return kind is int or kind is Size or isinstance(x, int | float | np.integer)
 
 
 class Size:
