@@ -1,0 +1,96 @@
+"""The histogram of an f32 tensor by the highest bits of its elements, and its extremes (op `histogram`).
+
+Each block counts into a table of its own; one more step adds the tables up. Counts are integers, and extremes do not
+depend on the order in which they are found, so the result is the same whatever the number of threads.
+"""
+from __future__ import annotations
+
+from graphq.ir import Node
+from graphq.kernels.jit import modules
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.intrinsics import load_s32, store_s32
+from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.numbers.float_bins import BINS, SHIFT
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.runtime import Ref
+from graphq.plan.slots import run
+
+TABLES = 2
+"""Tables that a block counts into in turn: an element of the same bin as the last need not wait for its sum."""
+PART = 4 * TABLES * BINS + 8
+"""Bytes that a block writes: its tables, and its extremes as s32 in totalOrder."""
+PIECE = 4096
+"""Elements that a block's share is a multiple of."""
+COUNT = Record("source", "parts", "size", "each")
+"""Histograms of `size` f32, `each` pieces a block, into as many `parts` as blocks."""
+SUM = Record("parts", "blocks", "counts", "extremes")
+"""The sum of so many parts."""
+view_count, view_sum = COUNT.view, SUM.view
+POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
+"""In totalOrder as s32."""
+
+
+def histogram_block() -> Functions:
+    """Make the block function that counts a block."""
+
+    def block(args: int, index: int) -> None:
+        a = view_count(args)
+        source, table = a.source, a.parts + index * PART
+        for k in range(TABLES * BINS):
+            store_s32(table + 4 * k, 0)
+        low, high = POSITIVE_INFINITY, NEGATIVE_INFINITY
+        first = index * a.each * PIECE
+        for k in range(first, min(first + a.each * PIECE, a.size)):
+            bits = load_s32(source + 4 * k)
+            key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+            low, high = min(low, key), max(high, key)
+            count = table + 4 * (((bits >> SHIFT) & (BINS - 1)) + (k & 1) * BINS)
+            store_s32(count, load_s32(count) + 1)
+        store_s32(table + 4 * TABLES * BINS, low)
+        store_s32(table + 4 * TABLES * BINS + 4, high)
+
+    return Functions(block=block)
+
+
+def histogram_sum() -> Functions:
+    """Make the block function that adds parts up."""
+
+    def block(args: int, index: int) -> None:
+        a = view_sum(args)
+        parts, counts = a.parts, a.counts
+        low, high = POSITIVE_INFINITY, NEGATIVE_INFINITY
+        for k in range(BINS):
+            store_s32(counts + 4 * k, 0)
+        for part in range(a.blocks):
+            tables = parts + part * PART
+            for table in range(TABLES):
+                for k in range(BINS):
+                    store_s32(counts + 4 * k, load_s32(counts + 4 * k) + load_s32(tables + 4 * (table * BINS + k)))
+            low = min(low, load_s32(tables + 4 * TABLES * BINS))
+            high = max(high, load_s32(tables + 4 * TABLES * BINS + 4))
+        store_s32(a.extremes, low ^ ((low >> 31) & 0x7FFFFFFF))
+        store_s32(a.extremes + 4, high ^ ((high >> 31) & 0x7FFFFFFF))
+
+    return Functions(block=block)
+
+
+def plan_histogram(size: int, *, threads: int = 1, cache: bool = True) -> tuple[Step, Step]:
+    """Plan the histogram of `size` f32: a step that counts blocks, and one that adds them up.
+
+    The caller fills in the addresses of COUNT and of SUM; `parts` take PART bytes a block.
+    """
+    pieces = max(1, -(-size // PIECE))
+    counted = plan_rows(histogram_block, COUNT, pieces, 1, threads, cache, {"size": size}, cycles=2 * PIECE)
+    made = modules.load("histogram_sum", histogram_sum, cache=cache)
+    return counted, Step("histogram_sum", made.block, SUM, {"blocks": counted.blocks}, 1, made, serial=True)
+
+
+def histogram_steps(b: PlanBuilder, node: Node) -> None:
+    """Two steps: blocks, and their sum."""
+    (source,) = node.operands
+    counted, added = plan_histogram(source.type.size, threads=b.threads, cache=b.cache)
+    parts = Ref(b.temporary(PART * counted.blocks))
+    counts, extremes = (Ref(b.result(v)) for v in node.outputs)
+    run(b, counted, {"source": Ref(b.of[source]), "parts": parts}, [])
+    run(b, added, {"parts": parts, "counts": counts, "extremes": extremes}, [])
