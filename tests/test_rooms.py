@@ -54,6 +54,7 @@ ROOMS = {
     "graphq.planned": "graphs that run in one plan, after the passes and when planned",
     "graphq.staged": "graphs that are planned in stages",
     "graphq.compile": "compile and CompiledGraph",
+    "graphq.quantization": "from an f32 graph to an int8 one: statistics, ranges, methods that recover accuracy",
     "graphq.testing": "help for tests of passes",
     "graphq.onnx.protos": "what the package onnx is asked for",
     "graphq.onnx.importers": "ONNX operators as operations, by family",

@@ -10,16 +10,18 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import load_s32, store_s32
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, plan_rows
+from graphq.kernels.jit.registry import Step, threads_for
 from graphq.kernels.numbers.float_bins import BINS, SHIFT
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.runtime import Ref
 from graphq.plan.slots import run
 
-TABLES = 2
+TABLES = 4
 """Tables that a block counts into in turn: an element of the same bin as the last need not wait for its sum."""
 PART = 4 * TABLES * BINS + 8
 """Bytes that a block writes: its tables, and its extremes as s32 in totalOrder."""
+CYCLES = 4
+"""That an element takes."""
 PIECE = 4096
 """Elements that a block's share is a multiple of."""
 COUNT = Record("source", "parts", "size", "each")
@@ -45,12 +47,16 @@ def histogram_block() -> Functions:
             bits = load_s32(source + 4 * k)
             key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
             low, high = min(low, key), max(high, key)
-            count = table + 4 * (((bits >> SHIFT) & (BINS - 1)) + (k & 1) * BINS)
+            count = table + 4 * (((bits >> SHIFT) & (BINS - 1)) + (k & (TABLES - 1)) * BINS)
             store_s32(count, load_s32(count) + 1)
+        for k in range(BINS):  # of which the first becomes the sum
+            entry = table + 4 * k
+            store_s32(entry, load_s32(entry) + load_s32(entry + 4 * BINS) + load_s32(entry + 8 * BINS)
+                      + load_s32(entry + 12 * BINS))
         store_s32(table + 4 * TABLES * BINS, low)
         store_s32(table + 4 * TABLES * BINS + 4, high)
 
-    return Functions(block=block)
+    return Functions(block=block, speed=3)
 
 
 def histogram_sum() -> Functions:
@@ -63,16 +69,15 @@ def histogram_sum() -> Functions:
         for k in range(BINS):
             store_s32(counts + 4 * k, 0)
         for part in range(a.blocks):
-            tables = parts + part * PART
-            for table in range(TABLES):
-                for k in range(BINS):
-                    store_s32(counts + 4 * k, load_s32(counts + 4 * k) + load_s32(tables + 4 * (table * BINS + k)))
-            low = min(low, load_s32(tables + 4 * TABLES * BINS))
-            high = max(high, load_s32(tables + 4 * TABLES * BINS + 4))
+            table = parts + part * PART
+            for k in range(BINS):
+                store_s32(counts + 4 * k, load_s32(counts + 4 * k) + load_s32(table + 4 * k))
+            low = min(low, load_s32(table + 4 * TABLES * BINS))
+            high = max(high, load_s32(table + 4 * TABLES * BINS + 4))
         store_s32(a.extremes, low ^ ((low >> 31) & 0x7FFFFFFF))
         store_s32(a.extremes + 4, high ^ ((high >> 31) & 0x7FFFFFFF))
 
-    return Functions(block=block)
+    return Functions(block=block, speed=3)
 
 
 def plan_histogram(size: int, *, threads: int = 1, cache: bool = True) -> tuple[Step, Step]:
@@ -81,7 +86,11 @@ def plan_histogram(size: int, *, threads: int = 1, cache: bool = True) -> tuple[
     The caller fills in the addresses of COUNT and of SUM; `parts` take PART bytes a block.
     """
     pieces = max(1, -(-size // PIECE))
-    counted = plan_rows(histogram_block, COUNT, pieces, 1, threads, cache, {"size": size}, cycles=2 * PIECE)
+    blocks = threads_for(threads, CYCLES * size)  # a block costs its tables: no more of them than threads
+    each = -(-pieces // blocks)
+    count = modules.load("histogram_block", histogram_block, cache=cache)
+    counted = Step("histogram_block", count.block, COUNT, {"size": size, "each": each}, -(-pieces // each), count,
+                   serial=blocks == 1)
     made = modules.load("histogram_sum", histogram_sum, cache=cache)
     return counted, Step("histogram_sum", made.block, SUM, {"blocks": counted.blocks}, 1, made, serial=True)
 
