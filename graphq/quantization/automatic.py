@@ -6,7 +6,8 @@ best setting is made with the statistics of all. What is tried, each step from t
     1. ranges by min-max or by least squared error, channels smoothed (`smooth`) or not
     2. biases corrected (`twins`)
     3. percentiles; headroom for data that were not seen
-    4. where the loss is still above TARGET: the products that lose most left in f32, while each recovers a good part
+    4. biases and smoothing once more, the other way round
+    5. where the loss is still above TARGET: the products that lose most left in f32, while each recovers a good part
 """
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from graphq.compile import compile
 from graphq.errors import InputError
 from graphq.ir import Graph
 from graphq.quantization.calibrate import Batch, Batches, calibrate, checked_batches
+from graphq.quantization.compare import floats, loss_of
 from graphq.quantization.insert import insert_static
 from graphq.quantization.products import prepared
 from graphq.quantization.scheme import Scheme
@@ -29,6 +31,8 @@ from graphq.quantization.twins import correct_biases, differences
 
 GOOD = 1e-5
 """1 - cosine of outputs with f32 at which the search ends."""
+CAUTION = 1.15
+"""What the loss of settings that clip counts: batches that were not seen are clipped more."""
 TARGET = 0.003
 """1 - cosine of outputs with f32 above which products are left in f32."""
 MOST_EXCLUDED, CANDIDATES, RECOVERS = 4, 5, 0.25
@@ -71,18 +75,25 @@ class Choice:
 
 def automatic(graph: Graph, batches: Batches) -> Choice:
     """Quantize by the setting whose outputs are nearest to f32 on data held out."""
-    work = _Search(graph, batches)
-    setting = work.best([Setting(Scheme(method=m), smooth=s) for s in (False, True) for m in ("mse", "min_max")])
-    setting = work.best([setting, replace(setting, correct=True)])
-    headroom = min(2.0, max(work.statistics(setting.smooth, fold).unseen for fold in work.folds))
-    if headroom > 1:
-        setting = work.best([setting, _with(setting, method="min_max", headroom=headroom)])
-    setting = work.best([setting, _with(setting, method="percentile", headroom=1.0)])
+    work = Search(graph, batches)
+    setting = chosen_setting(work)
     setting = work.recovered(setting)
     made = work.made(setting, tuple(range(len(work.batches))))
     made.meta = {**made.meta, "quantization": {"setting": str(setting), "f32": list(setting.scheme.exclude),
                                                "cosine": 1 - work.losses[setting]}}
     return Choice(made, setting, work.losses)
+
+
+def chosen_setting(work: Search) -> Setting:
+    """The best setting with all products quantized."""
+    setting = work.best([Setting(Scheme(method=m), smooth=s) for s in (False, True) for m in ("min_max", "mse")])
+    setting = work.best([setting, replace(setting, correct=True)])
+    headroom = min(2.0, max(work.statistics(setting.smooth, fold).unseen for fold in work.folds))
+    if headroom > 1:
+        setting = work.best([setting, _with(setting, method="min_max", headroom=headroom)])
+    setting = work.best([setting, _with(setting, method="percentile", headroom=1.0)])
+    return work.best([setting, replace(setting, correct=not setting.correct),
+                      replace(setting, smooth=not setting.smooth)])
 
 
 def folds(count: int) -> list[Fold]:
@@ -100,7 +111,7 @@ def _with(setting: Setting, **changes: Any) -> Setting:
     return replace(setting, scheme=replace(setting.scheme, **changes))
 
 
-class _Search:
+class Search:
     """The batches, the `folds` of them that statistics come from in turns, and what was worked out so far."""
 
     def __init__(self, graph: Graph, batches: Batches) -> None:
@@ -110,7 +121,7 @@ class _Search:
         self.folds = folds(count)
         self.compared = sorted({int(k) for k in np.linspace(0, count - 1, min(count, MOST_COMPARED))})
         model = compile(self.graph)
-        self.wanted = [_floats(model(self.batches[k])) for k in self.compared]
+        self.wanted = [floats(model(self.batches[k])) for k in self.compared]
         self._smoothed: dict[Fold, Graph] = {}
         self._statistics: dict[tuple[bool, Fold], Statistics] = {}
         self.losses: dict[Setting, float] = {}
@@ -118,7 +129,10 @@ class _Search:
     def best(self, settings: Sequence[Setting]) -> Setting:
         """The one of least loss; the first, where that is good enough."""
         first = settings[0]
-        return first if self.loss(first) <= GOOD else min(settings, key=self.loss)
+        return first if self.loss(first) <= GOOD else min(settings, key=self._judged)
+
+    def _judged(self, setting: Setting) -> float:
+        return self.loss(setting) * (1 if setting.scheme.method == "min_max" else CAUTION)
 
     def loss(self, setting: Setting) -> float:
         """The largest 1 - cosine of an output with f32, the mean over all folds."""
@@ -127,25 +141,26 @@ class _Search:
         return self.losses[setting]
 
     def _loss(self, graph: Graph) -> float:
-        model = compile(graph)
-        got = [_floats(model(self.batches[k])) for k in self.compared]
-        return max((_distance(a, b) for want, have in zip(self.wanted, got, strict=True)
-                    for a, b in zip(want, have, strict=True)), default=0.0)
+        return loss_of(compile(graph), [self.batches[k] for k in self.compared], self.wanted)
 
     def recovered(self, setting: Setting) -> Setting:
         """The setting with the products in f32 that lose most, where it loses much."""
         while self.loss(setting) > TARGET and len(setting.scheme.exclude) < MOST_EXCLUDED:
-            fold = self.folds[0]
-            g, s = self.source(setting.smooth, fold), self.statistics(setting.smooth, fold)
-            found = differences(g, self.parts(fold), s, setting.scheme)
-            if len(found) < 2:
+            worst = self.ranked(setting)[:CANDIDATES]
+            if len(worst) < 2:
                 return setting
-            worst = sorted(found, key=lambda n: found[n].ratio, reverse=True)[:CANDIDATES]
             tried = self.best([_with(setting, exclude=(*setting.scheme.exclude, n)) for n in worst])
             if self.loss(tried) > (1 - RECOVERS) * self.loss(setting):
                 return setting
             setting = tried
         return setting
+
+    def ranked(self, setting: Setting) -> list[str]:
+        """The names of the quantized products, those first whose results quantization changes most."""
+        fold = self.folds[0]
+        g, s = self.source(setting.smooth, fold), self.statistics(setting.smooth, fold)
+        found = differences(g, self.parts(fold), s, setting.scheme)
+        return sorted(found, key=lambda n: found[n].ratio, reverse=True)
 
     def made(self, setting: Setting, part: Fold) -> Graph:
         """The graph quantized by the statistics of a part of the batches."""
@@ -194,16 +209,3 @@ class _Kept:
 
     def __getitem__(self, k: int) -> Batch:
         return self.batches[k]
-
-
-def _floats(out: Any) -> list[np.ndarray]:
-    """The outputs in floating point, in f64; all of them where there are none."""
-    arrays = list(out.values()) if isinstance(out, dict) else [out]
-    floats = [x for x in arrays if x.dtype.kind not in "iub"]
-    return [np.asarray(x, np.float64).ravel() for x in floats or arrays]
-
-
-def _distance(a: np.ndarray, b: np.ndarray) -> float:
-    """1 - cosine; of two vectors of zeros 0."""
-    size = float(np.linalg.norm(a) * np.linalg.norm(b))
-    return 1 - float(a @ b) / size if size > 0 else float(np.linalg.norm(a - b) > 0)

@@ -111,7 +111,8 @@ def _add(statistics: Mapping[str, TensorStatistics], found: Mapping[str, np.ndar
         if not found[f"counts/{name}"].any():
             continue
         if not (np.isfinite(low) and np.isfinite(high)):
-            raise InputError(f"batch {batch}: tensor '{name}' holds {low if not np.isfinite(low) else high}: "
+            wrong = np.nan if np.isnan([low, high]).any() else low if np.isinf(low) else high
+            raise InputError(f"batch {batch}: tensor '{name}' holds {wrong}: "
                              "calibration needs finite numbers")
         t.add(found[f"counts/{name}"], low, high)
         if f"low/{name}" in found:

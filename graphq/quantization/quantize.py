@@ -4,9 +4,11 @@ from __future__ import annotations
 from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.quantization.automatic import automatic
+from graphq.quantization.blocks import insert_blocks
 from graphq.quantization.calibrate import Batches, calibrate
+from graphq.quantization.dynamic import insert_dynamic
 from graphq.quantization.insert import insert_static
-from graphq.quantization.products import prepared
+from graphq.quantization.products import name_values, prepared
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.statistics import Statistics
 
@@ -24,11 +26,19 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     """
     if scheme is not None and not isinstance(scheme, Scheme):
         raise GraphError(f"scheme must be a Scheme, got {scheme!r}")
-    if data is None:
-        raise GraphError("quantize needs batches or statistics for activations; dynamic and weight-only schemes do not")
-    if scheme is None and not isinstance(data, Statistics):
+    if scheme is None and data is not None and not isinstance(data, Statistics):
         return automatic(graph, data).graph
+    scheme = scheme or Scheme()
     out = prepared(graph)
-    statistics = data if isinstance(data, Statistics) else calibrate(out, data)
-    insert_static(out, statistics, scheme or Scheme())
+    if scheme.mode == "dynamic":
+        insert_dynamic(out, scheme)
+    elif scheme.mode == "weight_only":
+        if scheme.rounding == "gptq" and (data is None or isinstance(data, Statistics)):
+            raise GraphError("rounding by 'gptq' needs batches")
+        insert_blocks(out, scheme, None if isinstance(data, Statistics) else data)
+    elif data is None:
+        raise GraphError("quantize needs batches or statistics for activations; dynamic and weight-only schemes do not")
+    else:
+        insert_static(out, data if isinstance(data, Statistics) else calibrate(out, data), scheme)
+    name_values(out)
     return out

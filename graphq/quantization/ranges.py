@@ -109,6 +109,8 @@ def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[
         return t.low, t.high
     even = _evenly(t, top, bins)
     best, threshold = np.inf, top
+    if not even[:levels].any():  # nothing is small: there is nothing to gain
+        return t.low, t.high
     for size in range(levels, bins + 1, max(1, bins // 256)):
         p = even[:size].copy()
         reference = p.copy()
@@ -124,13 +126,18 @@ def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[
 
 
 def _evenly(t: TensorStatistics, top: float, bins: int) -> np.ndarray:
-    """The counts of magnitudes in bins of equal width up to `top`, those of the histogram spread evenly."""
+    """The counts of magnitudes in bins of equal width up to `top`, those of the histogram spread evenly.
+
+    The first bin counts as the second: the zeros that a ReLU leaves are exact in any range (as in TensorRT).
+    """
     lower, upper, counts = t.bins()
     a, b = np.minimum(np.abs(lower), np.abs(upper)), np.maximum(np.abs(lower), np.abs(upper))
     ends = np.linspace(0, top, bins + 1)[1:]
     width = np.maximum(b - a, 1e-300)
-    below = (counts * np.clip((ends[:, None] - a) / width, 0, 1)).sum(1)
-    return np.diff(below, prepend=0.0)
+    below = np.where(b > a, np.clip((ends[:, None] - a) / width, 0, 1), ends[:, None] >= a) @ counts
+    even = np.diff(below, prepend=0.0)
+    even[0] = even[1]
+    return even
 
 
 def _divergence(p: np.ndarray, q: np.ndarray) -> float:

@@ -24,7 +24,8 @@ class Scheme:
     magnitudes for the method of that name.
 
     `per_channel`: weights have a scale for each output channel. `weight_bits`: 8 or, weight-only, 4, in blocks of
-    `block` along the sum. `bias`: "s32" at the product of both scales, or "f32".
+    `block` along the sum; `rounding` "nearest", or by data, "gptq" (weight-only). `bias`: "s32" at the product of both
+    scales, or "f32". `rows`: dynamic ranges for each row of a matmul's source.
 
     `exclude`: names of products (of their results) that stay in f32; `wide`: of those whose activations get 16 bits.
     """
@@ -38,14 +39,16 @@ class Scheme:
     per_channel: bool = True
     weight_bits: Literal[4, 8] = 8
     block: int = 32
+    rounding: Literal["nearest", "gptq"] = "nearest"
     bias: Literal["s32", "f32"] = "s32"
+    rows: bool = False
     exclude: Collection[str] = ()
     wide: Collection[str] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activations", as_dtype(self.activations))
         choices = {"mode": get_args(Mode), "method": get_args(Method), "weight_bits": (4, 8), "bias": ("s32", "f32"),
-                   "activations": (u8, s8, u16, s16)}
+                   "rounding": ("nearest", "gptq"), "activations": (u8, s8, u16, s16)}
         for name, allowed in choices.items():
             value = getattr(self, name)
             if value not in allowed:
@@ -59,5 +62,6 @@ class Scheme:
         for name in ("exclude", "wide"):
             if isinstance(getattr(self, name), str):
                 raise GraphError(f"scheme: {name} must be a collection of names, got {getattr(self, name)!r}")
-        if self.weight_bits == 4 and self.mode != "weight_only":
-            raise GraphError(f"scheme: weights of 4 bits need mode 'weight_only', got {self.mode!r}")
+        for given, name in ((self.weight_bits == 4, "weights of 4 bits"), (self.rounding == "gptq", "gptq")):
+            if given and self.mode != "weight_only":
+                raise GraphError(f"scheme: {name} need mode 'weight_only', got {self.mode!r}")

@@ -64,7 +64,8 @@ def differences(graph: Graph, batches: Batches, statistics: Statistics, scheme: 
             if f"shift/{product.name}" not in out:
                 continue
             shift = out[f"shift/{product.name}"].astype(np.float64)
-            noise, signal = (float(out[f"{part}/{product.name}"].mean(dtype=np.float64)) for part in ("noise", "signal"))
+            noise, signal = (float(out[f"{part}/{product.name}"].astype(np.float64).mean())
+                             for part in ("noise", "signal"))
             mean = found.setdefault(product.name, Difference(np.zeros_like(shift)))
             mean.shift = mean.shift + (shift - mean.shift) / count
             mean.noise += (noise - mean.noise) / count
