@@ -25,7 +25,7 @@ class TensorDifference:
     """A tensor of both graphs over all batches.
 
     `sqnr` is 10 log10 of the mean square of f32 over that of the difference, in dB; `largest` the largest difference;
-    `saturation` the share of elements at the ends of the integers, of a tensor that is quantized. `cost` is what the
+    `saturation` the share of elements that the integers of a tensor's quantize do not reach. `cost` is what the
     product that makes the tensor loses at the outputs: how much 1 - cosine falls when it alone is computed in f32.
     """
 
@@ -86,19 +86,20 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     names = [n for n, v in made.items() if v.node is not None and n in plain and v.dtype == f32 == plain[n].dtype]
     if not names:
         raise GraphError(f"graphs '{left.name}' and '{right.name}' have no tensor of the same name")
-    sources = _quantized_sources(made)
-    have, want = compile(left, outputs=[*names, *sources.values()]), compile(right, outputs=names)
+    limits = _limits(made)
+    have, want = compile(left, outputs=names), compile(right, outputs=names)
     sums = {name: _Sums() for name in names}
-    ends: dict[str, list[float]] = {name: [] for name in sources}
+    beyond: dict[str, list[float]] = {name: [] for name in names if name in limits}
     for batch in kept:
         got, exact = _dict(have(batch), have), _dict(want(batch), want)
         for name in names:
             sums[name].add(got[name], exact[name])
-        for name, q in sources.items():
-            ends[name].append(_at_ends(got[q]))
+        for name, shares in beyond.items():
+            low, high = limits[name]
+            shares.append(float(np.mean((got[name] < low) | (got[name] > high))))
     rows = [sums[n].row(n, made[n]) for n in names]
     for row in rows:
-        row.saturation = float(np.mean(ends[row.name])) if row.name in ends else None
+        row.saturation = float(np.mean(beyond[row.name])) if row.name in beyond else None
     loss = 0.0
     if right.outputs:
         costs, loss = _costs(left, right, kept, rank)
@@ -161,17 +162,16 @@ def _dict(out: np.ndarray | Mapping[str, np.ndarray], model: CompiledGraph) -> M
     return out if isinstance(out, Mapping) else {next(iter(model.outputs)): out}
 
 
-def _quantized_sources(made: Mapping[str, Value]) -> dict[str, str]:
-    """The names of tensors that are quantized, and of their integers."""
-    return {v.name: q for q, x in made.items() if x.node is not None and x.node.op.name in QUANTIZES
-            for v in [next(x.node.operands)] if v.name is not None}
-
-
-def _at_ends(q: np.ndarray) -> float:
-    if q.dtype.kind not in "iu" or not q.size:
-        return 0.0
-    limits = np.iinfo(q.dtype)
-    return float(np.mean((q == limits.min) | (q == limits.max)))
+def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:
+    """What the integers of a tensor with one scale reach, half a step beyond the last ones included."""
+    limits = {}
+    for name, x in made.items():
+        for node in x.users:
+            a = node.attrs
+            if node.op.name == "quantize" and a["qtype"] == "per_tensor" and a["dtype"].kind == "int":
+                scale, zp = a["scales"][0], (a["zps"] or (0,))[0]
+                limits[name] = (a["dtype"].min - zp - 0.5) * scale, (a["dtype"].max - zp + 0.5) * scale
+    return limits
 
 
 def _costs(left: Graph, right: Graph, batches: Sequence[Mapping[str, np.ndarray]],

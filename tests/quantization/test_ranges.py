@@ -54,7 +54,8 @@ def test_percentiles(name):
     x = DATA[name]
     low, high = chosen_range(statistics(x), Scheme(method="percentile", percentile=99), u8)
     want = np.quantile(np.abs(x), 0.99)
-    assert high == pytest.approx(min(want, x.max()), rel=1 / 16) and low == pytest.approx(max(-want, x.min()), rel=1 / 16)
+    assert high == pytest.approx(min(want, x.max()), rel=1 / 16)
+    assert low == pytest.approx(max(-want, x.min()), rel=1 / 16)
 
 
 def test_entropy_clips_outliers_and_keeps_even_data():
@@ -103,7 +104,8 @@ def test_headroom():
 
 @pytest.mark.parametrize("wrong, message", [
     ({"method": "best"}, "method must be one of"), ({"activations": "s32"}, "activations must be one of"),
-    ({"percentile": 20}, "percentile must be in"), ({"headroom": 0}, "headroom must be in"), ({"block": 0}, "block must"),
+    ({"percentile": 20}, "percentile must be in"), ({"headroom": 0}, "headroom must be in"),
+    ({"block": 0}, "block must be positive"),
     ({"exclude": "name"}, "exclude must be a collection"), ({"weight_bits": 4}, "need mode 'weight_only'"),
     ({"rounding": "gptq"}, "need mode 'weight_only'"), ({"mode": "none"}, "mode must be one of")])
 def test_wrong_schemes(wrong, message):

@@ -82,7 +82,7 @@ def test_a_file_without_statistics_is_refused(tmp_path):
     ([np.zeros((1, 16), np.float32)], "batch 1 must be a dict"),
     ([{"y": np.zeros((1, 16), np.float32)}], "takes inputs"),
     ([{"x": np.zeros((1, 15), np.float32)}], "must be f32"),
-    ([{"x": np.zeros((1, 16), np.float32)}, {"x": np.full((1, 16), np.nan, np.float32)}], "batch 2: tensor 'x' holds n"),
+    ([{"x": np.zeros((1, 16), np.float32)}, {"x": np.full((1, 16), np.nan, np.float32)}], "batch 2: .* 'x' holds nan"),
     ([{"x": np.full((1, 16), -np.inf, np.float32)}], "batch 1: tensor 'x' holds -inf"),
     ([{"x": np.zeros((0, 16), np.float32)}], "tensor 'x' had no elements in 1 batches"),
 ])
