@@ -33,7 +33,7 @@ GOOD = 1e-5
 """1 - cosine of outputs with f32 at which the search ends."""
 CAUTION = 1.15
 """What the loss of settings that clip counts: batches that were not seen are clipped more."""
-TARGET = 0.003
+TARGET = 0.01
 """1 - cosine of outputs with f32 above which products are left in f32."""
 MOST_EXCLUDED, CANDIDATES, RECOVERS = 4, 5, 0.25
 """At most so many, each the best of so many that lose most, while that takes away this part of the loss."""
