@@ -11,7 +11,7 @@ best setting is made with the statistics of all. What is tried, each step from t
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ from graphq.ir import Graph
 from graphq.quantization.calibrate import Batch, Batches, calibrate, checked_batches
 from graphq.quantization.compare import floats, loss_of
 from graphq.quantization.insert import insert_static
-from graphq.quantization.products import prepared
+from graphq.quantization.products import name_values, prepared
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.smooth import smooth
 from graphq.quantization.statistics import Statistics
@@ -73,9 +73,9 @@ class Choice:
         return "\n".join(f"{'*' if s == self.setting else ' '} {1 - loss:.6f}  {s}" for s, loss in self.losses.items())
 
 
-def automatic(graph: Graph, batches: Batches) -> Choice:
-    """Quantize by the setting whose outputs are nearest to f32 on data held out."""
-    work = Search(graph, batches)
+def automatic(graph: Graph, batches: Batches, *, progress: Callable[[str], None] | None = None) -> Choice:
+    """Quantize by the setting whose outputs are nearest to f32 on data held out; `progress` is told what is tried."""
+    work = Search(graph, batches, progress)
     setting = chosen_setting(work)
     setting = work.recovered(setting)
     made = work.made(setting, tuple(range(len(work.batches))))
@@ -114,8 +114,8 @@ def _with(setting: Setting, **changes: Any) -> Setting:
 class Search:
     """The batches, the `folds` of them that statistics come from in turns, and what was worked out so far."""
 
-    def __init__(self, graph: Graph, batches: Batches) -> None:
-        self.graph = prepared(graph)
+    def __init__(self, graph: Graph, batches: Batches, progress: Callable[[str], None] | None = None) -> None:
+        self.graph, self.progress = prepared(graph), progress
         self.batches = _Kept(batches)
         count = len(self.batches)
         self.folds = folds(count)
@@ -137,6 +137,8 @@ class Search:
     def loss(self, setting: Setting) -> float:
         """The largest 1 - cosine of an output with f32, the mean over all folds."""
         if setting not in self.losses:
+            if self.progress is not None:
+                self.progress(str(setting))
             self.losses[setting] = float(np.mean([self._loss(self.made(setting, fold)) for fold in self.folds]))
         return self.losses[setting]
 
@@ -169,6 +171,7 @@ class Search:
         if setting.correct:
             correct_biases(g, differences(g, self.parts(part), statistics, setting.scheme))
         insert_static(g, statistics, setting.scheme)
+        name_values(g)
         return g
 
     def source(self, smoothed: bool, part: Fold) -> Graph:

@@ -83,7 +83,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     if not kept:
         raise InputError("compare needs at least one batch, got an empty iterable")
     made, plain = values_by_name(left), values_by_name(right)
-    names = [n for n, v in made.items() if v.node is not None and n in plain and v.dtype == f32 == plain[n].dtype]
+    names = [n for n, v in made.items() if n in plain and _same(v, plain[n])]
     if not names:
         raise GraphError(f"graphs '{left.name}' and '{right.name}' have no tensor of the same name")
     limits = _limits(made)
@@ -160,6 +160,13 @@ def _graph(given: object, word: str) -> Graph:
 
 def _dict(out: np.ndarray | Mapping[str, np.ndarray], model: CompiledGraph) -> Mapping[str, np.ndarray]:
     return out if isinstance(out, Mapping) else {next(iter(model.outputs)): out}
+
+
+def _same(x: Value, y: Value) -> bool:
+    """Whether two values of one name can be the same tensor: f32 results of one operation, of one rank."""
+    if x.node is None or y.node is None or x.dtype != f32 or y.dtype != f32 or x.node.op is not y.node.op:
+        return False
+    return x.shape is None or y.shape is None or len(x.shape) == len(y.shape)
 
 
 def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:

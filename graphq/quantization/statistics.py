@@ -68,6 +68,8 @@ class TensorStatistics:
     second: float = 0.0
     counts: np.ndarray = field(default_factory=lambda: np.zeros(BINS, np.int64))
     channels: Channels | None = None
+    ranges: dict[object, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
+    """Ranges by what they follow from, worked out once (`ranges.parameters`)."""
 
     @property
     def size(self) -> int:
