@@ -31,7 +31,7 @@ def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme,
     pairs: dict[tuple[Value, DType], Value] = {}
     for product in kept(graph, scheme):
         dtype = wider(scheme.activations) if product.name in scheme.wide else scheme.activations
-        left, importance = None, None
+        left = None
         for k in product.activations:
             x = product.factors[k]
             name = str(x.name)
@@ -45,9 +45,7 @@ def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme,
             replace_operand(graph, product.node, k, pairs[x, dtype])
             if k == 0:
                 left = p
-                channels = statistics[name].channels if name in statistics else None
-                importance = None if channels is None else channels.square
-        insert_weights(graph, product, scheme, left, importance)
+        insert_weights(graph, product, scheme, left)
 
 
 def kept(graph: Graph, scheme: Scheme) -> list[Product]:
@@ -66,15 +64,14 @@ def pair(graph: Graph, before: Node, x: Value, p: Parameters) -> Value:
         return graph.dequantize(graph.quantize(x, dtype=p.dtype, **p.attrs), **p.attrs)
 
 
-def insert_weights(graph: Graph, product: Product, scheme: Scheme, left: Parameters | None,
-                   importance: np.ndarray | None = None) -> None:
+def insert_weights(graph: Graph, product: Product, scheme: Scheme, left: Parameters | None) -> None:
     """Quantize those of a product's factors that are constants, and its bias where the source has one scale, `left`."""
     node = product.node
     for k, value in enumerate(product.factors):
         if value.data is None:
             continue
         per_channel = scheme.per_channel and k == 1
-        q, p = quantized_weights(product, value.data, per_channel=per_channel, importance=importance)
+        q, p = quantized_weights(product, value.data, per_channel=per_channel)
         with graph.before(node):
             replace_operand(graph, node, k, graph.dequantize(graph.constant(q), **p.attrs))
         if k == 1 and left is not None and scheme.bias == "s32":
