@@ -28,8 +28,9 @@ def batches(model: str, data: str, repeat: int) -> Iterator[Batch]:
     import graphq as gq
     from graphq.quantization.data import load_data
 
+    found = list(load_data(data, gq.load_onnx(model)))
     for _ in range(repeat):
-        yield from load_data(data, gq.load_onnx(model))
+        yield from found
 
 
 def run_f32(model: str, data: str, repeat: int) -> None:
@@ -41,12 +42,12 @@ def run_f32(model: str, data: str, repeat: int) -> None:
         compiled(batch)
 
 
-def calibrate(model: str, data: str, repeat: int) -> None:
-    """Statistics of all factors of products, their histograms among them."""
+def calibrate(model: str, data: str, repeat: int, histograms: bool) -> None:
+    """Statistics of all factors of products."""
     import graphq as gq
     from graphq.quantization import calibrate
 
-    calibrate(gq.load_onnx(model), batches(model, data, repeat))
+    calibrate(gq.load_onnx(model), batches(model, data, repeat), histograms=histograms)
 
 
 def peer(model: str, data: str, repeat: int, method: str) -> None:
@@ -82,7 +83,7 @@ def main() -> int:
     parser.add_argument("--peer", action="store_true")
     o = parser.parse_args()
     tasks: list[tuple[str, Callable[..., None], tuple[object, ...]]] = [
-        ("run f32", run_f32, ()), ("calibrate", calibrate, ())]
+        ("run f32", run_f32, ()), ("min-max", calibrate, (False,)), ("histograms", calibrate, (True,))]
     if o.peer:
         tasks += [(f"onnxruntime {m}", peer, (m,)) for m in ("MinMax", "Entropy", "Percentile")]
     base: tuple[float, float] | None = None

@@ -24,12 +24,13 @@ Batches: TypeAlias = Iterable[Batch]
 PER_TENSOR, PER_CHANNEL = ("counts", "extremes"), ("low", "high", "mean", "square")
 
 
-def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None = None,
+def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None = None, histograms: bool = True,
               channels: bool = False) -> Statistics:
     """Statistics of the tensors that quantization asks for: the factors of matmuls and convolutions.
 
     `batches` is any iterable of dicts from the names of inputs to arrays, and is streamed once. `tensors` are the names
-    of other f32 values instead, `channels` asks for extremes and means of each channel, too. Statistics belong to
+    of other f32 values instead, `channels` asks for extremes and means of each channel, too; without `histograms` there
+    are extremes alone, which is faster, for the methods min_max and moving_average. Statistics belong to
     `prepared(graph)`, in which batch normalisations are folded.
 
     Raises InputError for no batches, for a batch that is no dict or does not fit the inputs, and for a NaN or an
@@ -40,16 +41,17 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
     values = _checked(graph, wanted)
     axes = channel_axes(graph) if channels else {}
     statistics = {name: TensorStatistics() for name in wanted}
-    model = _observing(graph, values, axes) if values else None
+    model = _observing(graph, values, axes, histograms) if values else None
     count = 0
     for batch in checked_batches(batches):
         count += 1
         if model is not None:
-            _add(statistics, model(batch), axes, count)
+            out = model(batch)
+            _add(statistics, out if isinstance(out, dict) else dict.fromkeys(model.outputs, out), axes, count)
     if not count:
         raise InputError("calibration needs at least one batch, got an empty iterable")
     for name, t in statistics.items():
-        if not t.size:
+        if t.low > t.high:
             raise InputError(f"tensor '{name}' had no elements in {count} batches")
     return Statistics(statistics, count)
 
@@ -86,14 +88,16 @@ def _checked(graph: Graph, names: Sequence[str]) -> dict[str, Value]:
     return {name: values[name] for name in names}
 
 
-def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int]) -> CompiledGraph:
+def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int],
+               histograms: bool) -> CompiledGraph:
     """The model whose outputs are the statistics of one batch."""
     g = graph.copy()
     same = values_by_name(g)
     outputs: dict[str, Value] = {}
     for name in values:
         x = same[name]
-        outputs |= {f"{part}/{name}": v for part, v in zip(PER_TENSOR, g.histogram(x), strict=True)}
+        outputs |= {f"{part}/{name}": v for part, v in zip(PER_TENSOR, g.histogram(x), strict=True)
+                    if histograms or part != "counts"}
         if name in axes and x.shape is not None:
             others = [k for k in range(len(x.shape)) if k != axes[name]]
             parts = (g.reduce_min(x, axes=others), g.reduce_max(x, axes=others), g.reduce_mean(x, axes=others),
@@ -108,13 +112,13 @@ def _add(statistics: Mapping[str, TensorStatistics], found: Mapping[str, np.ndar
          batch: int) -> None:
     for name, t in statistics.items():
         low, high = (float(x) for x in found[f"extremes/{name}"])
-        if not found[f"counts/{name}"].any():
+        if (low, high) == (np.inf, -np.inf):  # no elements
             continue
         if not (np.isfinite(low) and np.isfinite(high)):
             wrong = np.nan if np.isnan([low, high]).any() else low if np.isinf(low) else high
             raise InputError(f"batch {batch}: tensor '{name}' holds {wrong}: "
                              "calibration needs finite numbers")
-        t.add(found[f"counts/{name}"], low, high)
+        t.add(found.get(f"counts/{name}"), low, high)
         if f"low/{name}" in found:
             _add_channels(t, axes[name], [found[f"{part}/{name}"].astype(np.float64) for part in PER_CHANNEL])
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from graphq.dtypes import DType, s16, u8, u16
+from graphq.errors import GraphError
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.statistics import TensorStatistics
 
@@ -79,6 +80,9 @@ def chosen_range(t: TensorStatistics, scheme: Scheme, dtype: DType) -> tuple[flo
             return t.low, t.high
         case "moving_average":
             return t.average or (t.low, t.high)
+    if not t.size:
+        raise GraphError(f"the method {scheme.method} needs histograms, which calibration left out")
+    match scheme.method:
         case "percentile":
             return percentile_range(t, scheme.percentile)
         case "entropy":

@@ -73,12 +73,13 @@ class TensorStatistics:
 
     @property
     def size(self) -> int:
-        """How many elements were seen."""
+        """How many elements the histogram holds."""
         return int(self.counts.sum())
 
-    def add(self, counts: np.ndarray, low: float, high: float) -> None:
-        """One more batch."""
-        self.counts += counts
+    def add(self, counts: np.ndarray | None, low: float, high: float) -> None:
+        """One more batch, with a histogram or without."""
+        if counts is not None:
+            self.counts += counts
         if self.average is not None:
             self.second = max(self.second, min(max(-self.low, self.high), max(-low, high)))
         self.low, self.high = min(self.low, low), max(self.high, high)

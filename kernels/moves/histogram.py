@@ -33,45 +33,50 @@ POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
 """In totalOrder as s32."""
 
 
-def histogram_block() -> Functions:
-    """Make the block function that counts a block."""
+def histogram_block(counting: int) -> Functions:
+    """Make the block function that counts a block; or, if not `counting`, finds its extremes alone."""
 
     def block(args: int, index: int) -> None:
         a = view_count(args)
         source, table = a.source, a.parts + index * PART
-        for k in range(TABLES * BINS):
-            store_s32(table + 4 * k, 0)
+        if counting:
+            for k in range(TABLES * BINS):
+                store_s32(table + 4 * k, 0)
         low, high = POSITIVE_INFINITY, NEGATIVE_INFINITY
         first = index * a.each * PIECE
         for k in range(first, min(first + a.each * PIECE, a.size)):
             bits = load_s32(source + 4 * k)
             key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
             low, high = min(low, key), max(high, key)
-            count = table + 4 * (((bits >> SHIFT) & (BINS - 1)) + (k & (TABLES - 1)) * BINS)
-            store_s32(count, load_s32(count) + 1)
-        for k in range(BINS):  # of which the first becomes the sum
-            entry = table + 4 * k
-            store_s32(entry, load_s32(entry) + load_s32(entry + 4 * BINS) + load_s32(entry + 8 * BINS)
-                      + load_s32(entry + 12 * BINS))
+            if counting:
+                count = table + 4 * (((bits >> SHIFT) & (BINS - 1)) + (k & (TABLES - 1)) * BINS)
+                store_s32(count, load_s32(count) + 1)
+        if counting:
+            for k in range(BINS):  # the first table becomes the sum of all
+                entry = table + 4 * k
+                store_s32(entry, load_s32(entry) + load_s32(entry + 4 * BINS) + load_s32(entry + 8 * BINS)
+                          + load_s32(entry + 12 * BINS))
         store_s32(table + 4 * TABLES * BINS, low)
         store_s32(table + 4 * TABLES * BINS + 4, high)
 
     return Functions(block=block, speed=3)
 
 
-def histogram_sum() -> Functions:
-    """Make the block function that adds parts up."""
+def histogram_sum(counting: int) -> Functions:
+    """Make the block function that adds parts up; or, if not `counting`, puts their extremes together alone."""
 
     def block(args: int, index: int) -> None:
         a = view_sum(args)
         parts, counts = a.parts, a.counts
         low, high = POSITIVE_INFINITY, NEGATIVE_INFINITY
-        for k in range(BINS):
-            store_s32(counts + 4 * k, 0)
+        if counting:
+            for k in range(BINS):
+                store_s32(counts + 4 * k, 0)
         for part in range(a.blocks):
             table = parts + part * PART
-            for k in range(BINS):
-                store_s32(counts + 4 * k, load_s32(counts + 4 * k) + load_s32(table + 4 * k))
+            if counting:
+                for k in range(BINS):
+                    store_s32(counts + 4 * k, load_s32(counts + 4 * k) + load_s32(table + 4 * k))
             low = min(low, load_s32(table + 4 * TABLES * BINS))
             high = max(high, load_s32(table + 4 * TABLES * BINS + 4))
         store_s32(a.extremes, low ^ ((low >> 31) & 0x7FFFFFFF))
@@ -80,26 +85,29 @@ def histogram_sum() -> Functions:
     return Functions(block=block, speed=3)
 
 
-def plan_histogram(size: int, *, threads: int = 1, cache: bool = True) -> tuple[Step, Step]:
-    """Plan the histogram of `size` f32: a step that counts blocks, and one that adds them up.
+def plan_histogram(size: int, *, counting: bool = True, threads: int = 1, cache: bool = True) -> tuple[Step, Step]:
+    """Plan the histogram of `size` f32, or their extremes alone: a step for blocks, and one that adds these up.
 
     The caller fills in the addresses of COUNT and of SUM; `parts` take PART bytes a block.
     """
+    how = int(counting)
     pieces = max(1, -(-size // PIECE))
-    blocks = threads_for(threads, CYCLES * size)  # a block costs its tables: no more of them than threads
+    cycles = CYCLES if counting else 0.5
+    blocks = threads_for(threads, cycles * size)  # a block costs its tables: no more of them than threads
     each = -(-pieces // blocks)
-    count = modules.load("histogram_block", histogram_block, cache=cache)
+    count = modules.load("histogram_block", histogram_block, how, cache=cache)
     counted = Step("histogram_block", count.block, COUNT, {"size": size, "each": each}, -(-pieces // each), count,
                    serial=blocks == 1)
-    made = modules.load("histogram_sum", histogram_sum, cache=cache)
+    made = modules.load("histogram_sum", histogram_sum, how, cache=cache)
     return counted, Step("histogram_sum", made.block, SUM, {"blocks": counted.blocks}, 1, made, serial=True)
 
 
 def histogram_steps(b: PlanBuilder, node: Node) -> None:
-    """Two steps: blocks, and their sum."""
+    """Two steps: blocks, and their sum. Counts that nobody reads are not made."""
     (source,) = node.operands
-    counted, added = plan_histogram(source.type.size, threads=b.threads, cache=b.cache)
+    counts, extremes = node.outputs
+    counted, added = plan_histogram(source.type.size, counting=bool(counts.uses), threads=b.threads, cache=b.cache)
     parts = Ref(b.temporary(PART * counted.blocks))
-    counts, extremes = (Ref(b.result(v)) for v in node.outputs)
+    words = {"counts": Ref(b.result(counts))} if counts.uses else {}
     run(b, counted, {"source": Ref(b.of[source]), "parts": parts}, [])
-    run(b, added, {"parts": parts, "counts": counts, "extremes": extremes}, [])
+    run(b, added, {"parts": parts, **words, "extremes": Ref(b.result(extremes))}, [])

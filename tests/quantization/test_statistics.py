@@ -5,7 +5,7 @@ from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.kernels.numbers.float_bins import histogram
-from graphq.quantization import Statistics, calibrate
+from graphq.quantization import Scheme, Statistics, calibrate, quantize
 from graphq.quantization.products import prepared
 
 
@@ -42,6 +42,17 @@ def test_numbers_of_channels():
     np.testing.assert_allclose(found.mean, x.mean(axis=(0, 2, 3)), atol=1e-6)
     np.testing.assert_allclose(found.square, np.square(x).mean(axis=(0, 2, 3)), rtol=1e-5)
     np.testing.assert_array_equal(found.second, largest[-2])
+
+
+def test_extremes_alone():
+    graph, batches = convolutional()
+    whole, extremes = calibrate(graph, batches), calibrate(graph, batches, histograms=False)
+    for name, t in whole.items():
+        assert (t.low, t.high, t.average) == (extremes[name].low, extremes[name].high, extremes[name].average)
+    scheme = Scheme(method="min_max")
+    assert gq.to_text(quantize(graph, whole, scheme)) == gq.to_text(quantize(graph, extremes, scheme))
+    with pytest.raises(gq.GraphError, match="the method mse needs histograms"):
+        quantize(graph, extremes, Scheme())
 
 
 def test_other_tensors_by_name():

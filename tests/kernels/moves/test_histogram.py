@@ -30,6 +30,14 @@ def test_any_count(count, threads):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("count", [0, 1, 100, 30_000])
+def test_extremes_alone(count):
+    x = RNG.standard_normal(count).astype(np.float32)
+    g = gq.Graph()
+    g.output(g.histogram(g.input("x", dtype="f32", shape=(count,)))[1], name="extremes")
+    np.testing.assert_array_equal(gq.compile(g, strict=True)(x), histogram.reference(x)[1])
+
+
 def test_special_values():
     x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1e-45, 3e38], np.float32)
     (counts, extremes), want = found(x, 1), histogram.reference(x)
