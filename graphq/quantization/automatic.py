@@ -3,7 +3,8 @@
 Cross-validation: statistics come from part of the batches and outputs are compared on all, in turns (`folds`); then the
 best setting is made with the statistics of all. What is tried, each step from the best setting so far:
 
-    1. ranges by min-max or by least squared error, channels smoothed (`smooth`) or not
+    1. ranges by min-max or by least squared error, channels smoothed (`smooth`) or not; without convolutions also
+       dynamic ranges by rows, which end the search if they are best
     2. biases corrected (`twins`)
     3. percentiles; headroom for data that were not seen
     4. biases and smoothing once more, the other way round
@@ -22,8 +23,9 @@ from graphq.errors import InputError
 from graphq.ir import Graph
 from graphq.quantization.calibrate import Batch, Batches, calibrate, checked_batches
 from graphq.quantization.compare import floats, loss_of
+from graphq.quantization.dynamic import insert_dynamic
 from graphq.quantization.insert import insert_static
-from graphq.quantization.products import name_values, prepared
+from graphq.quantization.products import CONVOLUTIONS, name_values, prepared
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.smooth import smooth
 from graphq.quantization.statistics import Statistics
@@ -55,7 +57,8 @@ class Setting:
 
     def __str__(self) -> str:
         s = self.scheme
-        parts = [s.method.replace("_", "-")] + [f"headroom {s.headroom:.2f}"] * (s.headroom != 1)
+        parts = ["dynamic by rows" if s.mode == "dynamic" else s.method.replace("_", "-")]
+        parts += [f"headroom {s.headroom:.2f}"] * (s.headroom != 1)
         parts += ["smoothed"] * self.smooth + ["biases corrected"] * self.correct
         return ", ".join(parts + [f"{', '.join(s.exclude)} in f32"] * bool(s.exclude))
 
@@ -86,7 +89,12 @@ def automatic(graph: Graph, batches: Batches, *, progress: Callable[[str], None]
 
 def chosen_setting(work: Search) -> Setting:
     """The best setting with all products quantized."""
-    setting = work.best([Setting(Scheme(method=m), smooth=s) for s in (False, True) for m in ("min_max", "mse")])
+    settings = [Setting(Scheme(method=m), smooth=s) for s in (False, True) for m in ("min_max", "mse")]
+    if not work.graph.nodes_of(CONVOLUTIONS):
+        settings.append(Setting(Scheme(method="min_max", mode="dynamic", rows=True)))
+    setting = work.best(settings)
+    if setting.scheme.mode == "dynamic":
+        return setting
     setting = work.best([setting, replace(setting, correct=True)])
     headroom = min(2.0, max(work.statistics(setting.smooth, fold).unseen for fold in work.folds))
     if headroom > 1:
@@ -147,7 +155,8 @@ class Search:
 
     def recovered(self, setting: Setting) -> Setting:
         """The setting with the products in f32 that lose most, where it loses much."""
-        while self.loss(setting) > TARGET and len(setting.scheme.exclude) < MOST_EXCLUDED:
+        while setting.scheme.mode == "static" and self.loss(setting) > TARGET and \
+                 len(setting.scheme.exclude) < MOST_EXCLUDED:
             worst = self.ranked(setting)[:CANDIDATES]
             if len(worst) < 2:
                 return setting
@@ -158,7 +167,8 @@ class Search:
         return setting
 
     def ranked(self, setting: Setting) -> list[str]:
-        """The names of the quantized products, those first whose results quantization changes most."""
+        """The names of the quantized products, those first whose results static quantization changes most."""
+        setting = _with(setting, mode="static", rows=False)
         fold = self.folds[0]
         g, s = self.source(setting.smooth, fold), self.statistics(setting.smooth, fold)
         found = differences(g, self.parts(fold), s, setting.scheme)
@@ -167,6 +177,10 @@ class Search:
     def made(self, setting: Setting, part: Fold) -> Graph:
         """The graph quantized by the statistics of a part of the batches."""
         g = self.source(setting.smooth, part).copy()
+        if setting.scheme.mode == "dynamic":
+            insert_dynamic(g, setting.scheme)
+            name_values(g)
+            return g
         statistics = self.statistics(setting.smooth, part)
         if setting.correct:
             correct_biases(g, differences(g, self.parts(part), statistics, setting.scheme))

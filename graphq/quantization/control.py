@@ -56,7 +56,7 @@ def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Eva
     trial = _Trials(search, evaluate, None if state is None else Path(state), report)
     accuracy_f32, time_f32 = trial.run("f32", compile(search.graph))
     setting = chosen_setting(search)
-    order = [name for name in search.ranked(setting) if name not in setting.scheme.exclude]
+    order = search.ranked(setting)
     excluded = tuple(setting.scheme.exclude)
     accuracy, milliseconds = trial.of(setting, excluded)
     while accuracy_f32 - accuracy > max_drop:

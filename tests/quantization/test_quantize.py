@@ -121,6 +121,8 @@ def test_the_automatic_setting(network):
     found = automatic(graph, batches[:-1])
     assert covered(found.graph, batches[0]) == 1 or found.setting.scheme.exclude
     plain = quantize(graph, batches[:-1], Scheme(method="min_max"))
+    dynamic = found.setting.scheme.mode == "dynamic"
+    assert not (dynamic and network is convolutional)
     assert found.losses[found.setting] == min(found.losses.values()) or found.setting.scheme.method == "min_max"
     assert loss(found.graph, graph, batches) < max(2 * loss(plain, graph, batches), 1e-3)
     assert "*" in str(found) and found.graph.meta["quantization"]["setting"] == str(found.setting)
