@@ -62,8 +62,9 @@ def observed(graph: Graph) -> tuple[str, ...]:
 
 
 def channel_axes(graph: Graph) -> dict[str, int]:
-    """The axis along which the channels of a product's source lie, by the name of the source."""
-    axes = {str(p.factors[0].name): p.source_axis() for p in products(graph) if 0 in p.activations}
+    """The axis along which the channels of a source lie that meets weights, which fix their number; by its name."""
+    axes = {str(p.factors[0].name): p.source_axis() for p in products(graph)
+            if 0 in p.activations and p.weights is not None}
     return {name: axis for name, axis in axes.items() if axis is not None}
 
 
@@ -127,8 +128,5 @@ def _add_channels(t: TensorStatistics, axis: int, parts: Sequence[np.ndarray]) -
     low, high, mean, square = parts
     if t.channels is None:
         t.channels = Channels(axis, low, high, mean, square, np.zeros_like(low))
-    elif len(t.channels.low) == len(low):
-        t.channels.add(low, high, mean, square)
     else:
-        raise InputError(f"axis {axis} of a tensor has {len(t.channels.low)} channels in one batch, {len(low)} in "
-                         "another: it has no channels to calibrate")
+        t.channels.add(low, high, mean, square)

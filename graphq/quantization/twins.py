@@ -21,7 +21,7 @@ PREFIX = "quantized/"
 
 @dataclass
 class Difference:
-    """Of one product over all batches: the mean of f32 - quantized by channel; mean squares of that, and of f32."""
+    """Of one product over all batches: the mean of f32 - quantized, by channel if there are weights; mean squares."""
 
     shift: np.ndarray
     noise: float = 0.0
@@ -48,7 +48,8 @@ def differences(graph: Graph, batches: Batches, statistics: Statistics, scheme: 
         y, axis = product.node.output, product.result_axis()
         if axis is None or y.shape is None:
             continue
-        others = [k for k in range(len(y.shape)) if k != axis]
+        # Without weights the number of columns may be another in each batch.
+        others = [k for k in range(len(y.shape)) if k != axis or product.weights is None]
         d = g.subtract(y, twins[PREFIX + product.name])
         for part, v in (("shift", d), ("noise", g.square(d)), ("signal", g.square(y))):
             outputs[f"{part}/{product.name}"] = g.reduce_mean(v, axes=others)

@@ -44,12 +44,12 @@ def perceptron(seed=0):
 
 
 def attention(seed=0):
-    """One head of attention with a layer norm before it: products of two activations."""
+    """One head of attention with a layer norm before it: products of two activations, of any length."""
     g, rng = Graph("attention"), np.random.default_rng(seed)
-    x = g.input("x", dtype="f32", shape=(1, 6, 16))
+    x = g.input("x", dtype="f32", shape=(1, None, 16))
     gamma = np.exp(rng.normal(0, 1, 16)).astype(np.float32)
     y = g.layer_norm(x, gamma, np.zeros(16, np.float32), keep_stats=False, name="normalised")
     q, k, v = (g.matmul(y, rng.normal(0, 0.25, (16, 16)).astype(np.float32), name=name) for name in "qkv")
     p = g.softmax(g.multiply(g.matmul(q, k, transpose_b=True, name="scores"), np.float32(0.25)), axis=-1)
     g.output(g.add(x, g.matmul(p, v, name="mixed")), name="y")
-    return g, [{"x": rng.standard_normal((1, 6, 16)).astype(np.float32)} for _ in range(3)]
+    return g, [{"x": rng.standard_normal((1, n, 16)).astype(np.float32)} for n in (6, 9, 4)]
