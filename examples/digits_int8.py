@@ -23,42 +23,19 @@ from sklearn.neural_network import MLPClassifier
 
 import graphq as gq
 import graphq.kernels.jit.modules
+from graphq.quantization import quantize
 
 SHADES = " ░▒▓█"
 
 
-def activation_ranges(net: MLPClassifier, x: np.ndarray) -> list[tuple[float, float]]:
-    """Smallest and largest value that enters each layer, over the pictures `x`."""
-    ranges = []
-    for w, b in zip(net.coefs_, net.intercepts_, strict=True):
-        ranges.append((float(x.min()), float(x.max())))
-        x = np.maximum(x @ w + b, 0)
-    return ranges
-
-
-def u8_parameters(low: float, high: float) -> dict:
-    """Scale and zero point that map [low, high], which must hold zero, to 0..255."""
-    low, high = min(low, 0.0), max(high, 0.0)
-    scale = (high - low) / 255
-    return {"scales": [scale], "zps": [round(-low / scale)]}
-
-
-def build(net: MLPClassifier, ranges: list[tuple[float, float]]) -> gq.Graph:
-    """The network as a graph: every layer dequantizes u8 activations and s8 weights, and multiplies in f32.
-
-    That is what the graph means; that it can run on integers is for the compiler to find out.
-    """
+def build(net: MLPClassifier) -> gq.Graph:
+    """The network as a graph, in f32."""
     g = gq.Graph("digits")
     x = g.input("x", shape=(None, 64), dtype="f32")
-    for k, (w, b, (low, high)) in enumerate(zip(net.coefs_, net.intercepts_, ranges, strict=True)):
+    for k, (w, b) in enumerate(zip(net.coefs_, net.intercepts_, strict=True)):
         if k > 0:
             x = g.relu(x)
-        u8 = u8_parameters(low, high)
-        x = g.dequantize(g.quantize(x, dtype="u8", **u8), **u8)
-        scales = np.abs(w).max(axis=0) / 127  # one for each output: per channel
-        weights = g.constant(np.rint(w / scales).astype(np.int8), name=f"weights{k}")
-        weights = g.dequantize(weights, qtype="per_channel", axis=1, scales=scales.tolist())
-        x = g.bias_add(g.matmul(x, weights), g.constant(b.astype(np.float32), name=f"bias{k}"))
+        x = g.matmul(x, g.constant(w.astype(np.float32), name=f"weights{k}"), b.astype(np.float32), name=f"layer{k}")
     g.output(x, name="logits")
     return g
 
@@ -114,7 +91,11 @@ def main() -> None:
     x_train, x_test = (train - mean) / 16, (test - mean) / 16
     net = MLPClassifier(hidden_layer_sizes=(128, 64), random_state=0).fit(x_train, train_labels)
 
-    graph = build(net, activation_ranges(net, x_train))
+    # In the quantised graph every layer dequantizes u8 activations and s8 weights, and multiplies in f32. That it can
+    # run on integers is for the compiler to find out.
+    batches = [{"x": x.astype(np.float32)} for x in np.array_split(x_train, 8)]
+    graph = quantize(build(net), batches)
+    print(f"quantised by {graph.meta['quantization']['setting']}\n")
     model = gq.compile(graph, threads=options.threads, isa=options.isa)
 
     def int8(x: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from graphq.ir.text import parse, to_text
 from graphq.onnx import load_onnx, save_onnx
 
 if TYPE_CHECKING:
-    from graphq import testing
+    from graphq import quantization, testing
     from graphq.onednn.files import load_onednn_json, save_onednn_json
     from graphq.onednn.partitions import Partition
 
@@ -44,11 +44,11 @@ add_method("partitions", _partitions)  # oneDNN's room stands above that of grap
 
 __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError",
            "Node", "ParseError", "Partition", "TensorType", "Value", "VerifyError", "compile", "dtypes", "errors",
-           "load_onednn_json", "load_onnx", "ops", "parse", "passes", "reference", "save_onednn_json", "save_onnx",
-           "testing", "to_text"]
+           "load_onednn_json", "load_onnx", "ops", "parse", "passes", "quantization", "reference", "save_onednn_json",
+           "save_onnx", "testing", "to_text"]
 
 _MODULES = {"Partition": "onednn.partitions", "load_onednn_json": "onednn.files", "save_onednn_json": "onednn.files",
-            "testing": "testing"}
+            "quantization": "quantization", "testing": "testing"}
 
 
 def __getattr__(name: str) -> Any:
@@ -56,7 +56,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'graphq' has no attribute {name!r}")
     module = import_module(f"graphq.{_MODULES[name]}")
-    return module if name == "testing" else getattr(module, name)
+    return module if name in ("quantization", "testing") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,10 @@
     graphq run FILE.json [KNOB ...]           compile a oneDNN Graph file and compare it with the reference
     graphq run --batch=CASES.txt [--root=DIR] the same for each line of a file of knobs and --case=FILE.json
 
+    graphq quantize MODEL.onnx --data DATA --out Q.onnx    quantize an f32 model by the best automatic setting
+    graphq compare Q.onnx MODEL.onnx --data DATA           how far its tensors are from f32, and what costs most
+
+DATA is a folder of .npz or .npy files, an .npz file, or module:function that gives dicts of arrays.
 KNOBs are benchdnn's: --in-shapes= --op-attrs= --op-kind= --dt= --mb= --tensor-property= --expected-n-partitions=.
 `run` exits with 1 when a case failed or was refused. A wrong graph or file gives one line on stderr and exit code 2.
 """
@@ -91,7 +95,38 @@ def _parser() -> argparse.ArgumentParser:
     cases.add_argument("--batch", type=Path, help="a file of such runs, a line each")
     cases.add_argument("--root", type=Path, help="where the batch's files are (default: beside it)")
     cases.add_argument("--failures", action="store_true", help="print the runs that did not pass, and the counts")
+    command = commands.add_parser("quantize", help="quantize an f32 ONNX model to int8")
+    command.add_argument("file", type=Path, metavar="MODEL.onnx")
+    command.add_argument("--data", metavar="DATA", help="what to calibrate with")
+    command.add_argument("--out", type=Path, required=True, metavar="Q.onnx", help="the file to write")
+    command.add_argument("--method", choices=["min_max", "moving_average", "percentile", "entropy", "mse"],
+                         help="how ranges are chosen (default: the best automatic setting)")
+    command.add_argument("--activations", choices=["u8", "s8", "u16", "s16"], help="integers of activations")
+    command.add_argument("--symmetric", action="store_true", help="zero points in the middle")
+    command.add_argument("--mode", choices=["static", "dynamic", "weight_only"], help="static by default")
+    command.add_argument("--weight-bits", type=int, choices=[4, 8], help="bits of weight-only weights")
+    command.add_argument("--exclude", action="append", default=[], metavar="NAME", help="a product that stays in f32")
+    command.set_defaults(run=_quantize)
+    command = commands.add_parser("compare", help="how far a quantized model's tensors are from f32, and what costs")
+    command.add_argument("file", type=Path, metavar="Q.onnx")
+    command.add_argument("against", type=Path, metavar="MODEL.onnx", help="the f32 model")
+    command.add_argument("--data", required=True, metavar="DATA", help="what to run both on")
+    command.add_argument("--no-rank", action="store_true", help="leave out what each product costs at the outputs")
+    command.add_argument("--json", action="store_true", help="print JSON, not a table")
+    command.set_defaults(run=_compare)
     return parser
+
+
+def _quantize(options: argparse.Namespace) -> None:
+    from graphq.quantization.command import run_quantize
+
+    run_quantize(options)
+
+
+def _compare(options: argparse.Namespace) -> None:
+    from graphq.quantization.command import run_compare
+
+    run_compare(options)
 
 
 def _version() -> str:

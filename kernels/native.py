@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from graphq.ir import Node
 from graphq.kernels.family.record import Count
+from graphq.kernels.moves.histogram import histogram_steps
 from graphq.kernels.moves.pad import expand_steps, pad_steps
 from graphq.kernels.moves.steps import cast_steps, gather_steps, range_steps, slice_steps, transpose_steps
 from graphq.plan.builder import PlanBuilder
@@ -35,4 +36,5 @@ def recurrent_macs(node: Node) -> int:
 NATIVE: Mapping[str, Native] = {
     "static_transpose": Native(transpose_steps), "dynamic_range": Native(range_steps), "slice": Native(slice_steps),
     "gather": Native(gather_steps), "pad": Native(pad_steps), "expand": Native(expand_steps),
-    "cast": Native(cast_steps), **dict.fromkeys(("lstm", "gru", "rnn"), Native(recurrent_steps, recurrent_macs))}
+    "cast": Native(cast_steps), "histogram": Native(histogram_steps),
+    **dict.fromkeys(("lstm", "gru", "rnn"), Native(recurrent_steps, recurrent_macs))}

@@ -167,6 +167,11 @@ def _reshaped(node: Node) -> Form | None:
     return Form(("moves",), (True,), {"shape": [n, *spatial, c], "special_zero": False})
 
 
+def _unordered(node: Node) -> Form | None:
+    """The order of elements does not matter, and results have no layouts."""
+    return Form(("moves",), (False,) * len(node.outputs), {}) if has_layouts(next(node.operands)) else None
+
+
 RULES: dict[str, Callable[[Node], Form | None]] = {
     **{name: _lane_wise for name, op in OPS.items() if op.elementwise},
     "reorder": _lane_wise,
@@ -176,4 +181,5 @@ RULES: dict[str, Callable[[Node], Form | None]] = {
     **{name: _reduced for name in OPS if name.startswith("reduce_")},
     "prelu": _sloped,
     "static_reshape": _reshaped,
+    "histogram": _unordered,
 }

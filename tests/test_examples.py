@@ -84,6 +84,17 @@ def test_onnx_int8_of_any_file(tmp_path):
     assert "int8.onnx: 100% of" in again and "the file has quantization of its own" in again
 
 
+def test_quantise_text_recogniser(tmp_path):
+    pytest.importorskip("onnx")
+    script = ROOT / "examples" / "quantise_text_recogniser.py"
+    if find_spec("PIL") is None or find_spec("rapidocr_onnxruntime") is None:
+        done = subprocess.run([sys.executable, script], capture_output=True, encoding="utf-8", cwd=tmp_path)
+        assert done.returncode == 1 and "this example needs" in done.stderr and "pip install" in done.stderr
+        return
+    out = run(script, "--lines", "2", "--batches", "2", cwd=tmp_path)
+    assert re.search(r"^automatic +\d+\.\d %", out, re.MULTILINE) and "in cross-validation" in out
+
+
 def test_onnx_int8_reads_text(tmp_path):
     pytest.importorskip("onnx")
     script = ROOT / "examples" / "onnx_int8.py"

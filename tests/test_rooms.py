@@ -61,6 +61,7 @@ ROOMS = {
     "graphq.onnx.importers": "ONNX operators as operations, by family",
     "graphq.onnx.exporters": "operations as ONNX nodes, by family",
     "graphq.onnx": "ONNX files, loaded and saved",
+    "graphq.quantization": "from an f32 graph to an int8 one: statistics, ranges, methods that recover accuracy",
     "graphq.onednn": "oneDNN Graph's files, partitions and benchdnn's runner",
     "graphq": "the public names",
     "graphq.run_model": "running a model from the command line",

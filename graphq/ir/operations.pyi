@@ -392,6 +392,13 @@ class Operations:
                  begin_norm_axis: int = -1, name: str | None = None) -> Value:
         """`src / sqrt(mean(src**2) + epsilon)` over the axes from `begin_norm_axis` on, times gamma (oneDNN RMSNorm)."""
 
+    def histogram(self, src: Number, /, *, name: str | None = None) -> tuple[Value, Value]:
+        """How many elements have each pattern of the highest 14 bits of an f32 (s32 [16384]), and their extremes (f32 [2]).
+
+        Extremes are the least and the greatest element in IEEE 754's totalOrder, so that a NaN is one; [inf, -inf] of no
+        elements. The order of elements does not matter.
+        """
+
     def arg_max(self, src: Number, /, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False,
                 name: str | None = None) -> Value:
         """The index of the greatest element along `axis`, the first or last one of equal ones (ONNX ArgMax)."""

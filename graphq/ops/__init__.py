@@ -20,6 +20,7 @@ from graphq.ops import (
     move,
     norm,
     normalise,
+    observe,
     pick,
     pool,
     quant,
@@ -33,6 +34,6 @@ from graphq.ops import (
 
 __all__ = ["arithmetic", "binary", "cast", "constant", "control", "conv", "conv_transpose", "detect", "dropout",
            "dynamic_quant", "eltwise", "grid_sample", "integer", "interpolate", "linear_quant", "logic", "matmul",
-           "move", "norm", "normalise", "pick", "pool", "quant", "recurrent", "reduce", "shape",
+           "move", "norm", "normalise", "observe", "pick", "pool", "quant", "recurrent", "reduce", "shape",
            "structure", "threshold",
            "trees"]

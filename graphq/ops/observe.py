@@ -1,0 +1,25 @@
+"""The operation histogram, with which a compiled model observes its own tensors (`graphq.quantization.calibrate`)."""
+from __future__ import annotations
+
+from graphq.dtypes import f32, s32
+from graphq.ir import TensorType
+from graphq.ir.op import register_op
+from graphq.kernels.numbers import float_bins
+from graphq.ops.compute import Array
+from graphq.ops.infer import expect_dtype
+
+
+def infer_histogram(src: TensorType) -> tuple[TensorType, TensorType]:
+    """f32 in; counts and extremes."""
+    expect_dtype("src", src, (f32,))
+    return TensorType(s32, (float_bins.BINS,)), TensorType(f32, (2,))
+
+
+@register_op(infer=infer_histogram)
+def histogram(src: Array) -> tuple[Array, Array]:
+    """How many elements have each pattern of the highest 14 bits of an f32 (s32 [16384]), and their extremes (f32 [2]).
+
+    Extremes are the least and the greatest element in IEEE 754's totalOrder, so that a NaN is one; [inf, -inf] of no
+    elements. The order of elements does not matter.
+    """
+    return float_bins.histogram(src)

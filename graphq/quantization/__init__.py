@@ -1,0 +1,16 @@
+"""Quantization: from an f32 graph to one that runs in integers.
+
+quantised = quantize(graph, batches)            # the best automatic setting
+statistics = calibrate(graph, batches)          # or step by step: ranges and histograms of tensors, streamed
+quantised = quantize(graph, statistics, Scheme(method="percentile"))
+"""
+from graphq.quantization.automatic import Choice, automatic
+from graphq.quantization.calibrate import calibrate
+from graphq.quantization.compare import Comparison, TensorDifference, compare
+from graphq.quantization.control import Controlled, quantize_with_accuracy_control
+from graphq.quantization.quantize import quantize
+from graphq.quantization.scheme import Scheme
+from graphq.quantization.statistics import Statistics, TensorStatistics
+
+__all__ = ["Choice", "Comparison", "Controlled", "Scheme", "Statistics", "TensorDifference", "TensorStatistics",
+           "automatic", "calibrate", "compare", "quantize", "quantize_with_accuracy_control"]

@@ -1,0 +1,112 @@
+"""Weight-only quantization: weights of matmuls in 4 or 8 bits with a scale for each block along the sum.
+
+Rounded to nearest, or one input channel after the other, each error made up for by the channels that follow (`gptq`).
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from graphq.compile import compile
+from graphq.dtypes import s4, s8
+from graphq.errors import GraphError
+from graphq.ir import Graph, Value
+from graphq.quantization.calibrate import Batches, checked_batches
+from graphq.quantization.insert import kept, replace_operand
+from graphq.quantization.products import Product
+from graphq.quantization.ranges import SMALLEST
+from graphq.quantization.scheme import Scheme
+
+DAMPING = 0.01
+"""Of the mean diagonal, added to a Hessian so that it can be inverted."""
+
+
+def insert_blocks(graph: Graph, scheme: Scheme, batches: Batches | None = None) -> None:
+    """Quantize the weights of a prepared graph's matmuls in place: activations stay in f32.
+
+    Where a block does not divide the sum, one block is the whole column. Where the scheme's rounding is
+    "gptq", weights are rounded so that the products of the batches change least.
+    """
+    chosen = [p for p in kept(graph, scheme) if p.node.op.name == "matmul" and p.weights is not None
+              and p.weights.ndim == 2]
+    found = hessians(graph, chosen, batches) if scheme.rounding == "gptq" and batches is not None else {}
+    limit, dtype = (7, s4) if scheme.weight_bits == 4 else (127, s8)
+    for product in chosen:
+        node, weights = product.node, product.weights
+        assert weights is not None
+        transposed = node.attrs["transpose_b"]
+        w = weights.T if transposed else weights  # [k, n]
+        block = scheme.block if len(w) % scheme.block == 0 else len(w)
+        scales = block_scales(w, block, limit)
+        q = gptq(w, scales, block, limit, found[product.name]) if product.name in found else \
+            np.clip(np.rint(w / scales.repeat(block, axis=0)), -limit, limit)
+        with graph.before(node):
+            value = graph.constant(np.ascontiguousarray((q.T if transposed else q).astype(dtype.numpy)))
+            parts = graph.constant(np.ascontiguousarray(scales.T if transposed else scales))
+            replace_operand(graph, node, 1, graph.dynamic_dequantize(
+                value, parts, qtype="per_group", group_shape=[1, block] if transposed else [block, 1]))
+
+
+def block_scales(w: np.ndarray, block: int, limit: int) -> np.ndarray:
+    """The scales [k / block, n] of least squared error, of some by which the largest weight is clipped a little."""
+    parts = w.reshape(-1, block, w.shape[1])
+    top = np.abs(parts).max(axis=1)
+    best, scales = np.full(top.shape, np.inf), np.ones(top.shape, np.float32)
+    for f in np.linspace(1, 0.7, 13):
+        tried = np.maximum((top * f / limit).astype(np.float32), np.float32(SMALLEST))
+        q = np.clip(np.rint(parts / tried[:, None]), -limit, limit)
+        loss = np.square(parts - q * tried[:, None]).sum(axis=1)
+        better = loss < best
+        best[better], scales[better] = loss[better], tried[better]
+    return np.where(top > 0, scales, np.float32(1))
+
+
+def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[str, np.ndarray]:
+    """The sum of x^T x over all rows of each product's source, by the product's name: outputs of the model itself."""
+    g = graph.copy()
+    names = {p.name for p in chosen if 0 in p.activations}
+    outputs: dict[str, Value] = {}
+    made: dict[Value, Value] = {}
+    for product in kept(g, Scheme()):
+        x = product.factors[0]
+        if product.name not in names or product.node.attrs["transpose_a"] or x.shape is None:
+            continue
+        if x not in made:
+            rows = g.static_reshape(x, shape=[-1, int(product.weights.shape[product.weight_axes()[1]])]) \
+                if product.weights is not None else x
+            made[x] = g.matmul(rows, rows, transpose_a=True)
+        outputs[product.name] = made[x]
+    distinct = {f"hessian{k}": v for k, v in enumerate(dict.fromkeys(outputs.values()))}
+    labels = {v: name for name, v in distinct.items()}
+    if not distinct:
+        return {}
+    g.set_outputs(list(distinct.values()), list(distinct))
+    g.prune()
+    model, sums, count = compile(g), dict.fromkeys(distinct, np.float64(0)), 0
+    for batch in checked_batches(batches):
+        out, count = model(batch), count + 1
+        for name in distinct:
+            sums[name] = sums[name] + (out[name] if isinstance(out, dict) else out).astype(np.float64)
+    if not count:
+        raise GraphError("rounding by 'gptq' needs at least one batch, got an empty iterable")
+    return {name: np.asarray(sums[labels[v]]) for name, v in outputs.items()}
+
+
+def gptq(w: np.ndarray, scales: np.ndarray, block: int, limit: int, hessian: np.ndarray) -> np.ndarray:
+    """Integers [k, n] for weights [k, n], rounded row by row; each row's error is spread over the rows after it.
+
+    With H = x^T x and U the upper Cholesky factor of its damped inverse, row i's error e = (w_i - s q_i) / U_ii is
+    taken from row j > i as U_ij e, which leaves the least sum of squares of x @ (w - s q). (Frantar et al., 2022,
+    "GPTQ: accurate post-training quantization for generative pre-trained transformers", algorithm 1, in one block.)
+    """
+    k = len(w)
+    h = hessian + np.eye(k) * max(DAMPING * float(np.mean(np.diag(hessian))), 1e-12)
+    upper = np.linalg.cholesky(np.linalg.inv(h)).T
+    left, q = w.astype(np.float64), np.zeros(w.shape)
+    for i in range(k):
+        s = scales[i // block]
+        q[i] = np.clip(np.rint(left[i] / s), -limit, limit)
+        error = (left[i] - s * q[i]) / upper[i, i]
+        left[i + 1:] -= np.outer(upper[i, i + 1:], error)
+    return q

@@ -1,0 +1,132 @@
+"""calibrate: run a model on batches and keep statistics of its tensors, nothing else.
+
+The statistics are outputs of the compiled f32 model itself: beside each tensor stands an operation `histogram`, whose
+kernel counts while the tensor is in the cache. A batch leaves 64 KB a tensor, whatever its size.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphq.compile import CompiledGraph, compile
+from graphq.dtypes import f32
+from graphq.errors import GraphError, InputError
+from graphq.ir import Graph, Value
+from graphq.ir.copies import check_names
+from graphq.quantization.products import prepared, products, values_by_name
+from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
+
+Batch: TypeAlias = Mapping[str, Any]
+Batches: TypeAlias = Iterable[Batch]
+
+PER_TENSOR, PER_CHANNEL = ("counts", "extremes"), ("low", "high", "mean", "square")
+
+
+def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None = None, histograms: bool = True,
+              channels: bool = False) -> Statistics:
+    """Statistics of the tensors that quantization asks for: the factors of matmuls and convolutions.
+
+    `batches` is any iterable of dicts from the names of inputs to arrays, and is streamed once. `tensors` are the names
+    of other f32 values instead, `channels` asks for extremes and means of each channel, too; without `histograms` there
+    are extremes alone, which is faster, for the methods min_max and moving_average. Statistics belong to
+    `prepared(graph)`, in which batch normalisations are folded.
+
+    Raises InputError for no batches, for a batch that is no dict or does not fit the inputs, and for a NaN or an
+    infinity, naming the tensor and the batch; GraphError for a name that no f32 value has.
+    """
+    graph = prepared(graph)
+    wanted = observed(graph) if tensors is None else check_names(tensors, "tensors")
+    values = _checked(graph, wanted)
+    axes = channel_axes(graph) if channels else {}
+    statistics = {name: TensorStatistics() for name in wanted}
+    model = _observing(graph, values, axes, histograms) if values else None
+    count = 0
+    for batch in checked_batches(batches):
+        count += 1
+        if model is not None:
+            out = model(batch)
+            _add(statistics, out if isinstance(out, dict) else dict.fromkeys(model.outputs, out), axes, count)
+    if not count:
+        raise InputError("calibration needs at least one batch, got an empty iterable")
+    for name, t in statistics.items():
+        if t.low > t.high:
+            raise InputError(f"tensor '{name}' had no elements in {count} batches")
+    return Statistics(statistics, count)
+
+
+def observed(graph: Graph) -> tuple[str, ...]:
+    """The names of the activations that are factors of products."""
+    return tuple(dict.fromkeys(str(p.factors[k].name) for p in products(graph) for k in p.activations))
+
+
+def channel_axes(graph: Graph) -> dict[str, int]:
+    """The axis along which the channels of a source lie that meets weights, which fix their number; by its name."""
+    axes = {str(p.factors[0].name): p.source_axis() for p in products(graph)
+            if 0 in p.activations and p.weights is not None}
+    return {name: axis for name, axis in axes.items() if axis is not None}
+
+
+def checked_batches(batches: Batches) -> Iterable[Batch]:
+    """The batches one by one; raises InputError for what is none."""
+    if isinstance(batches, Mapping) or not isinstance(batches, Iterable):
+        raise InputError(f"batches must be an iterable of dicts by the names of inputs, got {type(batches).__name__}"
+                         + (": put it into a list" if isinstance(batches, Mapping) else ""))
+    for k, batch in enumerate(batches):
+        if not isinstance(batch, Mapping):
+            raise InputError(f"batch {k + 1} must be a dict by the names of inputs, got {type(batch).__name__}")
+        yield batch
+
+
+def _checked(graph: Graph, names: Sequence[str]) -> dict[str, Value]:
+    values = values_by_name(graph)
+    for name in names:
+        if name not in values:
+            raise GraphError(f"graph '{graph.name}' has no value named '{name}'")
+        if values[name].dtype != f32:
+            raise GraphError(f"statistics are of f32 values; '{name}' is {values[name].type}")
+    return {name: values[name] for name in names}
+
+
+def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int],
+               histograms: bool) -> CompiledGraph:
+    """The model whose outputs are the statistics of one batch."""
+    g = graph.copy()
+    same = values_by_name(g)
+    outputs: dict[str, Value] = {}
+    for name in values:
+        x = same[name]
+        outputs |= {f"{part}/{name}": v for part, v in zip(PER_TENSOR, g.histogram(x), strict=True)
+                    if histograms or part != "counts"}
+        if name in axes and x.shape is not None:
+            others = [k for k in range(len(x.shape)) if k != axes[name]]
+            parts = (g.reduce_min(x, axes=others), g.reduce_max(x, axes=others), g.reduce_mean(x, axes=others),
+                     g.reduce_mean(g.square(x), axes=others)) if others else (x, x, x, g.square(x))
+            outputs |= {f"{part}/{name}": v for part, v in zip(PER_CHANNEL, parts, strict=True)}
+    g.set_outputs(list(outputs.values()), list(outputs))
+    g.prune()
+    return compile(g)
+
+
+def _add(statistics: Mapping[str, TensorStatistics], found: Mapping[str, np.ndarray], axes: Mapping[str, int],
+         batch: int) -> None:
+    for name, t in statistics.items():
+        low, high = (float(x) for x in found[f"extremes/{name}"])
+        if (low, high) == (np.inf, -np.inf):  # no elements
+            continue
+        if not (np.isfinite(low) and np.isfinite(high)):
+            wrong = np.nan if np.isnan([low, high]).any() else low if np.isinf(low) else high
+            raise InputError(f"batch {batch}: tensor '{name}' holds {wrong}: "
+                             "calibration needs finite numbers")
+        t.add(found.get(f"counts/{name}"), low, high)
+        if f"low/{name}" in found:
+            _add_channels(t, axes[name], [found[f"{part}/{name}"].astype(np.float64) for part in PER_CHANNEL])
+
+
+def _add_channels(t: TensorStatistics, axis: int, parts: Sequence[np.ndarray]) -> None:
+    low, high, mean, square = parts
+    if t.channels is None:
+        t.channels = Channels(axis, low, high, mean, square, np.zeros_like(low))
+    else:
+        t.channels.add(low, high, mean, square)

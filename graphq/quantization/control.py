@@ -1,0 +1,118 @@
+"""quantize_with_accuracy_control: the fewest products left in f32 that keep a measure of the user's."""
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from graphq.compile import CompiledGraph, compile
+from graphq.errors import GraphError, InputError
+from graphq.ir import Graph
+from graphq.quantization.automatic import Search, Setting, chosen_setting
+from graphq.quantization.calibrate import Batches
+
+Evaluate = Callable[[CompiledGraph], float]
+
+
+@dataclass
+class Controlled:
+    """The graph, the accuracy of f32 and its own, milliseconds of a run of both, and the products left in f32."""
+
+    graph: Graph
+    accuracy_f32: float
+    accuracy: float
+    milliseconds_f32: float
+    milliseconds: float
+    in_f32: tuple[str, ...]
+
+    @property
+    def drop(self) -> float:
+        """What is lost of the accuracy."""
+        return self.accuracy_f32 - self.accuracy
+
+
+def quantize_with_accuracy_control(graph: Graph, batches: Batches, evaluate: Evaluate, max_drop: float, *,
+                                   state: str | os.PathLike[str] | None = None,
+                                   report: Callable[[str], None] | None = print) -> Controlled:
+    """Quantize by the best automatic setting, then leave in f32 the fewest products that keep the accuracy.
+
+    `evaluate(model)` gives the accuracy of a compiled model, larger is better, on data that `batches` do not hold.
+    While it is more than `max_drop` below that of f32, one more product stays in f32, those first whose result
+    quantization changes most; at the end those that turn out not to be needed are quantized again. A line for each
+    trial goes to `report`, with its accuracy and the time of a run. `state` names a file in which accuracies are
+    kept, so that a run that was broken off continues.
+
+    Raises GraphError where even all products in f32 do not keep the accuracy (evaluate is not deterministic, say),
+    InputError for a negative max_drop or an accuracy that is no finite number.
+    """
+    if not max_drop >= 0:
+        raise InputError(f"max_drop must not be negative, got {max_drop}")
+    search = Search(graph, batches)
+    trial = _Trials(search, evaluate, None if state is None else Path(state), report)
+    accuracy_f32, time_f32 = trial.run("f32", compile(search.graph))
+    setting = chosen_setting(search)
+    order = search.ranked(setting)
+    excluded = tuple(setting.scheme.exclude)
+    accuracy, milliseconds = trial.of(setting, excluded)
+    while accuracy_f32 - accuracy > max_drop:
+        if not order:
+            raise GraphError(f"accuracy {accuracy:g} with all products in f32 is more than {max_drop:g} below "
+                             f"{accuracy_f32:g}: does `evaluate` give the same for the same model?")
+        excluded += (order.pop(0),)
+        accuracy, milliseconds = trial.of(setting, excluded)
+    for name in excluded[:-1]:
+        fewer = tuple(n for n in excluded if n != name)
+        found = trial.of(setting, fewer)
+        if accuracy_f32 - found[0] <= max_drop:
+            excluded, (accuracy, milliseconds) = fewer, found
+    return Controlled(trial.made(setting, excluded), accuracy_f32, accuracy, time_f32, milliseconds, excluded)
+
+
+class _Trials:
+    """Accuracies that were measured, those of an earlier run among them."""
+
+    def __init__(self, search: Search, evaluate: Evaluate, path: Path | None,
+                 report: Callable[[str], None] | None) -> None:
+        self.search, self.evaluate, self.path, self.report = search, evaluate, path, report
+        self.known: dict[str, list[float]] = {}
+        if path is not None and path.exists():
+            try:
+                self.known = dict(json.loads(path.read_text()))
+            except ValueError as e:
+                raise InputError(f"{path} holds no state of quantize_with_accuracy_control: {e}") from None
+
+    def made(self, setting: Setting, excluded: tuple[str, ...]) -> Graph:
+        """The graph with these products in f32."""
+        chosen = replace(setting, scheme=replace(setting.scheme, exclude=excluded))
+        return self.search.made(chosen, tuple(range(len(self.search.batches))))
+
+    def of(self, setting: Setting, excluded: tuple[str, ...]) -> tuple[float, float]:
+        """Accuracy and milliseconds with these products in f32."""
+        key = f"{setting} | {' '.join(sorted(excluded))}"
+        if key in self.known:
+            return self.known[key][0], self.known[key][1]
+        return self.run(key, compile(self.made(setting, excluded)))
+
+    def run(self, key: str, model: CompiledGraph) -> tuple[float, float]:
+        """Accuracy and milliseconds of a model, reported and kept under `key`."""
+        if key not in self.known:
+            accuracy = float(self.evaluate(model))
+            if not np.isfinite(accuracy):
+                raise InputError(f"evaluate must give a finite number, got {accuracy}")
+            batch, times = self.search.batches[0], []
+            for _ in range(6):
+                start = time.perf_counter()
+                model(batch)
+                times.append(1e3 * (time.perf_counter() - start))
+            self.known[key] = [accuracy, float(np.median(times[1:]))]
+            if self.path is not None:
+                self.path.write_text(json.dumps(self.known, indent=1))
+        accuracy, milliseconds = self.known[key]
+        if self.report is not None:
+            self.report(f"accuracy {accuracy:.5g}, {milliseconds:.2f} ms: {key}")
+        return accuracy, milliseconds

@@ -1,0 +1,93 @@
+"""Calibration data for the command line: a folder of arrays, an .npz archive, or a Python function."""
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphq.errors import InputError
+from graphq.ir import Graph
+from graphq.quantization.calibrate import Batch
+
+
+def load_data(text: str, graph: Graph) -> Sequence[Batch]:
+    """The batches that `text` names; raises InputError, saying what is expected, where it names none.
+
+    FOLDER holds an archive `*.npz` for each batch, with an array for each input, or, of a model with one input, arrays
+    `*.npy`. FILE.npz is one batch with an array for each input; with keys `0/in/x`, `1/in/x` it holds several. A
+    function `module:function` is called without arguments and gives dicts. Files are read when they are asked for.
+    """
+    path = Path(text)
+    names = [str(v.name) for v in graph.inputs]
+    if path.is_dir():
+        files = sorted((*path.glob("*.npz"), *path.glob("*.npy")))
+        if not files:
+            raise InputError(f"{path} holds no .npz or .npy files")
+        return _Files(files, names)
+    if path.suffix == ".npz":
+        with _archive(path) as z:
+            return _batches({k: z[k] for k in z.files}, names, str(path))
+    module, colon, function = text.partition(":")
+    if not colon:
+        raise InputError(f"data must be a folder, an .npz file or module:function, got {text}")
+    try:
+        made = getattr(importlib.import_module(module), function)()
+    except (ImportError, AttributeError) as e:
+        raise InputError(f"data {text}: {e}") from None
+    return list(made)
+
+
+class _Files(Sequence[Batch]):
+    """A batch a file, read each time that it is asked for."""
+
+    def __init__(self, files: Sequence[Path], names: Sequence[str]) -> None:
+        self.files, self.names = files, names
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, k: Any) -> Any:
+        if isinstance(k, slice):
+            return _Files(self.files[k], self.names)
+        path = self.files[k]
+        if path.suffix == ".npz":
+            with _archive(path) as z:
+                (batch,) = _batches({key: z[key] for key in z.files}, self.names, str(path))
+                return batch
+        if len(self.names) != 1:
+            raise InputError(f"{path} is one array, the model has inputs {', '.join(self.names)}: use .npz files")
+        try:
+            return {self.names[0]: np.load(path, allow_pickle=False)}
+        except (ValueError, EOFError) as e:
+            raise InputError(f"{path}: {e}") from None
+
+
+def _archive(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as e:
+        if isinstance(e, FileNotFoundError):
+            raise
+        raise InputError(f"{path}: {e}") from None
+
+
+def _batches(arrays: Mapping[str, np.ndarray], names: Sequence[str], where: str) -> list[Batch]:
+    if set(names) <= arrays.keys():
+        return [{n: arrays[n] for n in names}]
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for number, name, x in _numbered(arrays):
+        found.setdefault(number, {})[name] = x
+    if not found:
+        raise InputError(f"{where} must hold arrays {', '.join(names)}, or batches of them as 0/in/{names[0]}; "
+                         f"it holds {', '.join(list(arrays)[:6]) or 'none'}")
+    return list(found.values())
+
+
+def _numbered(arrays: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str, np.ndarray]]:
+    for key, x in arrays.items():
+        number, _, rest = key.partition("/")
+        if rest.startswith("in/"):
+            yield number, rest.removeprefix("in/"), x

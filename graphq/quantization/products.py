@@ -1,0 +1,137 @@
+"""Products: the operations whose multiply-accumulates integer kernels take, and the preparation of a graph for them.
+
+A product is a matmul, a convolution or a transposed convolution in f32. Each of its two factors is an activation, which
+a model computes and which statistics describe, or a constant: the weights.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from graphq.dtypes import f32
+from graphq.errors import GraphError
+from graphq.ir import Graph, Node, Value
+from graphq.ir.node import GRAPH_ORDER
+from graphq.ops.conv import weight_axes
+from graphq.passes.cleanup import eliminate_dead_code
+from graphq.passes.fold_constants import fold_constants
+from graphq.passes.fold_scales import fold_scales
+
+CONVOLUTIONS = ("convolution", "conv_transpose")
+PRODUCTS = ("matmul", *CONVOLUTIONS)
+"""Operations that are products."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product: `node`, whose operands 0 and 1 are the factors; operand 2, where there is one, is the bias."""
+
+    node: Node
+
+    @property
+    def name(self) -> str:
+        """The name of its result, by which users exclude it."""
+        return str(self.node.output.name)
+
+    @property
+    def factors(self) -> tuple[Value, Value]:
+        """Both factors."""
+        left, right = self.node.inputs[:2]
+        assert left is not None and right is not None
+        return left, right
+
+    @property
+    def activations(self) -> list[int]:
+        """The numbers of the operands that are activations."""
+        return [k for k, v in enumerate(self.factors) if v.data is None]
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """The array of operand 1 where that is a constant."""
+        return self.factors[1].data
+
+    @property
+    def bias(self) -> Value | None:
+        """The bias."""
+        return self.node.inputs[2] if len(self.node.inputs) > 2 else None
+
+    @property
+    def groups(self) -> int:
+        """Into how many groups the channels fall."""
+        return int(self.node.attrs.get("groups", 1))
+
+    def weight_axes(self) -> tuple[int, int]:
+        """The axes of output and of input channels in operand 1."""
+        rank = len(self.factors[1].type.dims)
+        if self.node.op.name == "matmul":
+            n, k = rank - 1, rank - 2
+            return (k, n) if self.node.attrs["transpose_b"] else (n, k)
+        out, into, *_ = weight_axes(self.node.attrs["weights_format"], rank - 2)
+        return out, into
+
+    def source_axis(self) -> int | None:
+        """The axis of operand 0 along which its channels lie, those that are summed; None of an unknown rank."""
+        shape = self.factors[0].shape
+        if shape is None:
+            return None
+        if self.node.op.name == "matmul":
+            return len(shape) - (2 if self.node.attrs["transpose_a"] else 1)
+        return 1 if self.node.attrs["data_format"] == "NCX" else len(shape) - 1
+
+    def result_axis(self) -> int | None:
+        """The axis of the result along which its channels lie."""
+        shape = self.node.output.shape
+        if shape is None:
+            return None
+        return 1 if self.node.attrs.get("data_format") == "NCX" else len(shape) - 1
+
+
+def products(graph: Graph) -> Iterator[Product]:
+    """The products of a graph that integer kernels can take, in graph order."""
+    for node in sorted(graph.nodes_of(PRODUCTS), key=GRAPH_ORDER):
+        factors = node.inputs[:2]
+        if node.output.dtype != f32 or any(v is None or v.dtype != f32 or _rank(v) in (0, 1) for v in factors):
+            continue
+        product = Product(node)
+        dequantized = all(v.node is not None and "dequantize" in v.node.op.name for v in product.factors)
+        if product.activations and not dequantized:
+            yield product
+
+
+def _rank(value: Value) -> int | None:
+    return None if value.shape is None else len(value.shape)
+
+
+def prepared(graph: Graph) -> Graph:
+    """A copy with constants and batch normalisations folded, in which every value has a name.
+
+    Numbers change by the roundings of f32 that `passes.fold_scales` states. A prepared graph stays as it is.
+    """
+    if not isinstance(graph, Graph):
+        raise GraphError(f"expected a Graph, got {graph!r}")
+    out = graph.copy()
+    for step in (eliminate_dead_code, fold_constants, fold_scales, eliminate_dead_code):
+        step(out)
+    name_values(out)
+    return out
+
+
+def name_values(graph: Graph) -> None:
+    """Name every value that has no name after its operation: `matmul`, `matmul_1` and so on."""
+    numbers: dict[str, int] = {}
+    for node in graph.nodes:
+        for value in node.outputs:
+            if value.name is None and node.op.name != "constant":
+                numbered = f"{node.op.name}"
+                while graph.has_name(numbered):
+                    numbers[node.op.name] = numbers.get(node.op.name, 0) + 1
+                    numbered = f"{node.op.name}_{numbers[node.op.name]}"
+                graph.rename(value, numbered)
+
+
+def values_by_name(graph: Graph) -> dict[str, Value]:
+    """The named values that are no constants, inputs first."""
+    made = (v for n in graph.nodes if n.op.name != "constant" for v in n.outputs)
+    return {v.name: v for v in (*graph.inputs, *made) if v.name is not None}

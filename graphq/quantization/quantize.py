@@ -1,0 +1,44 @@
+"""quantize: the public function, from an f32 graph to one with quantize and dequantize nodes."""
+from __future__ import annotations
+
+from graphq.errors import GraphError
+from graphq.ir import Graph
+from graphq.quantization.automatic import automatic
+from graphq.quantization.blocks import insert_blocks
+from graphq.quantization.calibrate import Batches, calibrate
+from graphq.quantization.dynamic import insert_dynamic
+from graphq.quantization.insert import insert_static
+from graphq.quantization.products import name_values, prepared
+from graphq.quantization.scheme import Scheme
+from graphq.quantization.statistics import Statistics
+
+
+def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Scheme | None = None) -> Graph:
+    """A quantized copy of an f32 graph, ready for `compile`, `save_onnx` and the text form; the graph is not changed.
+
+    `data` are batches, an iterable of dicts from the names of inputs to arrays, or what `calibrate` made of them.
+    Batches without a `scheme` give the best automatic setting (`automatic` tells which): they are read several times,
+    so that a list, or another sequence that loads a batch when it is asked for, takes the least memory. Dynamic and
+    weight-only schemes take no data.
+
+    Raises GraphError for what is no graph, a graph without products and names that do not exist, InputError for data
+    that do not fit.
+    """
+    if scheme is not None and not isinstance(scheme, Scheme):
+        raise GraphError(f"scheme must be a Scheme, got {scheme!r}")
+    if scheme is None and data is not None and not isinstance(data, Statistics):
+        return automatic(graph, data).graph
+    scheme = scheme or Scheme()
+    out = prepared(graph)
+    if scheme.mode == "dynamic":
+        insert_dynamic(out, scheme)
+    elif scheme.mode == "weight_only":
+        if scheme.rounding == "gptq" and (data is None or isinstance(data, Statistics)):
+            raise GraphError("rounding by 'gptq' needs batches")
+        insert_blocks(out, scheme, None if isinstance(data, Statistics) else data)
+    elif data is None:
+        raise GraphError("quantize needs batches or statistics for activations; dynamic and weight-only schemes do not")
+    else:
+        insert_static(out, data if isinstance(data, Statistics) else calibrate(out, data), scheme)
+    name_values(out)
+    return out

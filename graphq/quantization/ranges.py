@@ -1,0 +1,206 @@
+"""From statistics to scales and zero points.
+
+There is one mechanism: a method proposes ranges (low, high) and picks the one of least loss; scale and zero point
+follow from the range. min-max, the moving average and percentiles propose one range; entropy and MSE search.
+
+Each bin of a histogram is taken to be filled evenly. Under that assumption the mean squared error of a range is exact:
+rounding x to multiples of s costs the integral of (x - s rint(x / s))**2, which has a closed form, and clipping at T
+that of (x - T)**2.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graphq.dtypes import DType, s16, u8, u16
+from graphq.errors import GraphError
+from graphq.quantization.scheme import Scheme
+from graphq.quantization.statistics import TensorStatistics
+
+SMALLEST = float(np.float32(2.0**-100))
+"""A scale is at least this, so that products of scales stay normal numbers."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How a tensor is quantized: its integers, scale and zero point; of several scales, along `axis`."""
+
+    dtype: DType
+    scales: tuple[float, ...]
+    zps: tuple[int, ...]
+    axis: int | None = None
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """Attributes of quantize and dequantize."""
+        per_channel = self.axis is not None
+        return {"qtype": "per_channel" if per_channel else "per_tensor", "axis": self.axis if per_channel else 1,
+                "scales": list(self.scales), "zps": list(self.zps) if any(self.zps) else None}
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The least and the greatest number that a tensor with one scale can represent."""
+        s, z = self.scales[0], self.zps[0]
+        return (int(self.dtype.min) - z) * s, (int(self.dtype.max) - z) * s
+
+
+def parameters(t: TensorStatistics, scheme: Scheme, dtype: DType) -> Parameters:
+    """Scale and zero point of a tensor by the scheme's method."""
+    key = scheme.method, scheme.percentile, scheme.symmetric, dtype, t.size
+    if key not in t.ranges:
+        t.ranges[key] = chosen_range(t, scheme, dtype)
+    low, high = t.ranges[key]
+    return from_range(low * scheme.headroom, high * scheme.headroom, dtype, scheme.symmetric)
+
+
+def from_range(low: float, high: float, dtype: DType, symmetric: bool) -> Parameters:
+    """The parameters under which integers cover [low, high] and 0, which is one of the integers exactly.
+
+    Jacob et al., 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only inference".
+    """
+    low, high = min(low, 0.0), max(high, 0.0)
+    least, most = int(dtype.min), int(dtype.max)
+    if symmetric and (low < 0 or least < 0):
+        middle = (least + most + 1) // 2
+        scale, zp = max(-low, high) / (most - middle), middle
+    else:
+        scale = (high - low) / (most - least)
+        zp = 0 if scale < SMALLEST else int(np.clip(np.rint(least - low / scale), least, most))
+    scale = float(np.float32(scale))
+    return Parameters(dtype, (scale if scale >= SMALLEST else 1.0,), (zp,))
+
+
+def chosen_range(t: TensorStatistics, scheme: Scheme, dtype: DType) -> tuple[float, float]:
+    """The range of a tensor by the scheme's method."""
+    match scheme.method:
+        case "min_max":
+            return t.low, t.high
+        case "moving_average":
+            return t.average or (t.low, t.high)
+    if not t.size:
+        raise GraphError(f"the method {scheme.method} needs histograms, which calibration left out")
+    match scheme.method:
+        case "percentile":
+            return percentile_range(t, scheme.percentile)
+        case "entropy":
+            return entropy_range(t, dtype)
+    return mse_range(t, dtype, scheme.symmetric)
+
+
+def percentile_range(t: TensorStatistics, percentile: float) -> tuple[float, float]:
+    """The range that leaves out the (100 - percentile) % of elements of largest magnitude.
+
+    Wu et al., 2020, "Integer quantization for deep learning inference: principles and empirical evaluation". By the
+    bins' width the threshold is within 1/32 of the exact one.
+    """
+    lower, upper, counts = t.bins()
+    magnitude = np.maximum(np.abs(lower), np.abs(upper))
+    order = np.argsort(magnitude, kind="stable")
+    inside = np.cumsum(counts[order])
+    limit = magnitude[order[np.searchsorted(inside, percentile / 100 * inside[-1])]]
+    return max(t.low, -limit), min(t.high, limit)
+
+
+def entropy_range(t: TensorStatistics, dtype: DType, bins: int = 2048) -> tuple[float, float]:
+    """The range [-T, T], cut at the extremes, of least Kullback-Leibler divergence from the data.
+
+    Migacz, 2017, "8-bit inference with TensorRT": of a histogram of magnitudes, the part up to T, with all that lies
+    beyond it added to the last bin, is compared with itself merged into as many levels as integers have.
+    """
+    levels = (1 << dtype.bits) // (2 if t.low < 0 else 1)
+    top = max(-t.low, t.high)
+    if top <= 0 or levels >= bins:
+        return t.low, t.high
+    even = _evenly(t, top, bins)
+    best, threshold = np.inf, top
+    if not even[:levels].any():  # nothing is small: there is nothing to gain
+        return t.low, t.high
+    for size in range(levels, bins + 1, max(1, bins // 256)):
+        p = even[:size].copy()
+        reference = p.copy()
+        reference[-1] += even[size:].sum()
+        groups = np.minimum(np.arange(size) * levels // size, levels - 1)
+        used = p > 0
+        sums, members = np.bincount(groups, p, levels), np.bincount(groups, used, levels)
+        q = np.where(used, (sums / np.maximum(members, 1))[groups], 0.0)
+        loss = _divergence(reference, q)
+        if loss < best:
+            best, threshold = loss, top * size / bins
+    return max(t.low, -threshold), min(t.high, threshold)
+
+
+def _evenly(t: TensorStatistics, top: float, bins: int) -> np.ndarray:
+    """The counts of magnitudes in bins of equal width up to `top`, those of the histogram spread evenly.
+
+    The first bin counts as the second: the zeros that a ReLU leaves are exact in any range (as in TensorRT).
+    """
+    lower, upper, counts = t.bins()
+    a, b = np.minimum(np.abs(lower), np.abs(upper)), np.maximum(np.abs(lower), np.abs(upper))
+    ends = np.linspace(0, top, bins + 1)[1:]
+    width = np.maximum(b - a, 1e-300)
+    below = np.where(b > a, np.clip((ends[:, None] - a) / width, 0, 1), ends[:, None] >= a) @ counts
+    even = np.diff(below, prepend=0.0)
+    even[0] = even[1]
+    return even
+
+
+def _divergence(p: np.ndarray, q: np.ndarray) -> float:
+    """KL(p, q) of two histograms, both made to sum to one and smoothed where q is empty."""
+    p, q = p / p.sum(), q / max(q.sum(), 1e-300)
+    inside = p > 0
+    return float((p[inside] * np.log(p[inside] / np.maximum(q[inside], 1e-9))).sum())
+
+
+def mse_range(t: TensorStatistics, dtype: DType, symmetric: bool, steps: int = 25) -> tuple[float, float]:
+    """The range of least mean squared error, by turns at the lower and the upper end.
+
+    Sung et al., 2015, "Resiliency of deep neural networks under quantization" choose the step so; Banner et al., 2019,
+    "Post-training 4-bit quantization of convolution networks", the clipping threshold.
+    """
+    low, high = min(t.low, 0.0), max(t.high, 0.0)
+    factors, bins = np.linspace(1, 0.28, steps), t.bins()
+
+    def best(ranges: list[tuple[float, float]]) -> tuple[float, float]:
+        candidates = [from_range(*r, dtype, symmetric) for r in ranges]
+        return ranges[int(np.argmin(squared_errors(bins, candidates)))]
+
+    if symmetric or low == 0 or high == 0:
+        top = max(-low, high)
+        return best([(max(low, -top * f), min(high, top * f)) for f in factors])
+    for _ in range(3):
+        before = low, high
+        low, high = best([(low, high * f) for f in factors])
+        low, high = best([(low * f, high) for f in factors])
+        if (low, high) == before:
+            break
+    return low, high
+
+
+def squared_errors(bins: tuple[np.ndarray, np.ndarray, np.ndarray], candidates: Sequence[Parameters]) -> np.ndarray:
+    """For each candidate the sum of (x - dequantize(quantize(x)))**2 over a histogram, its bins filled evenly."""
+    lower, upper, counts = bins
+    s = np.array([p.scales[0] for p in candidates])[:, None]
+    least, most = np.array([p.limits for p in candidates]).T[:, :, None]
+    start, end = np.clip(lower, least, most), np.clip(upper, least, most)
+    inside = s**3 * (_sawtooth(end / s) - _sawtooth(start / s))
+    beyond = (np.maximum(upper - most, 0)**3 - np.maximum(lower - most, 0)**3
+              + np.maximum(least - lower, 0)**3 - np.maximum(least - upper, 0)**3) / 3
+    width = upper - lower
+    single = (lower - s * np.rint(start / s))**2  # of bins that the extremes cut down to one number
+    mean = np.where(width > 0, (inside + beyond) / np.maximum(width, 1e-300), single)
+    return np.asarray(mean @ counts)
+
+
+def _sawtooth(u: np.ndarray) -> np.ndarray:
+    """The integral of (v - rint(v))**2 from 0 to u."""
+    n = np.rint(u)
+    r = u - n
+    return n / 12 + r * r * r / 3
+
+
+def wider(dtype: DType) -> DType:
+    """The 16-bit integers in place of those of 8."""
+    return u16 if dtype in (u8, u16) else s16

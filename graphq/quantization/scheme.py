@@ -1,0 +1,67 @@
+"""Scheme: what becomes which integers, and how ranges are chosen."""
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from graphq.dtypes import DType, as_dtype, s8, s16, u8, u16
+from graphq.errors import GraphError
+
+Method: TypeAlias = Literal["min_max", "moving_average", "percentile", "entropy", "mse"]
+Mode: TypeAlias = Literal["static", "dynamic", "weight_only"]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a graph is quantized; `quantize` checks it against the graph.
+
+    `mode`: "static" quantizes activations by statistics; "dynamic" by the range of each tensor, found when the model
+    runs; "weight_only" leaves them in f32 and stores weights of matmuls in `weight_bits`.
+
+    `activations`: u8, s8, u16 or s16. `symmetric`: the zero point is the middle of the integers (of u8 of data that
+    are never negative 0). `method`: how the range of a tensor follows from its histogram (`ranges`), `percentile` of
+    magnitudes for the method of that name.
+
+    `per_channel`: weights have a scale for each output channel. `weight_bits`: 8 or, weight-only, 4, in blocks of
+    `block` along the sum; `rounding` "nearest", or by data, "gptq" (weight-only). `bias`: "s32" at the product of both
+    scales, or "f32". `rows`: dynamic ranges for each row of a matmul's source.
+
+    `exclude`: names of products (of their results) that stay in f32; `wide`: of those whose activations get 16 bits.
+    """
+
+    mode: Mode = "static"
+    activations: DType = u8
+    symmetric: bool = False
+    method: Method = "mse"
+    percentile: float = 99.99
+    headroom: float = 1.0
+    per_channel: bool = True
+    weight_bits: Literal[4, 8] = 8
+    block: int = 32
+    rounding: Literal["nearest", "gptq"] = "nearest"
+    bias: Literal["s32", "f32"] = "s32"
+    rows: bool = False
+    exclude: Collection[str] = ()
+    wide: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activations", as_dtype(self.activations))
+        choices = {"mode": get_args(Mode), "method": get_args(Method), "weight_bits": (4, 8), "bias": ("s32", "f32"),
+                   "rounding": ("nearest", "gptq"), "activations": (u8, s8, u16, s16)}
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise GraphError(f"scheme: {name} must be one of {', '.join(map(str, allowed))}, got {value!r}")
+        if not 50 < self.percentile <= 100:
+            raise GraphError(f"scheme: percentile must be in (50, 100], got {self.percentile}")
+        if not 0.1 <= self.headroom <= 10:
+            raise GraphError(f"scheme: headroom must be in [0.1, 10], got {self.headroom}")
+        if self.block < 1:
+            raise GraphError(f"scheme: block must be positive, got {self.block}")
+        for name in ("exclude", "wide"):
+            if isinstance(getattr(self, name), str):
+                raise GraphError(f"scheme: {name} must be a collection of names, got {getattr(self, name)!r}")
+        for given, name in ((self.weight_bits == 4, "weights of 4 bits"), (self.rounding == "gptq", "gptq")):
+            if given and self.mode != "weight_only":
+                raise GraphError(f"scheme: {name} need mode 'weight_only', got {self.mode!r}")

@@ -1,0 +1,244 @@
+"""Move the ranges of channels from activations into weights, where that lets both be quantized with less noise.
+
+    x @ w = (x / s) @ (s w)        one factor s > 0 for each channel that is summed
+
+Channels of very different ranges share the scale of their tensor, so that the small ones are left with few integers.
+Weights have scales of their own for each output channel; of a depthwise convolution that is each input channel, and the
+division costs nothing at all. `smooth` follows SmoothQuant (Xiao et al., 2023, "SmoothQuant: accurate and efficient
+post-training quantization for large language models"), `equalise` cross-layer equalisation (Nagel et al., 2019,
+"Data-free quantization through weight equalization and bias correction"), which needs no data.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.errors import GraphError
+from graphq.ir import Graph, Value
+from graphq.ir.node import GRAPH_ORDER
+from graphq.passes.fold_scales import fold_scales
+from graphq.quantization.insert import replace_operand
+from graphq.quantization.products import Product, name_values, products
+from graphq.quantization.statistics import Channels, Statistics
+
+ALPHAS = (0.25, 0.5, 0.75, 1.0)
+"""What `smooth` tries: 1 gives all channels of the activations one range, 0 those of the weights."""
+WORTH = 0.8
+"""The estimated noise must fall to this share."""
+UNSEEN = 4.0
+"""What a channel may exceed its largest element by, where one batch was seen."""
+LARGEST = 64.0
+"""A factor, or its inverse, is at most this: a channel that calibration saw little of may be larger later."""
+
+
+def smooth(graph: Graph, statistics: Statistics, *, alpha: float | None = None) -> int:
+    """multiply(x, 1 / s) before products, whose weights are multiplied by s = max|x|**alpha / max|w|**(1 - alpha).
+
+    The graph is `prepared`, its statistics have channels. Without `alpha` each tensor gets the one of ALPHAS for which
+    `noise` is least, and none where that does not fall to WORTH of what it was. After a ReLU of a product that nothing
+    else reads, the multiplication folds into that product's weights. The number of tensors that changed.
+
+    Numbers change by the roundings of f32. Raises GraphError for an alpha outside [0, 1].
+    """
+    if alpha is not None and not 0 <= alpha <= 1:
+        raise GraphError(f"alpha must be in [0, 1], got {alpha}")
+    count = 0
+    for x, users in _sources(graph):
+        channels = statistics[str(x.name)].channels if str(x.name) in statistics else None
+        if channels is None:
+            continue
+        factors = _factors(channels, users, alpha)
+        if factors is not None:
+            divide_channels(graph, x, users, factors)
+            count += 1
+    _fold(graph, count)
+    return count
+
+
+def equalise(graph: Graph) -> int:
+    """product -> ReLU? -> product with equal ranges of weights in both, for each channel between them.
+
+    s = sqrt(r1 r2) / r2 for the largest weights r1 that make, and r2 that take a channel: w1 / s, b1 / s and s w2. The
+    graph is `prepared`; numbers change by the roundings of f32. The number of tensors that changed.
+    """
+    count = 0
+    for x, users in _sources(graph):
+        maker = _maker(x)
+        if maker is None or len(x.uses) != len(users):
+            continue
+        weights = maker.weights
+        taken = np.max([_largest(p) for p in users], axis=0)
+        if weights is None or maker.groups > 1 and maker.node.op.name == "conv_transpose":
+            continue
+        made = np.abs(np.moveaxis(weights, maker.weight_axes()[0], 0).reshape(len(taken), -1)).max(axis=1) \
+            if weights.shape[maker.weight_axes()[0]] == len(taken) else None
+        if made is None:
+            continue
+        usable = (made > 0) & (taken > 0)
+        factors = np.where(usable, np.sqrt(made / np.where(usable, taken, 1)), 1.0)
+        factors = _bounded(factors, usable)
+        if np.abs(np.log(factors)).max() < 0.05:
+            continue
+        divide_channels(graph, x, users, factors)
+        count += 1
+    _fold(graph, count)
+    return count
+
+
+def divide_channels(graph: Graph, x: Value, users: Sequence[Product], factors: np.ndarray) -> None:
+    """Let `users` take x / factors, and multiply their weights by the factors."""
+    axis = users[0].source_axis()
+    assert axis is not None and x.shape is not None
+    shape = [-1 if k == axis else 1 for k in range(len(x.shape))]
+    with graph.before(min((p.node for p in users), key=GRAPH_ORDER)):
+        small = graph.multiply(x, (1 / factors).astype(np.float32).reshape(shape))
+    for p in users:
+        assert p.weights is not None
+        with graph.before(p.node):
+            scaled = graph.constant((p.weights * _along_weights(p, factors)).astype(np.float32))
+        replace_operand(graph, p.node, 1, scaled)
+        replace_operand(graph, p.node, 0, small)
+
+
+class _Load(NamedTuple):
+    """Of one product and each input channel: its largest weight for each output, and its sum of squares."""
+
+    largest: np.ndarray  # [outputs, channels], 0 where a channel is not of the output's group
+    squares: np.ndarray  # [channels]
+    member: np.ndarray  # [outputs, channels], whether it is
+
+
+def expected_ranges(channels: Channels) -> np.ndarray:
+    """The magnitudes that the channels are expected to reach on data that calibration did not see.
+
+    Each batch that held a channel's largest element exceeded all others by some ratio. The ratio that 98 % of channels
+    stay below (UNSEEN of one batch) is what any channel may exceed its own largest by, up to the largest of all.
+    """
+    largest = channels.largest
+    known = channels.second > 0
+    ratio = np.quantile(largest[known] / channels.second[known], 0.98) if known.any() else UNSEEN
+    return np.asarray(np.minimum(largest * ratio, largest.max(initial=0)))
+
+
+def noise(channels: Channels, loads: Iterable[_Load], factors: np.ndarray) -> float:
+    """An estimate of the mean squared error of products of u8 and s8, per element and up to a constant.
+
+    Rounding to steps d costs d**2 / 12 a factor: those of activations times the squares of weights, those of weights
+    times the mean squares of activations, as if all were independent.
+    """
+    sides = 1 if channels.low.min(initial=0) > -0.2 * channels.high.max(initial=0) else 2
+    step = sides * (expected_ranges(channels) / factors).max(initial=0) / 255
+    total = 0.0
+    for load in loads:
+        steps = (load.largest * factors).max(axis=1) / 127
+        total += step**2 * (load.squares * factors**2).sum()
+        total += (steps**2 * (load.member @ (channels.square / factors**2))).sum()
+    return float(total)
+
+
+def _factors(channels: Channels, users: Sequence[Product], alpha: float | None) -> np.ndarray | None:
+    """The factors to divide by, or None where they do not help."""
+    loads = [_load(p) for p in users]
+    if any(load.largest.shape[1] != len(channels.low) for load in loads):
+        return None
+    made = expected_ranges(channels)
+    taken = np.max([load.largest.max(axis=0) for load in loads], axis=0)
+    usable = (made > 0) & (taken > 0)
+    if not usable.any():
+        return None
+    before = noise(channels, loads, np.ones_like(made))
+    tried = []
+    for a in ALPHAS if alpha is None else (alpha,):
+        factors = np.where(usable, np.where(usable, made, 1)**a / np.where(usable, taken, 1)**(1 - a), 1.0)
+        factors = _bounded(factors, usable)
+        tried.append((noise(channels, loads, factors), factors))
+    least, best = min(tried, key=lambda x: x[0])
+    return best if least < WORTH * before else None
+
+
+def _bounded(factors: np.ndarray, usable: np.ndarray) -> np.ndarray:
+    """With a geometric mean of 1, and within LARGEST; 1 of what is not usable."""
+    with np.errstate(divide="ignore"):
+        logs = np.log(factors)
+    logs = np.where(usable, logs - logs[usable].mean(), 0.0)
+    return np.asarray(np.exp(np.clip(logs, -np.log(LARGEST), np.log(LARGEST))))
+
+
+def _sources(graph: Graph) -> list[tuple[Value, list[Product]]]:
+    """The activations that products with constant weights take as sources, with these products."""
+    found: dict[tuple[Value, int], list[Product]] = {}
+    for p in products(graph):
+        axis = p.source_axis()
+        if p.weights is not None and axis is not None and 0 in p.activations and _fits(p):
+            found.setdefault((p.factors[0], axis), []).append(p)
+    return [(x, users) for (x, _), users in found.items()]
+
+
+def _fits(p: Product) -> bool:
+    """Whether factors of input channels are laid out in the weights as `_along_weights` does it."""
+    return p.groups == 1 or p.node.op.name == "convolution"
+
+
+def _along_weights(p: Product, factors: np.ndarray) -> np.ndarray:
+    """The factors of input channels, as they broadcast with the weights."""
+    assert p.weights is not None
+    out, into = p.weight_axes()
+    rank = p.weights.ndim
+    if p.groups == 1:
+        return factors.reshape([-1 if k == into else 1 for k in range(rank)])
+    outputs, inputs = p.weights.shape[out], p.weights.shape[into]
+    table = np.repeat(factors.reshape(p.groups, inputs), outputs // p.groups, axis=0)  # [outputs, inputs of a group]
+    return np.moveaxis(table.reshape(outputs, inputs, *[1] * (rank - 2)), (0, 1), (out, into))
+
+
+def _load(p: Product) -> _Load:
+    assert p.weights is not None
+    out, into = p.weight_axes()
+    w = np.moveaxis(p.weights, (out, into), (0, 1)) if p.weights.ndim > 1 else p.weights
+    w = w.reshape(w.shape[0], w.shape[1], -1).astype(np.float64)
+    outputs, inputs = w.shape[:2]
+    channels = inputs * p.groups
+    first = np.arange(outputs) // max(1, outputs // p.groups) * inputs
+    columns = first[:, None] + np.arange(inputs)
+    largest, squares, member = (np.zeros((outputs, channels)) for _ in range(3))
+    rows = np.arange(outputs)[:, None]
+    largest[rows, columns], squares[rows, columns] = np.abs(w).max(axis=2), np.square(w).sum(axis=2)
+    member[rows, columns] = w.shape[2]
+    return _Load(largest, squares.sum(axis=0), member)
+
+
+def _largest(p: Product) -> np.ndarray:
+    return np.asarray(_load(p).largest.max(axis=0))
+
+
+def _maker(x: Value) -> Product | None:
+    """The product with constant weights that makes x, a ReLU between them or not, and nothing else reads."""
+    node = x.node
+    while node is not None and node.op.name in ("relu", "add", "bias_add") and len(list(node.operands)) <= 2:
+        source = next((v for v in node.operands if v.data is None), None)
+        if source is None or any(v.data is None and v is not source for v in node.operands) or len(source.uses) != 1:
+            return None
+        node = source.node
+    if node is None:
+        return None
+    return next((p for p in products(node.graph) if p.node is node and p.weights is not None), None)
+
+
+def _fold(graph: Graph, count: int) -> None:
+    """multiply(relu(y), c) -> relu(multiply(y, c)) for c > 0, and multiplications into the weights before them."""
+    if not count:
+        return
+    for node in sorted(graph.nodes_of(("multiply",)), key=GRAPH_ORDER):
+        x, c = node.inputs
+        if x is None or c is None or c.data is None or x.node is None or x.node.op.name != "relu":
+            continue
+        (y,) = x.node.operands
+        if len(x.uses) == 1 and (c.data > 0).all() and node.output.type == x.type and y.node is not None \
+                and len(y.uses) == 1 and _maker(y) is not None:
+            with graph.before(node):
+                graph.replace_uses(node.output, graph.relu(graph.multiply(y, c)))
+            graph.prune([node])
+    fold_scales(graph)
+    name_values(graph)

@@ -1,0 +1,152 @@
+"""What calibration keeps: for each tensor a histogram of fixed size, its extremes, and numbers for each channel."""
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from graphq.errors import InputError
+from graphq.kernels.numbers.float_bins import BINS, SHIFT
+
+MOMENTUM = 0.1
+"""What one more batch counts for in the moving average of extremes."""
+
+
+def _edges() -> np.ndarray:
+    """The bounds of the bins' magnitudes, [BINS / 2 + 1]: finite ones, the last what infinity stands for."""
+    bits = np.arange(BINS // 2 + 1, dtype=np.uint32) << SHIFT
+    with np.errstate(invalid="ignore"):  # bins of NaN, which calibration refuses
+        return bits.view(np.float32).astype(np.float64)
+
+
+EDGES = _edges()
+
+
+@dataclass
+class Channels:
+    """Numbers for each channel of a tensor along `axis`: extremes, and the mean of elements and of their squares.
+
+    `second` is the largest magnitude in all batches but the one that has the largest.
+    """
+
+    axis: int
+    low: np.ndarray
+    high: np.ndarray
+    mean: np.ndarray
+    square: np.ndarray
+    second: np.ndarray
+    count: int = 1
+
+    @property
+    def largest(self) -> np.ndarray:
+        """The largest magnitude of each channel."""
+        return np.maximum(-self.low, self.high)
+
+    def add(self, low: np.ndarray, high: np.ndarray, mean: np.ndarray, square: np.ndarray) -> None:
+        """One more batch."""
+        self.count += 1
+        new = np.maximum(-low, high)
+        self.second = np.maximum(self.second, np.minimum(self.largest, new))
+        self.low, self.high = np.minimum(self.low, low), np.maximum(self.high, high)
+        self.mean = self.mean + (mean - self.mean) / self.count
+        self.square = self.square + (square - self.square) / self.count
+
+
+@dataclass
+class TensorStatistics:
+    """Of one tensor: how many elements were seen, their extremes, moving averages of each batch's, a histogram.
+
+    `counts` has the number of elements by the highest bits of an f32 (operation `histogram`). `second` is the largest
+    magnitude in all batches but the one that has the largest.
+    """
+
+    low: float = np.inf
+    high: float = -np.inf
+    average: tuple[float, float] | None = None
+    second: float = 0.0
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    channels: Channels | None = None
+    ranges: dict[object, tuple[float, float]] = field(default_factory=dict, repr=False, compare=False)
+    """Ranges by what they follow from, worked out once (`ranges.parameters`)."""
+
+    @property
+    def size(self) -> int:
+        """How many elements the histogram holds."""
+        return int(self.counts.sum())
+
+    def add(self, counts: np.ndarray | None, low: float, high: float) -> None:
+        """One more batch, with a histogram or without."""
+        if counts is not None:
+            self.counts += counts
+        if self.average is not None:
+            self.second = max(self.second, min(max(-self.low, self.high), max(-low, high)))
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        old = self.average or (low, high)
+        self.average = (old[0] + MOMENTUM * (low - old[0]), old[1] + MOMENTUM * (high - old[1]))
+
+    def bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The bins that hold anything, ascending: their lower and upper bounds, cut at the extremes, and counts."""
+        half = BINS // 2
+        negative, positive = self.counts[half:], self.counts[:half]
+        (down,), (up,) = np.nonzero(negative), np.nonzero(positive)
+        lower = np.concatenate([-EDGES[down[::-1] + 1], EDGES[up]])
+        upper = np.concatenate([-EDGES[down[::-1]], EDGES[up + 1]])
+        n = np.concatenate([negative[down[::-1]], positive[up]])
+        return np.clip(lower, self.low, self.high), np.clip(upper, self.low, self.high), n.astype(np.float64)
+
+
+class Statistics(Mapping[str, TensorStatistics]):
+    """Statistics by the names of tensors; `batches` is how many were seen."""
+
+    def __init__(self, tensors: Mapping[str, TensorStatistics], batches: int) -> None:
+        self.tensors, self.batches = dict(tensors), batches
+
+    def __getitem__(self, name: str) -> TensorStatistics:
+        return self.tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __repr__(self) -> str:
+        return f"<statistics of {len(self)} tensors over {self.batches} batches>"
+
+    @property
+    def unseen(self) -> float:
+        """By what factor a new batch is expected to exceed the extremes of a tensor: for three of four tensors.
+
+        Each batch that held a tensor's largest element exceeded all others by such a factor.
+        """
+        ratios = [max(-t.low, t.high) / t.second for t in self.values() if t.second > 0]
+        return float(np.quantile(ratios, 0.75)) if ratios else 1.25
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write them as a NumPy archive (.npz), without what was counted for each channel."""
+        arrays: dict[str, np.ndarray] = {"batches": np.array(self.batches)}
+        for name, t in self.items():
+            (used,) = np.nonzero(t.counts)
+            arrays[f"bins/{name}"], arrays[f"counts/{name}"] = used, t.counts[used]
+            arrays[f"range/{name}"] = np.array([t.low, t.high, *(t.average or (t.low, t.high)), t.second])
+        with open(path, "wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Statistics:
+        """Read what `save` wrote; raises InputError for another file."""
+        with np.load(path, allow_pickle=False) as z:
+            if not isinstance(z, Mapping) or "batches" not in z:
+                raise InputError(f"{path} holds no statistics")
+            tensors = {}
+            for key in z:
+                kind, _, name = key.partition("/")
+                if kind != "range":
+                    continue
+                low, high, low_average, high_average, second = (float(x) for x in z[key])
+                t = TensorStatistics(low, high, (low_average, high_average), second)
+                t.counts[z[f"bins/{name}"]] = z[f"counts/{name}"]
+                tensors[name] = t
+            return cls(tensors, int(z["batches"]))

@@ -1,0 +1,114 @@
+"""The histogram of an f32 tensor by the highest bits of its elements, and its extremes (op `histogram`).
+
+Each block counts into a table of its own; one more step adds the tables up. Counts are integers, and extremes do not
+depend on the order in which they are found, so the result is the same whatever the number of threads.
+"""
+from __future__ import annotations
+
+from graphq.ir import Node
+from graphq.kernels.jit import modules
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.intrinsics import load_s32, store_s32
+from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.registry import Step, Target, threads_for
+from graphq.kernels.numbers.float_bins import BINS, SHIFT
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.plan import Ref
+from graphq.plan.slots import run
+from graphq.sizes import largest
+
+TABLES = 4
+"""Tables that a block counts into in turn: an element of the same bin as the last need not wait for its sum."""
+PART = 4 * TABLES * BINS + 8
+"""Bytes that a block writes: its tables, and its extremes as s32 in totalOrder."""
+CYCLES = 4
+"""That an element takes."""
+PIECE = 4096
+"""Elements that a block's share is a multiple of."""
+COUNT = Record("source", "parts", "size", "each")
+"""Histograms of `size` f32, `each` pieces a block, into as many `parts` as blocks."""
+SUM = Record("parts", "blocks", "counts", "extremes")
+"""The sum of so many parts."""
+view_count, view_sum = COUNT.view, SUM.view
+POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
+"""In totalOrder as s32."""
+
+
+def histogram_block(counting: int) -> Functions:
+    """Make the block function that counts a block; or, if not `counting`, finds its extremes alone."""
+
+    def block(args: int, index: int) -> None:
+        a = view_count(args)
+        source, table = a.source, a.parts + index * PART
+        if counting:
+            for k in range(TABLES * BINS):
+                store_s32(table + 4 * k, 0)
+        low, high = POSITIVE_INFINITY, NEGATIVE_INFINITY
+        first = index * a.each * PIECE
+        for k in range(first, min(first + a.each * PIECE, a.size)):
+            bits = load_s32(source + 4 * k)
+            key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+            low, high = min(low, key), max(high, key)
+            if counting:
+                count = table + 4 * (((bits >> SHIFT) & (BINS - 1)) + (k & (TABLES - 1)) * BINS)
+                store_s32(count, load_s32(count) + 1)
+        if counting:
+            for k in range(BINS):  # the first table becomes the sum of all
+                entry = table + 4 * k
+                store_s32(entry, load_s32(entry) + load_s32(entry + 4 * BINS) + load_s32(entry + 8 * BINS)
+                          + load_s32(entry + 12 * BINS))
+        store_s32(table + 4 * TABLES * BINS, low)
+        store_s32(table + 4 * TABLES * BINS + 4, high)
+
+    return Functions(block=block, speed=3)
+
+
+def histogram_sum(counting: int) -> Functions:
+    """Make the block function that adds parts up; or, if not `counting`, puts their extremes together alone."""
+
+    def block(args: int, index: int) -> None:
+        a = view_sum(args)
+        parts, counts = a.parts, a.counts
+        low, high = POSITIVE_INFINITY, NEGATIVE_INFINITY
+        if counting:
+            for k in range(BINS):
+                store_s32(counts + 4 * k, 0)
+        for part in range(a.blocks):
+            table = parts + part * PART
+            if counting:
+                for k in range(BINS):
+                    store_s32(counts + 4 * k, load_s32(counts + 4 * k) + load_s32(table + 4 * k))
+            low = min(low, load_s32(table + 4 * TABLES * BINS))
+            high = max(high, load_s32(table + 4 * TABLES * BINS + 4))
+        store_s32(a.extremes, low ^ ((low >> 31) & 0x7FFFFFFF))
+        store_s32(a.extremes + 4, high ^ ((high >> 31) & 0x7FFFFFFF))
+
+    return Functions(block=block, speed=3)
+
+
+def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple[Step, Step]:
+    """Plan the histogram of `size` f32, or their extremes alone: a step for blocks, and one that adds these up.
+
+    The caller fills in the addresses of COUNT and of SUM; `parts` take PART bytes a block.
+    """
+    how = int(counting)
+    pieces = largest(1, -(-size // PIECE))
+    cycles = CYCLES if counting else 0.5
+    blocks = threads_for(target.threads, cycles * size)  # a block costs its tables: no more of them than threads
+    each = -(-pieces // blocks)
+    count = modules.load("histogram_block", histogram_block, how, cache=target.cache)
+    counted = Step("histogram_block", count.block, COUNT, {"size": size, "each": each}, -(-pieces // each), count,
+                   serial=blocks == 1)
+    made = modules.load("histogram_sum", histogram_sum, how, cache=target.cache)
+    return counted, Step("histogram_sum", made.block, SUM, {"blocks": counted.blocks}, 1, made, serial=True)
+
+
+def histogram_steps(b: PlanBuilder, node: Node) -> None:
+    """Two steps: blocks, and their sum. Counts that nobody reads are not made."""
+    (source,) = node.operands
+    counts, extremes = node.outputs
+    counted, added = plan_histogram(source.type.size, b.target, counting=bool(counts.uses))
+    parts = Ref(b.temporary(PART * counted.blocks))
+    words = {"counts": Ref(b.result(counts))} if counts.uses else {}
+    run(b, counted, {"source": Ref(b.of[source]), "parts": parts}, [])
+    run(b, added, {"parts": parts, **words, "extremes": Ref(b.result(extremes))}, [])

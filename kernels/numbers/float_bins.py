@@ -1,0 +1,33 @@
+"""Histograms of f32 whose bins are given by the numbers' own bits, so that they need no range and can be added up.
+
+Bin k holds the numbers whose highest 14 bits (sign, exponent and 5 bits of the fraction) are k: 32 bins of equal width
+in each power of two. Every number of a bin is within 1/32 of its edge, whatever the scale of the data: this is
+the histogram of DDSketch (Masson et al., 2019, "DDSketch: a fast and fully-mergeable quantile sketch with
+relative-error guarantees") with bins that are cut from the number, instead of its logarithm.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+SHIFT = 18
+"""Bits of an f32 that a bin does not tell apart."""
+BINS = 1 << (32 - SHIFT)
+"""Bins, those of NaN and of infinities among them."""
+
+
+def ordered(x: np.ndarray) -> np.ndarray:
+    """The bits of f32 `x` as s32 in IEEE 754's totalOrder, in which -NaN < -inf < -0 < 0 < inf < NaN; its own inverse.
+
+    Takes and gives s32.
+    """
+    return x ^ ((x >> 31) & 0x7FFFFFFF)
+
+
+def histogram(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The counts (s32 [BINS]) and the extremes (f32 [2], in totalOrder) of f32 `x`; [inf, -inf] of no elements."""
+    bits = np.ascontiguousarray(x, np.float32).reshape(-1).view(np.int32)
+    counts = np.bincount(bits.view(np.uint32) >> SHIFT, minlength=BINS).astype(np.int32)
+    none = ordered(np.array([np.inf, -np.inf], np.float32).view(np.int32))
+    keys = ordered(bits)
+    extremes = np.array([keys.min(initial=none[0]), keys.max(initial=none[1])], np.int32)
+    return counts, ordered(extremes).view(np.float32)

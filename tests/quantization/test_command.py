@@ -1,0 +1,100 @@
+"""The commands quantize and compare: files in, files and tables out, one line for each mistake."""
+import json
+
+import numpy as np
+import pytest
+from float_networks import perceptron
+
+import graphq as gq
+from graphq.cli import main
+from graphq.quantization.data import load_data
+
+pytest.importorskip("onnx")
+BATCHES = perceptron()[1]
+
+
+def function():
+    """As a user writes one for --data."""
+    return iter(BATCHES)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model, and its data in every form."""
+    gq.save_onnx(perceptron()[0], tmp_path / "model.onnx")
+    for kind in ("npz", "npy"):
+        (tmp_path / kind).mkdir()
+        for k, batch in enumerate(BATCHES):
+            if kind == "npz":
+                np.savez(tmp_path / kind / f"{k}.npz", **batch)
+            else:
+                np.save(tmp_path / kind / f"{k}.npy", batch["x"])
+    np.savez(tmp_path / "one.npz", **BATCHES[0])
+    np.savez(tmp_path / "all.npz", **{f"{k}/in/x": b["x"] for k, b in enumerate(BATCHES)})
+    return tmp_path
+
+
+@pytest.mark.parametrize("data, count", [("npz", 3), ("npy", 3), ("one.npz", 1), ("all.npz", 3)])
+def test_data_from_files(folder, data, count):
+    found = load_data(str(folder / data), perceptron()[0])
+    assert len(found) == count
+    for batch, want in zip(found, BATCHES, strict=False):
+        np.testing.assert_array_equal(batch["x"], want["x"])
+    assert len(found[1:]) == count - 1
+
+
+def test_data_from_a_function(monkeypatch, tmp_path):
+    (tmp_path / "my_batches.py").write_text("import numpy as np\n\n\ndef some():\n"
+                                            "    yield {'x': np.ones((1, 16), np.float32)}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (batch,) = load_data("my_batches:some", perceptron()[0])
+    assert batch["x"].sum() == 16
+    for text in ("my_batches:other", "no_such_module:some"):
+        with pytest.raises(gq.InputError, match=f"data {text}"):
+            load_data(text, perceptron()[0])
+
+
+def test_wrong_data(folder):
+    graph = perceptron()[0]
+    (folder / "empty").mkdir()
+    (folder / "text.npz").write_text("no archive")
+    np.savez(folder / "other.npz", y=np.zeros(3))
+    for name, message in (("empty", "holds no .npz or .npy"), ("text.npz", "text.npz"),
+                          ("other.npz", "must hold arrays x, or batches of them as 0/in/x; it holds y"),
+                          ("model.onnx", "must be a folder, an .npz file or module:function")):
+        with pytest.raises(gq.InputError, match=message):
+            load_data(str(folder / name), graph)
+
+
+@pytest.mark.parametrize("options", [[], ["--method", "percentile"], ["--activations", "s8", "--symmetric"],
+                                     ["--exclude", "y"]])
+def test_quantize_and_compare(folder, capsys, options):
+    model, out, data = (str(folder / name) for name in ("model.onnx", "q.onnx", "all.npz"))
+    assert main(["quantize", model, "--data", data, "--out", out, *options]) == 0
+    text = capsys.readouterr()
+    assert "q.onnx: 0.0" in text.out and text.err == ""
+    assert ("settings tried" in text.out) == (not options)
+    made = gq.load_onnx(out)
+    assert len(made.nodes_of(("quantize",))) == (1 if "--exclude" in options else 2)
+    assert main(["compare", out, model, "--data", data]) == 0
+    assert "1 - cosine" in capsys.readouterr().out
+    assert main(["compare", out, model, "--data", data, "--json", "--no-rank"]) == 0
+    assert json.loads(capsys.readouterr().out)["loss"] < 0.01
+
+
+@pytest.mark.parametrize("options", [["--mode", "dynamic"], ["--mode", "weight_only", "--weight-bits", "4"]])
+def test_modes_without_data(folder, capsys, options):
+    out = folder / "q.onnx"
+    assert main(["quantize", str(folder / "model.onnx"), "--out", str(out), *options]) == 0
+    assert gq.compile(gq.load_onnx(out))(BATCHES[0]["x"]).shape == (6, 4)
+
+
+@pytest.mark.parametrize("options, message", [
+    ([], "quantize needs --data"), (["--data", "nowhere.npz"], "nowhere.npz"),
+    (["--mode", "dynamic", "--exclude", "nothing"], "no matmul or convolution is named 'nothing'"),
+    (["--weight-bits", "4"], "need mode 'weight_only'")])
+def test_mistakes_are_one_line(folder, capsys, options, message):
+    assert main(["quantize", str(folder / "model.onnx"), "--out", str(folder / "q.onnx"), *options]) == 2
+    text = capsys.readouterr()
+    assert text.out == "" and text.err.startswith("graphq: ") and text.err.count("\n") == 1 and message in text.err
+    assert not (folder / "q.onnx").exists()

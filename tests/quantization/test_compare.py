@@ -1,0 +1,115 @@
+"""compare and accuracy control: by hand on small networks."""
+import json
+
+import numpy as np
+import pytest
+from float_networks import convolutional, perceptron
+
+import graphq as gq
+from graphq.quantization import Scheme, compare, quantize, quantize_with_accuracy_control
+
+
+def test_differences_are_those_of_the_tensors():
+    graph, batches = perceptron()
+    made = quantize(graph, batches, Scheme(method="min_max"))
+    found = compare(made, graph, batches, rank=False)
+    a, b = (np.concatenate([gq.compile(g, outputs=["hidden"])(x) for x in batches]) for g in (made, graph))
+    t = found["hidden"]
+    assert t.largest == pytest.approx(np.abs(a - b).max(), rel=1e-5)
+    assert t.sqnr == pytest.approx(10 * np.log10(np.square(b).sum() / np.square(a - b).sum()), rel=1e-4)
+    assert t.cosine == pytest.approx(float(np.vdot(a, b) / np.linalg.norm(a) / np.linalg.norm(b)), abs=1e-6)
+    assert t.cost is None and 0 < found.loss < 0.01
+
+
+def test_saturation_shows_a_range_that_is_too_small():
+    graph, batches = perceptron()
+    wide, narrow = (compare(quantize(graph, batches, Scheme(method="min_max", headroom=h)), graph, batches, rank=False)
+                    for h in (1.5, 0.3))
+    assert wide["relu"].saturation == 0
+    assert narrow["relu"].saturation > 0.02
+
+
+def test_a_product_with_wrong_weights_costs_most():
+    graph, batches = convolutional()
+    made = quantize(graph, batches, Scheme(method="min_max", exclude=["depthwise"]))
+    node = next(n for n in made.nodes if n.output.name == "point")
+    with made.before(node):
+        rough = made.dequantize(made.quantize(node.inputs[0], dtype="u8", scales=[0.5]), scales=[0.5])
+    made.replace_uses(node.inputs[0], rough, [u for u in node.inputs[0].uses if u.node is node])
+    found = compare(made, graph, batches)
+    assert found.tensors[0].name == "point" and found.tensors[0].cost > 0.5 * found.loss
+    assert found["depthwise"].cost is None  # it is not quantized
+    assert str(found).splitlines()[2].endswith("point (convolution)")
+    rows = json.loads(found.json())
+    assert rows["tensors"][0]["name"] == "point" and rows["loss"] == found.loss
+
+
+def test_compiled_graphs_and_equal_ones():
+    graph, batches = perceptron()
+    model = gq.compile(graph)
+    found = compare(model, model, batches)
+    assert found.loss == pytest.approx(0, abs=1e-12)
+    assert all(t.sqnr == np.inf and t.largest == 0 for t in found.tensors)
+    assert json.loads(found.json())["tensors"][0]["sqnr"] is None
+
+
+def test_what_cannot_be_compared():
+    graph, batches = perceptron()
+    with pytest.raises(gq.InputError, match="at least one batch"):
+        compare(graph, graph, [])
+    with pytest.raises(gq.GraphError, match="against must be a Graph"):
+        compare(graph, "other", batches)
+    g = gq.Graph()
+    g.output(g.relu(g.input("x", dtype="f32", shape=(None, 16)), name="other"), name="z")
+    with pytest.raises(gq.GraphError, match="have no tensor of the same name"):
+        compare(graph, g, batches)
+
+
+def evaluation(graph, batches, counted):
+    """Minus the largest difference of an output."""
+    wanted = [gq.compile(graph)(b) for b in batches]
+
+    def evaluate(model):
+        counted.append(model)
+        return -max(float(np.abs(model(b) - w).max()) for b, w in zip(batches, wanted, strict=True))
+
+    return evaluate
+
+
+@pytest.mark.parametrize("share, fewest, most", [(10.0, 0, 0), (0.6, 1, 3), (0.0, 4, 4)])
+def test_products_stay_in_f32_as_far_as_accuracy_needs(share, fewest, most):
+    graph, batches = convolutional(spread=1.5)
+    evaluate = evaluation(graph, batches, [])
+    plain = -evaluate(gq.compile(quantize(graph, batches[:3])))
+    lines = []
+    found = quantize_with_accuracy_control(graph, batches[:3], evaluate, share * plain + 1e-5, report=lines.append)
+    assert fewest <= len(found.in_f32) <= most
+    assert found.drop <= share * plain + 1e-5
+    assert evaluate(gq.compile(found.graph)) == pytest.approx(found.accuracy)
+    assert len(lines) >= 2 and lines[0].startswith("accuracy 0, ") or lines[0].startswith("accuracy -0, ")
+    assert len(found.graph.nodes_of(("quantize",))) == 4 - len(found.in_f32)
+
+
+def test_a_run_that_was_broken_off_continues(tmp_path):
+    graph, batches = convolutional(spread=1.5)
+    counted = []
+    evaluate = evaluation(graph, batches, counted)
+    path = tmp_path / "state.json"
+    first = quantize_with_accuracy_control(graph, batches[:3], evaluate, 1e-5, state=path, report=None)
+    calls = len(counted)
+    again = quantize_with_accuracy_control(graph, batches[:3], evaluate, 1e-5, state=path, report=None)
+    assert len(counted) == calls and again.in_f32 == first.in_f32 and again.accuracy == first.accuracy
+
+
+def test_wrong_arguments_of_accuracy_control(tmp_path):
+    graph, batches = perceptron()
+    with pytest.raises(gq.InputError, match="max_drop must not be negative"):
+        quantize_with_accuracy_control(graph, batches, lambda m: 1.0, -1)
+    with pytest.raises(gq.InputError, match="must give a finite number"):
+        quantize_with_accuracy_control(graph, batches, lambda m: float("nan"), 1, report=None)
+    (tmp_path / "state").write_text("no json")
+    with pytest.raises(gq.InputError, match="holds no state"):
+        quantize_with_accuracy_control(graph, batches, lambda m: 1.0, 1, state=tmp_path / "state", report=None)
+    falling = iter(range(0, -1000, -1))
+    with pytest.raises(gq.GraphError, match="does `evaluate` give the same"):
+        quantize_with_accuracy_control(graph, batches, lambda m: float(next(falling)), 0.5, report=None)

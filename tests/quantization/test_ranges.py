@@ -1,0 +1,113 @@
+"""Ranges from histograms: against NumPy on the data themselves."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.dtypes import s8, s16, u8, u16
+from graphq.kernels.numbers.float_bins import histogram
+from graphq.ops.quant import dequantize, quantize
+from graphq.quantization import Scheme, TensorStatistics
+from graphq.quantization.ranges import chosen_range, from_range, parameters, squared_errors
+
+RNG = np.random.default_rng(5)
+DATA = {"normal": RNG.standard_normal(20_000), "positive": np.maximum(RNG.standard_normal(20_000), 0),
+        "outliers": np.append(RNG.standard_normal(20_000), [60.0, -30.0]), "shifted": RNG.standard_normal(20_000) + 3,
+        "negative": -RNG.exponential(1, 20_000), "two": np.tile([0.0, 1.5], 500)}
+
+
+def statistics(x):
+    t = TensorStatistics()
+    counts, (low, high) = histogram(np.asarray(x, np.float32))
+    t.add(counts, float(low), float(high))
+    return t
+
+
+def error(x, p):
+    """The sum of squared errors on the data."""
+    x = np.asarray(x, np.float32)
+    q = quantize.reference(x, dtype=p.dtype, **p.attrs)
+    return float(np.square(x - dequantize.reference(q, **p.attrs), dtype=np.float64).sum())
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("dtype", [u8, s8])
+def test_the_estimated_error_is_that_of_the_data(name, dtype):
+    x = DATA[name]
+    low, high = x.min(), x.max()
+    candidates = [from_range(low * f, high * f, dtype, False) for f in (1, 0.7, 0.3)]
+    found = squared_errors(statistics(x).bins(), candidates)
+    want = [error(x, p) for p in candidates]
+    np.testing.assert_allclose(found, want, rtol=0.05, atol=0.02 * want[-1] + 1e-6)
+
+
+@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_mse_is_no_worse_than_any_other_method(name, symmetric):
+    t = statistics(DATA[name])
+    errors = {m: error(DATA[name], parameters(t, Scheme(method=m, symmetric=symmetric), u8))
+              for m in ("mse", "min_max", "percentile", "entropy", "moving_average")}
+    assert errors["mse"] <= 1.02 * min(errors.values()) + 1e-6, errors
+
+
+@pytest.mark.parametrize("name", ["normal", "outliers", "positive"])
+def test_percentiles(name):
+    x = DATA[name]
+    low, high = chosen_range(statistics(x), Scheme(method="percentile", percentile=99), u8)
+    want = np.quantile(np.abs(x), 0.99)
+    assert high == pytest.approx(min(want, x.max()), rel=1 / 16)
+    assert low == pytest.approx(max(-want, x.min()), rel=1 / 16)
+
+
+def test_entropy_clips_outliers_and_keeps_even_data():
+    t = statistics(DATA["outliers"])
+    low, high = chosen_range(t, Scheme(method="entropy"), u8)
+    assert 2.5 < high < 15 and -15 < low < -2.5
+    even = statistics(RNG.uniform(-1, 1, 50_000))
+    low, high = chosen_range(even, Scheme(method="entropy"), u8)
+    assert high > 0.9 and low < -0.9
+
+
+def test_min_max_and_moving_average():
+    t = statistics([-1, 3])
+    t.add(histogram(np.float32([0, 5]))[0], 0.0, 5.0)
+    assert chosen_range(t, Scheme(method="min_max"), u8) == (-1, 5)
+    assert chosen_range(t, Scheme(method="moving_average"), u8) == pytest.approx((-0.9, 3.2))
+
+
+@pytest.mark.parametrize("dtype, symmetric, scale, zp", [
+    (u8, False, 3 / 255, 85), (s8, False, 3 / 255, -43), (s8, True, 2 / 127, 0), (u8, True, 2 / 127, 128),
+    (u16, False, 3 / 65535, 21845), (s16, True, 2 / 32767, 0)])
+def test_scales_and_zero_points(dtype, symmetric, scale, zp):
+    p = from_range(-1, 2, dtype, symmetric)
+    assert p.scales == pytest.approx((scale,)) and p.zps == (zp,)
+
+
+def test_zero_is_represented_exactly():
+    for low, high in ((0.3, 2.0), (-5.0, -0.1), (-0.01, 9.0)):
+        p = from_range(low, high, u8, False)
+        q = quantize.reference(np.zeros(1, np.float32), dtype=u8, **p.attrs)
+        assert dequantize.reference(q, **p.attrs) == 0 and (p.limits[0] <= 0 <= p.limits[1])
+
+
+@pytest.mark.parametrize("value", [0.0, 2.5, -3.0, 1e-30])
+@pytest.mark.parametrize("method", ["mse", "min_max", "percentile", "entropy", "moving_average"])
+def test_a_constant_tensor_keeps_its_number(value, method):
+    p = parameters(statistics(np.full(100, value)), Scheme(method=method), u8)
+    q = quantize.reference(np.full(1, value, np.float32), dtype=u8, **p.attrs)
+    assert dequantize.reference(q, **p.attrs)[0] == pytest.approx(value, rel=1e-6, abs=1e-29)
+
+
+def test_headroom():
+    p = parameters(statistics([-1, 2]), Scheme(method="min_max", headroom=1.5), u8)
+    assert p.limits == pytest.approx((-1.5, 3), abs=0.01)
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ({"method": "best"}, "method must be one of"), ({"activations": "s32"}, "activations must be one of"),
+    ({"percentile": 20}, "percentile must be in"), ({"headroom": 0}, "headroom must be in"),
+    ({"block": 0}, "block must be positive"),
+    ({"exclude": "name"}, "exclude must be a collection"), ({"weight_bits": 4}, "need mode 'weight_only'"),
+    ({"rounding": "gptq"}, "need mode 'weight_only'"), ({"mode": "none"}, "mode must be one of")])
+def test_wrong_schemes(wrong, message):
+    with pytest.raises(gq.GraphError, match=message):
+        Scheme(**wrong)

@@ -1,0 +1,110 @@
+"""Statistics: what calibration counts is what NumPy finds, whatever the batches are."""
+import numpy as np
+import pytest
+from float_networks import attention, convolutional, perceptron
+
+import graphq as gq
+from graphq.kernels.numbers.float_bins import histogram
+from graphq.quantization import Scheme, Statistics, calibrate, quantize
+from graphq.quantization.products import prepared
+
+
+def values(graph, name, batches):
+    """The tensor over all batches."""
+    model = gq.compile(prepared(graph), outputs=[name])
+    return np.concatenate([np.ravel(model(b)) for b in batches])
+
+
+@pytest.mark.parametrize("network", [convolutional, perceptron, attention])
+def test_statistics_are_those_of_the_tensors(network):
+    graph, batches = network()
+    found = calibrate(graph, iter(batches))
+    assert found.batches == len(batches)
+    for name, t in found.items():
+        x = np.concatenate([b["x"].ravel() for b in batches]) if name == "x" else values(graph, name, batches)
+        assert (t.low, t.high, t.size) == (x.min(), x.max(), x.size)
+        np.testing.assert_array_equal(t.counts, histogram(x.astype(np.float32))[0])
+
+
+def test_the_factors_of_products_are_observed():
+    graph, batches = attention()
+    names = list(calibrate(graph, batches))
+    assert names[:3] == ["normalised", "q", "k"] and len(names) == 5
+
+
+def test_numbers_of_channels():
+    graph, batches = convolutional()
+    found = calibrate(graph, batches, channels=True)["x"].channels
+    x = np.stack([b["x"][0] for b in batches])
+    largest = np.sort(np.abs(x).max(axis=(2, 3)), axis=0)
+    np.testing.assert_array_equal(found.low, x.min(axis=(0, 2, 3)))
+    np.testing.assert_array_equal(found.high, x.max(axis=(0, 2, 3)))
+    np.testing.assert_allclose(found.mean, x.mean(axis=(0, 2, 3)), atol=1e-6)
+    np.testing.assert_allclose(found.square, np.square(x).mean(axis=(0, 2, 3)), rtol=1e-5)
+    np.testing.assert_array_equal(found.second, largest[-2])
+
+
+def test_extremes_alone():
+    graph, batches = convolutional()
+    whole, extremes = calibrate(graph, batches), calibrate(graph, batches, histograms=False)
+    for name, t in whole.items():
+        assert (t.low, t.high, t.average) == (extremes[name].low, extremes[name].high, extremes[name].average)
+    scheme = Scheme(method="min_max")
+    assert gq.to_text(quantize(graph, whole, scheme)) == gq.to_text(quantize(graph, extremes, scheme))
+    with pytest.raises(gq.GraphError, match="the method mse needs histograms"):
+        quantize(graph, extremes, Scheme())
+
+
+def test_other_tensors_by_name():
+    graph, batches = perceptron()
+    found = calibrate(graph, batches, tensors=["logits"])
+    assert list(found) == ["logits"] and found["logits"].size == 3 * 6 * 4
+
+
+def test_the_moving_average():
+    g = gq.Graph()
+    g.output(g.matmul(g.input("x", dtype="f32", shape=(1, 2)), np.ones((2, 1), np.float32)), name="y")
+    found = calibrate(g, [{"x": np.float32([[0, high]])} for high in (10, 20, 10)])["x"]
+    assert found.average == pytest.approx((0, 10.9)) and found.second == 10 and found.high == 20
+
+
+def test_a_round_trip_through_a_file(tmp_path):
+    graph, batches = convolutional()
+    found = calibrate(graph, batches)
+    found.save(tmp_path / "statistics.npz")
+    again = Statistics.load(tmp_path / "statistics.npz")
+    assert again.batches == found.batches and list(again) == list(found)
+    for name, t in found.items():
+        assert (t.low, t.high, t.average, t.second) == (again[name].low, again[name].high, again[name].average,
+                                                        again[name].second)
+        np.testing.assert_array_equal(t.counts, again[name].counts)
+
+
+def test_a_file_without_statistics_is_refused(tmp_path):
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    with pytest.raises(gq.InputError, match="holds no statistics"):
+        Statistics.load(tmp_path / "other.npz")
+
+
+@pytest.mark.parametrize("batches, message", [
+    ([], "at least one batch, got an empty iterable"),
+    ({"x": np.zeros((1, 16), np.float32)}, "iterable of dicts .* got dict: put it into a list"),
+    (3, "iterable of dicts .* got int"),
+    ([np.zeros((1, 16), np.float32)], "batch 1 must be a dict"),
+    ([{"y": np.zeros((1, 16), np.float32)}], "takes inputs"),
+    ([{"x": np.zeros((1, 15), np.float32)}], "must be f32"),
+    ([{"x": np.zeros((1, 16), np.float32)}, {"x": np.full((1, 16), np.nan, np.float32)}], "batch 2: .* 'x' holds nan"),
+    ([{"x": np.full((1, 16), -np.inf, np.float32)}], "batch 1: tensor 'x' holds -inf"),
+    ([{"x": np.zeros((0, 16), np.float32)}], "tensor 'x' had no elements in 1 batches"),
+])
+def test_wrong_data(batches, message):
+    with pytest.raises(gq.InputError, match=message):
+        calibrate(perceptron()[0], batches)
+
+
+def test_wrong_names():
+    graph, batches = perceptron()
+    with pytest.raises(gq.GraphError, match="no value named 'nothing'"):
+        calibrate(graph, batches, tensors=["nothing"])
+    with pytest.raises(gq.GraphError, match="expected a Graph"):
+        calibrate(3, batches)
