@@ -3,8 +3,8 @@
 Cross-validation: statistics come from part of the batches and outputs are compared on all, in turns (`folds`); then the
 best setting is made with the statistics of all. What is tried, each step from the best setting so far:
 
-    1. ranges by min-max or by least squared error, channels smoothed (`smooth`) or not; without convolutions also
-       dynamic ranges by rows, which end the search if they are best
+    1. ranges by min-max or by least squared error, channels smoothed (`smooth`) or not; without convolutions, and where
+       that loses more than DYNAMIC_FROM, dynamic ranges by rows, which end the search if they are best
     2. biases corrected (`twins`)
     3. percentiles; headroom for data that were not seen
     4. biases and smoothing once more, the other way round
@@ -33,6 +33,8 @@ from graphq.quantization.twins import correct_biases, differences
 
 GOOD = 1e-5
 """1 - cosine of outputs with f32 at which the search ends."""
+DYNAMIC_FROM = 0.001
+"""1 - cosine from which dynamic ranges are tried: they take longer when the model runs."""
 CAUTION = 1.15
 """What the loss of settings that clip counts: batches that were not seen are clipped more."""
 TARGET = 0.01
@@ -90,11 +92,11 @@ def automatic(graph: Graph, batches: Batches, *, progress: Callable[[str], None]
 def chosen_setting(work: Search) -> Setting:
     """The best setting with all products quantized."""
     settings = [Setting(Scheme(method=m), smooth=s) for s in (False, True) for m in ("min_max", "mse")]
-    if not work.graph.nodes_of(CONVOLUTIONS):
-        settings.append(Setting(Scheme(method="min_max", mode="dynamic", rows=True)))
     setting = work.best(settings)
-    if setting.scheme.mode == "dynamic":
-        return setting
+    if work.loss(setting) > DYNAMIC_FROM and not work.graph.nodes_of(CONVOLUTIONS):
+        setting = work.best([setting, Setting(Scheme(method="min_max", mode="dynamic", rows=True))])
+        if setting.scheme.mode == "dynamic":
+            return setting
     setting = work.best([setting, replace(setting, correct=True)])
     headroom = min(2.0, max(work.statistics(setting.smooth, fold).unseen for fold in work.folds))
     if headroom > 1:
