@@ -13,14 +13,13 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-Batch = dict[str, np.ndarray]
+Batch = Mapping[str, Any]
 
 
 def batches(model: str, data: str, repeat: int) -> Iterator[Batch]:
@@ -88,7 +87,8 @@ def main() -> int:
         tasks += [(f"onnxruntime {m}", peer, (m,)) for m in ("MinMax", "Entropy", "Percentile")]
     base: tuple[float, float] | None = None
     for name, task, more in tasks:
-        once, many = [], []
+        once: list[tuple[float, float]] = []
+        many: list[tuple[float, float]] = []
         for repeat, out in ((1, []), (1, once), (1 + o.repeat, many)):
             with ProcessPoolExecutor(1, get_context("spawn")) as process:
                 out.append(process.submit(measured, task, (o.model, o.data, repeat, *more)).result())
