@@ -11,6 +11,7 @@ The method is that of symbolic shapes with guards in PyTorch 2 (Ansel et al., AS
 """
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -106,6 +107,14 @@ def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: i
     return method
 
 
+def _changes(function: Callable[..., Any]) -> Any:
+    """The method of Size that computes `function` of it: a Size again."""
+    def method(self: Size) -> Any:
+        return Size(self.trace, self.trace.call(function, self))
+
+    return method
+
+
 def _decides(function: Callable[..., Any]) -> Any:
     """The method of Size that compares it with another number."""
     def method(self: Size, other: Any) -> Any:
@@ -162,11 +171,8 @@ class Size:
     __int__, __index__ = _converts(int), _converts(operator.index)
     __float__, __bool__ = _converts(float), _converts(bool)
 
-    def __neg__(self) -> Any:
-        return Size(self.trace, self.trace.call(operator.neg, self))
-
-    def __abs__(self) -> Any:
-        return Size(self.trace, self.trace.call(operator.abs, self))
+    __neg__, __abs__ = _changes(operator.neg), _changes(operator.abs)
+    __round__, __floor__, __ceil__ = _changes(round), _changes(math.floor), _changes(math.ceil)
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other

@@ -1,4 +1,5 @@
 """Open sizes: what is computed from them is computed again for other sizes, what is decided by them is a guard."""
+import math
 import operator
 from functools import partial
 from typing import NamedTuple
@@ -179,3 +180,10 @@ def test_random_computations():
                 assert found == want
                 held += 1
     assert held > 100
+
+
+def test_roundings():
+    t = Trace()
+    n = t.leaf(4, "n")
+    found = [round(n / 3), math.floor(n / 3), math.ceil(n / 3)]
+    assert not t.guards and at(t, found, 5) == [2, 1, 2] and at(t, found, 4) == [1, 1, 2]
