@@ -65,7 +65,7 @@ class Trace:
         if isinstance(x, Mapping) and is_open(x):
             return self.call(_mapping, tuple(x), tuple(x.values()))
         if isinstance(x, list | tuple) and is_open(x):
-            return self.call(_sequence, *x)
+            return self.call(type(x) if hasattr(x, "_fields") else _sequence, *x)
         key = ("constant", type(x), x) if isinstance(x, int | float | str | bool | None) else ("object", id(x))
         if key not in self._known:
             self._known[key] = self._new(x)  # kept in `values`, so that no other object gets its id

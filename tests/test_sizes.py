@@ -187,3 +187,13 @@ def test_roundings():
     n = t.leaf(4, "n")
     found = [round(n / 3), math.floor(n / 3), math.ceil(n / 3)]
     assert not t.guards and at(t, found, 5) == [2, 1, 2] and at(t, found, 4) == [1, 1, 2]
+
+
+def test_functions_get_named_tuples_by_their_names():
+    class Window(NamedTuple):
+        size: int
+        step: int
+
+    t = Trace()
+    found = later(lambda w: w.size // w.step, Window(t.leaf(12, "n"), 3))
+    assert at(t, [found], 15) == [5]

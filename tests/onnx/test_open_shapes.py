@@ -41,4 +41,13 @@ def test_resize_by_a_whole_factor_runs_in_a_kernel(transformation):
     scales = helper.make_tensor("scales", TensorProto.FLOAT, [4], [1, 1, 2, 2])
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear",
                             coordinate_transformation_mode=transformation)
-    check(loaded([node], {"x": ["N", 2, "H", "W"]}, [scales]), *(((1, 2, h, w),) for h, w in ((5, 7), (9, 4), (40, 30))))
+    graph = loaded([node], {"x": ["N", 2, "H", "W"]}, [scales])
+    check(graph, ((1, 2, 5, 7),), ((1, 2, 9, 4),), ((1, 2, 40, 30),))
+
+
+def test_likely_sizes_that_take_too_much_memory():
+    """A reference's result is computed at the sizes assumed at compile, which nobody asked for."""
+    scales = helper.make_tensor("scales", TensorProto.FLOAT, [4], [1, 1, 3, 3])
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="cubic")
+    model = gq.compile(loaded([node], {"x": ["N", 8, "H", "W"]}, [scales]), memory=1 << 20)
+    assert model(np.ones((1, 8, 4, 5), np.float32)).shape == (1, 8, 12, 15)
