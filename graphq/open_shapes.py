@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from graphq.budget import budget
-from graphq.errors import GraphError, GraphqError
+from graphq.errors import CompileError, GraphError, GraphqError
 from graphq.ir import Graph, TensorType
 from graphq.locks import Lock
 from graphq.plan.arena import Arenas
@@ -211,6 +211,9 @@ class OpenPlans:
             self._variant(tuple(chosen[d.name] for d in self.dimensions))
         except GraphError:
             return
+        except CompileError:  # that of `strict`, or these sizes take too much memory
+            if self.options.strict:
+                raise
         except _Anew:
             self.anew = True
 

@@ -11,12 +11,15 @@ The method is that of symbolic shapes with guards in PyTorch 2 (Ansel et al., AS
 """
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+
+from graphq.errors import GraphqError
 
 T = TypeVar("T")
 
@@ -66,11 +69,11 @@ class Trace:
         if kind is Size or kind is Later:
             return x.slot
         if kind in _PLAIN:
-            key: tuple[Any, ...] = kind, x
+            key: tuple[Any, ...] = kind, x.hex() if kind is float else x  # -0.0 and NaN
         elif isinstance(x, Mapping) and is_open(x):
             return self.call(_mapping, tuple(x), tuple(x.values()))
         elif isinstance(x, list | tuple) and is_open(x):
-            return self.call(_sequence, *x)
+            return self.call(kind if hasattr(x, "_fields") else _sequence, *x)
         else:
             key = object, id(x)
         if key not in self._known:
@@ -109,6 +112,14 @@ def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: i
         if type(other) is int and (other == neutral or other == 0 and function is operator.mul):
             return self if other == neutral else 0
         return Size(self.trace, self.trace.call(function, *((other, self) if swapped else (self, other))))
+
+    return method
+
+
+def _changes(function: Callable[..., Any]) -> Any:
+    """The method of Size that computes `function` of it: a Size again."""
+    def method(self: Size) -> Any:
+        return Size(self.trace, self.trace.call(function, self))
 
     return method
 
@@ -170,11 +181,8 @@ class Size:
     __int__, __index__ = _converts(int), _converts(operator.index)
     __float__, __bool__ = _converts(float), _converts(bool)
 
-    def __neg__(self) -> Any:
-        return Size(self.trace, self.trace.call(operator.neg, self))
-
-    def __abs__(self) -> Any:
-        return Size(self.trace, self.trace.call(operator.abs, self))
+    __neg__, __abs__ = _changes(operator.neg), _changes(operator.abs)
+    __round__, __floor__, __ceil__ = _changes(round), _changes(math.floor), _changes(math.ceil)
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
@@ -310,7 +318,7 @@ class Program:
                 value = values[slot] = function(*[values[k] for k in arguments])
                 if guarded and value != answer:
                     return None
-        except ArithmeticError:  # a division by a size of 0
+        except (ArithmeticError, LookupError, ValueError, GraphqError):  # as of a division by a size of 0
             return None
         return Values({k: values[k] for k in self._results})
 

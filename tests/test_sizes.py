@@ -1,4 +1,5 @@
 """Open sizes: what is computed from them is computed again for other sizes, what is decided by them is a guard."""
+import math
 import operator
 from functools import partial
 from typing import NamedTuple
@@ -136,6 +137,20 @@ def test_a_division_by_a_size_of_0_does_not_hold():
     assert at(t, [12 // n], 3) == [4] and at(t, [12 // n], 0) is None
 
 
+def test_nor_do_sizes_that_a_function_refuses():
+    t = Trace()
+    n = t.leaf(4, "n")
+    first = number(operator.getitem, (1, 2, 3, 4, 5), n)
+    assert at(t, [first], 2) == [3] and at(t, [first], 9) is None
+
+
+def test_zeros_of_both_signs_are_two_numbers():
+    t = Trace()
+    n = t.leaf(4, "n")
+    zeros = [later(np.full, n, z) for z in (0.0, -0.0, 0)]
+    assert [np.signbit(x).tolist() for x in at(t, zeros, 1)] == [[False], [True], [False]]
+
+
 def test_texts_and_assumed_values_decide_nothing():
     t = Trace()
     n = t.leaf(4, "x.0", "batch")
@@ -179,3 +194,20 @@ def test_random_computations():
                 assert found == want
                 held += 1
     assert held > 100
+
+
+def test_roundings():
+    t = Trace()
+    n = t.leaf(4, "n")
+    found = [round(n / 3), math.floor(n / 3), math.ceil(n / 3)]
+    assert not t.guards and at(t, found, 5) == [2, 1, 2] and at(t, found, 4) == [1, 1, 2]
+
+
+def test_functions_get_named_tuples_by_their_names():
+    class Window(NamedTuple):
+        size: int
+        step: int
+
+    t = Trace()
+    found = later(lambda w: w.size // w.step, Window(t.leaf(12, "n"), 3))
+    assert at(t, [found], 15) == [5]

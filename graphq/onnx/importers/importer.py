@@ -141,7 +141,7 @@ class Call:
             raise GraphError(f"input {k}{what} is not known before it runs")
         if isinstance(data, np.ndarray):
             return [int(x) for x in data.reshape(-1)]
-        return [data.size(_element, i) for i in range(data.assumed.size)]
+        return [data.size(_element, i) for i in range(data.size(np.size))]  # how many is a decision
 
     def floats(self) -> bool:
         """Whether all inputs are of one float dtype that graphq computes in."""
