@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -24,13 +24,12 @@ from graphq.plan.arena import Arenas
 from graphq.plan.plan import Plan, PythonStep
 from graphq.plan.runtime import Runner, Words
 from graphq.plan.stages import in_one_plan
-from graphq.planned import Options, Passed
+from graphq.planned import Options, Passed, Ready
 from graphq.planning import build_plan
 from graphq.sizes import Program, Trace, parts
 
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
     from graphq.report.coverage import Coverage
-    from graphq.report.profile import Profile
 
 log = logging.getLogger("graphq")
 
@@ -47,7 +46,7 @@ images are multiples of 32, as networks that halve an image five times want them
 
 
 def size_class(size: int) -> int:
-    """0, 1, 2 for sizes up to 15, 3 up to 127, and so on by factors of 8.
+    """The class of a size: 0 and 1 have their own, class 2 are sizes up to 15, 3 up to 127, and so on by factors of 8.
 
     Plans of one class differ little in speed: tiles and shares of threads are chosen for one size of it.
     """
@@ -75,7 +74,7 @@ class Dimension(NamedTuple):
 
 
 def open_dimensions(graph: Graph) -> list[Dimension]:
-    """Those of all inputs in order."""
+    """The open dimensions of all inputs, in order; names come from `graph.meta`, where a file had any."""
     names = graph.meta.get("dimensions", {})
     return [Dimension(str(v.name), k, names.get((v.name, k)) or f"{v.name}.{k}")
             for v in graph.inputs for k, d in enumerate(v.shape or ()) if d is None]
@@ -89,7 +88,7 @@ class _Shared:
         self._known: dict[tuple[object, ...], np.ndarray] = {}
 
     def of(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
-        """In place of a variant's arrays those that were the first with these elements."""
+        """Equal arrays in place of a variant's, where a variant before had such; it may drop its own."""
         if self._first is None:
             self._first = arrays
             return arrays
@@ -155,21 +154,14 @@ def _numbers(plan: Plan) -> list[object]:
             [t.shape for t in plan.output_types], plan.errors]
 
 
-class _AtSizes(Passed):
+class _AtSizes(Ready):
     """A variant at one set of sizes: it runs, and reports as a graph of fixed shape does."""
 
     def __init__(self, variant: Variant, sizes: Sizes, runner: Runner) -> None:
         self.graph, self.options, self.refusals = variant.graph, variant.options, variant.refusals
         self._variant = variant
         self.sizes = dict(zip(variant.sizes, sizes, strict=True))
-        self.run = self.runner = runner
-        self.plan, self.output_types = runner.plan, runner.plan.output_types
-
-    def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
-        """How long each step of the plan takes, the least time of so many runs."""
-        from graphq.report.profile import profile_steps
-
-        return profile_steps(self.run, [inputs[str(v.name)] for v in self.graph.inputs], runs)
+        self.run_by(runner)
 
     def coverage(self) -> Coverage:
         """Which share of the graph's multiply-accumulates integer partitions do, at these sizes."""
@@ -264,7 +256,8 @@ class OpenPlans:
         except GraphError as e:
             self._explain(sizes)
             raise e from None
-        assert made is not None, "a plan holds for the sizes that it was made for"
+        if made is None:
+            raise _Anew("its plan does not hold for the sizes that it was made for")
         return made
 
     def _explain(self, sizes: Sizes) -> None:

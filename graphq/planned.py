@@ -100,27 +100,35 @@ class Passed:
         raise CompileError("shapes are open: the coverage is known after the first call")
 
 
-class Planned(Passed):
-    """A graph all of whose shapes are known, after the passes, and its plan, ready to run.
-
-    Raises CompileError when it would take too much memory, or for operations without kernels where that is `strict`.
-    """
+class Ready(Passed):
+    """A graph after the passes with a plan, all of whose sizes are known, and what runs it."""
 
     runner: Runner
     plan: Plan
 
-    def __init__(self, graph: Graph, options: Options, arenas: Arenas) -> None:
-        super().__init__(graph, options)
-        self.plan = build_plan(graph, options.level, options.threads, options.cache)
-        self.check_references()
-        self.output_types = self.plan.output_types
-        self.run = self.runner = Runner(Words(self.plan), arenas, options.cache)
+    def run_by(self, runner: Runner) -> None:
+        """Take what runs the plan."""
+        self.run = self.runner = runner
+        self.plan, self.output_types = runner.plan, runner.plan.output_types
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
         """How long each step of the plan takes, the least time of so many runs."""
         from graphq.report.profile import profile_steps
 
         return profile_steps(self.run, [inputs[str(v.name)] for v in self.graph.inputs], runs)
+
+
+class Planned(Ready):
+    """A graph all of whose shapes are known, after the passes, and its plan, ready to run.
+
+    Raises CompileError when it would take too much memory, or for operations without kernels where that is `strict`.
+    """
+
+    def __init__(self, graph: Graph, options: Options, arenas: Arenas) -> None:
+        super().__init__(graph, options)
+        self.plan = build_plan(graph, options.level, options.threads, options.cache)
+        self.check_references()
+        self.run_by(Runner(Words(self.plan), arenas, options.cache))
 
     def coverage(self) -> Coverage:
         """Which share of the graph's multiply-accumulates integer partitions do."""

@@ -15,7 +15,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class Trace:
         slot = self._new(assumed)
         self.leaves.append(slot)
         self.assumed[place] = assumed
-        return Size(self, slot, name or place)  # type: ignore[return-value]  # a Size is an int to whoever computes with it
+        return cast(int, Size(self, slot, name or place))  # which it is to whoever computes with it
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> int:
         """The slot of the function's result; the same for the same arguments."""
@@ -150,9 +150,10 @@ def _is_number(x: Any) -> bool:
 
 
 class Size:
-    """A number that follows from open sizes; use it as an int. See the module.
+    """A number that follows from open sizes, for code that computes with ints; it has the value of the trace's example.
 
-    Arithmetic gives Sizes, all else decides: a comparison, a conversion, a use as an index.
+    Arithmetic gives Sizes. All else decides, and so adds a guard to the trace: a comparison, a conversion, a use as an
+    index or by NumPy. Texts (`str`, `format`) and `hash` add none. Sizes of two traces are never equal.
     """
 
     __slots__ = ("name", "slot", "trace")
@@ -217,10 +218,6 @@ class Later:
         """The object in the example."""
         return self.trace.values[self.slot]
 
-    def size(self, function: Callable[..., Any], *arguments: Any) -> int:
-        """A number that the function takes from the object, and more arguments."""
-        return Size(self.trace, self.trace.call(function, self, *arguments))  # type: ignore[return-value]
-
 
 def later(function: Callable[..., T], *arguments: Any) -> T:
     """`function(*arguments)`; where arguments hold Sizes, a Later, which stands for that at all sizes.
@@ -231,7 +228,7 @@ def later(function: Callable[..., T], *arguments: Any) -> T:
     trace = trace_of(arguments)
     if trace is None:
         return function(*arguments)
-    return Later(trace, trace.call(function, *arguments))  # type: ignore[return-value]
+    return cast(T, Later(trace, trace.call(function, *arguments)))
 
 
 def parts(x: Any) -> Iterator[Size | Later]:
@@ -287,7 +284,10 @@ def largest(*numbers: T) -> T:
 
 
 def number(function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function(*arguments)`, a number; a Size where arguments hold one. See `later`."""
+    """`function(*arguments)`, a number; a Size where arguments hold a Size or Later.
+
+    The function gets plain numbers and objects. It must depend on its arguments alone and must not change them.
+    """
     trace = trace_of(arguments)
     return function(*arguments) if trace is None else Size(trace, trace.call(function, *arguments))
 

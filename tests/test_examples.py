@@ -84,12 +84,19 @@ def test_onnx_int8_of_any_file(tmp_path):
     assert "int8.onnx: 100% of" in again and "the file has quantization of its own" in again
 
 
+def asks_for_packages(script, folder):
+    """Whether packages that the example reads text with are missing; then it must say so."""
+    if find_spec("PIL") and find_spec("rapidocr_onnxruntime"):
+        return False
+    done = subprocess.run([sys.executable, script], capture_output=True, encoding="utf-8", cwd=folder)
+    assert done.returncode == 1 and "this example needs" in done.stderr and "pip install" in done.stderr
+    return True
+
+
 def test_quantise_text_recogniser(tmp_path):
     pytest.importorskip("onnx")
     script = ROOT / "examples" / "quantise_text_recogniser.py"
-    if find_spec("PIL") is None or find_spec("rapidocr_onnxruntime") is None:
-        done = subprocess.run([sys.executable, script], capture_output=True, encoding="utf-8", cwd=tmp_path)
-        assert done.returncode == 1 and "this example needs" in done.stderr and "pip install" in done.stderr
+    if asks_for_packages(script, tmp_path):
         return
     out = run(script, "--lines", "2", "--batches", "2", cwd=tmp_path)
     assert re.search(r"^automatic +\d+\.\d %", out, re.MULTILINE) and "in cross-validation" in out
@@ -98,9 +105,7 @@ def test_quantise_text_recogniser(tmp_path):
 def test_onnx_int8_reads_text(tmp_path):
     pytest.importorskip("onnx")
     script = ROOT / "examples" / "onnx_int8.py"
-    if find_spec("PIL") is None or find_spec("rapidocr_onnxruntime") is None:
-        done = subprocess.run([sys.executable, script], capture_output=True, encoding="utf-8", cwd=tmp_path)
-        assert done.returncode == 1 and "this example needs" in done.stderr and "pip install" in done.stderr
+    if asks_for_packages(script, tmp_path):
         return
     out = run(script, "Twelve 8-bit words", cwd=tmp_path)
     assert out.count("'Twelve 8-bit words'") == 3

@@ -227,6 +227,14 @@ def test_references_follow_the_sizes():
     check(g, ((2, 3),), ((5, 20),), ((1, 1),), ((30, 2),))
 
 
+def test_references_of_empty_rows_have_the_rows_of_the_call():
+    """The bytes between the steps are 0 whatever the number of rows: the shape follows from it all the same."""
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(None, 0))
+    g.output(g.reduce_sum(g.cum_sum(g.cum_sum(x, axis=1), axis=1), axes=[1]), name="y")
+    check(g, ((3, 0),), ((20, 0),), ((1, 0),))
+
+
 def test_callers_at_a_time():
     """Eight threads, each with shapes of its own, of three classes."""
     g = attention()

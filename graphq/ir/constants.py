@@ -104,6 +104,7 @@ def _number_of(results: Sequence[np.ndarray], k: int) -> np.ndarray:
 
 def _results(op: Op, operands: Sequence[np.ndarray | None], attrs: Mapping[str, Any],
              dtypes: Sequence[np.dtype]) -> tuple[np.ndarray, ...]:
+    """The results of the operation's reference, as arrays of these dtypes."""
     out = op.reference(*operands, **attrs)
     outs = out if isinstance(out, tuple) else (out,)
     return tuple([np.asarray(x, t) for x, t in zip(outs, dtypes, strict=True)])
@@ -117,8 +118,6 @@ def evaluated(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any]
     """
     reserve(sum(t.nbytes for t in types if t.known), f"the result of {op.name} on constants")
     try:
-        out = op.reference(*(None if v is None else v.data for v in operands), **attrs)
+        return _results(op, [None if v is None else v.data for v in operands], attrs, [t.dtype.numpy for t in types])
     except GraphqError:
         return None
-    outs = out if isinstance(out, tuple) else (out,)
-    return tuple(np.asarray(x, t.dtype.numpy) for x, t in zip(outs, types, strict=True))

@@ -2,30 +2,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import TypeAlias
 
 from graphq.errors import CompileError
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.threads.count import process_cores
 
-
-class Lifetimes(NamedTuple):
-    """Of every buffer in the arena, which are alive at some step together with it."""
-
-    clashes: Mapping[int, tuple[int, ...]]
+Clashes: TypeAlias = Mapping[int, tuple[int, ...]]
+"""Of every buffer in the arena the others that are alive at some step together with it."""
 
 
-def lifetimes(touched: Iterable[Iterable[int]]) -> Lifetimes:
-    """Which buffers clash, when each step in turn touches these."""
+def find_clashes(touched: Iterable[Iterable[int]]) -> Clashes:
+    """Which buffers clash, where steps in turn touch the given ones: a buffer lives from its first step to its last."""
     life: dict[int, tuple[int, int]] = {}
     for k, buffers in enumerate(touched):
         for b in buffers:
             life[b] = (life.get(b, (k, k))[0], k)
-    return Lifetimes({b: tuple(o for o, (begin, end) in life.items() if o != b and begin <= last and first <= end)
-                      for b, (first, last) in life.items()})
+    return {b: tuple(o for o, (begin, end) in life.items() if o != b and begin <= last and first <= end)
+            for b, (first, last) in life.items()}
 
 
-def plan_arena(sizes: Mapping[int, int], life: Lifetimes) -> tuple[dict[int, int], int]:
+def plan_arena(sizes: Mapping[int, int], clashes: Clashes) -> tuple[dict[int, int], int]:
     """Offsets of the arena's buffers of so many bytes, and its size; buffers that do not clash may share space.
 
     Greedy by size: the largest first, each at the lowest offset that is free over its lifetime.
@@ -34,7 +31,7 @@ def plan_arena(sizes: Mapping[int, int], life: Lifetimes) -> tuple[dict[int, int
     ends: dict[int, int] = {}
     for b in sorted(sizes, key=lambda b: (-sizes[b], b)):
         at, size = 0, -(-sizes[b] // LINE) * LINE
-        for begin, end in sorted([(offsets[o], ends[o]) for o in life.clashes[b] if o in ends]):
+        for begin, end in sorted([(offsets[o], ends[o]) for o in clashes[b] if o in ends]):
             if at + size <= begin:
                 break
             at = max(at, end)

@@ -39,7 +39,7 @@ class PlanBuilder:
     def constant(self, data: np.ndarray | Later, type: TensorType | None = None) -> int:
         """A buffer with the data of an array that steps need beside the graph's constants, made contiguous."""
         if isinstance(data, Later):
-            return self.add(Buffer("constant", data.size(_nbytes), type, data=data))
+            return self.add(Buffer("constant", number(_nbytes, data), type, data=data))
         reserve(data.nbytes, "packed weights and tables")
         return self.add(Buffer("constant", data.nbytes, data=np.ascontiguousarray(data)))
 

@@ -19,7 +19,7 @@ from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
-from graphq.plan.arena import Arena, Arenas, lifetimes, plan_arena
+from graphq.plan.arena import Arena, Arenas, find_clashes, plan_arena
 from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, Step
 from graphq.sizes import Values, assumed, is_open
 
@@ -34,7 +34,7 @@ class _Places:
         self._open: list[tuple[int, int]] = []
 
     def add(self, word: int, number: int, offset: int) -> None:
-        """Add one."""
+        """Add a word; `offset` are bytes."""
         if is_open(offset):
             self._open.append((len(self.words), offset))
         self.words.append(word)
@@ -42,7 +42,7 @@ class _Places:
         self.offsets.append(assumed(offset))
 
     def at(self, values: Values | None) -> list[int]:
-        """The offsets."""
+        """The offsets of all words in bytes, where open sizes have these values."""
         if values is None:
             return self.offsets
         out = self.offsets.copy()
@@ -52,10 +52,14 @@ class _Places:
 
 
 class Words:
-    """The argument words of all native steps of a plan, and what each of them stands for."""
+    """The argument words of all native steps of a plan one after another, and what each of them stands for.
+
+    `template` has those that are the same in all runs, and 0 for the others; `starts` says where each step's begin.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        self._inputs = sum(b.storage == "input" for b in plan.buffers)
         self.starts: list[int] = []
         self.functions: list[tuple[int, Function | FunctionTable]] = []
         self.numbers: list[tuple[int, int]] = []  # (word, Size)
@@ -68,11 +72,12 @@ class Words:
                 self.starts.append(len(template))
                 template += [self._word(at, word) for at, word in enumerate(step.words, len(template))]
         self.template = np.array(template or [0], np.int64)
-        self.open_buffers = [k for k, b in enumerate(plan.buffers) if is_open((b.nbytes, b.data))]
+        self.open_buffers = [k for k, b in enumerate(plan.buffers)
+                             if is_open((b.nbytes, b.data, b.type and b.type.shape))]
         self.open_steps = [k for k, s in enumerate(plan.steps)
                            if is_open(s if isinstance(s, PythonStep) else (s.blocks, s.macs))]
-        self.life = lifetimes([[b for b in _touched(step) if plan.buffers[b].storage == "arena"]
-                               for step in plan.steps])
+        self.clashes = find_clashes([[b for b in _touched(step) if plan.buffers[b].storage == "arena"]
+                                     for step in plan.steps])
 
     def _word(self, at: int, word: Argument) -> int:
         """What stands in word `at` of the template."""
@@ -88,8 +93,8 @@ class Words:
                 case "constant":
                     self.tables.add(at, *word)
                 case _:
-                    inputs = sum(b.storage == "input" for b in self.plan.buffers)
-                    self.arrays.add(at, buffer.index + inputs * (buffer.storage == "output"), word.offset)
+                    first = self._inputs if buffer.storage == "output" else 0
+                    self.arrays.add(at, first + buffer.index, word.offset)
         elif isinstance(word, Function | FunctionTable):
             self.functions.append((at, word))
         elif is_open(word):
@@ -126,7 +131,7 @@ class Runner:
         self._words, self._arenas, self._cache = words, arenas, cache
         self.plan = words.plan if values is None else plan_at(words, values)
         buffers = self.plan.buffers
-        self._offsets, self.arena_bytes = plan_arena({b: buffers[b].nbytes for b in words.life.clashes}, words.life)
+        self._offsets, self.arena_bytes = plan_arena({b: buffers[b].nbytes for b in words.clashes}, words.clashes)
         reserve(self.arena_bytes, "what lies between inputs and outputs")
         for type in self.plan.output_types:
             expect(type.nbytes, "the result")
@@ -300,7 +305,7 @@ class _Instance:
         native = iter(addresses)
         for alone, steps in groupby(self.plan.steps, lambda step: isinstance(step, PythonStep)):
             if alone:
-                out += steps  # type: ignore[arg-type]
+                out += [s for s in steps if isinstance(s, PythonStep)]
                 continue
             rows = [team.StepRow(s.function, next(native), s.blocks, s.parallel)
                     for s in steps if isinstance(s, NativeStep)]

@@ -126,7 +126,7 @@ class Search:
 
     def __init__(self, graph: Graph, batches: Batches, progress: Callable[[str], None] | None = None) -> None:
         self.graph, self.progress = prepared(graph), progress
-        self.batches = _Kept(batches)
+        self.batches = _numbered(batches)
         count = len(self.batches)
         self.folds = folds(count)
         self.compared = sorted({int(k) for k in np.linspace(0, count - 1, min(count, MOST_COMPARED))})
@@ -211,20 +211,13 @@ class Search:
         return (self.batches[k] for k in part)
 
 
-class _Kept:
-    """Batches by number: of a sequence as they are asked for, of anything else kept in memory."""
-
-    def __init__(self, batches: Batches) -> None:
-        lazy = isinstance(batches, Sequence)
-        self.batches: Sequence[Batch] = batches if lazy else list(checked_batches(batches))  # type: ignore[assignment]
-        if lazy:
-            for _ in checked_batches(batches[:1]):  # type: ignore[index]
-                pass
-        if not len(self.batches):
-            raise InputError("calibration needs at least one batch, got an empty iterable")
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, k: int) -> Batch:
-        return self.batches[k]
+def _numbered(batches: Batches) -> Sequence[Batch]:
+    """The batches by number: a sequence as it is, anything else read into a list; raises InputError without any."""
+    if isinstance(batches, Sequence):
+        for _ in checked_batches(batches[:1]):
+            pass
+    else:
+        batches = list(checked_batches(batches))
+    if not len(batches):
+        raise InputError("calibration needs at least one batch, got an empty iterable")
+    return batches

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -126,13 +127,13 @@ class Statistics(Mapping[str, TensorStatistics]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write them as a NumPy archive (.npz), without what was counted for each channel."""
-        arrays: dict[str, np.ndarray] = {"batches": np.array(self.batches)}
+        arrays: dict[str, Any] = {"batches": np.array(self.batches)}
         for name, t in self.items():
             (used,) = np.nonzero(t.counts)
             arrays[f"bins/{name}"], arrays[f"counts/{name}"] = used, t.counts[used]
             arrays[f"range/{name}"] = np.array([t.low, t.high, *(t.average or (t.low, t.high)), t.second])
         with open(path, "wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+            np.savez_compressed(file, **arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Statistics:

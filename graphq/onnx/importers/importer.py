@@ -23,6 +23,7 @@ from graphq.onnx.protos.bodies import body_of, leave_out
 from graphq.onnx.protos.fallback import parsed, since_version, single, used_names
 from graphq.onnx.protos.tensors import array_of
 from graphq.ops.infer import FLOATS
+from graphq.sizes import number
 
 Outputs: TypeAlias = "Value | Sequence[Value] | None"
 Importer: TypeAlias = "Callable[[Call], Outputs]"
@@ -141,7 +142,7 @@ class Call:
             raise GraphError(f"input {k}{what} is not known before it runs")
         if isinstance(data, np.ndarray):
             return [int(x) for x in data.reshape(-1)]
-        return [data.size(_element, i) for i in range(data.size(np.size))]  # how many is a decision
+        return [number(_element, data, i) for i in range(number(np.size, data))]  # how many is a decision
 
     def floats(self) -> bool:
         """Whether all inputs are of one float dtype that graphq computes in."""
