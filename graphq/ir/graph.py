@@ -264,6 +264,24 @@ class Graph(Operations):
         def partitions(self) -> list[Partition]:
             """Which operations go together in oneDNN Graph; the package graphq adds the method (`graphq.onednn`)."""
 
+        def _repr_html_(self) -> str:
+            """The drawing that notebooks show; the package graphq adds the method (`graphq.report`)."""
+
+    def to_dot(self) -> str:
+        """The graph in the language of Graphviz, which draws it; partitions are clusters, constants have no boxes."""
+        from graphq.ir.dot import to_dot
+
+        return to_dot(self)
+
+    def to_mermaid(self) -> str:
+        """The graph as a Mermaid flowchart, which Markdown pages show; partitions are subgraphs.
+
+        Mermaid refuses more than 500 edges unless it is set up for more: `to_dot` is for larger graphs.
+        """
+        from graphq.ir.dot import to_mermaid
+
+        return to_mermaid(self)
+
     def label(self, value: Value) -> str:
         """The value's name in text: an input's name, `%name`, or `%N` for the N-th unnamed one."""
         return self.labels.of(value)

@@ -9,20 +9,23 @@ from onnx import ModelProto, helper
 
 from graphq.errors import GraphError
 from graphq.ir import Graph
+from graphq.onnx.exporters.partition import DOMAIN
 from graphq.onnx.exporters.writer import IR_VERSION, OPSET, Writer
 from graphq.onnx.protos.types import value_info
 from graphq.paths import path_of
 
-for _family in ("compute", "move", "pick", "quant", "recurrent"):
+for _family in ("compute", "move", "partition", "pick", "quant", "recurrent"):
     import_module(f"graphq.onnx.exporters.{_family}")  # each fills EXPORTERS
 
 
 def save_onnx(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write `graph` as an ONNX model, opset 21.
 
-    Inputs and outputs keep their names. quantize and dequantize become QuantizeLinear and DequantizeLinear. Raises
-    GraphError, naming the operation, for what ONNX cannot say with the same numbers: partitions, and oneDNN's forms
-    that ONNX's operators lack.
+    Inputs and outputs keep their names. quantize and dequantize become QuantizeLinear and DequantizeLinear. A partition
+    of a compiled model's graph (`save_onnx(model.graph, ...)`) becomes a local function of its operations, so that
+    viewers show it as one node; other engines, and `load_onnx`, run the operations. Where that model's shapes are open,
+    the file is for those that the graph's types show. Raises GraphError, naming the
+    operation, for what ONNX cannot say with the same numbers: oneDNN's forms that ONNX's operators lack.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"save_onnx takes a Graph, got {graph!r}")
@@ -50,8 +53,9 @@ def to_model(graph: Graph) -> ModelProto:
     proto = helper.make_graph(w.nodes, graph.name, [value_info(str(v.name), v.type) for v in graph.inputs],
                               [value_info(n, v.type) for v, n in zip(graph.outputs, graph.output_names, strict=True)],
                               w.initializers)
-    model = helper.make_model(proto, producer_name="graphq", ir_version=IR_VERSION,
-                              opset_imports=[helper.make_opsetid("", OPSET)])
+    opsets = [helper.make_opsetid("", OPSET), *([helper.make_opsetid(DOMAIN, 1)] if w.functions else [])]
+    model = helper.make_model(proto, producer_name="graphq", ir_version=IR_VERSION, opset_imports=opsets,
+                              functions=w.functions)
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as e:

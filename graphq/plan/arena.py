@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from graphq.errors import CompileError
 from graphq.kernels.jit.memory import LINE, aligned_empty
@@ -12,14 +12,33 @@ Clashes: TypeAlias = Mapping[int, tuple[int, ...]]
 """Of every buffer in the arena the others that are alive at some step together with it."""
 
 
-def find_clashes(touched: Iterable[Iterable[int]]) -> Clashes:
-    """Which buffers clash, where steps in turn touch the given ones: a buffer lives from its first step to its last."""
-    life: dict[int, tuple[int, int]] = {}
+Lives: TypeAlias = Mapping[int, tuple[int, int]]
+"""The first and the last step that touch a buffer, by its number: it is alive from the one to the other."""
+
+
+class Slot(NamedTuple):
+    """Where a buffer of a plan lies in the arena: its number, offset and bytes, and the first and last step of its life."""
+
+    buffer: int
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+
+
+def find_lives(touched: Iterable[Iterable[int]]) -> Lives:
+    """The lives of all buffers, where steps in turn touch the given ones."""
+    lives: dict[int, tuple[int, int]] = {}
     for k, buffers in enumerate(touched):
         for b in buffers:
-            life[b] = (life.get(b, (k, k))[0], k)
-    return {b: tuple(o for o, (begin, end) in life.items() if o != b and begin <= last and first <= end)
-            for b, (first, last) in life.items()}
+            lives[b] = (lives.get(b, (k, k))[0], k)
+    return lives
+
+
+def find_clashes(lives: Lives) -> Clashes:
+    """Which buffers clash."""
+    return {b: tuple(o for o, (begin, end) in lives.items() if o != b and begin <= last and first <= end)
+            for b, (first, last) in lives.items()}
 
 
 def plan_arena(sizes: Mapping[int, int], clashes: Clashes) -> tuple[dict[int, int], int]:

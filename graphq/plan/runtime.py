@@ -19,7 +19,7 @@ from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
-from graphq.plan.arena import Arena, Arenas, find_clashes, plan_arena
+from graphq.plan.arena import Arena, Arenas, Slot, find_clashes, find_lives, plan_arena
 from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, Step
 from graphq.sizes import Values, assumed, is_open
 
@@ -76,8 +76,9 @@ class Words:
                              if is_open((b.nbytes, b.data, b.type and b.type.shape))]
         self.open_steps = [k for k, s in enumerate(plan.steps)
                            if is_open(s if isinstance(s, PythonStep) else (s.blocks, s.macs))]
-        self.clashes = find_clashes([[b for b in _touched(step) if plan.buffers[b].storage == "arena"]
-                                     for step in plan.steps])
+        self.lives = find_lives([b for b in _touched(step) if plan.buffers[b].storage == "arena"]
+                                for step in plan.steps)
+        self.clashes = find_clashes(self.lives)
 
     def _word(self, at: int, word: Argument) -> int:
         """What stands in word `at` of the template."""
@@ -172,6 +173,10 @@ class Runner:
         self._arenas.give_back(arena)
         self._raise(instance)
         return times
+
+    def slots(self) -> list[Slot]:
+        """Where the buffers between steps lie in the arena, and how long they live, in the order of their first steps."""
+        return [Slot(b, self._offsets[b], self.plan.buffers[b].nbytes, *life) for b, life in self._words.lives.items()]
 
     def repeated(self, step: int, times: int) -> Runner:
         """What runs one step so many times over, on an arena of its own."""

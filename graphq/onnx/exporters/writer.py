@@ -5,11 +5,13 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Node, Value
+from graphq.ir.constants import SIZED_CONSTANT, known
+from graphq.sizes import assumed
 
 OPSET, IR_VERSION = 21, 10
 """The versions of the operators and of the format that are written: 4-bit types and blocks came with them."""
@@ -33,9 +35,10 @@ def exports(*ops: str) -> Callable[[Exporter], Exporter]:
 
 
 class Writer:
-    """Nodes and initializers in order; `name` gives every value one name."""
+    """Nodes and initializers in order; `name` gives every value one name. `functions` are those of the whole model."""
 
-    def __init__(self) -> None:
+    def __init__(self, functions: list[FunctionProto] | None = None) -> None:
+        self.functions = [] if functions is None else functions
         self.nodes: list[NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.names: dict[Value, str] = {}
@@ -56,8 +59,9 @@ class Writer:
             return ""
         if value not in self.names:
             self.names[value] = self.claim(value.name or "value")
-            if value.data is not None:
-                self.initializers.append(numpy_helper.from_array(value.data, self.names[value]))
+            data = assumed(known(value))
+            if data is not None:
+                self.initializers.append(numpy_helper.from_array(data, self.names[value]))
         return self.names[value]
 
     def constant(self, array: np.ndarray | np.generic) -> str:
@@ -89,7 +93,7 @@ class Writer:
 
     def write(self, node: Node) -> None:
         """Write an operation; raises GraphError, naming it, when ONNX cannot say it."""
-        if node.op.name == "constant":
+        if node.op.name in ("constant", SIZED_CONSTANT.name):
             self.name(node.output)
             return
         if node.op.name not in EXPORTERS:

@@ -1,0 +1,133 @@
+"""What a drawing of a graph shows: boxes, boxes inside of boxes, and edges. Dot, Mermaid and reports draw it.
+
+Constants have no boxes, nor have operations that constants alone decide (a dequantize of weights, say): they are
+operands of the operation that uses them, and a drawing without them shows how the data flow. The operations of a
+partition's body stand in the partition's box, and edges lead to them. The bodies of loops and branches stand in groups
+of their own, with their inputs and outputs.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from graphq.ir.constants import SIZED_CONSTANT
+from graphq.ir.graph import Graph
+from graphq.ir.node import Node, Value
+
+Kind: TypeAlias = Literal["input", "output", "operation", "partition", "group"]
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """A box: its id, which is unique in the outline and a word of letters and digits, and its lines of text.
+
+    `node` is the operation or partition, `value` the input or output. Partitions and groups have boxes `inside`.
+    """
+
+    id: str
+    kind: Kind
+    lines: tuple[str, ...]
+    node: Node | None = None
+    value: Value | None = None
+    inside: tuple[Box, ...] = ()
+
+    def walk(self) -> Iterator[Box]:
+        """The box and all in it."""
+        yield self
+        for box in self.inside:
+            yield from box.walk()
+
+
+@dataclass(frozen=True)
+class Outline:
+    """Boxes in the graph's order, and edges: the ids of two boxes that have none inside, each pair once."""
+
+    boxes: tuple[Box, ...]
+    edges: tuple[tuple[str, str], ...]
+
+    def walk(self) -> Iterator[Box]:
+        """All boxes, the outer ones before those in them."""
+        for box in self.boxes:
+            yield from box.walk()
+
+
+def outline(graph: Graph, *, bodies: bool = True) -> Outline:
+    """The outline of a graph; without `bodies` each node is one box.
+
+    The id of an input or output is `i` or `o` and its number, that of a node `n` and its place in the graph; the ids of
+    what is in a box begin with the box's.
+    """
+    outliner = _Outliner(bodies)
+    boxes = outliner.graph(graph, "")
+    return Outline(tuple(boxes), tuple(outliner.edges))
+
+
+class _Outliner:
+    """Makes boxes and edges; `source` is the box that gives a value: constants have none."""
+
+    def __init__(self, bodies: bool) -> None:
+        self.bodies = bodies
+        self.source: dict[Value, str] = {}
+        self.edges: dict[tuple[str, str], None] = {}
+
+    def graph(self, graph: Graph, prefix: str) -> list[Box]:
+        """The boxes of inputs, operations and outputs."""
+        boxes = []
+        for k, v in enumerate(graph.inputs):
+            self.source[v] = f"{prefix}i{k}"
+            boxes.append(Box(self.source[v], "input", (str(v.name), str(v.type)), value=v))
+        boxes += self.nodes(graph, prefix)
+        for k, (v, name) in enumerate(zip(graph.outputs, graph.output_names, strict=True)):
+            boxes.append(Box(f"{prefix}o{k}", "output", (name, str(v.type)), value=v))
+            self.connect(v, f"{prefix}o{k}")
+        return boxes
+
+    def nodes(self, graph: Graph, prefix: str) -> list[Box]:
+        """The boxes of a graph's operations, but of those that constants alone decide and that are not returned."""
+        return [self.node(node, f"{prefix}n{k}") for k, node in enumerate(graph.nodes)
+                if not self.constant(node) or any(v.is_output for v in node.outputs)]
+
+    def constant(self, node: Node) -> bool:
+        """Whether constants alone decide a node's results; partitions of them run all the same."""
+        if node.op.name in ("constant", SIZED_CONSTANT.name):
+            return True
+        return bool(node.inputs) and node.op.name != "partition" and not any(v in self.source for v in node.operands)
+
+    def node(self, node: Node, id: str) -> Box:
+        """The box of an operation, in a group where it has bodies."""
+        types = tuple(str(v.type) for v in node.outputs[:1])
+        if node.op.name == "partition":
+            lines = (f"{node.attrs['anchor']} partition", *types)
+            if self.bodies:
+                return Box(id, "partition", lines, node, inside=tuple(self.partition(node, id)))
+            return Box(id, "partition", lines, node, self.connected(node, id))
+        box = Box(id, "operation", (node.op.title(node.attrs), *types), self.connected(node, id))
+        graphs = [(name, x) for name, x in node.attrs.items() if isinstance(x, Graph)]
+        if not graphs or not self.bodies:
+            return box
+        groups = [Box(f"{id}b{k}", "group", (name,), inside=tuple(self.graph(body, f"{id}b{k}")))
+                  for k, (name, body) in enumerate(graphs)]
+        return Box(f"{id}b", "group", box.lines[:1], inside=(box, *groups))
+
+    def connected(self, node: Node, id: str) -> Node:
+        """The node, after edges lead to its box from those of its operands, and its results come from there."""
+        for v in node.operands:
+            self.connect(v, id)
+        self.source |= dict.fromkeys(node.outputs, id)
+        return node
+
+    def partition(self, node: Node, id: str) -> list[Box]:
+        """The boxes of a partition's body, whose inputs and outputs are the values outside."""
+        body: Graph = node.attrs["body"]
+        inner = dict(zip(body.inputs, node.operands, strict=True))
+        self.source |= {new: self.source[v] for new, v in inner.items() if v in self.source}
+        boxes = self.nodes(body, id)
+        outer = zip(node.outputs, body.outputs, strict=True)
+        self.source |= {v: self.source[new] for v, new in outer if new in self.source}
+        return boxes
+
+    def connect(self, value: Value, target: str) -> None:
+        """An edge from the box that gives a value, if there is one."""
+        if value in self.source:
+            self.edges[self.source[value], target] = None
