@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 Feeds = dict[str, np.ndarray]
-Run = Callable[[Feeds], list[np.ndarray]]
+Run = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
 
 BYTECODE = {"PYTHONDONTWRITEBYTECODE": ""}
 """In the environment: graphq's sources are kept compiled, as pip keeps its peers'; to compile them takes 0.15 s."""
@@ -97,16 +97,16 @@ def agreement(decide: Callable[[np.ndarray], Sequence[object]], ours: list[list[
     return sum(map(all, sets)), sum(pairs) / max(1, len(pairs))
 
 
-def side(name: str, path: Path, feeds: Feeds, threads: int, isa: str | None = None) -> Run | None:
-    """`path` made ready on one side; None when that is not installed or refuses the file."""
+def side(name: str, path: Path, feeds: Feeds, threads: int, isa: str | None = None) -> Run:
+    """`path` made ready on one side."""
     if name == "graphq":
         import graphq as gq
 
         model = gq.compile(gq.load_onnx(path), threads=threads, isa=isa)
         return lambda f: listed(model(f))
-    import peers
+    from graphq.commands.peers import model_file
 
-    return peers.model_file(name, str(path), feeds, threads)
+    return model_file(name, str(path), feeds, threads)
 
 
 def first_results(name: str, path: Path, feeds: Feeds, threads: int, runs: int) -> dict[str, float]:
@@ -145,9 +145,7 @@ def main() -> None:
     name, path, stored, threads = sys.argv[1:]
     with np.load(stored) as z:
         feeds = {n: z[n] for n in z.files}
-    run = side(name, Path(path), feeds, int(threads))
-    assert run is not None
-    run(feeds)
+    side(name, Path(path), feeds, int(threads))(feeds)
     print(json.dumps({"peak_mb": peak_mb()}))
 
 

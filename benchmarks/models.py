@@ -24,11 +24,11 @@ from typing import Any
 
 import model_files as mf
 import numpy as np
-import peers
 import timing
-from peers import BF16, F32, OPENVINO, ORT
 
 import graphq as gq
+from graphq.commands.peers import BF16, F32, OPENVINO, ORT, missing, model_file
+from graphq.commands.turns import alternate
 
 Row = dict[str, Any]
 
@@ -69,20 +69,19 @@ def measure(path: Path, threads: int, options: argparse.Namespace, dims: dict[st
     model = gq.compile(gq.load_onnx(path), threads=threads, isa=options.isa)
     runs: dict[str, mf.Run] = {"graphq": lambda f: mf.listed(model(f))}
     for name in (ORT, OPENVINO):
-        made = peers.model_file(name, str(path), feeds[0], threads)
-        runs |= {name: made} if made else {}
+        if not missing(name):
+            runs[name] = model_file(name, str(path), feeds[0], threads)
     if want is None:
-        literal = peers.model_file(ORT, str(path), feeds[0], threads, literal=True)
-        want = [literal(f) for f in feeds] if literal else [runs["graphq"](f) for f in feeds]
+        literal = runs["graphq"] if missing(ORT) else model_file(ORT, str(path), feeds[0], threads, literal=True)
+        want = [literal(f) for f in feeds]
     found: dict[str, Row] = {name: faithfulness(run, feeds, want, options.decision) for name, run in runs.items()}
     found["graphq"]["coverage"] = model.coverage().share
     others = {F32: path if options.f32 else None, BF16: options.bf16}
     for name, file in others.items():
-        made = peers.model_file(name, str(file), feeds[0], threads) if file else None
-        runs |= {name: made} if made else {}
-        found |= {name: {}} if made else {}
+        if file and not missing(name):
+            runs[name], found[name] = model_file(name, str(file), feeds[0], threads), {}
     with timing.busy(options.busy):
-        times = timing.alternate([partial(run, feeds[0]) for run in runs.values()], options.seconds)
+        times = alternate([partial(run, feeds[0]) for run in runs.values()], options.seconds)
     for name, t in zip(runs, times, strict=True):
         found[name] |= {"median_ms": statistics.median(t), "minimum_ms": min(t)}
     for name in set(runs) - {"graphq"}:
@@ -131,7 +130,7 @@ def main() -> int:
         for line in timing.means(mine, [ORT, OPENVINO, F32, BF16]):
             print(f"{threads} thread{'s' * (threads > 1)}: {line}")
     for name in (ORT, OPENVINO):
-        if reason := peers.missing(name):
+        if reason := missing(name):
             print(f"{name} was not measured: {reason}")
     if options.json is not None:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")

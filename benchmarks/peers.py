@@ -1,29 +1,26 @@
-"""The engines that graphq is measured against: ONNX Runtime, OpenVINO, oneDNN, NumPy's BLAS, graphq.
+"""The engines beside which single layers are measured: ONNX Runtime, oneDNN, NumPy's BLAS.
 
 Each function gives a call without arguments, made ready and compiled, or None when the engine is not installed. oneDNN
 is called by its own C API: such a call of a 1 x 16 x 16 layer takes 1.6 us, ctypes included.
 """
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import onednn_library
 
+from graphq.commands.peers import ORT
+
 Call = Callable[[], np.ndarray]
 Node = tuple[str, list[str], str, dict[str, Any]]
 """An ONNX operation: type, inputs, output, attributes."""
 
-ORT, ONEDNN, NUMPY, EIGHT = "ONNX Runtime", "oneDNN", "NumPy", "8-bit weights"
-OPENVINO, BF16, F32 = "OpenVINO", "OpenVINO bf16", "OpenVINO f32"
-OPENVINO_CACHE = "OPENVINO_CACHE"
-NEEDS = {ORT: ("onnx", "onnxruntime"), **dict.fromkeys((OPENVINO, BF16, F32), ("openvino",)),
-         NUMPY: ("threadpoolctl",), EIGHT: (), "matplotlib": ("matplotlib",)}
+ONEDNN, NUMPY, EIGHT = "oneDNN", "NumPy", "8-bit weights"
+NEEDS = {ORT: ("onnx", "onnxruntime"), NUMPY: ("threadpoolctl",), EIGHT: (), "matplotlib": ("matplotlib",)}
 
 
 def missing(name: str) -> str | None:
@@ -103,48 +100,6 @@ def onnxruntime_call(o: Layer, nodes: Sequence[Node], threads: int, *, opset: in
     options.intra_op_num_threads, options.log_severity_level = threads, 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return lambda: session.run(None, feeds)[0]
-
-
-def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: int, *,
-               literal: bool = False) -> Callable[[Mapping[str, np.ndarray]], list[np.ndarray]] | None:
-    """What runs an ONNX file on inputs like `feeds`: ONNX Runtime, or OpenVINO with its defaults, or in bf16 or f32.
-
-    OpenVINO compiles for each shape of the inputs, when it is first given, and keeps the result in the folder that the
-    environment variable OPENVINO_CACHE names, if any. `literal`: ONNX Runtime without any optimisation, each operation
-    as the file has it. None when it is not installed.
-    """
-    if missing(name):
-        return None
-    if name == ORT:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = threads, 3
-        if literal:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        return lambda f: list(session.run(None, dict(f)))
-    import openvino
-
-    hints: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
-    if folder := os.environ.get(OPENVINO_CACHE):
-        hints["CACHE_DIR"] = folder
-    if name != OPENVINO:
-        hints["INFERENCE_PRECISION_HINT"] = "bf16" if name == BF16 else "f32"
-
-    @cache
-    def compiled(shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Any:
-        model = openvino.Core().read_model(path)
-        model.reshape({n: list(dims) for n, dims in shapes})
-        return openvino.Core().compile_model(model, "CPU", hints).create_infer_request()
-
-    def run(f: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        request = compiled(tuple((n, x.shape) for n, x in f.items()))
-        results = request.infer(dict(f), share_inputs=True)
-        return [results[o.get_any_name()] for o in request.model_outputs]
-
-    run(feeds)
-    return run
 
 
 def onednn_linear(o: Layer, threads: int) -> Call | None:

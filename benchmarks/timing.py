@@ -1,4 +1,4 @@
-"""What the benchmarks share: sides that take turns, medians and ratios, the table, JSON, and the command line.
+"""What the benchmarks share: medians and ratios, the table, JSON, and the command line.
 
 All sides run in this process and take turns, so that a ratio holds although the machine's speed drifts. A ratio above 1
 says that graphq is faster. Results are compared too.
@@ -11,24 +11,18 @@ import math
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import peers
 from peers import Call
 
+from graphq.commands.turns import alternate, difference
+
 Row = dict[str, Any]
-
-ROUNDS = 8
-"""Turns that each side gets; the first call of a turn, with the other side's data in the caches, is not counted."""
-PAUSE = 0.05
-"""Seconds between turns. Idle worker threads of a side spin for a while: not in another's turn."""
-
 
 @dataclass(frozen=True)
 class Case:
@@ -61,23 +55,6 @@ def busy(count: int) -> Iterator[None]:
             other.wait()
 
 
-def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
-    """Milliseconds of each call; the calls take turns that last `seconds` together."""
-    times: list[list[float]] = [[] for _ in calls]
-    for _ in range(ROUNDS):
-        for call, out in zip(calls, times, strict=True):
-            time.sleep(PAUSE)
-            call()
-            spent = 0.0
-            while spent < seconds / (len(calls) * ROUNDS):
-                start = time.perf_counter()
-                call()
-                taken = time.perf_counter() - start
-                out.append(1e3 * taken)
-                spent += taken
-    return times
-
-
 def measure(case: Case, seconds: float) -> Row:
     """The row of a case: medians and minima in ms, and of each peer the ratios and the largest difference."""
     theirs = {name: call for name, call in case.peers.items() if call is not None}
@@ -91,13 +68,6 @@ def measure(case: Case, seconds: float) -> Row:
                              "ratio_of_minima": times["minimum_ms"] / ours["minimum_ms"],
                              "largest_difference": difference(result, call())}
     return row
-
-
-def difference(x: np.ndarray, y: np.ndarray) -> float:
-    """The largest difference of integers in steps; of others in parts of the largest number."""
-    wide = [a.astype(np.float64) for a in (x, y)]
-    most = float(np.abs(wide[0] - wide[1]).max(initial=0))
-    return most if np.issubdtype(x.dtype, np.integer) else most / max(float(np.abs(wide[1]).max(initial=0)), 1e-30)
 
 
 def heading(names: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.cli import main
+from graphq.cli import COMMANDS, main
 
 GRAPH = """graph dense(x: u8[4,8]) {
   %0 = dequantize(x, scales=[0.5], zps=[3]) : f32[4,8]
@@ -82,33 +82,63 @@ def test_explain(file, capsys):
     ("graph(x: f32[4]) { %0 = relu(%1) %1 = relu(%0) return %0 }", "%1"),
     ("graph(x: f32[4]) { %0 = softmax(x, axis=7) return %0 }", "axis"),
 ])
-@pytest.mark.parametrize("command", ["show", "passes", "explain"])
+@pytest.mark.parametrize("command", ["show", "passes", "explain", "run", "partitions"])
 def test_wrong_graph_is_one_line_and_exit_code_2(tmp_path, capsys, command, text, part):
     (tmp_path / "g.txt").write_text(text)
     assert main([command, str(tmp_path / "g.txt")]) == 2
     assert part in error_line(capsys)
 
 
-def test_missing_file_and_binary_file(tmp_path, capsys):
-    assert main(["show", str(tmp_path / "none.txt")]) == 2
-    assert "none.txt: No such file" in error_line(capsys)
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    assert main(["show", str(tmp_path / "binary")]) == 2
-    assert "decode" in error_line(capsys)
-    assert main(["show", str(tmp_path)]) == 2
-    assert "directory" in error_line(capsys)
+OF_MODELS = [name for name in COMMANDS if name != "cache"]
+MORE = {"quantize": ["--mode=dynamic", "--out=out.txt"], "compare": ["g.txt", "--data=x.npz"]}
+"""What else a command cannot do without."""
 
 
-@pytest.mark.parametrize("arguments", [[], ["frobnicate"], ["cache"], ["cache", "remove"], ["show"]])
-def test_wrong_arguments_exit_with_2(arguments, capsys):
+@pytest.mark.parametrize("name, content, part", [
+    ("none.txt", None, "none.txt: No such file"), ("none.onnx", None, "No such file"),
+    ("none.json", None, "none.json: No such file"),
+    ("binary.txt", b"\xff\xfe\x00", "binary.txt: not a graph's text form"),
+    ("binary.onnx", b"\xff\xfe\x00", "not an ONNX model"), ("empty.txt", b"", "line 1, column 1"),
+    ("binary.json", b"\xff\xfe\x00", "binary.json: "), ("text.json", b"graph(x: f32[4]) {", "text.json: "),
+    ("text.onnx", b"graph(x: f32[4]) {", "not an ONNX model"), ("cut.json", b'{"version": ', "cut.json: "),
+    ("folder", "", "irectory")])
+@pytest.mark.parametrize("command", OF_MODELS)
+def test_bad_files_are_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, command, name, content, part):
+    if name.endswith(".onnx"):
+        pytest.importorskip("onnx")
+    monkeypatch.chdir(tmp_path)
+    if content == "":
+        (tmp_path / name).mkdir()
+    elif content is not None:
+        (tmp_path / name).write_bytes(content)
+    assert main([command, name, *MORE.get(command, [])]) == 2
+    assert part in error_line(capsys)
+
+
+@pytest.mark.parametrize("arguments, part", [
+    ([], "required: COMMAND"), (["frobnicate"], "invalid choice: 'frobnicate'"), (["cache"], "required: action"),
+    (["cache", "remove"], "invalid choice: 'remove'"), (["show"], "required: MODEL"),
+    (["show", "g.txt", "--elide=x"], "invalid int value: 'x'"), (["show", "g.txt", "--jsn"], "unrecognized arguments"),
+    (["run", "g.json", "--frobnicate=1"], "unrecognized arguments: --frobnicate=1")])
+def test_wrong_arguments_are_one_line_and_exit_code_2(arguments, part, capsys):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
-    assert stop.value.code == 2 and "usage: graphq" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert stop.value.code == 2 and part in err and err.startswith("graphq") and err.count("\n") == 1
 
 
 def test_version_and_help_in_a_process():
     assert run("--version").stdout == f"graphq {gq.__version__}\n"
-    assert "cache info | clear" in run("--help").stdout
+    text = run("--help").stdout
+    assert all(f"\n    {name}" in text for name in COMMANDS) and "Exit codes: 0 all is well" in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_its_help(name, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    out = capsys.readouterr().out
+    assert stop.value.code == 0 and out.startswith(f"usage: graphq {name} ") and "--json" in out
 
 
 def test_cache_info_and_clear(tmp_path):
@@ -164,14 +194,6 @@ def test_partitions_prints_a_line_each(onednn, capsys):
     ]
 
 
-@pytest.mark.parametrize("command", ["partitions", "run"])
-def test_onednn_file_that_is_none(tmp_path, capsys, command):
-    (tmp_path / "bad.json").write_text('{"version": ')
-    code = main([command, str(tmp_path / "bad.json")])
-    out, err = capsys.readouterr()
-    assert "bad.json" in out + err and code == {"partitions": 2, "run": 1}[command]
-    assert main(["partitions", str(tmp_path / "none.json")]) == 2
-    assert "none.json" in error_line(capsys)
 
 
 def test_explain_takes_onednn_files(onednn, capsys):
@@ -192,6 +214,12 @@ def test_explain_takes_onnx_files(tmp_path, capsys):
     assert "not an ONNX model" in error_line(capsys)
 
 
+def test_run_takes_onednn_files_as_any_model(onednn, capsys):
+    assert main(["run", str(onednn), "--compare"]) == 0
+    out = capsys.readouterr().out
+    assert "input t0: f32[2,4], random\n" in out and "; against the reference: " in out
+
+
 def test_run_passes(onednn, capsys):
     assert main(["run", str(onednn), "--expected-n-partitions=2", "--in-shapes=0:2x4,0:5x4"]) == 0
     first, second, counts = capsys.readouterr().out.splitlines()
@@ -200,7 +228,7 @@ def test_run_passes(onednn, capsys):
 
 
 def test_run_fails_for_the_number_of_partitions(onednn, capsys):
-    assert main(["run", str(onednn)]) == 1
+    assert main(["run", str(onednn), "--mb=0"]) == 1
     line, counts = capsys.readouterr().out.splitlines()
     assert line.startswith("failed  2 partitions") and "2 partitions, expected 1: matmul, softmax" in line
     assert counts == "0 passed, 1 failed, 0 refused"
@@ -222,9 +250,8 @@ def test_run_refuses(onednn, capsys):
 
 
 @pytest.mark.parametrize("arguments, part", [
-    (["FILE", "--frobnicate=1"], "unknown knob"),
     (["FILE", "--mb=x"], "--mb"),
-    ([], "run takes a file"),
+    ([], "run takes a MODEL"),
     (["FILE", "--batch=cases.txt"], "run takes a file"),
     (["--batch=cases.txt", "--mb=2"], "run takes a file"),
     (["--batch=no-cases.txt"], "no-cases.txt"),

@@ -64,7 +64,7 @@ ROOMS = {
     "graphq.quantization": "from an f32 graph to an int8 one: statistics, ranges, methods that recover accuracy",
     "graphq.onednn": "oneDNN Graph's files, partitions and benchdnn's runner",
     "graphq": "the public names",
-    "graphq.run_model": "running a model from the command line",
+    "graphq.commands": "the commands of the command line, a file each",
     "graphq.cli": "the command line",
     "graphq.__main__": "`python -m graphq`",
 }

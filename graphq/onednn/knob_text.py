@@ -77,8 +77,8 @@ def parse_knobs(arguments: Iterable[str]) -> list[Knobs]:
         if not isinstance(argument, str):
             raise ParseError(f"a knob must be a string, got {shown(argument)}")
         knob, equals, text = argument.partition("=")
-        if not equals or knob not in _KNOBS:
-            raise ParseError(f"unknown knob {shown(argument)}; graphq has {', '.join(f'{k}=' for k in _KNOBS)}")
+        if not equals or knob not in KNOBS:
+            raise ParseError(f"unknown knob {shown(argument)}; graphq has {', '.join(f'{k}=' for k in KNOBS)}")
         chosen[knob] = [(t, _parse(knob, t)) for t in text.split(",")]
     if math.prod(map(len, chosen.values())) > MAX_RUNS:
         raise ParseError(f"the knobs ask for more than {MAX_RUNS} runs")
@@ -87,7 +87,7 @@ def parse_knobs(arguments: Iterable[str]) -> list[Knobs]:
 
 def _combined(settings: Mapping[str, tuple[str, Any]]) -> Knobs:
     given = {knob: s for knob, s in settings.items() if s[1] is not None}
-    return Knobs(**{_KNOBS[knob][0]: value for knob, (_, value) in given.items()},
+    return Knobs(**{KNOBS[knob][0]: value for knob, (_, value) in given.items()},
                  texts={knob: text for knob, (text, _) in given.items()})
 
 
@@ -130,7 +130,7 @@ def _parse(knob: str, text: str) -> Any:
     """The setting that `text` states, or None for the file's."""
     if text in ("", "default", "undef") and knob not in _NUMBERS:
         return None
-    return _KNOBS[knob][1](text, knob)
+    return KNOBS[knob][1](text, knob)
 
 
 def _by_id(text: str, knob: str, parse: Callable[[str, str], Any]) -> dict[Any, Any]:
@@ -205,7 +205,7 @@ def _count(text: str, knob: str) -> int:
     return _number(text, knob, text, 2**31)
 
 
-_KNOBS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+KNOBS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "--in-shapes": ("in_shapes", _in_shapes),
     "--op-attrs": ("op_attrs", _op_attrs),
     "--op-kind": ("op_kinds", _op_kinds),
@@ -214,6 +214,7 @@ _KNOBS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "--mb": ("mb", _count),
     "--expected-n-partitions": ("expected_partitions", _count),
 }
+"""The field of `Knobs` that each knob sets, and what parses its text."""
 _NUMBERS = ("--mb", "--expected-n-partitions")
 
 

@@ -1,4 +1,5 @@
 """`graphq run` of models: on random inputs, on given ones, into files, and what is refused."""
+import json
 import re
 
 import numpy as np
@@ -43,7 +44,7 @@ def test_arrays_from_and_to_files(model, tmp_path, capsys):
     assert main(["run", model, f"--input=x={tmp_path}/x.npy", f"--output=y={tmp_path}/y", "--compare"]) == 0
     assert np.array_equal(np.load(tmp_path / "y"), 2 * np.maximum(X, 0))
     out = capsys.readouterr().out
-    assert f"input x: f32[4,3], from {tmp_path}/x.npy\n" in out and "output y equals the reference's\n" in out
+    assert f"input x: f32[4,3], from {tmp_path}/x.npy\n" in out and "; against the reference: equal\n" in out
 
 
 def test_shapes_of_random_inputs(model, capsys):
@@ -57,7 +58,7 @@ def test_shapes_of_random_inputs(model, capsys):
     (["--input", "x=none"], "none: No such file"),
     (["--shape", "x=7x4"], "input 'x' must be f32[?,3], got shape [7, 4]"), (["--shape", "x=7,3"], "got 7,3"),
     (["--input", "x=text"], "input 'x': text: "), (["--input", "x=several.npz"], "holds several arrays"),
-    (["--input", "x=f64.npy"], "got dtype float64"), (["--mb=3"], "--mb=3 is for oneDNN Graph files"),
+    (["--input", "x=f64.npy"], "got dtype float64"), (["--mb=3"], "--mb=3 is for oneDNN Graph files (.json), not for "),
     (["--isa", "none"], "none")])
 def test_wrong_arguments(model, tmp_path, monkeypatch, capsys, arguments, part):
     monkeypatch.chdir(tmp_path)
@@ -79,5 +80,31 @@ def test_open_dimensions_that_1_does_not_fit(tmp_path, capsys):
 
 
 def test_options_of_models_are_not_for_cases(tmp_path, capsys):
-    assert main(["run", str(tmp_path / "case.json"), "--compare"]) == 2
-    assert "--compare is for models (.onnx, text), not for oneDNN Graph files" in capsys.readouterr().err
+    assert main(["run", str(tmp_path / "case.json"), "--compare", "--mb=2"]) == 2
+    assert "--compare does not go with --batch and knobs" in capsys.readouterr().err
+
+
+def test_results_that_are_wrong_are_exit_code_1(model, capsys, monkeypatch):
+    from graphq.commands import run
+
+    true, formula = run.reference, gq.CompiledGraph.formula
+
+    def wrong(results):
+        return {name: x + np.float32(0.01) for name, x in results.items()}
+
+    monkeypatch.setattr(run, "reference", lambda g, x: wrong(true(g, x)))
+    assert main(["run", model, "--compare"]) == 0
+    assert "of the largest, but as the formula of its partitions says" in capsys.readouterr().out
+    monkeypatch.setattr(gq.CompiledGraph, "formula", lambda m, x: wrong(formula(m, x)))
+    assert main(["run", model, "--compare"]) == 1
+    assert "of the largest, and not what its formula says" in capsys.readouterr().out
+
+
+def test_json(model, tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.full((1, 3), np.inf, np.float32))
+    assert main(["run", model, f"--input=x={tmp_path}/x.npy", "--compare", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["inputs"][0] == {"name": "x", "type": "f32[1,3]", "source": f"{tmp_path}/x.npy"}
+    assert found["outputs"][0] == {"name": "y", "type": "f32[1,3]", "min": None, "max": None, "mean": None,
+                                   "difference": "equal", "passed": True}
+    assert found["runs"] > 0 and 0 < found["least_ms"] <= found["median_ms"] and found["graph"] == "net"

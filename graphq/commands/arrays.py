@@ -1,0 +1,97 @@
+"""Arrays for the inputs of a model: from files (--input), or random ones of chosen shapes (--shape)."""
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from graphq.errors import GraphError, InputError, ParseError
+from graphq.ir import Graph, Value
+from graphq.ir.interpret import check_array
+from graphq.ir.tensor_type import TensorType
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """The options --input and --shape."""
+    for option, metavar, text in (("--input", "NAME=FILE.npy", "an input's array (others are random)"),
+                                  ("--shape", "NAME=1x3x224x224", "a random input's shape (open dimensions are 1)")):
+        parser.add_argument(option, action="append", default=[], metavar=metavar, help=text)
+
+
+def input_arrays(graph: Graph, options: argparse.Namespace) -> dict[str, np.ndarray]:
+    """The arrays of all inputs, in their order.
+
+    Random ones are floats in [-1, 1], quantized integers of all their range, wider integers and booleans 0 or 1, so
+    that they are right as indices and masks. They have the dimensions of --shape; what these leave open is 1. Raises
+    InputError for a name that is none and for a file that holds no such array, GraphError where shapes do not fit.
+    """
+    paths = pairs("--input", options.input)
+    shapes = {name: _shape(name, text) for name, text in pairs("--shape", options.shape).items()}
+    check_names("input", [*paths, *shapes], [str(v.name) for v in graph.inputs])
+    given = {str(v.name): check_array(str(v.name), v.type, _read(str(v.name), paths[str(v.name)]))
+             for v in graph.inputs if v.name in paths}
+    return {**_random(graph, given, shapes), **given}
+
+
+def check_names(word: str, given: Iterable[str], names: Sequence[str]) -> None:
+    """Raise InputError for a name that the model has not."""
+    for name in given:
+        if name not in names:
+            raise InputError(f"the model has no {word} '{name}'; it has {', '.join(names)}")
+
+
+def pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    """NAME=TEXT by name; a name may have `=` in it, a text not."""
+    found = [x.rpartition("=") for x in given]
+    for name, _, text in found:
+        if not name or not text:
+            raise ParseError(f"{option} takes NAME=..., got {name or text}")
+    return {name: text for name, _, text in found}
+
+
+def _shape(name: str, text: str) -> tuple[int, ...]:
+    dims = text.split("x")
+    if not all(d.isascii() and d.isdecimal() and len(d) < 16 for d in dims):
+        raise ParseError(f"--shape {name}: must be dimensions as 1x3x224x224, got {text}")
+    return tuple(map(int, dims))
+
+
+def _read(name: str, path: str) -> np.ndarray:
+    with open(path, "rb") as file:
+        try:
+            array = np.load(file, allow_pickle=False)
+        except (ValueError, EOFError) as e:
+            raise InputError(f"input '{name}': {path}: {e}") from None
+    if not isinstance(array, np.ndarray):
+        raise InputError(f"input '{name}': {path} holds several arrays; give an .npy file")
+    return array
+
+
+def _random(graph: Graph, given: Mapping[str, np.ndarray],
+            shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Random arrays for all inputs, which have the shapes of those that are given."""
+    from graphq.onednn.benchdnn import accepted_inputs
+
+    dims = {str(v.name): _dims(v, shapes.get(str(v.name))) for v in graph.inputs if v.name not in given}
+    known = {**dims, **{name: x.shape for name, x in given.items()}}
+    types = {str(v.name): TensorType(v.dtype, known[str(v.name)]) for v in graph.inputs}
+    try:
+        arrays = accepted_inputs(graph.specialise(types), seed=0)
+    except GraphError as e:
+        chosen = ", ".join(f"{n}={'x'.join(map(str, d))}" for n, d in dims.items())
+        raise GraphError(f"{e} (for inputs of shape {chosen}; --shape gives others)") from None
+    rng = np.random.default_rng(0)
+    for v in graph.inputs:
+        if v.dtype.kind == "int" and v.dtype.bits >= 32:
+            name = str(v.name)
+            arrays[name] = rng.integers(0, 2, arrays[name].shape).astype(v.dtype.numpy)
+    return arrays
+
+
+def _dims(value: Value, given: tuple[int, ...] | None) -> tuple[int, ...]:
+    if given is None and value.shape is None:
+        raise InputError(f"input '{value.name}': its rank is open: give its shape by --shape")
+    dims = given or tuple(1 if d is None else d for d in value.shape or ())
+    check_array(str(value.name), value.type, np.broadcast_to(np.zeros((), value.dtype.numpy), dims))
+    return dims

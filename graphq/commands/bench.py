@@ -1,0 +1,136 @@
+"""Time a model by thread counts and ISA levels, beside other engines.
+
+All sides run in one process and take turns, so that ratios hold although the machine's speed drifts. A row's ratio is
+its median over the one of graphq's first row with as many threads: where it is above 1, that first row is faster.
+`differs` is how far the outputs are from those of that row: in steps for integers, else in parts of the largest number.
+graphq's own outputs are the same bit for bit in all rows; where they are not, the exit code is 1.
+
+Peers run the ONNX file itself, or what `save_onnx` writes of another kind of file. They come with `pip install
+graphq[bench]`.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from graphq.commands.arrays import add_inputs, input_arrays
+from graphq.commands.peers import PEERS, model_file
+from graphq.commands.shared import add_model, load_graph, save_graph, write
+from graphq.commands.turns import alternate, difference
+from graphq.compile import compile
+from graphq.errors import ParseError
+from graphq.ir import Graph
+from graphq.ir.names import counted
+
+
+class Side(NamedTuple):
+    """What is timed: graphq at an ISA level, or a peer, with so many threads."""
+
+    name: str
+    threads: int
+    run: Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
+    ours: bool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """MODEL, the sides, arrays, seconds."""
+    add_model(parser)
+    parser.add_argument("--threads", metavar="N,...", help="thread counts (default: 1, and all cores)")
+    parser.add_argument("--isa", metavar="LEVEL,...", help="ISA levels of graphq (default: the best)")
+    parser.add_argument("--peer", metavar="NAME,...", help=f"other engines: {', '.join(PEERS)}")
+    parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="for each row (default 1)")
+    add_inputs(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Time all sides; 1 where graphq's own results differ."""
+    if not 0 <= options.seconds <= 3600:
+        raise ParseError(f"--seconds must be in [0, 3600], got {options.seconds}")
+    counts = _threads(options.threads)
+    levels: list[str | None] = list(_names(options.isa)) or [None]
+    peers = [_peer(name) for name in _names(options.peer)]
+    graph = load_graph(options.file)
+    arrays = input_arrays(graph, options)
+    with tempfile.TemporaryDirectory() as folder:
+        sides = [_ours(graph, level, threads) for threads, level in product(counts, levels)]
+        if peers:
+            path = _onnx_file(options.file, graph, Path(folder))
+            sides += [Side(name, threads, model_file(name, path, arrays, threads), False)
+                      for threads, name in product(counts, peers)]
+        sides.sort(key=lambda side: counts.index(side.threads))
+        results = [side.run(arrays) for side in sides]
+        times = alternate([partial(side.run, arrays) for side in sides], options.seconds * len(sides))
+    rows: list[dict[str, Any]] = []
+    for side, result, spent in zip(sides, results, times, strict=True):
+        first = next(k for k, x in enumerate(sides) if x.threads == side.threads)
+        median = statistics.median(spent)
+        rows.append({"name": side.name, "threads": side.threads, "median_ms": median, "least_ms": min(spent),
+                     "ratio": median / statistics.median(times[first]), "runs": len(spent),
+                     "difference": max(map(difference, results[first], result), default=0.0)})
+    ours = [result for side, result in zip(sides, results, strict=True) if side.ours]
+    equal = all(_equal(ours[0], other) for other in ours[1:])
+    write(options, "\n".join([_table(graph, arrays, rows), *["graphq's own results differ"] * (not equal)]),
+          {"graph": graph.name, "inputs": {n: list(x.shape) for n, x in arrays.items()}, "rows": rows,
+           "equal": equal})
+    return 0 if equal else 1
+
+
+def _names(text: str | None) -> list[str]:
+    return [name for name in (text or "").split(",") if name]
+
+
+def _threads(text: str | None) -> list[int]:
+    if text is None:
+        return sorted({1, len(os.sched_getaffinity(0))})
+    if not all(n.isascii() and n.isdecimal() and 0 < int(n) < 1 << 16 for n in text.split(",")):
+        raise ParseError(f"--threads takes thread counts as 1,2, got {text}")
+    return list(dict.fromkeys(map(int, text.split(","))))
+
+
+def _peer(name: str) -> str:
+    if name not in PEERS:
+        raise ParseError(f"--peer: there is no '{name}'; there are {', '.join(PEERS)}")
+    return PEERS[name]
+
+
+def _ours(graph: Graph, level: str | None, threads: int) -> Side:
+    model = compile(graph, isa=level, threads=threads)
+
+    def call(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        out = model(arrays)
+        return list(out.values()) if isinstance(out, dict) else [out]
+
+    return Side(f"graphq {model.level.name}", threads, call, True)
+
+
+def _onnx_file(path: Path, graph: Graph, folder: Path) -> str:
+    """The model as an ONNX file."""
+    if path.suffix == ".onnx":
+        return str(path)
+    save_graph(graph, folder / "model.onnx")
+    return str(folder / "model.onnx")
+
+
+def _equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
+    """Whether all bits are the same."""
+    return all(x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+               for x, y in zip(left, right, strict=True))
+
+
+def _table(graph: Graph, arrays: Mapping[str, np.ndarray], rows: list[dict[str, Any]]) -> str:
+    shapes = ", ".join(f"{name}=" + "x".join(map(str, x.shape)) for name, x in arrays.items())
+    lines = [f"{graph.name}, {shapes}"]
+    for threads in dict.fromkeys(row["threads"] for row in rows):
+        lines.append(f"{counted(threads, 'thread'):20s} {'median ms':>10s} {'least':>9s} {'ratio':>6s} differs")
+        lines += [f"  {row['name']:18s} {row['median_ms']:10.4g} {row['least_ms']:9.4g} {row['ratio']:6.2f} "
+                  f"{row['difference']:7.2g}" for row in rows if row["threads"] == threads]
+    return "\n".join(lines)

@@ -1,0 +1,24 @@
+"""Say where the kernel cache is and what it holds (`info`), or remove all of graphq's files from it (`clear`)."""
+from __future__ import annotations
+
+import argparse
+
+from graphq.commands.shared import add_json, write
+from graphq.kernels.jit import cache
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to do."""
+    parser.add_argument("action", choices=["info", "clear"])
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Do it."""
+    if options.action == "clear":
+        removed = cache.clear()
+        write(options, f"{removed} kernel modules removed", {"removed": removed})
+    else:
+        info = cache.info()
+        write(options, f"folder:  {info.path}\nmodules: {info.modules}\nbytes:   {info.bytes}",
+              {"folder": str(info.path), "modules": info.modules, "bytes": info.bytes})

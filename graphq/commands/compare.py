@@ -1,0 +1,27 @@
+"""Say how far a quantized model's tensors are from those of the f32 model, and what costs most."""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from graphq.commands.shared import add_model, load_graph
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Two models, --data."""
+    add_model(parser)
+    parser.add_argument("against", type=Path, metavar="F32_MODEL", help="the f32 model")
+    parser.add_argument("--data", required=True, metavar="DATA",
+                        help="what to run both on: a folder of .npz or .npy files, an .npz file, or module:function "
+                             "that gives dicts of arrays")
+    parser.add_argument("--no-rank", action="store_true", help="leave out what each product costs at the outputs")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Compare, and print a line a tensor."""
+    from graphq.quantization.compare import compare
+    from graphq.quantization.data import load_data
+
+    left, right = load_graph(options.file), load_graph(options.against)
+    found = compare(left, right, load_data(options.data, right), rank=not options.no_rank)
+    print(found.json() if options.json else found)

@@ -1,0 +1,26 @@
+"""Print the partitions that oneDNN Graph would make of a graph, a line each.
+
+With --json a list: id, anchor, whether it is supported, operations with their ids, names of inputs and outputs.
+"""
+from __future__ import annotations
+
+import argparse
+
+from graphq.commands.shared import add_model, load_graph, write
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """MODEL."""
+    add_model(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print them."""
+    from graphq.onednn.partitions import partitions
+
+    found = partitions(load_graph(options.file))
+    write(options, "\n".join(map(str, found)), [
+        {"id": p.id, "anchor": p.anchor, "supported": p.supported,
+         "operations": [{"id": i, "name": n.op.name} for i, n in zip(p.op_ids, p.ops, strict=True)],
+         "inputs": [v.graph.label(v) for v in p.inputs], "outputs": [v.graph.label(v) for v in p.outputs]}
+        for p in found])

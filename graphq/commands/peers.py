@@ -1,0 +1,78 @@
+"""The engines beside which a model is timed: ONNX Runtime and OpenVINO, where they are installed."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphq.errors import GraphqError
+
+ORT, OPENVINO, BF16, F32 = "ONNX Runtime", "OpenVINO", "OpenVINO bf16", "OpenVINO f32"
+PEERS = {"ort": ORT, "openvino": OPENVINO, "openvino_bf16": BF16, "openvino_f32": F32}
+"""The peers by the names that the command line has for them: OpenVINO by its defaults, or in bf16 or f32."""
+PACKAGES = {ORT: "onnxruntime", **dict.fromkeys((OPENVINO, BF16, F32), "openvino")}
+OPENVINO_CACHE = "OPENVINO_CACHE"
+"""The environment variable that names the folder in which OpenVINO keeps what it compiles, if any."""
+
+Run: TypeAlias = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
+
+
+def missing(name: str) -> str | None:
+    """What to install for a peer; None when it is there."""
+    package = PACKAGES[name]
+    return None if find_spec(package) else f"it needs {package} (pip install graphq[bench])"
+
+
+def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: int, *, literal: bool = False) -> Run:
+    """What runs an ONNX file on inputs like `feeds`, and gives its outputs in their order.
+
+    OpenVINO compiles for each shape of the inputs, when it is first given. `literal`: ONNX Runtime without any
+    optimisation, each operation as the file has it. Raises GraphqError where the peer is not installed or refuses the
+    file.
+    """
+    if reason := missing(name):
+        raise GraphqError(f"{name}: {reason}")
+    try:
+        run = _onnxruntime(path, threads, literal) if name == ORT else _openvino(name, path, threads)
+        run(feeds)
+    except Exception as error:  # of classes that the packages do not document
+        raise GraphqError(f"{name} refuses {path}: {error}") from error
+    return run
+
+
+def _onnxruntime(path: str, threads: int, literal: bool) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 3
+    if literal:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return lambda f: list(session.run(None, dict(f)))
+
+
+def _openvino(name: str, path: str, threads: int) -> Run:
+    import openvino
+
+    hints: dict[str, Any] = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+    if folder := os.environ.get(OPENVINO_CACHE):
+        hints["CACHE_DIR"] = folder
+    if name != OPENVINO:
+        hints["INFERENCE_PRECISION_HINT"] = "bf16" if name == BF16 else "f32"
+
+    @cache
+    def compiled(shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Any:
+        model = openvino.Core().read_model(path)
+        model.reshape({n: list(dims) for n, dims in shapes})
+        return openvino.Core().compile_model(model, "CPU", hints).create_infer_request()
+
+    def run(f: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        request = compiled(tuple((n, x.shape) for n, x in f.items()))
+        results = request.infer(dict(f), share_inputs=True)
+        return [results[o.get_any_name()] for o in request.model_outputs]
+
+    return run

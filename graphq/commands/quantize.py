@@ -1,0 +1,70 @@
+"""Quantize an f32 model to int8: by the best automatic setting, or as the options say.
+
+With --json: the file, its bytes and those of the model, and of each setting that was tried 1 - cosine with f32.
+"""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from graphq.commands.shared import add_model, bar, load_graph, save_graph, write
+from graphq.errors import GraphError, ParseError
+
+OPTIONS = "method", "activations", "mode", "weight_bits", "symmetric", "exclude"
+"""The options that choose a scheme."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """MODEL, --data, --out, and the scheme's."""
+    add_model(parser)
+    parser.add_argument("--data", metavar="DATA", help="what to calibrate with: a folder of .npz or .npy files, an "
+                                                       ".npz file, or module:function that gives dicts of arrays")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to write, of any kind")
+    parser.add_argument("--method", choices=["min_max", "moving_average", "percentile", "entropy", "mse"],
+                        help="how ranges are chosen (default: the best automatic setting)")
+    parser.add_argument("--activations", choices=["u8", "s8", "u16", "s16"], help="integers of activations")
+    parser.add_argument("--symmetric", action="store_true", help="zero points in the middle")
+    parser.add_argument("--mode", choices=["static", "dynamic", "weight_only"], help="static by default")
+    parser.add_argument("--weight-bits", type=int, choices=[4, 8], help="bits of weight-only weights")
+    parser.add_argument("--exclude", action="append", default=[], metavar="NAME", help="a product that stays in f32")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Quantize a file, and say by which setting."""
+    from graphq.quantization.automatic import automatic
+    from graphq.quantization.data import load_data
+    from graphq.quantization.quantize import quantize
+    from graphq.quantization.scheme import Scheme
+
+    graph = load_graph(options.file)
+    given = {name: value for name in OPTIONS if (value := getattr(options, name))}
+    scheme = Scheme(**given) if given else None
+    needs_data = scheme is None or scheme.mode == "static"
+    if needs_data and options.data is None:
+        raise ParseError("quantize needs --data, but for --mode dynamic and weight_only")
+    batches = load_data(options.data, graph) if options.data else None
+    losses: dict[str, float] = {}
+    if scheme is None:
+        assert batches is not None
+        with bar(None, "settings") as tried:
+            choice = automatic(graph, batches, progress=lambda setting: _shown(tried, setting))
+        made, losses = choice.graph, {str(setting): loss for setting, loss in choice.losses.items()}
+    else:
+        with bar(batches, "batches") as read:
+            made = quantize(graph, read if needs_data else batches, scheme)
+    if not any(n.op.name.endswith("quantize") for n in made.nodes):
+        raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize")
+    save_graph(made, options.out)
+    written, read_from = (path.stat().st_size for path in (options.out, options.file))
+    text = f"{options.out}: {written / 1e6:.2f} MB, {options.file} has {read_from / 1e6:.2f} MB"
+    if losses:
+        text = f"1 - cosine with f32 of the settings tried:\n{choice}\n{text}"
+    write(options, text, {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses})
+
+
+def _shown(bar: Any, text: str) -> None:
+    """One more step of a bar, if there is one."""
+    if bar is not None:
+        bar.set_postfix_str(text)
+        bar.update()

@@ -1,0 +1,104 @@
+"""What most commands need: graphs of files of any kind, the options of `compile`, and text or JSON as their output."""
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graphq.compile import CompiledGraph, compile
+from graphq.errors import ParseError
+from graphq.ir import Graph
+from graphq.ir.text import parse, to_text
+from graphq.ir.verify import verify
+from graphq.onnx import load_onnx, save_onnx
+
+
+def load_graph(path: Path) -> Graph:
+    """The graph of a file, of the kind that its name says: .onnx, oneDNN Graph's .json, else the text form.
+
+    Raises GraphqError or OSError.
+    """
+    from graphq.onednn.files import load_onednn_json
+
+    if path.suffix == ".json":
+        return load_onednn_json(path)
+    if path.suffix == ".onnx":
+        return load_onnx(path)
+    try:
+        graph = parse(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ParseError(f"{path}: not a graph's text form (it cannot be decoded: {error.reason}); the names of ONNX "
+                         "models end in .onnx, those of oneDNN Graph files in .json") from None
+    verify(graph)
+    return graph
+
+
+def save_graph(graph: Graph, path: Path) -> None:
+    """Write a file of the kind that its name says; raises GraphqError or OSError."""
+    from graphq.onednn.files import save_onednn_json
+
+    if path.suffix == ".onnx":
+        save_onnx(graph, path)
+    elif path.suffix == ".json":
+        save_onednn_json(graph, path)
+    else:
+        path.write_text(to_text(graph) + "\n", encoding="utf-8")
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """A MODEL, and --json."""
+    parser.add_argument("file", type=Path, metavar="MODEL", help="an ONNX file, a oneDNN Graph file or a text form")
+    add_json(parser)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """The option for scripts."""
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/command_line.md has the fields)")
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """The options of `compile`."""
+    parser.add_argument("--isa", metavar="LEVEL", help="the highest ISA level to use")
+    parser.add_argument("--threads", type=int, metavar="N", help="at most N threads")
+
+
+def compiled(options: argparse.Namespace, graph: Graph) -> CompiledGraph:
+    """The graph compiled as `add_target`'s options say."""
+    return compile(graph, isa=options.isa, threads=options.threads)
+
+
+def write(options: argparse.Namespace, text: object, data: Any) -> None:
+    """Print the text, or with --json the data."""
+    print(json.dumps(plain(data), indent=1) if options.json else text, flush=True)
+
+
+def plain(data: Any) -> Any:
+    """What JSON can say: numbers that are not finite are null, and NumPy's are Python's."""
+    if isinstance(data, Mapping):
+        return {str(name): plain(x) for name, x in data.items()}
+    if isinstance(data, list | tuple):
+        return [plain(x) for x in data]
+    if isinstance(data, np.generic):
+        return plain(data.item())
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    return data
+
+
+def bar(items: Any, what: str) -> Any:
+    """A context of tqdm's bar over items, on a terminal where it is installed; else of the items as they are."""
+    if sys.stderr.isatty():
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            pass
+        else:
+            return tqdm(items, desc=what, leave=False)
+    return nullcontext(items)

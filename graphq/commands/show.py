@@ -1,0 +1,27 @@
+"""Print a graph in text form, checked and in normal form.
+
+With --json: name, the types of inputs and outputs, how often each operation occurs, and the text.
+"""
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+
+from graphq.commands.shared import add_model, load_graph, write
+from graphq.ir.text import to_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """MODEL, --elide."""
+    add_model(parser)
+    parser.add_argument("--elide", type=int, metavar="N", help="cut lists and arrays after N elements")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print it."""
+    graph = load_graph(options.file)
+    text = to_text(graph, elide=options.elide)
+    outputs = dict(zip(graph.output_names, graph.outputs, strict=True))
+    write(options, text, {"name": graph.name, "inputs": {str(v.name): str(v.type) for v in graph.inputs},
+                          "outputs": {name: str(v.type) for name, v in outputs.items()},
+                          "operations": dict(Counter(n.op.name for n in graph.nodes)), "text": text})

@@ -1,0 +1,41 @@
+"""Timing of several calls in one process, in turns, and how far their results are apart.
+
+As they take turns, ratios hold although the machine's speed drifts.
+"""
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from graphq.commands.shared import bar
+
+ROUNDS = 8
+"""Turns that each side gets; the first call of a turn, with the other side's data in the caches, is not counted."""
+PAUSE = 0.05
+"""Seconds between turns. Idle worker threads of a side spin for a while: not in another's turn."""
+
+
+def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
+    """Milliseconds of each call; the calls take turns that last `seconds` together."""
+    times: list[list[float]] = [[] for _ in calls]
+    with bar(range(ROUNDS), "rounds") as rounds:
+        for _ in rounds:
+            for call, out in zip(calls, times, strict=True):
+                time.sleep(PAUSE)
+                call()
+                end = time.perf_counter() + seconds / (len(calls) * ROUNDS)
+                begin = 0.0
+                while begin < end:
+                    begin = time.perf_counter()
+                    call()
+                    out.append(1e3 * (time.perf_counter() - begin))
+    return times
+
+
+def difference(x: np.ndarray, y: np.ndarray) -> float:
+    """The largest difference of integers in steps; of others in parts of the largest number."""
+    wide = [a.astype(np.float64) for a in (x, y)]
+    most = float(np.abs(wide[0] - wide[1]).max(initial=0))
+    return most if np.issubdtype(x.dtype, np.integer) else most / max(float(np.abs(wide[1]).max(initial=0)), 1e-30)

@@ -1,0 +1,107 @@
+"""`graphq bench`: rows for thread counts, ISA levels and peers; what is refused. Nothing is said of times."""
+import json
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.cli import main
+from graphq.commands import bench, peers
+from graphq.commands.turns import alternate, difference
+
+TEXT = """graph dense(x: u8[?,8]) {
+  %0 = dequantize(x, scales=[0.5], zps=[3]) : f32[?,8]
+  %y = relu(%0) : f32[?,8]
+  return %y
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr("graphq.commands.turns.PAUSE", 0)
+
+
+@pytest.fixture
+def model(tmp_path):
+    (tmp_path / "g.txt").write_text(TEXT)
+    return str(tmp_path / "g.txt")
+
+
+def test_rows_of_threads_and_levels(model, capsys):
+    assert main(["bench", model, "--threads=1,2", "--isa=scalar,scalar", "--seconds=0.001", "--shape=x=3x8"]) == 0
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title == "dense, x=3x8"
+    assert [line.split()[:2] for line in lines] == [["1", "thread"], *[["graphq", "scalar"]] * 2,
+                                                    ["2", "threads"], *[["graphq", "scalar"]] * 2]
+    assert lines[1].split()[4:] == ["1.00", "0"]
+
+
+def test_json(model, capsys):
+    assert main(["bench", model, "--threads=2", "--isa=scalar", "--seconds=0.001", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (row,) = found["rows"]
+    assert found["graph"] == "dense" and found["inputs"] == {"x": [1, 8]} and found["equal"] is True
+    assert (row["name"], row["threads"], row["ratio"], row["difference"]) == ("graphq scalar", 2, 1, 0)
+    assert 0 < row["least_ms"] <= row["median_ms"] and row["runs"] >= 8
+
+
+@pytest.mark.parametrize("kind", ["txt", "onnx", "json"])
+def test_a_peer_runs_files_of_all_kinds(model, tmp_path, capsys, kind):
+    pytest.importorskip("onnxruntime")
+    graph = gq.Graph("float")
+    graph.output(graph.relu(graph.input("t0", dtype="f32", shape=(2, 8))), name="t1")
+    path = tmp_path / f"m.{kind}"
+    if kind == "txt":
+        path.write_text(gq.to_text(graph))
+    else:
+        {"onnx": gq.save_onnx, "json": gq.save_onednn_json}[kind](graph, path)
+    assert main(["bench", str(path), "--threads=1", "--peer=ort", "--seconds=0.001", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["name"] for row in rows][1:] == ["ONNX Runtime"] and rows[1]["difference"] == 0
+
+
+def test_results_of_levels_that_differ_are_exit_code_1(model, capsys, monkeypatch):
+    monkeypatch.setattr(bench, "_equal", lambda left, right: False)
+    assert main(["bench", model, "--threads=1,2", "--isa=scalar", "--seconds=0.001"]) == 1
+    assert capsys.readouterr().out.endswith("graphq's own results differ\n")
+
+
+@pytest.mark.parametrize("arguments, part", [
+    (["--threads=0"], "--threads takes thread counts as 1,2, got 0"), (["--threads=1,x"], "got 1,x"),
+    (["--isa=sse9"], "sse9"), (["--peer=tvm"], "--peer: there is no 'tvm'; there are ort, openvino"),
+    (["--seconds=nan"], "--seconds must be in [0, 3600], got nan"),
+    (["--shape=z=3"], "the model has no input 'z'")])
+def test_wrong_options_are_one_line(model, capsys, arguments, part):
+    assert main(["bench", model, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and part in err and err.startswith("graphq: ") and err.count("\n") == 1
+
+
+def test_a_peer_that_is_missing_or_refuses_is_one_line(model, tmp_path, capsys, monkeypatch):
+    graph = gq.Graph("sorted")
+    graph.output(graph.relu(graph.input("x", dtype="f32", shape=(2, 8))), name="y")
+    monkeypatch.setattr(peers, "PACKAGES", {"ONNX Runtime": "no_such_package"})
+    assert main(["bench", model, "--threads=1", "--peer=ort"]) == 2
+    assert "ONNX Runtime: it needs no_such_package (pip install graphq[bench])" in capsys.readouterr().err
+    monkeypatch.setattr(peers, "PACKAGES", {"ONNX Runtime": "numpy"})
+
+    def refuses(*_):
+        raise ValueError("no such\noperator")
+
+    monkeypatch.setattr(peers, "_onnxruntime", refuses)
+    pytest.importorskip("onnx")
+    assert main(["bench", model, "--threads=1", "--peer=ort"]) == 2
+    assert "ONNX Runtime refuses" in (err := capsys.readouterr().err) and err.count("\n") == 1
+
+
+def test_calls_take_turns():
+    order = []
+    times = alternate([lambda: order.append("a"), lambda: order.append("b")], 0)
+    assert "".join(order) == "aabb" * 8 and [len(t) for t in times] == [8, 8]
+
+
+def test_differences():
+    assert difference(np.array([1, 5], np.uint8), np.array([2, 3], np.uint8)) == 2
+    assert difference(np.float32([1, 2]), np.float32([1, 4])) == 0.5
+    assert difference(np.zeros(0, np.float32), np.zeros(0, np.float32)) == 0
