@@ -40,7 +40,15 @@ def _partitions(self: Graph) -> list[Partition]:
     return partitions(self)
 
 
-add_method("partitions", _partitions)  # oneDNN's room stands above that of graphs
+def _repr_html_(self: Graph) -> str:
+    """A picture of the graph, for notebooks."""
+    from graphq.report.notebook import graph_html
+
+    return graph_html(self, repr(self))
+
+
+add_method("partitions", _partitions)  # oneDNN's room, and that of reports, stand above that of graphs
+add_method("_repr_html_", _repr_html_)
 
 __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError",
            "Node", "ParseError", "Partition", "TensorType", "Value", "VerifyError", "compile", "dtypes", "errors",

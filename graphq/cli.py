@@ -14,6 +14,7 @@ COMMANDS = {
     "run": "run a model on random or given inputs: how fast, what comes out, how far from the reference",
     "bench": "time a model by thread counts, ISA levels and other engines, in turns",
     "explain": "say what fused, what did not and why, and which kernels run it",
+    "report": "write an HTML page: the graph before and after the passes, reasons, times, memory",
     "show": "print a graph in text form, checked",
     "passes": "print a graph after the passes, and the near misses of their rewrites",
     "partitions": "print the partitions that oneDNN Graph would make",

@@ -1,6 +1,7 @@
 """From Graph to Plan: passes, partitions, steps; and CompiledGraph, what the user calls."""
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
@@ -20,6 +21,7 @@ from graphq.kernels.threads.count import resolve_threads
 from graphq.locks import Lock
 from graphq.open_shapes import OpenPlans
 from graphq.passes.pipeline import PIPELINE, check_passes
+from graphq.paths import path_of
 from graphq.plan.arena import Arenas
 from graphq.plan.stages import CONTROL, in_one_plan
 from graphq.planned import Options, Passed, Planned, Reported, Runnable
@@ -28,6 +30,7 @@ from graphq.staged import StagedRunner
 
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
     from graphq.report.coverage import Coverage
+    from graphq.report.parts import Part
     from graphq.report.profile import Profile
     from graphq.report.records import Report
 
@@ -212,6 +215,31 @@ class CompiledGraph:
     def explanation(self, *, kernels: bool = False) -> Report:
         """What `explain` says, as data (`graphq.report.records`); the passes run once more for it."""
         return self._latest.explanation(kernels=kernels)
+
+    def parts(self) -> list[Part]:
+        """What `report` shows: the graph before and after the passes, or those of a model in stages (`graphq.report`)."""
+        return self._latest.parts()
+
+    def report(self, path: str | os.PathLike[str], /, *inputs: Any, profile: Profile | None = None,
+               **named: Any) -> None:
+        """Write one HTML page that shows the graph before and after the passes, and says of each node what `explain` does.
+
+        With `inputs`, as a call takes them, or a `profile` of this model, the page has times and a timeline. It has all
+        in it, and needs no network. Pictures need Graphviz (`pip install graphq[report]`); without it there are tables.
+        (Inputs named "profile" go into the mapping.) Raises InputError as a call does, OSError where it cannot write.
+        """
+        from graphq.report.page import page
+
+        if profile is None and (inputs or named):
+            profile = self.profile(*inputs, **named)
+        text = page(self.source.name, self.parts(), profile)
+        path_of(path).write_bytes(text.encode("utf-8", "replace"))
+
+    def _repr_html_(self) -> str:
+        """A picture of the partitions, for notebooks."""
+        from graphq.report.notebook import graph_html
+
+        return graph_html(self.graph, repr(self), bodies=False)
 
     def profile(self, /, *inputs: Any, runs: int = 20, **named: Any) -> Profile:
         """How long each step takes: the least time of `runs` runs on these arrays, step by step in the plan's order.

@@ -19,6 +19,7 @@ from graphq.rewrite.rule import Pass, Refusal
 
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
     from graphq.report.coverage import Coverage
+    from graphq.report.parts import Part
     from graphq.report.profile import Profile
     from graphq.report.records import Report
 
@@ -45,6 +46,9 @@ class Reported(Protocol):
 
     def explanation(self, *, kernels: bool) -> Report:
         """What fused and what did not; `kernels`: also what each kernel does and how fast it is."""
+
+    def parts(self) -> list[Part]:
+        """What pages show: one part, or several of a graph in stages."""
 
     def coverage(self) -> Coverage:
         """Which share of the multiply-accumulates integer partitions do. Raises CompileError while shapes are open."""
@@ -102,6 +106,13 @@ class Passed:
         covered = None if plan is None else self.coverage()
         return survey(replay(self.again(), self.options.passes),
                       Facts(self.graph, plan, self.refusals, level, threads, evidence, covered, self.sizes))
+
+    def parts(self) -> list[Part]:
+        """The graph before and after the passes, with its report and what its plan takes."""
+        from graphq.report.parts import Part, memory_of
+
+        memory = None if self.runner is None else memory_of(self.runner)
+        return [Part("", self.again(), self.graph, self.explanation(kernels=False), memory)]
 
     def coverage(self) -> Coverage:
         """Raise CompileError: nothing can be counted without shapes."""

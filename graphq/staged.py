@@ -16,6 +16,7 @@ from graphq.rewrite.rule import Refusal
 if TYPE_CHECKING:
     from graphq.compile import CompiledGraph
     from graphq.report.coverage import Coverage
+    from graphq.report.parts import Part
     from graphq.report.profile import Profile, StepTime
     from graphq.report.records import Report
 
@@ -76,6 +77,19 @@ class StagedRunner:
                   for (node, name), model in self._bodies.items()]
         head, tail = (None if part is None else part.explanation(kernels=kernels) for part in (self.head, self.tail))
         return survey_stages(self.graph, head, cut, bodies, tail)
+
+    def parts(self) -> list[Part]:
+        """The parts of the head, the operations after it with those of their bodies, and the parts of the tail."""
+        from graphq.report.parts import Part
+        from graphq.report.survey import survey_stages
+
+        cut = self.stages.cut
+        between = survey_stages(self.graph, None, cut, (), None).parts["cut"]
+        bodies = [part.within(f"{name} of n{cut.nodes.index(node)}")
+                  for (node, name), model in self._bodies.items() for part in model.parts()]
+        head, tail = ([] if model is None else [part.within(name) for part in model.parts()]
+                      for name, model in (("head", self.head), ("tail", self.tail)))
+        return [*head, Part("between", None, cut, between), *bodies, *tail]
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
         """The steps of all compiled parts."""

@@ -1,0 +1,84 @@
+"""Charts of a page as SVG: the timeline of a run, with a track a thread, and the arena's buffers over the plan's steps."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+
+from graphq.plan.arena import Slot
+from graphq.report.profile import Profile
+
+LEFT, TRACK = 74, 34
+"""The width of the axis's labels, and the height of a track, in pixels."""
+
+MEMORY_HEIGHT = 460
+"""Of the chart of the arena, in pixels."""
+
+Box = Callable[[int], tuple[str, str]]
+"""For a number the id of its record and its CSS class."""
+
+
+def timeline(profile: Profile, box: Box) -> str:
+    """The pieces of a run by threads; `box` is asked for the numbers of steps."""
+    width = min(max(1100, 12 * len(profile.steps)), 6000)
+    scale, tracks = width / (profile.elapsed or 1.0), {thread: k for k, thread in enumerate(profile.threads)}
+    shapes = []
+    for thread, k in tracks.items():
+        shapes.append(_text(0, TRACK * k + 20, f"helper {k}" if k else "caller"))
+        for step in profile.steps:
+            shapes += [_rectangle(*box(step.number), LEFT + scale * p.begin, TRACK * k + 4, scale * p.seconds, TRACK - 8)
+                       for p in step.pieces if p.thread == thread]
+    bottom = TRACK * len(tracks)
+    for k in range(11):
+        x = LEFT + width * k / 10
+        shapes.append(_line(x, 0, x, bottom + 4) + _text(x - 14, bottom + 16, f"{100 * profile.elapsed * k:.3g} ms"))
+    return _chart(LEFT + width + 40, bottom + 24, shapes)
+
+
+def memory(slots: Sequence[Slot], nbytes: int, steps: int, box: Box) -> str:
+    """Where each buffer lies in the arena, and from which step to which; `box` is asked for the numbers of buffers."""
+    column = min(max(860 / max(steps, 1), 4), 40)
+    scale = MEMORY_HEIGHT / max(nbytes, 1)
+    shapes = [_line(LEFT, y, LEFT + column * steps, y) + _text(0, y + 4, size(nbytes * k // 8))
+              for k in range(9) for y in [MEMORY_HEIGHT - MEMORY_HEIGHT * k / 8 + 8]]
+    for slot in slots:
+        y = MEMORY_HEIGHT + 8 - scale * (slot.offset + slot.nbytes)
+        shapes.append(_rectangle(*box(slot.buffer), LEFT + column * slot.first, y,
+                                 column * (slot.last - slot.first + 1), scale * slot.nbytes))
+    every = max(1, steps // 20)
+    shapes += [_text(LEFT + column * k, MEMORY_HEIGHT + 22, str(k)) for k in range(0, steps, every)]
+    return _chart(LEFT + column * steps + 20, MEMORY_HEIGHT + 30, shapes)
+
+
+def size(nbytes: int) -> str:
+    """`1.5 MB`: bytes for people."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.3g} {unit}"
+    return f"{nbytes} B"
+
+
+def table(head: Sequence[str], rows: Iterator[Sequence[str]], numbers: int) -> str:
+    """An HTML table of texts, whose first columns are `numbers` numbers."""
+    def row(tag: str, cells: Sequence[str]) -> str:
+        marks = [' class="n"' if k < numbers else "" for k in range(len(cells))]
+        return "<tr>" + "".join(f"<{tag}{m}>{escape(c)}</{tag}>" for m, c in zip(marks, cells, strict=True)) + "</tr>"
+
+    return f"<table>{row('th', head)}{''.join(row('td', cells) for cells in rows)}</table>"
+
+
+def _chart(width: float, height: float, shapes: Sequence[str]) -> str:
+    return (f'<svg class="chart" xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}">'
+            f'{"".join(shapes)}</svg>')
+
+
+def _rectangle(id: str, kind: str, x: float, y: float, width: float, height: float) -> str:
+    return (f'<g class="b {kind}" data-n="{id}"><rect x="{x:.2f}" y="{y:.2f}" width="{max(width, .6):.2f}" '
+            f'height="{max(height, 1):.2f}"/></g>')
+
+
+def _text(x: float, y: float, text: str) -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}">{escape(text)}</text>'
+
+
+def _line(x: float, y: float, to_x: float, to_y: float) -> str:
+    return f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}"/>'

@@ -1,0 +1,148 @@
+"""What a page says of each box: records that the page's script shows under the pointer and, of a chosen box, at the side.
+
+A record has a title `t`, rows `r` (a label, text, and a CSS class if it has one), the first of which says what the box is
+of, and links `go` to other boxes: the set of records, the box's id, and text. Titles and first rows can be searched for.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from graphq.report.profile import StepTime
+from graphq.report.records import Cause, GraphNode, Operation, Report, StepRecord
+
+Record: TypeAlias = dict[str, Any]
+
+KINDS = {
+    "integer": "partition in integers", "quantised": "partition on quantised numbers", "float": "partition in floats",
+    "native": "kernel of its own", "reorder": "layout reorder", "reference": "NumPy reference",
+    "plain": "no step of its own", "io": "input, output"}
+"""The CSS classes of boxes, and what the legend calls them."""
+
+
+def kind_of(node: GraphNode) -> str:
+    """The CSS class of a node after the passes."""
+    if node.partition is not None:
+        return node.partition.kind
+    if node.role == "native" and node.operation.op == "static_transpose":
+        return "reorder"
+    return node.role if node.role in KINDS else "plain"
+
+
+def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, before: str,
+                     places: Mapping[str, str]) -> dict[str, Record]:
+    """The records of the boxes after the passes, by their ids; the set of records is called `after`.
+
+    `times` are those of steps by their numbers. `places` are the boxes of the graph as written, in the set `before`, by
+    the labels of their values.
+    """
+    total = sum(t.seconds for t in times.values())
+    types = {v.label: v.type for v in report.inputs} | {v.label: v.type for n in report.nodes for v in n.operation.outputs}
+    causes: dict[int, list[Cause]] = {}
+    for cause in report.causes:
+        if cause.id is not None:
+            causes.setdefault(cause.id, []).append(cause)
+    records: dict[str, Record] = {}
+    for node in report.nodes:
+        if node.role == "constant":
+            continue  # has no box
+        own = [report.steps[k] for k in node.steps]
+        rows = [*_operands(node.operation, types), *_partition(node), *_steps(own),
+                *_time([times[k] for k in node.steps if k in times], total), *_why(causes.get(node.id, ()))]
+        if node.macs:
+            rows.append(["MACs", f"{node.macs:,}"])
+        if node.note:
+            rows.append(["note", node.note, "why"])
+        label = node.operation.outputs[0].label if node.operation.outputs else ""
+        records[f"n{node.id}"] = _record(_title(node), node.operation, rows,
+                                         [[before, places[label], "as written"]] if label in places else [])
+        for k, inner in enumerate(node.partition.body if node.partition else ()):
+            records[f"n{node.id}n{k}"] = _record(inner.title, inner, [*_operands(inner, {}), *_attributes(inner)],
+                                                 [[after, f"n{node.id}", f"in the {_title(node)}"]])
+    return records | _ends(report)
+
+
+def source_records(report: Report, after: str) -> tuple[dict[str, Record], dict[str, str], dict[str, str]]:
+    """The records of the graph as written; the CSS classes of its boxes; and the boxes by the labels of their values."""
+    records: dict[str, Record] = {}
+    kinds: dict[str, str] = {}
+    places: dict[str, str] = {}
+    types = {v.label: v.type for v in report.inputs} | {v.label: v.type for o in report.source for v in o.outputs}
+    why = {c.value: c for c in report.causes} | {v: c for c in report.causes for v in c.also}
+    for k, operation in enumerate(report.source):
+        if operation.op == "constant":
+            continue
+        id, labels = f"n{k}", [v.label for v in operation.outputs]
+        places |= dict.fromkeys(labels, id)
+        number = next((report.became[x] for x in labels if report.became.get(x) is not None), None)
+        rows = [*_operands(operation, types), *_attributes(operation)]
+        rows += _why([why[x] for x in labels[:1] if x in why])
+        go: list[list[str]] = []
+        if number is None:
+            rows.append(["became", "nothing that runs: computed when compiled, or merged with an equal operation"])
+        else:
+            kinds[id] = kind_of(report.nodes[number])
+            go = [[after, f"n{number}", f"became part of the {_title(report.nodes[number])}"]]
+        records[id] = _record(operation.title, operation, rows, go)
+    return records | _ends(report), kinds, places
+
+
+def _record(title: str, operation: Operation, rows: Sequence[Sequence[str]], go: Sequence[Sequence[str]]) -> Record:
+    made = ["result" if len(operation.outputs) == 1 else "results",
+            "\n".join(f"{v.label} : {v.type}" for v in operation.outputs)]
+    return {"t": title, "r": [made, *rows], **({"go": go} if go else {})}
+
+
+def _title(node: GraphNode) -> str:
+    return f"{node.partition.anchor} partition" if node.partition else node.operation.title
+
+
+def _operands(operation: Operation, types: Mapping[str, str]) -> list[list[str]]:
+    given = [f"{x} : {types[x]}" if x in types else str(x) for x in operation.inputs if x is not None]
+    return [["operands", "\n".join(given)]] if given else []
+
+
+def _attributes(operation: Operation) -> list[list[str]]:
+    given = [f"{name} = {value}" for name, value in operation.attributes.items()]
+    return [["attributes", "\n".join(given)]] if given else []
+
+
+def _partition(node: GraphNode) -> list[list[str]]:
+    if node.partition is None:
+        return [*_attributes(node.operation), ["runs as", KINDS[kind_of(node)]]]
+    rows = [["runs as", KINDS[node.partition.kind]],
+            ["operations", ", ".join(x.op for x in node.partition.body)]]
+    return rows + [["ties", "\n".join(node.partition.ties)]] * bool(node.partition.ties)
+
+
+def _steps(steps: Sequence[StepRecord]) -> list[list[str]]:
+    shown = []
+    for s in steps:
+        blocks = "" if s.blocks is None else f", {s.blocks} blocks{'' if s.parallel else ' in one thread'}"
+        shown.append(f"{s.number}: {s.kernel}{blocks}")
+    return [["kernels" if len(shown) > 1 else "kernel", "\n".join(shown)]] if shown else []
+
+
+def _time(times: Sequence[StepTime], total: float) -> list[list[str]]:
+    """The time of a node's steps, its share, and the speed."""
+    if not times:
+        return []
+    seconds, macs = sum(t.seconds for t in times), sum(t.macs for t in times)
+    rate = f", {2e-9 * macs / seconds:.4g} GOPS" if macs and seconds else ""
+    return [["time", f"{1e3 * seconds:.4g} ms, {seconds / total if total else 0:.1%}{rate}"]]
+
+
+def _why(causes: Sequence[Cause]) -> list[list[str]]:
+    rows = []
+    for c in causes:
+        rows.append(["why", c.reason, "why"])
+        rows += [["edit", c.edit, "edit"]] if c.edit else []
+    return rows
+
+
+def _ends(report: Report) -> dict[str, Record]:
+    """The records of the graph's inputs and outputs."""
+    inputs = {f"i{k}": {"t": "input", "r": [["value", f"{v.label} : {v.type}"]]}
+              for k, v in enumerate(report.inputs)}
+    return inputs | {f"o{k}": {"t": "output", "r": [["name", name], ["value", label]]}
+                     for k, (name, label) in enumerate(report.outputs.items())}

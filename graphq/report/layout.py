@@ -1,0 +1,107 @@
+"""Where the boxes and edges of an outline lie: Graphviz's `dot` says so, as the package pygraphviz has it.
+
+Graphviz sees the ids and sizes of boxes alone, and no text of the model.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from graphq.errors import GraphqError
+from graphq.ir.outline import Box, Outline
+
+INCH = 72.0
+
+_HEAD = """digraph {
+graph [nodesep=0.18, ranksep=0.3, nslimit=1, nslimit1=1, mclimit=0.2]
+node [shape=box, fixedsize=true, label=""]
+edge [arrowhead=none]
+"""
+"""The limits keep the time of large graphs near proportional to their size."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A rectangle, from its upper left corner."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The size of the drawing, the places of all boxes by their ids, and the points of each edge.
+
+    An edge's points are those of cubic Bézier curves, its begin and then three for each curve.
+    """
+
+    width: float
+    height: float
+    places: Mapping[str, Place]
+    edges: Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
+
+
+def available() -> bool:
+    """Whether there is something that lays graphs out."""
+    try:
+        import pygraphviz  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def lay_out(outline: Outline, sizes: Mapping[str, tuple[float, float]]) -> Layout:
+    """The layout of an outline whose boxes have these sizes; a box with others inside has room for a title of its size.
+
+    Raises GraphqError where pygraphviz is not installed.
+    """
+    try:
+        from pygraphviz import AGraph
+    except ImportError:
+        raise GraphqError("drawings need Graphviz: pip install graphq[report]") from None
+    lines = [line for box in outline.boxes for line in _dot(box, sizes)]
+    lines += [f"{source} -> {target}" for source, target in outline.edges]
+    drawn = AGraph(string=_HEAD + "\n".join(lines) + "\n}")
+    drawn.layout(prog="dot")
+    data: dict[str, Any] = json.loads(drawn.draw(format="json0"))
+    _, _, width, height = _numbers(data["bb"])
+    objects = data.get("objects", [])
+    places = dict(_place(x, height) for x in objects if "pos" in x or "bb" in x)
+    names = [x["name"] for x in objects]
+    edges = {(names[e["tail"]], names[e["head"]]): tuple(_points(e["pos"], height)) for e in data.get("edges", [])}
+    return Layout(width, height, places, edges)
+
+
+def _dot(box: Box, sizes: Mapping[str, tuple[float, float]]) -> Iterator[str]:
+    width, height = sizes[box.id]
+    if not box.inside:
+        yield f"{box.id} [width={width / INCH:.3f}, height={height / INCH:.3f}]"
+        return
+    room = f'<<TABLE BORDER="0" FIXEDSIZE="TRUE" WIDTH="{width:.0f}" HEIGHT="{height:.0f}"><TR><TD></TD></TR></TABLE>>'
+    yield f"subgraph cluster_{box.id} {{ graph [margin=8, label={room}]"
+    for inner in box.inside:
+        yield from _dot(inner, sizes)
+    yield "}"
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(x) for x in text.split(",")]
+
+
+def _place(x: Mapping[str, Any], height: float) -> tuple[str, Place]:
+    """A box's place; Graphviz's y axis points up, and it says where the middle of a node is."""
+    if "bb" in x:
+        left, low, right, high = _numbers(x["bb"])
+        return x["name"].removeprefix("cluster_"), Place(left, height - high, right - left, high - low)
+    (u, v), w, h = _numbers(x["pos"]), INCH * float(x["width"]), INCH * float(x["height"])
+    return x["name"], Place(u - w / 2, height - v - h / 2, w, h)
+
+
+def _points(text: str, height: float) -> Iterator[tuple[float, float]]:
+    for point in text.split():
+        x, y = _numbers(point.removeprefix("e,"))
+        yield x, height - y

@@ -1,0 +1,32 @@
+"""What notebooks show of graphs: a picture, or text where there is no Graphviz or the graph is large."""
+from __future__ import annotations
+
+import base64
+from html import escape
+
+from graphq.ir import Graph
+from graphq.ir.outline import Box, outline
+from graphq.report.drawing import draw
+from graphq.report.kinds import kind_of
+from graphq.report.layout import available
+from graphq.report.page import text_file
+
+MOST = 300
+"""Boxes of a picture in a notebook; pages of `CompiledGraph.report` are for larger graphs."""
+
+
+def graph_html(graph: Graph, caption: str, *, bodies: bool = True) -> str:
+    """The picture with a caption; an image, in which no script runs and whose style is its own."""
+    made = outline(graph, bodies=bodies)
+    if not available() or sum(1 for _ in made.walk()) > MOST:
+        return f"<pre>{escape(caption)}\n\n{escape(str(graph))}</pre>"
+    svg = draw(made, lambda box: box.lines, _kind).replace(">", f"><style>{text_file('picture.css')}</style>", 1)
+    data = base64.b64encode(svg.encode("utf-8", "replace")).decode()
+    return (f'<pre>{escape(caption)}</pre><div style="max-height:600px;overflow:auto">'
+            f'<img style="max-width:none" alt="{escape(caption)}" src="data:image/svg+xml;base64,{data}"></div>')
+
+
+def _kind(box: Box) -> str:
+    if box.kind == "partition" and box.node is not None:
+        return kind_of(box.node)
+    return "io" if box.kind in ("input", "output") else "group" if box.kind == "group" else "plain"

@@ -1,0 +1,77 @@
+"""What a page shows beside a picture while no box is chosen: counts, coverage, time, memory, and what is outside."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from graphq.report.charts import size, table
+from graphq.report.coverage import percent
+from graphq.report.details import KINDS, kind_of
+from graphq.report.parts import Part
+from graphq.report.profile import Profile
+from graphq.report.records import CoverageRecord
+
+SHOWN = 60
+"""Causes of one part that are listed; all stand in the text."""
+
+HELP = """<p class="note">Hover over a box for its types, kernels and reasons; click to keep them here. Drag to move, Ctrl and
+the wheel to zoom, / to search, Enter for the next match, Esc to come back.</p>"""
+
+
+def overview(parts: Sequence[Part], profile: Profile | None) -> str:
+    """The HTML; parts of a model in stages follow one another."""
+    out = [x for number, part in enumerate(parts) for x in _part(part, number)]
+    if profile is not None:
+        out += [f"<h2>Time</h2><p>{1e3 * profile.seconds:.4g} ms in {len(profile.steps)} steps</p>", _kernels(profile)]
+    return "".join([*out, HELP])
+
+
+def _part(part: Part, number: int) -> Iterator[str]:
+    report = part.report
+    if part.name:
+        yield f"<h2>{escape(part.name)}</h2>"
+    counts = Counter(kind_of(n) for n in report.nodes if n.role != "constant")
+    yield '<div class="key">' + "".join(
+        f'<span><i class="{kind}"></i>{counts[kind]} {escape(text)}</span>' for kind, text in KINDS.items() if counts[kind]
+    ) + "</div>"
+    if report.level:
+        yield f'<p class="note">ISA level {report.level}, {report.threads} threads</p>'
+    if report.sizes:
+        yield f"<p>open sizes: {escape(', '.join(f'{name} = {n}' for name, n in report.sizes.items()))}</p>"
+    if report.coverage is not None:
+        yield from _coverage(report.coverage)
+    if part.memory is not None:
+        yield (f"<h2>Memory</h2><p>arena {size(part.memory.arena)} (without sharing {size(part.memory.unshared)}), "
+               f"constants {size(part.memory.constants)}</p>")
+    if report.causes:
+        yield f"<h2>Outside of integer partitions: {len(report.causes)} causes</h2><dl>"
+        for cause in report.causes[:SHOWN]:
+            where = escape(cause.value)
+            if cause.id is not None:
+                where = f'<a class="go" data-records="after{number}" data-to="n{cause.id}">{where}</a>'
+            yield f"<dt>{escape(cause.op)} {where}</dt><dd>{escape(cause.reason)}</dd>"
+        yield "</dl>"
+        if len(report.causes) > SHOWN:
+            yield f"<p>and {len(report.causes) - SHOWN} more: see the text</p>"
+
+
+def _coverage(c: CoverageRecord) -> Iterator[str]:
+    """Shares of multiply-accumulates in integers, with bars."""
+    if not c.total:
+        return
+    yield f"<h2>Multiply-accumulates in integers</h2><p>{percent(c.integer, c.total)} of {c.total / 1e6:,.1f} million</p><table>"
+    for op, n in c.total_by_op.items():
+        done = c.integer_by_op.get(op, 0)
+        yield (f'<tr><td>{escape(op)}</td><td class="n">{n / 1e6:,.1f} M</td><td class="n">{percent(done, n)}</td>'
+               f'<td><span class="bar" style="width:{90 * done / n if n else 0:.0f}px"></span></td></tr>')
+    yield "</table>"
+    if c.uncounted:
+        yield f"<p>not counted: {escape(', '.join(c.uncounted))}</p>"
+
+
+def _kernels(profile: Profile) -> str:
+    """The kernels that take the longest."""
+    total = profile.seconds or 1.0
+    rows = ((f"{1e3 * t:.3g} ms", f"{t / total:.1%}", name) for name, t in list(profile.by_kernel().items())[:8])
+    return table(["", "share", "kernel"], rows, 2)

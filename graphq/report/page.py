@@ -1,0 +1,53 @@
+"""The page of `CompiledGraph.report`: one HTML file with all in it, which asks no network and runs one script, ours.
+
+Names and texts of a model come into the page in two ways: escaped, as text of the HTML, and in JSON that the script shows
+as text. And the page's policy lets no script run but the one whose hash it states.
+"""
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+
+from graphq.report.explain import as_text
+from graphq.report.overview import overview
+from graphq.report.parts import Part
+from graphq.report.profile import Profile
+from graphq.report.views import Views
+
+
+def page(title: str, parts: Sequence[Part], profile: Profile | None) -> str:
+    """The HTML of the parts of a model. Times are shown where there is a profile."""
+    views = Views()
+    for part in parts:
+        views.add_part(part, profile if len(parts) == 1 else None)
+    if profile is not None:
+        views.add_times(profile)
+    text = "\n\n".join((f"{part.name}: " if part.name else "") + as_text(part.report, full=True) for part in parts)
+    views.add("Text", f"<pre>{escape(text)}</pre>")
+    script = text_file("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    tabs = "".join(f'<button data-view="v{k}">{escape(name)}</button>' for k, name in enumerate(views.names))
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{escape(title)}</title><style>{text_file("page.css")}{text_file("picture.css")}</style></head><body>
+<header><h1 title="{escape(title)}">{escape(title)}</h1><nav>{tabs}</nav>
+<span><input type="search" id="search" placeholder="find a name or an operation"> <span id="found"></span></span>
+<span><button id="out">−</button> <button id="in">+</button> <button id="fit">fit</button></span></header>
+<main>{"".join(views.html)}</main><aside>{overview(parts, profile)}</aside><div id="tip" hidden></div>
+<script type="application/json" id="data">{_json(views.records)}</script><script>{script}</script></body></html>
+"""
+
+
+def text_file(name: str) -> str:
+    """A file of this folder."""
+    return files("graphq.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _json(data: object) -> str:
+    """JSON that ends no script element."""
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,0 +1,55 @@
+"""The parts of a compiled model, which a page shows one after another: one, or where it runs in stages several."""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from graphq.ir import Graph
+from graphq.plan.arena import Slot
+from graphq.plan.plan import Plan
+from graphq.plan.runtime import Runner
+from graphq.report.records import Report
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a plan takes: bytes of the arena, and of buffers by where they are; `slots` are the buffers in the arena."""
+
+    arena: int
+    constants: int
+    inputs: int
+    outputs: int
+    slots: tuple[Slot, ...]
+
+    @property
+    def unshared(self) -> int:
+        """Bytes of all buffers in the arena, if none shared space with another."""
+        return sum(s.nbytes for s in self.slots)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A graph after the passes with its report; without a plan there is no `memory`.
+
+    `source` is the graph as written; None where no passes ran. `name` is empty, or says which part of a model in stages
+    it is.
+    """
+
+    name: str
+    source: Graph | None
+    graph: Graph
+    report: Report
+    memory: Memory | None = None
+
+    def within(self, name: str) -> Part:
+        """The part as one of a part called `name`."""
+        return replace(self, name=f"{name}, {self.name}" if self.name else name)
+
+
+def memory_of(runner: Runner) -> Memory:
+    """The memory that a run takes."""
+    plan: Plan = runner.plan
+
+    def nbytes(storage: str) -> int:
+        return sum(int(b.nbytes) for b in plan.buffers if b.storage == storage)
+
+    return Memory(runner.arena_bytes, nbytes("constant"), nbytes("input"), nbytes("output"), tuple(runner.slots()))

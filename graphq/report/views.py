@@ -1,0 +1,146 @@
+"""The views of a page, of which it shows one at a time: pictures of the graph, the timeline, the memory, tables."""
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from graphq.ir.outline import Box, outline
+from graphq.report.charts import memory, size, table, timeline
+from graphq.report.details import Record, compiled_records, kind_of, source_records
+from graphq.report.drawing import draw
+from graphq.report.layout import available
+from graphq.report.parts import Part
+from graphq.report.profile import Profile, StepTime
+from graphq.report.records import GraphNode, Report
+
+
+class Views:
+    """Collects the views' HTML and names, and the records of what they show, by the name of the set and the box."""
+
+    def __init__(self) -> None:
+        self.html: list[str] = []
+        self.names: list[str] = []
+        self.records: dict[str, Mapping[str, Record]] = {}
+
+    def add(self, name: str, html: str, records: str = "", kind: str = "text") -> None:
+        """Add a view, whose boxes have the records of that name."""
+        self.html.append(f'<section class="view {kind}" id="v{len(self.html)}" data-records="{records}">{html}</section>')
+        self.names.append(name)
+
+    def add_part(self, part: Part, profile: Profile | None) -> None:
+        """The pictures of a part, the timeline of its profile, and its memory."""
+        report, number = part.report, len(self.records) // 2
+        after, before = f"after{number}", f"before{number}"
+        times = {t.number: t for t in profile.steps} if profile else {}
+        written, kinds, places = source_records(report, after)
+        records = compiled_records(report, times, after, before, places)
+        self.records |= {after: records, before: written}
+        prefix = f"{part.name}: " if part.name else ""
+        if available():
+            self.add(prefix + "Partitions", _partitions(part, times), after, "picture")
+            nodes = {f"n{n.id}": n for n in report.nodes}
+            self.add(prefix + "Operations", draw(outline(part.graph), _operations, lambda box: _kind(box, nodes)), after,
+                     "picture")
+            if part.source is not None:
+                self.add(prefix + "As written", draw(outline(part.source), _operations,
+                                                     lambda box: kinds.get(box.id, _plain(box))), before, "picture")
+        else:
+            self.add(prefix + "Nodes", "<p>Pictures need Graphviz: pip install graphq[report]</p>" + _nodes(report))
+        if profile is not None and profile.elapsed:
+            self.add(prefix + "Timeline", timeline(profile, lambda step: _box_of(report, step)), after)
+        if part.memory is not None and part.memory.slots:
+            records |= _slots(part, after)
+            kinds_of = {s.buffer: _box_of(report, s.first)[1] for s in part.memory.slots}
+            self.add(prefix + "Memory", _memory_text(part) + memory(
+                part.memory.slots, part.memory.arena, len(report.steps), lambda b: (f"s{b}", kinds_of[b])), after)
+
+    def add_times(self, profile: Profile) -> None:
+        """The steps in a table, the longest first."""
+        total = profile.seconds or 1.0
+        rows = ((f"{1e3 * t.seconds:.4g}", f"{t.seconds / total:.1%}", f"{t.gops:.4g}" if t.gops else "",
+                 f"{t.gigabytes:.3g}" if t.gigabytes else "", "" if t.share is None else f"{t.share:.0%}",
+                 str(t.number), t.kernel) for t in sorted(profile.steps, key=lambda t: -t.seconds))
+        self.add("Steps", table(["ms", "share", "GOPS", "GB/s", "of peak", "step", "kernel"], rows, 6))
+
+
+def _partitions(part: Part, times: Mapping[int, StepTime]) -> str:
+    """The graph after the passes, each node one box."""
+    total = sum(t.seconds for t in times.values()) or 1.0
+    nodes = {f"n{n.id}": n for n in part.report.nodes}
+
+    def lines(box: Box) -> Iterator[str]:
+        node = nodes.get(box.id)
+        if node is None or node.partition is None:
+            yield from box.lines
+        else:
+            yield node.partition.anchor
+            yield from _body(node)
+            yield from (text for v in node.operation.outputs[:1] for text in (v.type, v.label))
+        spent = sum(times[s].seconds for s in node.steps if s in times) if node else 0.0
+        if spent:
+            yield f"{1e3 * spent:.3g} ms, {spent / total:.1%}"
+
+    return draw(outline(part.graph, bodies=False), lambda box: tuple(lines(box)), lambda box: _kind(box, nodes))
+
+
+def _operations(box: Box) -> tuple[str, ...]:
+    """The lines of a box; what holds others has a title alone."""
+    return box.lines[:1] if box.inside else box.lines
+
+
+def _body(node: GraphNode) -> Iterator[str]:
+    """`+ multiply, 2 add`: what a partition computes beside its anchor and its quantisation."""
+    assert node.partition is not None
+    others = Counter(x.op for x in node.partition.body)
+    for op in (node.partition.anchor, "quantize", "dequantize"):
+        others.pop(op, None)
+    if others:
+        yield "+ " + ", ".join(f"{n} {op}" if n > 1 else op for op, n in others.items())
+
+
+def _kind(box: Box, nodes: Mapping[str, GraphNode]) -> str:
+    """The CSS class of a box after the passes; operations in a partition have none of their own."""
+    return kind_of(nodes[box.id]) if box.id in nodes else _plain(box)
+
+
+def _plain(box: Box) -> str:
+    return "io" if box.kind in ("input", "output") else "group" if box.kind == "group" else "plain"
+
+
+def _box_of(report: Report, step: int) -> tuple[str, str]:
+    """The box of the node that a step is of, and its kind."""
+    node = report.steps[step].node if step < len(report.steps) else None
+    return ("", "plain") if node is None else (f"n{node}", kind_of(report.nodes[node]))
+
+
+def _nodes(report: Report) -> str:
+    """The nodes after the passes in a table."""
+    rows = ((str(n.id), kind_of(n), ", ".join(n.kernels), n.operation.text) for n in report.nodes if n.role != "constant")
+    return table(["node", "kind", "kernels", "operation"], rows, 1)
+
+
+def _slots(part: Part, after: str) -> dict[str, Record]:
+    """The records of the arena's buffers: whose result each is, or whose scratch."""
+    report = part.report
+    assert part.memory is not None
+    records: dict[str, Record] = {}
+    for slot in part.memory.slots:
+        number = report.steps[slot.first].node
+        node = None if number is None else report.nodes[number]
+        result = node.operation.outputs[0] if node is not None and node.operation.outputs else None
+        scratch = slot.first == slot.last
+        whose = "" if result is None else f"{result.label} : {result.type}"
+        rows = [["scratch of" if scratch else "holds", whose], ["bytes", f"{slot.nbytes:,} at {slot.offset:,}"],
+                ["steps", f"{slot.first} to {slot.last}"]]
+        go = [[after, f"n{number}", "the node that writes it"]] if node is not None else []
+        records[f"s{slot.buffer}"] = {"t": f"buffer {slot.buffer}", "r": rows, "go": go}
+    return records
+
+
+def _memory_text(part: Part) -> str:
+    """What the plan takes, in one sentence."""
+    m = part.memory
+    assert m is not None
+    return (f"<p>The arena, by steps of the plan: {size(m.arena)} for {len(m.slots)} buffers, which without sharing would "
+            f"take {size(m.unshared)}. Beside it: {size(m.constants)} of constants and packed weights, "
+            f"{size(m.inputs)} of inputs, {size(m.outputs)} of outputs.</p>")
