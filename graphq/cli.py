@@ -14,6 +14,7 @@ COMMANDS = {
     "run": "run a model on random or given inputs: how fast, what comes out, how far from the reference",
     "bench": "time a model by thread counts, ISA levels and other engines, in turns",
     "explain": "say what fused, what did not and why, and which kernels run it",
+    "profile": "time each step of a run, and say which thread ran which piece of it",
     "show": "print a graph in text form, checked",
     "passes": "print a graph after the passes, and the near misses of their rewrites",
     "partitions": "print the partitions that oneDNN Graph would make",
