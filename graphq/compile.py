@@ -1,9 +1,9 @@
 """From Graph to Plan: passes, partitions, steps; and CompiledGraph, what the user calls."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from graphq.staged import StagedRunner
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
     from graphq.report.coverage import Coverage
     from graphq.report.profile import Profile
+    from graphq.report.records import Report
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -97,7 +98,7 @@ class CompiledGraph:
         self._arenas = Arenas()
         constant = any(v.property == "constant" for v in self.source.inputs)
         fixed = not constant and all(v.type.known for v in self.source.inputs)
-        self._fixed = self._build(self.source.copy()) if fixed else None
+        self._fixed = self._build(self.source.copy) if fixed else None
         self._open = None if fixed or constant else OpenPlans(self.source, options, self._arenas)
         if self._open is not None:
             self._open.begin()
@@ -134,7 +135,7 @@ class CompiledGraph:
     def _without_shapes(self) -> Passed:
         """What the passes can do before the first call with open shapes; no run needs it."""
         with budget(self.options.memory):
-            return Passed(self.source.copy(), self.options)
+            return Passed(self.source.copy(), self.options, self.source.copy)
 
     @property
     def inputs(self) -> dict[str, TensorType]:
@@ -184,14 +185,33 @@ class CompiledGraph:
         outs = made.run(checked, None if out is None else self._check_out(made.output_types, out, checked))
         return outs[0] if len(outs) == 1 else dict(zip(self.source.output_names, outs, strict=True))
 
-    def explain(self, *, kernels: bool = False) -> str:
-        """What fused into which partitions, which kernels run them, and why anything did not fuse.
+    def explain(self, name: str | None = None, *, kernels: bool = False, full: bool = False,
+                format: Literal["text", "json"] = "text") -> str:
+        """What fused into which partitions, which kernels run them, and why anything did not fuse (docs/explain.md).
+
+        `name`: of one value alone, in which partition it is, or why in none. `full`: all lines of a large model's
+        report, and the near misses of all rewrites. `format` "json" gives all of it, of the whole graph.
 
         `kernels`: also what each kernel does and how fast it is on this machine, beside the machine's peak: the
         decisive instructions of its assembly counted, for which the first call compiles the kernels once more, and each
         step measured by itself, which takes some 0.1 s a step.
+
+        Raises GraphError for a name that no value has, and for another format.
         """
-        return self._latest.explain(kernels=kernels)
+        from graphq.report.explain import about, as_json, as_text
+
+        if format not in ("text", "json"):
+            raise GraphError(f"format must be 'text' or 'json', got {format!r}")
+        if name is not None and (not isinstance(name, str) or format == "json"):
+            raise GraphError(f"explain takes the name of a value, for text alone, got {name!r}")
+        report = self.explanation(kernels=kernels)
+        if format == "json":
+            return as_json(report)
+        return as_text(report, full=full) if name is None else about(report, name)
+
+    def explanation(self, *, kernels: bool = False) -> Report:
+        """What `explain` says, as data (`graphq.report.records`); the passes run once more for it."""
+        return self._latest.explanation(kernels=kernels)
 
     def profile(self, /, *inputs: Any, runs: int = 20, peaks: bool = False, **named: Any) -> Profile:
         """How long each step takes, and which thread ran which piece of it: medians of `runs` runs on these arrays.
@@ -226,8 +246,9 @@ class CompiledGraph:
         with budget(self.options.memory):
             made: Reported | None = self._fixed
             if made is None:
-                graph = self._specialised(checked, self._constant_inputs(checked))
-                made = Passed(graph, self.options) if in_one_plan(graph) else StagedRunner(graph, self._part)
+                again = self._specialised(checked, self._constant_inputs(checked))
+                graph = again()
+                made = Passed(graph, self.options, again) if in_one_plan(graph) else StagedRunner(graph, self._part)
             return pack_outputs(made.graph, made.formula(checked))
 
     def _fetch(self, fetch: str | Sequence[str], out: np.ndarray | Mapping[str, np.ndarray] | None,
@@ -300,27 +321,29 @@ class CompiledGraph:
                 out[name] = arrays[name].copy() if first is None else first
         return out
 
-    def _specialised(self, arrays: Mapping[str, np.ndarray], constants: Mapping[str, np.ndarray]) -> Graph:
-        """The graph as the user gave it, with the types of these arrays, and constants for inputs."""
+    def _specialised(self, arrays: Mapping[str, np.ndarray],
+                     constants: Mapping[str, np.ndarray]) -> Callable[[], Graph]:
+        """What gives the graph as the user gave it, with the types of these arrays, and constants for inputs."""
         types = {n: TensorType(v.dtype, arrays[n].shape) for n, v in zip(self.names, self.source.inputs, strict=True)}
-        return self.source.specialise(types, constants)
+        return partial(self.source.specialise, types, constants)
 
     def _part(self, graph: Graph) -> CompiledGraph:
         """A part of the graph, compiled with the same options."""
         return CompiledGraph(graph, self.options)
 
-    def _build(self, graph: Graph) -> Runnable:
-        """What comes of `graph`, which the passes change; raises CompileError when it would take too much memory."""
+    def _build(self, source: Callable[[], Graph]) -> Runnable:
+        """What comes of the graph that `source` gives; raises CompileError when it would take too much memory."""
         try:
             with budget(self.options.memory):
-                return self._built(graph)
+                return self._built(source)
         except MemoryError as e:
             raise CompileError(f"not enough memory: {e}") from None
 
-    def _built(self, graph: Graph) -> Runnable:
+    def _built(self, source: Callable[[], Graph]) -> Runnable:
         """See `_build`."""
+        graph = source()
         if in_one_plan(graph):
-            return Planned(graph, self.options, self._arenas)
+            return Planned(graph, self.options, source, self._arenas)
         if self.options.strict:
             node = next(n for n in graph.nodes if n.op.name in CONTROL or not all(v.type.known for v in n.outputs))
             why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -106,9 +107,10 @@ def _contents(array: np.ndarray) -> tuple[object, ...]:
 class Variant(Passed):
     """A graph of open sizes after the passes, and its plan. Raises as `Planned` does."""
 
-    def __init__(self, graph: Graph, options: Options, trace: Trace, shared: _Shared) -> None:
-        super().__init__(graph, options)
-        self.trace = trace
+    def __init__(self, graph: Graph, options: Options, trace: Trace, shared: _Shared,
+                 again: Callable[[Sizes], Graph]) -> None:
+        super().__init__(graph, options, lambda: again(tuple(self.sizes.values())))
+        self.trace, self.again_at = trace, again
         plan = build_plan(graph, options.level, options.threads, options.cache)
         trace.sealed = True
         buffers, constants = list(plan.buffers), graph.nodes_of(["constant"])
@@ -159,6 +161,7 @@ class _AtSizes(Ready):
 
     def __init__(self, variant: Variant, sizes: Sizes, runner: Runner) -> None:
         self.graph, self.options, self.refusals = variant.graph, variant.options, variant.refusals
+        self.again = partial(variant.again_at, sizes)
         self._variant = variant
         self.sizes = dict(zip(variant.sizes, sizes, strict=True))
         self.run_by(runner)
@@ -283,7 +286,8 @@ class OpenPlans:
                 graph = self.source.specialise(types)
                 if not in_one_plan(graph):
                     raise _Anew("shapes depend on data, or bodies run")
-                variant = Variant(graph, self.options, trace, self._shared)
+                variant = Variant(graph, self.options, trace, self._shared,
+                                  lambda sizes: self.source.specialise(self._types(sizes)))
         except (AttributeError, TypeError) as e:  # of code that needs an int; so the model is slower, but runs
             log.warning("%s is planned anew for each set of shapes: %s: %s", self.source.name, type(e).__name__, e)
             raise _Anew from e

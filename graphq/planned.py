@@ -1,7 +1,7 @@
 """What came of a graph that runs in one plan: the graph after the passes (`Passed`), and its plan (`Planned`)."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -20,6 +20,7 @@ from graphq.rewrite.rule import Pass, Refusal
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
     from graphq.report.coverage import Coverage
     from graphq.report.profile import Profile
+    from graphq.report.records import Report
 
 
 class Options(NamedTuple):
@@ -42,7 +43,7 @@ class Reported(Protocol):
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs in NumPy: each partition by its written formula, all else by its reference."""
 
-    def explain(self, *, kernels: bool) -> str:
+    def explanation(self, *, kernels: bool) -> Report:
         """What fused and what did not; `kernels`: also what each kernel does and how fast it is."""
 
     def coverage(self) -> Coverage:
@@ -63,15 +64,18 @@ class Runnable(Reported, Protocol):
 
 
 class Passed:
-    """A graph after the passes, which change it; without a plan."""
+    """A graph after the passes, which change it; without a plan.
+
+    `again` gives the graph as it is before the passes, for reports: they run the passes once more.
+    """
 
     runner: Runner | None = None
     plan: Plan | None = None
     sizes: Mapping[str, int] = MappingProxyType({})
     """What open dimensions are, or are assumed to be."""
 
-    def __init__(self, graph: Graph, options: Options) -> None:
-        self.graph, self.options = graph, options
+    def __init__(self, graph: Graph, options: Options, again: Callable[[], Graph]) -> None:
+        self.graph, self.options, self.again = graph, options, again
         self.refusals = run_passes(graph, options.passes)
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -81,19 +85,23 @@ class Passed:
     def check_references(self) -> None:
         """Raise CompileError, with the report, for operations without kernels where `strict` refuses them."""
         if self.options.strict and self.plan is not None and (slow := self.plan.references):
-            raise CompileError(f"strict: {len(slow)} operations would run as NumPy references: {'; '.join(slow[:5])}\n"
-                               + self.explain(kernels=False))
+            from graphq.report.explain import as_text
 
-    def explain(self, *, kernels: bool) -> str:
+            raise CompileError(f"strict: {len(slow)} operations would run as NumPy references: {'; '.join(slow[:5])}\n"
+                               + as_text(self.explanation(kernels=False)))
+
+    def explanation(self, *, kernels: bool) -> Report:
         """The report on the graph, and on its plan if it has one."""
         from graphq.report.evidence import gather
-        from graphq.report.explain import explain
+        from graphq.report.replay import replay
+        from graphq.report.survey import Facts, survey
 
         runner, plan, (level, threads, *_) = self.runner, self.plan, self.options
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
         evidence = {k: gather(runner, k, self.options.cache) for k in native} if runner else {}
         covered = None if plan is None else self.coverage()
-        return explain(self.graph, plan, self.refusals, level, threads, evidence, covered, self.sizes)
+        return survey(replay(self.again(), self.options.passes),
+                      Facts(self.graph, plan, self.refusals, level, threads, evidence, covered, self.sizes))
 
     def coverage(self) -> Coverage:
         """Raise CompileError: nothing can be counted without shapes."""
@@ -125,8 +133,8 @@ class Planned(Ready):
     Raises CompileError when it would take too much memory, or for operations without kernels where that is `strict`.
     """
 
-    def __init__(self, graph: Graph, options: Options, arenas: Arenas) -> None:
-        super().__init__(graph, options)
+    def __init__(self, graph: Graph, options: Options, again: Callable[[], Graph], arenas: Arenas) -> None:
+        super().__init__(graph, options, again)
         self.plan = build_plan(graph, options.level, options.threads, options.cache)
         self.check_references()
         self.run_by(Runner(Words(self.plan), arenas, options.cache))

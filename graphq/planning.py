@@ -20,14 +20,17 @@ from graphq.plan.reference import reference_steps
 def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
     """The plan of `graph`, all of whose types are known."""
     b = PlanBuilder(graph, level, threads, cache)
-    for node in graph.nodes:
+    nodes: list[int | None] = []
+    for k, node in enumerate(graph.nodes):
         try:
             _node(b, node)
         except CompileError as e:
             raise CompileError(f"{graph.describe(node)}: {e}") from None
+        nodes += [k] * (len(b.steps) - len(nodes))
     _copies(b)
+    nodes += [None] * (len(b.steps) - len(nodes))
     return Plan(tuple(b.buffers), tuple(b.steps), tuple(v.type for v in graph.outputs), threads, level.name,
-                tuple(b.errors))
+                tuple(b.errors), tuple(nodes))
 
 
 def _node(b: PlanBuilder, node: Node) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from graphq.compile import CompiledGraph
     from graphq.report.coverage import Coverage
     from graphq.report.profile import Profile
+    from graphq.report.records import Report
 
 
 Call: TypeAlias = "Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarray | dict[str, np.ndarray]]"
@@ -66,21 +67,15 @@ class StagedRunner:
         """The same in NumPy."""
         return self._through(inputs, lambda model, feeds: model.formula(feeds))
 
-    def explain(self, *, kernels: bool) -> str:
-        """The reports of the head and of the tail, and the operations between them."""
+    def explanation(self, *, kernels: bool) -> Report:
+        """The reports of the head and of the tail, and on the operations between them, with those of their bodies."""
+        from graphq.report.survey import survey_stages
+
         cut = self.stages.cut
-        lines = ["shapes depend on data, or bodies run: the graph runs in stages"]
-        if self.head is not None:
-            lines.append(self.head.explain(kernels=kernels))
-        lines.append("these run as NumPy references, but for their bodies; they decide the shapes of what follows:")
-        for node in cut.nodes:
-            if node.op.name != "constant":
-                lines.append(f"  {cut.describe(node)}")
-                lines += [f"{name} of it:\n{model.explain(kernels=kernels)}"
-                          for (n, name), model in self._bodies.items() if n is node]
-        if self.tail is not None:
-            lines.append(self.tail.explain(kernels=kernels))
-        return "\n".join(lines)
+        bodies = [(cut.nodes.index(node), name, model.explanation(kernels=kernels))
+                  for (node, name), model in self._bodies.items()]
+        head, tail = (None if part is None else part.explanation(kernels=kernels) for part in (self.head, self.tail))
+        return survey_stages(self.graph, head, cut, bodies, tail)
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int, *, peaks: bool) -> Profile:
         """The steps of all compiled parts, one part after another."""

@@ -6,9 +6,10 @@ from typing import Any
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.families import ANCHORS, family_named
-from graphq.kernels.family.epilogue import RULES, Unsupported, refuses
-from graphq.kernels.family.lower import Lowering
-from graphq.kernels.family.record import DEQUANTIZES, MAX_EPILOGUE
+from graphq.kernels.family.epilogue import RULES, refuses
+from graphq.kernels.family.lower import Arrays, Lowering
+from graphq.kernels.family.record import DEQUANTIZES, MAX_EPILOGUE, Family
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.rewrite.partition import Fusion
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
 from graphq.rewrite.rule import Match
@@ -28,6 +29,15 @@ def feeds_anchor(node: Node) -> bool:
 def taken(node: Node) -> bool:
     """Whether anchors take what a dequantize is given, integers of at most 8 bits."""
     return next(node.operands).dtype.bits <= 8
+
+
+def lowering(family: Family, body: Graph, constants: Arrays, anchor: Node, root: Node) -> Lowering:
+    """What comes of lowering a body whose anchor and last node are these; raises Unsupported with the reason."""
+    product, result = anchor.output.type, root.output.type
+    if product.known and result.known and result.size > product.size:
+        raise Unsupported(f"the epilogue broadcasts {product} to {result}: sums would be computed more than once",
+                          "quantize before the operation that broadcasts")
+    return Lowering(constants, family.lower(body, constants))
 
 
 class Fuse(Fusion):
@@ -73,13 +83,9 @@ class Fuse(Fusion):
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
         """A kernel must be able to compute it, each sum once."""
         anchor = next((n for n in match.nodes if n.op.name in self.family.operations), match.root)
-        product, result = anchor.output.type, match.root.output.type
-        if product.known and result.known and result.size > product.size:
-            return f"the epilogue broadcasts {product} to {result}: sums would be computed more than once"
         body, operands = self.extracted(g, match, notes)
-        constants = [v.data for v in operands]
         try:
-            notes["lowering"] = Lowering(constants, self.family.lower(body, constants))
+            notes["lowering"] = lowering(self.family, body, [v.data for v in operands], anchor, match.root)
         except Unsupported as e:
             return str(e)
         except CompileError as e:

@@ -1,7 +1,7 @@
 """The labels of values in text and messages: their names, or numbers for values without a name."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -62,6 +62,12 @@ class Labels:
         self._numbers = None
         for v in (o for n in self.graph.nodes for o in n.outputs):
             self.of(v)
+        self.kept = True
+
+    def take(self, other: Labels, values: Mapping[Value, Value]) -> None:
+        """Keep the numbers of another graph's labels; `values` has that graph's value for each one of this graph."""
+        self._numbers = {new: int(label) for new, old in values.items() if old.name is None
+                         and (label := other.of(old)[1:]).isdigit()}
         self.kept = True
 
     @contextmanager

@@ -52,14 +52,21 @@ def to_text(graph: Graph, *, elide: int | None = None, indent: str = "") -> str:
 def _node(node: Node, elide: int | None, indent: str) -> str:
     label = node.graph.label
     args = ["none" if v is None else label(v) for v in node.inputs]
-    for key, a in node.op.attributes.items():
-        value = _attribute(node.attrs[key], elide, indent)
-        if a.required or value != _attribute(a.default, elide, indent):
-            args.append(f"{key}={value}")
+    args += [f"{key}={value}" for key, value in attributes(node, elide=elide, indent=indent).items()]
     types = ", ".join(str(o.type) for o in node.outputs)
     lhs = ", ".join(label(o) for o in node.outputs)
     call = f"{node.op.name}({', '.join(args)})"
     return f"{lhs} = {call} : {types}" if lhs else call
+
+
+def attributes(node: Node, *, elide: int | None = None, indent: str = "") -> dict[str, str]:
+    """The node's attributes that are not at their default, as text."""
+    found = {}
+    for key, a in node.op.attributes.items():
+        value = _attribute(node.attrs[key], elide, indent)
+        if a.required or value != _attribute(a.default, elide, indent):
+            found[key] = value
+    return found
 
 
 def _attribute(value: Any, elide: int | None, indent: str) -> str:

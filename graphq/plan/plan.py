@@ -83,7 +83,10 @@ MakeError: TypeAlias = Callable[[int], Exception]
 
 
 class Plan(NamedTuple):
-    """Buffers, steps in order, and what a run raises when a step stored a number other than 0 in a report."""
+    """Buffers, steps in order, and what a run raises when a step stored a number other than 0 in a report.
+
+    `nodes` has for each step the number of the node of the graph that it is of; None for a copy to an output.
+    """
 
     buffers: tuple[Buffer, ...]
     steps: tuple[Step, ...]
@@ -91,6 +94,7 @@ class Plan(NamedTuple):
     threads: int
     level: str = ""
     errors: tuple[MakeError, ...] = ()
+    nodes: tuple[int | None, ...] = ()
 
     @property
     def references(self) -> list[str]:

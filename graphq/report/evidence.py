@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 
 from graphq.errors import KernelError
+from graphq.ir.names import counted
 from graphq.kernels import peaks
 from graphq.kernels.jit import assembly
 from graphq.kernels.jit.modules import Function, Module
@@ -131,3 +132,19 @@ def _alone(whole: Runner, k: int, times: int) -> Callable[[], object]:
     call()
     runner.clear_arena()
     return call
+
+
+def evidence_lines(e: Evidence) -> tuple[str, str]:
+    """Two lines: the instructions, and the speed beside the peak.
+
+    `ISA level avx512_vnni, tile 6x64: 48 vpdpbusd zmm, 4 vmulps zmm` and
+    `0.412 ms on 2 threads, 873 GOPS: 93% of 936 by vpdpbusd zmm` or `..., 25.1 GB/s: 80% of 31.4 by copying`
+    """
+    tile = f", tile {e.tile[0]}x{e.tile[1]}" if e.tile else ""
+    counts = f"instructions not counted: {e.counts}" if isinstance(e.counts, str) else \
+        ", ".join(f"{n} {name}" for name, n in e.counts.items()) or "none of the decisive instructions"
+    scale, unit = (2e-9, "GOPS") if e.macs else (1e-9, "GB/s")
+    speed = f"{1e3 * e.seconds:.3g} ms on {counted(e.threads, 'thread')}, {scale * e.rate:.3g} {unit}"
+    if e.peak is not None:
+        speed += f": {e.rate / e.peak:.0%} of {scale * e.peak:.3g} by {e.decisive or 'copying'}"
+    return f"ISA level {e.level}{tile}: {counts}", speed

@@ -1,165 +1,201 @@
-"""What fused, what did not and why: the report behind `CompiledGraph.explain()`."""
+"""What fused, what did not and why, as text: the renderings of a `Report` behind `CompiledGraph.explain()`."""
 from __future__ import annotations
 
+import difflib
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
-from graphq.ir import Graph, Node, Value
-from graphq.ir.constants import SIZED_CONSTANT
-from graphq.ir.names import counted, listing
-from graphq.kernels.families import lower_partition
-from graphq.kernels.jit.isa import Level
-from graphq.kernels.moves.steps import kilobytes, reorder_text
-from graphq.kernels.native import NATIVE
-from graphq.kernels.ties.drift import INEXACT
-from graphq.plan.plan import VIEWS, NativeStep, Plan, PythonStep
-from graphq.report.coverage import MACS, Coverage
-from graphq.rewrite.rule import Refusal
+from graphq.errors import GraphError
+from graphq.ir.names import counted
+from graphq.report.causes import BORDER
+from graphq.report.evidence import evidence_lines
+from graphq.report.records import Cause, GraphNode, Kind, NearMiss, Operation, Report, StepRecord
 
-if TYPE_CHECKING:
-    from graphq.report.evidence import Evidence
+SHOWN = 24
+"""Lines of a section that a report shows unless all are asked for."""
 
 
-def explain(graph: Graph, plan: Plan | None, refusals: Sequence[Refusal], level: Level, threads: int,
-            evidence: Mapping[int, Evidence], covered: Coverage | None, sizes: Mapping[str, int]) -> str:
-    """The report as text: partitions with their operations, steps with their kernels, and reasons.
+KINDS: dict[Kind, str] = {"integer": "in integers", "quantised": "on quantised numbers", "float": "in floats"}
 
-    `evidence` of native steps, by their numbers, stands with them. `covered` is the plan's coverage, `sizes` are those
-    of open dimensions that it is of.
-    """
-    partitions = [n for n in graph.nodes if n.op.name == "partition"]
-    slow = set(plan.references) if plan else set()
-    others = [n for n in graph.nodes if n.op.name not in ("partition", "constant", SIZED_CONSTANT.name, *VIEWS)
-              and (n.op.name not in NATIVE or graph.describe(n) in slow)]
-    integer = [n for n in partitions if lower_partition(n).integer]
-    lines = [f"graph {graph.name}: {counted(len(partitions), 'partition')} ({len(integer)} integer), "
-             f"{counted(len(others), 'operation')} outside; ISA level {level.name}, {counted(threads, 'thread')}"]
-    if sizes:
-        lines.append(f"numbers are those of {', '.join(f'{place} = {n}' for place, n in sizes.items())}")
-    if covered and (covered.total or covered.uncounted):
-        lines.append(f"coverage: {covered}")
-    lines += [f"  {_partition(graph, n)}" for n in partitions]
-    lines += _ties(graph)
+
+def as_json(report: Report) -> str:
+    """The report as JSON (docs/explain.md has the schema)."""
+    return json.dumps(asdict(report), allow_nan=False)
+
+
+def as_text(report: Report, *, full: bool = False) -> str:
+    """The report as text; `full`: all lines of all sections, and the near misses of all rewrites."""
+    if report.parts:
+        return "\n".join(_stages(report, full))
+    partitions = [n for n in report.nodes if n.partition is not None]
+    others = [n for n in report.nodes if n.role == "reference"]
+    integer = [n for n in partitions if n.partition and n.partition.kind == "integer"]
+    lines = [f"graph {report.graph}: {counted(len(partitions), 'partition')} ({len(integer)} integer), "
+             f"{counted(len(others), 'operation')} outside; ISA level {report.level}, "
+             f"{counted(report.threads, 'thread')}"]
+    if report.sizes:
+        lines.append(f"numbers are those of {', '.join(f'{place} = {n}' for place, n in report.sizes.items())}")
+    if report.coverage and (report.coverage.total or report.coverage.uncounted):
+        lines.append(f"coverage: {report.coverage.text}")
+    lines += _kinds(partitions)
+    lines += _causes(report.causes, full)
+    lines += _cut([f"  {_partition(n)}" for n in partitions], full, "partitions")
+    lines += _cut([*report.ties], full, "lines")
     if others:
         lines.append("not in a partition:")
-        lines += [f"  {graph.describe(n)}{_why(n)}" for n in others]
-    lines += _layouts(graph)
-    lines += _reasons(refusals)
-    lines += _steps(plan, evidence)
+        lines += _cut([f"  {n.operation.text}" + (f"\n    {n.note}" if n.note else "") for n in others], full,
+                      "operations")
+    lines += _cut([*report.layouts], full, "reorders")
+    lines += _near(report.near_misses) if full else []
+    lines += _steps(report, full)
     return "\n".join(lines)
 
 
-def _why(node: Node) -> str:
-    """For an ONNX node without an operation here: the reason."""
-    return f"\n    {node.meta['why']}" if node.meta.get("why") else ""
+def about(report: Report, name: str) -> str:
+    """What became of one value or node, by its name: in which partition and by which kernels, or why not.
 
-
-def _partition(graph: Graph, node: Node) -> str:
-    """`%y = matmul partition (dequantize, matmul, relu, quantize) : u8[4,16]`"""
-    ops = ", ".join(n.op.name for n in node.attrs["body"].nodes)
-    return f"{graph.label(node.output)} = {node.attrs['anchor']} partition ({ops}) : {node.output.type}"
-
-
-def _ties(graph: Graph) -> list[str]:
-    """How outputs near a tie are found (docs/numbers.md), and of which they are not."""
-    found: list[tuple[Node, str]] = []
-    for n in graph.nodes:
-        inner = [n] if n.op.name == "quantize" else []
-        if n.op.name == "partition":
-            found += [(n, x) for x in lower_partition(n).ties]
-            inner = n.attrs["body"].nodes_of({"quantize"})
-        outer = n if n.op.name == "partition" else None
-        found += [(n, x) for q in inner if (x := _inexact(outer, q)) is not None]
-    by = Counter(x for _, x in found if x in ("proved", "estimated"))
-    lines = [f"  {graph.label(n.output)}: {x}" for n, x in found if x not in by]
-    if not found:
-        return []
-    return [f"ties: {counted(by.total(), 'quantize')} settled by the f32 sums of the graph as written: "
-            f"{by['proved']} within proved bounds, {by['estimated']} within estimated ones", *lines]
-
-
-def _inexact(outer: Node | None, quantize: Node) -> str | None:
-    """What a quantize rounds whose last bits are not the reference's: functions, and sums of other partitions.
-
-    None where there is nothing; after a sum of its own partition, `outer`, the band around ties has the functions'
-    errors.
+    Raises GraphError, with near names, when nothing is called so.
     """
-    found, seen = set[str](), set[tuple[Value, Node | None]]()
-    work: list[tuple[Value, Node | None]] = [(v, outer) for v in quantize.operands]
-    while work:
-        value, around = here = work.pop()
-        if here in seen:
-            continue
-        seen.add(here)
-        node = value.node
-        if node is None:
-            if around is not None:
-                operand = around.inputs[around.attrs["body"].inputs.index(value)]
-                work += [] if operand is None else [(operand, None)]
-        elif node.op.name == "partition":
-            work.append((node.attrs["body"].outputs[value.index], node))
-        elif node.op.name in MACS and outer is not None and around is outer:
-            return None
-        elif node.op.name not in ("quantize", "dynamic_quantize"):
-            found |= {node.op.name} & (INEXACT | MACS.keys())
-            work += [(v, around) for v in node.operands]
-    if not found:
-        return None
-    return (f"quantize is not settled: {listing(sorted(found), 'and')} may differ from the reference in the last bits "
-            "of f32")
+    for part in [report, *_parts(report)]:
+        label = next((x for x in (f"%{name}", name, part.outputs.get(name)) if x in part.became
+                      or x in {t.label for t in part.inputs}), None)
+        if label is not None:
+            return "\n".join(_about(part, label))
+    known = [x.lstrip("%") for part in [report, *_parts(report)] for x in (*part.became, *part.outputs)]
+    near = difflib.get_close_matches(name.lstrip("%"), known, 3)
+    raise GraphError(f"graph '{report.graph}' has no value '{name}'"
+                     + (f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else ""))
 
 
-def _layouts(graph: Graph) -> list[str]:
-    """What the layouts of tensors cost: the bytes that are only moved."""
-    moves = [n for n in graph.nodes if n.op.name == "static_transpose"]
-    if not moves:
+def _parts(report: Report) -> Iterator[Report]:
+    for part in report.parts.values():
+        yield part
+        yield from _parts(part)
+
+
+def _about(report: Report, label: str) -> list[str]:
+    made = {t.label: op for op in _operations(report) for t in op.outputs}
+    if label not in report.became:
+        (t,) = (t for t in report.inputs if t.label == label)
+        users = [n.operation.text for n in report.nodes if label in n.operation.inputs]
+        return [f"{label} : {t.type} is an input of the graph", *(f"  used by {x}" for x in users)]
+    text = made[label].text if label in made else label
+    lines = [text]
+    cause = next((c for c in report.causes if label == c.value), None) or \
+        next((c for c in report.causes if label in c.also), None)
+    if cause is not None:
+        what = "" if label == cause.value else f"outside with {cause.node}: "
+        lines = [f"{text}: {what}{cause.reason}; {cause.edit}"]
+    number = report.became[label]
+    if number is None:
+        return [*lines, "  computed when the model was compiled, or merged with an equal operation"]
+    node = report.nodes[number]
+    if node.partition is not None:
+        lines.append(f"  in the {_in(node)}")
+    else:
+        lines.append({"native": "  in no partition: a kernel of its own", "view": "  a view: it takes no step",
+                      "reference": "  in no partition: its NumPy reference", "constant": "  a constant"}[node.role])
+    lines += [f"  {_step(report.steps[k])}" for k in node.steps]
+    return [*lines, *([f"  {node.note}"] if node.note else [])]
+
+
+def _operations(report: Report) -> Iterator[Operation]:
+    """All operations, those as the user gave them last, so that they describe a value where there are several."""
+    yield from (n.operation for n in report.nodes if n.partition is None)
+    yield from report.source
+
+
+def _in(node: GraphNode) -> str:
+    """`matmul partition (dequantize, dequantize, matmul, quantize) : u8[4,16], in integers`"""
+    assert node.partition is not None
+    return f"{_partition(node).partition(' = ')[2]}, {KINDS[node.partition.kind]}"
+
+
+def _kinds(partitions: Sequence[GraphNode]) -> list[str]:
+    """`partitions: 53 convolution (53 integer), 1 pool (1 on quantised numbers), 2 eltwise`"""
+    if not partitions:
         return []
-    known = [n.output.type.nbytes for n in moves if n.output.type.known]
-    size = f", {kilobytes(sum(known))}" if len(known) == len(moves) else ""
-    return [f"layouts: {counted(len(moves), 'reorder')}{size}",
-            *(f"  {graph.label(n.output)} = {reorder_text(next(n.operands).type, n.output.type)}" for n in moves)]
+    total = Counter(n.partition.anchor for n in partitions if n.partition)
+    kinds = Counter((n.partition.anchor, n.partition.kind) for n in partitions if n.partition)
+    texts = []
+    for anchor, count in total.most_common():
+        more = [f"{kinds[anchor, kind]} {words}" for kind, words in KINDS.items() if kinds[anchor, kind]]
+        texts.append(f"{count} {anchor} ({', '.join(more)})")
+    return [f"partitions: {', '.join(texts)}"]
 
 
-def _reasons(refusals: Sequence[Refusal]) -> list[str]:
+def _partition(node: GraphNode) -> str:
+    """`%y = matmul partition (dequantize, matmul, relu, quantize) : u8[4,16]`"""
+    assert node.partition is not None
+    ops = ", ".join(x.op for x in node.partition.body)
+    (out,) = node.operation.outputs
+    return f"{out.label} = {node.partition.anchor} partition ({ops}) : {out.type}"
+
+
+def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
+    """What could be in integer partitions and is not, with the reason and the edit, borders of the graph apart."""
+    lines = []
+    for title, chosen in (("could be in an integer partition, and why it is not:", [c for c in causes
+                                                                                 if c.check != BORDER]),
+                          ("in floats at the graph's border:", [c for c in causes if c.check == BORDER])):
+        if chosen:
+            lines.append(title)
+            lines += _cut([f"  {line}" for c in chosen for line in _cause(c)], full, "lines")
+    return lines
+
+
+def _cause(cause: Cause) -> list[str]:
+    lines = [f"{cause.node}: {cause.reason}; {cause.edit}"]
+    return lines + ([f"  so too {', '.join(cause.also)}"] if cause.also else [])
+
+
+def _near(misses: Sequence[NearMiss]) -> list[str]:
     """Near misses, the deepest first; operations that a later pass fused all the same are still worth the reason."""
     seen: dict[str, dict[str, dict[str, None]]] = {}
-    for r in sorted(refusals, key=lambda r: -r.depth):
-        if r.reason:
-            seen.setdefault(r.node, {}).setdefault(r.reason, {})[r.rewrite] = None
+    for m in sorted(misses, key=lambda m: -m.depth):
+        seen.setdefault(m.node, {}).setdefault(m.reason, {})[m.rewrite] = None
     lines = ["near misses:"] if seen else []
     for node, reasons in seen.items():
         lines += [f"  {node}", *(f"    {', '.join(names)}: {reason}" for reason, names in reasons.items())]
     return lines
 
 
-def _steps(plan: Plan | None, evidence: Mapping[int, Evidence]) -> list[str]:
-    if plan is None:
+def _steps(report: Report, full: bool) -> list[str]:
+    if not report.planned:
         return ["the plan is made at the first call, when all shapes are known"]
-    lines = [f"plan: {counted(len(plan.steps), 'step')}"
-             + "; native ones measured one by one, on warm caches" * bool(evidence)]
-    for k, step in enumerate(plan.steps):
-        if isinstance(step, NativeStep):
-            how = f"{counted(step.blocks, 'block')}, {'parallel' if step.parallel else 'serial'}"
-            lines.append(f"  {k}: {step.kernel}  ({how})")
-            lines += [f"       {x}" for x in (_code(evidence[k]), _speed(evidence[k]))] if k in evidence else []
-        elif isinstance(step, PythonStep):
-            lines.append(f"  {k}: {'NumPy reference of ' * step.reference}{step.kernel}")
+    measured = any(s.evidence is not None for s in report.steps)
+    lines = [f"plan: {counted(len(report.steps), 'step')}" + "; native ones measured one by one, on warm caches"
+             * measured]
+    texts = ["\n".join([f"  {_step(s)}", *(f"       {x}" for x in evidence_lines(s.evidence))])
+             if s.evidence is not None else f"  {_step(s)}" for s in report.steps]
+    return lines + _cut(texts, full or measured, "steps")
+
+
+def _step(step: StepRecord) -> str:
+    if step.runs != "native":
+        return f"{step.number}: {'NumPy reference of ' * (step.runs == 'reference')}{step.kernel}"
+    assert step.blocks is not None
+    return f"{step.number}: {step.kernel}  ({counted(step.blocks, 'block')}, " \
+           f"{'parallel' if step.parallel else 'serial'})"
+
+
+def _cut(lines: list[str], full: bool, what: str) -> list[str]:
+    if full or len(lines) <= SHOWN:
+        return lines
+    return [*lines[:SHOWN], f"  ... {len(lines) - SHOWN} more {what}: explain(full=True)"]
+
+
+def _stages(report: Report, full: bool) -> list[str]:
+    """The reports of the head and of the tail, and the operations between them, with those of their bodies."""
+    lines = ["shapes depend on data, or bodies run: the graph runs in stages"]
+    for name, part in report.parts.items():
+        if name == "cut":
+            lines.append("these run as NumPy references, but for their bodies; they decide the shapes of what follows:")
+            lines += [f"  {n.operation.text}" for n in part.nodes if n.role != "constant"]
+            for body, inner in part.parts.items():
+                lines += [f"{body} of it:", as_text(inner, full=full)]
+        else:
+            lines.append(as_text(part, full=full))
     return lines
-
-
-def _code(e: Evidence) -> str:
-    """`ISA level avx512_vnni, tile 6x64: 48 vpdpbusd zmm, 4 vmulps zmm`"""
-    tile = f", tile {e.tile[0]}x{e.tile[1]}" if e.tile else ""
-    counts = f"instructions not counted: {e.counts}" if isinstance(e.counts, str) else \
-        ", ".join(f"{n} {name}" for name, n in e.counts.items()) or "none of the decisive instructions"
-    return f"ISA level {e.level}{tile}: {counts}"
-
-
-def _speed(e: Evidence) -> str:
-    """`0.412 ms on 2 threads, 873 GOPS: 93% of 936 by vpdpbusd zmm` or `..., 25.1 GB/s: 80% of 31.4 by copying`"""
-    scale, unit = (2e-9, "GOPS") if e.macs else (1e-9, "GB/s")
-    text = f"{1e3 * e.seconds:.3g} ms on {counted(e.threads, 'thread')}, {scale * e.rate:.3g} {unit}"
-    if e.peak is None:
-        return text
-    return f"{text}: {e.rate / e.peak:.0%} of {scale * e.peak:.3g} by {e.decisive or 'copying'}"

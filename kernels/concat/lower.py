@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.epilogue import EpilogueBuilder, Unsupported
+from graphq.kernels.family.epilogue import EpilogueBuilder
 from graphq.kernels.family.lower import Arrays, Lowered, lower_eltwise, result_dims
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.lanes.stores import Store
 
@@ -61,7 +62,8 @@ def lower_concat(body: Graph, constants: Arrays = ()) -> Concat:
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "concat")
     if node.output.type.dims != out:
-        raise Unsupported(f"the epilogue changes the shape of {node.output.type} to {list(out)}")
+        raise Unsupported(f"the epilogue changes the shape of {node.output.type} to {list(out)}",
+                          "quantize before the operation that changes the shape")
     axis, start, parts = node.attrs["axis"] % len(out), 0, []
     for k, value in enumerate(node.operands):
         parts.append(_part(body, node, k, axis, start))
@@ -106,7 +108,8 @@ def _check_operands(node: Node, after: set[Value], axis: int) -> None:
         along = axis - (rank - len(shape))
         channels = len(shape) == 1 and node.attrs.get("data_format") == "NCX"  # along dimension 1, not the last
         if v not in after and v.type.size != 1 and (channels or along >= 0 and shape[along] != 1):
-            raise Unsupported(f"an operand {v.type} of {node.op.name} varies along the axis of the concat, {axis}")
+            raise Unsupported(f"an operand {v.type} of {node.op.name} varies along the axis of the concat, {axis}",
+                              f"quantize and dequantize the concat before the {node.op.name}")
 
 
 def _sliced(node: Node, axis: int, start: int, size: int) -> dict:

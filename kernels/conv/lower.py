@@ -23,10 +23,11 @@ import numpy as np
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.conv import depthwise, depthwise_float
 from graphq.kernels.conv.phases import MOST_PHASES, Phase, count_phases, transposed_phases, whole
-from graphq.kernels.family.epilogue import EpilogueBuilder, Source, Unsupported
+from graphq.kernels.family.epilogue import EpilogueBuilder, Source
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
 from graphq.kernels.family.scales import QuantParameter, known, reach, scaled, scales_of, wrapped, zero_points_of
 from graphq.kernels.family.settled import LiteralSums, anchored, literal_sums
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.matmul.lower import quantised_operands, refuse_overflow
 from graphq.kernels.numbers.float_sums import float_sums
@@ -275,7 +276,8 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in CONVOLUTIONS)
     if node.output.type.dims != out:
-        raise Unsupported(f"the epilogue changes the shape of {node.output.type} to {list(out)}")
+        raise Unsupported(f"the epilogue changes the shape of {node.output.type} to {list(out)}",
+                          "quantize before the operation that changes the shape")
     if node.attrs["data_format"] != "NXC":
         raise Unsupported("the convolution is channels-first (NCX), kernels are channels-last (NXC)")
     e = EpilogueBuilder(out, anchored=True)
@@ -318,7 +320,8 @@ def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
     pads, strides, dilations = _pads(node, a.type.dims, filter), node.attrs["strides"], node.attrs["dilations"]
     pixel = a.type.dims[-1] * STORAGE[a.dtype.name].itemsize
     if filter.transposed and (phases := count_phases(strides, node.output.type.dims[1:-1])) > MOST_PHASES:
-        raise Unsupported(f"strides of {list(strides)} make {phases} kinds of pixels, kernels take {MOST_PHASES}")
+        raise Unsupported(f"strides of {list(strides)} make {phases} kinds of pixels, kernels take {MOST_PHASES}",
+                          "take smaller strides")
     view = windows(a.type.dims[1:-1], filter.taps, strides, dilations, pads, node.output.type.dims[1:-1], pixel,
                    transposed=filter.transposed)
     return dict(a=body.inputs.index(a), b=body.inputs.index(b), a_dtype=a.dtype.name, b_dtype=b.dtype.name,
@@ -334,13 +337,15 @@ def _quantised(body: Graph, node: Node,
     a_scale, a_zp = _of_source(left, filter, body, constants)
     b_scale, b_zp = _of_weights(right, filter, body, constants)
     if b_zp.data is None:
-        raise Unsupported("the zero points of the weights are not constant")
+        raise Unsupported("the zero points of the weights are not constant",
+                          "make the zero points constants, or leave them out", 1)
     c = IntegerConvolution(**_geometry(body, node, a, b), a_zp=a_zp, b_zp=np.atleast_1d(b_zp.data).astype(np.int32))
     if a_scale.shape and not c.depthwise:
-        raise Unsupported(_INSIDE.format(left.attrs["axis"]))
+        raise Unsupported(_INSIDE.format(left.attrs["axis"]), PER_TENSOR, 0)
     weights = constants[c.b]
     if weights is None and (c.b_zp.any() or c.b_dtype == "u8") and not c.depthwise:
-        raise Unsupported("the weights are u8 or have zero points, and are not constant")
+        raise Unsupported("the weights are u8 or have zero points, and are not constant",
+                          "make the weights a constant, or quantize them to s8 without zero points", 1)
 
     def absolute() -> np.ndarray:
         assert weights is not None
@@ -352,6 +357,7 @@ def _quantised(body: Graph, node: Node,
 
 
 _INSIDE = "the source is quantised per channel along axis {}: its scale would stand inside the sum"
+PER_TENSOR = "quantize the source per tensor"
 
 
 def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tuple[QuantParameter, QuantParameter]:
@@ -360,7 +366,7 @@ def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tu
         return scales_of(left, body, constants, ()), zero_points_of(left, body, constants, ())
     axis = left.attrs["axis"]
     if left.op.name != "dequantize" or not filter.multiplier or axis % len(filter.dims) != len(filter.dims) - 1:
-        raise Unsupported(_INSIDE.format(axis))
+        raise Unsupported(_INSIDE.format(axis), PER_TENSOR, 0)
     scales = left.attrs["scales"]
     scale, zp = (np.repeat(x, filter.columns) for x in (scales, left.attrs["zps"] or [0] * len(scales)))
     return known(scale, scale.shape, "f32"), known(zp, zp.shape)
@@ -385,7 +391,8 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
     elif axis == filter.axes[1] and filter.transposed and filter.multiplier:
         scale, zp = (_spread(n, filter, lambda x: np.repeat(x, filter.columns)) for n in numbers)
     else:
-        raise Unsupported(f"the weights are quantised along axis {axis}, which is not that of the output channels")
+        raise Unsupported(f"the weights are quantised along axis {axis}, which is not that of the output channels",
+                          f"quantize the weights along the output channels, axis {filter.axes[0]}, or per tensor", 1)
     return scale, zp
 
 
@@ -395,7 +402,8 @@ def _of_groups(right: Node, filter: Filter, body: Graph, constants: Arrays) -> t
     counts = tuple(d // size for d, size in zip(filter.dims, sizes, strict=True))
     blocks = tuple(counts[k] for k in filter.axes)
     if blocks != (filter.columns, filter.groups, *[1] * len(filter.taps)):
-        raise Unsupported(f"the weights have scales of groups of {list(sizes)}, which are not the convolution's")
+        raise Unsupported(f"the weights have scales of groups of {list(sizes)}, which are not the convolution's",
+                          "give the weights one scale, or one an output channel", 1)
     numbers = scales_of(right, body, constants, counts), zero_points_of(right, body, constants, counts)
     scale, zp = (_spread(n, filter, lambda x: x.transpose(filter.axes).reshape(blocks[:2]).T.ravel()) for n in numbers)
     return scale, zp
@@ -407,7 +415,7 @@ def _spread(numbers: QuantParameter, filter: Filter, by_channel: Callable[[np.nd
         return numbers
     if numbers.data is None:
         raise Unsupported(f"the weights have {prod(numbers.shape)} scales for {filter.outputs} output channels of "
-                          f"{filter.groups} groups, which are not constant")
+                          f"{filter.groups} groups, which are not constant", "make the scales constants", 1)
     return replace(numbers, data=by_channel(numbers.data), shape=(filter.outputs,))
 
 

@@ -10,15 +10,12 @@ import numpy as np
 
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, op, select, walk
 from graphq.kernels.lanes.expression import minimum as least
 from graphq.kernels.ties.drift import Drift, along_channels, unsettled
 from graphq.kernels.ties.quick import Rounding, span
-
-
-class Unsupported(Exception):  # a refusal with its reason, not a defect
-    """The kernels cannot compute this as one; the message is the reason that reports show."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +68,7 @@ class EpilogueBuilder:
         shape = value.type.dims if shape is None else shape
         dtype = "u8" if value.dtype == "boolean" else value.dtype.name
         if dtype not in STORAGE:
-            raise Unsupported(f"kernels do not load {value.dtype}")
+            raise Unsupported(f"kernels do not load {value.dtype}", f"cast {value.name} to f32 before")
         x = self.slot(Source("input", dtype, shape, index), ("input", index, shape))
         return op("ne", x, 0) if value.dtype == "boolean" else x
 
@@ -89,7 +86,8 @@ class EpilogueBuilder:
         """Refuse a shape that would enlarge the output."""
         more = len(self.out) - len(shape)
         if more < 0 or any([a not in (1, b) for a, b in zip(shape, self.out[more:], strict=True)]):
-            raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(self.out)}")
+            raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(self.out)}",
+                              "quantize before the operation that makes the result larger")
 
     def numbers(self) -> dict[Expr, np.ndarray]:
         """What operands load that are the same for all rows, of those that the plan knows."""
@@ -304,7 +302,7 @@ def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
     if not literal and (reason := unsettled(e.drift, node)) is not None:
         e.unsettled.append(reason)
     if not exact and not np.isfinite(inverse).all():
-        raise Unsupported("1/scale of a quantize is not a finite f32")
+        raise Unsupported("1/scale of a quantize is not a finite f32", "give the quantize a scale above 2**-127")
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)
     zero_points = np.asarray(a["zps"] or [0], np.float64)
     by_column = axis in (None, len(e.out) - 1)
@@ -403,9 +401,10 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
         if e.drift is not None and not is_anchor:
             e.drift.follow(node)
     if result.type.dims != e.out:
-        raise Unsupported(f"the result {result.type} has not the shape {list(e.out)}")
+        raise Unsupported(f"the result {result.type} has not the shape {list(e.out)}",
+                          "quantize before the operation that changes the shape")
     if result.dtype.name not in STORAGE:
-        raise Unsupported(f"kernels do not store {result.dtype}")
+        raise Unsupported(f"kernels do not store {result.dtype}", "quantize to u8 or s8, or leave the result in f32")
     return known[result] if inner is None else _intermediate(known[inner], inner)
 
 

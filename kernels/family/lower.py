@@ -12,8 +12,9 @@ from typing import NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 import numpy as np
 
 from graphq.ir import Graph
-from graphq.kernels.family.epilogue import EpilogueBuilder, Source, Unsupported, translate
+from graphq.kernels.family.epilogue import EpilogueBuilder, Source, translate
 from graphq.kernels.family.tables import tabulate
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.lanes.expression import Expr, acc, substitute
 from graphq.kernels.lanes.lookup import least_saved
@@ -147,7 +148,9 @@ def result_dims(body: Graph) -> tuple[int, ...]:
     (result,) = body.outputs
     for v in body.inputs:
         if not v.type.known:
-            raise Unsupported(f"the shape of an operand, {v.type}, is known at the first call only")
+            raise Unsupported(f"the shape of an operand, {v.type}, is known at the first call only",
+                              "give the inputs shapes, or call the model, which plans for those of the call")
     if not result.type.known:
-        raise Unsupported(f"the shape of the result, {result.type}, is known when it runs only")
+        raise Unsupported(f"the shape of the result, {result.type}, is known when it runs only",
+                          "give the inputs shapes, or call the model, which plans for those of the call")
     return result.type.dims

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node
-from graphq.kernels.family.epilogue import EpilogueBuilder, Unsupported, translate
+from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import INVALID, Windows, merged
@@ -91,7 +92,8 @@ def _anchor(node: Node, dequantize: Node | None, source: int, dtype: str, shape:
     if mode == "nearest":
         return Pool("max", source, dtype, shape, w, pad, out)
     if w.taps > 16:
-        raise Unsupported(f"linear interpolation over {len(tables)} axes, kernels take up to 4")
+        raise Unsupported(f"linear interpolation over {len(tables)} axes, kernels take up to 4",
+                          "interpolate along fewer axes at a time")
     return Blend(source, dtype, shape, w, pad, later(_products, weights[:-1]), weights[-1], out,
                  scales_of(dequantize, shape[-1]))
 

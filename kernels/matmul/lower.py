@@ -20,10 +20,11 @@ from typing import ClassVar
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.epilogue import EpilogueBuilder, Source, Unsupported
+from graphq.kernels.family.epilogue import EpilogueBuilder, Source
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
 from graphq.kernels.family.scales import RANGES, QuantParameter, given, known, reach, scaled, scales_of, zero_points_of
 from graphq.kernels.family.settled import CHUNK, LiteralSums, anchored, literal_sums
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import Expr, acc, op
 from graphq.kernels.numbers.float_sums import float_sums
 from graphq.kernels.ties.literal import Literal, matmul_order
@@ -161,7 +162,7 @@ def _floats(body: Graph, node: Node) -> FloatMatmul:
 
 def _check_ranks(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     if len(b) < 2 or len(a) < (2 if len(b) > 2 else 1):
-        raise Unsupported(f"one-dimensional operands {list(a)} and {list(b)}")
+        raise Unsupported(f"one-dimensional operands {list(a)} and {list(b)}", "reshape both to matrices")
 
 
 def _quantised(body: Graph, node: Node,
@@ -176,10 +177,11 @@ def _quantised(body: Graph, node: Node,
         summed = max(rank - (2 if node.attrs["transpose_a"] else 1), 0)
         raise Unsupported(f"the source is quantised per channel along axis {axis}: " + (
             "its scale would stand inside the sum" if axis % rank == summed
-            else "kernels take one scale and zero point for the source"))
+            else "kernels take one scale and zero point for the source"), "quantize the source per tensor", 0)
     columns = len(b.type.dims) - (2 if node.attrs["transpose_b"] else 1)
     if right.attrs["qtype"] == "per_channel" and right.attrs["axis"] % len(b.type.dims) != columns:
-        raise Unsupported(f"the weights are quantised along axis {right.attrs['axis']}, which is not the columns'")
+        raise Unsupported(f"the weights are quantised along axis {right.attrs['axis']}, which is not the columns'",
+                          f"quantize the weights along the columns, axis {columns} of {b.type}, or per tensor", 1)
     n = (b.type.dims[columns],)
     product = IntegerMatmul(
         index[a], index[b], a.dtype.name, b.dtype.name, a.type.dims, b.type.dims,
@@ -216,7 +218,9 @@ def _zero_points(value: Value | None, body: Graph, constants: Arrays, dims: tupl
     padded = (1,) * (len(dims) - len(shape)) + shape
     if value.type.size != 1 and (len(padded) > len(dims) or any(
             d not in (1, most) for d, most in zip(padded, dims, strict=True))):
-        raise Unsupported(f"zero points {value.type} of an operand that is {list(dims)} along the sum")
+        raise Unsupported(f"zero points {value.type} of an operand that is {list(dims)} along the sum",
+                          "give the operand one zero point, or one a row (of the weights: a column)",
+                          1 if axis == -1 else 0)
     return given(value, body, constants, shape)
 
 
@@ -227,16 +231,19 @@ def quantised_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]
     """
     left, right = (v.node for v in islice(node.operands, 2))
     assert left is not None and right is not None
-    for name, producer in (("source", left), ("weights", right)):
+    for k, (name, verb, has, producer) in enumerate((("source", "is", "has", left), ("weights", "are", "have", right))):
+        one = f"give the {name} one scale" + (", or one an output channel" if k else "")
         x = next(producer.operands)
         if x.dtype.name not in RANGES:
-            raise Unsupported(f"the {name} are {x.dtype}, integer kernels take u8 and s8")
+            raise Unsupported(f"the {name} {verb} {x.dtype}, integer kernels take u8 and s8",
+                              f"quantize the {name} to u8 or s8", k)
         if producer.attrs["qtype"] == "per_group" and not (groups and producer is right):
-            raise Unsupported(f"the {name} have scales of groups of {list(producer.attrs['group_shape'])}")
+            raise Unsupported(f"the {name} {has} scales of groups of {list(producer.attrs['group_shape'])}", one, k)
         if producer.attrs.get("group_axis") is not None:
-            raise Unsupported(f"the {name} have scales of groups along axis {producer.attrs['group_axis']}")
+            raise Unsupported(f"the {name} {has} scales of groups along axis {producer.attrs['group_axis']}", one, k)
         if producer.output.dtype != "f32":
-            raise Unsupported(f"the {name} are dequantized to {producer.output.dtype}, integer kernels scale in f32")
+            raise Unsupported(f"the {name} {verb} dequantized to {producer.output.dtype}, integer kernels scale in f32",
+                              f"dequantize the {name} with scales of f32, and cast the result", k)
     return left, right
 
 
@@ -259,7 +266,8 @@ def refuse_overflow(k: int, most_a: int, most_b: int, absolute: Callable[[], np.
     if bound >= 2**31 and absolute is not None:
         bound = most_a * int(absolute().max(initial=0))
     if bound >= 2**31:
-        raise Unsupported(f"sums over k = {k} can reach {bound}, beyond s32")
+        raise Unsupported(f"sums over k = {k} can reach {bound}, beyond s32",
+                          f"split the sum: add {bound // 2**31 + 1} or more products of parts of k")
 
 
 def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Expr:

@@ -18,9 +18,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.epilogue import EpilogueBuilder, Unsupported, translate
+from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
 from graphq.kernels.family.scales import RANGES, wrapped
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import Expr, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul_4bit.pack import pack_4bit
@@ -101,22 +102,27 @@ def _product(body: Graph, node: Node, left: Node, right: Node, constants: Arrays
     index = {v: k for k, v in enumerate(body.inputs)}
     a, w = next(left.operands), next(right.operands)
     if w.dtype.name not in ("s4", "u4"):
-        raise Unsupported(f"the weights are {w.dtype}: kernels with scales in groups take s4 and u4")
+        raise Unsupported(f"the weights are {w.dtype}: kernels with scales in groups take s4 and u4",
+                          "quantize the weights to s4 or u4, or give them one scale a column", 1)
     if a.dtype.name not in RANGES:
-        raise Unsupported(f"the source is {a.dtype}, integer kernels take u8 and s8")
+        raise Unsupported(f"the source is {a.dtype}, integer kernels take u8 and s8",
+                          "quantize the source to u8 or s8", 0)
     if left.attrs["qtype"] != "per_tensor" or node.attrs["transpose_a"]:
-        raise Unsupported("with 4-bit weights the source has one scale and is not transposed")
+        raise Unsupported("with 4-bit weights the source has one scale and is not transposed",
+                          "quantize the source per tensor, and transpose it before", 0)
     weights, scales, zps = (_constant(v, index, constants) for v in (*right.inputs, None)[:3])
     assert weights is not None and scales is not None
     if weights.ndim != 2 or not weights.size:
-        raise Unsupported(f"4-bit weights are one matrix, got {w.type}")
+        raise Unsupported(f"4-bit weights are one matrix, got {w.type}",
+                          "take one matrix of weights, or such of 8 bits", 1)
     swap = node.attrs["transpose_b"]
     low = 8 if w.dtype == "s4" else 0
     spread = _Spread(right, weights.shape, swap)
     z = spread.of(np.zeros_like(scales) if zps is None else zps).astype(np.int64) + low
     if -z.min() + 15 > 127 or z.max() > 128:
         raise Unsupported("4-bit weights less their zero points must fit in s8, the zero points are "
-                          f"{z.min() - low} to {z.max() - low}")
+                          f"{z.min() - low} to {z.max() - low}",
+                          "take zero points among the 4-bit numbers", 1)
     zp, sx = (left.attrs["zps"] or (0,))[0], np.float64(np.float32(left.attrs["scales"][0]))
     with np.errstate(over="ignore"):
         product = GroupedMatmul(index[a], a.dtype.name, a.type.dims, zp, weights, low, swap,
@@ -131,7 +137,8 @@ def _constant(v: Value | None, index: dict[Value, int], constants: Arrays) -> np
         return None
     data = constants[index[v]]
     if data is None:
-        raise Unsupported("4-bit weights are packed at compile time: they, scales and zero points must be constant")
+        raise Unsupported("4-bit weights are packed at compile time: they, scales and zero points must be constant",
+                          "make weights, scales and zero points constants", 1)
     return data
 
 
@@ -143,7 +150,8 @@ class _Spread:
         self.along_k = 1 if transposed else 0
         self.n = shape[1 - self.along_k]
         if self.attrs["qtype"] == "per_channel" and self.attrs["axis"] % 2 == self.along_k:
-            raise Unsupported(f"the weights are quantised along axis {self.attrs['axis']}, which is not the columns'")
+            raise Unsupported(f"the weights are quantised along axis {self.attrs['axis']}, which is not the columns'",
+                              f"quantize the weights along axis {1 - self.along_k}, or in groups", 1)
 
     def of(self, values: np.ndarray) -> np.ndarray:
         """Scales or zero points, one a group and column."""
@@ -158,4 +166,5 @@ def _refuse_overflow(p: GroupedMatmul) -> None:
     most = max(abs(x - p.a_zp) for x in RANGES[p.a_dtype])
     bound = most * int(np.abs(p.centred).sum(axis=1, dtype=np.int64).max(initial=0))
     if bound >= 2**31:
-        raise Unsupported(f"sums over groups of {p.centred.shape[1]} can reach {bound}, beyond s32")
+        raise Unsupported(f"sums over groups of {p.centred.shape[1]} can reach {bound}, beyond s32",
+                          "take smaller groups", 1)

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.family.epilogue import EpilogueBuilder, Unsupported, translate
+from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, acc
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.numbers.mean_sums import Order, array_total, pool_order
@@ -99,13 +100,16 @@ def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
     """The input of the body that a kernel over pixels reads for `node`; raises Unsupported when it cannot."""
     value = next((dequantize or node).operands)
     if value.node is not None:
-        raise Unsupported(f"the source of {node.op.name} is computed by {value.node.op.name}")
+        raise Unsupported(f"the source of {node.op.name} is computed by {value.node.op.name}",
+                          "quantize and dequantize the source", 0)
     if value.dtype.name not in STORAGE or dequantize is not None and value.dtype.name not in ("u8", "s8"):
-        raise Unsupported(f"the source is {value.dtype}, kernels over pixels take u8, s8, f32, bf16 and f16")
+        raise Unsupported(f"the source is {value.dtype}, kernels over pixels take u8, s8, f32, bf16 and f16",
+                          "quantize the source to u8 or s8", 0)
     if dequantize is not None and dequantize.attrs["qtype"] == "per_channel":
         axis, rank = dequantize.attrs["axis"], len(value.type.dims)
         if axis % rank != rank - 1:
-            raise Unsupported(f"the source is quantised along axis {axis}, which is not the channels'")
+            raise Unsupported(f"the source is quantised along axis {axis}, which is not the channels'",
+                              "quantize the source per tensor, or along the channels", 0)
     return value
 
 
@@ -129,7 +133,8 @@ def _pool(body: Graph, node: Node, dequantize: Node | None) -> Pool:
     if dequantize is not None and min(dequantize.attrs["scales"]) <= 0:
         raise Unsupported("the maximum of dequantized integers is that of the integers for positive scales only")
     if dequantize is not None and shape[0] * w.pixels and w.fewest_inside == 0:
-        raise Unsupported("a window lies in the padding alone: its maximum is -inf, no integer")
+        raise Unsupported("a window lies in the padding alone: its maximum is -inf, no integer",
+                          "take pads that are smaller than the window")
     return Pool(how, source, dtype, shape, w, pad, out)
 
 
@@ -147,7 +152,8 @@ def _windows(node: Node, shape: tuple[int, ...],
     if node.op.name == "reduce_mean":
         axes = {a % len(shape) for a in node.attrs["axes"]}
         if not axes or len(shape) - 1 in axes:
-            raise Unsupported(f"of {len(shape)} axes {sorted(axes)} are reduced: kernels reduce any but the last")
+            raise Unsupported(f"of {len(shape)} axes {sorted(axes)} are reduced: kernels reduce any but the last",
+                              "transpose the source, so that the last axis stays")
         first = min(axes)
         inner = shape[first:-1]
         taps = [d if k + first in axes else 1 for k, d in enumerate(inner)]

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node
-from graphq.kernels.family.epilogue import EpilogueBuilder, Source, Unsupported, above, translate
+from graphq.kernels.family.epilogue import EpilogueBuilder, Source, above, translate
 from graphq.kernels.family.lower import Arrays, Lowered, operand, result_dims
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.numbers import rows as row_numbers
@@ -75,7 +76,7 @@ def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
     source = next(node.operands)
     before, dims = above(source), source.type.dims
     if any(u.node not in (*before, node) for n in before for u in n.output.uses):
-        raise Unsupported(f"what {node.op.name} reads is read again after it")
+        raise Unsupported(f"what {node.op.name} reads is read again after it", "quantize and dequantize the source")
     prologue = EpilogueBuilder(dims)
     x = prologue.input(body.inputs.index(source), source) if source.node is None else \
         translate(prologue, body, result=source)
@@ -116,15 +117,17 @@ def _check(node: Node) -> None:
     a, source = node.attrs, next(node.operands)
     dims, rank = source.type.dims, len(source.type.dims)
     if a.get("keep_stats"):
-        raise Unsupported(f"{node.op.name} gives statistics too, kernels give one result")
+        raise Unsupported(f"{node.op.name} gives statistics too, kernels give one result", "leave keep_stats out")
     if node.op.name in REDUCTIONS:
         axes = {x % rank for x in a["axes"]}
         if len(list(node.operands)) > 1 or axes != {rank - 1} or not a["keep_dims"]:
-            raise Unsupported(f"axes {sorted(axes)} of {source.type} are reduced: kernels keep and reduce the last")
+            raise Unsupported(f"axes {sorted(axes)} of {source.type} are reduced: kernels keep and reduce the last",
+                              "transpose the source, so that the reduced axis is the last, and keep it")
     else:
         axis = a["begin_norm_axis" if "begin_norm_axis" in a else "axis"]
         if axis % max(rank, 1) != rank - 1:
-            raise Unsupported(f"axis {axis} of {source.type} is not the last, along which kernels work")
+            raise Unsupported(f"axis {axis} of {source.type} is not the last, along which kernels work",
+                              "transpose the source, so that the axis is the last")
     if not dims or dims[-1] == 0:
         raise Unsupported(f"rows of {source.type} are empty")
     if source.dtype.name not in STORAGE:

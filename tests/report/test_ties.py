@@ -5,7 +5,7 @@ import pytest
 import graphq as gq
 from graphq.kernels.ties.drift import INEXACT
 from graphq.passes.pipeline import run_passes
-from graphq.report.explain import _ties
+from graphq.report import ties as tie_report
 
 W = "%w = constant(value=s8[2,2]{1, -2, 3, 4})\n %v = dequantize(%w, scales=[0.1])\n"
 Q, DQ = "quantize({}, dtype=u8, scales=[0.1])", "dequantize({}, scales=[0.1])"
@@ -14,7 +14,7 @@ Q, DQ = "quantize({}, dtype=u8, scales=[0.1])", "dequantize({}, scales=[0.1])"
 def ties(body, inputs="x: u8[4,2], f: f32[4,2]"):
     g = gq.parse(f"graph({inputs}) {{\n {body}\n}}")
     run_passes(g)
-    return [line.split("quantize is not settled: ")[1].split(" may")[0] for line in _ties(g)[1:]]
+    return [line.split("quantize is not settled: ")[1].split(" may")[0] for line in tie_report.ties(g)[1:]]
 
 
 @pytest.mark.parametrize("op", ["exp", "tanh", "sigmoid", "erf", "elu", "gelu", "softmax", "log_softmax", "mish"])

@@ -1,0 +1,291 @@
+"""True causes: for each operation that could be in an integer partition and is not, what stood in the way.
+
+The passes are run once more (`replay`), so that the graph before the fusions is there. A product outside has a cause of
+its own (`products`). Any other operation is outside because a fusion ended: between the operation that makes a value
+in f32 and the one that uses it. Why it ended there is asked of the fusion's own rules, the users of the value first.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphq.errors import GraphqError
+from graphq.ir import Node, Value
+from graphq.ir.constants import SIZED_CONSTANT
+from graphq.ir.names import listing
+from graphq.ir.node import GRAPH_ORDER
+from graphq.kernels.families import ANCHORS, FAMILIES, family_named
+from graphq.kernels.family.epilogue import refuses
+from graphq.kernels.family.record import DEQUANTIZES, MAX_EPILOGUE
+from graphq.kernels.family.unsupported import Unsupported
+from graphq.passes.fuse import Fuse, lowering
+from graphq.report.kinds import is_quantised, is_scale, kind_of
+from graphq.report.products import FAR, MOVES, PRODUCTS, Finding, called, operation, product_finding, way_up
+from graphq.report.records import Cause, Kind
+from graphq.report.replay import Replay
+from graphq.rewrite.partition import carve
+
+QUANTIZES = ("quantize", "dynamic_quantize")
+
+
+def causes(graphs: Replay) -> list[Cause]:
+    """The causes, one for all operations that are outside for the same reason: products first, borders last."""
+    analysis = _Analysis(graphs)
+    found: dict[tuple[object, ...], list[Finding]] = {}
+    for node in graphs.after.nodes:
+        for finding in analysis.of(node):
+            key = (finding.check, finding.blocking_node, finding.blocking_value, finding.reason)
+            found.setdefault(key, []).append(finding)
+    numbers = {node: k for k, node in enumerate(graphs.after.nodes)}
+    made = [_cause(findings, analysis, numbers) for findings in found.values()]
+    return sorted(made, key=lambda c: (c.check == BORDER, c.op not in PRODUCTS))
+
+
+BORDER = "the graph's border"
+"""The check of what is outside because an input or an output of the graph is f32."""
+
+
+def _cause(findings: list[Finding], analysis: _Analysis, numbers: dict[Node, int]) -> Cause:
+    first = min(findings, key=lambda f: (f.node.op.name not in PRODUCTS, f.node.op.name not in QUANTIZES))
+    graph = first.node.graph
+    others = dict.fromkeys(n for f in findings for n in (f.node, *analysis.beside(f.node)))
+    blocking = first.blocking_node
+    if blocking is not None and blocking.op.name != "constant" and analysis.kind(blocking) == "float":
+        others[blocking] = None
+    others.pop(first.node, None)
+    home = analysis.graphs.home.get(first.node)
+    return Cause(
+        id=None if home is None else numbers[home], node=graph.describe(first.node),
+        value=graph.label(first.node.outputs[0]), op=first.node.op.name, fusion=first.fusion, check=first.check,
+        blocking_node=None if blocking is None else blocking.graph.describe(blocking),
+        blocking_value=None if first.blocking_value is None else first.blocking_value.graph.label(first.blocking_value),
+        reason=first.reason, edit=first.edit, also=tuple(graph.label(n.outputs[0]) for n in others))
+
+
+class _Analysis:
+    """Findings about the nodes after the passes, by walking the graph before the fusions."""
+
+    def __init__(self, graphs: Replay) -> None:
+        self.graphs, self.members = graphs, dict[Node, list[Node]]()
+        self._kinds: dict[Node, Kind] = {}
+        self._products: dict[Node, Finding] = {}
+        for node, home in graphs.home.items():
+            self.members.setdefault(home, []).append(node)
+        given = {graphs.source.label(v): v for n in graphs.source.nodes for v in n.outputs if v.data is None}
+        computed = (v for n in graphs.before.nodes if n.op.name == "constant" for v in n.outputs)
+        self._origins = {v: given[label] for v in computed if (label := graphs.before.label(v)) in given}
+        for nodes in self.members.values():
+            nodes.sort(key=GRAPH_ORDER)
+
+    def kind(self, node: Node) -> Kind | None:
+        """What the node, of the graph before the fusions, is in; None where nothing is left of it."""
+        home = self.graphs.home.get(node)
+        return None if home is None else self._kind(home)
+
+    def _kind(self, home: Node) -> Kind:
+        if home not in self._kinds:
+            self._kinds[home] = kind_of(home)
+        return self._kinds[home]
+
+    def beside(self, node: Node) -> list[Node]:
+        """What the operation, before the fusions, went together with."""
+        home = self.graphs.home.get(node)
+        return [] if home is None else self.members[home]
+
+    def of(self, home: Node) -> list[Finding]:
+        """Why a node after the passes is outside of integer partitions; none where it is not, or could not be in."""
+        members = self.members.get(home, [])
+        if not members or home.op.name in ("constant", SIZED_CONSTANT.name) or self._kind(home) != "float":
+            return []
+        product = next((n for n in members if n.op.name in PRODUCTS), None)
+        if product is not None:
+            return [self._product(product)]
+        last = members[-1]
+        if last.op.name in QUANTIZES:
+            return self._before(members, last)
+        if any(n.op.name in DEQUANTIZES and is_quantised(next(n.operands).dtype) for n in members):
+            return [self._after(members, last)]
+        return []
+
+    def _product(self, node: Node) -> Finding:
+        if node not in self._products:
+            self._products[node] = product_finding(node, self._origins, self.graphs.passes)
+        return self._products[node]
+
+    # -- a chain that ends in quantize, and reads floats --------------------------------------------------------
+
+    def _before(self, members: list[Node], last: Node) -> list[Finding]:
+        """Why the fusion that makes an operand in f32 did not go on to `last`, a quantize."""
+        inside = set(members)
+        entries = [(v, n) for n in members for k, v in enumerate(n.inputs)
+                   if v is not None and v.data is None and v.node not in inside and not is_scale(n, k)
+                   and (n.op.name == "cast" or not is_quantised(v.dtype))]
+        if not entries:
+            return []
+        value, user = min(entries, key=lambda x: self._distance(x[0]))
+        return [self._cut(value, user, members, last)]
+
+    def _distance(self, value: Value) -> int:
+        """How far from integers a value is made: in their partition, in a chain from them, or not from them."""
+        node = value.node
+        if node is None:
+            return 4
+        if self.kind(node) == "integer":
+            return 0
+        if node.op.name in PRODUCTS or self._source_of(value) is not None:
+            return 1
+        return 2 if way_up(value) else 3
+
+    def _source_of(self, value: Value) -> Value | None:
+        """The value of an integer partition that `value` is made from, through operations that are in none."""
+        work, seen = [value], set[Value]()
+        while work and len(seen) < FAR:
+            at = work.pop(0)
+            if at in seen or at.node is None:
+                continue
+            seen.add(at)
+            if self.kind(at.node) in ("integer", "quantised") and not is_quantised(at.dtype):
+                return at
+            work += at.node.operands
+        return None
+
+    def _cut(self, value: Value, user: Node, members: list[Node], last: Node) -> Finding:
+        """Why what makes `value` and `user` are not one: `last` is a quantize that could follow."""
+        maker, name, q = value.node, called(value), called(last.output)
+        dtype = value.dtype
+        if maker is None:
+            return Finding(last, "", BORDER, None, value, f"{name} is an input of the graph in {dtype}",
+                           f"pass {name} as {last.output.dtype}, and dequantize that")
+        home = self.graphs.home.get(maker)
+        fusion = self._fusion(maker, user)
+        blocked = next((n for n in self.beside(maker) if n.op.name in PRODUCTS and self.kind(n) == "float"), None)
+        if value.is_output:
+            return Finding(last, fusion, "one user", None, value, f"{name} is also an output of the graph, in {dtype}",
+                           f"return {q}, or its dequantize, in place of {name}")
+        others = [u for u in value.users if u not in members]
+        if others:
+            where = "a second user" if len(others) == 1 else f"{len(others)} more users"
+            return Finding(last, fusion, "one user", others[0], value, f"{name} has {where} in {dtype}: "
+                           + "; ".join(value.graph.describe(u) for u in others[:3]),
+                           f"quantize before the fork: let {'it' if len(others) == 1 else 'them'} read "
+                           + (f"the dequantized {q} in place of {name}" if user is last
+                              else f"the dequantize of a quantized {name}, as {called(user.output)} does"))
+        if maker.op.name in PRODUCTS and self.kind(maker) == "float":
+            return self._product(maker)._replace(node=last)
+        if home is None or home.op.name != "partition":
+            return self._apart(value, maker, user, last, fusion)
+        if user is last and (why := refuses(last)) is not None:
+            return Finding(last, fusion, "kernels can compute it", last, last.output, why, "quantize to u8 or s8")
+        if user.op.name in ANCHORS or refuses(user) is not None:
+            why = refuses(user) if user.op.name not in ANCHORS else None
+            return Finding(last, fusion, "lane-wise operations", user, user.outputs[0],
+                           f"{operation(user)} stands between {name} and the {last.op.name}, "
+                           f"and takes {dtype}" + (f": {why}" if why else ""),
+                           f"quantize and dequantize {name}, before the {user.op.name}")
+        refused = self._together(maker, members)
+        if refused is not None:
+            return Finding(last, fusion, "kernels can compute it", maker, value, str(refused), refused.edit)
+        if blocked is not None:
+            return self._product(blocked)._replace(node=last)
+        return Finding(last, fusion, "the chain's length", maker, value, f"the chain after "
+                       f"{called(self.beside(maker)[-1].outputs[0])} is longer than {MAX_EPILOGUE} operations",
+                       f"quantize and dequantize {name}, which cuts the chain")
+
+    def _apart(self, value: Value, maker: Node, user: Node, last: Node, fusion: str) -> Finding:
+        """An operation that is in no partition stands before a chain that ends in quantize."""
+        operands = [v for v in maker.operands if v.data is None]
+        near = (v for v in operands if self._source_of(v) is not None or way_up(v))
+        source = next(near, operands[0] if operands else None)
+        of = called(source) if source is not None else "its operand"
+        made = operation(maker)
+        if maker.op.name in MOVES and user is not last:
+            return Finding(last, fusion, "lane-wise operations", maker, value,
+                           f"{made} stands between {of} and the {last.op.name}",
+                           f"move the {maker.op.name} behind the {last.op.name}, where it moves integers")
+        why = "moves f32" if maker.op.name in MOVES else "runs outside of partitions, in f32"
+        if source is not None and source.node is None:
+            return Finding(last, fusion, BORDER, maker, value, f"{made} {why}, on {of}, an input of the graph",
+                           f"pass {of} as {last.output.dtype}, and dequantize that")
+        return Finding(last, fusion, "lane-wise operations", maker, value,
+                       f"{made} stands between {of} and the {last.op.name}, and {why}",
+                       f"quantize {of} before the {maker.op.name}, which then reads its dequantize")
+
+    def _fusion(self, maker: Node, user: Node) -> str:
+        """The fusion that comes nearest: that of the product, or of the other anchor, which both could be in."""
+        home = self.graphs.home.get(maker)
+        if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
+            family = family_named(home.attrs["anchor"])
+            return Fuse(family.name, floats=family.quantised is None).name
+        product = self._source_of(maker.outputs[0])
+        if product is not None and product.node is not maker and product.node is not None:
+            return self._fusion(product.node, user)
+        family = next((f for f in FAMILIES if user.op.name in f.operations), family_named("eltwise"))
+        return Fuse(family.name, floats=family.quantised is None).name
+
+    def _together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
+        """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can."""
+        home = self.graphs.home[maker]
+        family, before = family_named(home.attrs["anchor"]), self.members[home]
+        anchor = next((n for n in before if n.op.name in family.operations), before[-1])
+        try:
+            body, operands, results = carve(self.graphs.before, [*before, *members])
+            if len(results) == 1:
+                lowering(family, body, [v.data for v in operands], anchor, members[-1])
+        except Unsupported as e:
+            return e
+        except GraphqError as e:
+            return Unsupported(str(e), f"quantize and dequantize {called(maker.outputs[0])}")
+        return None
+
+    # -- a chain that begins with dequantize, and gives floats --------------------------------------------------
+
+    def _after(self, members: list[Node], last: Node) -> Finding:
+        """Why the result of a chain of dequantized operands stays in f32."""
+        value = last.outputs[0]
+        product = self._product_below(value)
+        if product is not None:
+            return self._product(product)._replace(node=last)
+        while not value.is_output and len(value.users) == 1 and value.users[0].op.name in MOVES:
+            value = value.users[0].outputs[0]
+        name, users = called(value), value.users
+        chain = Fuse("eltwise", floats=True).name
+        if not users:
+            return Finding(last, chain, BORDER, None, value, f"{name} is returned in {value.dtype}, and not quantized",
+                           f"quantize {name} before it is returned")
+        user = users[0]
+        if self.kind(user) in ("integer", "quantised"):
+            return Finding(last, self._fusion(user, user), "operands are quantised", user, value,
+                           f"{name} is read in {value.dtype} by {value.graph.describe(user)}",
+                           f"quantize and dequantize {name}: the partition then takes the dequantize in")
+        if len(users) > 1 or value.is_output:
+            further = [value.graph.describe(u) for u in users] + ["an output of the graph"] * value.is_output
+            return Finding(last, chain, "one user", user, value, f"{name} has {len(further)} users in {value.dtype}: "
+                           + listing(further[:3], "and"), f"quantize {name} before the fork")
+        made = operation(user)
+        if self._ends_quantised(user):
+            return Finding(last, chain, "lane-wise operations", user, user.outputs[0],
+                           f"{made} stands between {name} and a quantize, and takes {value.dtype}",
+                           f"quantize and dequantize {name}, before the {user.op.name}")
+        return Finding(last, chain, "the result is quantized", user, user.outputs[0],
+                       f"{made} reads {name} in {value.dtype}, and its result is not quantized",
+                       f"quantize the result of the {user.op.name}")
+
+    def _product_below(self, value: Value) -> Node | None:
+        """The next product in floats that `value` leads to, through operations that are in floats themselves."""
+        work, seen = [value], set[Value]()
+        while work and len(seen) < FAR:
+            at = work.pop(0)
+            seen.add(at)
+            for user in at.users:
+                if self.kind(user) != "float" or user.op.name in QUANTIZES:
+                    continue
+                if user.op.name in PRODUCTS:
+                    if at in user.inputs[:2]:
+                        return user
+                    continue
+                work += [v for v in user.outputs if v not in seen]
+        return None
+
+    def _ends_quantised(self, node: Node) -> bool:
+        """Whether a quantize follows, in the operation's own partition or right after it."""
+        return any(n.op.name in QUANTIZES for n in self.beside(node)) \
+            or any(u.op.name in QUANTIZES for v in node.outputs for u in v.users)

@@ -1,0 +1,42 @@
+"""Which partitions multiply integers, which read and write quantised numbers alone, and which have floats at an end."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphq.dtypes import DType, s4, u4
+from graphq.ir import Node, Value
+from graphq.kernels.families import lower_partition
+from graphq.ops.quant import QUANTIZED
+from graphq.report.records import Kind
+
+SCALED = ("dynamic_quantize", "dynamic_dequantize")
+"""Operations whose operands but the first are scales and zero points."""
+
+
+def is_quantised(dtype: DType) -> bool:
+    """Whether numbers of this type stand for others, by a scale."""
+    return dtype in (*QUANTIZED, s4, u4)
+
+
+def kind_of(node: Node) -> Kind:
+    """The kind of a node of a graph after the passes; of one that is no partition "float"."""
+    if node.op.name != "partition":
+        return "float"
+    if lower_partition(node).integer:
+        return "integer"
+    inputs = all(is_quantised(v.dtype) and all(u.op.name != "cast" for u in v.users) for v in read(node))
+    return "quantised" if inputs and all(is_quantised(v.dtype) for v in node.outputs) else "float"
+
+
+def read(partition: Node) -> Iterator[Value]:
+    """The inputs of a partition's body that are tensors: no constants, single numbers or scales."""
+    body = partition.attrs["body"]
+    for inner, outer in zip(body.inputs, partition.operands, strict=True):
+        one = outer.type.known and outer.type.size == 1
+        if outer.data is None and not one and not all(is_scale(u.node, u.number) for u in inner.uses):
+            yield inner
+
+
+def is_scale(node: Node | None, number: int) -> bool:
+    """Whether operand `number` of a node is its scales or zero points."""
+    return node is not None and node.op.name in SCALED and number > 0

@@ -1,0 +1,227 @@
+"""Why a matmul or a convolution does not multiply integers: the operand, or the check of the kernels, in the way."""
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from graphq.dtypes import f32, s8, u8
+from graphq.errors import GraphqError
+from graphq.ir import Graph, Node, Value
+from graphq.ir.names import listing
+from graphq.kernels.families import FAMILIES
+from graphq.kernels.family.record import DEQUANTIZES, Family
+from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.native import NATIVE
+from graphq.passes.fuse import Fuse
+from graphq.report.coverage import MACS
+from graphq.rewrite.rule import Pass
+
+PRODUCTS = MACS.keys() - NATIVE.keys()
+"""Operations that integer partitions could have."""
+
+MOVES = frozenset({"static_reshape", "static_transpose", "gather", "slice", "expand", "pad", "concat"})
+"""Operations that passes move to the other side of a dequantize, where its scales allow it."""
+
+FAR = 16
+"""Operations between a dequantize and a product that are still said to stand between the two."""
+
+ROLES = ("source", "weights")
+
+
+class Finding(NamedTuple):
+    """Why `node`, an operation before the fusions, is outside: the fields of `Cause`, as nodes and values."""
+
+    node: Node
+    fusion: str
+    check: str
+    blocking_node: Node | None
+    blocking_value: Value | None
+    reason: str
+    edit: str
+
+
+Origins: TypeAlias = Mapping[Value, Value]
+"""For constants that passes computed, the values of the graph as it was given that they were computed from."""
+
+
+class Obstacle(NamedTuple):
+    """What is wrong with an operand, and the edit."""
+
+    node: Node | None
+    value: Value
+    reason: str
+    edit: str
+
+
+def called(value: Value) -> str:
+    """`%y` for a named value, `x` for an input; an unnamed one with what makes it, `%7 (relu)`."""
+    label = value.graph.label(value)
+    node = value.node
+    return label if value.name is not None or node is None else f"{label} ({node.op.title(node.attrs)})"
+
+
+def described(value: Value) -> str:
+    """The line of what makes a value."""
+    return called(value) if value.node is None else value.graph.describe(value.node)
+
+
+def operation(node: Node) -> str:
+    """`relu (%7)`"""
+    return f"{node.op.title(node.attrs)} ({node.graph.label(node.outputs[0])})"
+
+
+def product_finding(node: Node, origins: Origins, passes: Collection[Pass]) -> Finding:
+    """Why a product is not in an integer partition; `origins` say what computed constants were computed from."""
+    family = _family(node)
+    if family is None:
+        return Finding(node, "", "operation", node, node.output, f"no fusion takes {node.op.name}",
+                       "write it as a matmul or convolution of dequantized operands")
+    fusion = Fuse(family.name)
+    operands = [None if v is None else origins.get(v, v) for v in node.inputs]
+    obstacles = [] if "_integer" in node.op.name else [
+        (k, o) for k, v in enumerate(operands[:2]) if v is not None and (o := _operand(k, v, origins))]
+    refused = _refused(family, node, operands, {k for k, _ in obstacles})
+    if obstacles:
+        first = obstacles[0][1]
+        reasons, edits = [o.reason for _, o in obstacles], [o.edit for _, o in obstacles]
+        if refused is not None:
+            reasons, edits = [*reasons, str(refused)], [*edits, refused.edit]
+        return Finding(node, fusion.name, "operands come from dequantize", first.node, first.value,
+                       listing(dict.fromkeys(reasons), "and"), "; ".join(dict.fromkeys(filter(None, edits))))
+    if refused is not None:
+        value = None if refused.operand is None else operands[refused.operand]
+        return Finding(node, fusion.name, "kernels can compute it", None if value is None else value.node, value,
+                       str(refused) + ("" if value is None else f" ({described(value)})"), refused.edit)
+    if not any(isinstance(p, Fuse) and p.name == fusion.name for p in passes):
+        return Finding(node, fusion.name, "the pass runs", None, None, f"the passes do not have {fusion.name}",
+                       f"compile with passes that have Fuse('{family.name}'), as PIPELINE does")
+    return Finding(node, fusion.name, "the pattern matches", None, None, "it has other operands than source, weights "
+                   "and bias", "leave further operands to an operation after it")
+
+
+def _family(node: Node) -> Family | None:
+    """The family whose kernels come nearest to an integer product."""
+    families = [f for f in FAMILIES if node.op.name in f.operations and f.quantised]
+    weights = node.inputs[1].node if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    narrow = weights is not None and weights.op.name in DEQUANTIZES and next(weights.operands).dtype.bits == 4
+    return next((f for f in families if (f.name == "matmul_4bit") == narrow), families[0] if families else None)
+
+
+def _refused(family: Family, node: Node, operands: Sequence[Value | None],
+             replaced: Collection[int]) -> Unsupported | None:
+    """Why kernels cannot compute the product alone, once the operands `replaced` are dequantized; None if they can."""
+    body, constants = Graph("body"), []
+
+    def given(value: Value) -> Value:
+        constants.append(value.data)
+        return body.input(f"i{len(body.inputs)}", dtype=value.dtype, shape=value.shape,
+                          property="constant" if value.data is not None else value.property)
+
+    def operand(k: int, value: Value | None) -> Value | None:
+        if value is None:
+            return None
+        if k in replaced:
+            constants.append(None)
+            x = body.input(f"i{len(body.inputs)}", dtype=s8 if k else u8, shape=value.shape)
+            return body.dequantize(x, scales=[1.0])
+        maker = value.node
+        if k < 2 and maker is not None and maker.op.name in DEQUANTIZES:
+            return body.add_again(maker, [None if v is None else given(v) for v in maker.inputs])[0]
+        return given(value)
+
+    try:
+        body.output(body.add_again(node, [operand(k, v) for k, v in enumerate(operands)])[0])
+        family.lower(body, constants)
+    except Unsupported as e:
+        return e
+    except GraphqError:  # dequantized operands would not fit its type: the operands say why
+        return None
+    return None
+
+
+def _operand(k: int, value: Value, origins: Origins) -> Obstacle | None:
+    """What is wrong with operand k of a product, or None where it comes from a dequantize."""
+    role, maker = ROLES[k], value.node
+    if maker is not None and maker.op.name in DEQUANTIZES:
+        return None
+    what = f"its {role}, {called(value)}, is"
+    if maker is None:
+        return Obstacle(None, value, f"{what} an input of the graph in {value.dtype}",
+                        f"quantize and dequantize {called(value)}, or pass it as u8 and dequantize that")
+    if value.data is not None:
+        return Obstacle(maker, value, f"its {role}, a constant, are {value.dtype}" if k else f"{what} {value.dtype}",
+                        f"store the {role} as s8 and dequantize that, as gq.quantization.quantize does")
+    quantize = next((u for u in value.users if u.op.name == "quantize"), None)
+    if quantize is not None:
+        return Obstacle(quantize, value, f"its {role} is {called(value)} in {value.dtype}, beside the quantize that "
+                        f"makes {called(quantize.output)}", f"read the dequantized {called(quantize.output)} instead")
+    path = way_up(value) or way_up(value, origins)
+    if not path:
+        return Obstacle(maker, value, f"{what} computed in {value.dtype}, and not quantized",
+                        f"quantize and dequantize {called(value)}")
+    *between, source = path
+    return _between(role, value, between, source)
+
+
+def _between(role: str, value: Value, between: list[Node], source: Node) -> Obstacle:
+    """What operations between a dequantize and a product mean for the product; `between` begins at the product."""
+    last = next((n for n in reversed(between) if n.op.name not in MOVES), between[-1])
+    name, from_ = last.op.name, called(source.output)
+    reason = f"{operation(last)} stands between the product and the dequantize of its {role}"
+    reason += f", {described(source.output)}"
+    edit = f"quantize and dequantize {called(last.output)}"
+    casts = [n for n in between if n.op.name in ("type_cast", "cast")]
+    if casts and len(casts) == len([n for n in between if n.op.name not in MOVES]):
+        after = "" if value.dtype == f32 else ", and cast its result"
+        return Obstacle(last, last.output, reason, f"let the product read {from_} in f32, without the cast{after}")
+    if name == "concat":
+        return Obstacle(last, last.output, f"{called(last.output)}, its {role}, joins sources of {_scales(last)}",
+                        f"{edit}, or quantize its sources by one scale and zero point")
+    if name in MOVES:
+        attrs = source.attrs
+        scales = f", whose scales along axis {attrs['axis']} it would mix" if attrs["qtype"] == "per_channel" else ""
+        return Obstacle(last, last.output, reason + scales,
+                        f"dequantize after the {name}, or with one scale for the tensor" if scales
+                        else f"dequantize after the {name}, or {edit}")
+    one = next((v for v in last.operands if v.type.known and v.type.size == 1), None)
+    if name == "multiply" and one is not None:
+        edit = f"fold the factor into the scale of {from_}, or {edit}" if one.data is not None else \
+            f"multiply the product by {called(one)}, which is not constant, instead, or {edit}"
+    return Obstacle(last, last.output, reason, edit)
+
+
+def _scales(concat: Node) -> str:
+    """How the sources of a concat differ: `scales 0.1 and 0.2`."""
+    found: dict[str, None] = {}
+    for v in concat.operands:
+        maker = v.node
+        if maker is None or maker.op.name != "dequantize":
+            found[f"{v.dtype} that is not dequantized ({called(v)})"] = None
+        elif maker.attrs["qtype"] != "per_tensor":
+            found[f"scales along axis {maker.attrs['axis']}"] = None
+        else:
+            (scale,), zps = maker.attrs["scales"], maker.attrs["zps"] or (0,)
+            found[f"{next(maker.operands).dtype} by scale {scale:g}, zero point {zps[0]}"] = None
+    return "different quantisation: " + listing(found, "and")
+
+
+def way_up(value: Value, origins: Origins | None = None) -> list[Node]:
+    """The operations from `value` up to the next dequantize, which is the last; none where there is none near.
+
+    With `origins` a dequantize of a constant counts, too.
+    """
+    below: dict[Node, Node | None] = {}
+    work: list[tuple[Node | None, Node | None]] = [(value.node, None)]
+    while work and len(below) < FAR:
+        node, user = work.pop(0)
+        if node is None or node in below or node.op.name == "constant":
+            continue
+        below[node] = user
+        if node.op.name in DEQUANTIZES and (origins is not None or next(node.operands).data is None):
+            path = [node]
+            while (after := below[path[-1]]) is not None:
+                path.append(after)
+            return path[::-1]
+        if node.op.name not in PRODUCTS:
+            work += [((origins or {}).get(v, v).node, node) for v in node.operands]
+    return []

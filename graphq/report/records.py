@@ -1,0 +1,167 @@
+"""What reports say, as data: `Report` and its parts, of which `explain()` makes text and JSON, and pictures are drawn.
+
+Values are called by their labels (`x` for an input, `%y` for a named result, `%7` for the seventh unnamed one), which
+are unique in a graph; the values of a partition's body are called by labels of their own. docs/explain.md has each
+field of the JSON, whose names are those of the fields here.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from graphq.report.evidence import Evidence
+
+Role: TypeAlias = Literal["partition", "native", "reference", "view", "constant"]
+"""What runs an operation: a partition's kernel, a kernel of its own, its NumPy reference; nothing for the others."""
+
+Kind: TypeAlias = Literal["integer", "quantised", "float"]
+"""A partition that multiplies integers; one that reads and writes quantised numbers alone; any other."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A value: its label, its type as text (`u8[4,16]`), and in parts. An open dimension is None."""
+
+    label: str
+    type: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+    nbytes: int | None
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation, of the graph or of a partition's body: operands are labels (None: absent), `text` is one line.
+
+    `attributes` are those that are not at their default, as in a graph's text, long ones cut.
+    """
+
+    op: str
+    title: str
+    text: str
+    inputs: tuple[str | None, ...]
+    outputs: tuple[Tensor, ...]
+    attributes: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """What a partition holds: the body's operations in order, and for each input of the body what it is outside."""
+
+    anchor: str
+    kind: Kind
+    body: tuple[Operation, ...]
+    inputs: Mapping[str, str]
+    outputs: tuple[str, ...]
+    ties: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """A node of the graph after the passes, number `id`: what it does, what runs it, and its steps of the plan.
+
+    `macs` are its multiply-accumulates where shapes are known, `note` is what else is known of it.
+    """
+
+    id: int
+    role: Role
+    operation: Operation
+    partition: Partition | None = None
+    steps: tuple[int, ...] = ()
+    kernels: tuple[str, ...] = ()
+    macs: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why an operation is not in an integer partition though it could be, and the edit that would let it fuse.
+
+    `node` describes the operation, whose result is `value`; `id` is the number of the node that it became (None: it is
+    gone). `fusion` is the pass that came nearest, `check` what failed of it. `blocking_node` and `blocking_value` are
+    what stood in the way, None where the graph's border or a type did. `also` are the results of further operations
+    that are outside for the same reason.
+    """
+
+    id: int | None
+    node: str
+    value: str
+    op: str
+    fusion: str
+    check: str
+    blocking_node: str | None
+    blocking_value: str | None
+    reason: str
+    edit: str
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """A step of the plan: the node that it is of (None: a copy to an output), its kernel, and how it runs.
+
+    `evidence` is what was measured of it, where that was asked for.
+    """
+
+    number: int
+    node: int | None
+    kernel: str
+    runs: Literal["native", "reference", "python"]
+    blocks: int | None = None
+    parallel: bool = False
+    macs: int = 0
+    evidence: Evidence | None = None
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """A rewrite that matched a part and was refused."""
+
+    node: str
+    rewrite: str
+    reason: str
+    depth: int
+
+
+@dataclass(frozen=True)
+class CoverageRecord:
+    """Multiply-accumulates in integer partitions and in all, by operation, and what is not counted."""
+
+    integer: int
+    total: int
+    share: float
+    integer_by_op: Mapping[str, int]
+    total_by_op: Mapping[str, int]
+    uncounted: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that `explain()` says of a graph that runs in one plan; a graph in stages has one report for each `part`.
+
+    `planned` says whether there is a plan yet. `sizes` are those of open dimensions that numbers are for. `source` are
+    the operations as the user gave them. `became` says of each of their results, and of those that passes made, which
+    node it is in after the passes (None: computed when the model was compiled, or merged with an equal one).
+    """
+
+    graph: str
+    level: str
+    threads: int
+    planned: bool
+    inputs: tuple[Tensor, ...] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    nodes: tuple[GraphNode, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
+    near_misses: tuple[NearMiss, ...] = ()
+    coverage: CoverageRecord | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    ties: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ()
+    source: tuple[Operation, ...] = ()
+    became: Mapping[str, int | None] = field(default_factory=dict)
+    parts: Mapping[str, Report] = field(default_factory=dict)
+    schema: str = "graphq.explain/1"

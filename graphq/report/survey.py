@@ -1,0 +1,162 @@
+"""Gather what reports say of a compiled graph: from its plan, and from its passes, which run once more."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from graphq.ir import Graph, Node, TensorType, Value
+from graphq.ir.constants import SIZED_CONSTANT
+from graphq.ir.names import counted
+from graphq.ir.text import SHORT, attributes
+from graphq.kernels.families import lower_partition
+from graphq.kernels.jit.isa import Level
+from graphq.kernels.moves.steps import kilobytes, reorder_text
+from graphq.kernels.native import NATIVE
+from graphq.plan.plan import VIEWS, NativeStep, Plan, PythonStep, Step
+from graphq.report.causes import causes
+from graphq.report.coverage import MACS, Coverage
+from graphq.report.evidence import Evidence
+from graphq.report.kinds import kind_of
+from graphq.report.records import (
+    CoverageRecord,
+    GraphNode,
+    NearMiss,
+    Operation,
+    Partition,
+    Report,
+    Role,
+    StepRecord,
+    Tensor,
+)
+from graphq.report.replay import Replay
+from graphq.report.ties import ties
+from graphq.rewrite.rule import Refusal
+
+
+class Facts(NamedTuple):
+    """What a compiled graph knows of itself: the `graph` after the passes, `evidence` of native steps by number, ..."""
+
+    graph: Graph
+    plan: Plan | None
+    refusals: Sequence[Refusal]
+    level: Level
+    threads: int
+    evidence: Mapping[int, Evidence]
+    covered: Coverage | None
+    sizes: Mapping[str, int]
+
+
+def survey(graphs: Replay, facts: Facts) -> Report:
+    """The report on a graph that runs in one plan, or has none yet; `graphs` come of the same passes."""
+    graph, plan = facts.graph, facts.plan
+    steps = [] if plan is None else [_step(k, step, plan, facts.evidence.get(k)) for k, step in enumerate(plan.steps)]
+    own: dict[int, list[StepRecord]] = {}
+    for step in steps:
+        if step.node is not None:
+            own.setdefault(step.node, []).append(step)
+    return Report(
+        graph=graph.name, level=facts.level.name, threads=facts.threads, planned=plan is not None,
+        inputs=tuple(tensor(v) for v in graph.inputs),
+        outputs={name: graph.label(v) for name, v in zip(graph.output_names, graph.outputs, strict=True)},
+        nodes=tuple(_node(k, node, own.get(k, [])) for k, node in enumerate(graph.nodes)),
+        causes=tuple(causes(graphs)), steps=tuple(steps),
+        near_misses=tuple(NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in facts.refusals if r.reason),
+        coverage=None if facts.covered is None else _coverage(facts.covered), sizes=dict(facts.sizes),
+        ties=tuple(ties(graph)), layouts=tuple(_layouts(graph)),
+        source=tuple(operation(n) for n in graphs.source.nodes), became=_became(graphs))
+
+
+def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequence[tuple[int, str, Report]],
+                  tail: Report | None) -> Report:
+    """The report on a graph in stages: its parts "head", "cut" and "tail", those that there are.
+
+    `bodies` are the reports of the bodies that ran, with the number of their node in the cut and their attribute.
+    """
+    between = Report(
+        graph=cut.name, level="", threads=0, planned=False, inputs=tuple(tensor(v) for v in cut.inputs),
+        outputs={name: cut.label(v) for name, v in zip(cut.output_names, cut.outputs, strict=True)},
+        nodes=tuple(_node(k, node, []) for k, node in enumerate(cut.nodes)),
+        became={cut.label(v): k for k, node in enumerate(cut.nodes) for v in node.outputs},
+        parts={f"{name} of node {k}": report for k, name, report in bodies})
+    parts = {"head": head, "cut": between, "tail": tail}
+    return Report(graph=graph.name, level="", threads=0, planned=False,
+                  parts={name: part for name, part in parts.items() if part is not None})
+
+
+def tensor(value: Value) -> Tensor:
+    """The record of a value."""
+    t: TensorType = value.type
+    shape = None if t.shape is None else tuple(None if d is None else int(d) for d in t.shape)
+    return Tensor(value.graph.label(value), str(t), t.dtype.name, shape, int(t.nbytes) if t.known else None)
+
+
+def operation(node: Node) -> Operation:
+    """The record of a node."""
+    graph = node.graph
+    given = {} if node.op.name == "partition" else attributes(node, elide=SHORT)
+    return Operation(node.op.name, node.op.title(node.attrs), graph.describe(node),
+                     tuple(None if v is None else graph.label(v) for v in node.inputs),
+                     tuple(tensor(v) for v in node.outputs), given)
+
+
+def _node(k: int, node: Node, steps: Sequence[StepRecord]) -> GraphNode:
+    inner = node.attrs["body"].nodes if node.op.name == "partition" else [node]
+    known = all(v.type.known for n in inner for v in (*n.operands, *n.outputs))
+    macs = sum(int(MACS[n.op.name](n)) for n in inner if n.op.name in MACS) if known else 0
+    return GraphNode(k, _role(node, steps), operation(node), _partition(node) if node.op.name == "partition" else None,
+                     tuple(s.number for s in steps), tuple(dict.fromkeys(s.kernel for s in steps)), macs,
+                     str(node.meta.get("why") or ""))
+
+
+def _role(node: Node, steps: Sequence[StepRecord]) -> Role:
+    name = node.op.name
+    if name == "partition":
+        return "partition"
+    if name in ("constant", SIZED_CONSTANT.name):
+        return "constant"
+    if name in VIEWS:
+        return "view"
+    return "native" if name in NATIVE and not any(s.runs == "reference" for s in steps) else "reference"
+
+
+def _partition(node: Node) -> Partition:
+    body, graph = node.attrs["body"], node.graph
+    return Partition(
+        node.attrs["anchor"], kind_of(node), tuple(operation(n) for n in body.nodes),
+        {body.label(v): graph.label(outer) for v, outer in zip(body.inputs, node.operands, strict=True)},
+        tuple(body.label(v) for v in body.outputs), tuple(lower_partition(node).ties))
+
+
+def _step(k: int, step: Step, plan: Plan, found: Evidence | None) -> StepRecord:
+    node = plan.nodes[k] if k < len(plan.nodes) else None
+    if isinstance(step, NativeStep):
+        return StepRecord(k, node, step.kernel, "native", int(step.blocks), step.parallel, int(step.macs),
+                          found)
+    assert isinstance(step, PythonStep)
+    return StepRecord(k, node, step.kernel, "reference" if step.reference else "python")
+
+
+def _coverage(c: Coverage) -> CoverageRecord:
+    return CoverageRecord(int(c.integer), int(c.total), float(c.share), {k: int(n) for k, n in c.integer_by_op.items()},
+                          {k: int(n) for k, n in c.total_by_op.items()}, c.uncounted, str(c))
+
+
+def _layouts(graph: Graph) -> list[str]:
+    """What the layouts of tensors cost: the bytes that are only moved."""
+    moves = [n for n in graph.nodes if n.op.name == "static_transpose"]
+    if not moves:
+        return []
+    known = [n.output.type.nbytes for n in moves if n.output.type.known]
+    size = f", {kilobytes(sum(known))}" if len(known) == len(moves) else ""
+    return [f"layouts: {counted(len(moves), 'reorder')}{size}",
+            *(f"  {graph.label(n.output)} = {reorder_text(next(n.operands).type, n.output.type)}" for n in moves)]
+
+
+def _became(graphs: Replay) -> dict[str, int | None]:
+    """For the label of each value that nodes make before the fusions, the number of the node after the passes."""
+    numbers = {node: k for k, node in enumerate(graphs.after.nodes)}
+    found: dict[str, int | None] = {graphs.source.label(v): None for n in graphs.source.nodes for v in n.outputs}
+    for node in graphs.before.nodes:
+        home = graphs.home.get(node)
+        found |= {graphs.before.label(v): None if home is None else numbers[home] for v in node.outputs}
+    return found
