@@ -15,6 +15,7 @@ COMMANDS = {
     "bench": "time a model by thread counts, ISA levels and other engines, in turns",
     "explain": "say what fused, what did not and why, and which kernels run it",
     "report": "write an HTML page: the graph before and after the passes, reasons, times, memory",
+    "profile": "time each step of a run, and say which thread ran which piece of it",
     "show": "print a graph in text form, checked",
     "passes": "print a graph after the passes, and the near misses of their rewrites",
     "partitions": "print the partitions that oneDNN Graph would make",

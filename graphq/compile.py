@@ -241,16 +241,22 @@ class CompiledGraph:
 
         return graph_html(self.graph, repr(self), bodies=False)
 
-    def profile(self, /, *inputs: Any, runs: int = 20, **named: Any) -> Profile:
-        """How long each step takes: the least time of `runs` runs on these arrays, step by step in the plan's order.
+    def profile(self, /, *inputs: Any, runs: int = 20, peaks: bool = False, **named: Any) -> Profile:
+        """How long each step takes, and which thread ran which piece of it: medians of `runs` runs on these arrays.
 
-        Printed, it is a table; `steps` are the numbers. Of a graph in stages those of all parts after one another. (An
-        input named "runs" goes into the mapping.) Raises InputError as a call does, and unless runs is positive.
+        They run as calls do, after a first one, or as many as it takes until all threads take part. Printed, the result
+        is a table; `steps` are the numbers, and `to_chrome_trace(path)` writes the run of median length as a timeline
+        for Perfetto, with one track a thread. `peaks`: also which part of the machine's peak each step reaches, for
+        which kernels are compiled once more and the peaks are measured. Of a graph in stages the steps are those of all
+        parts after one another. (An input named "runs" or "peaks" goes into the mapping.) Raises InputError as a call
+        does, and for wrong options.
         """
         if not isinstance(runs, int) or isinstance(runs, bool) or runs < 1:
             raise InputError(f"runs must be a positive int, got {runs!r}")
+        if not isinstance(peaks, bool):
+            raise InputError(f"peaks must be True or False, got {peaks!r}")
         by_name = check_inputs(self.source, named_inputs(self.source, inputs, named))
-        return (self._fixed or self._at_shapes(by_name)).profile(by_name, runs)
+        return (self._fixed or self._at_shapes(by_name)).profile(by_name, runs, peaks=peaks)
 
     def coverage(self) -> Coverage:
         """Which share of the multiply-accumulates integer partitions do, in all and by operation.

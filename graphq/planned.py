@@ -63,8 +63,8 @@ class Runnable(Reported, Protocol):
             outputs: Sequence[np.ndarray] | None = None, /) -> Sequence[np.ndarray]:
         """Run on checked arrays; the outputs (new ones, or those given, filled)."""
 
-    def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
-        """How long each step takes, the least time of so many runs."""
+    def profile(self, inputs: Mapping[str, np.ndarray], runs: int, *, peaks: bool) -> Profile:
+        """How long each step takes, medians of so many runs; with `peaks` also what the machine could do."""
 
 
 class Passed:
@@ -130,11 +130,12 @@ class Ready(Passed):
         self.run = self.runner = runner
         self.plan, self.output_types = runner.plan, runner.plan.output_types
 
-    def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
-        """How long each step of the plan takes, the least time of so many runs."""
+    def profile(self, inputs: Mapping[str, np.ndarray], runs: int, *, peaks: bool) -> Profile:
+        """How long each step takes, medians of so many runs; with `peaks` also what the machine could do."""
         from graphq.report.profile import profile_steps
 
-        return profile_steps(self.run, [inputs[str(v.name)] for v in self.graph.inputs], runs)
+        arrays = [inputs[str(v.name)] for v in self.graph.inputs]
+        return profile_steps(self.run, arrays, runs, peaks=peaks, cache=self.options.cache)
 
 
 class Planned(Ready):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graphq.compile import CompiledGraph
     from graphq.report.coverage import Coverage
     from graphq.report.parts import Part
-    from graphq.report.profile import Profile, StepTime
+    from graphq.report.profile import Profile
     from graphq.report.records import Report
 
 
@@ -91,18 +91,18 @@ class StagedRunner:
                       for name, model in (("head", self.head), ("tail", self.tail)))
         return [*head, Part("between", None, cut, between), *bodies, *tail]
 
-    def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
-        """The steps of all compiled parts."""
-        from graphq.report.profile import Profile
+    def profile(self, inputs: Mapping[str, np.ndarray], runs: int, *, peaks: bool) -> Profile:
+        """The steps of all compiled parts, one part after another."""
+        from graphq.report.profile import merged
 
-        steps: list[StepTime] = []
+        parts: list[Profile] = []
 
         def measured(model: CompiledGraph, feeds: Mapping[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
-            steps.extend(model.profile(feeds, runs=runs).steps)
+            parts.append(model.profile(feeds, runs=runs, peaks=peaks))
             return model(feeds)
 
         self._through(inputs, measured)
-        return Profile(tuple(steps))
+        return merged(parts)
 
     def coverage(self) -> Coverage:
         """That of all parts. Raises CompileError when the tail has not run yet."""

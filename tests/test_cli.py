@@ -82,7 +82,7 @@ def test_explain(file, capsys):
     ("graph(x: f32[4]) { %0 = relu(%1) %1 = relu(%0) return %0 }", "%1"),
     ("graph(x: f32[4]) { %0 = softmax(x, axis=7) return %0 }", "axis"),
 ])
-@pytest.mark.parametrize("command", ["show", "passes", "explain", "run", "partitions"])
+@pytest.mark.parametrize("command", ["show", "passes", "explain", "run", "bench", "profile", "partitions"])
 def test_wrong_graph_is_one_line_and_exit_code_2(tmp_path, capsys, command, text, part):
     (tmp_path / "g.txt").write_text(text)
     assert main([command, str(tmp_path / "g.txt")]) == 2

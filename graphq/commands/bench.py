@@ -30,6 +30,7 @@ from graphq.compile import compile
 from graphq.errors import ParseError
 from graphq.ir import Graph
 from graphq.ir.names import counted
+from graphq.kernels.threads.team import run_until_settled
 
 
 class Side(NamedTuple):
@@ -67,6 +68,8 @@ def run(options: argparse.Namespace) -> int:
             sides += [Side(name, threads, model_file(name, path, arrays, threads), False)
                       for threads, name in product(counts, peers)]
         sides.sort(key=lambda side: counts.index(side.threads))
+        for side in sides:
+            run_until_settled(partial(side.run, arrays))
         results = [side.run(arrays) for side in sides]
         times = alternate([partial(side.run, arrays) for side in sides], options.seconds * len(sides))
     rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Say what fused in a model, what did not and why, and which kernels run it."""
+"""Say what fused in a model, what did not and why, and which kernels run it (docs/explain.md)."""
 from __future__ import annotations
 
 import argparse
@@ -7,12 +7,16 @@ from graphq.commands.shared import add_model, add_target, compiled, load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, --kernels, the target."""
+    """MODEL, what to say, the target."""
     add_model(parser)
+    parser.add_argument("--value", metavar="NAME", help="say of one value in which partition it is, or why in none")
+    parser.add_argument("--full", action="store_true", help="all lines of a large model's report")
+    parser.add_argument("--kernels", action="store_true", help="also the kernels' instructions and speed")
     add_target(parser)
-    parser.add_argument("--kernels", action="store_true", help="also their instructions and speed on this machine")
 
 
 def run(options: argparse.Namespace) -> None:
     """Compile it, and print the report."""
-    print(compiled(options, load_graph(options.file)).explain(kernels=options.kernels))
+    model = compiled(options, load_graph(options.file))
+    print(model.explain(options.value, kernels=options.kernels, full=options.full,
+                        format="json" if options.json else "text"))

@@ -23,6 +23,7 @@ from graphq.errors import ParseError
 from graphq.ir import Graph
 from graphq.ir.interpret import reference
 from graphq.ir.tensor_type import TensorType
+from graphq.kernels.threads.team import run_until_settled
 
 if TYPE_CHECKING:
     from graphq.onednn.benchdnn import Outcome
@@ -84,6 +85,7 @@ def _run_model(options: argparse.Namespace, graph: Graph) -> int:
     model = compiled(options, graph)
     results = _named(graph, model(arrays))
     first = time.perf_counter() - begin
+    run_until_settled(lambda: model(arrays))
     times = _times(lambda: model(arrays))
     formula = cache(lambda: _named(graph, model.formula(arrays)))
     lines, outputs, code = [], [], 0

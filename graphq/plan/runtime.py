@@ -10,7 +10,9 @@ import ctypes
 from collections.abc import Sequence
 from itertools import groupby
 from operator import index
+from threading import get_ident
 from time import perf_counter_ns
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +24,9 @@ from graphq.kernels.threads import team
 from graphq.plan.arena import Arena, Arenas, Slot, find_clashes, find_lives, plan_arena
 from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, Step
 from graphq.sizes import Values, assumed, is_open
+
+if TYPE_CHECKING:
+    from graphq.kernels.threads.traced import TracedStep
 
 
 class _Places:
@@ -160,19 +165,34 @@ class Runner:
         self._pool.append(instance)
         return outs
 
-    def step_times(self, inputs: Sequence[np.ndarray], runs: int) -> np.ndarray:
-        """Run on checked arrays, each step by itself: the seconds of every step, [runs, steps]."""
+    def trace(self, inputs: Sequence[np.ndarray], runs: int) -> list[list[np.ndarray]]:
+        """Run on checked arrays as calls do; of each run, for each step, where and when its pieces ran.
+
+        That is [pieces, 3]: the thread (`threading.get_ident`), and its begin and end in ns of `time.perf_counter_ns`.
+        Before, it runs until all threads of the plan take part.
+        """
         outs = [np.empty(*spec) for spec in self.output_specs]
-        instance, arena = self._instance(apart=True), self._arenas.take(self.arena_bytes)
+        instance, arena = self._instance(traced=True), self._arenas.take(self.arena_bytes)
         instance.point_at([*inputs, *outs], arena)
-        times = np.empty((runs, len(instance.segments)))
-        for run, step in np.ndindex(*times.shape):
-            start = perf_counter_ns()
-            self._segment(instance.segments[step], instance, inputs, outs)
-            times[run, step] = 1e-9 * (perf_counter_ns() - start)
-        self._arenas.give_back(arena)
+
+        def run() -> list[np.ndarray]:
+            in_python = []
+            for part in instance.segments:
+                begin = perf_counter_ns()
+                self._segment(part, instance, inputs, outs)
+                if isinstance(part, PythonStep):
+                    in_python.append(np.array([[get_ident(), begin, perf_counter_ns()]]))
+            others = iter(in_python)
+            return [next(others) if step is None else step.times() for step in instance.traced]
+
+        try:
+            team.run_until_settled(run)
+            found = [run() for _ in range(runs)]
+        finally:
+            instance.arena = None
+            self._arenas.give_back(arena)
         self._raise(instance)
-        return times
+        return found
 
     def slots(self) -> list[Slot]:
         """Where the buffers between steps lie in the arena, and how long they live, in the order of their first steps."""
@@ -189,9 +209,9 @@ class Runner:
         arena.array[:] = 0
         self._arenas.give_back(arena)
 
-    def _instance(self, *, apart: bool = False) -> _Instance:
+    def _instance(self, *, traced: bool = False) -> _Instance:
         self._words.address_functions()
-        return _Instance(self._words, self.plan, self._values, self._offsets, self._cache, apart=apart)
+        return _Instance(self._words, self.plan, self._values, self._offsets, self._cache, traced=traced)
 
     def _raise(self, instance: _Instance) -> None:
         """Raise what a step has reported."""
@@ -247,11 +267,11 @@ def _type_at(type: TensorType, values: Values) -> TensorType:
 class _Instance:
     """What one run at a time needs: argument words of its own. Neighbouring native steps run in one call.
 
-    With `apart` each native step runs in a call of its own.
+    With `traced` native steps say when and where they ran: `traced` holds them, None for each Python step.
     """
 
     def __init__(self, words: Words, plan: Plan, values: Values | None, offsets: dict[int, int], cache: bool, *,
-                 apart: bool = False) -> None:
+                 traced: bool = False) -> None:
         self.plan = plan
         self.reports = (ctypes.c_int64 * len(plan.errors))()
         self.words = words.template.copy()
@@ -273,7 +293,8 @@ class _Instance:
         self.arena: Arena | None = None
         self._aligned = [b.index for b in plan.buffers if b.storage == "input" and b.aligned]
         self._copies: dict[int, np.ndarray] = {}
-        self.segments = self._cut([self.words.ctypes.data + 8 * s for s in words.starts], cache, apart)
+        self.traced: list[TracedStep | None] = []
+        self.segments = self._cut([self.words.ctypes.data + 8 * s for s in words.starts], cache, traced)
 
     def point_at(self, arrays: Sequence[np.ndarray], arena: Arena) -> None:
         """Set the addresses of a call's inputs and outputs, and of what lies in the arena."""
@@ -305,15 +326,21 @@ class _Instance:
         room[:] = x.reshape(-1).view(np.uint8)
         return room.ctypes.data
 
-    def _cut(self, addresses: list[int], cache: bool, apart: bool) -> list[team.StepTable | PythonStep]:
+    def _cut(self, addresses: list[int], cache: bool, traced: bool) -> list[team.StepTable | PythonStep]:
         out: list[team.StepTable | PythonStep] = []
         native = iter(addresses)
         for alone, steps in groupby(self.plan.steps, lambda step: isinstance(step, PythonStep)):
             if alone:
-                out += [s for s in steps if isinstance(s, PythonStep)]
+                out += (in_python := [s for s in steps if isinstance(s, PythonStep)])
+                self.traced += [None] * len(in_python)
                 continue
             rows = [team.StepRow(s.function, next(native), s.blocks, s.parallel)
                     for s in steps if isinstance(s, NativeStep)]
-            groups = [[row] for row in rows] if apart else [rows]
-            out += [team.StepTable(group, self.plan.threads, cache) for group in groups]
+            if traced:
+                from graphq.kernels.threads.traced import TracedStep
+
+                watched = [TracedStep(row, self.plan.threads, cache) for row in rows]
+                self.traced += watched
+                rows = [step.row for step in watched]
+            out.append(team.StepTable(rows, self.plan.threads, cache))
         return out

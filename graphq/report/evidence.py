@@ -15,7 +15,7 @@ from graphq.kernels import peaks
 from graphq.kernels.jit import assembly
 from graphq.kernels.jit.modules import Function, Module
 from graphq.kernels.jit.registry import KERNELS
-from graphq.plan.plan import NativeStep, Ref
+from graphq.plan.plan import NativeStep, Plan, Ref, Step
 from graphq.plan.runtime import Runner
 
 
@@ -55,24 +55,45 @@ def gather(runner: Runner, k: int, cache: bool = True) -> Evidence:
     plan = runner.plan
     step = plan.steps[k]
     assert isinstance(step, NativeStep)
-    threads = min(step.blocks, plan.threads) if step.parallel else 1
-    # All steps' at once, so that nothing compiles beside this one while it is measured.
-    assembly.prepare(x for s in plan.steps if isinstance(s, NativeStep) for x in modules(s))
+    prepare(plan)
     counts = _counts(step)
     seconds = statistics.median(peaks.samples(partial(_alone, runner, k)))
-    nbytes = sum(plan.buffers[b].nbytes for b in {w.buffer for w in step.words if isinstance(w, Ref)})
-    decisive = peak = None
-    if step.macs:
-        decisive = max(counts, key=peaks.products, default=None) if isinstance(counts, dict) else None
-        if decisive is not None and peaks.products(decisive):
-            peak = threads * peaks.peak(decisive, cache)
-        else:
-            decisive = None
-    else:
-        peak = peaks.bandwidth(nbytes, threads, cache)
+    decisive, peak = ceiling(plan, step, cache)
     kernel = KERNELS.get(step.kernel)
     return Evidence(step.kernel, kernel.level if kernel else plan.level, kernel.tile if kernel else None, counts,
-                    seconds, threads, step.macs, nbytes, decisive, peak)
+                    seconds, threads_of(plan, step), step.macs, touched_bytes(plan, step), decisive, peak)
+
+
+def prepare(plan: Plan) -> None:
+    """Begin to make the assembly of all kernels of a plan, so that nothing compiles beside one that is measured."""
+    assembly.prepare(x for s in plan.steps if isinstance(s, NativeStep) for x in modules(s))
+
+
+def ceiling(plan: Plan, step: NativeStep, cache: bool = True) -> tuple[str | None, float | None]:
+    """The decisive instruction and the most multiply-accumulates a second by it; or None and bytes a second by copying.
+
+    Measured; of a step that multiplies by no instruction that is known, None twice.
+    """
+    threads = threads_of(plan, step)
+    if not step.macs:
+        return None, peaks.bandwidth(touched_bytes(plan, step), threads, cache)
+    counts = _counts(step)
+    decisive = max(counts, key=peaks.products, default=None) if isinstance(counts, dict) else None
+    if decisive is None or not peaks.products(decisive):
+        return None, None
+    return decisive, threads * peaks.peak(decisive, cache)
+
+
+def threads_of(plan: Plan, step: NativeStep) -> int:
+    """How many threads may run a step at a time."""
+    return min(step.blocks, plan.threads) if step.parallel else 1
+
+
+def touched_bytes(plan: Plan, step: Step) -> int:
+    """The bytes of the buffers that a step reads and writes, each counted once."""
+    found = {w.buffer for w in step.words if isinstance(w, Ref)} if isinstance(step, NativeStep) else \
+        {*(b for b in step.inputs if b is not None), *step.outputs}
+    return sum(plan.buffers[b].nbytes for b in found)
 
 
 def modules(step: NativeStep) -> tuple[Module, ...]:

@@ -1,50 +1,123 @@
-"""How long each step of a plan takes, in the plan's order: the report behind `CompiledGraph.profile()`."""
+"""How long each step of a plan takes, and which thread ran which piece of it: `CompiledGraph.profile()`."""
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from threading import get_ident
 
 import numpy as np
 
+from graphq.ir.names import counted
 from graphq.plan.plan import NativeStep
 from graphq.plan.runtime import Runner
+from graphq.report.evidence import ceiling, prepare, touched_bytes
 
 _NAME = re.compile(r"%\S+ = ")
 
 
 @dataclass(frozen=True)
+class Piece:
+    """What a thread ran of a step at a time: blocks `first` to `end`, from `begin` on, in seconds since the run began.
+
+    `thread` is what `threading.get_ident` gives there.
+    """
+
+    thread: int
+    begin: float
+    seconds: float
+    first: int = 0
+    end: int = 1
+
+
+@dataclass(frozen=True)
 class StepTime:
-    """A step: its number in the plan, what it runs, its least time in seconds, and its multiply-accumulates."""
+    """A step: its number in the plan, what it runs, its median time in seconds, and its multiply-accumulates.
+
+    `nbytes` are those of the buffers that it reads and writes, `least` is its least time, `pieces` are those of the run
+    that the profile shows. Where peaks were asked for, `peak` are the most multiply-accumulates a second by the
+    `decisive` instruction on as many threads, or of a step without any the bytes a second by copying.
+    """
 
     number: int
     kernel: str
     seconds: float
     macs: int
+    nbytes: int = 0
+    least: float = 0.0
+    pieces: tuple[Piece, ...] = ()
+    decisive: str | None = None
+    peak: float | None = None
+
+    @property
+    def gops(self) -> float:
+        """Operations a second, in billions: two for a multiply-accumulate."""
+        return 2e-9 * self.macs / self.seconds if self.seconds else 0.0
+
+    @property
+    def gigabytes(self) -> float:
+        """Gigabytes of its buffers a second."""
+        return 1e-9 * self.nbytes / self.seconds if self.seconds else 0.0
+
+    @property
+    def share(self) -> float | None:
+        """Which part of the peak it reaches; None where that is not known."""
+        if not self.peak or not self.seconds:
+            return None
+        return (self.macs or self.nbytes) / self.seconds / self.peak
+
+    @property
+    def name(self) -> str:
+        """The kernel without what is special to the node: a NumPy reference counts by its operation."""
+        return _NAME.sub("", self.kernel).partition("(")[0]
 
     def __str__(self) -> str:
-        rate = f", {2e-9 * self.macs / self.seconds:.4g} GOPS" if self.macs and self.seconds else ""
-        return f"{self.number}: {1e3 * self.seconds:.4g} ms{rate}, {self.kernel}"
+        rates = [f"{self.gops:.4g} GOPS"] * bool(self.gops) + [f"{self.gigabytes:.3g} GB/s"] * bool(self.gigabytes)
+        if self.share is not None:
+            rates.append(f"{self.share:.0%} of the peak by {self.decisive or 'copying'}")
+        return ", ".join([f"{self.number}: {1e3 * self.seconds:.4g} ms", *rates, self.kernel])
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The steps of a run in order; as text their sums by kernel and each of them, the longest first."""
+    """The steps of a run in order; as text their sums by kernel and each of them, the longest first.
+
+    Times are medians over all runs. The pieces of the steps are those of one run, the one of median length; `caller` is
+    the thread that called.
+    """
 
     steps: tuple[StepTime, ...]
+    caller: int = 0
 
     @property
     def seconds(self) -> float:
         """The sum of all steps."""
         return sum(s.seconds for s in self.steps)
 
+    @property
+    def elapsed(self) -> float:
+        """Seconds that the run of the pieces took."""
+        return max((p.begin + p.seconds for s in self.steps for p in s.pieces), default=0.0)
+
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """The threads that ran pieces: the caller, then helpers in the order in which they came."""
+        pieces = sorted((p for s in self.steps for p in s.pieces), key=lambda p: p.begin)
+        return tuple(dict.fromkeys([self.caller, *(p.thread for p in pieces)])) if pieces else ()
+
     def by_kernel(self) -> dict[str, float]:
         """Seconds by kernel, the longest first; NumPy references count by their operation."""
         sums: dict[str, float] = {}
         for s in self.steps:
-            name = _NAME.sub("", s.kernel).partition("(")[0]
-            sums[name] = sums.get(name, 0.0) + s.seconds
+            sums[s.name] = sums.get(s.name, 0.0) + s.seconds
         return dict(sorted(sums.items(), key=lambda x: -x[1]))
+
+    def to_chrome_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write the pieces as a file that Perfetto (ui.perfetto.dev) and chrome://tracing show, one track a thread."""
+        from graphq.report.timeline import write_chrome_trace
+
+        write_chrome_trace(self, path)
 
     def __str__(self) -> str:
         total = self.seconds or 1.0
@@ -52,14 +125,54 @@ class Profile:
         lines += [f"  {1e3 * t:.4g} ms, {t / total:.1%}: {name}" for name, t in self.by_kernel().items()]
         lines.append("by step:")
         lines += [f"  {t}" for t in sorted(self.steps, key=lambda s: -s.seconds)]
+        if self.elapsed:
+            busy = dict.fromkeys(self.threads, 0.0)
+            for p in (p for s in self.steps for p in s.pieces):
+                busy[p.thread] += p.seconds
+            lines.append(f"a run of {1e3 * self.elapsed:.4g} ms on {counted(len(busy), 'thread')}, busy for "
+                         + ", ".join(f"{t / self.elapsed:.0%}" for t in busy.values()))
         return "\n".join(lines)
 
 
-def profile_steps(runner: Runner, inputs: Sequence[np.ndarray], runs: int) -> Profile:
-    """The steps of a plan on checked arrays: the least time of each in `runs` runs, one by one in the plan's order.
+def profile_steps(runner: Runner, inputs: Sequence[np.ndarray], runs: int, *, peaks: bool = False,
+                  cache: bool = True) -> Profile:
+    """The steps of a plan on checked arrays, in `runs` runs as calls make them.
 
-    So caches are as in a run, and what other processes take does not count; that a call or a parallel step starts does.
+    A step's time is from the begin of its first piece to the end of its last. `peaks`: also the share of the machine's
+    peaks, which takes time to measure.
     """
-    least = runner.step_times(inputs, runs).min(axis=0)
-    return Profile(tuple(StepTime(k, s.kernel, float(t), s.macs if isinstance(s, NativeStep) else 0)
-                         for k, (s, t) in enumerate(zip(runner.plan.steps, least, strict=True))))
+    plan = runner.plan
+    traces = runner.trace(inputs, runs)
+    spans = np.array([[(x[:, 1].min(), x[:, 2].max()) for x in trace] for trace in traces], np.int64)
+    spans = spans.reshape(runs, len(plan.steps), 2)
+    seconds = 1e-9 * (spans[..., 1] - spans[..., 0])
+    wholes = np.array([s[:, 1].max() - s[:, 0].min() if len(s) else 0 for s in spans])
+    shown = int(np.argsort(wholes, kind="stable")[(runs - 1) // 2])
+    start = spans[shown, :, 0].min() if plan.steps else 0
+    steps = []
+    for k, step in enumerate(plan.steps):
+        times = traces[shown][k].tolist()
+        blocks = step.blocks if isinstance(step, NativeStep) else 1
+        pieces = tuple(Piece(thread, 1e-9 * float(begin - start), 1e-9 * (end - begin),
+                             i * blocks // len(times), (i + 1) * blocks // len(times))
+                       for i, (thread, begin, end) in enumerate(times))
+        steps.append(StepTime(k, step.kernel, float(np.median(seconds[:, k])),
+                              step.macs if isinstance(step, NativeStep) else 0, touched_bytes(plan, step),
+                              float(seconds[:, k].min()), pieces))
+    if peaks:
+        prepare(plan)
+        for k, step in enumerate(plan.steps):
+            if isinstance(step, NativeStep):
+                decisive, peak = ceiling(plan, step, cache)
+                steps[k] = replace(steps[k], decisive=decisive, peak=peak)
+    return Profile(tuple(steps), get_ident())
+
+
+def merged(parts: Sequence[Profile]) -> Profile:
+    """The profile of parts that run one after another."""
+    steps: list[StepTime] = []
+    begun = 0.0
+    for part in parts:
+        steps += [replace(s, pieces=tuple(replace(p, begin=p.begin + begun) for p in s.pieces)) for s in part.steps]
+        begun += part.elapsed
+    return Profile(tuple(steps), parts[0].caller if parts else 0)

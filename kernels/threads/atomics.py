@@ -1,4 +1,4 @@
-"""What threads share words of 8 bytes with: atomic memory access, and the C library's semaphores and cores."""
+"""What threads share words of 8 bytes with: atomic memory access, and the C library's semaphores, cores and clocks."""
 from __future__ import annotations
 
 import platform
@@ -100,6 +100,8 @@ give_way = _library("sched_yield", 0)
 """Let another thread run on this core, if one waits for it."""
 this_core = _library("sched_getcpu", 0)
 """The core that this thread runs on, or -1."""
+read_clock = _library("clock_gettime", 2)
+"""Store seconds and nanoseconds of a clock (CLOCK_MONOTONIC, ...) at an address."""
 set_cores = _library("pthread_setaffinity_np", 3)
 """Let a thread run on the cores of a mask: its pthread_t, the mask's bytes and address (Linux)."""
 

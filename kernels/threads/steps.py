@@ -75,6 +75,13 @@ def _run_blocks(step: int, first: int, end: int) -> None:
 
 
 @njit
+def run_piece(step: int, piece: int) -> None:
+    """Run a piece of the step of this row."""
+    blocks, pieces = view_step(step).blocks, view_step(step).pieces
+    _run_blocks(step, piece * blocks // pieces, (piece + 1) * blocks // pieces)
+
+
+@njit
 def _keep_off(team: int, record: int, core: int) -> None:
     """Let a helper run on all cores of the process but one."""
     size, helper = load_s64(team + CORES), view_helper(record + HELPER_AT)
@@ -130,10 +137,7 @@ def _help(team: int, slot: int, helper: int) -> int:
     if first + last >= pieces:
         return 0
     if exchanged(slot + TICKET, ticket, ticket + (1 << 12 if helper else 1)):
-        piece = pieces - 1 - last if helper else first
-        step = view_work(slot + WORK_AT).step
-        blocks = view_step(step).blocks
-        _run_blocks(step, piece * blocks // pieces, (piece + 1) * blocks // pieces)
+        run_piece(view_work(slot + WORK_AT).step, pieces - 1 - last if helper else first)
         if added(slot + ENDED, 1) + 1 == pieces:
             _go_on(team, slot)
     return 1

@@ -28,7 +28,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,7 @@ from graphq.kernels.threads.count import most_threads, process_cores
 from graphq.kernels.threads.steps import (
     CORES,
     FIRST_RECORD,
+    HELPERS,
     LINE,
     MASK,
     MOST_PIECES,
@@ -205,6 +206,15 @@ class Team:
         """The words from one on."""
         return self.words[(self.address - self.words.ctypes.data + offset) // 8:]
 
+    @property
+    def settled(self) -> bool:
+        """Whether helpers take part in runs, or none ever will."""
+        if self.thread.ident is None:
+            return True
+        if self.layer == "omp" and self.thread.is_alive():
+            return bool(self._word(HELPERS)[0])
+        return self.layer is not None or self.region is None and not self.thread.is_alive()
+
     def end(self) -> None:
         """Let the helpers return before Python ends: the thread is in Numba's code while it starts, then in ours."""
         self._word(STOP)[0] = 1  # for helpers that have not begun
@@ -228,6 +238,15 @@ def the_team(cache: bool = True) -> Team:
                 _team = made
                 made.start()
     return _team
+
+
+def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
+    """Call `run` once, and for at most so long until helpers take part, if it wants any: before it is measured."""
+    end = perf_counter() + seconds
+    run()
+    while _team is not None and not _team.settled and perf_counter() < end:
+        sleep(0.01)
+        run()
 
 
 def _in_child() -> None:

@@ -25,7 +25,8 @@ def test_every_step_has_a_time(threads):
     steps = model._fixed.plan.steps
     assert [s.kernel for s in profile.steps] == [s.kernel for s in steps]
     assert [s.number for s in profile.steps] == list(range(len(steps)))
-    assert all(s.seconds >= 0 for s in profile.steps) and profile.steps[0].macs == 512
+    assert all(s.seconds >= s.least > 0 for s in profile.steps) and profile.steps[0].macs == 512
+    assert [s.nbytes for s in profile.steps][-1] >= 2 * 32 and profile.steps[0].peak is None
     assert profile.seconds == sum(s.seconds for s in profile.steps) > 0
 
 
@@ -47,8 +48,25 @@ def test_the_text_sums_by_kernel_and_lists_the_longest_first():
     assert str(Profile(())) == "0 steps, 0 ms; by kernel:\nby step:"
 
 
+def test_the_share_of_the_peak():
+    steps = products()
+    profile = gq.compile(steps, threads=1).profile(x=X, runs=1, peaks=True)
+    native = [s for s in profile.steps if s.peak is not None]
+    assert native and all(0 < s.share < 100 for s in native)
+    assert all(f"{s.share:.0%} of the peak by {s.decisive or 'copying'}" in str(s) for s in native)
+
+
+def test_rates_are_those_of_the_median_time():
+    step = StepTime(3, "matmul", 0.002, 10**6, nbytes=4 * 10**6, decisive="vfmadd231ps zmm", peak=10**9)
+    assert (step.gops, step.gigabytes, step.share) == pytest.approx((1, 2, 0.5))
+    assert str(step) == "3: 2 ms, 1 GOPS, 2 GB/s, 50% of the peak by vfmadd231ps zmm, matmul"
+    assert StepTime(0, "x", 0.0, 1, 1, peak=1.0).share is None
+
+
 def test_bad_arguments_are_refused():
     model = gq.compile(products())
+    with pytest.raises(gq.InputError, match="peaks must be True or False, got 1"):
+        model.profile(x=X, peaks=1)
     for runs in (0, -1, 1.5, True):
         with pytest.raises(gq.InputError, match="runs must be a positive int"):
             model.profile(x=X, runs=runs)

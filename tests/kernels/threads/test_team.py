@@ -334,7 +334,7 @@ def test_without_threads_plans_run_on_their_caller(monkeypatch):
     with monkeypatch.context() as m:
         m.setattr(threading.Thread, "start", start)
         assert chain.right()
-    assert chain.right() and team._team.thread.ident is None and team._team.run_shared is None
+    assert chain.right() and team._team.thread.ident is None and team._team.run_shared is None and team._team.settled
 
 
 def test_without_numba_plans_run_on_their_caller(monkeypatch, caplog):
@@ -345,9 +345,15 @@ def test_without_numba_plans_run_on_their_caller(monkeypatch, caplog):
     monkeypatch.setattr(team, "_team", None)
     assert chain.right()
     team._team.thread.join()
-    assert chain.right() and team._team.run_shared is None
+    assert chain.right() and team._team.run_shared is None and team._team.settled
     assert "plans run on one thread" in caplog.text
     team.atexit.unregister(team._team.end)
+
+
+def test_what_is_measured_runs_until_helpers_take_part():
+    chain = Chain(4, 30, 2)
+    team.run_until_settled(chain.table.run)
+    assert team.the_team().settled and chain.right()
 
 
 def test_semaphores_fit_their_room():

@@ -1,0 +1,41 @@
+"""Time each step of a model's runs, on random or given inputs; --trace writes which thread ran which piece of it when.
+
+The file of --trace is for Perfetto (ui.perfetto.dev) or chrome://tracing: the run of median length, one track a thread.
+"""
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from graphq.commands.arrays import add_inputs, input_arrays
+from graphq.commands.shared import add_model, add_target, compiled, load_graph, write
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """MODEL, arrays, the target, what to measure."""
+    add_model(parser)
+    add_inputs(parser)
+    add_target(parser)
+    parser.add_argument("--runs", type=int, default=20, metavar="N", help="how many runs (default 20)")
+    parser.add_argument("--peaks", action="store_true",
+                        help="measure the machine's peaks, too, and say what part is reached")
+    parser.add_argument("--trace", type=Path, metavar="FILE.json", help="write a timeline")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run it, and print a table."""
+    graph = load_graph(options.file)
+    arrays = input_arrays(graph, options)
+    model = compiled(options, graph)
+    profile = model.profile(arrays, runs=options.runs, peaks=options.peaks)
+    if options.trace is not None:
+        profile.to_chrome_trace(options.trace)
+    numbers = {thread: k for k, thread in enumerate(profile.threads)}
+    write(options, f"{model!r}\n{profile}", {
+        "graph": graph.name, "isa": model.level.name, "threads": model.threads, "runs": options.runs,
+        "steps_ms": 1e3 * profile.seconds, "run_ms": 1e3 * profile.elapsed, "steps": [
+            {"number": s.number, "kernel": s.kernel, "median_ms": 1e3 * s.seconds, "least_ms": 1e3 * s.least,
+             "macs": s.macs, "bytes": s.nbytes, "gops": s.gops, "gigabytes_a_second": s.gigabytes,
+             "decisive": s.decisive, "share_of_peak": s.share,
+             "pieces": [{"thread": numbers[p.thread], "begin_ms": 1e3 * p.begin, "ms": 1e3 * p.seconds,
+                         "blocks": [p.first, p.end]} for p in s.pieces]} for s in profile.steps]})
