@@ -128,7 +128,8 @@ def variable(x, w):
 
 OTHERS = {  # the text, what is outside, the reason, the edit
     "f32 weights": (
-        body("%v = constant(value=f32[4,2]{1, 2, 3, 4, 5, 6, 7, 8})\n %y = matmul(%dx, %v)\n return %y"), "%y", "its weights, a constant, are f32", "store the weights as s8 and dequantize that"),
+        body("%v = constant(value=f32[4,2]{1, 2, 3, 4, 5, 6, 7, 8})\n %y = matmul(%dx, %v)\n return %y"),
+        "%y", "its weights, a constant, are f32", "store the weights as s8 and dequantize that"),
     "weights alone are quantised": (
         body("%y = matmul(f, %dw)\n return %y", "x: u8[3,4], f: f32[3,4]"), "%y",
         "its source, f, is an input of the graph in f32", "quantize and dequantize f"),
