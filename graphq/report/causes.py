@@ -18,8 +18,9 @@ from graphq.kernels.family.epilogue import refuses
 from graphq.kernels.family.record import DEQUANTIZES, MAX_EPILOGUE
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.passes.fuse import Fuse, lowering
+from graphq.plan.stages import STAGES
 from graphq.report.kinds import is_quantised, is_scale, kind_of
-from graphq.report.products import FAR, MOVES, PRODUCTS, Finding, called, operation, product_finding, way_up
+from graphq.report.products import FAR, MOVES, PRODUCTS, Finding, called, elsewhere, operation, product_finding, way_up
 from graphq.report.records import Cause, Kind
 from graphq.report.replay import Replay
 from graphq.rewrite.partition import carve
@@ -46,19 +47,19 @@ BORDER = "the graph's border"
 
 def _cause(findings: list[Finding], analysis: _Analysis, numbers: dict[Node, int]) -> Cause:
     first = min(findings, key=lambda f: (f.node.op.name not in PRODUCTS, f.node.op.name not in QUANTIZES))
-    graph = first.node.graph
     others = dict.fromkeys(n for f in findings for n in (f.node, *analysis.beside(f.node)))
     blocking = first.blocking_node
     if blocking is not None and blocking.op.name != "constant" and analysis.kind(blocking) == "float":
         others[blocking] = None
     others.pop(first.node, None)
-    home = analysis.graphs.home.get(first.node)
+    home, given = analysis.graphs.home.get(first.node), analysis.given(first.node)
     return Cause(
-        id=None if home is None else numbers[home], node=graph.describe(first.node),
-        value=graph.label(first.node.outputs[0]), op=first.node.op.name, fusion=first.fusion, check=first.check,
+        id=None if home is None else numbers[home], node=given.graph.describe(given),
+        value=given.graph.label(given.outputs[0]), op=first.node.op.name, fusion=first.fusion, check=first.check,
         blocking_node=None if blocking is None else blocking.graph.describe(blocking),
-        blocking_value=None if first.blocking_value is None else first.blocking_value.graph.label(first.blocking_value),
-        reason=first.reason, edit=first.edit, also=tuple(graph.label(n.outputs[0]) for n in others))
+        blocking_value=None if (value := first.blocking_value) is None else value.graph.label(value),
+        reason=first.reason, edit=first.edit,
+        also=tuple(n.graph.label(n.outputs[0]) for n in map(analysis.given, others)))
 
 
 class _Analysis:
@@ -70,11 +71,22 @@ class _Analysis:
         self._products: dict[Node, Finding] = {}
         for node, home in graphs.home.items():
             self.members.setdefault(home, []).append(node)
-        given = {graphs.source.label(v): v for n in graphs.source.nodes for v in n.outputs if v.data is None}
+        self._given = {graphs.source.label(v): v for n in graphs.source.nodes for v in n.outputs if v.data is None}
         computed = (v for n in graphs.before.nodes if n.op.name == "constant" for v in n.outputs)
-        self._origins = {v: given[label] for v in computed if (label := graphs.before.label(v)) in given}
+        self._origins = {v: self._given[label] for v in computed if (label := graphs.before.label(v)) in self._given}
         for nodes in self.members.values():
             nodes.sort(key=GRAPH_ORDER)
+
+    def given(self, node: Node) -> Node:
+        """The operation as the user gave it, whose name a reorder after it may have now; else the node itself."""
+        work = [node.outputs[0]]
+        while work:
+            value = work.pop()
+            found = self._given.get(value.graph.label(value))
+            if found is not None and found.node is not None and found.node.op is node.op:
+                return found.node
+            work += [u.outputs[0] for u in value.users if u.op.name in ("static_transpose", "static_reshape")]
+        return node
 
     def kind(self, node: Node) -> Kind | None:
         """What the node, of the graph before the fusions, is in; None where nothing is left of it."""
@@ -153,14 +165,21 @@ class _Analysis:
         maker, name, q = value.node, called(value), called(last.output)
         dtype = value.dtype
         if maker is None:
-            return Finding(last, "", BORDER, None, value, f"{name} is an input of the graph in {dtype}",
-                           f"pass {name} as {last.output.dtype}, and dequantize that")
+            stage = elsewhere(value)
+            return Finding(last, "", "one stage" if stage else BORDER, None, value,
+                           f"{name} is {stage or 'an input of the graph'} in {dtype}",
+                           f"quantize {name} where it is made" if stage
+                           else f"pass {name} as {last.output.dtype}, and dequantize that")
         home = self.graphs.home.get(maker)
         fusion = self._fusion(maker, user)
         blocked = next((n for n in self.beside(maker) if n.op.name in PRODUCTS and self.kind(n) == "float"), None)
         if value.is_output:
             return Finding(last, fusion, "one user", None, value, f"{name} is also an output of the graph, in {dtype}",
                            f"return {q}, or its dequantize, in place of {name}")
+        if last.op.name == "dynamic_quantize" and value in _above([v for v in last.inputs[1:] if v is not None]):
+            return Finding(last, fusion, "constant scales", last, last.inputs[1], f"its scale, "
+                           f"{called(list(last.operands)[1])}, is computed from all of {name}",
+                           f"quantize {name} by a constant scale, as gq.quantization.quantize finds it")
         others = [u for u in value.users if u not in members]
         if others:
             where = "a second user" if len(others) == 1 else f"{len(others)} more users"
@@ -175,12 +194,14 @@ class _Analysis:
             return self._apart(value, maker, user, last, fusion)
         if user is last and (why := refuses(last)) is not None:
             return Finding(last, fusion, "kernels can compute it", last, last.output, why, "quantize to u8 or s8")
+        if maker.op.name in DEQUANTIZES and (refused := self._anchored(maker, user)) is not None:
+            return Finding(last, fusion, "kernels can compute it", maker, value, str(refused), refused.edit)
         if user.op.name in ANCHORS or refuses(user) is not None:
             why = refuses(user) if user.op.name not in ANCHORS else None
             return Finding(last, fusion, "lane-wise operations", user, user.outputs[0],
                            f"{operation(user)} stands between {name} and the {last.op.name}, "
                            f"and takes {dtype}" + (f": {why}" if why else ""),
-                           f"quantize and dequantize {name}, before the {user.op.name}")
+                           f"quantize and dequantize {self._all_like(value, user)}, before the {user.op.name}")
         refused = self._together(maker, members)
         if refused is not None:
             return Finding(last, fusion, "kernels can compute it", maker, value, str(refused), refused.edit)
@@ -221,6 +242,26 @@ class _Analysis:
         family = next((f for f in FAMILIES if user.op.name in f.operations), family_named("eltwise"))
         return Fuse(family.name, floats=family.quantised is None).name
 
+    def _all_like(self, value: Value, user: Node) -> str:
+        """The value, and all others that the user reads out of partitions in the same way."""
+        like = [v for v in user.operands if v is value or v.node is not None and v.dtype == value.dtype
+                and self.kind(v.node) == "integer"]
+        return listing(map(called, like), "and")
+
+    def _anchored(self, dequantize: Node, user: Node) -> Unsupported | None:
+        """Why kernels cannot compute an anchor right after a dequantize; None if they can, or if it is no anchor."""
+        family = next((f for f in FAMILIES if user.op.name in f.operations), None)
+        if family is None:
+            return None
+        try:
+            body, operands, _ = carve(self.graphs.before, [dequantize, user])
+            lowering(family, body, [v.data for v in operands], user, user)
+        except Unsupported as e:
+            return e
+        except GraphqError:
+            return None
+        return None
+
     def _together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
         """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can."""
         home = self.graphs.home[maker]
@@ -248,6 +289,10 @@ class _Analysis:
             value = value.users[0].outputs[0]
         name, users = called(value), value.users
         chain = Fuse("eltwise", floats=True).name
+        if not users and value.name in value.graph.meta.get(STAGES, {}):
+            reader = value.graph.meta[STAGES][value.name]
+            return Finding(last, chain, "one stage", None, value, f"{name} is read in {value.dtype} by a later stage: "
+                           f"{reader}", f"dequantize after that, or quantize {name} before it")
         if not users:
             return Finding(last, chain, BORDER, None, value, f"{name} is returned in {value.dtype}, and not quantized",
                            f"quantize {name} before it is returned")
@@ -260,6 +305,9 @@ class _Analysis:
             further = [value.graph.describe(u) for u in users] + ["an output of the graph"] * value.is_output
             return Finding(last, chain, "one user", user, value, f"{name} has {len(further)} users in {value.dtype}: "
                            + listing(further[:3], "and"), f"quantize {name} before the fork")
+        if last.op.name in DEQUANTIZES and (refused := self._anchored(last, user)) is not None:
+            return Finding(last, self._fusion(user, user), "kernels can compute it", last, value, str(refused),
+                           refused.edit)
         made = operation(user)
         if self._ends_quantised(user):
             return Finding(last, chain, "lane-wise operations", user, user.outputs[0],
@@ -289,3 +337,14 @@ class _Analysis:
         """Whether a quantize follows, in the operation's own partition or right after it."""
         return any(n.op.name in QUANTIZES for n in self.beside(node)) \
             or any(u.op.name in QUANTIZES for v in node.outputs for u in v.users)
+
+
+def _above(values: list[Value]) -> set[Value]:
+    """The values that these are computed from, and themselves."""
+    found = set[Value]()
+    while values:
+        value = values.pop()
+        if value not in found:
+            found.add(value)
+            values += [] if value.node is None else value.node.operands
+    return found

@@ -17,6 +17,9 @@ SHOWN = 24
 """Lines of a section that a report shows unless all are asked for."""
 
 
+ALSO = 8
+"""Operations that are outside for one cause that a report names."""
+
 KINDS: dict[Kind, str] = {"integer": "in integers", "quantised": "on quantised numbers", "float": "in floats"}
 
 
@@ -148,7 +151,8 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
 
 def _cause(cause: Cause) -> list[str]:
     lines = [f"{cause.node}: {cause.reason}; {cause.edit}"]
-    return lines + ([f"  so too {', '.join(cause.also)}"] if cause.also else [])
+    names = [*cause.also[:ALSO], *([f"{len(cause.also) - ALSO} more"] if len(cause.also) > ALSO else [])]
+    return lines + ([f"  so too {', '.join(names)}"] if names else [])
 
 
 def _near(misses: Sequence[NearMiss]) -> list[str]:
@@ -195,7 +199,7 @@ def _stages(report: Report, full: bool) -> list[str]:
             lines.append("these run as NumPy references, but for their bodies; they decide the shapes of what follows:")
             lines += [f"  {n.operation.text}" for n in part.nodes if n.role != "constant"]
             for body, inner in part.parts.items():
-                lines += [f"{body} of it:", as_text(inner, full=full)]
+                lines += [f"{body}:", as_text(inner, full=full)]
         else:
             lines.append(as_text(part, full=full))
     return lines
