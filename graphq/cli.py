@@ -2,7 +2,9 @@
 
     graphq cache info | clear
     graphq show FILE.txt        parse a graph's text form and print it, checked and in normal form
-    graphq passes FILE.txt      print the graph after the passes, and the near misses of their rewrites
+    graphq passes FILE          print the graph after the passes, and the near misses of their rewrites;
+                                --passes A,B, --print-after all, --verify numeric
+    graphq reduce FILE --check COMMAND    shrink a graph while the command exits with 0
     graphq explain FILE         what fused in a graph (text form, oneDNN's .json, .onnx) and what runs it;
                                 --kernels: how fast
     graphq partitions FILE.json print the partitions of a oneDNN Graph file
@@ -23,6 +25,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,11 +68,16 @@ def _parser() -> argparse.ArgumentParser:
     cache = commands.add_parser("cache", help="where the kernel cache is and what it holds; empty it")
     cache.add_argument("action", choices=["info", "clear"])
     cache.set_defaults(run=_cache)
-    for name, run, text in (("show", _show, "print a graph"), ("passes", _passes, "print a graph after the passes")):
-        command = commands.add_parser(name, help=text)
-        command.add_argument("file", type=Path, help="a graph's text form")
-        command.add_argument("--elide", type=int, metavar="N", help="cut lists and arrays after N elements")
-        command.set_defaults(run=run)
+    command = commands.add_parser("show", help="print a graph")
+    command.add_argument("file", type=Path, help="a graph's text form")
+    command.add_argument("--elide", type=int, metavar="N", help="cut lists and arrays after N elements")
+    command.set_defaults(run=_show)
+    for name, text in (("passes", "print a graph after passes, and check them"), ("reduce", "shrink a failing graph")):
+        module = import_module(f"graphq.commands.{name}")
+        command = commands.add_parser(name, help=text, description=module.__doc__, allow_abbrev=False,
+                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
     command = commands.add_parser("explain", help="say what fused, what did not and why, and which kernels run it")
     command.add_argument("file", type=Path, help="a graph's text form, a oneDNN Graph file (.json) or a model (.onnx)")
     command.add_argument("--kernels", action="store_true", help="also their instructions and speed on this machine")
@@ -155,17 +163,6 @@ def _show(options: argparse.Namespace) -> None:
     graph = parse(options.file.read_text(encoding="utf-8"))
     verify(graph)
     print(to_text(graph, elide=options.elide))
-
-
-def _passes(options: argparse.Namespace) -> None:
-    from graphq.ir.text import parse, to_text
-    from graphq.passes import run_passes
-
-    graph = parse(options.file.read_text(encoding="utf-8"))
-    refusals = run_passes(graph)
-    print(to_text(graph, elide=options.elide))
-    for refusal in refusals:
-        print(f"# {refusal.rewrite}: {refusal.node}: {refusal.reason}")
 
 
 def _explain(options: argparse.Namespace) -> None:
