@@ -29,6 +29,7 @@ from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify
 from graphq.passes import PIPELINE, Pass, find_pass, run_passes
 from graphq.rewrite.fixpoint import Fixpoint, pass_name
+from graphq.validation.validator import validate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,9 +52,11 @@ def run(options: argparse.Namespace) -> int:
         write(options, "\n".join(names), [name.strip() for name in names])
         return 0
     graph = load_graph(options.file)
-    watch = _Watch(graph, options)
+    watch, source = _Watch(options), graph.copy()
+    refusals = run_passes(graph, steps, after=watch)
     try:
-        refusals = run_passes(graph, steps, after=watch)
+        if options.verify == "numeric":
+            validate(source, steps)
     except PassError as error:
         write(options, str(error), {"graph": None, "near_misses": [], "changes": watch.changes,
                                     "fault": {"pass": error.name, "message": str(error), "test": error.test}})
@@ -67,18 +70,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Watch:
-    """Called after each pass: prints the graph, and checks it, as the options say."""
+    """Called after each pass: prints the graph, and checks that it is consistent, as the options say."""
 
-    def __init__(self, graph: Graph, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.after, self.changes = options, set(options.print_after), list[dict[str, Any]]()
         unknown = self.after - {"all", "changed"} - set(options.passes or ())
         for name in unknown:
-            find_pass(PIPELINE, name)
-        self.validator = None
-        if options.verify == "numeric":
-            from graphq.validation.validator import Validator
-
-            self.validator = Validator(graph)
+            find_pass(PIPELINE, name)  # raises GraphError
 
     def __call__(self, step: Pass, count: int, graph: Graph) -> None:
         name = pass_name(step)
@@ -88,8 +86,6 @@ class _Watch:
             print(f"# after {name}: {count}\n{to_text(graph, elide=self.options.elide or SHORT)}\n", file=sys.stderr)
         if self.options.verify:
             verify(graph)
-        if self.validator is not None:
-            self.validator(step, count, graph)
 
 
 def _names(text: str) -> list[str]:
@@ -128,9 +124,9 @@ def _module(place: str) -> Any:
     if not place.endswith(".py"):
         return importlib.import_module(place)
     path = Path(place).resolve()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"graphq_{path.stem}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[spec.name] = module  # where inspect finds the source
     spec.loader.exec_module(module)
     return module

@@ -29,6 +29,8 @@ from graphq.ir import Graph
 from graphq.ir.text import to_text
 from graphq.reduction import TRIALS, reduce_graph
 from graphq.rewrite.rule import Pass
+from graphq.validation.printed import as_test
+from graphq.validation.validator import failure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,15 +89,11 @@ def _command(command: str, path: Path) -> Callable[[Graph], bool]:
 
 
 def _fails(step: Pass) -> Callable[[Graph], bool]:
-    from graphq.validation.validator import failure
-
     return lambda graph: failure(step, graph) is not None
 
 
 def _report(options: argparse.Namespace, graph: Graph, step: Pass | None, tried: int) -> None:
     """Print the graph, or the test, unless it was written to a file."""
-    from graphq.validation.printed import as_test
-
     text, test = to_text(graph), None if step is None else as_test(step, graph)
     shown = f"{len(graph.nodes)} nodes after {tried} trials: {options.out}" if options.out else test or text
     write(options, shown, {"graph": text, "nodes": len(graph.nodes), "trials": tried, "test": test})

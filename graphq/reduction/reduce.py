@@ -22,8 +22,8 @@ def reduce_graph(graph: Graph, interesting: Callable[[Graph], bool], *, trials: 
     First the nodes: `ddmin` looks for the fewest of them that are interesting by themselves, where values of other
     nodes become inputs. Then the simplifications of KINDS (fewer outputs, nodes and inputs, smaller sizes, attributes
     at their defaults), again and again until none of them is accepted. What is accepted has fewer nodes, then fewer
-    elements, then a shorter text, so this ends; and after `trials` calls of `interesting` at the latest. Every graph
-    that it is called with is valid. It must not change the graph. What it raises is raised.
+    elements, then fewer names, then a shorter text, so this ends; and after `trials` calls of `interesting` at the
+    latest. Every graph that it is called with is valid. It must not change the graph. What it raises is raised.
     """
     search = _Search(graph, interesting, trials)
     search.cut()
@@ -81,10 +81,11 @@ class _Search:
         return True
 
 
-def _size(graph: Graph) -> tuple[int, int, int]:
-    """What reductions make smaller: nodes, then elements of inputs and results, then the text."""
-    values = (*graph.inputs, *(v for n in graph.nodes for v in n.outputs))
-    return _nodes(graph), sum(v.type.size for v in values if v.type.known), len(to_text(graph, elide=SHORT))
+def _size(graph: Graph) -> tuple[int, int, int, int]:
+    """What reductions make smaller: nodes, then elements of inputs and results, then names, then the text."""
+    results = [v for n in graph.nodes for v in n.outputs]
+    elements = sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)
+    return _nodes(graph), elements, sum(v.name is not None for v in results), len(to_text(graph, elide=SHORT))
 
 
 def _nodes(graph: Graph) -> int:

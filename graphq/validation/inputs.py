@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.dtypes import DType, f8_e8m0, f32, s8
+from graphq.dtypes import DType, f8_e8m0, s8
 from graphq.ir import Graph, TensorType
 
 SUBNORMAL, SMALLEST, LARGE = 1e-42, 1.1754944e-38, 3e38
@@ -160,11 +160,13 @@ def _drawn(type: TensorType, pool: np.ndarray, rng: np.random.Generator) -> np.n
     dtype = type.dtype
     if dtype.kind == "bool":
         return random_array(type, rng)
+    if dtype.kind == "float":
+        pool = np.abs(pool.astype(np.float64)) if dtype == f8_e8m0 else pool.astype(np.float64)  # which has no signs
     fits = pool[(pool >= dtype.min) & (pool <= dtype.max)]
+    drawn = np.asarray(fits[rng.integers(0, len(fits), type.dims)])
     with np.errstate(all="ignore"):
-        drawn = np.asarray(fits[rng.integers(0, len(fits), type.dims)])
-        wide = drawn.astype(np.float32 if dtype != f32 and dtype.kind == "float" else dtype.numpy)
-        return np.asarray((np.abs(wide) if dtype == f8_e8m0 else wide).astype(dtype.numpy))
+        return np.asarray(drawn.astype(np.float32 if dtype.bits < 32 and dtype.kind == "float" else drawn.dtype)
+                          .astype(dtype.numpy))
 
 
 def _mixed(type: TensorType, rng: np.random.Generator) -> np.ndarray:
