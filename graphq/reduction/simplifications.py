@@ -56,6 +56,29 @@ def _bypassed(graph: Graph, node: int, operand: int) -> Graph:
     return _without_unused(out)
 
 
+def smaller_bodies(graph: Graph) -> Iterator[Candidate]:
+    """Partitions whose body lacks one node, whose results then are operands; they stand for the whole graph."""
+    for node in graph.nodes_of(("partition",)):
+        for inner in node.attrs["body"].nodes:
+            yield partial(_with_smaller_body, graph, node, inner)
+
+
+def _with_smaller_body(graph: Graph, node: Node, inner: Node) -> Graph:
+    body = subgraph(node.attrs["body"], [n for n in node.attrs["body"].nodes if n is not inner])
+    given = {str(v.name): x for v, x in zip(node.attrs["body"].inputs, node.inputs, strict=True)}
+    out = Graph(graph.name)
+    operands: list[Value] = []
+    for v in body.inputs:
+        outside = given.get(str(v.name))
+        if outside is not None and outside.data is not None:
+            operands.append(out.add_constant(outside.data))
+        else:
+            operands.append(out.input(str(v.name), dtype=v.dtype, shape=v.shape))
+    results = out.add_node(node.op, operands, {**node.attrs, "body": body})
+    out.set_outputs(results, [f"out{k}" for k in range(len(results))])
+    return out
+
+
 def fewer_inputs(graph: Graph) -> Iterator[Candidate]:
     """One input in place of another of the same type."""
     for k, v in enumerate(graph.inputs):
@@ -149,5 +172,5 @@ def no_names(graph: Graph) -> Iterator[Candidate]:
 
 
 KINDS: tuple[Callable[[Graph], Iterator[Candidate]], ...] = (
-    fewer_outputs, smaller_sizes, fewer_nodes, fewer_inputs, simpler_attributes, no_names)
+    fewer_outputs, smaller_sizes, fewer_nodes, smaller_bodies, fewer_inputs, simpler_attributes, no_names)
 """The ways, in the order in which they are tried: first what makes the next trials faster."""

@@ -22,7 +22,9 @@ class Baseline:
 
         Raises GraphError when it refuses all of them.
         """
-        self._remember(graph)
+        self.inputs = {str(v.name): v.type for v in graph.inputs}
+        self.outputs = dict(zip(graph.output_names, [v.type for v in graph.outputs], strict=True))
+        self.quantizes = bool(graph.nodes_of(("quantize", "dynamic_quantize", "partition", "type_cast", "cast")))
         self.results: list[tuple[Inputs, list[np.ndarray]]] = []
         error: Exception | None = None
         for given in inputs:
@@ -56,16 +58,6 @@ class Baseline:
                     text = f"output '{name}' on inputs of the kind '{given.kind}': {found}"
                     break
         return text
-
-    def renew(self, graph: Graph) -> None:
-        """Take the results of `graph`, the same inputs' after a pass that moves results, as those to compare with."""
-        self._remember(graph)
-        self.results = [_run(graph, given) for given, _ in self.results]
-
-    def _remember(self, graph: Graph) -> None:
-        self.inputs = {str(v.name): v.type for v in graph.inputs}
-        self.outputs = dict(zip(graph.output_names, [v.type for v in graph.outputs], strict=True))
-        self.quantizes = bool(graph.nodes_of(("quantize", "dynamic_quantize", "partition", "type_cast", "cast")))
 
     def _interface(self, graph: Graph) -> str | None:
         """A difference in names or types of inputs and outputs."""

@@ -74,14 +74,14 @@ def with_sizes(graph: Graph) -> Graph:
 class Validator:
     """Compares a graph with what it was before each pass; given to `run_passes` as `after`.
 
-    The references run only after a pass that changed the graph, and once for each state of it. `seed` chooses the
-    inputs.
+    The part of the graph that changed is tried first, by itself, then the whole. References run only after a pass that
+    changed the graph, and that of the whole once for each state of it. `seed` chooses the inputs.
     """
 
     def __init__(self, graph: Graph, seed: int = 0) -> None:
         self.seed = seed
         self.snapshot = Snapshot(graph)
-        self.baseline = Baseline(graph, _inputs(graph, seed))
+        self.baseline: Baseline | None = None
 
     def __call__(self, step: Pass, count: int, graph: Graph) -> None:
         """Compare; raises PassError when the pass changed numbers."""
@@ -89,20 +89,27 @@ class Validator:
         if not (changed or count):
             return
         text = _inconsistent(graph)
-        if text is None and changed and not tolerance_of(step):
-            text = self.baseline.difference(graph)
         region = self._region(step, count) if changed else None
+        if text is None and region is None and changed:
+            text = self._difference(step, graph)
         if text is not None or region is not None:
             raise self._error(step, text, region)
-        if tolerance_of(step):
-            self.baseline.renew(graph)
         self.snapshot = Snapshot(graph)
+
+    def _difference(self, step: Pass, graph: Graph) -> str | None:
+        """How results of the whole graph differ from those before; what a pass moved is compared with from then on."""
+        if tolerance_of(step):
+            self.baseline = None
+            return None
+        if self.baseline is None:
+            self.baseline = Baseline(self.snapshot.graph, _inputs(self.snapshot.graph, self.seed))
+        return self.baseline.difference(graph)
 
     def _region(self, step: Pass, count: int) -> Graph | None:
         """The first part of what the pass changed that it gets wrong by itself.
 
-        A part in which it finds less to do than in the whole is followed by a larger one. The whole was compared
-        already, unless the pass moves results.
+        A part in which it finds less to do than in the whole is followed by a larger one. The whole is compared
+        elsewhere, unless the pass moves results.
         """
         for region in self.snapshot.regions():
             if len(region.nodes) == len(self.snapshot.graph.nodes) and not tolerance_of(step):
