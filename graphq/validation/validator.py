@@ -172,7 +172,8 @@ def _tried(step: Pass, graph: Graph, seed: int) -> tuple[int, str | None]:
 
 def _inputs(graph: Graph, seed: int) -> Iterator[Inputs]:
     """The inputs that a graph is tried on."""
-    size = sum(v.type.size for n in graph.nodes if n.op.name != "constant" for v in n.outputs if v.type.known)
+    results = (v for n in graph.nodes if n.op.name != "constant" for v in n.outputs)
+    size = sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)
     return islice(adversarial_inputs(graph, seed), None if size <= LARGE else KINDS)
 
 
