@@ -64,7 +64,7 @@ SCORES = """
     }"""
 
 
-# -- the tests: text in, text out, and equal numbers (check_pass also runs both references on random inputs) ------
+# -- the tests: text in, text out, and equal numbers (check_pass also runs both references on adversarial inputs) --
 
 
 def test_scale_folds():
@@ -164,6 +164,9 @@ def main() -> None:
     print(f"\nWith a factor of 0.3 it applied {count} times and says why:")
     for refusal in refusals:
         print(f"  {refusal.node}\n    {refusal.reason}")
+
+    gq.compile(graph, passes=[FoldScaleIntoDequantize()], verify="numeric")  # raises PassError, with a test, if wrong
+    print("\nThe references before and after the pass agree, at rounding ties, NaN and infinities too")
 
     plain = gq.compile(graph)
     mine = gq.compile(graph, passes=[FoldScaleIntoDequantize(), *PIPELINE])

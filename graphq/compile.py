@@ -45,7 +45,7 @@ MAX_FETCHED = 8
 
 def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | None = None, threads: int | None = None,
             strict: bool = False, passes: Sequence[Pass] | None = None, cache: bool = True,
-            memory: int | None = None) -> CompiledGraph:
+            memory: int | None = None, verify: Literal["numeric"] | None = None) -> CompiledGraph:
     """Compile `graph`; the graph itself is not changed.
 
     `outputs`: names of the values to return, whatever the graph returns. A value that is returned is computed and
@@ -58,6 +58,11 @@ def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | No
     tables and what lies between steps may take (default: half of the machine's memory). Results do not depend on `isa`,
     `threads`, `cache` or `memory`.
 
+    `verify="numeric"` proves the passes by trial first: the op-by-op reference runs before and after each pass that
+    changes the graph, on inputs at rounding ties, edges of ranges, NaN and infinities, which takes seconds to minutes
+    for a model.
+
+    Raises PassError for a pass that changes numbers then: with its name and a test of the smallest graph that shows it.
     Raises GraphError when the graph has no outputs, or lacks one of `outputs`, KernelError for a level that this
     machine lacks, CompileError for other options that are wrong, when `strict` refuses and for a graph that would take
     more than `memory`.
@@ -67,6 +72,8 @@ def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | No
     for name, value in (("strict", strict), ("cache", cache)):
         if not isinstance(value, bool):
             raise CompileError(f"{name} must be True or False, got {value!r}")
+    if verify not in (None, "numeric"):
+        raise CompileError(f'verify must be None or "numeric", got {verify!r}')
     chosen = PIPELINE if passes is None else passes
     check_passes(chosen)
     check_order(graph)
@@ -75,11 +82,20 @@ def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | No
         graph = returning(graph, check_names(outputs, "outputs"))
     require_outputs(graph)
     most = resolve_threads(threads)
+    if verify is not None:
+        _verify(graph, chosen, memory)
     for level in levels.choices(isa, cache):
         model = CompiledGraph(graph, Options(level, most, strict, tuple(chosen), cache, memory))
         if levels.works(level, cache):  # asked now, as its kernels compile while the plan is made
             break
     return model
+
+
+def _verify(graph: Graph, passes: Sequence[Pass], memory: int | None) -> None:
+    from graphq.validation.validator import validate
+
+    with budget(memory):
+        validate(graph, passes)
 
 
 class CompiledGraph:

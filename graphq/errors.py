@@ -18,6 +18,22 @@ class VerifyError(GraphqError):
     """A pass left the graph inconsistent: a defect of the pass, not of the user's graph."""
 
 
+class PassError(VerifyError):
+    """A pass changed a graph's numbers, found by `verify="numeric"`: a defect of the pass, not of the user's graph.
+
+    `name` is the pass's, `test` a test for pytest that fails as long as the pass does it, with the smallest graph that
+    was found; None where the pass did not do it a second time.
+    """
+
+    def __init__(self, message: str, name: str, test: str | None) -> None:
+        super().__init__(message)
+        self.name, self.test = name, test
+
+    def __reduce__(self) -> tuple[type[PassError], tuple[str, str, str | None]]:
+        """Pickled with all three arguments."""
+        return PassError, (str(self), self.name, self.test)
+
+
 class InputError(GraphqError, ValueError):
     """Arrays given to a graph or compiled model do not fit its inputs."""
 

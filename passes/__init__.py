@@ -48,7 +48,7 @@ from graphq.passes.static_quantization import (
     StaticQuantize,
 )
 from graphq.passes.widen_floats import WidenProducts
-from graphq.rewrite.fixpoint import Fixpoint, without
+from graphq.rewrite.fixpoint import Fixpoint, find_pass, rounds, without
 from graphq.rewrite.rule import ANY, Match, Pass, Refusal, Rewrite
 
 __all__ = ["ANY", "PIPELINE", "ConcatBeforeDequantize", "ConvIntegerAsConvolution", "DequantizeByGroups",
@@ -60,5 +60,5 @@ __all__ = ["ANY", "PIPELINE", "ConcatBeforeDequantize", "ConvIntegerAsConvolutio
            "ReshapeBeforeDequantize", "Rewrite", "RowsLast", "SplitBiasOfRows", "StaticDequantize", "StaticQuantize",
            "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor", "WidenProducts",
            "canonicalise", "channels_last", "duplicate_dequantize", "eliminate_common_subexpressions",
-           "eliminate_dead_code", "fold_constants", "fold_dequantized_constants", "fold_dequantized_operands",
-           "fold_scales", "positive_axis", "run_passes", "without"]
+           "eliminate_dead_code", "find_pass", "fold_constants", "fold_dequantized_constants",
+           "fold_dequantized_operands", "fold_scales", "positive_axis", "rounds", "run_passes", "without"]

@@ -14,6 +14,7 @@ from graphq.ir import Graph, Node, Use, Value
 from graphq.kernels.families import CHANNELS_LAST
 from graphq.locks import importing
 from graphq.passes.layouts import Form, aligned, channels_last_form, has_layouts, is_view, moved, to_first, to_last
+from graphq.rewrite.fixpoint import rounds
 
 GIVEN, LAST = "given", "last"
 """The two sides of the cut."""
@@ -22,6 +23,7 @@ WEIGHT = 16
 """What a byte costs, against 1 to 4 for a reorder as such."""
 
 
+@rounds(tolerance=1e-5)
 def channels_last(graph: Graph) -> int:
     """convolution(x, NCX) -> transpose(convolution(transpose(x), NXC)), and what lies between follows; nodes changed.
 

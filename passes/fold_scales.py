@@ -14,6 +14,7 @@ import numpy as np
 from graphq.dtypes import f32
 from graphq.ir import Graph, Node, Value
 from graphq.ops.conv import weight_axes
+from graphq.rewrite.fixpoint import rounds
 from graphq.rewrite.rule import ANY, Match, Rewrite
 
 WEIGHTED = ("convolution", "conv_transpose", "matmul")
@@ -33,6 +34,8 @@ class BatchNormAsScale(Rewrite):
     b = beta - mean * a; both in f64, rounded to f32 once. Parameters may be dequantized constants. The result of an x
     in bf16 or f16 is cast back.
     """
+
+    tolerance = 1e-5
 
     def pattern(self, g, x, gamma, beta, mean, variance):
         return g.batch_norm_inference(x, gamma, beta, mean, variance, attrs=ANY)
@@ -58,6 +61,8 @@ class ScaleIntoWeights(Rewrite):
     Likewise (anchor(x, w) + bias) * a. w and bias may be dequantized constants: their scales are multiplied, which a
     must be positive for. Sums of integers that stand for themselves (all scales 1) are exact, and stay.
     """
+
+    tolerance = 1e-5
 
     def pattern(self, g, x, w, bias, a):
         anchor = g.any_of(*WEIGHTED)
@@ -85,6 +90,8 @@ class ScaleIntoWeights(Rewrite):
 class MergeBiases(Rewrite):
     """anchor(x, w, bias) + b -> anchor(x, w, bias + b) for constant bias and b with one element a channel"""
 
+    tolerance = 1e-5
+
     def pattern(self, g, x, w, bias, b):
         y = g.any_of(*WEIGHTED)(x, w, bias, attrs=ANY)
         return g.any_of(g.add(y, b, attrs=ANY), g.bias_add(y, b, attrs=ANY))
@@ -105,6 +112,7 @@ class MergeBiases(Rewrite):
 REWRITES = (BatchNormAsScale(), ScaleIntoWeights(), MergeBiases())
 
 
+@rounds(tolerance=1e-5)
 def fold_scales(graph: Graph) -> int:
     """Apply all of REWRITES, in order; their number."""
     return sum(rewrite(graph) for rewrite in REWRITES)

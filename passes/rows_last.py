@@ -19,6 +19,8 @@ class RowsLast(Rewrite):
     over axes before the last are left to the kernels of pools. Only the order of f32 sums changes.
     """
 
+    tolerance = 1e-5
+
     def pattern(self, g):
         return g.any_of(*ROW.operations)(..., attrs=ANY)
 

@@ -117,6 +117,8 @@ class ConvIntegerAsConvolution(Rewrite):
     total, which changes nothing below 2**24 and is within one rounding more beyond.
     """
 
+    tolerance = 1e-6
+
     def pattern(self, g, x, w, zx, zw, bias):
         forms = ((x, w), (x, w, zx), (x, w, zx, zw), (x, w, None, zw))
         sums = g.any_of(*(g.conv_integer(*operands, attrs=ANY) for operands in forms))

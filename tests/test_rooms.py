@@ -50,6 +50,8 @@ ROOMS = {
     "graphq.kernels.levels": "which ISA level runs",
     "graphq.kernels.peaks": "the machine's measured peaks",
     "graphq.passes": "the passes and their order",
+    "graphq.reduction": "shrinking a graph for which something fails",
+    "graphq.validation": "whether passes keep a graph's numbers",
     "graphq.planning": "from a graph to a plan",
     "graphq.report": "what a user asks a model: explain, coverage, profile, evidence",
     "graphq.planned": "graphs that run in one plan, after the passes and when planned",

@@ -1,24 +1,132 @@
-"""Print a graph after the passes, and the near misses of their rewrites."""
+"""Run passes on a graph and print it, as opt of LLVM and mlir-opt do.
+
+    graphq passes MODEL                                       the graph after the whole pipeline, and near misses
+    graphq passes MODEL --list                                the names of the pipeline's passes, in their order
+    graphq passes MODEL --passes eliminate_dead_code,canonicalise --print-after all
+    graphq passes MODEL --passes mine.py:MyRewrite --verify numeric
+
+--passes takes names of the pipeline's passes, also of those in canonicalise, and passes of your own as FILE.py:NAME or
+module:NAME. Graphs for --print-after go to stderr. --verify numeric compares the references before and after each pass
+on adversarial inputs; for a pass that changes numbers it prints a test of the smallest graph that shows it, and exits
+with 1.
+
+With --json: graph, near_misses (rewrite, node, reason), changes (pass, count) and fault (pass, message, test) or null.
+"""
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from graphq.commands.shared import add_model, load_graph, write
-from graphq.ir.text import to_text
-from graphq.passes import run_passes
+from graphq.errors import ParseError, PassError
+from graphq.ir import Graph
+from graphq.ir.text import SHORT, to_text
+from graphq.ir.verify import verify
+from graphq.passes import PIPELINE, Pass, find_pass, run_passes
+from graphq.rewrite.fixpoint import Fixpoint, pass_name
+from graphq.validation.validator import validate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, --elide."""
+    """MODEL, which passes, what to print, what to check."""
     add_model(parser)
+    parser.add_argument("--passes", type=_names, metavar="A,B", help="run these, instead of the pipeline")
+    parser.add_argument("--print-after", type=_names, default=[], metavar="all|changed|A,B",
+                        help="print the graph after every pass, after those that changed it, or after passes")
+    parser.add_argument("--verify", choices=["graph", "numeric"],
+                        help="after each pass: whether the graph is consistent; also whether numbers stay")
+    parser.add_argument("--list", action="store_true", help="print the names of the passes instead")
     parser.add_argument("--elide", type=int, metavar="N", help="cut lists and arrays after N elements")
 
 
-def run(options: argparse.Namespace) -> None:
-    """Run the passes, and print."""
+def run(options: argparse.Namespace) -> int:
+    """Run the passes, and print; 1 where --verify numeric found a pass that changes numbers."""
+    steps = PIPELINE if options.passes is None else [named_pass(name) for name in options.passes]
+    if options.list:
+        names = list(_listed(steps))
+        write(options, "\n".join(names), [name.strip() for name in names])
+        return 0
     graph = load_graph(options.file)
-    refusals = run_passes(graph)
+    watch, source = _Watch(options), graph.copy()
+    refusals = run_passes(graph, steps, after=watch)
+    try:
+        if options.verify == "numeric":
+            validate(source, steps)
+    except PassError as error:
+        write(options, str(error), {"graph": None, "near_misses": [], "changes": watch.changes,
+                                    "fault": {"pass": error.name, "message": str(error), "test": error.test}})
+        return 1
     text = to_text(graph, elide=options.elide)
     lines = [f"# {r.rewrite}: {r.node}: {r.reason}" for r in refusals]
-    write(options, "\n".join([text, *lines]), {"graph": text, "near_misses": [
-        {"rewrite": r.rewrite, "node": r.node, "reason": r.reason} for r in refusals]})
+    misses = [{"rewrite": r.rewrite, "node": r.node, "reason": r.reason} for r in refusals]
+    write(options, "\n".join([text, *lines]),
+          {"graph": text, "near_misses": misses, "changes": watch.changes, "fault": None})
+    return 0
+
+
+class _Watch:
+    """Called after each pass: prints the graph, and checks that it is consistent, as the options say."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.after, self.changes = options, set(options.print_after), list[dict[str, Any]]()
+        unknown = self.after - {"all", "changed"} - set(options.passes or ())
+        for name in unknown:
+            find_pass(PIPELINE, name)  # raises GraphError
+
+    def __call__(self, step: Pass, count: int, graph: Graph) -> None:
+        name = pass_name(step)
+        if count:
+            self.changes.append({"pass": name, "count": count})
+        if self.after & {"all", name} or count and "changed" in self.after:
+            print(f"# after {name}: {count}\n{to_text(graph, elide=self.options.elide or SHORT)}\n", file=sys.stderr)
+        if self.options.verify:
+            verify(graph)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _listed(steps: Sequence[Pass], indent: str = "") -> list[str]:
+    """A line for each pass, those of a Fixpoint indented."""
+    lines = []
+    for step in steps:
+        lines.append(indent + pass_name(step))
+        if isinstance(step, Fixpoint):
+            lines += _listed(step.passes, indent + "  ")
+    return lines
+
+
+def named_pass(name: str) -> Pass:
+    """The pass of the pipeline of that name, or of FILE.py:NAME or module:NAME; raises GraphqError when there is none.
+
+    A class is made an instance without arguments.
+    """
+    place, colon, attribute = name.rpartition(":")
+    if not colon:
+        return find_pass(PIPELINE, name)
+    try:
+        found = getattr(_module(place), attribute)
+        made = found() if isinstance(found, type) else found
+    except (AttributeError, ImportError, SyntaxError, TypeError) as error:
+        raise ParseError(f"pass {name}: {error}") from None
+    if not callable(made):
+        raise ParseError(f"pass {name}: {made!r} is no pass")
+    return made
+
+
+def _module(place: str) -> Any:
+    if not place.endswith(".py"):
+        return importlib.import_module(place)
+    path = Path(place).resolve()
+    spec = importlib.util.spec_from_file_location(f"graphq_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where inspect finds the source
+    spec.loader.exec_module(module)
+    return module

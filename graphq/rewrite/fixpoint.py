@@ -1,12 +1,19 @@
 """How a pass is run and named, and Fixpoint: a pass of several, repeated until none of them changes the graph."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from itertools import cycle
+from typing import TypeAlias, TypeVar
 
 from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
+
+After: TypeAlias = Callable[[Pass, int, Graph], None]
+"""Called after a pass with the number of its changes and the graph; of a Fixpoint after each pass in it."""
+
+P = TypeVar("P", bound=Pass)
 
 
 class Fixpoint:
@@ -28,12 +35,12 @@ class Fixpoint:
         """Apply the passes until none changes the graph; the number of changes."""
         return self.apply(graph)[0]
 
-    def apply(self, graph: Graph) -> tuple[int, list[Refusal]]:
+    def apply(self, graph: Graph, after: After | None = None) -> tuple[int, list[Refusal]]:
         """Like calling, and the near misses of the rewrites that remain in the graph as it is then."""
         total = unchanged = 0
         last: dict[Pass, list[Refusal]] = {}  # of each pass, the near misses of its last run, which changed nothing
         for step in cycle(self.passes):
-            count, last[step] = apply(step, graph, parts=False)
+            count, last[step] = apply(step, graph, parts=False, after=after)
             total += count
             unchanged = 0 if count else unchanged + 1
             if unchanged >= len(self.passes):
@@ -41,28 +48,61 @@ class Fixpoint:
         return total, [miss for misses in last.values() for miss in misses]
 
 
-def apply(step: Pass, graph: Graph, *, parts: bool = True) -> tuple[int, list[Refusal]]:
+def apply(step: Pass, graph: Graph, *, parts: bool = True, after: After | None = None) -> tuple[int, list[Refusal]]:
     """Run a pass: the number of its changes, and the near misses of the rewrites in it, as `Rewrite.apply` has them.
 
     Raises GraphError for a pass that returns no number; other exceptions name the pass in a note.
     """
+    misses: list[Refusal] = []
     try:
-        if isinstance(step, Rewrite):
-            return step.apply(graph, parts=parts)
         if isinstance(step, Fixpoint):
-            return step.apply(graph)
-        count = step(graph)
+            return step.apply(graph, after)
+        if isinstance(step, Rewrite):
+            count, misses = step.apply(graph, parts=parts)
+        else:
+            count = step(graph)
     except Exception as e:
         e.add_note(f"in pass {pass_name(step)}")
         raise
     if not isinstance(count, int):
         raise GraphError(f"pass {pass_name(step)} must return the number of its changes, got {count!r}")
-    return count, []
+    if after is not None:
+        after(step, count, graph)
+    return count, misses
 
 
 def pass_name(step: Pass) -> str:
     """The name of a pass in reports: of a rewrite its class's, of a function its own."""
     return step.name if isinstance(step, Rewrite | Fixpoint) else getattr(step, "__name__", type(step).__name__)
+
+
+def rounds(tolerance: float) -> Callable[[P], P]:
+    """Say of a function that is a pass how far it may move results, as `Rewrite.tolerance` does of a rewrite."""
+
+    def mark(function: P) -> P:
+        setattr(function, "tolerance", tolerance)  # noqa: B010  # a function has no attribute that type checkers know
+        return function
+
+    return mark
+
+
+def tolerance_of(step: Pass) -> float:
+    """How far a pass may move results, relative to the largest element; 0 where numbers stay bit for bit."""
+    return float(getattr(step, "tolerance", 0.0))
+
+
+def find_pass(passes: Sequence[Pass], name: str) -> Pass:
+    """The first pass of that name, also inside of a Fixpoint.
+
+    Raises GraphError, with near names, when there is none.
+    """
+    for step in passes:
+        if pass_name(step) == name:
+            return step
+        if isinstance(step, Fixpoint) and name in _names(step.passes):
+            return find_pass(step.passes, name)
+    near = get_close_matches(name, _names(passes), 3)
+    raise GraphError(f"no pass is named '{name}'" + (f"; did you mean {', '.join(near)}?" if near else ""))
 
 
 def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:

@@ -66,6 +66,9 @@ class Rewrite:
     replace: Callable[..., Value]
     """The value that takes the place of the root, of the same type; nodes are added in front of the root."""
 
+    tolerance: float = 0.0
+    """How far results may move, relative to the largest element; 0: not at all. The docstring says why."""
+
     several_results: bool = False
     """Whether further outputs of matched nodes (softmax's statistics, say) may be used outside of the match."""
 

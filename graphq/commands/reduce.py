@@ -1,0 +1,99 @@
+"""Shrink a graph for which something fails to a small one for which it still does, as llvm-reduce does.
+
+    graphq reduce MODEL --check ./still-fails.sh --out small.txt
+    graphq reduce MODEL --check 'python check.py {}'
+    graphq reduce MODEL --pass mine.py:MyRewrite
+
+--check COMMAND gets the path of a candidate as its last argument, or in place of {}; it exits with 0 where the
+candidate is still interesting, and with anything else where it is not. The command runs in a shell, on a file of the
+text form (of MODEL's own kind with --same-kind). --pass NAME is a check of its own: the pass changes the numbers of
+the graph, or leaves it inconsistent. The graph is printed, or written to --out, whose name says the kind: .onnx, .json
+or text. Exit code 1: the graph itself is not interesting, so that there is nothing to shrink.
+
+With --json: graph, nodes, trials, and test (with --pass, else null).
+"""
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from graphq.commands.passes import named_pass
+from graphq.commands.shared import add_model, load_graph, save_graph, write
+from graphq.errors import GraphqError, ParseError
+from graphq.ir import Graph
+from graphq.ir.text import to_text
+from graphq.reduction import TRIALS, reduce_graph
+from graphq.rewrite.rule import Pass
+from graphq.validation.printed import as_test
+from graphq.validation.validator import failure
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """MODEL, what is interesting, and where to write."""
+    add_model(parser)
+    check = parser.add_mutually_exclusive_group(required=True)
+    check.add_argument("--check", metavar="COMMAND", help="exits with 0 where a candidate is still interesting")
+    check.add_argument("--pass", dest="step", metavar="NAME", help="a pass that gets the graph wrong")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the graph there instead of printing it")
+    parser.add_argument("--same-kind", action="store_true", help="candidates are files of MODEL's kind")
+    parser.add_argument("--trials", type=int, default=TRIALS, metavar="N", help=f"at most so many ({TRIALS})")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Shrink it; 1 when it is not interesting to begin with."""
+    if options.trials < 0:
+        raise ParseError(f"--trials must not be negative, got {options.trials}")
+    graph, tried = load_graph(options.file), 0
+    step = None if options.step is None else named_pass(options.step)
+    with tempfile.TemporaryDirectory(prefix="graphq-reduce-") as folder:
+        suffix = options.file.suffix if options.same_kind else ".txt"
+        check = _command(options.check, Path(folder) / f"candidate{suffix}") if step is None else _fails(step)
+
+        def interesting(candidate: Graph) -> bool:
+            nonlocal tried
+            tried += 1
+            found = check(candidate)
+            if found and sys.stderr.isatty():
+                print(f"{tried} graphs tried, {len(candidate.nodes)} nodes left", file=sys.stderr)
+            return found
+
+        if not interesting(graph):
+            print(f"graphq: {options.file} itself is not interesting: "
+                  + ("the check exits with another code than 0" if step is None else "the pass gets it right"),
+                  file=sys.stderr)
+            return 1
+        least = reduce_graph(graph, interesting, trials=options.trials)
+    if options.out is not None:
+        save_graph(least, options.out)
+    _report(options, least, step, tried)
+    return 0
+
+
+def _command(command: str, path: Path) -> Callable[[Graph], bool]:
+    """Whether the command exits with 0 for a graph, written to `path`; False for one that such a file cannot hold."""
+    def interesting(graph: Graph) -> bool:
+        try:
+            save_graph(graph, path)
+        except GraphqError:
+            return False
+        place = shlex.quote(str(path))
+        whole = command.replace("{}", place) if "{}" in command else f"{command} {place}"
+        return subprocess.run(whole, shell=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+
+    return interesting
+
+
+def _fails(step: Pass) -> Callable[[Graph], bool]:
+    return lambda graph: failure(step, graph) is not None
+
+
+def _report(options: argparse.Namespace, graph: Graph, step: Pass | None, tried: int) -> None:
+    """Print the graph, or the test, unless it was written to a file."""
+    text, test = to_text(graph), None if step is None else as_test(step, graph)
+    shown = f"{len(graph.nodes)} nodes after {tried} trials: {options.out}" if options.out else test or text
+    write(options, shown, {"graph": text, "nodes": len(graph.nodes), "trials": tried, "test": test})

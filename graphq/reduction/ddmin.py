@@ -1,0 +1,38 @@
+"""Delta debugging: the smallest part of a list that still fails (Zeller and Hildebrandt, TSE 2002, algorithm ddmin)."""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
+    """A part of `items`, in their order, that fails, and of which no single item can be left out.
+
+    `items` fail as a whole, which is not tried again. The list is split into more and more chunks; a chunk that fails
+    by itself, or what is left without one, takes the list's place. O(n^2) trials at worst, O(log n) where one chunk
+    holds the cause.
+    """
+    kept, parts = list(items), 2
+    while len(kept) > 1:
+        chunks = _split(kept, parts)
+        rests = [[x for other in chunks if other is not chunk for x in other] for chunk in chunks]
+        smaller = next((part for part in chunks if fails(part)), None)
+        if smaller is not None:
+            kept, parts = smaller, 2
+            continue
+        smaller = next((part for part in rests if parts > 2 and fails(part)), None)
+        if smaller is not None:
+            kept, parts = smaller, max(parts - 1, 2)
+        elif parts >= len(kept):
+            break
+        else:
+            parts = min(2 * parts, len(kept))
+    return kept
+
+
+def _split(items: list[T], parts: int) -> list[list[T]]:
+    """`parts` lists of nearly the same length, none of them empty."""
+    bounds = [k * len(items) // parts for k in range(parts + 1)]
+    return [items[a:b] for a, b in zip(bounds, bounds[1:], strict=False) if a < b]

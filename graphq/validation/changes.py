@@ -1,0 +1,115 @@
+"""What a pass changed: a copy of the graph from before the pass, and which part of it is different afterwards."""
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from graphq.ir import Graph, Node, Value
+from graphq.reduction.subgraphs import subgraph
+
+
+class Snapshot:
+    """A copy of a graph, which no pass can reach, and which of its nodes the graph's nodes were."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = detached(graph)
+        self.was: dict[Node, Node] = dict(zip(graph.nodes, self.graph.nodes, strict=True))
+        self.inputs = dict(zip(graph.inputs, self.graph.inputs, strict=True))
+        self.removed: set[Node] = set()
+        self.touched: set[Node] = set()
+
+    def changed(self, graph: Graph) -> bool:
+        """Whether `graph`, that was copied, is another one now: `removed` and `touched` are the nodes of the copy.
+
+        Touched are nodes of other attributes or operands than before, and those that gave the operands and outputs
+        that changed, before and now.
+        """
+        now = set(graph.nodes)
+        self.removed = {copy for node, copy in self.was.items() if node not in now}
+        self.touched = set()
+        for node, copy in self.was.items():
+            if node not in now:
+                continue
+            operands = [None if v is None else self._before(v) for v in node.inputs]
+            if not _same_attributes(node, copy):
+                self.touched.add(copy)
+            for v, old in zip(operands, copy.inputs, strict=True) if len(operands) == len(copy.inputs) else ():
+                if v is not old:
+                    self.touched.add(copy)
+                    self.touched |= {x.node for x in (v, old) if x is not None and x.node is not None}
+        for v, old in zip(map(self._before, graph.outputs), self.graph.outputs, strict=False):
+            if v is not old:
+                self.touched |= {x.node for x in (v, old) if x is not None and x.node is not None}
+        return bool(self.removed or self.touched or len(graph.nodes) != len(self.graph.nodes)
+                    or graph.output_names != self.graph.output_names
+                    or [self.was.get(n) for n in graph.nodes] != self.graph.nodes
+                    or [self.inputs.get(v) for v in graph.inputs] != self.graph.inputs)
+
+    def _before(self, value: Value) -> Value | None:
+        """What a value of the graph was in the copy; None for a new one."""
+        if value.node is None:
+            return self.inputs.get(value)
+        copy = self.was.get(value.node)
+        return None if copy is None else copy.outputs[value.index]
+
+    def regions(self) -> Iterator[Graph]:
+        """The part that changed, by itself: what was removed; that with what was touched; and more and more around it.
+
+        The last is the whole graph.
+        """
+        members = self.removed | self.touched
+        sets = [self.removed, members]
+        steps = 1
+        while (grown := _grown(members, steps)) != members:
+            members, steps = grown, 2 * steps
+            sets.append(members)
+        last: set[Node] = set()
+        for nodes in sets:
+            chosen = _with_constants(nodes)
+            if chosen and chosen != last:
+                last = chosen
+                region = subgraph(self.graph, chosen)
+                if region.outputs:
+                    yield region
+
+
+def detached(graph: Graph) -> Graph:
+    """A copy whose attributes a pass that changes them in place, which it must not, does not reach."""
+    copy = graph.copy()
+    for node in copy.nodes:
+        node.attrs = {name: detached(x) if isinstance(x, Graph) else x for name, x in node.attrs.items()}
+    return copy
+
+
+def _grown(nodes: set[Node], steps: int) -> set[Node]:
+    """The nodes, with those that give their operands and use their results, so many times."""
+    members = front = set(nodes)
+    for _ in range(steps):
+        beside = {v.node for n in front for v in n.operands if v.node is not None}
+        beside |= {u.node for n in front for v in n.outputs for u in v.uses if u.node is not None}
+        front = beside - members
+        members = members | front
+    return members
+
+
+def _with_constants(nodes: set[Node]) -> set[Node]:
+    """The nodes, and the constants that they use; none that nothing of them uses."""
+    used = {v.node for n in nodes for v in n.operands if v.node is not None and v.data is not None}
+    return used | {n for n in nodes if n.op.name != "constant" or n in used}
+
+
+def _same_attributes(node: Node, copy: Node) -> bool:
+    a, b = node.attrs, copy.attrs
+    return node.op is copy.op and a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, Graph) and isinstance(b, Graph):
+        return len(a.nodes) == len(b.nodes) and all(map(_same_attributes, a.nodes, b.nodes))
+    return type(a) is type(b) and repr(a) == repr(b)

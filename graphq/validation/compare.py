@@ -1,0 +1,125 @@
+"""Whether two graphs compute the same: their references on adversarial inputs, compared bit for bit."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from graphq.errors import GraphError, GraphqError
+from graphq.ir import Graph
+from graphq.ir.interpret import reference
+from graphq.validation.inputs import Inputs, adversarial_inputs, small_integers
+
+FEW = 0.01
+"""Of results after a quantize, where f32 may differ: the share of elements that may be off by a step of it."""
+
+
+class Baseline:
+    """A graph's results on sets of inputs, with which those of the same graph after a pass are compared."""
+
+    def __init__(self, graph: Graph, inputs: Iterable[Inputs]) -> None:
+        """Run the reference; sets that the graph refuses (indices out of range, say) are left out.
+
+        Raises GraphError when it refuses all of them.
+        """
+        self.inputs = {str(v.name): v.type for v in graph.inputs}
+        self.outputs = dict(zip(graph.output_names, [v.type for v in graph.outputs], strict=True))
+        self.quantizes = bool(graph.nodes_of(("quantize", "dynamic_quantize", "partition", "type_cast", "cast")))
+        self.results: list[tuple[Inputs, list[np.ndarray]]] = []
+        error: Exception | None = None
+        for given in inputs:
+            try:
+                self.results.append(_run(graph, given))
+            except Exception as e:  # references are NumPy functions, and raise what these raise
+                error = e
+        if error is not None and not self.results:
+            raise GraphError(f"graph '{graph.name}' runs on none of the inputs that were tried: {error}") from error
+
+    def difference(self, graph: Graph, rtol: float = 0.0, atol: float = 0.0) -> str | None:
+        """How the results of `graph` differ, on which inputs, or None.
+
+        Without tolerances bit for bit, where all NaN count as equal. `rtol` is relative to the largest element. With
+        tolerances, inputs with NaN, infinities and extremes are left out but for where results are finite.
+        """
+        text = self._interface(graph)
+        exact = rtol == atol == 0
+        for given, wanted in self.results:
+            if text is not None:
+                break
+            if not exact and given.kind == "extremes":  # whose sums leave f32 in one order and not in the other
+                continue
+            try:
+                _, got = _run(graph, given)
+            except Exception as e:
+                return f"on inputs of the kind '{given.kind}' it raises {type(e).__name__}: {e}"
+            for name, x, y in zip(self.outputs, wanted, got, strict=True):
+                found = _difference(x, y) if exact else _beyond(x, y, rtol, atol, self.quantizes)
+                if found is not None:
+                    text = f"output '{name}' on inputs of the kind '{given.kind}': {found}"
+                    break
+        return text
+
+    def _interface(self, graph: Graph) -> str | None:
+        """A difference in names or types of inputs and outputs."""
+        outputs = dict(zip(graph.output_names, [v.type for v in graph.outputs], strict=True))
+        for word, old, new in (("inputs", self.inputs, {str(v.name): v.type for v in graph.inputs}),
+                               ("outputs", self.outputs, outputs)):
+            if list(old.items()) != list(new.items()):
+                shown = [", ".join(f"{name}: {t}" for name, t in types.items()) for types in (old, new)]
+                return f"the {word} were {shown[0]}, and are {shown[1]}"
+        return None
+
+
+def find_difference(before: Graph, after: Graph, *, seed: int = 0, rtol: float = 0.0, atol: float = 0.0,
+                    sizes: Mapping[str, tuple[int, ...]] | None = None) -> str | None:
+    """How the references of two graphs of the same inputs and outputs differ on adversarial inputs, or None."""
+    return Baseline(before, adversarial_inputs(before, seed, sizes)).difference(after, rtol, atol)
+
+
+def _run(graph: Graph, given: Inputs) -> tuple[Inputs, list[np.ndarray]]:
+    """The inputs, with small integers where the graph refuses large ones, and the outputs."""
+    with np.errstate(all="ignore"):
+        try:
+            out = reference(graph, given.arrays)
+        except (GraphqError, ArithmeticError, LookupError, ValueError):
+            given = given._replace(arrays=small_integers(given.arrays))
+            out = reference(graph, given.arrays)
+    return given, list(out.values()) if isinstance(out, dict) else [out]
+
+
+def _difference(x: np.ndarray, y: np.ndarray) -> str | None:
+    """The first elements that are not the same bits, but for NaN; or None."""
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return f"{x.dtype}{list(x.shape)} before, {y.dtype}{list(y.shape)} after"
+    if x.tobytes() == y.tobytes():
+        return None
+    if x.dtype.kind in "iub":
+        return _shown(x, y, x != y)
+    a, b = x.astype(np.float64), y.astype(np.float64)
+    same = (a == b) & (np.signbit(a) == np.signbit(b)) | np.isnan(a) & np.isnan(b)
+    return None if same.all() else _shown(x, y, ~same)
+
+
+def _beyond(x: np.ndarray, y: np.ndarray, rtol: float, atol: float, quantizes: bool) -> str | None:
+    """The first elements that differ by more than the tolerances; None when that are few enough."""
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return f"{x.dtype}{list(x.shape)} before, {y.dtype}{list(y.shape)} after"
+    a, b = x.astype(np.float64), y.astype(np.float64)
+    finite = np.isfinite(a)
+    largest = np.abs(a[finite]).max(initial=0.0)
+    with np.errstate(all="ignore"):
+        off = np.abs(a - b)
+        bound = 1.0 if x.dtype.kind in "iu" else atol + rtol * largest
+        wrong = ~((a == b) | (off <= bound) | np.isnan(a) & np.isnan(b))
+    few = 1 + FEW * x.size if quantizes else 0
+    return None if np.count_nonzero(wrong) <= few else _shown(x, y, wrong)
+
+
+def _shown(x: np.ndarray, y: np.ndarray, wrong: np.ndarray) -> str:
+    at = tuple(int(k) for k in np.argwhere(wrong)[0])
+    return (f"{np.count_nonzero(wrong)} of {x.size} elements differ, the first at {list(at)}: {_number(x[at])} before, "
+            f"{_number(y[at])} after")
+
+
+def _number(x: np.generic) -> str:
+    return str(x.item() if x.dtype.kind in "iub" else np.float32(x))

@@ -1,0 +1,182 @@
+"""Arrays for the inputs of a graph that make wrong passes show: at rounding ties, at edges of ranges, NaN, infinities.
+
+Ties and edges are those of the graph's own scales and zero points. `adversarial_inputs` gives several sets of arrays,
+each of one kind: a NaN spreads through a convolution and hides everything else.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.dtypes import DType, f8_e8m0, s8
+from graphq.ir import Graph, TensorType
+
+SUBNORMAL, SMALLEST, LARGE = 1e-42, 1.1754944e-38, 3e38
+"""Numbers of f32: a subnormal one, the least normal one, and one near the largest."""
+
+NOT_FINITE = (np.nan, np.inf, -np.inf, -0.0, 0.0, SUBNORMAL)
+
+MANY = 48
+"""Quantizations of a graph, and numbers of its constants, that ties and edges are computed from, at most."""
+
+
+class Quantization(NamedTuple):
+    """A scale, a zero point, and the integers beside them."""
+
+    scale: float
+    zero_point: int
+    dtype: DType
+
+
+class Inputs(NamedTuple):
+    """Arrays by the names of inputs, and of what kind they are."""
+
+    kind: str
+    arrays: dict[str, np.ndarray]
+
+
+def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[int, ...]] | None = None
+                       ) -> Iterator[Inputs]:
+    """Sets of arrays for all inputs, the same for the same seed and graph.
+
+    "random" numbers; "ties" of the graph's quantizations and their neighbours, the edges of their ranges, and the
+    numbers among the graph's attributes and constants; the "lowest" and "highest" integers everywhere; "extremes", the
+    least and the greatest of each type; "NaN and infinities", with signed zeros and subnormal numbers. `sizes` gives
+    the shapes that the graph leaves open. Raises GraphError for a shape that is open and not given.
+    """
+    found = quantizations(graph)
+    rng = np.random.default_rng(seed)
+    floats, integers = _float_pool(found, _numbers(graph), rng), _integer_pool(found)
+    types = {str(v.name): TensorType(v.dtype, sizes[str(v.name)] if sizes and v.name in sizes else v.type.dims)
+             for v in graph.inputs}
+
+    def ties(t: TensorType) -> np.ndarray:
+        return _drawn(t, floats if t.dtype.kind == "float" else integers, rng)
+
+    def least(t: TensorType) -> np.ndarray:
+        return _drawn(t, _extremes(t.dtype)[:1], rng) if _narrow(t.dtype) else random_array(t, rng)
+
+    def greatest(t: TensorType) -> np.ndarray:
+        return _drawn(t, _extremes(t.dtype)[1:2], rng) if _narrow(t.dtype) else random_array(t, rng)
+
+    def extremes(t: TensorType) -> np.ndarray:
+        return _drawn(t, _extremes(t.dtype), rng)
+
+    kinds: dict[str, Callable[[TensorType], np.ndarray]] = {
+        "random": partial(random_array, rng=rng), "ties": ties, "NaN and infinities": partial(_mixed, rng=rng),
+        "extremes": extremes, "lowest": least, "highest": greatest}
+    for kind, array in kinds.items():
+        yield Inputs(kind, {name: array(t) for name, t in types.items()})
+
+
+def random_array(type: TensorType, rng: np.random.Generator) -> np.ndarray:
+    """Standard normal floats, uniform integers (small ones for s32 and s64)."""
+    dtype = type.dtype
+    if dtype.kind == "float":
+        x = rng.standard_normal(type.dims).astype(np.float32)
+        return (np.abs(x) if dtype == f8_e8m0 else x).astype(dtype.numpy)  # which has no signs
+    if dtype.kind == "bool":
+        return rng.integers(0, 2, type.dims).astype(np.bool_)
+    lo, hi = (-1000, 1000) if dtype.bits >= 32 else (int(dtype.min), int(dtype.max))
+    return rng.integers(lo, hi + 1, type.dims).astype(dtype.numpy)
+
+
+def small_integers(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays, those of integers of 32 bits and more as 0 and 1: these are right as indices, sizes and counts."""
+    return {name: (x % 2).astype(x.dtype) if x.dtype.kind in "iu" and x.dtype.itemsize >= 4 else x
+            for name, x in arrays.items()}
+
+
+def quantizations(graph: Graph) -> list[Quantization]:
+    """The scales and zero points of the graph and of all bodies in it, each once."""
+    found: dict[Quantization, None] = {}
+    for node in graph.nodes:
+        scales = node.attrs.get("scales") or ()
+        zps = node.attrs.get("zps") or (0,) * len(scales)
+        dtype = node.attrs.get("dtype") or next((v.dtype for v in node.operands), s8)
+        if dtype.kind == "float" and dtype.bits > 8:
+            dtype = s8
+        found |= dict.fromkeys(Quantization(float(np.float32(s)), int(z), dtype)
+                               for s, z in zip(scales, zps, strict=False))
+        for x in node.attrs.values():
+            if isinstance(x, Graph):
+                found |= dict.fromkeys(quantizations(x))
+    return list(found)
+
+
+def _numbers(graph: Graph) -> list[float]:
+    """The floats among the attributes of nodes, and the elements of small constants: limits, slopes, thresholds."""
+    found: dict[float, None] = {}
+    for node in graph.nodes:
+        for name, x in node.attrs.items():
+            if isinstance(x, Graph):
+                found |= dict.fromkeys(_numbers(x))
+            elif isinstance(x, float):
+                found[x] = None
+            elif isinstance(x, np.ndarray) and 0 < x.size <= 8 and name == "value":
+                found |= dict.fromkeys(x.astype(np.float64).ravel().tolist())
+    return [x for x in found if np.isfinite(x) and abs(x) < LARGE]
+
+
+def _float_pool(found: list[Quantization], numbers: list[float], rng: np.random.Generator) -> np.ndarray:
+    """Ties of quantizations, edges of their ranges, given numbers, each with both neighbours; zeros, small numbers."""
+    chosen = [found[k] for k in rng.permutation(len(found))[:MANY]] or [Quantization(1.0, 0, s8)]
+    numbers = [numbers[k] for k in rng.permutation(len(numbers))[:MANY]]
+    exact: list[np.ndarray] = [np.array([0.0, 1.0, -1.0, 0.5, *numbers], np.float32)]
+    for scale, zp, dtype in chosen:
+        low, high = (-448, 448) if dtype.kind == "float" else (int(dtype.min) - zp, int(dtype.max) - zp)
+        steps = np.array([0, -1, 1, low - 1, low, high - 1, high, *rng.integers(low, high + 1, 8)])
+        with np.errstate(all="ignore"):
+            exact.append(np.float32(scale) * np.concatenate([steps, steps + 0.5]).astype(np.float32))
+    pool = np.concatenate(exact)
+    pool = pool[np.isfinite(pool)]
+    ends = np.float32(-np.inf), np.float32(np.inf)
+    near = [np.nextafter(pool, end) for end in ends]
+    return np.concatenate([pool, pool, *near, np.array([-0.0, SUBNORMAL, -SUBNORMAL, SMALLEST], np.float32)])
+
+
+def _integer_pool(found: list[Quantization]) -> np.ndarray:
+    """Zero points and their neighbours, 0 and 1, and the edges of 8 bits."""
+    zps = {q.zero_point for q in found[:MANY]} | {0}
+    return np.array(sorted({z + d for z in zps for d in (-1, 0, 1)} | {-128, -127, 126, 127, 128, 254, 255}), np.int64)
+
+
+def _extremes(dtype: DType) -> np.ndarray:
+    """The least and the greatest number first; of floats also the smallest, and large ones that sums can hold."""
+    if dtype.kind == "float":
+        return np.array([dtype.min, dtype.max, *np.array([SMALLEST, SUBNORMAL, -SUBNORMAL, LARGE, 1e10, -1e10, 1e-10])])
+    return np.array([dtype.min, dtype.max], object)
+
+
+def _narrow(dtype: DType) -> bool:
+    return dtype.kind == "int" and dtype.bits < 32
+
+
+def _drawn(type: TensorType, pool: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Numbers of the pool, those outside of the type's range left out."""
+    dtype = type.dtype
+    if dtype.kind == "bool":
+        return random_array(type, rng)
+    if dtype.kind == "float":
+        pool = np.abs(pool.astype(np.float64)) if dtype == f8_e8m0 else pool.astype(np.float64)  # which has no signs
+    fits = pool[(pool >= dtype.min) & (pool <= dtype.max)]
+    drawn = np.asarray(fits[rng.integers(0, len(fits), type.dims)])
+    with np.errstate(all="ignore"):
+        return np.asarray(drawn.astype(np.float32 if dtype.bits < 32 and dtype.kind == "float" else drawn.dtype)
+                          .astype(dtype.numpy))
+
+
+def _mixed(type: TensorType, rng: np.random.Generator) -> np.ndarray:
+    """A random array; of floats every fourth element, or more in a small array, is one of NOT_FINITE."""
+    x = random_array(type, rng)
+    if type.dtype.kind != "float" or not x.size:
+        return x
+    flat = x.reshape(-1).copy()
+    places = rng.permutation(flat.size)[:max(-(-flat.size // 4), min(flat.size, len(NOT_FINITE)))]
+    with np.errstate(all="ignore"):
+        special = np.resize(np.array(NOT_FINITE, np.float32), places.shape)
+        flat[places] = (np.abs(special) if type.dtype == f8_e8m0 else special).astype(x.dtype)
+    return flat.reshape(x.shape)

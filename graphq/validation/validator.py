@@ -1,0 +1,185 @@
+"""Validator: called after each pass, it raises PassError, with a test, when the pass changed the graph's numbers."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from graphq.errors import GraphError, GraphqError, PassError, VerifyError
+from graphq.ir import Graph, TensorType
+from graphq.ir.interpret import reference
+from graphq.ir.names import counted, listing
+from graphq.ir.verify import verify
+from graphq.passes.pipeline import run_passes
+from graphq.reduction import reduce_graph
+from graphq.rewrite.fixpoint import pass_name, tolerance_of
+from graphq.rewrite.rule import Pass
+from graphq.validation.changes import Snapshot, detached
+from graphq.validation.compare import Baseline
+from graphq.validation.inputs import Inputs, adversarial_inputs, small_integers
+from graphq.validation.printed import as_test
+
+TRIALS = 600
+"""Graphs on which a pass is tried while a graph that it gets wrong is shrunk."""
+
+LARGE = 1 << 21
+"""Elements of all values of a graph, or of a part, beyond which it runs on the first KINDS of inputs alone.
+
+These are random numbers, ties, and NaN and infinities: the extremes of integers matter where few numbers meet.
+"""
+
+KINDS = 3
+
+OPEN = (2, 3, 1, 8, 16, 32, 64, 224)
+"""Sizes for open dimensions; the first that the graph's reference runs on."""
+
+
+def validate(graph: Graph, passes: Sequence[Pass]) -> None:
+    """Run the passes on a copy of `graph`, and compare the references before and after each of them.
+
+    Open dimensions get a small size that the graph accepts. Bodies of if_else, loop and scan are run through the passes
+    too. Raises PassError for a pass that changes numbers by more than its `tolerance` or leaves the graph inconsistent,
+    GraphError when the graph runs on none of the inputs.
+    """
+    for body in (x for n in graph.nodes for x in n.attrs.values() if isinstance(x, Graph) and x.outputs):
+        if all(v.shape is not None for v in body.inputs):
+            validate(body, passes)
+    copy = with_sizes(graph)
+    run_passes(copy, passes, after=Validator(copy))
+
+
+def with_sizes(graph: Graph) -> Graph:
+    """A copy with a size in place of each open dimension, the same for all of one name.
+
+    Raises GraphError for an input of unknown rank, and when the graph accepts none of OPEN.
+    """
+    if all(v.type.known for v in graph.inputs):
+        return detached(graph)
+    error: GraphqError | None = None
+    for size in OPEN:
+        types = {}
+        for v in graph.inputs:
+            if v.shape is None:
+                raise GraphError(f"input '{v.name}': passes cannot be verified while its rank is open")
+            types[str(v.name)] = TensorType(v.dtype, tuple(size if d is None else d for d in v.shape))
+        try:
+            sized = graph.specialise(types)
+            reference(sized, small_integers(next(adversarial_inputs(sized)).arrays))
+        except GraphqError as e:
+            error = e
+        else:
+            return detached(sized)
+    raise GraphError(f"passes cannot be verified: the graph runs with no open dimensions of {listing(OPEN)}: {error}")
+
+
+class Validator:
+    """Compares a graph with what it was before each pass; given to `run_passes` as `after`.
+
+    The part of the graph that changed is tried first, by itself, then the whole. References run only after a pass that
+    changed the graph, and that of the whole once for each state of it. `seed` chooses the inputs.
+    """
+
+    def __init__(self, graph: Graph, seed: int = 0) -> None:
+        self.seed = seed
+        self.snapshot = Snapshot(graph)
+        self.baseline: Baseline | None = None
+
+    def __call__(self, step: Pass, count: int, graph: Graph) -> None:
+        """Compare; raises PassError when the pass changed numbers."""
+        changed = self.snapshot.changed(graph)
+        if not (changed or count):
+            return
+        text = _inconsistent(graph)
+        region = self._region(step, count) if changed else None
+        if text is None and region is None and changed:
+            text = self._difference(step, graph)
+        if text is not None or region is not None:
+            raise self._error(step, text, region)
+        self.snapshot = Snapshot(graph)
+
+    def _difference(self, step: Pass, graph: Graph) -> str | None:
+        """How results of the whole graph differ from those before; what a pass moved is compared with from then on."""
+        if tolerance_of(step):
+            self.baseline = None
+            return None
+        if self.baseline is None:
+            self.baseline = Baseline(self.snapshot.graph, _inputs(self.snapshot.graph, self.seed))
+        return self.baseline.difference(graph)
+
+    def _region(self, step: Pass, count: int) -> Graph | None:
+        """The first part of what the pass changed that it gets wrong by itself.
+
+        A part in which it finds less to do than in the whole is followed by a larger one. The whole is compared
+        elsewhere, unless the pass moves results.
+        """
+        for region in self.snapshot.regions():
+            if len(region.nodes) == len(self.snapshot.graph.nodes) and not tolerance_of(step):
+                return None
+            applied, text = _tried(step, region, self.seed)
+            if text is not None:
+                return region
+            if applied >= max(count, 1):
+                return None
+        return None
+
+    def _fails(self, step: Pass, graph: Graph) -> bool:
+        return failure(step, graph, self.seed) is not None
+
+    def _error(self, step: Pass, text: str | None, region: Graph | None) -> PassError:
+        """What to raise: `text` says how the whole differs, `region` is a part that differs by itself."""
+        name, start = pass_name(step), region or self.snapshot.graph
+        if not self._fails(step, start):
+            return PassError(f"pass {name} changed the graph's numbers: {text}; it does not when it runs on the same "
+                             "graph again, so that there is no smaller graph", name, None)
+        least = reduce_graph(start, lambda g: self._fails(step, g), trials=TRIALS)
+        found = failure(step, least, self.seed)
+        nodes = counted(len(start.nodes), "node")
+        where = text or f"in a part of the graph, {nodes}: {failure(step, start, self.seed)}"
+        test = as_test(step, least)
+        return PassError(f"pass {name} changed the graph's numbers: {where}\n"
+                         f"The smallest graph that was found has {counted(len(least.nodes), 'node')}, {found}. "
+                         f"As a test:\n\n{test}", name, test)
+
+
+def failure(step: Pass, graph: Graph, seed: int = 0) -> str | None:
+    """What the pass does wrong to `graph`, which stays as it is; None where it does nothing or all right.
+
+    An exception is none of these: the pass refuses the graph.
+    """
+    return _tried(step, graph, seed)[1]
+
+
+def _tried(step: Pass, graph: Graph, seed: int) -> tuple[int, str | None]:
+    """How often the pass applied to `graph`, and what was wrong then."""
+    after = detached(graph)
+    snapshot = Snapshot(after)
+    try:
+        count = step(after)
+    except Exception:  # passes are the user's functions
+        return 0, None
+    changed = snapshot.changed(after)
+    if not (changed or count):
+        return 0, None
+    text = _inconsistent(after)
+    if text is None and changed:
+        try:
+            baseline = Baseline(snapshot.graph, _inputs(snapshot.graph, seed))
+        except GraphqError:
+            return count, None
+        tolerance = tolerance_of(step)
+        text = baseline.difference(after, tolerance, tolerance)
+    return count, text
+
+
+def _inputs(graph: Graph, seed: int) -> Iterator[Inputs]:
+    """The inputs that a graph is tried on."""
+    results = (v for n in graph.nodes if n.op.name != "constant" for v in n.outputs)
+    size = sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)
+    return islice(adversarial_inputs(graph, seed), None if size <= LARGE else KINDS)
+
+
+def _inconsistent(graph: Graph) -> str | None:
+    try:
+        verify(graph)
+    except VerifyError as e:
+        return f"the graph is inconsistent: {e}"
+    return None

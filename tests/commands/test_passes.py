@@ -1,0 +1,104 @@
+"""`graphq passes`: which passes run, what is printed, what is checked."""
+import json
+
+import pytest
+
+import graphq as gq
+from graphq.cli import main
+
+GRAPH = """graph(x: u8[4,8], w: f32[8,3]) {
+  %0 = dequantize(x, scales=[0.5], zps=[3]) : f32[4,8]
+  %1 = relu(%0) : f32[4,8]
+  %2 = relu(%1) : f32[4,8]
+  %3 = matmul(%2, w) : f32[4,3]
+  return %3
+}"""
+
+MINE = '''
+from graphq.passes import Rewrite
+
+class ReluAsAbs(Rewrite):
+    """relu(x) -> abs(x), which is wrong"""
+
+    def pattern(self, g, x):
+        return g.relu(x)
+
+    def replace(self, g, x):
+        return g.abs(x)
+
+number = 3
+'''
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "g.txt").write_text(GRAPH)
+    (tmp_path / "mine.py").write_text(MINE)
+    return tmp_path / "g.txt"
+
+
+def run(capsys, *arguments):
+    code = main(["passes", *map(str, arguments)])
+    return (code, *capsys.readouterr())
+
+
+def test_the_passes_that_are_named_run(file, capsys):
+    code, out, _ = run(capsys, file, "--passes", "DropRepeatedRelu")
+    assert code == 0 and out.split("# ")[0].count("relu(") == 1 and "partition" not in out
+    code, out, _ = run(capsys, file, "--passes=eliminate_dead_code, fold_constants")
+    assert code == 0 and out.split("\n}")[0] + "\n}" == GRAPH
+    code, out, _ = run(capsys, file, f"--passes=DropRepeatedRelu,{file.parent}/mine.py:ReluAsAbs")
+    assert code == 0 and "abs(" in out and "relu(" not in out.split("# ")[0]
+    code, out, _ = run(capsys, file)
+    assert code == 0 and "partition" in out
+
+
+@pytest.mark.parametrize("after,headings", [
+    ("all", ["# after fold_constants: 0", "# after DropRepeatedRelu: 1"]), ("changed", ["# after DropRepeatedRelu: 1"]),
+    ("fold_constants", ["# after fold_constants: 0"]),
+    ("DropRepeatedRelu,fold_constants", ["# after fold_constants: 0", "# after DropRepeatedRelu: 1"]),
+])
+def test_graphs_are_printed_after_passes(file, capsys, after, headings):
+    code, _, err = run(capsys, file, "--passes=fold_constants,DropRepeatedRelu", "--print-after", after)
+    assert code == 0 and [line for line in err.splitlines() if line.startswith("#")] == headings
+    gq.parse(err.split(headings[-1])[1])
+
+
+def test_passes_inside_of_a_fixpoint_are_printed_too(file, capsys):
+    code, _, err = run(capsys, file, "--print-after=changed")
+    assert code == 0 and "# after DropRepeatedRelu: 1" in err and "# after FuseFloatMatmul: 1" in err
+
+
+def test_numbers_are_verified(file, capsys):
+    assert run(capsys, file, "--verify=numeric")[0] == 0
+    wrong = f"{file.parent}/mine.py:ReluAsAbs"
+    code, out, _ = run(capsys, file, "--passes", wrong, "--verify=numeric")
+    assert code == 1 and "pass ReluAsAbs changed the graph's numbers" in out and "def test_relu_as_abs" in out
+    code, out, _ = run(capsys, file, "--passes", wrong, "--verify=numeric", "--json")
+    fault = json.loads(out)["fault"]
+    assert code == 1 and fault["pass"] == "ReluAsAbs" and "class ReluAsAbs(Rewrite)" in fault["test"]
+    assert run(capsys, file, "--passes", wrong, "--verify=graph")[0] == 0
+
+
+def test_json(file, capsys):
+    code, out, _ = run(capsys, file, "--passes=DropRepeatedRelu", "--json")
+    data = json.loads(out)
+    assert code == 0 and data["changes"] == [{"pass": "DropRepeatedRelu", "count": 1}] and data["fault"] is None
+    assert len(gq.parse(data["graph"]).nodes) == 3
+
+
+def test_the_passes_are_listed(file, capsys):
+    code, out, _ = run(capsys, file, "--list")
+    assert code == 0 and out.splitlines()[0] == "eliminate_dead_code" and "  DropRepeatedRelu" in out.splitlines()
+
+
+@pytest.mark.parametrize("passes,message", [
+    ("canonicalize", "no pass is named 'canonicalize'; did you mean canonicalise?"), ("no.such.module:f", "No module"),
+    ("mine.py:Nothing", "has no attribute 'Nothing'"), ("mine.py:number", "3 is no pass"), ("none.py:f", "none.py"),
+])
+def test_wrong_passes_are_one_line(file, capsys, monkeypatch, passes, message):
+    monkeypatch.chdir(file.parent)
+    code, out, err = run(capsys, file, "--passes", passes)
+    assert code == 2 and out == "" and message in err and err.count("\n") == 1
+    code, _, err = run(capsys, file, "--print-after=no_such_pass")
+    assert code == 2 and "no pass is named 'no_such_pass'" in err

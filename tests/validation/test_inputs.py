@@ -1,0 +1,84 @@
+"""Adversarial inputs: each kind holds what it promises; and what a comparison says."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.dtypes import DTYPES
+from graphq.validation.compare import Baseline, find_difference
+from graphq.validation.inputs import Inputs, adversarial_inputs, quantizations
+
+QUANTIZED = """graph(x: f32[64,64], n: u8[64,64], s: s8[64,64], b: boolean[64]) {
+  %0 = quantize(x, dtype=u8, scales=[0.3], zps=[7])
+  %1 = dequantize(n, scales=[0.5], zps=[200])
+  %2 = clamp(%1, min=-1.75, max=3.0)
+  return %0, %2, s, b
+}"""
+
+
+def inputs(text=QUANTIZED, **options):
+    return {given.kind: given.arrays for given in adversarial_inputs(gq.parse(text), **options)}
+
+
+def test_the_kinds():
+    made = inputs()
+    assert list(made) == ["random", "ties", "NaN and infinities", "extremes", "lowest", "highest"]
+    x = made["ties"]["x"]
+    scale = np.float32(0.3)
+    for n in (0, 1, -1, 255 - 7, -7, -8):
+        assert (scale * np.float32(n + 0.5)).item() in x, n
+    assert {np.float32(-1.75).item(), 3.0, np.nextafter(np.float32(3), np.float32(9)).item()} <= set(x.ravel().tolist())
+    assert {199, 200, 201, 6, 7, 8, 0, 255} <= set(made["ties"]["n"].ravel().tolist())
+    special = made["NaN and infinities"]["x"]
+    assert np.isnan(special).any() and np.isposinf(special).any() and np.isneginf(special).any()
+    assert (np.signbit(special) & (special == 0)).any() and ((special != 0) & (np.abs(special) < 1e-40)).any()
+    assert set(made["extremes"]["s"].ravel().tolist()) == {-128, 127}
+    assert np.finfo(np.float32).max in made["extremes"]["x"] and np.finfo(np.float32).min in made["extremes"]["x"]
+    assert set(made["lowest"]["n"].ravel().tolist()) == {0} and set(made["highest"]["s"].ravel().tolist()) == {127}
+    assert all(x.dtype == bool for x in (arrays["b"] for arrays in made.values()))
+
+
+def test_the_same_seed_gives_the_same_arrays():
+    a, b, c = inputs(seed=1), inputs(seed=1), inputs(seed=2)
+    same = [[np.array_equal(a[k]["x"], other[k]["x"], equal_nan=True) for k in a] for other in (b, c)]
+    assert all(same[0]) and not any(same[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(), (0, 3), (1,), (5, 7)])
+def test_all_types_and_sizes(dtype, shape):
+    dims = ",".join(map(str, shape))
+    for arrays in inputs(f"graph(x: {dtype}[{dims}]) {{\n return x\n}}").values():
+        assert arrays["x"].shape == shape and arrays["x"].dtype == DTYPES[dtype].numpy
+
+
+def test_scales_of_bodies_count():
+    g = gq.parse(QUANTIZED)
+    gq.passes.run_passes(g)
+    assert g.nodes_of(["partition"])
+    assert {(round(q.scale, 3), q.zero_point) for q in quantizations(g)} == {(0.3, 7), (0.5, 200)}
+
+
+def test_indices_become_small_where_large_ones_are_refused():
+    g = gq.parse("graph(x: f32[2,3], k: s64[4]) {\n %0 = gather(x, k)\n return %0\n}")
+    assert len(Baseline(g, adversarial_inputs(g)).results) == 6
+    wrong = gq.parse("graph(x: f32[2,3], k: s64[4]) {\n %0 = gather(x, k)\n %1 = abs(%0)\n return %1 as out0\n}")
+    assert "output 'out0' on inputs of the kind 'random'" in find_difference(g, wrong)
+
+
+def test_a_graph_that_runs_on_nothing_is_said():
+    g = gq.parse("graph(x: f32[2]) {\n %0 = relu(x)\n return %0\n}")
+    with pytest.raises(gq.GraphError, match="runs on none of the inputs that were tried: input 'x' must be"):
+        Baseline(g, [Inputs("mine", {"x": np.zeros(3, np.float32)})])
+
+
+def test_what_differs():
+    def found(a, b, **options):
+        texts = (f"graph(x: f32[32]) {{\n %0 = constant(value=f32[1]{{{c}}})\n %y = {op}(x, %0)\n return %y\n}}"
+                 for op, c in (a, b))
+        return find_difference(*map(gq.parse, texts), **options)
+
+    assert found(("add", 1.0), ("add", 1.0)) is None
+    assert "'random'" in found(("add", 1.0), ("add", 1.0000001))
+    assert found(("add", 1.0), ("add", 1.0000001), rtol=1e-5) is None
+    assert "of 32 elements differ" in found(("add", 1.0), ("add", 1.1), rtol=1e-5)
+    assert "0.0 before, -0.0 after" in found(("add", 0.0), ("multiply", 1.0))
