@@ -7,6 +7,7 @@ in f32 and the one that uses it. Why it ended there is asked of the fusion's own
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from graphq.errors import GraphqError
 from graphq.ir import Node, Value
@@ -38,6 +39,8 @@ def causes(graphs: Replay) -> list[Cause]:
             found.setdefault(key, []).append(finding)
     numbers = {node: k for k, node in enumerate(graphs.after.nodes)}
     made = [_cause(findings, analysis, numbers) for findings in found.values()]
+    own = {c.value for c in made}
+    made = [replace(c, also=tuple(x for x in c.also if x not in own)) for c in made]
     return sorted(made, key=lambda c: (c.check == BORDER, c.op not in PRODUCTS))
 
 
@@ -114,9 +117,13 @@ class _Analysis:
         last = members[-1]
         if last.op.name in QUANTIZES:
             return self._before(members, last)
+        found = []
+        first = next((k for k, n in enumerate(members) if n.op.name in QUANTIZES), None)
+        if first is not None:  # whatever its dequantized result does, the quantize itself could be in the fusion before
+            found = [f for f in self._before(members[:first + 1], members[first]) if f.check != BORDER]
         if any(n.op.name in DEQUANTIZES and is_quantised(next(n.operands).dtype) for n in members):
-            return [self._after(members, last)]
-        return []
+            found.append(self._after(members, last))
+        return found
 
     def _product(self, node: Node) -> Finding:
         if node not in self._products:
@@ -131,10 +138,17 @@ class _Analysis:
         entries = [(v, n) for n in members for k, v in enumerate(n.inputs)
                    if v is not None and v.data is None and v.node not in inside and not is_scale(n, k)
                    and (n.op.name == "cast" or not is_quantised(v.dtype))]
+        entries = [(v, n) for v, n in entries if not self._shared(v, n)]
         if not entries:
             return []
         value, user = min(entries, key=lambda x: self._distance(x[0]))
         return [self._cut(value, user, members, last)]
+
+    def _shared(self, value: Value, user: Node) -> bool:
+        """Whether a value is a dequantize that is stored for several users, each of which could take it in."""
+        maker = value.node
+        return maker is not None and maker.op.name in DEQUANTIZES and is_quantised(next(maker.operands).dtype) \
+            and self._anchored(maker, user) is None and refuses(maker) is None
 
     def _distance(self, value: Value) -> int:
         """How far from integers a value is made: in their partition, in a chain from them, or not from them."""
@@ -175,7 +189,8 @@ class _Analysis:
         blocked = next((n for n in self.beside(maker) if n.op.name in PRODUCTS and self.kind(n) == "float"), None)
         if value.is_output:
             return Finding(last, fusion, "one user", None, value, f"{name} is also an output of the graph, in {dtype}",
-                           f"return {q}, or its dequantize, in place of {name}")
+                           f"return {q}, or its dequantize, in place of {name}" if user is last
+                           else f"quantize {name}, and return its dequantize")
         if last.op.name == "dynamic_quantize" and value in _above([v for v in last.inputs[1:] if v is not None]):
             return Finding(last, fusion, "constant scales", last, last.inputs[1], f"its scale, "
                            f"{called(list(last.operands)[1])}, is computed from all of {name}",
@@ -183,11 +198,13 @@ class _Analysis:
         others = [u for u in value.users if u not in members]
         if others:
             where = "a second user" if len(others) == 1 else f"{len(others)} more users"
+            read = next(self.given(last).operands)  # the passes may have dropped a relu between the two
+            same = user is last and read.graph.label(read) == value.graph.label(value)
+            they = "it" if len(others) == 1 else "them"
             return Finding(last, fusion, "one user", others[0], value, f"{name} has {where} in {dtype}: "
                            + "; ".join(value.graph.describe(u) for u in others[:3]),
-                           f"quantize before the fork: let {'it' if len(others) == 1 else 'them'} read "
-                           + (f"the dequantized {q} in place of {name}" if user is last
-                              else f"the dequantize of a quantized {name}, as {called(user.output)} does"))
+                           f"quantize before the fork: let {they} read the dequantized {q} in place of {name}" if same
+                           else f"quantize {name} before the fork, and let all its users read the dequantize")
         if maker.op.name in PRODUCTS and self.kind(maker) == "float":
             return self._product(maker)._replace(node=last)
         if home is None or home.op.name != "partition":
@@ -213,17 +230,20 @@ class _Analysis:
 
     def _apart(self, value: Value, maker: Node, user: Node, last: Node, fusion: str) -> Finding:
         """An operation that is in no partition stands before a chain that ends in quantize."""
-        operands = [v for v in maker.operands if v.data is None]
+        operands = [v for v in maker.operands if v.data is None and v.dtype.kind == "float"]
         near = (v for v in operands if self._source_of(v) is not None or way_up(v))
         source = next(near, operands[0] if operands else None)
-        of = called(source) if source is not None else "its operand"
         made = operation(maker)
+        if source is None:
+            return Finding(last, fusion, BORDER, maker, value, f"{made} gives {value.dtype} that comes from no "
+                           "quantized value", f"quantize and dequantize what {maker.op.name} reads, or its result")
+        of = called(source)
         if maker.op.name in MOVES and user is not last:
             return Finding(last, fusion, "lane-wise operations", maker, value,
                            f"{made} stands between {of} and the {last.op.name}",
                            f"move the {maker.op.name} behind the {last.op.name}, where it moves integers")
         why = "moves f32" if maker.op.name in MOVES else "runs outside of partitions, in f32"
-        if source is not None and source.node is None:
+        if source.node is None:
             return Finding(last, fusion, BORDER, maker, value, f"{made} {why}, on {of}, an input of the graph",
                            f"pass {of} as {last.output.dtype}, and dequantize that")
         return Finding(last, fusion, "lane-wise operations", maker, value,
@@ -250,17 +270,18 @@ class _Analysis:
 
     def _anchored(self, dequantize: Node, user: Node) -> Unsupported | None:
         """Why kernels cannot compute an anchor right after a dequantize; None if they can, or if it is no anchor."""
-        family = next((f for f in FAMILIES if user.op.name in f.operations), None)
-        if family is None:
-            return None
-        try:
-            body, operands, _ = carve(self.graphs.before, [dequantize, user])
-            lowering(family, body, [v.data for v in operands], user, user)
-        except Unsupported as e:
-            return e
-        except GraphqError:
-            return None
-        return None
+        refused: Unsupported | None = None
+        for family in (f for f in FAMILIES if user.op.name in f.operations):
+            try:
+                body, operands, _ = carve(self.graphs.before, [dequantize, user])
+                lowering(family, body, [v.data for v in operands], user, user)
+            except Unsupported as e:
+                refused = refused or e
+            except GraphqError:
+                return None
+            else:
+                return None
+        return refused
 
     def _together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
         """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can."""
@@ -313,6 +334,13 @@ class _Analysis:
             return Finding(last, chain, "lane-wise operations", user, user.outputs[0],
                            f"{made} stands between {name} and a quantize, and takes {value.dtype}",
                            f"quantize and dequantize {name}, before the {user.op.name}")
+        end = user.outputs[0]
+        while not end.is_output and len(end.users) == 1 and self.kind(end.users[0]) == "float":
+            end = end.users[0].outputs[0]
+        if end.is_output:
+            value, name = end, called(end)
+            return Finding(last, chain, BORDER, None, value, f"{name} is returned in {value.dtype}, and not quantized",
+                           f"quantize {name} before it is returned")
         return Finding(last, chain, "the result is quantized", user, user.outputs[0],
                        f"{made} reads {name} in {value.dtype}, and its result is not quantized",
                        f"quantize the result of the {user.op.name}")

@@ -13,8 +13,8 @@ from graphq.report.causes import BORDER
 from graphq.report.evidence import evidence_lines
 from graphq.report.records import Cause, GraphNode, Kind, NearMiss, Operation, Report, StepRecord
 
-SHOWN = 24
-"""Lines of a section that a report shows unless all are asked for."""
+LONG, SHOWN = 24, 8
+"""A section of more lines than the former shows as many as the latter, unless all are asked for."""
 
 
 ALSO = 8
@@ -92,7 +92,7 @@ def _about(report: Report, label: str) -> list[str]:
         what = "" if label == cause.value else f"outside with {cause.node}: "
         lines = [f"{text}: {what}{cause.reason}; {cause.edit}"]
     number = report.became[label]
-    if number is None:
+    if number is None or report.nodes[number].role == "constant" and label in made and made[label].op != "constant":
         return [*lines, "  computed when the model was compiled, or merged with an equal operation"]
     node = report.nodes[number]
     if node.partition is not None:
@@ -186,7 +186,7 @@ def _step(step: StepRecord) -> str:
 
 
 def _cut(lines: list[str], full: bool, what: str) -> list[str]:
-    if full or len(lines) <= SHOWN:
+    if full or len(lines) <= LONG:
         return lines
     return [*lines[:SHOWN], f"  ... {len(lines) - SHOWN} more {what}: explain(full=True)"]
 

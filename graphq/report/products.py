@@ -186,13 +186,14 @@ def _operand(k: int, value: Value, origins: Origins) -> Obstacle | None:
 
 def _between(role: str, value: Value, between: list[Node], source: Node) -> Obstacle:
     """What operations between a dequantize and a product mean for the product; `between` begins at the product."""
-    last = next((n for n in reversed(between) if n.op.name not in MOVES), between[-1])
+    computing = [n for n in between if n.op.name not in MOVES]
+    last = computing[0] if computing else between[-1]
     name, from_ = last.op.name, called(source.output)
-    reason = f"{operation(last)} stands between the product and the dequantize of its {role}"
-    reason += f", {described(source.output)}"
+    before = f", with {len(computing) - 1} more before it," if len(computing) > 1 else ""
+    reason = f"{operation(last)}{before} stands between the product and the dequantize of its {role}, "
+    reason += described(source.output)
     edit = f"quantize and dequantize {called(last.output)}"
-    casts = [n for n in between if n.op.name in ("type_cast", "cast")]
-    if casts and len(casts) == len([n for n in between if n.op.name not in MOVES]):
+    if computing and all(n.op.name in ("type_cast", "cast") for n in computing):
         after = "" if value.dtype == f32 else ", and cast its result"
         return Obstacle(last, last.output, reason, f"let the product read {from_} in f32, without the cast{after}")
     if name == "concat":
@@ -205,7 +206,7 @@ def _between(role: str, value: Value, between: list[Node], source: Node) -> Obst
                         f"dequantize after the {name}, or with one scale for the tensor" if scales
                         else f"dequantize after the {name}, or {edit}")
     one = next((v for v in last.operands if v.type.known and v.type.size == 1), None)
-    if name == "multiply" and one is not None:
+    if name == "multiply" and one is not None and len(computing) == 1:
         edit = f"fold the factor into the scale of {from_}, or {edit}" if one.data is not None else \
             f"multiply the product by {called(one)}, which is not constant, instead, or {edit}"
     return Obstacle(last, last.output, reason, edit)
