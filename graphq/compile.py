@@ -274,12 +274,12 @@ class CompiledGraph:
         return self._latest.explanation(kernels=kernels)
 
     def parts(self) -> list[Part]:
-        """What `report` shows: the graph before and after the passes, or those of a model in stages (`graphq.report`)."""
+        """What `report` shows: the graph before and after the passes; of a model in stages those of its parts."""
         return self._latest.parts()
 
     def report(self, path: str | os.PathLike[str], /, *inputs: Any, profile: Profile | None = None,
                **named: Any) -> None:
-        """Write one HTML page that shows the graph before and after the passes, and says of each node what `explain` does.
+        """Write an HTML page with pictures of the graph before and after the passes, and what is known of each node.
 
         With `inputs`, as a call takes them, or a `profile` of this model, the page has times and a timeline. It has all
         in it, and needs no network. Pictures need Graphviz (`pip install graphq[report]`); without it there are tables.

@@ -1,27 +1,30 @@
-"""Write one HTML page that shows a model before and after the passes: partitions, reasons, times, memory."""
+"""Write an HTML page that shows a model before and after the passes: partitions, reasons, kernels, times, memory."""
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
 from graphq.commands.arrays import add_inputs, input_arrays
-from graphq.commands.shared import add_target, compiled, load_graph
+from graphq.commands.shared import add_model, add_target, compiled, load_graph, write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """MODEL, --out, --profile with arrays, the target."""
-    parser.add_argument("file", type=Path, metavar="MODEL", help="an ONNX file, a oneDNN Graph file or a text form")
-    parser.add_argument("--out", type=Path, required=True, metavar="PAGE.html", help="the file to write")
+    add_model(parser)
+    parser.add_argument("--out", type=Path, metavar="PAGE.html", help="the file to write (default: MODEL.html)")
     parser.add_argument("--profile", action="store_true", help="run it, and show times and the timeline")
     add_inputs(parser)
     add_target(parser)
 
 
 def run(options: argparse.Namespace) -> None:
-    """Compile it, run it if that is asked for, and write the page. Open shapes are known after a run alone."""
+    """Compile it, run it if that is asked for, and write the page."""
     graph = load_graph(options.file)
+    out = options.out or options.file.with_suffix(".html")
     model = compiled(options, graph)
     if options.profile:
-        model.report(options.out, input_arrays(graph, options))
+        model.report(out, input_arrays(graph, options))
     else:
-        model.report(options.out)
+        model.report(out)
+    nbytes = out.stat().st_size
+    write(options, f"{out}: {nbytes} bytes", {"page": str(out), "bytes": nbytes})

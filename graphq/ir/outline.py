@@ -101,7 +101,7 @@ class _Outliner:
             lines = (f"{node.attrs['anchor']} partition", *types)
             if self.bodies:
                 return Box(id, "partition", lines, node, inside=tuple(self.partition(node, id)))
-            return Box(id, "partition", lines, node, self.connected(node, id))
+            return Box(id, "partition", lines, self.connected(node, id))
         box = Box(id, "operation", (node.op.title(node.attrs), *types), self.connected(node, id))
         graphs = [(name, x) for name, x in node.attrs.items() if isinstance(x, Graph)]
         if not graphs or not self.bodies:

@@ -17,7 +17,7 @@ Lives: TypeAlias = Mapping[int, tuple[int, int]]
 
 
 class Slot(NamedTuple):
-    """Where a buffer of a plan lies in the arena: its number, offset and bytes, and the first and last step of its life."""
+    """Where a buffer lies in the arena: its number in the plan, offset and bytes; and its first and last step."""
 
     buffer: int
     offset: int

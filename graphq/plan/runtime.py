@@ -189,7 +189,7 @@ class Runner:
         return found
 
     def slots(self) -> list[Slot]:
-        """Where the buffers between steps lie in the arena, and how long they live, in the order of their first steps."""
+        """Where the buffers in the arena lie, and how long they live, in the order of their first steps."""
         return [Slot(b, self._offsets[b], self.plan.buffers[b].nbytes, *life) for b, life in self._words.lives.items()]
 
     def repeated(self, step: int, times: int) -> Runner:

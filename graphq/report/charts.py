@@ -1,7 +1,7 @@
-"""Charts of a page as SVG: the timeline of a run, with a track a thread, and the arena's buffers over the plan's steps."""
+"""Charts as SVG: the timeline of a run, a track a thread, and the arena's buffers over the plan's steps; tables."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from graphq.plan.arena import Slot
@@ -19,14 +19,14 @@ Box = Callable[[int], tuple[str, str]]
 
 def timeline(profile: Profile, box: Box) -> str:
     """The pieces of a run by threads; `box` is asked for the numbers of steps."""
-    width = min(max(1100, 12 * len(profile.steps)), 6000)
+    width = min(max(860, 6 * len(profile.steps)), 6000)
     scale, tracks = width / (profile.elapsed or 1.0), {thread: k for k, thread in enumerate(profile.threads)}
     shapes = []
     for thread, k in tracks.items():
         shapes.append(_text(0, TRACK * k + 20, f"helper {k}" if k else "caller"))
         for step in profile.steps:
-            shapes += [_rectangle(*box(step.number), LEFT + scale * p.begin, TRACK * k + 4, scale * p.seconds, TRACK - 8)
-                       for p in step.pieces if p.thread == thread]
+            shapes += [_rectangle(*box(step.number), LEFT + scale * p.begin, TRACK * k + 4, scale * p.seconds,
+                                  TRACK - 8) for p in step.pieces if p.thread == thread]
     bottom = TRACK * len(tracks)
     for k in range(11):
         x = LEFT + width * k / 10
@@ -57,13 +57,14 @@ def size(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def table(head: Sequence[str], rows: Iterator[Sequence[str]], numbers: int) -> str:
-    """An HTML table of texts, whose first columns are `numbers` numbers."""
-    def row(tag: str, cells: Sequence[str]) -> str:
+def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], numbers: int) -> str:
+    """An HTML table whose first columns are `numbers` numbers; each row is of the box with that id, or of none."""
+    def row(tag: str, cells: Sequence[str], box: str = "") -> str:
         marks = [' class="n"' if k < numbers else "" for k in range(len(cells))]
-        return "<tr>" + "".join(f"<{tag}{m}>{escape(c)}</{tag}>" for m, c in zip(marks, cells, strict=True)) + "</tr>"
+        made = "".join(f"<{tag}{m}>{escape(c)}</{tag}>" for m, c in zip(marks, cells, strict=True))
+        return f'<tr{f" data-n={box}" if box else ""}>{made}</tr>'
 
-    return f"<table>{row('th', head)}{''.join(row('td', cells) for cells in rows)}</table>"
+    return f"<table>{row('th', head)}{''.join(row('td', cells, box) for box, cells in rows)}</table>"
 
 
 def _chart(width: float, height: float, shapes: Sequence[str]) -> str:

@@ -1,11 +1,12 @@
-"""What a page says of each box: records that the page's script shows under the pointer and, of a chosen box, at the side.
+"""What a page says of each box: records, which the page's script shows under the pointer or, of a chosen box, beside.
 
-A record has a title `t`, rows `r` (a label, text, and a CSS class if it has one), the first of which says what the box is
-of, and links `go` to other boxes: the set of records, the box's id, and text. Titles and first rows can be searched for.
+A record has a title `t`, rows `r` (a label, text, and a CSS class if it has one), the first of which says what the box
+is of, and links `go` to other boxes: the set of records, the box's id, and text. Titles and first rows can be searched
+for.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from graphq.report.profile import StepTime
@@ -37,7 +38,7 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
     the labels of their values.
     """
     total = sum(t.seconds for t in times.values())
-    types = {v.label: v.type for v in report.inputs} | {v.label: v.type for n in report.nodes for v in n.operation.outputs}
+    types = _types(report, [n.operation for n in report.nodes])
     causes: dict[int, list[Cause]] = {}
     for cause in report.causes:
         if cause.id is not None:
@@ -63,11 +64,11 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
 
 
 def source_records(report: Report, after: str) -> tuple[dict[str, Record], dict[str, str], dict[str, str]]:
-    """The records of the graph as written; the CSS classes of its boxes; and the boxes by the labels of their values."""
+    """The records of the graph as written; the CSS classes of its boxes; the boxes by the labels of their values."""
     records: dict[str, Record] = {}
     kinds: dict[str, str] = {}
     places: dict[str, str] = {}
-    types = {v.label: v.type for v in report.inputs} | {v.label: v.type for o in report.source for v in o.outputs}
+    types = _types(report, report.source)
     why = {c.value: c for c in report.causes} | {v: c for c in report.causes for v in c.also}
     for k, operation in enumerate(report.source):
         if operation.op == "constant":
@@ -85,6 +86,12 @@ def source_records(report: Report, after: str) -> tuple[dict[str, Record], dict[
             go = [[after, f"n{number}", f"became part of the {_title(report.nodes[number])}"]]
         records[id] = _record(operation.title, operation, rows, go)
     return records | _ends(report), kinds, places
+
+
+def _types(report: Report, operations: Iterable[Operation]) -> dict[str, str]:
+    """The types of values by their labels."""
+    results = (v for o in operations for v in o.outputs)
+    return {v.label: v.type for v in (*report.inputs, *results)}
 
 
 def _record(title: str, operation: Operation, rows: Sequence[Sequence[str]], go: Sequence[Sequence[str]]) -> Record:

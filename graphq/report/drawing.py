@@ -21,8 +21,8 @@ Lines = Callable[[Box], Sequence[str]]
 def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
     """The picture: `lines` is what stands in a box, `kind` the CSS class that colours it.
 
-    Boxes have their ids in `data-n`, edges the two ids that they join in `data-e`. Raises GraphqError where pygraphviz is
-    not installed.
+    Boxes have their ids in `data-n`, edges the two ids that they join in `data-e`. Raises GraphqError where pygraphviz
+    is not installed.
     """
     boxes = list(outline.walk())
     texts = {box.id: [shortened(x) for x in lines(box)] for box in boxes}
@@ -38,12 +38,13 @@ def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
     width, height = layout.width + 2 * MARGIN, layout.height + 2 * MARGIN
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
             f'viewBox="{-MARGIN} {-MARGIN} {width:.0f} {height:.0f}" data-w="{width:.0f}" data-h="{height:.0f}">'
-            f'{"".join(shapes[True])}<g class="edges">{_edges(layout)}</g>{"".join(shapes[False])}{"".join(titles)}</svg>')
+            f'{"".join(shapes[True])}<g class="edges">{_edges(layout)}</g>'
+            f'{"".join([*shapes[False], *titles])}</svg>')
 
 
 def shortened(text: str) -> str:
-    """The text, or its begin and its end where it is longer than a line."""
-    text = " ".join(text.split())
+    """The text, or its begin and its end where it is longer than a line; what cannot be printed is a mark."""
+    text = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
     half = LONGEST // 2
     return text if len(text) <= LONGEST else f"{text[:half]}…{text[-half + 1:]}"
 

@@ -4,7 +4,6 @@ Graphviz sees the ids and sizes of boxes alone, and no text of the model.
 """
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -67,12 +66,11 @@ def lay_out(outline: Outline, sizes: Mapping[str, tuple[float, float]]) -> Layou
     lines += [f"{source} -> {target}" for source, target in outline.edges]
     drawn = AGraph(string=_HEAD + "\n".join(lines) + "\n}")
     drawn.layout(prog="dot")
-    data: dict[str, Any] = json.loads(drawn.draw(format="json0"))
-    _, _, width, height = _numbers(data["bb"])
-    objects = data.get("objects", [])
-    places = dict(_place(x, height) for x in objects if "pos" in x or "bb" in x)
-    names = [x["name"] for x in objects]
-    edges = {(names[e["tail"]], names[e["head"]]): tuple(_points(e["pos"], height)) for e in data.get("edges", [])}
+    _, _, width, height = _numbers(drawn.graph_attr["bb"])
+    places = {node: _node(node.attr, height) for node in drawn.nodes_iter()}
+    places |= {name: _cluster(cluster, height) for name, cluster in _clusters(drawn)}
+    edges = {(source, target): tuple(_points(drawn.get_edge(source, target).attr["pos"], height))
+             for source, target in outline.edges}
     return Layout(width, height, places, edges)
 
 
@@ -92,13 +90,22 @@ def _numbers(text: str) -> list[float]:
     return [float(x) for x in text.split(",")]
 
 
-def _place(x: Mapping[str, Any], height: float) -> tuple[str, Place]:
+def _node(attributes: Mapping[str, str], height: float) -> Place:
     """A box's place; Graphviz's y axis points up, and it says where the middle of a node is."""
-    if "bb" in x:
-        left, low, right, high = _numbers(x["bb"])
-        return x["name"].removeprefix("cluster_"), Place(left, height - high, right - left, high - low)
-    (u, v), w, h = _numbers(x["pos"]), INCH * float(x["width"]), INCH * float(x["height"])
-    return x["name"], Place(u - w / 2, height - v - h / 2, w, h)
+    (x, y), w, h = (_numbers(attributes["pos"]), INCH * float(attributes["width"]), INCH * float(attributes["height"]))
+    return Place(x - w / 2, height - y - h / 2, w, h)
+
+
+def _clusters(graph: Any) -> Iterator[tuple[str, Any]]:
+    """The boxes that hold others, at any depth."""
+    for inner in graph.subgraphs_iter():
+        yield inner.name.removeprefix("cluster_"), inner
+        yield from _clusters(inner)
+
+
+def _cluster(cluster: Any, height: float) -> Place:
+    left, low, right, high = _numbers(cluster.graph_attr["bb"])
+    return Place(left, height - high, right - left, high - low)
 
 
 def _points(text: str, height: float) -> Iterator[tuple[float, float]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from graphq.report.charts import size, table
-from graphq.report.coverage import percent
+from graphq.report.coverage import millions, percent
 from graphq.report.details import KINDS, kind_of
 from graphq.report.parts import Part
 from graphq.report.profile import Profile
@@ -15,16 +15,15 @@ from graphq.report.records import CoverageRecord
 SHOWN = 60
 """Causes of one part that are listed; all stand in the text."""
 
-HELP = """<p class="note">Hover over a box for its types, kernels and reasons; click to keep them here. Drag to move, Ctrl and
-the wheel to zoom, / to search, Enter for the next match, Esc to come back.</p>"""
+HELP = """<p class="note">Hover over a box for its types, kernels and reasons; click to keep them here. Drag to move,
+Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come back.</p>"""
 
 
 def overview(parts: Sequence[Part], profile: Profile | None) -> str:
     """The HTML; parts of a model in stages follow one another."""
-    out = [x for number, part in enumerate(parts) for x in _part(part, number)]
-    if profile is not None:
-        out += [f"<h2>Time</h2><p>{1e3 * profile.seconds:.4g} ms in {len(profile.steps)} steps</p>", _kernels(profile)]
-    return "".join([*out, HELP])
+    time = "" if profile is None else \
+        f"<h2>Time</h2><p>{1e3 * profile.seconds:.4g} ms in {len(profile.steps)} steps</p>{_kernels(profile)}"
+    return HELP + time + "".join(x for number, part in enumerate(parts) for x in _part(part, number))
 
 
 def _part(part: Part, number: int) -> Iterator[str]:
@@ -32,9 +31,8 @@ def _part(part: Part, number: int) -> Iterator[str]:
     if part.name:
         yield f"<h2>{escape(part.name)}</h2>"
     counts = Counter(kind_of(n) for n in report.nodes if n.role != "constant")
-    yield '<div class="key">' + "".join(
-        f'<span><i class="{kind}"></i>{counts[kind]} {escape(text)}</span>' for kind, text in KINDS.items() if counts[kind]
-    ) + "</div>"
+    keys = (f'<span><i class="{kind}"></i>{counts[kind]} {text}</span>' for kind, text in KINDS.items() if counts[kind])
+    yield f'<div class="key">{"".join(keys)}</div>'
     if report.level:
         yield f'<p class="note">ISA level {report.level}, {report.threads} threads</p>'
     if report.sizes:
@@ -60,10 +58,11 @@ def _coverage(c: CoverageRecord) -> Iterator[str]:
     """Shares of multiply-accumulates in integers, with bars."""
     if not c.total:
         return
-    yield f"<h2>Multiply-accumulates in integers</h2><p>{percent(c.integer, c.total)} of {c.total / 1e6:,.1f} million</p><table>"
+    yield (f"<h2>Multiply-accumulates in integers</h2><p>{percent(c.integer, c.total)} of {millions(c.total)}</p>"
+           "<table>")
     for op, n in c.total_by_op.items():
         done = c.integer_by_op.get(op, 0)
-        yield (f'<tr><td>{escape(op)}</td><td class="n">{n / 1e6:,.1f} M</td><td class="n">{percent(done, n)}</td>'
+        yield (f'<tr><td>{escape(op)}</td><td class="n">{millions(n)}</td><td class="n">{percent(done, n)}</td>'
                f'<td><span class="bar" style="width:{90 * done / n if n else 0:.0f}px"></span></td></tr>')
     yield "</table>"
     if c.uncounted:
@@ -73,5 +72,5 @@ def _coverage(c: CoverageRecord) -> Iterator[str]:
 def _kernels(profile: Profile) -> str:
     """The kernels that take the longest."""
     total = profile.seconds or 1.0
-    rows = ((f"{1e3 * t:.3g} ms", f"{t / total:.1%}", name) for name, t in list(profile.by_kernel().items())[:8])
+    rows = (("", (f"{1e3 * t:.3g} ms", f"{t / total:.1%}", name)) for name, t in list(profile.by_kernel().items())[:8])
     return table(["", "share", "kernel"], rows, 2)

@@ -1,7 +1,7 @@
 """The page of `CompiledGraph.report`: one HTML file with all in it, which asks no network and runs one script, ours.
 
-Names and texts of a model come into the page in two ways: escaped, as text of the HTML, and in JSON that the script shows
-as text. And the page's policy lets no script run but the one whose hash it states.
+Names and texts of a model come into the page in two ways: escaped, as text of the HTML, and in JSON that the script
+shows as text. And the page's policy lets no script run but the one whose hash it states.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def page(title: str, parts: Sequence[Part], profile: Profile | None) -> str:
     views = Views()
     for part in parts:
         views.add_part(part, profile if len(parts) == 1 else None)
-    if profile is not None:
+    if profile is not None and len(parts) > 1:
         views.add_times(profile)
     text = "\n\n".join((f"{part.name}: " if part.name else "") + as_text(part.report, full=True) for part in parts)
     views.add("Text", f"<pre>{escape(text)}</pre>")

@@ -24,7 +24,8 @@ class Views:
 
     def add(self, name: str, html: str, records: str = "", kind: str = "text") -> None:
         """Add a view, whose boxes have the records of that name."""
-        self.html.append(f'<section class="view {kind}" id="v{len(self.html)}" data-records="{records}">{html}</section>')
+        head = f'<section class="view {kind}" id="v{len(self.html)}" data-records="{records}">'
+        self.html.append(f"{head}{html}</section>")
         self.names.append(name)
 
     def add_part(self, part: Part, profile: Profile | None) -> None:
@@ -39,28 +40,36 @@ class Views:
         if available():
             self.add(prefix + "Partitions", _partitions(part, times), after, "picture")
             nodes = {f"n{n.id}": n for n in report.nodes}
-            self.add(prefix + "Operations", draw(outline(part.graph), _operations, lambda box: _kind(box, nodes)), after,
-                     "picture")
+            self.add(prefix + "Operations", draw(outline(part.graph), _operations, lambda box: _kind(box, nodes)),
+                     after, "picture")
             if part.source is not None:
                 self.add(prefix + "As written", draw(outline(part.source), _operations,
                                                      lambda box: kinds.get(box.id, _plain(box))), before, "picture")
         else:
-            self.add(prefix + "Nodes", "<p>Pictures need Graphviz: pip install graphq[report]</p>" + _nodes(report))
-        if profile is not None and profile.elapsed:
-            self.add(prefix + "Timeline", timeline(profile, lambda step: _box_of(report, step)), after)
+            self.add(prefix + "Nodes", "<p>Pictures need Graphviz: pip install graphq[report]</p>" + _nodes(report),
+                     after)
+        if profile is not None:
+            self.add_times(profile, prefix, report, after)
         if part.memory is not None and part.memory.slots:
             records |= _slots(part, after)
             kinds_of = {s.buffer: _box_of(report, s.first)[1] for s in part.memory.slots}
             self.add(prefix + "Memory", _memory_text(part) + memory(
                 part.memory.slots, part.memory.arena, len(report.steps), lambda b: (f"s{b}", kinds_of[b])), after)
 
-    def add_times(self, profile: Profile) -> None:
-        """The steps in a table, the longest first."""
+    def add_times(self, profile: Profile, prefix: str = "", report: Report | None = None, records: str = "") -> None:
+        """The timeline, and the steps in a table, the longest first; they lead to nodes where a report says which."""
         total = profile.seconds or 1.0
-        rows = ((f"{1e3 * t.seconds:.4g}", f"{t.seconds / total:.1%}", f"{t.gops:.4g}" if t.gops else "",
-                 f"{t.gigabytes:.3g}" if t.gigabytes else "", "" if t.share is None else f"{t.share:.0%}",
-                 str(t.number), t.kernel) for t in sorted(profile.steps, key=lambda t: -t.seconds))
-        self.add("Steps", table(["ms", "share", "GOPS", "GB/s", "of peak", "step", "kernel"], rows, 6))
+
+        def box(step: int) -> tuple[str, str]:
+            return ("", "plain") if report is None else _box_of(report, step)
+
+        rows = ((box(t.number)[0], (
+            f"{1e3 * t.seconds:.4g}", f"{t.seconds / total:.1%}", f"{t.gops:.4g}" if t.gops else "",
+            f"{t.gigabytes:.3g}" if t.gigabytes else "", "" if t.share is None else f"{t.share:.0%}",
+            str(t.number), t.kernel)) for t in sorted(profile.steps, key=lambda t: -t.seconds))
+        shown = timeline(profile, box) if profile.elapsed else ""
+        self.add(prefix + "Timeline", shown + table(
+            ["median ms", "share", "GOPS", "GB/s", "of peak", "step", "kernel"], rows, 6), records)
 
 
 def _partitions(part: Part, times: Mapping[int, StepTime]) -> str:
@@ -115,7 +124,8 @@ def _box_of(report: Report, step: int) -> tuple[str, str]:
 
 def _nodes(report: Report) -> str:
     """The nodes after the passes in a table."""
-    rows = ((str(n.id), kind_of(n), ", ".join(n.kernels), n.operation.text) for n in report.nodes if n.role != "constant")
+    rows = ((f"n{n.id}", (str(n.id), kind_of(n), ", ".join(n.kernels), n.operation.text))
+            for n in report.nodes if n.role != "constant")
     return table(["node", "kind", "kernels", "operation"], rows, 1)
 
 
@@ -141,6 +151,6 @@ def _memory_text(part: Part) -> str:
     """What the plan takes, in one sentence."""
     m = part.memory
     assert m is not None
-    return (f"<p>The arena, by steps of the plan: {size(m.arena)} for {len(m.slots)} buffers, which without sharing would "
-            f"take {size(m.unshared)}. Beside it: {size(m.constants)} of constants and packed weights, "
+    return (f"<p>The arena, by steps of the plan: {size(m.arena)} for {len(m.slots)} buffers, which without sharing "
+            f"would take {size(m.unshared)}. Beside it: {size(m.constants)} of constants and packed weights, "
             f"{size(m.inputs)} of inputs, {size(m.outputs)} of outputs.</p>")

@@ -1,4 +1,4 @@
-"""save_onnx of a compiled model's graph: partitions are local functions, with the same numbers for whoever runs them."""
+"""save_onnx of a compiled model's graph: partitions are local functions with the same numbers in every engine."""
 import numpy as np
 import onnx
 import onnx.reference

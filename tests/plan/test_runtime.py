@@ -191,7 +191,8 @@ def step(inputs, outputs):
 
 
 def arena_of(buffers, steps):
-    clashes = find_clashes(find_lives([b for b in (*s.inputs, *s.outputs) if buffers[b].storage == "arena"] for s in steps))
+    clashes = find_clashes(find_lives(
+        [b for b in (*s.inputs, *s.outputs) if buffers[b].storage == "arena"] for s in steps))
     return plan_arena({b: buffers[b].nbytes for b in clashes}, clashes)
 
 

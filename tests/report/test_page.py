@@ -1,0 +1,265 @@
+"""The page of `CompiledGraph.report`: what it has, that models' text is text in it, and that it needs nothing else."""
+import base64
+import hashlib
+import json
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.ir.outline import outline
+from graphq.report import layout, views
+from graphq.report.layout import lay_out
+from graphq.testing import random_inputs
+
+pytest.importorskip("pygraphviz")
+
+TEXT = """graph net(x: u8[8,64], y: f32[8,16]) {
+  %w = constant(value=s8[64,16]{VALUES}) : s8[64,16]
+  %0 = dequantize(x, scales=[0.05], zps=[120])
+  %1 = dequantize(%w, scales=[0.02])
+  %2 = matmul(%0, %1)
+  %q = quantize(%2, dtype=u8, scales=[0.1], zps=[128])
+  %3 = dequantize(%q, scales=[0.1], zps=[128])
+  %4 = add(%3, y)
+  %5 = cum_sum(%4, axis=0)
+  return %q, %5 as sums
+}"""
+
+
+def net():
+    values = np.random.default_rng(1).integers(-127, 128, 1024)
+    return gq.parse(TEXT.replace("VALUES", ", ".join(map(str, values))))
+
+
+class Page(HTMLParser):
+    """The elements of a page by their tags, with attributes and direct text."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.elements, self._open = [], []
+        self.feed(path.read_text(encoding="utf-8"))
+        self.data = json.loads(next(text[0] for tag, a, text in self.elements if a.get("id") == "data"))
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs), [""]))
+        self._open.append(self.elements[-1])
+
+    def handle_endtag(self, tag):
+        while self._open and self._open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data):
+        if self._open:
+            self._open[-1][2][0] += data
+
+    def of(self, tag):
+        return [(a, text[0]) for t, a, text in self.elements if t == tag]
+
+    def boxes(self, view):
+        """The ids of the boxes of the view of that name, with their classes."""
+        names = [text for a, text in self.of("button") if "data-view" in a]
+        first = [k for k, (tag, a, _) in enumerate(self.elements) if tag == "section"] + [len(self.elements)]
+        at = names.index(view)
+        found = self.elements[first[at]:first[at + 1]]
+        return {a["data-n"]: a["class"].split()[1:] for tag, a, _ in found
+                if tag == "g" and "data-n" in a and "title" not in a["class"]}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "out.html"
+    g = net()
+    model = gq.compile(g)
+    model.report(path, random_inputs(g))
+    return model, Page(path)
+
+
+def rows(record):
+    return {row[0]: row[1] for row in record["r"]}
+
+
+def test_views_and_what_they_show(written):
+    model, page = written
+    assert [text for a, text in page.of("button") if "data-view" in a] == [
+        "Partitions", "Operations", "As written", "Timeline", "Memory", "Text"]
+    nodes = {f"n{k}": n for k, n in enumerate(model.graph.nodes) if n.op.name != "constant"}
+    assert set(page.boxes("Partitions")) == {*nodes, "i0", "i1", "o0", "o1"}
+    kinds = {node.op.name if node.op.name != "partition" else node.attrs["anchor"]: page.boxes("Partitions")[id]
+             for id, node in nodes.items()}
+    assert kinds["matmul"] == ["integer"] and kinds["eltwise"] == ["float"] and kinds["cum_sum"] == ["reference"]
+    inner = {f"{id}n{k}" for id, n in nodes.items() if n.op.name == "partition"
+             for k, _ in enumerate(n.attrs["body"].nodes)}
+    assert set(page.boxes("Operations")) >= set(nodes) and len(inner & set(page.boxes("Operations"))) >= 5
+    assert set(page.boxes("As written")) == {"i0", "i1", "n1", "n3", "n4", "n5", "n6", "n7", "o0", "o1"}
+    assert page.boxes("As written")["n3"] == ["integer"] and page.boxes("As written")["n7"] == ["reference"]
+
+
+def test_records_have_types_kernels_times_and_reasons(written):
+    model, page = written
+    after = page.data["after0"]
+    (matmul,) = (r for r in after.values() if r["t"] == "matmul partition")
+    found = rows(matmul)
+    assert found["result"] == "%q : u8[8,16]" and "x : u8[8,64]" in found["operands"]
+    assert found["runs as"] == "partition in integers" and found["operations"].endswith("matmul, quantize")
+    assert "matmul" in found["kernel"] and " ms, " in found["time"] and found["MACs"] == "8,192"
+    (reference,) = (r for r in after.values() if r["t"] == "cum_sum")
+    assert rows(reference)["runs as"] == "NumPy reference" and "NumPy" not in rows(matmul)["kernel"]
+    causes = model.explanation().causes
+    assert causes and {rows(after[f"n{c.id}"])["why"] for c in causes if c.id is not None} <= {c.reason for c in causes}
+
+
+def test_links_lead_to_boxes(written):
+    _, page = written
+    shown = {"after0": {**page.boxes("Operations"), **page.boxes("Partitions")}, "before0": page.boxes("As written")}
+    links = [(name, id) for records in page.data.values() for r in records.values() for name, id, _ in r.get("go", [])]
+    weights = ("before0", "n2")  # the record of a dequantize of constants, which has no box
+    assert len(links) > 10 and all(id in shown[name] for name, id in links if (name, id) != weights)
+    source, after = page.data["before0"], page.data["after0"]
+    (name, id, _), = source["n3"]["go"]
+    assert name == "after0" and after[id]["t"] == "matmul partition"
+
+
+def test_every_box_has_a_record(written):
+    _, page = written
+    for view, records in (("Partitions", "after0"), ("Operations", "after0"), ("As written", "before0"),
+                          ("Memory", "after0")):
+        assert page.boxes(view) and set(page.boxes(view)) <= set(page.data[records])
+
+
+def test_memory_is_the_plan(written):
+    model, page = written
+    (part,) = model.parts()
+    assert set(page.boxes("Memory")) == {f"s{s.buffer}" for s in part.memory.slots}
+    assert all(0 <= s.offset and s.offset + s.nbytes <= part.memory.arena for s in part.memory.slots)
+    assert all(0 <= s.first <= s.last < len(part.report.steps) for s in part.memory.slots)
+    for a in part.memory.slots:
+        for b in part.memory.slots:
+            if a is not b and a.first <= b.last and b.first <= a.last:
+                assert a.offset + a.nbytes <= b.offset or b.offset + b.nbytes <= a.offset
+
+
+def test_the_page_has_all_in_it(written):
+    """No element loads anything, and the policy forbids it; the one script is the one whose hash the policy has."""
+    _, page = written
+    (script,) = (text for a, text in page.of("script") if a.get("type") != "application/json")
+    policy = next(a["content"] for a, _ in page.of("meta") if a.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none';")
+    assert f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" in policy
+    assert not [a for _, a, _ in page.elements if {"src", "href", "onclick", "onload", "onerror"} & set(a)]
+    assert not {t for t, _, _ in page.elements} & {"link", "img", "iframe", "object", "embed", "base", "form"}
+
+
+HOSTILE = ["</script><script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "'\"&lt;", "<!--", "]]>", "\\u003c",
+           "a\nb\x00c", "\ud800", "日本語" * 30, "${alert(1)}", "x" * 5000]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_models_are_text(name, tmp_path):
+    g = gq.Graph(name)
+    x = g.input(name, dtype="f32", shape=[2, 3])
+    g.output(g.cum_sum(g.relu(x), axis=0, name=name + " sum"), name=name + " out")
+    model = gq.compile(g)
+    model.report(tmp_path / "a.html")
+    page, plain = Page(tmp_path / "a.html"), reference_page(tmp_path)
+    assert [(t, sorted(a)) for t, a, _ in page.elements] == [(t, sorted(a)) for t, a, _ in plain.elements]
+    assert page.of("h1")[0][1] == name.encode("utf-8", "replace").decode()
+    label = page.data["before0"]["i0"]["r"][0][1].removesuffix(" : f32[2,3]")
+    assert name == (json.loads(label) if label.startswith('"') else label)
+    assert "<script>alert" not in g._repr_html_() and "<img src=x" not in g._repr_html_() + model._repr_html_()
+
+
+def reference_page(folder):
+    """The page of the same graph with harmless names."""
+    g = gq.Graph("g")
+    g.output(g.cum_sum(g.relu(g.input("x", dtype="f32", shape=[2, 3])), axis=0, name="s"), name="o")
+    gq.compile(g).report(folder / "plain.html")
+    return Page(folder / "plain.html")
+
+
+def test_without_graphviz_there_are_tables(tmp_path, monkeypatch):
+    monkeypatch.setattr(views, "available", lambda: False)
+    gq.compile(net()).report(tmp_path / "a.html")
+    page = Page(tmp_path / "a.html")
+    assert [text for a, text in page.of("button") if "data-view" in a] == ["Nodes", "Memory", "Text"]
+    assert "Pictures need Graphviz: pip install graphq[report]" in [text for _, text in page.of("p")]
+    assert any("matmul" in text for _, text in page.of("td"))
+
+
+def test_layout_without_graphviz_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pygraphviz", None)
+    assert not layout.available()
+    with pytest.raises(gq.GraphqError, match=r"pip install graphq\[report\]"):
+        lay_out(outline(net()), {})
+
+
+def test_open_shapes(tmp_path):
+    """Before the first call there is no plan, and so no memory and no time."""
+    model = gq.compile(gq.parse("graph(n: f32[?,8]) {\n %4 = softmax(n)\n return %4 as s\n}"))
+    model.report(tmp_path / "before.html")
+    model.report(tmp_path / "after.html", np.ones((3, 8), np.float32))
+    before, after = (Page(tmp_path / f"{name}.html") for name in ("before", "after"))
+    assert "Timeline" in [text for _, text in after.of("button")]
+    assert not {"Timeline", "Memory"} & {text for _, text in before.of("button")}
+    assert [page.data["before0"]["n0"]["t"] for page in (before, after)] == ["softmax", "softmax"]
+
+
+def test_bodies_run_in_stages(tmp_path):
+    g = gq.parse("""graph(c: boolean[], x: f32[3]) {
+      %0 = relu(x)
+      %1 = if_else(c, %0, then_body=graph(a: f32[3]) {
+        %r = sqrt(a)
+        return %r
+      }, else_body=graph(a: f32[3]) {
+        %s = exp(a)
+        return %s
+      }) : f32[3]
+      %2 = tanh(%1)
+      return %2 as y
+    }""")
+    model = gq.compile(g)
+    model.report(tmp_path / "a.html", np.asarray(True), np.ones(3, np.float32))
+    page = Page(tmp_path / "a.html")
+    names = [text for a, text in page.of("button") if "data-view" in a]
+    assert {"head: Partitions", "between: Operations", "tail: Partitions", "then_body of n0: Partitions"} <= set(names)
+    assert all(set(page.boxes(name)) for name in names if name.endswith(("Partitions", "Operations")))
+
+
+def test_errors(tmp_path):
+    model = gq.compile(net())
+    with pytest.raises(gq.InputError):
+        model.report(tmp_path / "a.html", np.zeros(3))
+    with pytest.raises(gq.GraphError, match="path"):
+        model.report(3)
+    with pytest.raises(OSError):
+        model.report(tmp_path / "none" / "a.html")
+
+
+def test_notebooks(monkeypatch):
+    g = net()
+    model = gq.compile(g)
+    for shown, text in ((g._repr_html_(), repr(g)), (model._repr_html_(), repr(model))):
+        assert shown.count("<img") == 1 and "data:image/svg+xml;base64," in shown
+        assert text.replace("<", "&lt;").replace(">", "&gt;") in shown.replace("&#x27;", "'")
+    monkeypatch.setattr("graphq.report.notebook.MOST", 3)
+    assert "<img" not in g._repr_html_() and "dequantize(x, scales=[0.05]" in g._repr_html_()
+
+
+def test_drawings_hold_their_boxes(written):
+    """Boxes lie within the drawing, those of a partition within its box, and lines are short enough for theirs."""
+    model, _ = written
+    made = outline(model.graph)
+    placed = lay_out(made, {b.id: (100, 30) for b in made.walk()})
+    assert set(placed.places) == {b.id for b in made.walk()} and set(placed.edges) == set(made.edges)
+    for box in made.walk():
+        outer = placed.places[box.id]
+        assert 0 <= outer.x and outer.x + outer.width <= placed.width + 1
+        for b in box.inside:
+            p = placed.places[b.id]
+            assert outer.x <= p.x and p.x + p.width <= outer.x + outer.width
+            assert outer.y <= p.y and p.y + p.height <= outer.y + outer.height
+    for (source, target), points in placed.edges.items():
+        a, b = placed.places[source], placed.places[target]
+        assert a.y <= points[0][1] <= points[-1][1] <= b.y + b.height  # edges lead downwards
