@@ -24,9 +24,11 @@ from graphq.open_shapes import OpenPlans
 from graphq.passes.pipeline import PIPELINE, check_passes
 from graphq.plan.arena import Arenas
 from graphq.plan.plan import Plan
+from graphq.plan.runtime import Runner, Words
 from graphq.plan.stages import CONTROL, in_one_plan
 from graphq.planned import Loaded, Options, Passed, Planned, Ready, Reported, Runnable, Stored
 from graphq.rewrite.rule import Pass, Refusal
+from graphq.sizes import Trace
 from graphq.staged import StagedRunner
 
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
@@ -109,14 +111,12 @@ class CompiledGraph:
         constant = any(p.property == "constant" for p in self.signature.inputs)
         fixed = not constant and all(p.type.known for p in self.signature.inputs)
         self._fixed: Runnable | None = None
-        if isinstance(graph, Stored):
-            with budget(options.memory):
-                self._fixed = Loaded(graph, options, self._arenas)
-        elif fixed:
-            self._fixed = self._build(self.source.copy())
+        stored = graph.plans if isinstance(graph, Stored) else ()
+        if fixed:
+            self._fixed = self._loaded(stored[0][0]) if stored else self._build(self.source.copy())
         self._open = None if fixed or constant else OpenPlans(self.source, options, self._arenas)
         if self._open is not None:
-            self._open.begin()
+            self._open.begin(stored)
 
     @cached_property
     def source(self) -> Graph:
@@ -133,11 +133,17 @@ class CompiledGraph:
 
         save(path, self.source, self.options, self._plans())
 
-    def _plans(self) -> list[Plan]:
-        """What runs: the plan of a graph of fixed shape, and plans with open sizes."""
+    def _loaded(self, plan: Plan) -> Loaded:
+        """What runs a plan of a file."""
+        with budget(self.options.memory):
+            return Loaded(Runner(Words(plan), self._arenas, self.options.cache),
+                          lambda: Planned(self.source.copy(), self.options, self._arenas))
+
+    def _plans(self) -> list[tuple[Plan, Trace | None]]:
+        """What runs: the plan of a graph of fixed shape, or plans with open sizes."""
         if isinstance(self._fixed, Ready | Loaded):
-            return [self._fixed.plan]
-        return []
+            return [(self._fixed.plan, None)]
+        return self._open.plans() if self._open else []
 
     @property
     def graph(self) -> Graph:

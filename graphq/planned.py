@@ -18,6 +18,7 @@ from graphq.plan.plan import NativeStep, Plan
 from graphq.plan.runtime import Runner, Words
 from graphq.planning import build_plan, evaluate_formulas
 from graphq.rewrite.rule import Pass, Refusal
+from graphq.sizes import Trace
 
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
     from graphq.report.coverage import Coverage
@@ -145,25 +146,24 @@ class Planned(Ready):
 
 
 class Stored(NamedTuple):
-    """A model that a file has: `source` reads the graph as the user gave it."""
+    """A model that a file has: its plans, one without a trace or those with open sizes; `source` reads the graph."""
 
-    plan: Plan
+    plans: Sequence[tuple[Plan, Trace | None]]
     signature: Signature
     source: Callable[[], Graph]
 
 
 class Loaded:
-    """A plan that a file has, ready to run. What reports ask for is planned anew, from the graph."""
+    """A plan that a file has, ready to run. What reports ask for comes of the plan that `anew` makes of the graph."""
 
-    def __init__(self, stored: Stored, options: Options, arenas: Arenas) -> None:
-        self.plan, self.output_types = stored.plan, stored.plan.output_types
-        self.run = Runner(Words(self.plan), arenas, options.cache)
-        self._source, self._options, self._arenas = stored.source, options, arenas
+    def __init__(self, runner: Runner, anew: Callable[[], Ready]) -> None:
+        self.run, self.plan, self.output_types = runner, runner.plan, runner.plan.output_types
+        self._anew = anew
 
     @cached_property
-    def planned(self) -> Planned:
-        """The same plan, made anew."""
-        return Planned(self._source(), self._options, self._arenas)
+    def planned(self) -> Ready:
+        """The same, made anew."""
+        return self._anew()
 
     @property
     def graph(self) -> Graph:
