@@ -25,9 +25,11 @@ from graphq.passes.pipeline import PIPELINE, check_passes
 from graphq.paths import path_of
 from graphq.plan.arena import Arenas
 from graphq.plan.plan import Plan
+from graphq.plan.runtime import Runner, Words
 from graphq.plan.stages import CONTROL, in_one_plan
-from graphq.planned import Loaded, Options, Passed, Planned, Ready, Reported, Runnable, Stored
+from graphq.planned import Loaded, Options, Passed, Planned, Ready, Reported, Runnable, Stored, in_full
 from graphq.rewrite.rule import Pass, Refusal
+from graphq.sizes import Trace
 from graphq.staged import StagedRunner
 
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
@@ -128,14 +130,12 @@ class CompiledGraph:
         constant = any(p.property == "constant" for p in self.signature.inputs)
         fixed = not constant and all(p.type.known for p in self.signature.inputs)
         self._fixed: Runnable | Loaded | None = None
-        if isinstance(graph, Stored):
-            with budget(options.memory):
-                self._fixed = Loaded(graph, options, self._arenas)
-        elif fixed:
-            self._fixed = self._build(self.source.copy)
+        stored = graph.plans if isinstance(graph, Stored) else ()
+        if fixed:
+            self._fixed = self._loaded(stored[0][0]) if stored else self._build(self.source.copy)
         self._open = None if fixed or constant else OpenPlans(self.source, options, self._arenas)
         if self._open is not None:
-            self._open.begin()
+            self._open.begin(stored)
 
     @cached_property
     def source(self) -> Graph:
@@ -152,11 +152,17 @@ class CompiledGraph:
 
         save(path, self.source, self.options, self._plans())
 
-    def _plans(self) -> list[Plan]:
-        """What runs: the plan of a graph of fixed shape, and plans with open sizes."""
+    def _loaded(self, plan: Plan) -> Loaded:
+        """What runs a plan of a file."""
+        with budget(self.options.memory):
+            return Loaded(Runner(Words(plan), self._arenas, self.options.cache),
+                          lambda: Planned(self.source.copy(), self.options, self.source.copy, self._arenas))
+
+    def _plans(self) -> list[tuple[Plan, Trace | None]]:
+        """What runs: the plan of a graph of fixed shape, or plans with open sizes."""
         if isinstance(self._fixed, Ready | Loaded):
-            return [self._fixed.plan]
-        return []
+            return [(self._fixed.plan, None)]
+        return self._open.plans() if self._open else []
 
     @property
     def graph(self) -> Graph:
@@ -179,16 +185,11 @@ class CompiledGraph:
         return self.options.threads
 
     @property
-    def _fixed_report(self) -> Runnable | None:
-        """What reports ask where shapes are fixed: a plan that a file has is made anew for them."""
-        return self._fixed.planned if isinstance(self._fixed, Loaded) else self._fixed
-
-    @property
     def _latest(self) -> Reported:
         """What was compiled last; before the first call with open shapes, what can be said without them."""
         made = list(self._by_shapes.values())
         latest = self._open.latest if self._open else None
-        return self._fixed_report or latest or (made[-1] if made else self._without_shapes)
+        return in_full(self._fixed or latest or (made[-1] if made else self._without_shapes))
 
     @cached_property
     def _without_shapes(self) -> Passed:
@@ -313,7 +314,7 @@ class CompiledGraph:
         if not isinstance(peaks, bool):
             raise InputError(f"peaks must be True or False, got {peaks!r}")
         by_name = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
-        return (self._fixed_report or self._at_shapes(by_name)).profile(by_name, runs, peaks=peaks)
+        return in_full(self._fixed or self._at_shapes(by_name)).profile(by_name, runs, peaks=peaks)
 
     def coverage(self) -> Coverage:
         """Which share of the multiply-accumulates integer partitions do, in all and by operation.
@@ -329,8 +330,9 @@ class CompiledGraph:
         """
         checked = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
         with budget(self.options.memory):
-            made: Reported | None = self._fixed_report
-            if made is None:
+            if self._fixed is not None:
+                made: Reported = in_full(self._fixed)
+            else:
                 again = self._specialised(checked, self._constant_inputs(checked))
                 graph = again()
                 made = Passed(graph, self.options, again) if in_one_plan(graph) else StagedRunner(graph, self._part)
@@ -365,7 +367,7 @@ class CompiledGraph:
         checked = check_inputs(self.signature, given)
         return [checked[n] for n in self.names]
 
-    def _at_shapes(self, arrays: Mapping[str, np.ndarray]) -> Runnable:
+    def _at_shapes(self, arrays: Mapping[str, np.ndarray]) -> Runnable | Loaded:
         """The plan for these shapes. Callers with other shapes do not wait while one is made.
 
         A signal's handler may come in the midst, and make the plan of the same shapes.

@@ -40,9 +40,9 @@ def load_compiled(path: str | os.PathLike[str], *, isa: str | None = None, threa
         misfit = f"it was saved for ISA level {saved.level}, not {level.name}"
     if misfit is None and most > saved.threads:
         misfit = f"it was saved for {saved.threads} threads, not {most}"
-    plan = saved.plan(most) if misfit is None else None
-    if plan is not None:
-        stored = Stored(plan, saved.signature, lambda: saved.source)
+    plans = saved.plans(most) if misfit is None else []
+    if plans:
+        stored = Stored(plans, saved.signature, lambda: saved.source)
         model = saved.read(lambda: CompiledGraph(stored, options))
         model.origin = f"loaded from {saved.file.path}"
         return model

@@ -12,7 +12,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,10 +22,10 @@ from graphq.errors import CompileError, GraphError, GraphqError
 from graphq.ir import Graph, TensorType
 from graphq.locks import Lock
 from graphq.plan.arena import Arenas
-from graphq.plan.plan import Plan, PythonStep
+from graphq.plan.plan import Plan, open_numbers
 from graphq.plan.runtime import Runner, Words
 from graphq.plan.stages import in_one_plan
-from graphq.planned import Options, Passed, Ready
+from graphq.planned import Loaded, Options, Passed, Ready
 from graphq.planning import build_plan
 from graphq.sizes import Program, Trace, parts
 
@@ -107,6 +107,8 @@ def _contents(array: np.ndarray) -> tuple[object, ...]:
 class Variant(Passed):
     """A graph of open sizes after the passes, and its plan. Raises as `Planned` does."""
 
+    plan: Plan
+
     def __init__(self, graph: Graph, options: Options, trace: Trace, shared: _Shared,
                  again: Callable[[Sizes], Graph]) -> None:
         super().__init__(graph, options, lambda: again(tuple(self.sizes.values())))
@@ -124,11 +126,11 @@ class Variant(Passed):
             node.derived = None
         self.words = Words(plan._replace(buffers=tuple(buffers)))
         self.plan = self.words.plan
-        self.program = Program(trace, parts(_numbers(plan)))
+        self.program = Program(trace, parts(open_numbers(plan)))
         self.sizes = trace.assumed
         self.check_references()
 
-    def at(self, sizes: Sizes, arenas: Arenas) -> _AtSizes | None:
+    def at(self, sizes: Sizes, arenas: Arenas) -> AtSizes | None:
         """What runs at these sizes; None where a guard fails."""
         values = self.program.at(sizes)
         return None if values is None else _AtSizes(self, sizes, Runner(self.words, arenas, self.options.cache, values))
@@ -149,11 +151,31 @@ class Variant(Passed):
         return replace(found, integer_by_op=integer, total_by_op=total)
 
 
-def _numbers(plan: Plan) -> list[object]:
-    """All that may follow from open sizes."""
-    return [[(b.nbytes, b.data, b.type and b.type.shape) for b in plan.buffers],
-            [s if isinstance(s, PythonStep) else (s.words, s.blocks, s.macs) for s in plan.steps],
-            [t.shape for t in plan.output_types], plan.errors]
+class StoredVariant:
+    """The plan of a variant, from a file; `anew` makes the variant, which reports ask for."""
+
+    def __init__(self, plan: Plan, trace: Trace, options: Options, anew: Callable[[Sizes], Variant]) -> None:
+        self.options, self.trace, self._anew = options, trace, anew
+        self.words = Words(plan)
+        self.plan = plan
+        self.program = Program(trace, parts(open_numbers(plan)))
+
+    @cached_property
+    def variant(self) -> Variant:
+        """The same, made anew."""
+        return self._anew(tuple(self.trace.assumed.values()))
+
+    def at(self, sizes: Sizes, arenas: Arenas) -> AtSizes | None:
+        """What runs at these sizes; None where a guard fails."""
+        values = self.program.at(sizes)
+        if values is None:
+            return None
+        return Loaded(Runner(self.words, arenas, self.options.cache, values), lambda: self._report(sizes, arenas))
+
+    def _report(self, sizes: Sizes, arenas: Arenas) -> Ready:
+        made = self.variant.at(sizes, arenas)
+        assert isinstance(made, Ready)
+        return made
 
 
 class _AtSizes(Ready):
@@ -171,6 +193,10 @@ class _AtSizes(Ready):
         return self._variant.coverage_at(tuple(self.sizes.values()))
 
 
+AtSizes: TypeAlias = "_AtSizes | Loaded"
+"""What runs at one set of sizes."""
+
+
 class _Anew(Exception):
     """A graph that no variant can hold: each set of shapes is planned by itself."""
 
@@ -182,20 +208,39 @@ class OpenPlans:
         self.source, self.options, self.arenas = source, options, arenas
         self.dimensions = open_dimensions(source)
         self._shared = _Shared()
-        self._variants: dict[tuple[int, ...], list[Variant]] = {}
-        self._by_shapes: dict[tuple[Sizes, ...], _AtSizes] = {}
+        self._variants: dict[tuple[int, ...], list[Variant | StoredVariant]] = {}
+        self._by_shapes: dict[tuple[Sizes, ...], AtSizes] = {}
         names = [v.name for v in source.inputs]
         self._places = [(names.index(d.input), d.axis) for d in self.dimensions]
         self._making: dict[tuple[int, ...], Lock] = {}
-        self.latest: Variant | _AtSizes | None = None
+        self._latest: Variant | AtSizes | None = None
         self.anew = any(v.shape is None for v in source.inputs)
 
-    def begin(self) -> None:
-        """Make a variant for sizes that are likely; where the graph does not take them, the first call does.
+    @property
+    def latest(self) -> Variant | AtSizes | None:
+        """What was used last, or made first."""
+        if self._latest is None:
+            self._latest = next((v.variant for v in self._all() if isinstance(v, StoredVariant)), None)
+        return self._latest
+
+    def plans(self) -> list[tuple[Plan, Trace | None]]:
+        """The plans of all variants, and the traces of their sizes."""
+        return [(v.plan, v.trace) for v in self._all()]
+
+    def _all(self) -> list[Variant | StoredVariant]:
+        return [v for variants in self._variants.values() for v in variants]
+
+    def begin(self, stored: Sequence[tuple[Plan, Trace | None]] = ()) -> None:
+        """Take variants from a file, or make one for sizes that are likely, or where the graph refuses them none.
 
         Raises CompileError where `strict` refuses operations.
         """
-        if self.anew:
+        for plan, trace in reversed(stored):  # the last that is kept is that of the latest use
+            assert trace is not None
+            of = tuple(map(size_class, trace.assumed.values()))
+            self._keep(of, [StoredVariant(plan, trace, self.options, self._made), *self._variants.get(of, ())])
+            self._shared.of([b.data for b in plan.buffers if isinstance(b.data, np.ndarray)])
+        if self.anew or stored:
             return
         chosen: dict[str, int] = {}
         for d in self.dimensions:
@@ -212,7 +257,7 @@ class OpenPlans:
         except _Anew:
             self.anew = True
 
-    def at(self, shapes: tuple[Sizes, ...]) -> _AtSizes | None:
+    def at(self, shapes: tuple[Sizes, ...]) -> AtSizes | None:
         """What runs on inputs of these shapes; None where each set of shapes is planned anew.
 
         Raises GraphError where the graph does not take them. Callers that need the same variant wait for one of them.
@@ -231,10 +276,10 @@ class OpenPlans:
             for oldest in list(self._by_shapes)[:1 - MAX_SHAPES]:
                 self._by_shapes.pop(oldest, None)
         if made is not None:
-            self._by_shapes[shapes] = self.latest = made  # the last of them is that of the latest use
+            self._by_shapes[shapes] = self._latest = made  # the last of them is that of the latest use
         return made
 
-    def _known(self, of: tuple[int, ...], sizes: Sizes) -> _AtSizes | None:
+    def _known(self, of: tuple[int, ...], sizes: Sizes) -> AtSizes | None:
         """What runs by a variant that there is."""
         variants = self._variants.get(of, [])
         with budget(self.options.memory):
@@ -245,7 +290,7 @@ class OpenPlans:
                     return made
         return None
 
-    def _new(self, of: tuple[int, ...], sizes: Sizes) -> _AtSizes:
+    def _new(self, of: tuple[int, ...], sizes: Sizes) -> AtSizes:
         """What runs by a new variant: for the class of the sizes, or if that does not hold for them, for themselves."""
         if of not in self._variants:
             try:
@@ -278,6 +323,14 @@ class OpenPlans:
                 for v in self.source.inputs if v.shape is not None}
 
     def _variant(self, assumed: Sizes) -> Variant:
+        variant = self._made(assumed)
+        of = tuple(map(size_class, assumed))
+        self._keep(of, [variant, *self._variants.get(of, ())])
+        self._latest = self._latest or variant
+        return variant
+
+    def _made(self, assumed: Sizes) -> Variant:
+        """A new variant."""
         trace = Trace()
         types = self._types(tuple(trace.leaf(n, f"{d.input}.{d.axis}", d.name)
                                   for d, n in zip(self.dimensions, assumed, strict=True)))
@@ -286,17 +339,13 @@ class OpenPlans:
                 graph = self.source.specialise(types)
                 if not in_one_plan(graph):
                     raise _Anew("shapes depend on data, or bodies run")
-                variant = Variant(graph, self.options, trace, self._shared,
-                                  lambda sizes: self.source.specialise(self._types(sizes)))
+                return Variant(graph, self.options, trace, self._shared,
+                               lambda sizes: self.source.specialise(self._types(sizes)))
         except (AttributeError, TypeError) as e:  # of code that needs an int; so the model is slower, but runs
             log.warning("%s is planned anew for each set of shapes: %s: %s", self.source.name, type(e).__name__, e)
             raise _Anew from e
-        of = tuple(map(size_class, assumed))
-        self._keep(of, [variant, *self._variants.get(of, ())])
-        self.latest = self.latest or variant
-        return variant
 
-    def _keep(self, of: tuple[int, ...], variants: list[Variant]) -> None:
+    def _keep(self, of: tuple[int, ...], variants: list[Variant | StoredVariant]) -> None:
         """Keep the variants of a class, that of the latest use first; the class becomes the latest."""
         self._variants.pop(of, None)
         for oldest in list(self._variants)[:1 - MAX_CLASSES]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,12 +18,16 @@ from graphq.plan.plan import NativeStep, Plan
 from graphq.plan.runtime import Runner, Words
 from graphq.planning import build_plan, evaluate_formulas
 from graphq.rewrite.rule import Pass, Refusal
+from graphq.sizes import Trace
 
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
     from graphq.report.coverage import Coverage
     from graphq.report.parts import Part
     from graphq.report.profile import Profile
     from graphq.report.records import Report
+
+
+T = TypeVar("T")
 
 
 class Options(NamedTuple):
@@ -165,22 +169,26 @@ class Planned(Ready):
 
 
 class Stored(NamedTuple):
-    """A model that a file has: `source` reads the graph as the user gave it."""
+    """A model that a file has: its plans, one without a trace or those with open sizes; `source` reads the graph."""
 
-    plan: Plan
+    plans: Sequence[tuple[Plan, Trace | None]]
     signature: Signature
     source: Callable[[], Graph]
 
 
 class Loaded:
-    """A plan that a file has, ready to run. What reports ask for is planned anew, from the graph."""
+    """A plan that a file has, ready to run. What reports ask for comes of the plan that `anew` makes of the graph."""
 
-    def __init__(self, stored: Stored, options: Options, arenas: Arenas) -> None:
-        self.plan, self.output_types = stored.plan, stored.plan.output_types
-        self.run = Runner(Words(self.plan), arenas, options.cache)
-        self._source, self._options, self._arenas = stored.source, options, arenas
+    def __init__(self, runner: Runner, anew: Callable[[], Ready]) -> None:
+        self.run, self.plan, self.output_types = runner, runner.plan, runner.plan.output_types
+        self._anew = anew
 
     @cached_property
-    def planned(self) -> Planned:
-        """The same plan, made anew, for reports."""
-        return Planned(self._source(), self._options, self._source, self._arenas)
+    def planned(self) -> Ready:
+        """The same, made anew."""
+        return self._anew()
+
+
+def in_full(made: T | Loaded) -> T | Ready:
+    """What can also report: a plan that a file has is made anew for that."""
+    return made.planned if isinstance(made, Loaded) else made

@@ -332,6 +332,36 @@ def _needed(trace: Trace, slots: set[int]) -> set[int]:
     return out
 
 
+class Record(NamedTuple):
+    """What a program of a trace needs, as data: `values` are those of slots by number, in the example."""
+
+    values: Mapping[int, Any]
+    calls: tuple[tuple[int, Callable[..., Any], tuple[int, ...]], ...]
+    leaves: tuple[int, ...]
+    assumed: Mapping[str, int]
+    guards: Mapping[int, Any]
+
+
+def record(trace: Trace, results: Iterable[Size | Later]) -> Record:
+    """The record of a trace, for these results. Of what follows from sizes it has the numbers of the example alone."""
+    needed = _needed(trace, {x.slot for x in results} | set(trace.guards))
+    calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
+    made = {slot for slot, *_ in calls}
+    return Record({k: x for k in sorted(needed) if type(x := trace.values[k]) in _PLAIN or k not in made}, calls,
+                  tuple(trace.leaves), dict(trace.assumed), dict(trace.guards))
+
+
+def restored(record: Record) -> Trace:
+    """The trace of a record, sealed."""
+    trace = Trace()
+    last = max((*record.values, *record.leaves, *(slot for slot, *_ in record.calls)), default=-1)
+    trace.values = [record.values.get(k) for k in range(last + 1)]
+    trace.calls = [_Call(*call) for call in record.calls]
+    trace.leaves, trace.assumed = list(record.leaves), dict(record.assumed)
+    trace.guards, trace.sealed = dict(record.guards), True
+    return trace
+
+
 class Values:
     """The results of a program at some sizes, by their slots."""
 

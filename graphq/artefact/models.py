@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -23,12 +24,15 @@ from graphq.kernels.jit.cache import Code
 from graphq.kernels.jit.modules import Module, saved
 from graphq.kernels.threads.team import modules_of_team
 from graphq.passes.pipeline import PIPELINE
-from graphq.plan.plan import Plan
+from graphq.plan.plan import Plan, open_numbers
 from graphq.planned import Options
 from graphq.rewrite.fixpoint import Fixpoint, pass_name
 from graphq.rewrite.rule import Pass, Rewrite
+from graphq.sizes import Trace, parts, record, restored
 
 T = TypeVar("T")
+
+log = logging.getLogger("graphq")
 
 _PASSES: Mapping[str, Pass] = {pass_name(p): p for p in PIPELINE}
 
@@ -41,8 +45,9 @@ def _is_named(step: Pass) -> bool:
     return step is known or isinstance(step, Rewrite) and type(step) is type(known)
 
 
-def save(path: str | os.PathLike[str], source: Graph, options: Options, plans: Sequence[Plan]) -> None:
-    """Write a model: its graph as the user gave it, and what runs it: one plan where shapes are fixed.
+def save(path: str | os.PathLike[str], source: Graph, options: Options,
+         plans: Sequence[tuple[Plan, Trace | None]]) -> None:
+    """Write a model: its graph as the user gave it, and its plan, or plans with open sizes and their traces.
 
     Raises GraphError where the path cannot be written, or for passes that are not of PIPELINE, which no file can name.
     """
@@ -53,7 +58,7 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options, plans: S
     writer = Writer()
     graph = writer.of(source)
     name, inputs, outputs = Signature.of(source)
-    made = [_of_plan(writer, x) for x in plans]
+    made = [x for plan, trace in plans if (x := _of_plan(writer, compact(plan), trace))]
     for module in modules_of_team():
         writer.modules.setdefault(module, len(writer.modules))
     codes = [(module, module.code) for module in writer.modules]
@@ -73,13 +78,14 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options, plans: S
     }, sections)
 
 
-def _of_plan(writer: Writer, plan: Plan) -> Any:
-    """The JSON of a plan; null where something in it has none, so that it is made anew."""
-    before = dict(writer.modules)
+def _of_plan(writer: Writer, plan: Plan, trace: Trace | None) -> list[Any] | None:
+    """The JSON of a plan, and of where its open sizes come from; None where there is none: it is made anew then."""
+    modules = dict(writer.modules)
     try:
-        return writer.of(compact(plan))
-    except Unsaved:
-        writer.modules = before
+        return [None if trace is None else writer.of(record(trace, parts(open_numbers(plan)))), writer.of(plan)]
+    except Unsaved as e:
+        log.info("a plan is not saved, as there is no form for a %s", e)
+        writer.modules = modules
         return None
 
 
@@ -137,20 +143,17 @@ class Saved:
         """Let plans that are made anew use the file's code, where the keys fit. Only if there is no `misfit`."""
         cache.provide({m.key: m.code for m in self.modules})
 
-    def plan(self, threads: int) -> Plan | None:
-        """The plan for so many threads; None where there is none. Only if there is no `misfit`."""
-        if threads > self.threads:
-            return None
+    def plans(self, threads: int) -> list[tuple[Plan, Trace | None]]:
+        """The plans for so many threads, not more than `threads`. Only if there is no `misfit`."""
         text = self.file.section(self.file.index.get("plans"))
-        return self.read(lambda: self._plan(json.loads(bytes(text)), threads))
+        return self.read(lambda: [self._plan(recorded, plan, threads) for recorded, plan in json.loads(bytes(text))])
 
-    def _plan(self, plans: Any, threads: int) -> Plan | None:
-        if len(plans) != 1 or plans[0] is None:
-            return None
-        plan = PlanReader(self._array, self.modules).of(plans[0])
-        assert isinstance(plan, Plan)
-        check(plan)
-        return on_threads(plan, threads)
+    def _plan(self, recorded: Any, plan: Any, threads: int) -> tuple[Plan, Trace | None]:
+        trace = None if recorded is None else restored(PlanReader(self._array, self.modules).of(recorded))
+        made = PlanReader(self._array, self.modules, trace).of(plan)
+        assert isinstance(made, Plan)
+        check(made)
+        return on_threads(made, threads), trace
 
     def read(self, make: Callable[[], T]) -> T:
         """What `make` makes of data of the file; whatever is wrong with these is a ParseError."""

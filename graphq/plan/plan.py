@@ -111,3 +111,10 @@ class Plan(NamedTuple):
     def references(self) -> list[str]:
         """The nodes that run as NumPy references, by their descriptions."""
         return [s.kernel for s in self.steps if isinstance(s, PythonStep) and s.reference]
+
+
+def open_numbers(plan: Plan) -> list[object]:
+    """All that may follow from open sizes."""
+    return [[(b.nbytes, b.data, b.type and b.type.shape) for b in plan.buffers],
+            [s if isinstance(s, PythonStep) else (s.words, s.blocks, s.macs) for s in plan.steps],
+            [t.shape for t in plan.output_types], plan.errors]

@@ -1,0 +1,120 @@
+"""From a saved model to the first result in a new process, and the memory that each further process takes.
+
+    python benchmarks/artefact.py MODEL.onnx [--processes N] [--threads N]
+
+Each way to load starts N processes one after another, which stay until all have run: importing the engine and, after
+that, loading and the first result, medians in seconds, and the latter's CPU seconds; private memory in MB (of
+/proc/PID/smaps_rollup) of the second to the last process once all are there, the median. Files and caches are made by
+processes before. "imports" loads nothing: what Python, NumPy and the engine take. The engines' own forms of saved
+models are ONNX Runtime's optimised model (format ort) and OpenVINO's cache.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+COMMON = """
+import json, sys, time
+import numpy as np
+file, folder, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+saved = folder + "/" + {name!r}
+def feed(inputs):
+    return {{k: np.zeros([d if isinstance(d, int) and d > 0 else 1 for d in s], t) for k, s, t in inputs}}
+start = time.perf_counter()
+{imports}
+imported, before = time.perf_counter(), time.process_time()
+{run}
+done, used = time.perf_counter(), time.process_time()
+print(json.dumps([imported - start, done - imported, used - before]), flush=True)
+sys.stdin.read()
+"""
+
+GRAPHQ = "import graphq as gq"
+CALL = "model({name: np.zeros([d or 1 for d in t.shape], t.dtype.numpy) for name, t in model.inputs.items()})"
+ORT = """import onnxruntime
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = threads"""
+ORT_CALL = """session.run(None, feed((x.name, x.shape, np.dtype(
+    {"tensor(float)": "f4", "tensor(int64)": "i8", "tensor(uint8)": "u1"}[x.type])) for x in session.get_inputs()))"""
+OPENVINO = """import openvino
+core = openvino.Core()
+core.set_property({"CACHE_DIR": folder + "/openvino"})"""
+OPENVINO_CALL = """model = core.compile_model(file, "CPU", {"INFERENCE_NUM_THREADS": threads})
+model(feed((x.any_name, [d.get_length() if d.is_static else 1 for d in x.partial_shape],
+            x.element_type.to_dtype()) for x in model.inputs))"""
+
+WAYS = {
+    "graphq, imports": (GRAPHQ, "pass", None),
+    "graphq, load_compiled": (GRAPHQ, f"model = gq.load_compiled(saved)\n{CALL}",
+                              "gq.compile(gq.load_onnx(file), threads=threads).save(saved)"),
+    "graphq, load_onnx and compile": (GRAPHQ, f"model = gq.compile(gq.load_onnx(file), threads=threads)\n{CALL}", None),
+    "ONNX Runtime, imports": (ORT, "pass", None),
+    "ONNX Runtime, optimised model": (
+        ORT, f"session = onnxruntime.InferenceSession(saved, options)\n{ORT_CALL}",
+        "options.optimized_model_filepath = saved\n"
+        "options.add_session_config_entry('session.save_model_format', 'ORT')\n"
+        "onnxruntime.InferenceSession(file, options)"),
+    "OpenVINO, imports": (OPENVINO, "pass", None),
+    "OpenVINO, cache": (OPENVINO, OPENVINO_CALL, OPENVINO_CALL),
+}
+
+
+def started(code: str, arguments: list[str]) -> tuple[subprocess.Popen[str], list[float]]:
+    """A process and its times; it waits."""
+    process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               text=True, env={**os.environ, "OMP_NUM_THREADS": arguments[2]})
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        sys.exit("the measured process failed")
+    return process, json.loads(line)
+
+
+def private_megabytes(pid: int) -> float:
+    """What no other process shares."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
+
+def measure(way: str, arguments: list[str], processes: int) -> tuple[float, ...]:
+    """Medians of the times, and of the private memory of all processes but the first."""
+    imports, run, prepare = WAYS[way]
+    name = way.replace(" ", "_").replace(",", "") + (".ort" if "Runtime" in way else "")
+    if prepare is not None:
+        process, _ = started(COMMON.format(name=name, imports=imports, run=prepare), arguments)
+        process.communicate()
+    made = [started(COMMON.format(name=name, imports=imports, run=run), arguments) for _ in range(processes)]
+    memory = statistics.median(private_megabytes(p.pid) for p, _ in made[1:] or made)
+    for process, _ in made:
+        process.communicate()
+    return *map(statistics.median, zip(*(times for _, times in made), strict=True)), memory
+
+
+def main() -> None:
+    """Measure every way whose engine is installed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="an ONNX file")
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    print(f"{'':34}{'import':>9}{'first result':>14}{'CPU':>9}{'private MB':>12}")
+    with tempfile.TemporaryDirectory() as folder:
+        for way in WAYS:
+            engine = {"graphq": "graphq", "ONNX Runtime": "onnxruntime", "OpenVINO": "openvino"}[way.split(",")[0]]
+            if find_spec(engine) is None:
+                print(f"{way:34}it needs {engine} (pip install graphq[bench])")
+                continue
+            imported, first, cpu, memory = measure(way, [os.path.abspath(options.model), folder, str(options.threads)],
+                                              max(1, options.processes))
+            print(f"{way:34}{imported:9.3f}{first:14.3f}{cpu:9.3f}{memory:12.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
