@@ -24,8 +24,10 @@ from graphq.onnx import load_onnx, save_onnx
 
 if TYPE_CHECKING:
     from graphq import quantization, testing
+    from graphq.loading import load_compiled
     from graphq.onednn.files import load_onednn_json, save_onednn_json
     from graphq.onednn.partitions import Partition
+    from graphq.predictor import Predictor
 
 __version__ = "0.1.0"
 
@@ -43,12 +45,13 @@ def _partitions(self: Graph) -> list[Partition]:
 add_method("partitions", _partitions)  # oneDNN's room stands above that of graphs
 
 __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "GraphqError", "InputError", "KernelError",
-           "Node", "ParseError", "Partition", "TensorType", "Value", "VerifyError", "compile", "dtypes", "errors",
-           "load_onednn_json", "load_onnx", "ops", "parse", "passes", "quantization", "reference", "save_onednn_json",
-           "save_onnx", "testing", "to_text"]
+           "Node", "ParseError", "Partition", "Predictor", "TensorType", "Value", "VerifyError", "compile", "dtypes",
+           "errors", "load_compiled", "load_onednn_json", "load_onnx", "ops", "parse", "passes", "quantization",
+           "reference", "save_onednn_json", "save_onnx", "testing", "to_text"]
 
-_MODULES = {"Partition": "onednn.partitions", "load_onednn_json": "onednn.files", "save_onednn_json": "onednn.files",
-            "quantization": "quantization", "testing": "testing"}
+_MODULES = {"Partition": "onednn.partitions", "Predictor": "predictor", "load_compiled": "loading",
+            "load_onednn_json": "onednn.files", "save_onednn_json": "onednn.files", "quantization": "quantization",
+            "testing": "testing"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 """From Graph to Plan: passes, partitions, steps; and CompiledGraph, what the user calls."""
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
@@ -13,6 +14,7 @@ from graphq.ir import Graph, TensorType
 from graphq.ir.copies import check_names, returning
 from graphq.ir.interpret import check_array, check_inputs, named_inputs, pack_outputs, require_outputs
 from graphq.ir.names import counted
+from graphq.ir.signature import Signature
 from graphq.ir.verify import check_order
 from graphq.kernels import levels
 from graphq.kernels.jit.isa import Level
@@ -21,8 +23,9 @@ from graphq.locks import Lock
 from graphq.open_shapes import OpenPlans
 from graphq.passes.pipeline import PIPELINE, check_passes
 from graphq.plan.arena import Arenas
+from graphq.plan.plan import Plan
 from graphq.plan.stages import CONTROL, in_one_plan
-from graphq.planned import Options, Passed, Planned, Reported, Runnable
+from graphq.planned import Loaded, Options, Passed, Planned, Ready, Reported, Runnable, Stored
 from graphq.rewrite.rule import Pass, Refusal
 from graphq.staged import StagedRunner
 
@@ -83,25 +86,58 @@ class CompiledGraph:
 
     `graph` is the graph after the passes. Where shapes are open, plans hold for many of them (`graphq.open_shapes`);
     `graph` and reports are those of the plan that was used last. Where an input is marked constant they are made at the
-    first call. Where shapes depend on data, each new set of shapes is planned anew.
+    first call. Where shapes depend on data, each new set of shapes is planned anew. `origin` says which file the model
+    was loaded from, and what of it was made anew; it is empty for a model that was compiled here.
     """
 
-    def __init__(self, graph: Graph, options: Options) -> None:
-        self.source, self.options = graph.copy(), options
-        self.names = [str(v.name) for v in graph.inputs]
+    def __init__(self, graph: Graph | Stored, options: Options) -> None:
+        if isinstance(graph, Graph):
+            copy = graph.copy()
+            self.signature, self._read_source = Signature.of(copy), lambda: copy
+        else:
+            self.signature, self._read_source = graph.signature, graph.source
+        self.options = options
+        self.origin = ""
         self._constants: dict[str, np.ndarray] = {}
         self._by_shapes: dict[Shapes, Runnable] = {}
         self._building: dict[Shapes, Lock] = {}
         self._fetching: dict[tuple[str, ...], CompiledGraph] = {}
         self._lock = Lock()
         self._arenas = Arenas()
-        constant = any(v.property == "constant" for v in self.source.inputs)
-        fixed = not constant and all(v.type.known for v in self.source.inputs)
-        self._fixed = self._build(self.source.copy()) if fixed else None
+        self.names = [p.name for p in self.signature.inputs]
+        self._checks = [(p.name, p.type.shape, p.dtype.numpy) for p in self.signature.inputs]
+        constant = any(p.property == "constant" for p in self.signature.inputs)
+        fixed = not constant and all(p.type.known for p in self.signature.inputs)
+        self._fixed: Runnable | None = None
+        if isinstance(graph, Stored):
+            with budget(options.memory):
+                self._fixed = Loaded(graph, options, self._arenas)
+        elif fixed:
+            self._fixed = self._build(self.source.copy())
         self._open = None if fixed or constant else OpenPlans(self.source, options, self._arenas)
         if self._open is not None:
             self._open.begin()
-        self._checks = [(str(v.name), v.type.shape, v.dtype.numpy) for v in self.source.inputs]
+
+    @cached_property
+    def source(self) -> Graph:
+        """The graph as the user gave it."""
+        return self._read_source()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file, for `load_compiled`: graph, plans, packed weights and the kernels' object code.
+
+        There is the whole file or what was there before. Raises GraphError where it cannot be written, or where
+        `passes` are not those of PIPELINE.
+        """
+        from graphq.artefact.models import save
+
+        save(path, self.source, self.options, self._plans())
+
+    def _plans(self) -> list[Plan]:
+        """What runs: the plan of a graph of fixed shape, and plans with open sizes."""
+        if isinstance(self._fixed, Ready | Loaded):
+            return [self._fixed.plan]
+        return []
 
     @property
     def graph(self) -> Graph:
@@ -139,17 +175,17 @@ class CompiledGraph:
     @property
     def inputs(self) -> dict[str, TensorType]:
         """The types of the inputs by name, in the order in which a call takes them."""
-        return {str(v.name): v.type for v in self.source.inputs}
+        return {str(v.name): v.type for v in self.signature.inputs}
 
     @property
     def outputs(self) -> dict[str, TensorType]:
         """The types of the outputs by name, in their order."""
-        return {n: v.type for n, v in zip(self.source.output_names, self.source.outputs, strict=True)}
+        return dict(self.signature.outputs)
 
     def __repr__(self) -> str:
         inputs, outputs = (", ".join(f"{name}: {type}" for name, type in types.items())
                            for types in (self.inputs, self.outputs))
-        return (f"<compiled graph {self.source.name}: {inputs} -> {outputs}; ISA level {self.level.name}, "
+        return (f"<compiled graph {self.signature.name}: {inputs} -> {outputs}; ISA level {self.level.name}, "
                 f"{counted(self.threads, 'thread')}>")
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -174,15 +210,15 @@ class CompiledGraph:
         """
         if fetch is not None:
             return self._fetch(fetch, out, inputs, named)
-        given = named_inputs(self.source, inputs, named) if inputs else named
+        given = named_inputs(self.signature, inputs, named) if inputs else named
         if self._fixed is not None:
             made, checked = self._fixed, self._fast_check(given)
         else:
-            by_name = check_inputs(self.source, given)
+            by_name = check_inputs(self.signature, given)
             made = self._at_shapes(by_name)
             checked = [by_name[n] for n in self.names if n not in self._constants]
         outs = made.run(checked, None if out is None else self._check_out(made.output_types, out, checked))
-        return outs[0] if len(outs) == 1 else dict(zip(self.source.output_names, outs, strict=True))
+        return outs[0] if len(outs) == 1 else dict(zip(self.signature.outputs, outs, strict=True))
 
     def explain(self, *, kernels: bool = False) -> str:
         """What fused into which partitions, which kernels run them, and why anything did not fuse.
@@ -191,7 +227,8 @@ class CompiledGraph:
         decisive instructions of its assembly counted, for which the first call compiles the kernels once more, and each
         step measured by itself, which takes some 0.1 s a step.
         """
-        return self._latest.explain(kernels=kernels)
+        report = self._latest.explain(kernels=kernels)
+        return f"{self.origin}\n{report}" if self.origin else report
 
     def profile(self, /, *inputs: Any, runs: int = 20, **named: Any) -> Profile:
         """How long each step takes: the least time of `runs` runs on these arrays, step by step in the plan's order.
@@ -201,7 +238,7 @@ class CompiledGraph:
         """
         if not isinstance(runs, int) or isinstance(runs, bool) or runs < 1:
             raise InputError(f"runs must be a positive int, got {runs!r}")
-        by_name = check_inputs(self.source, named_inputs(self.source, inputs, named))
+        by_name = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
         return (self._fixed or self._at_shapes(by_name)).profile(by_name, runs)
 
     def coverage(self) -> Coverage:
@@ -216,7 +253,7 @@ class CompiledGraph:
 
         Equal bit for bit to calling the model, on every CPU and thread count.
         """
-        checked = check_inputs(self.source, named_inputs(self.source, inputs, named))
+        checked = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
         with budget(self.options.memory):
             made: Reported | None = self._fixed
             if made is None:
@@ -250,7 +287,7 @@ class CompiledGraph:
                 break
             else:
                 return out
-        checked = check_inputs(self.source, given)
+        checked = check_inputs(self.signature, given)
         return [checked[n] for n in self.names]
 
     def _at_shapes(self, arrays: Mapping[str, np.ndarray]) -> Runnable:
@@ -285,7 +322,7 @@ class CompiledGraph:
     def _constant_inputs(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The arrays of the inputs marked constant; raises InputError when one differs from that of the first call."""
         out = {}
-        for v in self.source.inputs:
+        for v in self.signature.inputs:
             if v.property == "constant":
                 name = str(v.name)
                 first = self._constants.get(name)
@@ -296,7 +333,7 @@ class CompiledGraph:
 
     def _specialised(self, arrays: Mapping[str, np.ndarray], constants: Mapping[str, np.ndarray]) -> Graph:
         """The graph as the user gave it, with the types of these arrays, and constants for inputs."""
-        types = {n: TensorType(v.dtype, arrays[n].shape) for n, v in zip(self.names, self.source.inputs, strict=True)}
+        types = {p.name: TensorType(p.dtype, arrays[p.name].shape) for p in self.signature.inputs}
         return self.source.specialise(types, constants)
 
     def _part(self, graph: Graph) -> CompiledGraph:
@@ -323,7 +360,7 @@ class CompiledGraph:
 
     def _check_out(self, types: Sequence[TensorType], out: np.ndarray | Mapping[str, np.ndarray],
                    inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        names = self.source.output_names
+        names = list(self.signature.outputs)
         if not isinstance(out, Mapping):
             if len(names) != 1:
                 raise InputError(f"out must be a mapping of the outputs {names} to arrays")

@@ -1,7 +1,8 @@
-"""What came of a graph that runs in one plan: the graph after the passes (`Passed`), and its plan (`Planned`)."""
+"""What came of a graph that runs in one plan: the graph after the passes (`Passed`), its plan (`Planned`, `Loaded`)."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from graphq.errors import CompileError
 from graphq.ir import Graph, TensorType
+from graphq.ir.signature import Signature
 from graphq.kernels.jit.isa import Level
 from graphq.passes.pipeline import run_passes
 from graphq.plan.arena import Arenas
@@ -36,8 +38,13 @@ class Options(NamedTuple):
 class Reported(Protocol):
     """What came of a graph, as far as reports ask."""
 
-    graph: Graph
-    refusals: list[Refusal]
+    @property
+    def graph(self) -> Graph:
+        """The graph after the passes."""
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        """The near misses of the passes' rewrites."""
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs in NumPy: each partition by its written formula, all else by its reference."""
@@ -135,3 +142,51 @@ class Planned(Ready):
         from graphq.report.coverage import coverage
 
         return coverage(self.graph)
+
+
+class Stored(NamedTuple):
+    """A model that a file has: `source` reads the graph as the user gave it."""
+
+    plan: Plan
+    signature: Signature
+    source: Callable[[], Graph]
+
+
+class Loaded:
+    """A plan that a file has, ready to run. What reports ask for is planned anew, from the graph."""
+
+    def __init__(self, stored: Stored, options: Options, arenas: Arenas) -> None:
+        self.plan, self.output_types = stored.plan, stored.plan.output_types
+        self.run = Runner(Words(self.plan), arenas, options.cache)
+        self._source, self._options, self._arenas = stored.source, options, arenas
+
+    @cached_property
+    def planned(self) -> Planned:
+        """The same plan, made anew."""
+        return Planned(self._source(), self._options, self._arenas)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph after the passes."""
+        return self.planned.graph
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        """The near misses of the passes' rewrites."""
+        return self.planned.refusals
+
+    def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The outputs in NumPy, partitions by their formulas."""
+        return self.planned.formula(inputs)
+
+    def explain(self, *, kernels: bool) -> str:
+        """The report on the graph and its plan."""
+        return self.planned.explain(kernels=kernels)
+
+    def coverage(self) -> Coverage:
+        """Which share of the graph's multiply-accumulates integer partitions do."""
+        return self.planned.coverage()
+
+    def profile(self, inputs: Mapping[str, np.ndarray], runs: int) -> Profile:
+        """How long each step of the plan takes."""
+        return self.planned.profile(inputs, runs)

@@ -11,6 +11,7 @@ import numpy as np
 
 from graphq.errors import GraphError, GraphqError, InputError
 from graphq.ir.graph import Graph, Node, TensorType, Value
+from graphq.ir.signature import Signature
 from graphq.ir.verify import check_order
 
 
@@ -92,7 +93,7 @@ def require_outputs(graph: Graph) -> None:
         raise GraphError(f"graph '{graph.name}' has no outputs; call g.output(value, name=...)")
 
 
-def named_inputs(graph: Graph, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+def named_inputs(graph: Graph | Signature, inputs: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays by the names of inputs: from those given in the graph's order, or in one mapping, and from keywords.
 
     Raises InputError when there are more than the graph has inputs, or an input is given twice.
@@ -114,7 +115,7 @@ OPTIONS = frozenset({"out", "fetch", "runs"})
 """Keywords that calls of a compiled graph take for themselves."""
 
 
-def check_inputs(graph: Graph, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def check_inputs(graph: Graph | Signature, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """The given arrays by input name, C-contiguous (others are copied), checked for names, dtypes and shapes.
 
     Raises InputError that names the input, the rule and the values. Symbolic dimensions accept any size.

@@ -58,6 +58,7 @@ class PlanBuilder:
         if step.blocks > 0:
             self._announce(step, words)
             parallel = self.target.threads > 1 and not step.serial and (is_open(step.blocks) or step.blocks > 1)
+            at = None
             if step.room is not None:
                 at, nbytes = step.record.number(step.room[0]), step.room[1]
                 rooms = number(pieces, step.blocks, self.target.threads) if parallel else 1
@@ -65,7 +66,7 @@ class PlanBuilder:
             if step.aligned is not None and isinstance(operand := words[step.record.number(step.aligned)], Ref):
                 self.buffers[operand.buffer] = replace(self.buffers[operand.buffer], aligned=True)
             self.steps.append(NativeStep(step.name, step.function, tuple(words), step.blocks, parallel, step.keep,
-                                         step.macs))
+                                         step.macs, None if at is None else at + 1))
 
     def _announce(self, step: KernelStep, words: list[Argument]) -> None:
         """Let the last step that prefetches bring the constant weights of this one."""

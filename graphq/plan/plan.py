@@ -53,6 +53,7 @@ class NativeStep:
     """Run `function(words, i)` for i in range(blocks), in parallel when there is enough work.
 
     `keep` are the modules (nested in tuples) whose block functions the step runs, `macs` its multiply-accumulates.
+    `rooms` is the word, if there is one, that says how many pieces the blocks may be cut in: each has room of its own.
     """
 
     kernel: str
@@ -62,6 +63,7 @@ class NativeStep:
     parallel: bool
     keep: object = field(default=None, repr=False, compare=False)
     macs: int = 0
+    rooms: int | None = None
 
 
 class PythonStep(NamedTuple):
@@ -78,6 +80,15 @@ class PythonStep(NamedTuple):
 
 
 Step: TypeAlias = NativeStep | PythonStep
+
+
+def touched(step: Step) -> list[int]:
+    """The buffers that a step reads or writes."""
+    if isinstance(step, NativeStep):
+        return [w.buffer for w in step.words if isinstance(w, Ref)]
+    return [*(b for b in step.inputs if b is not None), *step.outputs]
+
+
 MakeError: TypeAlias = Callable[[int], Exception]
 """The error of a number that a step reported."""
 

@@ -20,7 +20,7 @@ from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
 from graphq.plan.arena import Arena, Arenas, find_clashes, plan_arena
-from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, Step
+from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, touched
 from graphq.sizes import Values, assumed, is_open
 
 
@@ -76,7 +76,7 @@ class Words:
                              if is_open((b.nbytes, b.data, b.type and b.type.shape))]
         self.open_steps = [k for k, s in enumerate(plan.steps)
                            if is_open(s if isinstance(s, PythonStep) else (s.blocks, s.macs))]
-        self.clashes = find_clashes([[b for b in _touched(step) if plan.buffers[b].storage == "arena"]
+        self.clashes = find_clashes([[b for b in touched(step) if plan.buffers[b].storage == "arena"]
                                      for step in plan.steps])
 
     def _word(self, at: int, word: Argument) -> int:
@@ -113,12 +113,6 @@ class Words:
 def _address(array: np.ndarray) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
-
-
-def _touched(step: Step) -> list[int]:
-    if isinstance(step, NativeStep):
-        return [w.buffer for w in step.words if isinstance(w, Ref)]
-    return [*(b for b in step.inputs if b is not None), *step.outputs]
 
 
 class Runner:
@@ -232,7 +226,8 @@ def plan_at(words: Words, values: Values) -> Plan:
 
 def _native_at(s: NativeStep, values: Values) -> NativeStep:
     blocks = values.of(s.blocks)
-    return NativeStep(s.kernel, s.function, s.words, blocks, s.parallel and blocks > 1, s.keep, values.of(s.macs))
+    return NativeStep(s.kernel, s.function, s.words, blocks, s.parallel and blocks > 1, s.keep, values.of(s.macs),
+                      s.rooms)
 
 
 def _type_at(type: TensorType, values: Values) -> TensorType:

@@ -23,7 +23,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -46,8 +46,16 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 class Code(NamedTuple):
     """An object file and the names of its functions."""
 
-    object: bytes
+    object: bytes | memoryview
     names: tuple[str, ...]
+
+
+_provided: dict[str, Code] = {}
+
+
+def provide(codes: Mapping[str, Code]) -> None:
+    """Take code from elsewhere, by the keys of entries, before any file of the folder; it must be this user's own."""
+    _provided.update(codes)
 
 
 class Info(NamedTuple):
@@ -62,11 +70,13 @@ class Entry:
     """A kernel module's place in the cache."""
 
     def __init__(self, kind: str, source: str) -> None:
-        self.key = hashlib.sha256("\0".join((kind, _versions(), isa.cpu(), source)).encode()).hexdigest()
+        self.key = hashlib.sha256("\0".join((kind, versions(), isa.cpu(), source)).encode()).hexdigest()
         self.name = f"{kind}_{self.key[:32]}.o"
 
     def read(self) -> Code | None:
         """The code; None where there is no file, or it is not one that this user wrote for this key."""
+        if self.key in _provided:
+            return _provided[self.key]
         try:
             path = folder() / self.name
             with open(path, "rb", opener=_opened) as file:
@@ -86,7 +96,7 @@ class Entry:
 
     def write(self, code: Code) -> None:
         """Keep the code; other processes see the whole file or none. Where that fails, a warning is logged."""
-        data = json.dumps({"key": self.key, "names": code.names}).encode() + b"\n" + code.object
+        data = json.dumps({"key": self.key, "names": code.names}).encode() + b"\n" + bytes(code.object)
         try:
             path = folder() / self.name
         except OSError as error:
@@ -116,7 +126,7 @@ def _opened(path: str, flags: int) -> int:
 
 
 @cache
-def _versions() -> str:
+def versions() -> str:
     """Everything beside its source and the machine that a module's compiled code comes from."""
     try:
         own = version("graphq")
@@ -204,6 +214,11 @@ def _others_write(facts: os.stat_result) -> bool:
     if facts.st_mode & stat.S_IWOTH:
         return True
     return bool(facts.st_mode & stat.S_IWGRP) and facts.st_gid != _private_group()
+
+
+def is_private(facts: os.stat_result) -> bool:
+    """Whether a file belongs to this user or to root, and no other user may write to it."""
+    return facts.st_uid in (0, os.geteuid()) and not _others_write(facts)
 
 
 @cache

@@ -103,6 +103,16 @@ class Module:
         if self._found is None:
             self._job = Job("object_code", self.source)
 
+    @property
+    def key(self) -> str:
+        """The key of its code in the cache."""
+        return (self._entry or folder.Entry(self.name, self.source.text)).key
+
+    @property
+    def code(self) -> folder.Code:
+        """The object code; waits for it. Raises KernelError when it cannot be compiled."""
+        return self._found or folder.Code(*(self._job or Job("object_code", self.source)).result())
+
     def address(self, name: str) -> int:
         """The address of a function; waits for the code."""
         while self._addresses is None:
@@ -133,6 +143,38 @@ class Module:
                     self._entry.write(code)
         else:  # another thread has not begun yet, or what the folder has is damaged
             self._job = Job("object_code", self.source)
+
+
+class SavedModule(Module):
+    """A module of which there is the code alone."""
+
+    def __init__(self, kind: str, key: str, code: folder.Code) -> None:
+        self.name, self._key, self._code = kind, key, code
+        self._addresses = None
+
+    @property
+    def key(self) -> str:
+        """The key of its code in the cache."""
+        return self._key
+
+    @property
+    def code(self) -> folder.Code:
+        """The object code."""
+        return self._code
+
+    def _link(self) -> None:
+        addresses = link(*self._code)
+        if self._addresses is None:
+            self._addresses = addresses
+            _count(loaded=1)
+
+
+_saved: dict[str, SavedModule] = {}
+
+
+def saved(kind: str, key: str, code: folder.Code) -> Module:
+    """Give the module of code of this key that was compiled before, by this user; it is made once."""
+    return _saved.setdefault(key, SavedModule(kind, key, code))
 
 
 def load(kind: str, factory: Callable[..., Functions], *arguments: Any, cache: bool = True) -> Module:

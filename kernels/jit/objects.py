@@ -16,12 +16,12 @@ _loaded: list[object] = []
 """Code stays in memory for as long as the process lives: plans hold its addresses."""
 
 
-def link(code: bytes, names: Sequence[str]) -> Mapping[str, int]:
+def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
     """Load an object file: the addresses of the functions of these names. Raises KernelError where LLVM refuses it."""
     with llvm_lock.hold:
         import llvmlite.binding as llvm
 
-        library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+        library = llvm.JITLibraryBuilder().add_object_img(bytes(code)).add_current_process()
         for name in names:
             library.export_symbol(name)
         try:

@@ -1,11 +1,21 @@
-"""How many threads a plan may use."""
+"""How many threads a plan may use: the process's share of the machine's cores.
+
+The share is the least of what the machine and an engine say: the cores that the process may use (affinity), the CPU
+quotas of its control groups (containers, Kubernetes), and OMP_NUM_THREADS, which Ray sets to a task's or an actor's
+`num_cpus`, Dask's nannies to 1, for workers whose threads are tasks, and joblib to the share of a worker process.
+"""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
 from graphq.errors import CompileError
+
+_NO_LIMIT = 1 << 20
+_most_asked = 0
 
 
 def process_cores() -> set[int]:
@@ -15,27 +25,63 @@ def process_cores() -> set[int]:
 
 def most_threads() -> int:
     """The most threads of a plan: $NUMBA_NUM_THREADS, or the cores that this process may use."""
-    given = os.environ.get("NUMBA_NUM_THREADS", "")
-    return max(1, int(given)) if given.isdecimal() else len(process_cores())
+    return _variable("NUMBA_NUM_THREADS") or len(process_cores())
+
+
+def share() -> int:
+    """The threads that a plan uses by default."""
+    return max(1, min(most_threads(), len(process_cores()), _quota(), _variable("OMP_NUM_THREADS") or _NO_LIMIT))
+
+
+def team_threads() -> int:
+    """The threads that the process needs in all: its share, or as many as a plan was asked to use."""
+    return max(share(), _most_asked)
 
 
 def resolve_threads(threads: int | None) -> int:
-    """The thread number asked for, at most `most_threads`; by default all cores that this process may use.
+    """The thread number asked for, at most `most_threads`; by default the process's `share`.
 
     Raises CompileError unless it is a positive int or None.
     """
+    global _most_asked
     if threads is None:
-        return max(1, min(most_threads(), len(process_cores()), _quota()))
+        return share()
     if not isinstance(threads, int | np.integer) or isinstance(threads, bool) or threads < 1:
         raise CompileError(f"threads must be a positive int or None, got {threads!r}")
-    return min(int(threads), most_threads())
+    asked = min(int(threads), most_threads())
+    _most_asked = max(_most_asked, asked)
+    return asked
 
 
-def _quota(path: str = "/sys/fs/cgroup/cpu.max") -> int:
-    """Cores that the control group's quota allows, rounded up; a large number without one."""
+def _variable(name: str) -> int | None:
+    """The positive number that a variable of the environment begins with ("4,2": 4 in the outermost region)."""
+    first = os.environ.get(name, "").split(",")[0].strip()
+    return max(1, int(first)) if first.isdecimal() else None
+
+
+def _quota(root: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup") -> int:
+    """Cores that the quotas of the process's control groups allow, rounded up; a large number without any."""
+    return min((-(-quota // period) for quota, period in _quotas(Path(root), Path(own)) if quota > 0 and period > 0),
+               default=_NO_LIMIT)
+
+
+def _quotas(root: Path, own: Path) -> Iterator[tuple[int, int]]:
+    """Quota and period of each control group that the process is in: of version 2 (`cpu.max`) or 1, and of parents."""
     try:
-        with open(path) as f:
-            quota, period = f.read().split()[:2]
-        return -(-int(quota) // int(period))
-    except (OSError, ValueError):  # no such file, or "max"
-        return 1 << 20
+        groups = [line.split(":", 2) for line in own.read_text().splitlines() if line.count(":") >= 2]
+    except OSError:
+        groups = []
+    for _, controllers, path in [*groups, ["", "", "/"]]:
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mounted = root / controllers
+        group = mounted / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(mounted):
+                break
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+            try:
+                quota, period, *_ = " ".join((folder / name).read_text() for name in names).split()
+                yield int(quota), int(period)
+            except (OSError, ValueError):  # no such file, or "max"
+                continue

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq.kernels.jit import modules
-from graphq.kernels.threads.count import most_threads, process_cores
+from graphq.kernels.threads.count import process_cores, team_threads
 from graphq.kernels.threads.steps import (
     CORES,
     FIRST_RECORD,
@@ -99,6 +99,11 @@ class StepTable:
         self._seconds = (self._ended - begun) * (1 + self._helpers if awake else 1)
 
 
+def modules_of_team() -> tuple[modules.Module, ...]:
+    """The modules that run tables, whatever the plans."""
+    return modules.load("steps", serial_module), modules.load("team", team_module)
+
+
 def _native(function: modules.Function, arity: int) -> Callable[..., None]:
     return ctypes.CFUNCTYPE(None, *[ctypes.c_ssize_t] * arity)(function.address)
 
@@ -108,7 +113,7 @@ class Team:
 
     def __init__(self, cache: bool = True) -> None:
         self._cache = cache
-        self.most = most_threads() - 1
+        self.most = team_threads() - 1
         size = FIRST_RECORD + self.most * RECORD
         self.words = np.zeros((size + LINE) // 8, np.int64)
         self.address = self.words.ctypes.data + -self.words.ctypes.data % LINE

@@ -25,12 +25,79 @@ def test_numbas_variable_says_how_many_threads_there_are_at_most(monkeypatch):
 
 
 def test_quota_of_the_control_group(tmp_path):
+    own = tmp_path / "own"
+    own.write_text("0::/\n")
     for text, cores in (("150000 100000", 2), ("100000 100000", 1), ("50000 100000", 1)):
         (tmp_path / "cpu.max").write_text(text)
-        assert _quota(str(tmp_path / "cpu.max")) == cores
+        assert _quota(str(tmp_path), str(own)) == cores
     (tmp_path / "cpu.max").write_text("max 100000")
-    assert _quota(str(tmp_path / "cpu.max")) > 1000
-    assert _quota(str(tmp_path / "absent")) > 1000
+    assert _quota(str(tmp_path), str(own)) > 1000
+    assert _quota(str(tmp_path / "absent"), str(tmp_path / "none")) > 1000
+
+
+def test_the_least_quota_of_a_group_and_its_parents_counts(tmp_path):
+    own, group = tmp_path / "own", tmp_path / "pods" / "one"
+    group.mkdir(parents=True)
+    own.write_text("0::/pods/one\n")
+    (group / "cpu.max").write_text("800000 100000")
+    (group.parent / "cpu.max").write_text("300000 100000")
+    assert _quota(str(tmp_path), str(own)) == 3
+
+
+def test_quota_of_control_groups_of_version_1(tmp_path):
+    own, group = tmp_path / "own", tmp_path / "cpu,cpuacct" / "docker"
+    group.mkdir(parents=True)
+    own.write_text("5:memory:/docker\n4:cpu,cpuacct:/docker\n")
+    (group / "cpu.cfs_quota_us").write_text("250000\n")
+    (group / "cpu.cfs_period_us").write_text("100000\n")
+    assert _quota(str(tmp_path), str(own)) == 3
+    (group / "cpu.cfs_quota_us").write_text("-1\n")
+    assert _quota(str(tmp_path), str(own)) > 1000
+
+
+def test_the_share_that_an_engine_gives(monkeypatch):
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "8")
+    monkeypatch.setattr("graphq.kernels.threads.count._quota", lambda: 8)
+    monkeypatch.setattr("graphq.kernels.threads.count.process_cores", lambda: set(range(8)))
+    for text, threads in (("3", 3), ("2,4", 2), ("1", 1), ("", 8), ("auto", 8), ("64", 8)):
+        monkeypatch.setenv("OMP_NUM_THREADS", text)
+        assert resolve_threads(None) == threads
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert resolve_threads(4) == 4  # what is asked for counts
+
+
+THREADS = """
+import os, time
+import numpy as np, graphq as gq
+from graphq.kernels.threads.team import the_team
+g = gq.Graph()
+g.output(g.gelu(g.input("x", shape=(300_000,), dtype="f32")))
+x = np.ones(300_000, np.float32)
+model = gq.compile(g, isa="scalar")
+before = len(os.listdir("/proc/self/task"))
+for _ in range(3):
+    model(x=x)
+if model.threads > 1:
+    team = the_team()
+    while team.thread.is_alive() and team.run_shared is None:
+        time.sleep(0.001)
+        model(x=x)
+    time.sleep(0.2)
+print(model.threads, len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core")
+@pytest.mark.parametrize("given", ["1", "2"])
+def test_a_process_has_no_more_threads_than_its_share(given):
+    """Though eight are allowed; its own is one of them, and another waits in the region."""
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "8", "OMP_NUM_THREADS": given, "NUMBA_THREADING_LAYER": "omp",
+                   "OPENBLAS_NUM_THREADS": "1"}
+    for _ in range(2):  # the second process compiles nothing, for which there are threads, too
+        done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=300,
+                              env=environment)
+    threads, more = map(int, done.stdout.split())
+    assert threads == int(given) and more <= threads - 1, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("threads", [0, -1, 2.0, True, "2"])

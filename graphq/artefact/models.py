@@ -1,0 +1,194 @@
+"""What a file has of a compiled model: written by `save`, read by `Saved`."""
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from math import prod
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+
+from graphq.artefact.file import File, write
+from graphq.artefact.plans import check, compact, on_threads
+from graphq.artefact.values import PlanReader, Reader, Unsaved, Writer
+from graphq.budget import check_limit
+from graphq.dtypes import DTYPES, as_dtype
+from graphq.errors import CompileError, GraphError, GraphqError
+from graphq.ir import Graph, TensorType
+from graphq.ir.signature import Parameter, Signature
+from graphq.kernels.jit import cache, isa
+from graphq.kernels.jit.cache import Code
+from graphq.kernels.jit.modules import Module, saved
+from graphq.kernels.threads.team import modules_of_team
+from graphq.passes.pipeline import PIPELINE
+from graphq.plan.plan import Plan
+from graphq.planned import Options
+from graphq.rewrite.fixpoint import Fixpoint, pass_name
+from graphq.rewrite.rule import Pass, Rewrite
+
+T = TypeVar("T")
+
+_PASSES: Mapping[str, Pass] = {pass_name(p): p for p in PIPELINE}
+
+
+def _is_named(step: Pass) -> bool:
+    """Whether a pass is the one of its name in PIPELINE, or a copy of it."""
+    known = _PASSES.get(pass_name(step))
+    if isinstance(step, Fixpoint):
+        return repr(step) == repr(known)
+    return step is known or isinstance(step, Rewrite) and type(step) is type(known)
+
+
+def save(path: str | os.PathLike[str], source: Graph, options: Options, plans: Sequence[Plan]) -> None:
+    """Write a model: its graph as the user gave it, and what runs it: one plan where shapes are fixed.
+
+    Raises GraphError where the path cannot be written, or for passes that are not of PIPELINE, which no file can name.
+    """
+    unnamed = [p for p in options.passes if not _is_named(p)]
+    if unnamed:
+        raise GraphError(f"a model can be saved if its passes are of graphq's PIPELINE; {pass_name(unnamed[0])} is not")
+    passes, default = list(map(pass_name, options.passes)), list(map(pass_name, PIPELINE))
+    writer = Writer()
+    graph = writer.of(source)
+    name, inputs, outputs = Signature.of(source)
+    made = [_of_plan(writer, x) for x in plans]
+    for module in modules_of_team():
+        writer.modules.setdefault(module, len(writer.modules))
+    codes = [(module, module.code) for module in writer.modules]
+    sections = [memoryview(json.dumps(x, separators=(",", ":")).encode()) for x in (graph, made)]
+    sections += [memoryview(code.object) for _, code in codes]
+    first = len(sections)
+    sections += [np.ascontiguousarray(x).reshape(-1).view(np.uint8).data for x in writer.arrays]
+    write(path, {
+        "versions": cache.versions(), "cpu": isa.cpu(),
+        "options": {"level": options.level.name, "emulated": options.level.emulated, "threads": options.threads,
+                    "strict": options.strict, "cache": options.cache, "memory": options.memory,
+                    "passes": None if passes == default else passes},
+        "name": name, "inputs": [writer.of((p.name, p.type, p.property)) for p in inputs],
+        "outputs": [writer.of(x) for x in outputs.items()], "graph": 0, "plans": 1,
+        "code": [[m.name, m.key, list(code.names), 2 + k] for k, (m, code) in enumerate(codes)],
+        "arrays": [[as_dtype(x.dtype).name, list(x.shape), first + k] for k, x in enumerate(writer.arrays)],
+    }, sections)
+
+
+def _of_plan(writer: Writer, plan: Plan) -> Any:
+    """The JSON of a plan; null where something in it has none, so that it is made anew."""
+    before = dict(writer.modules)
+    try:
+        return writer.of(compact(plan))
+    except Unsaved:
+        writer.modules = before
+        return None
+
+
+class Saved:
+    """A model in a file, checked as far as damage goes: `source` is its graph, `plan` what runs it.
+
+    Raises ParseError for what `save` did not write; properties do when they are asked for.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.file = File(path)
+        index = self.file.index
+        self._arrays = self._of(list, index, "arrays")
+        options = self._of(dict, index, "options")
+        self.level, self.emulated = self._of(str, options, "level"), self._of(bool, options, "emulated")
+        self.threads = self._of(int, options, "threads")
+        self.strict, self.cache = self._of(bool, options, "strict"), self._of(bool, options, "cache")
+        self.memory = options.get("memory")
+        self.read(lambda: check_limit(self.memory))
+        names = options.get("passes")
+        self.passes: tuple[Pass, ...] = PIPELINE if names is None else \
+            self.read(lambda: tuple(_PASSES[name] for name in names))
+        inputs, outputs = self._types("inputs", 3), self._types("outputs", 2)
+        self.signature = Signature(self._of(str, index, "name"), tuple(Parameter(*x) for x in inputs), dict(outputs))
+
+    @cached_property
+    def misfit(self) -> str | None:
+        """Why plans and code of the file cannot be used here, if they cannot."""
+        index = self.file.index
+        if not self.file.private:
+            return "others than this user can write to the file, so that its code is not run"
+        if index.get("versions") != cache.versions():
+            return "it was saved by other versions of graphq, Numba, LLVM or Python"
+        return None if index.get("cpu") == isa.cpu() else "it was saved on another kind of processor"
+
+    @property
+    def source(self) -> Graph:
+        """The graph as the user gave it; its constants are in the file's memory. A new one each time."""
+        text = self.file.section(self.file.index.get("graph"))
+        graph = self.read(lambda: Reader(self._array).of(json.loads(bytes(text))))
+        if not isinstance(graph, Graph) or not graph.outputs:
+            self._fail("no graph")
+        return graph
+
+    @cached_property
+    def modules(self) -> list[Module]:
+        """The kernel modules, whose code is not looked at before it is used. Only if there is no `misfit`."""
+        def module(kind: Any, key: Any, names: Any, section: Any) -> Module:
+            assert isinstance(kind, str) and isinstance(key, str) and all(isinstance(n, str) for n in names)
+            return saved(kind, key, Code(self.file.section(section), tuple(names)))
+
+        return self.read(lambda: [module(*x) for x in self._of(list, self.file.index, "code")])
+
+    def provide(self) -> None:
+        """Let plans that are made anew use the file's code, where the keys fit. Only if there is no `misfit`."""
+        cache.provide({m.key: m.code for m in self.modules})
+
+    def plan(self, threads: int) -> Plan | None:
+        """The plan for so many threads; None where there is none. Only if there is no `misfit`."""
+        if threads > self.threads:
+            return None
+        text = self.file.section(self.file.index.get("plans"))
+        return self.read(lambda: self._plan(json.loads(bytes(text)), threads))
+
+    def _plan(self, plans: Any, threads: int) -> Plan | None:
+        if len(plans) != 1 or plans[0] is None:
+            return None
+        plan = PlanReader(self._array, self.modules).of(plans[0])
+        assert isinstance(plan, Plan)
+        check(plan)
+        return on_threads(plan, threads)
+
+    def read(self, make: Callable[[], T]) -> T:
+        """What `make` makes of data of the file; whatever is wrong with these is a ParseError."""
+        try:
+            return make()
+        except CompileError:  # of too little memory
+            raise
+        except GraphqError as e:
+            self._fail(str(e))
+        except Exception as e:
+            self._fail(f"not as graphq writes it: {type(e).__name__}: {e!s:.200}")
+
+    def _fail(self, problem: str) -> NoReturn:
+        self.file.fail(problem)
+
+    def _of(self, kind: type[T], index: Mapping[str, Any], name: str) -> T:
+        value = index.get(name)
+        if type(value) is not kind:
+            self._fail(f"its index has no {name} of type {kind.__name__}, but {value!r:.40}")
+        return value
+
+    def _types(self, name: str, fields: int) -> list[Any]:
+        """Tuples of a name, a type, and as many fields in all."""
+        items = self._of(list, self.file.index, name)
+        items = self.read(lambda: [Reader(self._array).of(x) for x in items])
+        for x in items:
+            if not (isinstance(x, tuple) and len(x) == fields and isinstance(x[1], TensorType)
+                    and all(isinstance(y, str) for y in (x[0], *x[2:]))):
+                self._fail(f"its index has no {name}")
+        return items
+
+    def _array(self, number: Any) -> np.ndarray:
+        """A read-only array in the file's memory."""
+        if type(number) is not int or not 0 <= number < len(self._arrays):
+            self._fail(f"there is no array {number!r:.40}")
+        dtype, shape, section = self._arrays[number]
+        data = self.file.section(section)
+        kind = DTYPES[dtype].numpy
+        if any(type(n) is not int or n < 0 for n in shape) or prod(shape) * kind.itemsize != data.nbytes:
+            self._fail(f"array {number}: {dtype}{shape} does not take {data.nbytes} bytes")
+        return np.frombuffer(data, np.uint8).view(kind).reshape(shape)

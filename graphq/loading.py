@@ -1,0 +1,63 @@
+"""load_compiled: a compiled model from a file."""
+from __future__ import annotations
+
+import logging
+import os
+
+from graphq.artefact.models import Saved
+from graphq.compile import CompiledGraph
+from graphq.kernels import levels
+from graphq.kernels.jit import isa as levels_of
+from graphq.kernels.jit.isa import Level
+from graphq.kernels.threads.count import resolve_threads
+from graphq.planned import Options, Stored
+
+log = logging.getLogger("graphq")
+
+
+def load_compiled(path: str | os.PathLike[str], *, isa: str | None = None, threads: int | None = None) -> CompiledGraph:
+    """The model that `CompiledGraph.save` wrote to `path`, ready to run; the same results, bit for bit.
+
+    Weights stay in the file, which is mapped into memory: all processes that load it share them. `isa` and `threads`
+    are as `compile` takes them; by default the model's own, as far as this machine has the level and the process the
+    cores. On the same kind of processor, with the same versions, the plan and the kernels' code are used as they are.
+    Otherwise they are made anew from the graph, which a log message and `model.origin` say.
+
+    As with the kernel cache, code is used only from a file that belongs to this user or to root and that nobody else
+    can write to. Any other file is no more than a graph: it can do what an ONNX file can.
+
+    Raises ParseError where there is no such file, for one that `save` did not write, and for one that is damaged.
+    """
+    saved = Saved(path)
+    misfit = saved.misfit
+    if misfit is None:
+        saved.provide()
+    most = resolve_threads(threads)
+    most = min(most, saved.threads) if threads is None else most
+    level = _level(saved, isa)
+    options = Options(level, most, saved.strict, saved.passes, saved.cache, saved.memory)
+    if misfit is None and (level.name, level.emulated) != (saved.level, saved.emulated):
+        misfit = f"it was saved for ISA level {saved.level}, not {level.name}"
+    if misfit is None and most > saved.threads:
+        misfit = f"it was saved for {saved.threads} threads, not {most}"
+    plan = saved.plan(most) if misfit is None else None
+    if plan is not None:
+        stored = Stored(plan, saved.signature, lambda: saved.source)
+        model = saved.read(lambda: CompiledGraph(stored, options))
+        model.origin = f"loaded from {saved.file.path}"
+        return model
+    model = CompiledGraph(saved.source, options)
+    if misfit is None:
+        model.origin = f"loaded from {saved.file.path}; planned anew with the file's kernels"
+    else:
+        model.origin = f"loaded from {saved.file.path}; compiled anew, as {misfit}"
+        log.warning("%s: compiled anew, as %s", saved.file.path, misfit)
+    return model
+
+
+def _level(saved: Saved, isa: str | None) -> Level:
+    """The level asked for; else the model's own where this machine has it; else the best that it has."""
+    own = {level.name: level for level in levels_of.available()}.get(saved.level)
+    if isa is None and not os.environ.get("GRAPHQ_ISA") and own is not None:
+        return own
+    return levels.resolve(isa, saved.cache)

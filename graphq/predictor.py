@@ -1,0 +1,187 @@
+"""Predictor: a model as a function of batches of any size, for engines that score tables, images and texts in bulk."""
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from graphq.compile import CompiledGraph
+from graphq.errors import CompileError, GraphError, InputError
+from graphq.ir import Graph, TensorType
+from graphq.ir.interpret import check_array
+from graphq.kernels.threads.count import resolve_threads
+from graphq.loading import load_compiled
+from graphq.locks import Lock
+from graphq.paths import path_of
+from graphq.planned import Options
+from graphq.row_wise import why_rows_mix
+
+MOST_MODELS = 8
+"""Models that a process keeps for its predictors; the oldest goes first."""
+
+_lock = Lock()
+_models: dict[tuple[Any, ...], CompiledGraph] = {}
+
+
+class Predictor:
+    """Score batches of any number of rows: `predictor({"x": array})` gives the outputs in a dict, by name.
+
+    `model` is the path of a file that `CompiledGraph.save` wrote, or a compiled graph. Axis 0 of each input and of each
+    output is that of the rows; an input that is one number goes to all of them. A row's results do not depend on the
+    rows beside it, nor on how rows are cut into batches, on `threads` or on the machine, bit for bit:
+
+    - Models whose batch is fixed, often to 1, run on slices of that size. Of a slice that is not full the last row is
+      repeated.
+    - Models whose batch is open run on all rows at once, or on slices of `batch` rows and the rest. `pad_to` fills each
+      up to a multiple of it in the same way, so that the model meets few sizes.
+    - Where an operation may mix rows, such as a scale that is computed from all of them, each row runs by itself.
+
+    `threads`: at most so many (default: the process's share of the cores, see `graphq.kernels.threads.count`).
+
+    It is pickled as the path and the settings, and a process that receives it loads the model at its first call, once.
+    Of a compiled graph the graph travels. Any number of threads may call at a time.
+
+    Raises CompileError for settings that do not fit the model or outputs without rows, ParseError as `load_compiled`
+    does; both when it first needs the model, here or where it is called.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | CompiledGraph, *, threads: int | None = None,
+                 batch: int | None = None, pad_to: int | None = None) -> None:
+        for name, value in (("threads", threads), ("batch", batch), ("pad_to", pad_to)):
+            if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1):
+                raise CompileError(f"{name} must be a positive int or None, got {value!r}")
+        self.threads, self.batch, self.pad_to = threads, batch, pad_to
+        self._rows: _Rows | None = None
+        self.path: str | None = None
+        self._graph: tuple[Graph, Options] | None = None
+        self._key: tuple[Any, ...] = (uuid.uuid4().hex, threads)
+        if isinstance(model, CompiledGraph):
+            self._graph = model.source, model.options
+            if threads is None or resolve_threads(threads) == model.threads:
+                _keep(self._key, model)
+        else:
+            self.path = os.path.abspath(path_of(model))
+        self._prepared()
+
+    def __repr__(self) -> str:
+        return (f"<predictor of {self.path or 'a compiled graph'}: threads={self.threads}, batch={self.batch}, "
+                f"pad_to={self.pad_to}>")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_rows": None}
+
+    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Score the rows of these arrays. Raises InputError, naming the input, the rule and the values."""
+        rows = self._prepared()
+        return rows.run(rows.checked(inputs))
+
+    def _prepared(self) -> _Rows:
+        if self._rows is None:
+            self._rows = _Rows(self._model(), self.batch, self.pad_to)
+        return self._rows
+
+    def _model(self) -> CompiledGraph:
+        key = self._key if self._graph else _file_key(str(self.path), self.threads)
+        with _lock.hold:
+            if key not in _models:
+                if self._graph is None:
+                    made = load_compiled(str(self.path), threads=self.threads)
+                else:
+                    graph, options = self._graph
+                    made = CompiledGraph(graph, options._replace(threads=resolve_threads(self.threads)))
+                _keep(key, made)
+            return _models[key]
+
+
+def _file_key(path: str, threads: int | None) -> tuple[Any, ...]:
+    """What tells a file from others, and from one that had its name before."""
+    try:
+        found = os.stat(path)
+    except OSError:  # which `load_compiled` says
+        return (path,)
+    return path, threads, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _keep(key: tuple[Any, ...], model: CompiledGraph) -> None:
+    with _lock.hold:
+        for oldest in list(_models)[:1 - MOST_MODELS]:
+            del _models[oldest]
+        _models[key] = model
+
+
+class _Rows:
+    """How a model runs on rows: `fixed` is the size that it takes, or None where any; `most` rows run at a time."""
+
+    def __init__(self, model: CompiledGraph, batch: int | None, pad_to: int | None) -> None:
+        self.model = model
+        self.shared = {name for name, type in model.inputs.items() if type.shape == ()}
+        self.batched = {name: type for name, type in model.inputs.items() if name not in self.shared}
+        firsts = {None if type.shape is None else type.shape[0] for type in self.batched.values()}
+        if not self.batched or len(firsts) > 1:
+            have = ", ".join(f"{name}: {type}" for name, type in model.inputs.items())
+            raise CompileError(f"axis 0 of all inputs must be that of the rows, the model takes {have or 'none'}")
+        (self.fixed,) = firsts
+        for name, type in model.outputs.items():
+            if type.shape is not None and (not type.shape or type.shape[0] not in (None, self.fixed)):
+                rows = "any number of" if self.fixed is None else str(self.fixed)
+                raise CompileError(f"output '{name}' is {type}, which has no axis 0 for the rows of {rows} inputs")
+        if self.fixed is not None and (batch not in (None, self.fixed) or pad_to not in (None, self.fixed)):
+            raise CompileError(f"the model takes {self.fixed} rows at a time: batch and pad_to must be that or None, "
+                               f"got batch={batch}, pad_to={pad_to}")
+        self.mixed = None if self.fixed == 1 else why_rows_mix(model.source)
+        if self.mixed is not None and self.fixed is None:
+            if max(batch or 1, pad_to or 1) > 1:
+                raise CompileError(f"rows run one by one, with batch=1 and no pad_to, as {self.mixed}")
+            batch = 1
+        self.most, self.unit = self.fixed or batch, self.fixed or pad_to or 1
+
+    def checked(self, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """The given arrays, of as many rows each."""
+        if not isinstance(given, Mapping):
+            raise InputError(f"a predictor takes arrays by the names of inputs, {{'name': array}}, got {given!r:.80}")
+        names = list(self.model.inputs)
+        if set(given) != set(names):
+            raise InputError(f"the model takes inputs {names}, got {list(given)}")
+        out = {}
+        for name, type in self.model.inputs.items():
+            free = type if not type.shape else TensorType(type.dtype, (None, *type.shape[1:]))
+            out[name] = check_array(name, free, given[name])
+        counts = {name: len(out[name]) for name in self.batched}
+        if len(set(counts.values())) > 1:
+            raise InputError(f"inputs must have as many rows each, got {counts}")
+        return out
+
+    def run(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs of checked arrays."""
+        count = len(arrays[next(iter(self.batched))])
+        if count == 0:
+            return {name: np.empty((0, *(d or 0 for d in (type.shape or ())[1:])), type.dtype.numpy)
+                    for name, type in self.model.outputs.items()}
+        if self.mixed is not None and self.fixed is not None and count % self.fixed:
+            raise InputError(f"the number of rows must be a multiple of {self.fixed}, which the model takes at a time, "
+                             f"as {self.mixed}; got {count}")
+        most = self.most or count
+        parts = [self._slice({name: x if name in self.shared else x[at:at + most] for name, x in arrays.items()},
+                             min(most, count - at)) for at in range(0, count, most)]
+        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+
+    def _slice(self, arrays: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
+        """The outputs of a slice, to which rows are added up to a multiple of the unit."""
+        more = -count % self.unit
+        if more:
+            arrays = {name: x if name in self.shared else np.concatenate([x, np.repeat(x[-1:], more, axis=0)])
+                      for name, x in arrays.items()}
+        result = self.model(arrays)
+        outputs = result if isinstance(result, dict) else {next(iter(self.model.outputs)): result}
+        for name, x in outputs.items():
+            if x.ndim == 0 or len(x) != count + more:
+                raise GraphError(f"output '{name}' has shape {list(x.shape)} for {count + more} rows: its axis 0 "
+                                 "is not that of the rows")
+        return {name: x[:count] for name, x in outputs.items()}
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

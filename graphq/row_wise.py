@@ -1,0 +1,241 @@
+"""Whether the rows of a batch go through a graph side by side: then a row's results do not depend on its neighbours.
+
+Each value is followed from the inputs on: which axis has the rows, or None where it is the same for all of them. A
+reshape may make one axis of the rows and of axes beside them, and split it again. An operation has a rule that says
+where its results have the rows, or that it may mix them; one without a rule may. So "no" may be wrong, and costs speed
+alone; "yes" is a proof, given that the graph is the same for any number of rows.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.errors import GraphError
+from graphq.ir import Graph, Node, TensorType, Value
+
+ROWS = 13
+"""A number of rows that few other dimensions have."""
+OTHER = 32
+"""What other open dimensions are taken to be."""
+
+
+
+class Place(NamedTuple):
+    """Where a value has the rows: along `axis`, element i of which is of row `i // after % rows`."""
+
+    axis: int
+    before: int = 1
+    after: int = 1
+
+
+Axes = Sequence[int | None]
+Rule = Callable[[Node, Axes], int | None]
+"""From where operands have the rows to where all results have them; -1 where rows may mix."""
+MIXED = -1
+
+
+def why_rows_mix(graph: Graph) -> str | None:
+    """Why rows may mix, axis 0 of all inputs but single numbers being that of the rows; None where they do not."""
+    types = {str(v.name): v.type for v in graph.inputs}
+    if any(t.shape is None for t in types.values()):
+        return "the ranks of inputs are not known"
+    try:
+        graph = graph.specialise({name: TensorType(t.dtype, tuple(
+            d if d is not None else OTHER if k else ROWS for k, d in enumerate(t.shape or ())))
+            for name, t in types.items() if not t.known})
+    except GraphError as e:
+        return f"the graph does not take {ROWS} rows: {e}"
+    rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)
+    places: dict[Value, Place | None] = {v: Place(0) if v.shape else None for v in graph.inputs}
+    for node in graph.nodes:
+        given = [None if v is None else places[v] for v in node.inputs]
+        if any(given):
+            place = _result(node, given, rows)
+            if place is None:
+                return f"an operation may mix rows: {graph.describe(node)}"
+            places.update(dict.fromkeys(node.outputs, place))
+        else:
+            places.update(dict.fromkeys(node.outputs))
+    wrong = [name for name, v in zip(graph.output_names, graph.outputs, strict=True) if places[v] != Place(0)]
+    return f"axis 0 of output '{wrong[0]}' is not that of the rows" if wrong else None
+
+
+def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | None:
+    """Where the results have the rows; None where rows may mix."""
+    if not all(v.type.known for v in (*node.operands, *node.outputs)):
+        return None
+    if node.op.name == "static_reshape":
+        return _reshaped(node, given[0] or Place(0), rows)
+    if node.op.name == "gather" and given[0] is not None and given[1] is None:
+        chosen = _own_rows(node, given[0], rows)
+        if chosen is not None:
+            return chosen
+    merged = {(p.before, p.after) for p in given if p is not None}
+    rule = RULES.get(node.op.name, _broadcast if node.op.elementwise else None)
+    if rule is None or len(merged) > 1:
+        return None
+    axis = rule(node, [None if p is None else p.axis for p in given])
+    return None if axis is None or axis == MIXED else Place(axis, *merged.pop())
+
+
+def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
+    """The axis that has the rows afterwards: it has all that lies between as many elements before and after it."""
+    (source,) = node.operands
+    old, new = source.type.dims, node.output.type.dims
+    outer, inner = prod(old[:place.axis]) * place.before, place.after * prod(old[place.axis + 1:])
+    for k, size in enumerate(new):
+        prefix, suffix = max(prod(new[:k]), 1), max(prod(new[k + 1:]), 1)
+        if outer % prefix == 0 and inner % suffix == 0 and size == outer // prefix * rows * (inner // suffix):
+            return Place(k, outer // prefix, inner // suffix)
+    return None
+
+
+def _own_rows(node: Node, place: Place, rows: int) -> Place | None:
+    """Where a gather along the axis of the rows leaves them, if each of its constant indices is one of its own row."""
+    source, indices = node.operands
+    axis, numbers = node.attrs["axis"] % _rank(source), indices.data
+    if axis != place.axis or numbers is None:
+        return None
+    row_of = np.where(numbers < 0, numbers + source.type.dims[axis], numbers) // place.after % rows
+    for k, size in enumerate(numbers.shape):
+        if size == rows and np.all(row_of == np.arange(rows).reshape(-1, *[1] * (numbers.ndim - 1 - k))):
+            return Place(axis + k)
+    return None
+
+
+def _rank(value: Value | None) -> int:
+    assert value is not None
+    return len(value.type.dims)
+
+
+def _broadcast(node: Node, axes: Axes) -> int:
+    """Operands are aligned at their last axes."""
+    if len(node.outputs) != 1:
+        return MIXED
+    rank = _rank(node.output)
+    found = {a + rank - _rank(v) for v, a in zip(node.inputs, axes, strict=True) if a is not None}
+    p = found.pop()
+    by_channel = node.attrs.get("qtype") == "per_channel" and node.attrs["axis"] % rank == p
+    if found or by_channel or p and "data_format" in node.attrs:
+        return MIXED
+    alike = all(_alike(v, p - (rank - _rank(v)))
+                for v, a in zip(node.inputs, axes, strict=True) if v is not None and a is None)
+    return p if alike else MIXED
+
+
+def _alike(value: Value, axis: int) -> bool:
+    """Whether a value that does not depend on rows is the same for all of them, where they lie along an axis of it."""
+    if axis < 0 or value.type.dims[axis] == 1:
+        return True
+    return value.data is not None and bool(np.all(value.data == value.data.take([0], axis)))
+
+
+def _first_alone(node: Node, axes: Axes) -> bool:
+    """Whether the first operand alone depends on rows."""
+    return axes[0] is not None and all(a is None for a in axes[1:])
+
+
+def _images(node: Node, axes: Axes) -> int:
+    """Each image of axis 0 by itself."""
+    return 0 if _first_alone(node, axes) and axes[0] == 0 else MIXED
+
+
+def _along(node: Node, axes: Axes) -> int | None:
+    """Along one axis."""
+    return axes[0] if _first_alone(node, axes) and node.attrs["axis"] % _rank(node.inputs[0]) != axes[0] else MIXED
+
+
+def _picked(node: Node, axes: Axes) -> int | None:
+    """Along one axis, which goes unless dimensions are kept."""
+    axis = node.attrs["axis"] % _rank(node.inputs[0])
+    p = _along(node, axes)
+    return p if p is None or p == MIXED or node.attrs["keep_dims"] else p - (axis < p)
+
+
+def _normed(node: Node, axes: Axes) -> int:
+    """Over the last axes; statistics have the axes before."""
+    p, begin = axes[0], node.attrs["begin_norm_axis"] % _rank(node.inputs[0])
+    return p if p is not None and p < begin and _first_alone(node, axes) else MIXED
+
+
+def _reduced(node: Node, axes: Axes) -> int:
+    rank, p = _rank(node.inputs[0]), axes[0]
+    given = node.inputs[1] if len(node.inputs) > 1 else None
+    over = node.attrs["axes"] if given is None else None if given.data is None else given.data.ravel().tolist()
+    if p is None or not over or not _first_alone(node, axes) or p in (gone := {a % rank for a in over}):
+        return MIXED
+    return p if node.attrs["keep_dims"] else p - sum(a < p for a in gone)
+
+
+def _transposed(node: Node, axes: Axes) -> int:
+    order = [d % _rank(node.output) for d in node.attrs["order"]]
+    return order.index(axes[0] or 0)
+
+
+def _joined(node: Node, axes: Axes) -> int:
+    found = {a for a in axes if a is not None}
+    p, rank = min(found), _rank(node.output)
+    alike = all(_alike(v, p) for v, a in zip(node.operands, axes, strict=True) if a is None)
+    return p if len(found) == 1 and node.attrs["axis"] % rank != p and alike else MIXED
+
+
+def _sliced(node: Node, axes: Axes) -> int | None:
+    touched = {a % _rank(node.inputs[0]) for a in node.attrs["axes"]}
+    return MIXED if axes[0] in touched else axes[0]
+
+
+def _padded(node: Node, axes: Axes) -> int | None:
+    p = axes[0] or 0
+    return p if node.attrs["pads_begin"][p] == node.attrs["pads_end"][p] == 0 else MIXED
+
+
+def _gathered(node: Node, axes: Axes) -> int:
+    (source, indices), (p, q) = node.inputs, axes
+    axis = node.attrs["axis"] % _rank(source)
+    if p is None:
+        return MIXED if q is None else axis + q
+    return MIXED if q is not None or p == axis else p if p < axis else p + _rank(indices) - 1
+
+
+def _product(node: Node, axes: Axes) -> int:
+    """Rows of matrices, or matrices; never what is summed over."""
+    a, b = node.inputs[:2]
+    rank, (p, q), last = _rank(node.output), axes[:2], [_rank(a) - 1, _rank(b) - 1]
+    if any(x is not None for x in axes[2:]) or min(last) < 1:
+        return MIXED
+    turned = node.attrs.get("transpose_a", False), node.attrs.get("transpose_b", False)
+    summed = last[0] - turned[0], last[1] - (not turned[1])
+    if p == summed[0] or q == summed[1]:
+        return MIXED
+    found = set()  # the rows' place among the result's axes
+    for x, end, to in ((p, last[0], rank - 2), (q, last[1], rank - 1)):
+        if x is not None:
+            found.add(to if x >= end - 1 else x + rank - 1 - end)
+    out = found.pop()
+    assert a is not None and b is not None
+    if found or out >= rank - 2 and None not in (p, q):
+        return MIXED
+    if out < rank - 2:
+        alike = all(x is not None or _alike(v, out - (rank - 1 - end))
+                    for v, x, end in ((a, p, last[0]), (b, q, last[1])))
+        return out if alike else MIXED
+    bias_along = len(node.inputs) > 2 and node.inputs[2] is not None and out == rank - 1
+    return MIXED if bias_along else out
+
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("convolution", "conv_integer", "conv_transpose", "avg_pool", "max_pool", "interpolate",
+                     "batch_norm_inference", "group_norm", "trees"), _images),
+    **dict.fromkeys(("softmax", "log_softmax", "cum_sum", "top_k"), _along),
+    **dict.fromkeys(("arg_max", "arg_min"), _picked),
+    **dict.fromkeys(("layer_norm", "rms_norm"), _normed),
+    **dict.fromkeys(("reduce_l1", "reduce_l2", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum"),
+                    _reduced),
+    **dict.fromkeys(("matmul", "matmul_integer"), _product),
+    "reorder": lambda node, axes: axes[0], "end": lambda node, axes: axes[0], "dropout": lambda node, axes: axes[0],
+    "static_transpose": _transposed, "concat": _joined, "slice": _sliced, "pad": _padded,
+    "gather": _gathered, "expand": _broadcast,
+}
