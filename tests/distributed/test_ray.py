@@ -32,7 +32,7 @@ def dataset():
     import ray.data
 
     ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level="error",
-             runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join((str(HELPERS), os.environ.get("PYTHONPATH", "")))}})
+             runtime_env={"env_vars": {"PYTHONPATH": str(HELPERS)}})
     ray.data.DataContext.get_current().enable_progress_bars = False
     yield ray.data.from_items([{"x": row, "id": k} for k, row in enumerate(rows(COUNT))], override_num_blocks=40)
     ray.shutdown()
