@@ -1,0 +1,49 @@
+"""The code blocks of README and docs/ run as they stand, and print what the text block after them says.
+
+All of a page runs in one process and in one new folder, with links to the checkout's examples and benchmarks
+(`helpers/run_page.py`). Output, and what cannot run in a test, is `text`. A comment `<!-- needs: onnx, sklearn -->`
+names packages that a page imports beside graphq: without them it is skipped.
+"""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_page import BLOCK, blocks
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")))
+TEXT = {page: (ROOT / page).read_text(encoding="utf-8") for page in PAGES}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(TEXT[page])])
+def test_blocks_run_and_print_what_the_page_says(page, tmp_path):
+    for names in re.findall(r"<!-- needs: (.*?) -->", TEXT[page]):
+        for name in names.split(", "):
+            pytest.importorskip(name)
+    for folder in ("examples", "benchmarks"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    done = subprocess.run([sys.executable, ROOT / "tests" / "helpers" / "run_page.py", ROOT / page], cwd=tmp_path,
+                          capture_output=True, encoding="utf-8", stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_block_says_what_it_is(page):
+    """A block with another language, or an indented one, would not run, and nobody would notice."""
+    fences = re.findall(r"^ *(?:```|~~~|:::)(.*)\n(?:.*\n)*?^ *(?:```|~~~|:::)$", TEXT[page], re.M)
+    assert {f for f in fences if not f.startswith("{")} <= {"python", "bash", "text"}
+    assert [language for language, _, _ in BLOCK.findall(TEXT[page])] == [f for f in fences if f in ("python", "bash")]
+
+
+def test_commands_name_files_and_extras_that_exist():
+    everything = "".join(TEXT.values())
+    for path in re.findall(r"(?:examples|benchmarks)/\w+\.py", everything):
+        assert (ROOT / path).is_file(), path
+    extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    named = re.findall(r'(?:"\.|graphq)\[([\w,]+)\]', everything)
+    for extra in {e for group in named for e in group.split(",")}:
+        assert re.search(rf"^{extra} = \[", extras, re.MULTILINE), extra
+    command = r"^<!-- tests -->\n```bash\npython3 -m venv .* && .*pytest\n```$"
+    assert len(re.findall(command, TEXT["README.md"], re.MULTILINE)) == 1
