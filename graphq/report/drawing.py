@@ -56,8 +56,9 @@ def _size(lines: Sequence[str]) -> tuple[float, float]:
 
 def _lines(lines: Sequence[str]) -> str:
     """Lines of text, the first of them as a title."""
-    return "".join(f'<text x="{MARGIN}" y="{HEIGHT * k + 13}"{"" if k else " class=t"}>{escape(line)}</text>'
-                   for k, line in enumerate(lines))
+    styles = [' class="t"', *[""] * len(lines)]
+    return "".join(f'<text x="{MARGIN}" y="{HEIGHT * k + 13}"{style}>{escape(line)}</text>'
+                   for k, (line, style) in enumerate(zip(lines, styles, strict=False)))
 
 
 def _group(box: Box, place: Place, kind: str, inside: str) -> str:

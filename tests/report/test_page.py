@@ -4,6 +4,7 @@ import hashlib
 import json
 import sys
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -168,7 +169,14 @@ def test_names_of_models_are_text(name, tmp_path):
     assert page.of("h1")[0][1] == name.encode("utf-8", "replace").decode()
     label = page.data["before0"]["i0"]["r"][0][1].removesuffix(" : f32[2,3]")
     assert name == (json.loads(label) if label.startswith('"') else label)
-    assert "<script>alert" not in g._repr_html_() and "<img src=x" not in g._repr_html_() + model._repr_html_()
+    for shown in (g._repr_html_(), model._repr_html_()):
+        assert "<script>alert" not in shown and "<img src=x" not in shown
+        assert {x.tag.partition("}")[2] for x in picture(shown).iter()} == {"svg", "style", "g", "rect", "text", "path"}
+
+
+def picture(shown):
+    """The SVG that a notebook shows, parsed as XML."""
+    return ElementTree.fromstring(base64.b64decode(shown.partition("base64,")[2].partition('"')[0]))
 
 
 def reference_page(folder):
@@ -241,7 +249,7 @@ def test_notebooks(monkeypatch):
     g = net()
     model = gq.compile(g)
     for shown, text in ((g._repr_html_(), repr(g)), (model._repr_html_(), repr(model))):
-        assert shown.count("<img") == 1 and "data:image/svg+xml;base64," in shown
+        assert shown.count("<img") == 1 and len(picture(shown)) > 3
         assert text.replace("<", "&lt;").replace(">", "&gt;") in shown.replace("&#x27;", "'")
     monkeypatch.setattr("graphq.report.notebook.MOST", 3)
     assert "<img" not in g._repr_html_() and "dequantize(x, scales=[0.05]" in g._repr_html_()
