@@ -1,73 +1,100 @@
-"""The best automatic setting: try few settings, compare the model's outputs with f32 on data held out, keep the best.
+"""The best automatic setting: compare few settings with f32 on data held out, keep the best.
 
-Cross-validation: statistics come from part of the batches and outputs are compared on all, in turns (`folds`); then the
-best setting is made with the statistics of all. What is tried, each step from the best setting so far:
+Cross-validation: statistics come from part of the batches, and comparisons are made on the others, in turns (`folds`);
+then the best setting is made with the statistics of all. One model, compiled once, stands for all settings
+(`parametrised`). The steps:
 
-    1. ranges by min-max or by least squared error, channels smoothed (`smooth`) or not; without convolutions, and where
-       that loses more than DYNAMIC_FROM, dynamic ranges by rows, which end the search if they are best
-    2. biases corrected (`twins`)
-    3. percentiles; headroom for data that were not seen
-    4. biases and smoothing once more, the other way round
-    5. where the loss is still above TARGET: the products that lose most left in f32, while each recovers a good part
+    1. for each tensor the `Candidate` (method of its range, channels divided or not) that changes the products which
+       take it least, all else exact
+    2. of that, and of one candidate for all tensors, what changes the outputs least; then biases corrected or not
+    3. where the loss is still above TARGET: the products that lose most get 16 bits, as two of 8
+    4. without convolutions, and where the loss is still above DYNAMIC_FROM: dynamic ranges by rows
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from graphq.compile import compile
 from graphq.errors import InputError
 from graphq.ir import Graph
-from graphq.quantization.calibrate import Batch, Batches, calibrate, checked_batches
-from graphq.quantization.compare import floats, loss_of
+from graphq.quantization.biases import correctable, shift_biases
+from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
+from graphq.quantization.compare import distance, floats
 from graphq.quantization.dynamic import insert_dynamic
-from graphq.quantization.insert import insert_static
-from graphq.quantization.products import CONVOLUTIONS, name_values, prepared
-from graphq.quantization.scheme import Scheme
-from graphq.quantization.smooth import smooth
+from graphq.quantization.insert import Quantized, insert, kept
+from graphq.quantization.parametrised import Parametrised
+from graphq.quantization.products import CONVOLUTIONS, Product, name_values, prepared, products
+from graphq.quantization.ranges import parameters
+from graphq.quantization.scheme import Method, Scheme
+from graphq.quantization.smooth import divide, smoothing
 from graphq.quantization.statistics import Statistics
-from graphq.quantization.twins import correct_biases, differences
 
 GOOD = 1e-5
 """1 - cosine of outputs with f32 at which the search ends."""
 DYNAMIC_FROM = 0.001
 """1 - cosine from which dynamic ranges are tried: they take longer when the model runs."""
-CAUTION = 1.15
-"""What the loss of settings that clip counts: batches that were not seen are clipped more."""
-TARGET = 0.01
-"""1 - cosine of outputs with f32 above which products are left in f32."""
-MOST_EXCLUDED, CANDIDATES, RECOVERS = 4, 5, 0.25
-"""At most so many, each the best of so many that lose most, while that takes away this part of the loss."""
-MOST_COMPARED = 16
-"""Batches that outputs are compared on."""
+TARGET = 0.001
+"""1 - cosine of outputs with f32 above which products get 16 bits."""
+TRIED, RECOVERS = 12, 0.25
+"""Factors whose own loss is measured; the part of the loss that twice as many of 16 bits have to take away."""
+WIDE_HEADROOM = 4.0
+"""By what ranges of 16 bits exceed what was seen: two of these bits, which are more than enough, for unseen data."""
+METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
+"""How ranges are chosen in the settings that are tried."""
+MOST_COMPARED = 8
+"""Batches held out that a fold compares."""
 
 
-Fold: TypeAlias = tuple[int, ...]
-"""The numbers of batches."""
+class Fold(NamedTuple):
+    """The numbers of the batches that statistics come from, and of those that are compared."""
+
+    seen: tuple[int, ...]
+    held_out: tuple[int, ...]
+
+
+class Candidate(NamedTuple):
+    """How a tensor's range is chosen, and whether its channels are divided before (`smooth`)."""
+
+    method: Method
+    smooth: bool = False
+    headroom: float = 1.0
+
+    def __str__(self) -> str:
+        parts = [self.method.replace("_", "-")] + [f"headroom {self.headroom:.2f}"] * (self.headroom != 1)
+        return " ".join(parts + ["smoothed"] * self.smooth)
+
+
+Choices: TypeAlias = tuple[tuple[str, Candidate], ...]
+"""The candidate of each tensor, by its name."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A scheme, and what is done to the graph before: channels smoothed, biases corrected."""
+    """A candidate for each tensor, biases corrected or not; products in 16 bits or f32 are in the scheme."""
 
-    scheme: Scheme = Scheme()
-    smooth: bool = False
+    choices: Choices = ()
     correct: bool = False
+    scheme: Scheme = Scheme()
 
     def __str__(self) -> str:
         s = self.scheme
-        parts = ["dynamic by rows" if s.mode == "dynamic" else s.method.replace("_", "-")]
-        parts += [f"headroom {s.headroom:.2f}"] * (s.headroom != 1)
-        parts += ["smoothed"] * self.smooth + ["biases corrected"] * self.correct
-        return ", ".join(parts + [f"{', '.join(s.exclude)} in f32"] * bool(s.exclude))
+        counts = Counter(c for _, c in self.choices)
+        parts = ["dynamic by rows"] if s.mode == "dynamic" else \
+            [str(c) if len(counts) == 1 else f"{n} x {c}" for c, n in counts.most_common()]
+        parts += ["biases corrected"] * self.correct
+        return ", ".join(parts + [f"{', '.join(names)} in {what}"
+                                  for names, what in ((s.wide, "16 bits"), (s.wide_weights, "weights of 16 bits"), (s.exclude, "f32"))
+                              if names])
 
 
 @dataclass
 class Choice:
-    """The quantized graph, its setting, and the loss of each setting tried: the largest 1 - cosine of an output."""
+    """The quantized graph, its setting, and the loss of each setting tried: the mean 1 - cosine of outputs held out."""
 
     graph: Graph
     setting: Setting
@@ -82,133 +109,212 @@ def automatic(graph: Graph, batches: Batches, *, progress: Callable[[str], None]
     """Quantize by the setting whose outputs are nearest to f32 on data held out; `progress` is told what is tried."""
     work = Search(graph, batches, progress)
     setting = chosen_setting(work)
-    setting = work.recovered(setting)
-    made = work.made(setting, tuple(range(len(work.batches))))
-    made.meta = {**made.meta, "quantization": {"setting": str(setting), "f32": list(setting.scheme.exclude),
-                                               "cosine": 1 - work.losses[setting]}}
+    made = work.made(setting)
+    made.meta = {**made.meta, "quantization": {
+        "setting": str(setting), "16 bits": list(setting.scheme.wide), "weights of 16 bits": list(setting.scheme.wide_weights), "f32": list(setting.scheme.exclude),
+        "cosine": 1 - work.losses[setting]}}
     return Choice(made, setting, work.losses)
 
 
 def chosen_setting(work: Search) -> Setting:
     """The best setting with all products quantized."""
-    settings = [Setting(Scheme(method=m), smooth=s) for s in (False, True) for m in ("min_max", "mse")]
-    setting = work.best(settings)
-    if work.loss(setting) > DYNAMIC_FROM and not work.graph.nodes_of(CONVOLUTIONS):
-        setting = work.best([setting, Setting(Scheme(method="min_max", mode="dynamic", rows=True))])
-        if setting.scheme.mode == "dynamic":
-            return setting
+    setting = work.best([*(work.uniform(Candidate(m, s)) for s in (False, True) for m in METHODS), work.local()])
     setting = work.best([setting, replace(setting, correct=True)])
-    headroom = min(2.0, max(work.statistics(setting.smooth, fold).unseen for fold in work.folds))
-    if headroom > 1:
-        setting = work.best([setting, _with(setting, method="min_max", headroom=headroom)])
-    setting = work.best([setting, _with(setting, method="percentile", headroom=1.0)])
-    return work.best([setting, replace(setting, correct=not setting.correct),
-                      replace(setting, smooth=not setting.smooth)])
+    setting = work.widened(setting)
+    if work.loss(setting) > DYNAMIC_FROM and not work.graph.nodes_of(CONVOLUTIONS):
+        setting = work.best([setting, Setting(scheme=Scheme(mode="dynamic", rows=True))])
+    return setting
 
 
 def folds(count: int) -> list[Fold]:
-    """All but one of up to three batches; of more, all but the last, and all but the first fourth."""
+    """All but one of up to three batches in turns; of more, all but the last fourth, and all but the first."""
     every = tuple(range(count))
     if count == 1:
-        return [every]
+        return [Fold(every, every)]
     if count <= 3:
-        return [every[:k] + every[k + 1:] for k in reversed(every)]
+        return [Fold(every[:k] + every[k + 1:], (k,)) for k in reversed(every)]
     part = count // 4
-    return [every[:-part], every[part:]]
+    return [Fold(every[:-part], _few(every[-part:])), Fold(every[part:], _few(every[:part]))]
 
 
-def _with(setting: Setting, **changes: Any) -> Setting:
-    return replace(setting, scheme=replace(setting.scheme, **changes))
+def _few(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    size = min(len(numbers), MOST_COMPARED)
+    return tuple(numbers[int(k)] for k in np.linspace(0, len(numbers) - 1, size))
 
 
 class Search:
-    """The batches, the `folds` of them that statistics come from in turns, and what was worked out so far."""
+    """The batches, the `folds` of them, and what was worked out so far."""
 
     def __init__(self, graph: Graph, batches: Batches, progress: Callable[[str], None] | None = None) -> None:
         self.graph, self.progress = prepared(graph), progress
         self.batches = _numbered(batches)
-        count = len(self.batches)
-        self.folds = folds(count)
-        self.compared = sorted({int(k) for k in np.linspace(0, count - 1, min(count, MOST_COMPARED))})
+        self.folds = folds(len(self.batches))
+        self.products = {p.name: p for p in products(self.graph)}
         model = compile(self.graph)
-        self.wanted = [floats(model(self.batches[k])) for k in self.compared]
-        self._smoothed: dict[Fold, Graph] = {}
-        self._statistics: dict[tuple[bool, Fold], Statistics] = {}
+        self.wanted = {k: floats(model(self.batches[k])) for fold in self.folds for k in fold.held_out}
+        self.outputs, self.twins = (Parametrised(self.graph, twins=t) for t in (False, True))
+        self.calibration = Calibration(self.graph, channels=True)
+        self.divided = Calibration(self.graph, divided=True)
+        self._known: dict[tuple[int, ...], Known] = {}
+        self._noise: dict[Candidate, dict[str, float]] = {}
         self.losses: dict[Setting, float] = {}
 
     def best(self, settings: Sequence[Setting]) -> Setting:
         """The one of least loss; the first, where that is good enough."""
         first = settings[0]
-        return first if self.loss(first) <= GOOD else min(settings, key=self._judged)
-
-    def _judged(self, setting: Setting) -> float:
-        return self.loss(setting) * (1 if setting.scheme.method == "min_max" else CAUTION)
+        return first if self.loss(first) <= GOOD else min(settings, key=self.loss)
 
     def loss(self, setting: Setting) -> float:
-        """The largest 1 - cosine of an output with f32, the mean over all folds."""
+        """The largest 1 - cosine of an output with f32, the mean over all batches held out."""
         if setting not in self.losses:
             if self.progress is not None:
                 self.progress(str(setting))
-            self.losses[setting] = float(np.mean([self._loss(self.made(setting, fold)) for fold in self.folds]))
+            self.losses[setting] = float(np.mean([x for fold in self.folds for x in self._losses(setting, fold)]))
         return self.losses[setting]
 
-    def _loss(self, graph: Graph) -> float:
-        return loss_of(compile(graph), [self.batches[k] for k in self.compared], self.wanted)
+    def _losses(self, setting: Setting, fold: Fold) -> list[float]:
+        if setting.scheme.mode != "dynamic":
+            return self._losses_of(self.chosen(setting, fold.seen), fold)
+        model = compile(self.made(setting))
+        return [self._distance(k, floats(model(self.batches[k]))) for k in fold.held_out]
 
-    def recovered(self, setting: Setting) -> Setting:
-        """The setting with the products in f32 that lose most, where it loses much."""
-        while setting.scheme.mode == "static" and self.loss(setting) > TARGET and \
-                 len(setting.scheme.exclude) < MOST_EXCLUDED:
-            worst = self.ranked(setting)[:CANDIDATES]
-            if len(worst) < 2:
-                return setting
-            tried = self.best([_with(setting, exclude=(*setting.scheme.exclude, n)) for n in worst])
-            if self.loss(tried) > (1 - RECOVERS) * self.loss(setting):
-                return setting
-            setting = tried
-        return setting
+    def _losses_of(self, chosen: Mapping[str, Quantized], fold: Fold) -> list[float]:
+        return [self._distance(k, floats(self.outputs.run(self.batches[k], chosen))) for k in fold.held_out]
+
+    def _distance(self, k: int, outputs: Sequence[np.ndarray]) -> float:
+        return max(map(distance, self.wanted[k], outputs), default=0.0)
+
+    def uniform(self, candidate: Candidate) -> Setting:
+        """One candidate for all tensors."""
+        return Setting(tuple((name, candidate) for name in self.calibration.values))
+
+    def local(self) -> Setting:
+        """For each tensor the candidate that changes the products which take it least."""
+        headroom = min(2.0, max(self.known(fold.seen).plain.unseen for fold in self.folds))
+        ranges = [Candidate(m) for m in METHODS]
+        ranges += [Candidate("min_max", headroom=headroom)] * (headroom > 1)
+        tried = [c._replace(smooth=s) for s in (False, True) for c in ranges]
+        scores: dict[str, dict[Candidate, float]] = {name: dict.fromkeys(tried, 0.0) for name in self.calibration.values}
+        for candidate in tried:
+            noise = self.noise(self.uniform(candidate))
+            for name, product in self.products.items():
+                for k in product.activations:
+                    scores[str(product.factors[k].name)][candidate] += noise.get(name, 0.0)
+        return Setting(tuple((name, min(found, key=lambda c: found[c])) for name, found in scores.items()))
+
+    def noise(self, setting: Setting) -> dict[str, float]:
+        """Of each product, by name, what quantization changes of its result, all else exact: noise over signal."""
+        sums: dict[str, float] = {}
+        for fold in self.folds:
+            held_out = [self.batches[k] for k in fold.held_out]
+            for name, d in self.twins.differences(held_out, self.chosen(setting, fold.seen)).items():
+                sums[name] = sums.get(name, 0.0) + d.ratio
+        return sums
+
+    def widened(self, setting: Setting) -> Setting:
+        """The setting with 16 bits for the fewest factors, those first that lose most, where it loses much."""
+        best, count = setting, 1
+        order = self.costs(setting) if self.loss(best) > TARGET else []
+        while count <= len(order):
+            tried = _scheme(setting, wide=_named(order[:count], "wide"),
+                            wide_weights=_named(order[:count], "wide_weights"))
+            if self.loss(tried) <= (1 - RECOVERS) * self.loss(best):
+                best = tried
+            if self.loss(tried) <= TARGET:
+                break
+            count = len(order) if count < len(order) < 2 * count else 2 * count
+        return best
+
+    def costs(self, setting: Setting) -> list[tuple[str, str]]:
+        """All factors, as a product's name and what widens them; those first that lose most.
+
+        By noise over signal of the product's result; of the TRIED first by the loss at the outputs, all else exact.
+        """
+        everything = tuple(self.products)
+        noise: dict[tuple[str, str], float] = {}
+        for part, other in (("wide", "wide_weights"), ("wide_weights", "wide")):
+            names = tuple(n for n, p in self.products.items() if part == "wide" or p.weights is not None)
+            found = self.noise(_scheme(setting, **{other: everything}))
+            noise |= {(n, part): found.get(n, 0.0) for n in names}
+        order = sorted(noise, key=lambda key: noise[key], reverse=True)
+        losses = {}
+        for name, part in order[:TRIED]:
+            exact = _scheme(setting, **{"wide_weights" if part == "wide" else "wide": (name,)})
+            losses[name, part] = float(np.mean([x for fold in self.folds for x in self._losses_of(
+                {name: self.chosen(exact, fold.seen)[name]}, fold)]))
+        return [*sorted(losses, key=lambda key: losses[key], reverse=True), *order[TRIED:]]
 
     def ranked(self, setting: Setting) -> list[str]:
         """The names of the quantized products, those first whose results static quantization changes most."""
-        setting = _with(setting, mode="static", rows=False)
-        fold = self.folds[0]
-        g, s = self.source(setting.smooth, fold), self.statistics(setting.smooth, fold)
-        found = differences(g, self.parts(fold), s, setting.scheme)
-        return sorted(found, key=lambda n: found[n].ratio, reverse=True)
+        found = self.noise(setting if setting.choices else self.uniform(Candidate("mse")))
+        return sorted(found, key=lambda n: found[n], reverse=True)
 
-    def made(self, setting: Setting, part: Fold) -> Graph:
-        """The graph quantized by the statistics of a part of the batches."""
-        g = self.source(setting.smooth, part).copy()
+    def made(self, setting: Setting) -> Graph:
+        """The graph quantized by the statistics of all batches."""
+        g = self.graph.copy()
         if setting.scheme.mode == "dynamic":
             insert_dynamic(g, setting.scheme)
-            name_values(g)
-            return g
-        statistics = self.statistics(setting.smooth, part)
-        if setting.correct:
-            correct_biases(g, differences(g, self.parts(part), statistics, setting.scheme))
-        insert_static(g, statistics, setting.scheme)
+        else:
+            chosen = self.chosen(setting, tuple(range(len(self.batches))))
+            shift_biases(g, {name: q.shift for name, q in chosen.items() if q.shift is not None})
+            divide(g, {str(self.products[n].factors[0].name): q.factors for n, q in chosen.items()
+                       if q.factors is not None})
+            insert(g, chosen, setting.scheme)
         name_values(g)
         return g
 
-    def source(self, smoothed: bool, part: Fold) -> Graph:
-        """The f32 graph, smoothed or not."""
-        if not smoothed:
-            return self.graph
-        if part not in self._smoothed:
-            self._smoothed[part] = self.graph.copy()
-            smooth(self._smoothed[part], self.statistics(False, part))
-        return self._smoothed[part]
+    def chosen(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Quantized]:
+        """How each product is quantized by the statistics of some batches."""
+        known, choices = self.known(seen), dict(setting.choices)
+        found = {p.name: known.quantized(p, choices, setting.scheme) for p in kept(self.graph, setting.scheme)}
+        if setting.correct:
+            key = replace(setting, correct=False)
+            if key not in known.shifts:
+                differences = self.twins.differences((self.batches[k] for k in _few(seen)), found)
+                known.shifts[key] = {n: d.shift for n, d in differences.items()
+                                     if correctable(self.products[n], d.shift)}
+            found = {n: replace(q, shift=known.shifts[key].get(n)) for n, q in found.items()}
+        return found
 
-    def statistics(self, smoothed: bool, part: Fold) -> Statistics:
-        """Of the f32 graph, smoothed or not."""
-        key = smoothed, part
-        if key not in self._statistics:
-            self._statistics[key] = calibrate(self.source(smoothed, part), self.parts(part), channels=True)
-        return self._statistics[key]
+    def known(self, seen: tuple[int, ...]) -> Known:
+        """The statistics of some batches."""
+        if seen not in self._known:
+            plain = self.calibration.statistics(self.batches[k] for k in seen)
+            factors = smoothing(self.graph, plain)
+            smoothed = self.divided.statistics((self.batches[k] for k in seen), factors) if factors else plain
+            self._known[seen] = Known(plain, factors, smoothed)
+        return self._known[seen]
 
-    def parts(self, part: Fold) -> Iterator[Batch]:
-        """The batches of a part."""
-        return (self.batches[k] for k in part)
+
+@dataclass
+class Known:
+    """Of some batches: statistics, factors for channels, the statistics of what they divide; corrections of biases."""
+
+    plain: Statistics
+    factors: Mapping[str, np.ndarray]
+    smoothed: Statistics
+    shifts: dict[Setting, Mapping[str, np.ndarray]] = field(default_factory=dict)
+
+    def quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized:
+        """How one product is quantized."""
+        activations, factors, wide = {}, None, product.name in scheme.wide
+        for k in product.activations:
+            name = str(product.factors[k].name)
+            c = Candidate("min_max", headroom=WIDE_HEADROOM) if wide else choices[name]
+            statistics = self.plain
+            if k == 0 and c.smooth and product.weights is not None and name in self.factors:
+                factors, statistics = self.factors[name], self.smoothed
+            how = replace(scheme, method=c.method, headroom=c.headroom)
+            activations[k] = parameters(statistics[name], how, scheme.activations)
+        return Quantized(activations, factors, wide, product.name in scheme.wide_weights)
+
+
+def _scheme(setting: Setting, **changes: Any) -> Setting:
+    return replace(setting, scheme=replace(setting.scheme, **changes))
+
+
+def _named(order: Sequence[tuple[str, str]], part: str) -> tuple[str, ...]:
+    return tuple(name for name, p in order if p == part)
 
 
 def _numbered(batches: Batches) -> Sequence[Batch]:

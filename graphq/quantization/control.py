@@ -89,7 +89,7 @@ class _Trials:
     def made(self, setting: Setting, excluded: tuple[str, ...]) -> Graph:
         """The graph with these products in f32."""
         chosen = replace(setting, scheme=replace(setting.scheme, exclude=excluded))
-        return self.search.made(chosen, tuple(range(len(self.search.batches))))
+        return self.search.made(chosen)
 
     def of(self, setting: Setting, excluded: tuple[str, ...]) -> tuple[float, float]:
         """Accuracy and milliseconds with these products in f32."""

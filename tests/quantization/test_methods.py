@@ -11,7 +11,7 @@ from graphq.quantization.compare import distance
 from graphq.quantization.insert import insert_static
 from graphq.quantization.products import prepared, products
 from graphq.quantization.smooth import equalise, smooth
-from graphq.quantization.twins import correct_biases, differences
+from graphq.quantization.biases import correct_biases, differences
 from graphq.testing import check_same_numbers
 
 RNG = np.random.default_rng(11)
