@@ -87,7 +87,7 @@ class Setting:
         parts = ["dynamic by rows"] if s.mode == "dynamic" else \
             [str(c) if len(counts) == 1 else f"{n} x {c}" for c, n in counts.most_common()]
         parts += ["biases corrected"] * self.correct
-        return ", ".join(parts + [f"{', '.join(names)} in {what}"
+        return ", ".join(parts + [f"{', '.join(names) if len(names) <= 3 else f'{len(names)} products'} in {what}"
                                   for names, what in ((s.wide, "16 bits"), (s.wide_weights, "weights of 16 bits"), (s.exclude, "f32"))
                               if names])
 
@@ -118,8 +118,10 @@ def automatic(graph: Graph, batches: Batches, *, progress: Callable[[str], None]
 
 def chosen_setting(work: Search) -> Setting:
     """The best setting with all products quantized."""
-    setting = work.best([*(work.uniform(Candidate(m, s)) for s in (False, True) for m in METHODS), work.local()])
-    setting = work.best([setting, replace(setting, correct=True)])
+    settings = [*(work.uniform(Candidate(m, s)) for s in (False, True) for m in work.methods), work.local()]
+    setting = work.best(settings)
+    if len(work.batches) > 1:
+        setting = work.best([setting, replace(setting, correct=True)])
     setting = work.widened(setting)
     if work.loss(setting) > DYNAMIC_FROM and not work.graph.nodes_of(CONVOLUTIONS):
         setting = work.best([setting, Setting(scheme=Scheme(mode="dynamic", rows=True))])
@@ -159,6 +161,11 @@ class Search:
         self._noise: dict[Candidate, dict[str, float]] = {}
         self.losses: dict[Setting, float] = {}
 
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """METHODS; of one batch, where nothing is held out, the one that cannot clip what was seen."""
+        return METHODS if len(self.batches) > 1 else METHODS[:1]
+
     def best(self, settings: Sequence[Setting]) -> Setting:
         """The one of least loss; the first, where that is good enough."""
         first = settings[0]
@@ -179,7 +186,8 @@ class Search:
         return [self._distance(k, floats(model(self.batches[k]))) for k in fold.held_out]
 
     def _losses_of(self, chosen: Mapping[str, Quantized], fold: Fold) -> list[float]:
-        return [self._distance(k, floats(self.outputs.run(self.batches[k], chosen))) for k in fold.held_out]
+        outputs = self.outputs.runs((self.batches[k] for k in fold.held_out), chosen)
+        return [self._distance(k, floats(out)) for k, out in zip(fold.held_out, outputs, strict=False)]
 
     def _distance(self, k: int, outputs: Sequence[np.ndarray]) -> float:
         return max(map(distance, self.wanted[k], outputs), default=0.0)
@@ -191,8 +199,9 @@ class Search:
     def local(self) -> Setting:
         """For each tensor the candidate that changes the products which take it least."""
         headroom = min(2.0, max(self.known(fold.seen).plain.unseen for fold in self.folds))
-        ranges = [Candidate(m) for m in METHODS]
-        ranges += [Candidate("min_max", headroom=headroom)] * (headroom > 1)
+        ranges = [Candidate(m) for m in self.methods]
+        if headroom > 1:
+            ranges.append(Candidate("min_max", headroom=headroom))
         tried = [c._replace(smooth=s) for s in (False, True) for c in ranges]
         scores: dict[str, dict[Candidate, float]] = {name: dict.fromkeys(tried, 0.0) for name in self.calibration.values}
         for candidate in tried:
@@ -206,7 +215,7 @@ class Search:
         """Of each product, by name, what quantization changes of its result, all else exact: noise over signal."""
         sums: dict[str, float] = {}
         for fold in self.folds:
-            held_out = [self.batches[k] for k in fold.held_out]
+            held_out = (self.batches[k] for k in fold.held_out)
             for name, d in self.twins.differences(held_out, self.chosen(setting, fold.seen)).items():
                 sums[name] = sums.get(name, 0.0) + d.ratio
         return sums

@@ -9,14 +9,14 @@ and no compilation. Against integers numbers differ by the roundings of f32 sums
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from graphq.compile import CompiledGraph, compile
 from graphq.ir import Graph, Value
+from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import PART, Quantized
 from graphq.quantization.products import Product, products
 from graphq.quantization.ranges import Parameters
@@ -61,7 +61,7 @@ class Parametrised:
     graph: Graph
     twins: bool
     per_channel: bool = True
-    _weights: dict[tuple[str, int, bool], tuple[np.ndarray | None, np.ndarray]] = field(default_factory=dict)
+    _weights: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         g = self.graph.copy()
@@ -82,12 +82,14 @@ class Parametrised:
         g.prune()
         self.model: CompiledGraph | None = compile(g) if g.outputs else None
 
-    def run(self, batch: Mapping[str, Any], chosen: Mapping[str, Quantized]) -> dict[str, np.ndarray]:
-        """The model's outputs, products that are not `chosen` in f32."""
+    def runs(self, batches: Batches, chosen: Mapping[str, Quantized]) -> Iterator[dict[str, np.ndarray]]:
+        """The model's outputs of each batch, products that are not `chosen` in f32."""
         if self.model is None:
-            return {}
-        out = self.model({**batch, **self.inputs(chosen)})
-        return out if isinstance(out, dict) else dict.fromkeys(self.model.outputs, out)
+            return
+        parameters = self.inputs(chosen)
+        for batch in checked_batches(batches):
+            out = self.model({**batch, **parameters})
+            yield out if isinstance(out, dict) else dict.fromkeys(self.model.outputs, out)
 
     def inputs(self, chosen: Mapping[str, Quantized]) -> dict[str, np.ndarray]:
         """The inputs that stand for a setting."""
@@ -109,11 +111,10 @@ class Parametrised:
                 made[f"{PREFIX}{name}/bias"] = bias_of(p) if shift is None else (bias_of(p) + shift).astype(np.float32)
         return {name: x for name, x in made.items() if name in self.model.inputs}
 
-    def differences(self, batches: Any, chosen: Mapping[str, Quantized]) -> dict[str, Difference]:
+    def differences(self, batches: Batches, chosen: Mapping[str, Quantized]) -> dict[str, Difference]:
         """What quantization changes at each product, by name."""
         found: dict[str, Difference] = {}
-        for batch in batches:
-            out = self.run(batch, chosen)
+        for out in self.runs(batches, chosen):
             for name in chosen:
                 if f"shift/{name}" in out:
                     shift, noise, signal = (out[f"{part}/{name}"].astype(np.float64)
@@ -124,16 +125,16 @@ class Parametrised:
 
     def _quantized(self, p: Product, chosen: Quantized) -> np.ndarray:
         """The weights, times the factors, that integers stand for."""
-        key = p.name, id(chosen.factors), chosen.wide_weights
-        if key not in self._weights:
-            assert p.weights is not None
-            factors, how = chosen.factors, {"per_channel": self.per_channel}
-            w = p.weights if factors is None else (p.weights * along_weights(p, factors)).astype(np.float32)
-            made = dequantized_weights(p, w, **how)
-            if chosen.wide_weights:
-                made = made + dequantized_weights(p, w - made, **how)
-            self._weights[key] = factors, made  # the factors, whose id stays theirs
-        return self._weights[key][1]
+        assert p.weights is not None
+        if chosen.factors is None and not chosen.wide_weights:  # the most usual ones are kept
+            if p.name not in self._weights:
+                self._weights[p.name] = dequantized_weights(p, p.weights, per_channel=self.per_channel)
+            return self._weights[p.name]
+        w = p.weights if chosen.factors is None else (p.weights * along_weights(p, chosen.factors)).astype(np.float32)
+        made = dequantized_weights(p, w, per_channel=self.per_channel)
+        if chosen.wide_weights:
+            made = made + dequantized_weights(p, w - made, per_channel=self.per_channel)
+        return made
 
 
 def limits(p: Parameters, wide: bool) -> dict[str, np.ndarray]:
