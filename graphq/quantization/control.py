@@ -13,8 +13,10 @@ import numpy as np
 from graphq.compile import CompiledGraph, compile
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph
-from graphq.quantization.automatic import Search, Setting, chosen_setting
+from graphq.quantization.automatic import chosen_setting
 from graphq.quantization.calibrate import Batches
+from graphq.quantization.search import Search
+from graphq.quantization.setting import Setting
 
 Evaluate = Callable[[CompiledGraph], float]
 

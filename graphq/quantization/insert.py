@@ -70,10 +70,11 @@ def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme) -> Non
 
     A wide product becomes a sum of products of 8 bits:
 
-        x @ w + b -> (hi @ w' + b) + lo @ w' + hi @ w''     hi = dequantize(quantize(x)), lo = dequantize(quantize(x - hi))
+        x @ w + b -> (hi @ w' + b) + lo @ w' + hi @ w''
 
-    with w' = dequantize(quantize(w)) and w'' likewise of w - w'. The product of what is left of both factors is left
-    out: it is smaller than what 16 bits tell apart.
+    with hi = dequantize(quantize(x)), lo = dequantize(quantize(x - hi)), w' = dequantize(quantize(w))
+    and w'' likewise of w - w'. The product of what is left of both factors is left out: it is smaller than what 16 bits
+    tell apart.
     """
     pairs: dict[tuple[Value, Parameters], Value] = {}
 
