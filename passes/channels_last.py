@@ -160,6 +160,7 @@ class _Placement:
             if uses:
                 new = moved(self.graph, new, to_first(len(old.shape)))
                 self.graph.replace_uses(old, new, uses)
+            self.graph.labels.replaced(old, new)
         else:
             self.graph.replace_uses(old, new)
         if old.name is not None:

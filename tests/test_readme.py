@@ -1,4 +1,4 @@
-"""Python blocks of the README and of docs/graphs.md run, in order, and print what the text block after them says."""
+"""Python blocks of the README and of the pages in PAGES run, and print what the text block after them says."""
 import contextlib
 import io
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", "docs/graphs.md", "docs/explain.md")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
@@ -28,7 +29,7 @@ def outputs(page):
         yield said, printed.getvalue()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/graphs.md"])
+@pytest.mark.parametrize("page", PAGES)
 def test_blocks_run_and_print_what_the_page_says(page):
     ran = list(outputs(page))
     assert len(ran) >= 4

@@ -13,6 +13,7 @@ import numpy as np
 
 from graphq.ir import Graph, Node, Value
 from graphq.ir.copies import add_copy
+from graphq.kernels.family.record import DEQUANTIZES
 
 
 class Stages(NamedTuple):
@@ -28,8 +29,15 @@ class Stages(NamedTuple):
     constants: Mapping[str, np.ndarray]
 
 
+STAGES = "stages"
+"""The key of `meta` under which the graph of a stage has what other stages do with its inputs and outputs."""
+
 CONTROL = frozenset({"if_else", "loop", "scan"})
 """Operations that run bodies."""
+
+
+FOLLOWS = frozenset({*DEQUANTIZES, "static_reshape", "static_transpose"})
+"""Operations that go to the tail where it alone uses them: a dequantize meets the product that it fuses with."""
 
 
 def in_one_plan(graph: Graph) -> bool:
@@ -51,6 +59,11 @@ def stages(graph: Graph) -> Stages:
             early.update(node.outputs)
         else:
             cut.append(node)
+    late = set(tail)
+    for node in reversed(head):
+        if node.op.name in FOLLOWS and {u.node for v in node.outputs for u in v.uses} <= late:
+            late.add(node)
+    head, tail = [n for n in head if n not in late], [n for n in graph.nodes if n in late]
     names = dict(_named(graph))
     first, second = _interface(graph, [*cut, *tail]), _interface(graph, tail)
     made, decided = _results(head), _results(cut)
@@ -82,7 +95,10 @@ def _results(nodes: Iterable[Node]) -> set[Value]:
 
 
 def _part(graph: Graph, nodes: list[Node], outputs: list[Value], names: dict[Value, str]) -> Graph:
-    """A graph of these nodes; what they take from others is an input, but constants are copied."""
+    """A graph of these nodes; what they take from others is an input, but constants are copied.
+
+    Its `meta` says of values from and for other stages what makes them there, or what uses them first.
+    """
     part = Graph(graph.name)
     new: dict[Value, Value] = {}
     inside = {v for n in nodes for v in n.outputs}
@@ -95,4 +111,8 @@ def _part(graph: Graph, nodes: list[Node], outputs: list[Value], names: dict[Val
         outs = add_copy(part, node, [None if v is None else new[v] for v in node.inputs])
         new.update(zip(node.outputs, outs, strict=True))
     part.set_outputs([new[v] for v in outputs], [names[v] for v in outputs])
+    makers = {names[v]: v.node for v in new if v.node is not None and new[v].node is None}
+    own = set(nodes)
+    users = {names[v]: u for v in outputs for u in reversed(v.users) if u not in own}
+    part.meta = {STAGES: {name: graph.describe(node) for name, node in (makers | users).items()}}
     return part

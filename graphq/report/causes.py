@@ -7,6 +7,7 @@ in f32 and the one that uses it. Why it ended there is asked of the fusion's own
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from graphq.errors import GraphqError
 from graphq.ir import Node, Value
@@ -18,8 +19,9 @@ from graphq.kernels.family.epilogue import refuses
 from graphq.kernels.family.record import DEQUANTIZES, MAX_EPILOGUE
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.passes.fuse import Fuse, lowering
+from graphq.plan.stages import STAGES
 from graphq.report.kinds import is_quantised, is_scale, kind_of
-from graphq.report.products import FAR, MOVES, PRODUCTS, Finding, called, operation, product_finding, way_up
+from graphq.report.products import FAR, MOVES, PRODUCTS, Finding, called, elsewhere, operation, product_finding, way_up
 from graphq.report.records import Cause, Kind
 from graphq.report.replay import Replay
 from graphq.rewrite.partition import carve
@@ -37,6 +39,8 @@ def causes(graphs: Replay) -> list[Cause]:
             found.setdefault(key, []).append(finding)
     numbers = {node: k for k, node in enumerate(graphs.after.nodes)}
     made = [_cause(findings, analysis, numbers) for findings in found.values()]
+    own = {c.value for c in made}
+    made = [replace(c, also=tuple(x for x in c.also if x not in own)) for c in made]
     return sorted(made, key=lambda c: (c.check == BORDER, c.op not in PRODUCTS))
 
 
@@ -46,19 +50,19 @@ BORDER = "the graph's border"
 
 def _cause(findings: list[Finding], analysis: _Analysis, numbers: dict[Node, int]) -> Cause:
     first = min(findings, key=lambda f: (f.node.op.name not in PRODUCTS, f.node.op.name not in QUANTIZES))
-    graph = first.node.graph
     others = dict.fromkeys(n for f in findings for n in (f.node, *analysis.beside(f.node)))
     blocking = first.blocking_node
     if blocking is not None and blocking.op.name != "constant" and analysis.kind(blocking) == "float":
         others[blocking] = None
     others.pop(first.node, None)
-    home = analysis.graphs.home.get(first.node)
+    home, given = analysis.graphs.home.get(first.node), analysis.given(first.node)
     return Cause(
-        id=None if home is None else numbers[home], node=graph.describe(first.node),
-        value=graph.label(first.node.outputs[0]), op=first.node.op.name, fusion=first.fusion, check=first.check,
+        id=None if home is None else numbers[home], node=given.graph.describe(given),
+        value=given.graph.label(given.outputs[0]), op=first.node.op.name, fusion=first.fusion, check=first.check,
         blocking_node=None if blocking is None else blocking.graph.describe(blocking),
-        blocking_value=None if first.blocking_value is None else first.blocking_value.graph.label(first.blocking_value),
-        reason=first.reason, edit=first.edit, also=tuple(graph.label(n.outputs[0]) for n in others))
+        blocking_value=None if (value := first.blocking_value) is None else value.graph.label(value),
+        reason=first.reason, edit=first.edit,
+        also=tuple(n.graph.label(n.outputs[0]) for n in map(analysis.given, others)))
 
 
 class _Analysis:
@@ -70,11 +74,22 @@ class _Analysis:
         self._products: dict[Node, Finding] = {}
         for node, home in graphs.home.items():
             self.members.setdefault(home, []).append(node)
-        given = {graphs.source.label(v): v for n in graphs.source.nodes for v in n.outputs if v.data is None}
+        self._given = {graphs.source.label(v): v for n in graphs.source.nodes for v in n.outputs if v.data is None}
         computed = (v for n in graphs.before.nodes if n.op.name == "constant" for v in n.outputs)
-        self._origins = {v: given[label] for v in computed if (label := graphs.before.label(v)) in given}
+        self._origins = {v: self._given[label] for v in computed if (label := graphs.before.label(v)) in self._given}
         for nodes in self.members.values():
             nodes.sort(key=GRAPH_ORDER)
+
+    def given(self, node: Node) -> Node:
+        """The operation as the user gave it, whose name a reorder after it may have now; else the node itself."""
+        work = [node.outputs[0]]
+        while work:
+            value = work.pop()
+            found = self._given.get(value.graph.label(value))
+            if found is not None and found.node is not None and found.node.op is node.op:
+                return found.node
+            work += [u.outputs[0] for u in value.users if u.op.name in ("static_transpose", "static_reshape")]
+        return node
 
     def kind(self, node: Node) -> Kind | None:
         """What the node, of the graph before the fusions, is in; None where nothing is left of it."""
@@ -102,9 +117,13 @@ class _Analysis:
         last = members[-1]
         if last.op.name in QUANTIZES:
             return self._before(members, last)
+        found = []
+        first = next((k for k, n in enumerate(members) if n.op.name in QUANTIZES), None)
+        if first is not None:  # whatever its dequantized result does, the quantize itself could be in the fusion before
+            found = [f for f in self._before(members[:first + 1], members[first]) if f.check != BORDER]
         if any(n.op.name in DEQUANTIZES and is_quantised(next(n.operands).dtype) for n in members):
-            return [self._after(members, last)]
-        return []
+            found.append(self._after(members, last))
+        return found
 
     def _product(self, node: Node) -> Finding:
         if node not in self._products:
@@ -119,10 +138,17 @@ class _Analysis:
         entries = [(v, n) for n in members for k, v in enumerate(n.inputs)
                    if v is not None and v.data is None and v.node not in inside and not is_scale(n, k)
                    and (n.op.name == "cast" or not is_quantised(v.dtype))]
+        entries = [(v, n) for v, n in entries if not self._shared(v, n)]
         if not entries:
             return []
         value, user = min(entries, key=lambda x: self._distance(x[0]))
         return [self._cut(value, user, members, last)]
+
+    def _shared(self, value: Value, user: Node) -> bool:
+        """Whether a value is a dequantize that is stored for several users, each of which could take it in."""
+        maker = value.node
+        return maker is not None and maker.op.name in DEQUANTIZES and is_quantised(next(maker.operands).dtype) \
+            and self._anchored(maker, user) is None and refuses(maker) is None
 
     def _distance(self, value: Value) -> int:
         """How far from integers a value is made: in their partition, in a chain from them, or not from them."""
@@ -153,34 +179,46 @@ class _Analysis:
         maker, name, q = value.node, called(value), called(last.output)
         dtype = value.dtype
         if maker is None:
-            return Finding(last, "", BORDER, None, value, f"{name} is an input of the graph in {dtype}",
-                           f"pass {name} as {last.output.dtype}, and dequantize that")
+            stage = elsewhere(value)
+            return Finding(last, "", "one stage" if stage else BORDER, None, value,
+                           f"{name} is {stage or 'an input of the graph'} in {dtype}",
+                           f"quantize {name} where it is made" if stage
+                           else f"pass {name} as {last.output.dtype}, and dequantize that")
         home = self.graphs.home.get(maker)
         fusion = self._fusion(maker, user)
         blocked = next((n for n in self.beside(maker) if n.op.name in PRODUCTS and self.kind(n) == "float"), None)
         if value.is_output:
             return Finding(last, fusion, "one user", None, value, f"{name} is also an output of the graph, in {dtype}",
-                           f"return {q}, or its dequantize, in place of {name}")
+                           f"return {q}, or its dequantize, in place of {name}" if user is last
+                           else f"quantize {name}, and return its dequantize")
+        if last.op.name == "dynamic_quantize" and value in _above([v for v in last.inputs[1:] if v is not None]):
+            return Finding(last, fusion, "constant scales", last, last.inputs[1], f"its scale, "
+                           f"{called(list(last.operands)[1])}, is computed from all of {name}",
+                           f"quantize {name} by a constant scale, as gq.quantization.quantize finds it")
         others = [u for u in value.users if u not in members]
         if others:
             where = "a second user" if len(others) == 1 else f"{len(others)} more users"
+            read = next(self.given(last).operands)  # the passes may have dropped a relu between the two
+            same = user is last and read.graph.label(read) == value.graph.label(value)
+            they = "it" if len(others) == 1 else "them"
             return Finding(last, fusion, "one user", others[0], value, f"{name} has {where} in {dtype}: "
                            + "; ".join(value.graph.describe(u) for u in others[:3]),
-                           f"quantize before the fork: let {'it' if len(others) == 1 else 'them'} read "
-                           + (f"the dequantized {q} in place of {name}" if user is last
-                              else f"the dequantize of a quantized {name}, as {called(user.output)} does"))
+                           f"quantize before the fork: let {they} read the dequantized {q} in place of {name}" if same
+                           else f"quantize {name} before the fork, and let all its users read the dequantize")
         if maker.op.name in PRODUCTS and self.kind(maker) == "float":
             return self._product(maker)._replace(node=last)
         if home is None or home.op.name != "partition":
             return self._apart(value, maker, user, last, fusion)
         if user is last and (why := refuses(last)) is not None:
             return Finding(last, fusion, "kernels can compute it", last, last.output, why, "quantize to u8 or s8")
+        if maker.op.name in DEQUANTIZES and (refused := self._anchored(maker, user)) is not None:
+            return Finding(last, fusion, "kernels can compute it", maker, value, str(refused), refused.edit)
         if user.op.name in ANCHORS or refuses(user) is not None:
             why = refuses(user) if user.op.name not in ANCHORS else None
             return Finding(last, fusion, "lane-wise operations", user, user.outputs[0],
                            f"{operation(user)} stands between {name} and the {last.op.name}, "
                            f"and takes {dtype}" + (f": {why}" if why else ""),
-                           f"quantize and dequantize {name}, before the {user.op.name}")
+                           f"quantize and dequantize {self._all_like(value, user)}, before the {user.op.name}")
         refused = self._together(maker, members)
         if refused is not None:
             return Finding(last, fusion, "kernels can compute it", maker, value, str(refused), refused.edit)
@@ -192,17 +230,20 @@ class _Analysis:
 
     def _apart(self, value: Value, maker: Node, user: Node, last: Node, fusion: str) -> Finding:
         """An operation that is in no partition stands before a chain that ends in quantize."""
-        operands = [v for v in maker.operands if v.data is None]
+        operands = [v for v in maker.operands if v.data is None and v.dtype.kind == "float"]
         near = (v for v in operands if self._source_of(v) is not None or way_up(v))
         source = next(near, operands[0] if operands else None)
-        of = called(source) if source is not None else "its operand"
         made = operation(maker)
+        if source is None:
+            return Finding(last, fusion, BORDER, maker, value, f"{made} gives {value.dtype} that comes from no "
+                           "quantized value", f"quantize and dequantize what {maker.op.name} reads, or its result")
+        of = called(source)
         if maker.op.name in MOVES and user is not last:
             return Finding(last, fusion, "lane-wise operations", maker, value,
                            f"{made} stands between {of} and the {last.op.name}",
                            f"move the {maker.op.name} behind the {last.op.name}, where it moves integers")
         why = "moves f32" if maker.op.name in MOVES else "runs outside of partitions, in f32"
-        if source is not None and source.node is None:
+        if source.node is None:
             return Finding(last, fusion, BORDER, maker, value, f"{made} {why}, on {of}, an input of the graph",
                            f"pass {of} as {last.output.dtype}, and dequantize that")
         return Finding(last, fusion, "lane-wise operations", maker, value,
@@ -220,6 +261,27 @@ class _Analysis:
             return self._fusion(product.node, user)
         family = next((f for f in FAMILIES if user.op.name in f.operations), family_named("eltwise"))
         return Fuse(family.name, floats=family.quantised is None).name
+
+    def _all_like(self, value: Value, user: Node) -> str:
+        """The value, and all others that the user reads out of partitions in the same way."""
+        like = [v for v in user.operands if v is value or v.node is not None and v.dtype == value.dtype
+                and self.kind(v.node) == "integer"]
+        return listing(map(called, like), "and")
+
+    def _anchored(self, dequantize: Node, user: Node) -> Unsupported | None:
+        """Why kernels cannot compute an anchor right after a dequantize; None if they can, or if it is no anchor."""
+        refused: Unsupported | None = None
+        for family in (f for f in FAMILIES if user.op.name in f.operations):
+            try:
+                body, operands, _ = carve(self.graphs.before, [dequantize, user])
+                lowering(family, body, [v.data for v in operands], user, user)
+            except Unsupported as e:
+                refused = refused or e
+            except GraphqError:
+                return None
+            else:
+                return None
+        return refused
 
     def _together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
         """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can."""
@@ -248,6 +310,10 @@ class _Analysis:
             value = value.users[0].outputs[0]
         name, users = called(value), value.users
         chain = Fuse("eltwise", floats=True).name
+        if not users and value.name in value.graph.meta.get(STAGES, {}):
+            reader = value.graph.meta[STAGES][value.name]
+            return Finding(last, chain, "one stage", None, value, f"{name} is read in {value.dtype} by a later stage: "
+                           f"{reader}", f"dequantize after that, or quantize {name} before it")
         if not users:
             return Finding(last, chain, BORDER, None, value, f"{name} is returned in {value.dtype}, and not quantized",
                            f"quantize {name} before it is returned")
@@ -260,11 +326,21 @@ class _Analysis:
             further = [value.graph.describe(u) for u in users] + ["an output of the graph"] * value.is_output
             return Finding(last, chain, "one user", user, value, f"{name} has {len(further)} users in {value.dtype}: "
                            + listing(further[:3], "and"), f"quantize {name} before the fork")
+        if last.op.name in DEQUANTIZES and (refused := self._anchored(last, user)) is not None:
+            return Finding(last, self._fusion(user, user), "kernels can compute it", last, value, str(refused),
+                           refused.edit)
         made = operation(user)
         if self._ends_quantised(user):
             return Finding(last, chain, "lane-wise operations", user, user.outputs[0],
                            f"{made} stands between {name} and a quantize, and takes {value.dtype}",
                            f"quantize and dequantize {name}, before the {user.op.name}")
+        end = user.outputs[0]
+        while not end.is_output and len(end.users) == 1 and self.kind(end.users[0]) == "float":
+            end = end.users[0].outputs[0]
+        if end.is_output:
+            value, name = end, called(end)
+            return Finding(last, chain, BORDER, None, value, f"{name} is returned in {value.dtype}, and not quantized",
+                           f"quantize {name} before it is returned")
         return Finding(last, chain, "the result is quantized", user, user.outputs[0],
                        f"{made} reads {name} in {value.dtype}, and its result is not quantized",
                        f"quantize the result of the {user.op.name}")
@@ -289,3 +365,14 @@ class _Analysis:
         """Whether a quantize follows, in the operation's own partition or right after it."""
         return any(n.op.name in QUANTIZES for n in self.beside(node)) \
             or any(u.op.name in QUANTIZES for v in node.outputs for u in v.users)
+
+
+def _above(values: list[Value]) -> set[Value]:
+    """The values that these are computed from, and themselves."""
+    found = set[Value]()
+    while values:
+        value = values.pop()
+        if value not in found:
+            found.add(value)
+            values += [] if value.node is None else value.node.operands
+    return found

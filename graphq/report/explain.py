@@ -13,9 +13,12 @@ from graphq.report.causes import BORDER
 from graphq.report.evidence import evidence_lines
 from graphq.report.records import Cause, GraphNode, Kind, NearMiss, Operation, Report, StepRecord
 
-SHOWN = 24
-"""Lines of a section that a report shows unless all are asked for."""
+LONG, SHOWN = 24, 8
+"""A section of more lines than the former shows as many as the latter, unless all are asked for."""
 
+
+ALSO = 8
+"""Operations that are outside for one cause that a report names."""
 
 KINDS: dict[Kind, str] = {"integer": "in integers", "quantised": "on quantised numbers", "float": "in floats"}
 
@@ -89,7 +92,7 @@ def _about(report: Report, label: str) -> list[str]:
         what = "" if label == cause.value else f"outside with {cause.node}: "
         lines = [f"{text}: {what}{cause.reason}; {cause.edit}"]
     number = report.became[label]
-    if number is None:
+    if number is None or report.nodes[number].role == "constant" and label in made and made[label].op != "constant":
         return [*lines, "  computed when the model was compiled, or merged with an equal operation"]
     node = report.nodes[number]
     if node.partition is not None:
@@ -148,7 +151,8 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
 
 def _cause(cause: Cause) -> list[str]:
     lines = [f"{cause.node}: {cause.reason}; {cause.edit}"]
-    return lines + ([f"  so too {', '.join(cause.also)}"] if cause.also else [])
+    names = [*cause.also[:ALSO], *([f"{len(cause.also) - ALSO} more"] if len(cause.also) > ALSO else [])]
+    return lines + ([f"  so too {', '.join(names)}"] if names else [])
 
 
 def _near(misses: Sequence[NearMiss]) -> list[str]:
@@ -182,7 +186,7 @@ def _step(step: StepRecord) -> str:
 
 
 def _cut(lines: list[str], full: bool, what: str) -> list[str]:
-    if full or len(lines) <= SHOWN:
+    if full or len(lines) <= LONG:
         return lines
     return [*lines[:SHOWN], f"  ... {len(lines) - SHOWN} more {what}: explain(full=True)"]
 
@@ -195,7 +199,7 @@ def _stages(report: Report, full: bool) -> list[str]:
             lines.append("these run as NumPy references, but for their bodies; they decide the shapes of what follows:")
             lines += [f"  {n.operation.text}" for n in part.nodes if n.role != "constant"]
             for body, inner in part.parts.items():
-                lines += [f"{body} of it:", as_text(inner, full=full)]
+                lines += [f"{body}:", as_text(inner, full=full)]
         else:
             lines.append(as_text(part, full=full))
     return lines

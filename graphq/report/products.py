@@ -13,8 +13,10 @@ from graphq.kernels.family.record import DEQUANTIZES, Family
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.native import NATIVE
 from graphq.passes.fuse import Fuse
+from graphq.passes.static_quantization import ConvIntegerAsConvolution
+from graphq.plan.stages import STAGES
 from graphq.report.coverage import MACS
-from graphq.rewrite.rule import Pass
+from graphq.rewrite.rule import Pass, Rewrite
 
 PRODUCTS = MACS.keys() - NATIVE.keys()
 """Operations that integer partitions could have."""
@@ -65,6 +67,12 @@ def described(value: Value) -> str:
     return called(value) if value.node is None else value.graph.describe(value.node)
 
 
+def elsewhere(value: Value) -> str | None:
+    """What an input is that another stage of a graph in stages makes; None for an input of the whole graph."""
+    made = value.graph.meta.get(STAGES, {}).get(value.name)
+    return None if made is None else f"what an earlier stage makes, {made},"
+
+
 def operation(node: Node) -> str:
     """`relu (%7)`"""
     return f"{node.op.title(node.attrs)} ({node.graph.label(node.outputs[0])})"
@@ -74,8 +82,10 @@ def product_finding(node: Node, origins: Origins, passes: Collection[Pass]) -> F
     """Why a product is not in an integer partition; `origins` say what computed constants were computed from."""
     family = _family(node)
     if family is None:
-        return Finding(node, "", "operation", node, node.output, f"no fusion takes {node.op.name}",
-                       "write it as a matmul or convolution of dequantized operands")
+        rewrite = ConvIntegerAsConvolution()
+        return Finding(node, rewrite.name, "operation", node, node.output, _refusal(rewrite, node)
+                       or f"no fusion takes {node.op.name}", "write it as a matmul or convolution of dequantized "
+                       "operands, in parts whose sums stay in s32")
     fusion = Fuse(family.name)
     operands = [None if v is None else origins.get(v, v) for v in node.inputs]
     obstacles = [] if "_integer" in node.op.name else [
@@ -97,6 +107,15 @@ def product_finding(node: Node, origins: Origins, passes: Collection[Pass]) -> F
                        f"compile with passes that have Fuse('{family.name}'), as PIPELINE does")
     return Finding(node, fusion.name, "the pattern matches", None, None, "it has other operands than source, weights "
                    "and bias", "leave further operands to an operation after it")
+
+
+def _refusal(rewrite: Rewrite, node: Node) -> str | None:
+    """Why a rewrite refused the node."""
+    graph = node.graph.copy()
+    graph.labels.take(node.graph.labels, {new: old for a, b in zip(graph.nodes, node.graph.nodes, strict=True)
+                                          for new, old in zip(a.outputs, b.outputs, strict=True)})
+    _, misses = rewrite.apply(graph, parts=False)
+    return next((m.reason for m in misses if m.node == node.graph.describe(node)), None)
 
 
 def _family(node: Node) -> Family | None:
@@ -146,8 +165,10 @@ def _operand(k: int, value: Value, origins: Origins) -> Obstacle | None:
         return None
     what = f"its {role}, {called(value)}, is"
     if maker is None:
-        return Obstacle(None, value, f"{what} an input of the graph in {value.dtype}",
-                        f"quantize and dequantize {called(value)}, or pass it as u8 and dequantize that")
+        stage = elsewhere(value)
+        return Obstacle(None, value, f"{what} {stage or 'an input of the graph'} in {value.dtype}",
+                        f"quantize and dequantize {called(value)}" + ("" if stage else ", or pass it as u8 and "
+                                                                     "dequantize that"))
     if value.data is not None:
         return Obstacle(maker, value, f"its {role}, a constant, are {value.dtype}" if k else f"{what} {value.dtype}",
                         f"store the {role} as s8 and dequantize that, as gq.quantization.quantize does")
@@ -157,7 +178,7 @@ def _operand(k: int, value: Value, origins: Origins) -> Obstacle | None:
                         f"makes {called(quantize.output)}", f"read the dequantized {called(quantize.output)} instead")
     path = way_up(value) or way_up(value, origins)
     if not path:
-        return Obstacle(maker, value, f"{what} computed in {value.dtype}, and not quantized",
+        return Obstacle(maker, value, f"{what} {value.dtype} that nothing quantizes",
                         f"quantize and dequantize {called(value)}")
     *between, source = path
     return _between(role, value, between, source)
@@ -165,13 +186,14 @@ def _operand(k: int, value: Value, origins: Origins) -> Obstacle | None:
 
 def _between(role: str, value: Value, between: list[Node], source: Node) -> Obstacle:
     """What operations between a dequantize and a product mean for the product; `between` begins at the product."""
-    last = next((n for n in reversed(between) if n.op.name not in MOVES), between[-1])
+    computing = [n for n in between if n.op.name not in MOVES]
+    last = computing[0] if computing else between[-1]
     name, from_ = last.op.name, called(source.output)
-    reason = f"{operation(last)} stands between the product and the dequantize of its {role}"
-    reason += f", {described(source.output)}"
+    before = f", with {len(computing) - 1} more before it," if len(computing) > 1 else ""
+    reason = f"{operation(last)}{before} stands between the product and the dequantize of its {role}, "
+    reason += described(source.output)
     edit = f"quantize and dequantize {called(last.output)}"
-    casts = [n for n in between if n.op.name in ("type_cast", "cast")]
-    if casts and len(casts) == len([n for n in between if n.op.name not in MOVES]):
+    if computing and all(n.op.name in ("type_cast", "cast") for n in computing):
         after = "" if value.dtype == f32 else ", and cast its result"
         return Obstacle(last, last.output, reason, f"let the product read {from_} in f32, without the cast{after}")
     if name == "concat":
@@ -184,7 +206,7 @@ def _between(role: str, value: Value, between: list[Node], source: Node) -> Obst
                         f"dequantize after the {name}, or with one scale for the tensor" if scales
                         else f"dequantize after the {name}, or {edit}")
     one = next((v for v in last.operands if v.type.known and v.type.size == 1), None)
-    if name == "multiply" and one is not None:
+    if name == "multiply" and one is not None and len(computing) == 1:
         edit = f"fold the factor into the scale of {from_}, or {edit}" if one.data is not None else \
             f"multiply the product by {called(one)}, which is not constant, instead, or {edit}"
     return Obstacle(last, last.output, reason, edit)

@@ -77,7 +77,7 @@ def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequenc
         outputs={name: cut.label(v) for name, v in zip(cut.output_names, cut.outputs, strict=True)},
         nodes=tuple(_node(k, node, []) for k, node in enumerate(cut.nodes)),
         became={cut.label(v): k for k, node in enumerate(cut.nodes) for v in node.outputs},
-        parts={f"{name} of node {k}": report for k, name, report in bodies})
+        parts={f"{name} of {cut.label(cut.nodes[k].outputs[0])}": report for k, name, report in bodies})
     parts = {"head": head, "cut": between, "tail": tail}
     return Report(graph=graph.name, level="", threads=0, planned=False,
                   parts={name: part for name, part in parts.items() if part is not None})

@@ -182,7 +182,7 @@ def test_branches_run_compiled():
     feeds = {"x": x, "rate": np.asarray(16000)}
     np.testing.assert_array_equal(compiled(feeds), compiled.formula(feeds))
     np.testing.assert_allclose(compiled(feeds), gq.reference(g, feeds), rtol=1e-5)
-    assert "then_body of it:" in compiled.explain() and "else_body" not in compiled.explain()
+    assert "then_body of %y:" in compiled.explain() and "else_body" not in compiled.explain()
     assert compiled.coverage().total == 3 * 8 * 4
     assert any("matmul" in s.kernel for s in compiled.profile(feeds, runs=1).steps)
     np.testing.assert_array_equal(compiled(x=x, rate=np.asarray(8000)), x[:, :4])

@@ -1,0 +1,241 @@
+"""Obstacles to fusion: `explain()` names the true cause and an edit, and with the edit applied there is none left."""
+import pytest
+
+import graphq as gq
+from graphq.report.causes import BORDER
+
+DENSE = """  %w = constant(value=s8[4,2]{1, -2, 3, 4, 5, -6, 7, 8})
+  %dw = dequantize(%w, scales=[0.1])
+  %dx = dequantize(x, scales=[0.1], zps=[3])
+"""
+Q = "dtype=u8, scales=[0.2], zps=[7]"
+FUSED = f"graph(x: u8[3,4]) {{\n{DENSE}  %y = matmul(%dx, %dw)\n  %q = quantize(%y, {Q})\n  return %q\n}}"
+
+
+def body(statements, inputs="x: u8[3,4]", dense=DENSE):
+    return f"graph({inputs}) {{\n{dense}  {statements}\n}}"
+
+
+def report(text):
+    return gq.compile(gq.parse(text), threads=1).explanation()
+
+
+def causes(text):
+    return [c for c in report(text).causes if c.check != BORDER]
+
+
+TWELVE = {
+    "second f32 user": (
+        body(f"%y = matmul(%dx, %dw)\n %q = quantize(%y, {Q})\n %z = add(%y, r)\n return %q, %z",
+             "x: u8[3,4], r: f32[3,2]"),
+        "q", "%y has a second user in f32: %z = add(%y, r) : f32[3,2]", "let it read the dequantized %q in place of %y",
+        body(f"%y = matmul(%dx, %dw)\n %q = quantize(%y, {Q})\n %d = dequantize(%q, scales=[0.2], zps=[7])\n"
+             " %z = add(%d, r)\n return %q, %z", "x: u8[3,4], r: f32[3,2]")),
+    "non-constant scale": (
+        body(f"%dd = multiply(%dx, s)\n %y = matmul(%dd, %dw)\n %q = quantize(%y, {Q})\n return %q",
+             "x: u8[3,4], s: f32[1]"),
+        "y", "multiply (%dd) stands between the product and the dequantize of its source",
+        "multiply the product by s, which is not constant, instead",
+        body(f"%y = matmul(%dx, %dw)\n %z = multiply(%y, s)\n %q = quantize(%z, {Q})\n return %q",
+             "x: u8[3,4], s: f32[1]")),
+    "f8": (  # a zero point of f8 is refused when the graph is built
+        FUSED.replace("x: u8", "x: f8_e4m3").replace(", zps=[3]", ""),
+        "y", "the source is f8_e4m3, integer kernels take u8 and s8", "quantize the source to u8 or s8", FUSED),
+    "per-channel activations": (
+        FUSED.replace("scales=[0.1], zps=[3]", 'qtype="per_channel", axis=1, scales=[0.1, 0.2, 0.3, 0.4]'),
+        "y", "the source is quantised per channel along axis 1: its scale would stand inside the sum",
+        "quantize the source per tensor", FUSED),
+    "axis mismatch": (
+        FUSED.replace("%w, scales=[0.1]", '%w, qtype="per_channel", axis=0, scales=[0.1, 0.2, 0.3, 0.4]'),
+        "y", "the weights are quantised along axis 0, which is not the columns'",
+        "quantize the weights along the columns, axis 1 of s8[4,2]",
+        FUSED.replace("%w, scales=[0.1]", '%w, qtype="per_channel", axis=1, scales=[0.1, 0.2]')),
+    "unsupported operation between": (
+        body(f"%y = matmul(%dx, %dw)\n %z = cum_sum(%y, axis=1)\n %q = quantize(%z, {Q})\n return %q"),
+        "q", "cum_sum (%z) stands between %y and the quantize, and runs outside of partitions",
+        "quantize %y before the cum_sum, which then reads its dequantize",
+        body(f"%y = matmul(%dx, %dw)\n %q = quantize(%y, {Q})\n %d = dequantize(%q, scales=[0.2], zps=[7])\n"
+             " %z = cum_sum(%d, axis=1)\n return %z")),
+    "a graph output": (
+        body(f"%y = matmul(%dx, %dw)\n %q = quantize(%y, {Q})\n return %q, %y"),
+        "q", "%y is also an output of the graph", "return %q, or its dequantize, in place of %y",
+        body(f"%y = matmul(%dx, %dw)\n %q = quantize(%y, {Q})\n %d = dequantize(%q, scales=[0.2], zps=[7])\n"
+             " return %q, %d")),
+    "reshape between": (  # right before the quantize it is moved out of the way, so here is a relu between
+        body(f"%y = matmul(%dx, %dw)\n %r = static_reshape(%y, shape=[2,3], special_zero=false)\n %z = tanh(%r)\n"
+             f" %q = quantize(%z, {Q})\n return %q"),
+        "q", "static_reshape (%r) stands between %y and the quantize", "move the static_reshape behind the quantize",
+        body(f"%y = matmul(%dx, %dw)\n %z = tanh(%y)\n %q = quantize(%z, {Q})\n"
+             " %r = static_reshape(%q, shape=[2,3], special_zero=false)\n return %r")),
+    "cast between": (
+        body(f"%b = type_cast(%dx, dtype=bf16)\n %v = type_cast(%dw, dtype=bf16)\n %y = matmul(%b, %v)\n"
+             f" %f = type_cast(%y, dtype=f32)\n %q = quantize(%f, {Q})\n return %q"),
+        "y", "type_cast (%b) stands between the product and the dequantize of its source",
+        "let the product read %dx in f32, without the cast, and cast its result",
+        body(f"%y = matmul(%dx, %dw)\n %b = type_cast(%y, dtype=bf16)\n %f = type_cast(%b, dtype=f32)\n"
+             f" %q = quantize(%f, {Q})\n return %q")),
+    "mismatched scales of a concat": (
+        body(f"%a = dequantize(l, scales=[0.5])\n %c = concat(%dx, %a, axis=0)\n %y = matmul(%c, %dw)\n"
+             f" %q = quantize(%y, {Q})\n return %q", "x: u8[3,4], l: u8[2,4]"),
+        "y", "%c, its source, joins sources of different quantisation: u8 by scale 0.1, zero point 3 and u8 by scale "
+        "0.5, zero point 0", "quantize its sources by one scale and zero point",
+        body(f"%a = dequantize(l, scales=[0.1], zps=[3])\n %c = concat(%dx, %a, axis=0)\n %y = matmul(%c, %dw)\n"
+             f" %q = quantize(%y, {Q})\n return %q", "x: u8[3,4], l: u8[2,4]")),
+    "wildcard": (
+        body(f"%y = matmul(%dx, %dw)\n %z = wildcard(%y, dtypes=[f32], shapes=[[3,2]])\n %q = quantize(%z, {Q})\n"
+             " return %q"),
+        "q", "wildcard (%z) stands between %y and the quantize", "quantize %y before the wildcard",
+        body(f"%y = matmul(%dx, %dw)\n %q = quantize(%y, {Q})\n %d = dequantize(%q, scales=[0.2], zps=[7])\n"
+             " %z = wildcard(%d, dtypes=[f32], shapes=[[3,2]])\n return %z")),
+    "dynamic shape": (  # open dimensions are planned for; of an unknown rank nothing is known before the first call
+        FUSED.replace("u8[3,4]", "u8[*]"),
+        "y", "the shape of an operand, u8[*], is known at the first call only", "give the inputs shapes", FUSED),
+}
+
+
+@pytest.mark.parametrize("obstacle", TWELVE)
+def test_the_cause_and_the_edit_stand_in_the_first_line(obstacle):
+    text, name, reason, edit, _ = TWELVE[obstacle]
+    model = gq.compile(gq.parse(text), threads=1)
+    line = next(x for x in model.explain().splitlines() if x.lstrip().startswith(f"%{name} = "))
+    assert reason in line and edit in line.split(reason)[1]
+    assert model.explain(name).splitlines()[0] == line.strip()
+
+
+@pytest.mark.parametrize("obstacle", TWELVE)
+def test_the_edit_lets_it_fuse(obstacle):
+    edited = report(TWELVE[obstacle][-1])
+    assert [c for c in edited.causes if c.op in ("matmul", "quantize")] == []
+    (product,) = (n.partition for n in edited.nodes if n.partition and n.partition.anchor == "matmul")
+    assert product.kind == "integer" and "quantize" in [n.op for n in product.body]
+
+
+def conv(x="x: u8[1,4,5,5]", weights="scales=[0.1]", w="u8", attrs="", bound=""):
+    return f"""graph({x}, w: {w}[4,4,3,3]{bound}) {{
+      %dx = dequantize(x, scales=[0.1], zps=[3])
+      %dw = dequantize(w, {weights})
+      %y = convolution(%dx, %dw, strides=[1,1], pads_begin=[1,1], pads_end=[1,1], dilations=[1,1], data_format="NCX",
+                       weights_format="OIX"{attrs})
+      %q = quantize(%y, {Q})
+      return %q
+    }}"""
+
+
+def variable(x, w):
+    return (f"graph(x: {x}, w: {w}) {{\n %a = dequantize(x, scales=[0.1])\n %b = dequantize(w, scales=[0.1])\n"
+            " %y = matmul(%a, %b)\n return %y\n}")
+
+
+OTHERS = {  # the text, what is outside, the reason, the edit
+    "f32 weights": (
+        body("%v = constant(value=f32[4,2]{1, 2, 3, 4, 5, 6, 7, 8})\n %y = matmul(%dx, %v)\n return %y"),
+        "%y", "its weights, a constant, are f32", "store the weights as s8 and dequantize that"),
+    "weights alone are quantised": (
+        body("%y = matmul(f, %dw)\n return %y", "x: u8[3,4], f: f32[3,4]"), "%y",
+        "its source, f, is an input of the graph in f32", "quantize and dequantize f"),
+    "nothing quantizes between two products": (
+        body(f"%a = matmul(%dx, %dw)\n %r = relu(%a)\n %y = matmul(%r, %dx)\n %q = quantize(%y, {Q})\n return %q",
+             "x: u8[2,4]"), "%y", "its source, %r, is f32 that nothing quantizes", "quantize and dequantize %r"),
+    "the branch that is not quantized": (
+        body(f"%a = matmul(%dx, %dw)\n %p = quantize(%a, {Q})\n %y = matmul(%a, %dx)\n return %p, %y", "x: u8[2,4]"),
+        "%y", "its source is %a in f32, beside the quantize that makes %p", "read the dequantized %p instead"),
+    "a factor": (
+        body("%d = multiply(%dx, k)\n %y = matmul(%d, %dw)\n return %y").replace(
+            "%dx = ", "%k = constant(value=f32[]{0.5})\n %dx = ").replace("(%dx, k)", "(%dx, %k)"),
+        "%y", "multiply (%d) stands between", "fold the factor into the scale of %dx"),
+    "16 bits": (FUSED.replace("x: u8", "x: s16"), "%y", "the source is s16", "quantize the source to u8 or s8"),
+    "8-bit floats out": (
+        body("%y = matmul(%dx, %dw)\n %q = quantize(%y, dtype=f8_e5m2, scales=[0.1])\n return %q"), "%q",
+        "kernels do not quantize to f8_e5m2", "quantize to u8 or s8"),
+    "groups of weights": (
+        body("%s = constant(value=f32[2,2]{0.1, 0.2, 0.3, 0.4})\n"
+             ' %v = dynamic_dequantize(%w, %s, qtype="per_group", group_shape=[2,1])\n'
+             " %y = matmul(%dx, %v)\n return %y"),
+        "%y", "the weights have scales of groups of [2, 1] (%v = dynamic_dequantize(%w, %s) : f32[4,2])",
+        "give the weights one scale, or one an output channel"),
+    "4-bit weights of a variable scale": (
+        body("%u = constant(value=s4[4,2]{1, -2, 3, 4, 5, -6, 7, -8})\n"
+             ' %v = dynamic_dequantize(%u, s, qtype="per_group", group_shape=[2,1])\n %y = matmul(%dx, %v)\n return %y',
+             "x: u8[3,4], s: f32[2,2]"), "%y", "scales and zero points must be constant",
+        "make weights, scales and zero points constants"),
+    "softmax": (
+        body(f"%y = matmul(%dx, %dw)\n %z = softmax(%y, axis=1)\n %q = quantize(%z, {Q})\n return %q"), "%q",
+        "softmax (%z) stands between %y and the quantize", "quantize and dequantize %y, before the softmax"),
+    "a pool after a product": (
+        conv(w="s8").replace(f"%q = quantize(%y, {Q})", "%p = max_pool(%y, kernel=[2,2], strides=[1,1], "
+                             'pads_begin=[0,0], pads_end=[0,0], data_format="NCX")\n'
+                             f"%q = quantize(%p, {Q})"), "%q",
+        "stands between %y and the quantize", "quantize and dequantize %y, before the max_pool"),
+    "a broadcast": (
+        body(f"%y = matmul(%dx, %dw)\n %z = add(%y, r)\n %q = quantize(%z, {Q})\n return %q",
+             "x: u8[3,4], r: f32[5,3,2]"), "%q", "sums would be computed more than once", "quantize before"),
+    "channels of scales that a reshape mixes": (
+        body("%p = dequantize(g, qtype=\"per_channel\", axis=1, scales=[0.1, 0.2])\n"
+             " %r = static_reshape(%p, shape=[3,4], special_zero=false)\n %y = matmul(%r, %dw)\n return %y",
+             "x: u8[3,4], g: u8[3,2,2]"), "%y", "whose scales along axis 1 it would mix",
+        "with one scale for the tensor"),
+    "a scale of all numbers": (
+        body("%y = matmul(%dx, %dw)\n %a = abs(%y)\n %m = reduce_max(%a, axes=[0,1])\n"
+             " %q = dynamic_quantize(%y, %m, dtype=s8)\n return %q"), "%q", "its scale, %m, is computed from all of %y",
+        "by a constant scale"),
+    "an operand of the epilogue": (
+        body(f"%d = dequantize(r, scales=[0.3])\n %t = tanh(%d)\n %y = matmul(%dx, %dw)\n %z = add(%y, %t)\n"
+             f" %q = quantize(%z, {Q})\n return %q", "x: u8[3,4], r: u8[3,2]"), "%t", "%t is read in f32 by %z = add",
+        "quantize and dequantize %t"),
+    "weights of a convolution along the inputs": (
+        conv(w="s8", weights='qtype="per_channel", axis=1, scales=[0.1, 0.2, 0.3, 0.4]'), "%y",
+        "the weights are quantised along axis 1", "along the output channels, axis 0"),
+    "weights that are not constant": (
+        conv(weights="scales=[0.1], zps=[5]"), "%y", "the weights are u8 or have zero points, and are not constant",
+        "make the weights a constant"),
+    "16 bits into a pool": (
+        f"""graph(x: s16[1,4,4,3]) {{
+          %d = dequantize(x, scales=[0.1])
+          %p = max_pool(%d, kernel=[2,2], strides=[2,2], pads_begin=[0,0], pads_end=[0,0])
+          %q = quantize(%p, {Q})
+          return %q
+        }}""", "%q", "the source is s16", "quantize the source to u8 or s8"),
+    "one dimension": (variable("u8[4]", "s8[4]"), "%y", "one-dimensional operands [4] and [4]",
+                      "reshape both to matrices"),
+    "sums beyond s32": (variable("u8[1,70000]", "s8[70000,2]"), "%y", "beyond s32", "split the sum"),
+    "two operands": (
+        body('%v = dequantize(%w, qtype="per_channel", axis=0, scales=[0.1, 0.2, 0.3, 0.4])\n %y = matmul(f, %v)\n'
+             " return %y", "x: u8[3,4], f: f32[3,4]"), "%y",
+        "f, is an input of the graph in f32 and the weights are quantised along axis 0",
+        "quantize the weights along the columns"),
+}
+
+
+@pytest.mark.parametrize("obstacle", OTHERS)
+def test_other_obstacles(obstacle):
+    text, value, reason, edit = OTHERS[obstacle]
+    cause = next(c for c in causes(text) if c.value == value)
+    assert reason in cause.reason and edit in cause.edit
+
+
+def test_a_cause_names_node_and_value():
+    (cause,) = causes(TWELVE["second f32 user"][0])
+    assert (cause.fusion, cause.check, cause.also) == ("FuseMatmul", "one user", ("%z",))
+    assert (cause.blocking_node, cause.blocking_value) == ("%z = add(%y, r) : f32[3,2]", "%y")
+    assert cause.node == "%q = quantize(%y) : u8[3,2]" and cause.value == "%q"
+
+
+def test_what_fuses_has_no_cause():
+    assert causes(FUSED) == []
+    assert causes("graph(x: u8[3,4]) {\n %0 = dequantize(x, scales=[0.1])\n %1 = tanh(%0)\n"
+                  f" %2 = quantize(%1, {Q})\n return %2\n}}") == []
+    assert causes("graph(x: f32[3,4]) {\n %0 = tanh(x)\n return %0\n}") == []
+
+
+def test_passes_that_lack_the_fusion():
+    passes = gq.passes.without(gq.passes.PIPELINE, "FuseMatmul")
+    found = gq.compile(gq.parse(FUSED), passes=passes, threads=1).explanation().causes
+    cause = next(c for c in found if c.op == "matmul")
+    assert cause.reason == "the passes do not have FuseMatmul" and "Fuse('matmul')" in cause.edit
+
+
+def test_borders_stand_apart():
+    text = f"graph(x: f32[3,4]) {{\n %q = quantize(x, {Q})\n %d = dequantize(%q, scales=[0.2])\n return %d\n}}"
+    assert causes(text) == []
+    shown = gq.compile(gq.parse(text), threads=1).explain()
+    assert "in floats at the graph's border:" in shown and "%d is returned in f32, and not quantized" in shown

@@ -1,0 +1,121 @@
+"""`explain()`: the summary, one value, all of it, JSON, and graphs in stages."""
+import json
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.report import records
+
+SCALES = 'dtype=u8, scales=[0.2], zps=[7]'
+TEXT = f"""graph two(x: u8[3,4], r: f32[3,2]) {{
+  %w = constant(value=s8[4,2]{{1, -2, 3, 4, 5, -6, 7, 8}})
+  %dw = dequantize(%w, scales=[0.1])
+  %dx = dequantize(x, scales=[0.1], zps=[3])
+  %y = matmul(%dx, %dw)
+  %0 = quantize(%y, {SCALES})
+  %z = add(%y, r)
+  %s = sign(%z)
+  return %0, %z as sums, %s
+}}"""
+
+
+@pytest.fixture(scope="module")
+def model():
+    return gq.compile(gq.parse(TEXT), threads=1)
+
+
+def test_the_summary_comes_first(model):
+    lines = model.explain().splitlines()
+    assert lines[0].startswith("graph two: 3 partitions (1 integer), 1 operation outside")
+    assert lines[1].startswith("coverage: 100% of 24 multiply-accumulates")
+    assert lines[2] == "partitions: 2 eltwise (2 in floats), 1 matmul (1 in integers)"
+    assert lines[3] == "could be in an integer partition, and why it is not:"
+    assert lines[4].startswith("  %0 = quantize(%y) : u8[3,2]: %y has a second user in f32")
+
+
+@pytest.mark.parametrize("name", ["y", "%y"])
+def test_a_value_in_an_integer_partition(model, name):
+    first, where, step = model.explain(name).splitlines()
+    assert first == "%y = matmul(%dx, %dw) : f32[3,2]"
+    assert where == "  in the matmul partition (dequantize, dequantize, matmul) : f32[3,2], in integers"
+    assert step.startswith("  0: matmul_u8s8")
+
+
+def test_a_value_outside(model):
+    assert model.explain("0").splitlines()[0].endswith("let it read the dequantized %0 (quantize) in place of %y")
+    assert model.explain("z").splitlines()[0].startswith(
+        "%z = add(%y, r) : f32[3,2]: outside with %0 = quantize(%y) : u8[3,2]: %y has a second user in f32")
+    assert model.explain("sums") == model.explain("z")  # the name of an output
+    assert "in no partition: its NumPy reference" in model.explain("s")
+
+
+def test_inputs_and_constants(model):
+    assert model.explain("r").splitlines() == ["r : f32[3,2] is an input of the graph",
+                                               "  used by %z = partition(%y, r) : f32[3,2]"]
+    assert "a constant" in model.explain("w")
+    folded = gq.compile(gq.parse("graph(x: f32[2]) {\n %a = constant(value=f32[2]{1, 2})\n %b = exp(%a)\n"
+                                 " %c = add(x, %b)\n return %c\n}"), threads=1)
+    assert "computed when the model was compiled" in folded.explain("b")
+
+
+def test_unknown_names_and_formats(model):
+    with pytest.raises(gq.GraphError, match="graph 'two' has no value 'sum'; did you mean sums"):
+        model.explain("sum")
+    with pytest.raises(gq.GraphError, match="format must be 'text' or 'json', got 'xml'"):
+        model.explain(format="xml")
+    with pytest.raises(gq.GraphError, match="for text alone"):
+        model.explain("y", format="json")
+
+
+def test_json_is_all_of_the_report(model):
+    data, report = json.loads(model.explain(format="json")), model.explanation()
+    assert data["schema"] == "graphq.explain/1" and set(data) == {f.name for f in fields(records.Report)}
+    assert [n["operation"]["op"] for n in data["nodes"]] == [n.op.name for n in model.graph.nodes]
+    product = next(n for n in data["nodes"] if n["partition"] and n["partition"]["kind"] == "integer")
+    assert [x["op"] for x in product["partition"]["body"]] == ["dequantize", "dequantize", "matmul"]
+    assert set(product["partition"]["inputs"].values()) == {"x", "%w"} and product["macs"] == 24
+    assert [data["steps"][k]["node"] for k in product["steps"]] == [product["id"]]
+    assert product["kernels"][0].startswith("matmul_u8s8") and data["became"]["%y"] == product["id"]
+    (cause,) = data["causes"]
+    assert (cause["value"], cause["blocking_value"]) == ("%0", "%y") and cause["edit"] == report.causes[0].edit
+    assert data["outputs"] == {"out0": "%0", "sums": "%z", "s": "%s"}
+    assert data["inputs"][0] == {"label": "x", "type": "u8[3,4]", "dtype": "u8", "shape": [3, 4], "nbytes": 12}
+    assert data["coverage"]["share"] == 1.0 and [s["op"] for s in data["source"]][-1] == "sign"
+
+
+def test_json_of_measured_kernels(model):
+    steps = json.loads(model.explain(kernels=True, format="json"))["steps"]
+    assert steps[0]["evidence"]["macs"] == 24 and steps[0]["evidence"]["seconds"] > 0
+
+
+def test_the_report_leaves_the_model_as_it_was(model):
+    before = gq.to_text(model.graph)
+    assert model.explain() == model.explain() and gq.to_text(model.graph) == before
+
+
+def test_long_sections_are_cut_unless_all_is_asked_for():
+    chain = "\n".join(f" %a{k} = sign(%a{k - 1})" for k in range(1, 40))
+    model = gq.compile(gq.parse(f"graph(x: f32[3]) {{\n %a0 = sign(x)\n{chain}\n return %a39\n}}"), threads=1)
+    short, full = model.explain(), model.explain(full=True)
+    assert "... 32 more operations: explain(full=True)" in short and "%a20 = sign" not in short
+    assert "%a20 = sign" in full and "more operations" not in full
+
+
+def test_reports_of_open_shapes_and_of_stages():
+    text = TEXT.replace("x: u8[3,4], r: f32[3,2]", "x: u8[?,4], r: f32[?,2]")
+    model = gq.compile(gq.parse(text), threads=1)
+    model(x=np.zeros((5, 4), np.uint8), r=np.zeros((5, 2), np.float32))
+    data = json.loads(model.explain(format="json"))
+    assert data["sizes"] == {"x.0": 5, "r.0": 5} and data["coverage"]["total"] == 40
+    assert "%y has a second user in f32" in model.explain()
+    staged = gq.compile(gq.parse("""graph(x: u8[4,4], w: s8[4,2]) {
+      %d = dequantize(x, scales=[0.1])
+      %v = dequantize(w, scales=[0.1])
+      %u = wildcard(%d, dtypes=[f32])
+      %t = tanh(%d)
+      return %u, %t
+    }"""), threads=1)
+    data = json.loads(staged.explain(format="json"))
+    assert list(data["parts"]) == ["head", "cut"] and "wildcard" in staged.explain("u")
