@@ -1,12 +1,15 @@
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import graphq as gq
 from graphq.cli import COMMANDS, main
+from graphq.commands.shared import plain
 
 GRAPH = """graph dense(x: u8[4,8]) {
   %0 = dequantize(x, scales=[0.5], zps=[3]) : f32[4,8]
@@ -133,6 +136,13 @@ def test_version_and_help_in_a_process():
     assert all(f"\n    {name}" in text for name in COMMANDS) and "Exit codes: 0 all is well" in text
 
 
+def test_the_page_of_the_command_line_has_all_commands_and_their_json():
+    page = (Path(__file__).parents[1] / "docs" / "command_line.md").read_text()
+    table, json_fields = page.split("## JSON")
+    for name in COMMANDS:
+        assert f"`{name}`" in table.split("## Exit codes")[0] and f"\n| `{name}" in json_fields
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_its_help(name, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -171,6 +181,39 @@ def test_reader_that_stops_early_is_no_error(file):
     command = f"{sys.executable} -m graphq show {file} | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def printed(capsys, *arguments):
+    """What a command prints as JSON."""
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_json(file, capsys, monkeypatch, tmp_path):
+    found = printed(capsys, "show", str(file))
+    assert (found["name"], found["inputs"], found["outputs"]) == ("dense", {"x": "u8[4,8]"}, {"y": "f32[4,8]"})
+    assert found["operations"] == {"dequantize": 1, "relu": 1} and gq.to_text(gq.parse(found["text"])) + "\n" == GRAPH
+    found = printed(capsys, "passes", str(file))
+    assert 'anchor="eltwise"' in found["graph"] and found["near_misses"] == []
+    assert printed(capsys, "explain", str(file), "--threads=1")
+    (part,) = printed(capsys, "partitions", str(file))
+    assert part["operations"] == [{"id": 0, "name": "dequantize"}, {"id": 1, "name": "relu"}]
+    assert (part["id"], part["supported"], part["inputs"], part["outputs"]) == (0, True, ["x"], ["%y"])
+    monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(tmp_path / "cache"))
+    assert printed(capsys, "cache", "info") == {"folder": str(tmp_path / "cache"), "modules": 0, "bytes": 0}
+    assert printed(capsys, "cache", "clear") == {"removed": 0}
+
+
+def test_explain_of_one_value(file, capsys):
+    assert main(["explain", str(file), "--threads=1", "--value=y"]) == 0
+    assert "y" in capsys.readouterr().out
+    assert main(["explain", str(file), "--threads=1", "--value=nothing"]) == 2
+    assert "nothing" in error_line(capsys)
+
+
+def test_numbers_that_json_cannot_say():
+    assert plain({"a": np.float32(1.5), 1: (np.int64(2), float("inf"), [float("nan"), True, None])}) == {
+        "a": 1.5, "1": [2, None, [None, True, None]]}
 
 
 # -- oneDNN files -----------------------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """Time a model by thread counts and ISA levels, beside other engines.
 
 All sides run in one process and take turns, so that ratios hold although the machine's speed drifts. A row's ratio is
-its median over the one of graphq's first row with as many threads: where it is above 1, that first row is faster.
-`differs` is how far the outputs are from those of that row: in steps for integers, else in parts of the largest number.
-graphq's own outputs are the same bit for bit in all rows; where they are not, the exit code is 1.
+its median over the one of graphq's first row with as many threads: where it is above 1, that first row is faster. In
+brackets is the same of the least times, which other work on the machine changes less. `differs` is how far the outputs
+are from those of that row: in steps for integers, else in parts of the largest number. graphq's own outputs are the
+same bit for bit in all rows; where they are not, the exit code is 1.
 
 Peers run the ONNX file itself, or what `save_onnx` writes of another kind of file. They come with `pip install
 graphq[bench]`.
@@ -75,9 +76,10 @@ def run(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     for side, result, spent in zip(sides, results, times, strict=True):
         first = next(k for k, x in enumerate(sides) if x.threads == side.threads)
-        median = statistics.median(spent)
+        median, base = statistics.median(spent), times[first]
         rows.append({"name": side.name, "threads": side.threads, "median_ms": median, "least_ms": min(spent),
-                     "ratio": median / statistics.median(times[first]), "runs": len(spent),
+                     "ratio": median / statistics.median(base), "ratio_of_least": min(spent) / min(base),
+                     "runs": len(spent),
                      "difference": max(map(difference, results[first], result), default=0.0)})
     ours = [result for side, result in zip(sides, results, strict=True) if side.ours]
     equal = all(_equal(ours[0], other) for other in ours[1:])
@@ -133,7 +135,9 @@ def _table(graph: Graph, arrays: Mapping[str, np.ndarray], rows: list[dict[str, 
     shapes = ", ".join(f"{name}=" + "x".join(map(str, x.shape)) for name, x in arrays.items())
     lines = [f"{graph.name}, {shapes}"]
     for threads in dict.fromkeys(row["threads"] for row in rows):
-        lines.append(f"{counted(threads, 'thread'):20s} {'median ms':>10s} {'least':>9s} {'ratio':>6s} differs")
-        lines += [f"  {row['name']:18s} {row['median_ms']:10.4g} {row['least_ms']:9.4g} {row['ratio']:6.2f} "
-                  f"{row['difference']:7.2g}" for row in rows if row["threads"] == threads]
+        lines.append(f"{counted(threads, 'thread'):20s} {'median ms (least)':>18s} {'ratio':>14s} differs")
+        for row in (r for r in rows if r["threads"] == threads):
+            times = f"{row['median_ms']:.4g} ({row['least_ms']:.4g})"
+            ratios = f"{row['ratio']:.2f} ({row['ratio_of_least']:.2f})"
+            lines.append(f"  {row['name']:18s} {times:>18s} {ratios:>14s} {row['difference']:7.2g}")
     return "\n".join(lines)

@@ -34,7 +34,7 @@ def test_rows_of_threads_and_levels(model, capsys):
     assert title == "dense, x=3x8"
     assert [line.split()[:2] for line in lines] == [["1", "thread"], *[["graphq", "scalar"]] * 2,
                                                     ["2", "threads"], *[["graphq", "scalar"]] * 2]
-    assert lines[1].split()[4:] == ["1.00", "0"]
+    assert lines[1].split()[4:] == ["1.00", "(1.00)", "0"]
 
 
 def test_json(model, capsys):
