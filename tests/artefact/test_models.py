@@ -15,7 +15,7 @@ from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.artefact import file as format
-from graphq.kernels.jit import cache, isa, modules
+from graphq.kernels.jit import cache, isa
 
 HEAD = format._HEAD.size + format._DIGEST
 
