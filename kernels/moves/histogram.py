@@ -5,19 +5,26 @@ depend on the order in which they are found, so the result is the same whatever 
 """
 from __future__ import annotations
 
+from typing import Any
+
+from llvmlite import ir
+
 from graphq.ir import Node
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.intrinsics import load_s32, store_s32
+from graphq.kernels.jit.deferred import types
+from graphq.kernels.jit.intrinsics import I32, c64, intrinsic, load_s32, store_s32
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import Step, Target, threads_for
+from graphq.kernels.jit.x86 import Loop, at, filled, load, shuffle, store, vector
+from graphq.kernels.lanes.vector import Columns, tail_mask
 from graphq.kernels.numbers.float_bins import BINS, SHIFT
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref
 from graphq.plan.slots import run
 from graphq.sizes import largest
 
-TABLES = 4
+TABLES = 2
 """Tables that a block counts into in turn: an element of the same bin as the last need not wait for its sum."""
 PART = 4 * TABLES * BINS + 8
 """Bytes that a block writes: its tables, and its extremes as s32 in totalOrder."""
@@ -34,6 +41,44 @@ POSITIVE_INFINITY, NEGATIVE_INFINITY = 0x7F800000, -0x7F800001
 """In totalOrder as s32."""
 
 
+LANES = 64
+"""Elements a turn of the loop for extremes: four vectors of 16, which do not wait for each other."""
+
+
+@intrinsic
+def widen_extremes(_typing: Any, source: Any, count: Any, extremes: Any) -> Any:
+    """Widen the least and the greatest s32 in totalOrder at `extremes` by `count` f32 at `source`."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        source, count, extremes = args
+        wide = vector(I32, LANES)
+        none = [filled(wide, POSITIVE_INFINITY), filled(wide, NEGATIVE_INFINITY)]
+        signs = ("<", ">")
+
+        def further(bits: Any, so_far: Any, valid: Any = None) -> list[Any]:
+            key = b.xor(bits, b.and_(b.ashr(bits, filled(wide, 31)), filled(wide, 0x7FFFFFFF)))
+            keys = [key if valid is None else b.select(valid, key, x) for x in none]
+            return [b.select(b.icmp_signed(sign, k, x), k, x) for sign, k, x in zip(signs, keys, so_far, strict=True)]
+
+        whole = b.sdiv(count, c64(LANES))
+        with Loop(b, whole, none) as loop:
+            loop.update(further(load(b, at(b, source, b.mul(loop.k, c64(4 * LANES))), wide), loop.values))
+        done = b.mul(whole, c64(LANES))
+        mask = tail_mask(b, LANES, b.sub(count, done))
+        found = further(Columns(b, LANES, done, mask).load(source, I32, 4), loop.values, mask)
+        for k, (sign, x) in enumerate(zip(signs, found, strict=True)):
+            lanes = LANES
+            while lanes > 1:
+                lanes //= 2
+                low, high = (shuffle(b, x, x, range(start, start + lanes)) for start in (0, lanes))
+                x = b.select(b.icmp_signed(sign, low, high), low, high)
+            x, old = b.extract_element(x, ir.Constant(I32, 0)), load(b, at(b, extremes, 4 * k), I32)
+            store(b, b.select(b.icmp_signed(sign, x, old), x, old), at(b, extremes, 4 * k))
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 3), codegen
+
+
 def histogram_block(counting: int) -> Functions:
     """Make the block function that counts a block; or, if not `counting`, finds its extremes alone."""
 
@@ -43,22 +88,21 @@ def histogram_block(counting: int) -> Functions:
         if counting:
             for k in range(TABLES * BINS):
                 store_s32(table + 4 * k, 0)
-        low, high = POSITIVE_INFINITY, NEGATIVE_INFINITY
+        extremes = table + 4 * TABLES * BINS
+        store_s32(extremes, POSITIVE_INFINITY)
+        store_s32(extremes + 4, NEGATIVE_INFINITY)
         first = index * a.each * PIECE
-        for k in range(first, min(first + a.each * PIECE, a.size)):
-            bits = load_s32(source + 4 * k)
-            key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-            low, high = min(low, key), max(high, key)
+        for start in range(first, min(first + a.each * PIECE, a.size), PIECE):  # a piece stays in the L1 cache
+            end = min(start + PIECE, a.size)
+            widen_extremes(source + 4 * start, end - start, extremes)
             if counting:
-                count = table + 4 * (((bits >> SHIFT) & (BINS - 1)) + (k & (TABLES - 1)) * BINS)
-                store_s32(count, load_s32(count) + 1)
+                for k in range(start, end):
+                    count = table + 4 * (((load_s32(source + 4 * k) >> SHIFT) & (BINS - 1)) + (k & (TABLES - 1)) * BINS)
+                    store_s32(count, load_s32(count) + 1)
         if counting:
             for k in range(BINS):  # the first table becomes the sum of all
                 entry = table + 4 * k
-                store_s32(entry, load_s32(entry) + load_s32(entry + 4 * BINS) + load_s32(entry + 8 * BINS)
-                          + load_s32(entry + 12 * BINS))
-        store_s32(table + 4 * TABLES * BINS, low)
-        store_s32(table + 4 * TABLES * BINS + 4, high)
+                store_s32(entry, load_s32(entry) + load_s32(entry + 4 * BINS))
 
     return Functions(block=block, speed=3)
 
