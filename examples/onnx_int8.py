@@ -20,12 +20,11 @@ import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import graphq as gq
-from graphq.passes.fold_scales import fold_scales
+from graphq.quantization import quantize
 
 LINES = ["Operator graphs in 8 bits", "The quick brown fox jumps", "over 13 lazy dogs, twice!", "pip install graphq"]
 SEEN = ["Sphinx of black quartz,", "judge my vow: 0123456789", "PACK MY BOX WITH FIVE", "(dozen) liquor jugs? 50%"]
@@ -81,66 +80,6 @@ def read(probabilities: np.ndarray, characters: Sequence[str]) -> str:
     return "".join(characters[c] for k, c in enumerate(best) if c and (k == 0 or best[k - 1] != c))
 
 
-def u8_parameters(low: float, high: float) -> dict[str, Any]:
-    """Scale and zero point that map [low, high] and 0 to 0..255."""
-    low, high = min(low, 0.0), max(high, 1e-6)
-    scale = (high - low) / 255
-    return {"scales": [scale], "zps": [round(-low / scale)]}
-
-
-def quantised(graph: gq.Graph, samples: Sequence[dict[str, np.ndarray]]) -> gq.Graph:
-    """The graph with quantize -> dequantize in front of every operand of a matmul or convolution.
-
-    Constant weights become s8 with a scale for each output channel; everything else u8 by the range that it has over
-    the samples. What that leaves to integers is for the compiler to find out.
-    """
-    graph = graph.copy()
-    products = [n for n in graph.nodes if n.op.name in ("matmul", "convolution")]
-    watched = list(dict.fromkeys(v for n in products for v in list(n.operands)[:2] if v.data is None))
-    probe, places = graph.copy(), [_place(graph, v) for v in watched]
-    probe.set_outputs([_at(probe, place) for place in places], [f"range{k}" for k in range(len(places))])
-    seen = [gq.compile(probe)(s) for s in samples]
-    seen = [s if isinstance(s, dict) else {"range0": s} for s in seen]
-    ranges = {v: (min(float(s[f"range{k}"].min()) for s in seen), max(float(s[f"range{k}"].max()) for s in seen))
-              for k, v in enumerate(watched)}
-    for node in products:
-        for k, v in enumerate(list(node.operands)[:2]):
-            with graph.before(node):
-                new = _weights(graph, node, v.data) if v.data is not None else _activations(graph, v, ranges[v])
-            graph.replace_uses(v, new, [u for u in v.uses if u.node is node and node.inputs[k] is v])
-    graph.prune()
-    return graph
-
-
-def _place(graph: gq.Graph, value: gq.Value) -> tuple[int, int]:
-    """Where a value comes from, in a form that holds for copies: the number of its node (-1: an input), and its own."""
-    if value.node is None:
-        return -1, list(graph.inputs).index(value)
-    return list(graph.nodes).index(value.node), value.index
-
-
-def _at(graph: gq.Graph, place: tuple[int, int]) -> gq.Value:
-    node, k = place
-    return graph.inputs[k] if node < 0 else list(graph.nodes)[node].outputs[k]
-
-
-def _weights(g: gq.Graph, node: gq.Node, w: np.ndarray) -> gq.Value:
-    """s8 weights, dequantized along the output channels."""
-    if node.op.name == "convolution":
-        axis = 0 if node.attrs["weights_format"] == "OIX" else w.ndim - 1
-    else:
-        axis = w.ndim - (2 if node.attrs["transpose_b"] else 1)
-    others = tuple(k for k in range(w.ndim) if k != axis)
-    scales = np.maximum(np.abs(w).max(axis=others, keepdims=True), 1e-9) / 127
-    q = g.constant(np.rint(w / scales).astype(np.int8))
-    return g.dequantize(q, qtype="per_channel", axis=axis, scales=scales.reshape(-1).tolist())
-
-
-def _activations(g: gq.Graph, v: gq.Value, limits: tuple[float, float]) -> gq.Value:
-    u8 = u8_parameters(*limits)
-    return g.dequantize(g.quantize(v, dtype="u8", **u8), **u8)
-
-
 def milliseconds(models: Sequence[gq.CompiledGraph], feeds: dict[str, np.ndarray], rounds: int = 15) -> list[float]:
     """The median time of each model, in turns."""
     times: list[list[float]] = [[] for _ in models]
@@ -159,9 +98,7 @@ def made(path: Path, samples: Sequence[dict[str, np.ndarray]], threads: int | No
     graph = graph.specialise({n: gq.TensorType(gq.dtypes.as_dtype(x.dtype), x.shape) for n, x in samples[0].items()})
     narrow = graph
     if not has_quantization(graph):
-        narrow = graph.copy()
-        fold_scales(narrow)  # batch normalisation into weights, before these become integers
-        narrow = quantised(narrow, samples)
+        narrow = quantize(graph, samples)
     if save is not None:
         gq.save_onnx(narrow, save)
     wide_model, model = gq.compile(graph, threads=threads), gq.compile(narrow, threads=threads)

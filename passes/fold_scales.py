@@ -102,6 +102,28 @@ class MergeBiases(Rewrite):
         return g.add_node(node.op, [x, w, _merged(match, bias, b)], node.attrs)[0]
 
 
+class AddAsBias(Rewrite):
+    """anchor(x, w) + b -> anchor(x, w, b) for constants w and b with one element a channel; for quantization alone"""
+
+    def pattern(self, g, x, w, b):
+        y = g.any_of(*WEIGHTED)(x, w, attrs=ANY)
+        return g.any_of(g.add(y, b, attrs=ANY), g.bias_add(y, b, attrs=ANY))
+
+    def check(self, w, b, match):
+        """Both must be constants, and b fit."""
+        if w.data is None:
+            return "the weights are not constants"
+        try:
+            _per_channel(_matched(match), match.root, b)
+        except NotFolded as e:
+            return str(e)
+        return None
+
+    def replace(self, g, x, w, b, match):
+        node = _matched(match)
+        return g.add_node(node.op, [x, w, np.ascontiguousarray(_per_channel(node, match.root, b))], node.attrs)[0]
+
+
 REWRITES = (BatchNormAsScale(), ScaleIntoWeights(), MergeBiases())
 
 

@@ -21,6 +21,7 @@ from graphq.quantization.statistics import Channels, Statistics, TensorStatistic
 Batch: TypeAlias = Mapping[str, Any]
 Batches: TypeAlias = Iterable[Batch]
 
+INVERSE = "inverse/"
 PER_TENSOR, PER_CHANNEL = ("counts", "extremes"), ("low", "high", "mean", "square")
 
 
@@ -36,24 +37,52 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
     Raises InputError for no batches, for a batch that is no dict or does not fit the inputs, and for a NaN or an
     infinity, naming the tensor and the batch; GraphError for a name that no f32 value has.
     """
-    graph = prepared(graph)
-    wanted = observed(graph) if tensors is None else check_names(tensors, "tensors")
-    values = _checked(graph, wanted)
-    axes = channel_axes(graph) if channels else {}
-    statistics = {name: TensorStatistics() for name in wanted}
-    model = _observing(graph, values, axes, histograms) if values else None
-    count = 0
-    for batch in checked_batches(batches):
-        count += 1
-        if model is not None:
-            out = model(batch)
-            _add(statistics, out if isinstance(out, dict) else dict.fromkeys(model.outputs, out), axes, count)
-    if not count:
-        raise InputError("calibration needs at least one batch, got an empty iterable")
-    for name, t in statistics.items():
-        if t.low > t.high:
-            raise InputError(f"tensor '{name}' had no elements in {count} batches")
-    return Statistics(statistics, count)
+    return Calibration(graph, tensors=tensors, histograms=histograms, channels=channels).statistics(batches)
+
+
+class Calibration:
+    """The compiled model whose outputs are statistics, for any number of calibrations; `calibrate` has the arguments.
+
+    With `divided` it observes sources whose channels are divided by factors, which come with the batches.
+    """
+
+    def __init__(self, graph: Graph, *, tensors: Sequence[str] | None = None, histograms: bool = True,
+                 channels: bool = False, divided: bool = False) -> None:
+        graph = prepared(graph)
+        axes = channel_axes(graph) if channels or divided else {}
+        names = tuple(axes) if divided else observed(graph) if tensors is None else check_names(tensors, "tensors")
+        self.axes = axes if channels else {}
+        self.values = _checked(graph, names)
+        self.divided = {name: _divided_shape(graph, name, axis) for name, axis in axes.items()} if divided else {}
+        self.model = _observing(graph, self.values, self.axes, histograms, self.divided) if names else None
+
+    def statistics(self, batches: Batches, factors: Mapping[str, np.ndarray] | None = None) -> Statistics:
+        """Statistics over batches, channels divided by factors, by the names of tensors, where there are any."""
+        found = {name: TensorStatistics() for name in self.values}
+        inverses = {f"{INVERSE}{name}": (1 / factors[name]).astype(np.float32).reshape(shape)
+                    if factors and name in factors else np.ones(shape, np.float32)
+                    for name, shape in self.divided.items()}
+        count = 0
+        for batch in checked_batches(batches):
+            count += 1
+            if self.model is not None:
+                out = self.model({**batch, **inverses} if inverses else batch)
+                _add(found, out if isinstance(out, dict) else dict.fromkeys(self.model.outputs, out), self.axes, count)
+        if not count:
+            raise InputError("calibration needs at least one batch, got an empty iterable")
+        for name, t in found.items():
+            if t.low > t.high:
+                raise InputError(f"tensor '{name}' had no elements in {count} batches")
+        return Statistics(found, count)
+
+
+def _divided_shape(graph: Graph, name: str, axis: int) -> tuple[int, ...]:
+    """The shape in which factors of channels broadcast with a source."""
+    product = next(p for p in products(graph) if str(p.factors[0].name) == name and p.source_axis() == axis)
+    x = product.factors[0]
+    assert product.weights is not None and x.shape is not None
+    channels = product.weights.shape[product.weight_axes()[1]] * product.groups
+    return tuple(channels if k == axis else 1 for k in range(len(x.shape)))
 
 
 def observed(graph: Graph) -> tuple[str, ...]:
@@ -89,14 +118,16 @@ def _checked(graph: Graph, names: Sequence[str]) -> dict[str, Value]:
     return {name: values[name] for name in names}
 
 
-def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int],
-               histograms: bool) -> CompiledGraph:
+def _observing(graph: Graph, values: Mapping[str, Value], axes: Mapping[str, int], histograms: bool,
+               divided: Mapping[str, tuple[int, ...]]) -> CompiledGraph:
     """The model whose outputs are the statistics of one batch."""
     g = graph.copy()
     same = values_by_name(g)
     outputs: dict[str, Value] = {}
     for name in values:
         x = same[name]
+        if name in divided:
+            x = g.multiply(x, g.input(f"{INVERSE}{name}", dtype="f32", shape=divided[name]))
         outputs |= {f"{part}/{name}": v for part, v in zip(PER_TENSOR, g.histogram(x), strict=True)
                     if histograms or part != "counts"}
         if name in axes and x.shape is not None:

@@ -13,8 +13,10 @@ import numpy as np
 from graphq.compile import CompiledGraph, compile
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph
-from graphq.quantization.automatic import Search, Setting, chosen_setting
+from graphq.quantization.automatic import chosen_setting
 from graphq.quantization.calibrate import Batches
+from graphq.quantization.search import Search
+from graphq.quantization.setting import Setting
 
 Evaluate = Callable[[CompiledGraph], float]
 
@@ -89,7 +91,7 @@ class _Trials:
     def made(self, setting: Setting, excluded: tuple[str, ...]) -> Graph:
         """The graph with these products in f32."""
         chosen = replace(setting, scheme=replace(setting.scheme, exclude=excluded))
-        return self.search.made(chosen, tuple(range(len(self.search.batches))))
+        return self.search.made(chosen)
 
     def of(self, setting: Setting, excluded: tuple[str, ...]) -> tuple[float, float]:
         """Accuracy and milliseconds with these products in f32."""

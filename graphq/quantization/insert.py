@@ -2,57 +2,137 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from graphq.dtypes import DType
+from graphq.dtypes import s8
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.quantization.products import Product, products
-from graphq.quantization.ranges import Parameters, parameters, wider
+from graphq.quantization.ranges import Parameters, parameters
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.statistics import Statistics
-from graphq.quantization.weights import quantized_weights
+from graphq.quantization.weights import quantized_weights, rest_of_weights
 
 MAX_BIAS = 2**30
 """A bias of larger integers stays in f32: sums need room, too."""
 
 
-def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme,
-                  chosen: Mapping[str, Parameters] | None = None) -> None:
+PART = 256
+"""How many steps of what is left over are one step of a wide tensor's first part."""
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """How one product is quantized.
+
+    `activations`: parameters by the numbers of operands. `factors`: what the channels of the source are divided by, the
+    weights multiplied (`smooth`). `wide`: activations are sums of two tensors of 8 bits and so have 16, of
+    `wide_weights` the weights are. `shift`: what is added to the bias.
+    """
+
+    activations: Mapping[int, Parameters]
+    factors: np.ndarray | None = None
+    wide: bool = False
+    wide_weights: bool = False
+    shift: np.ndarray | None = None
+
+
+def insert_static(graph: Graph, statistics: Statistics, scheme: Scheme) -> None:
     """Quantize the products of a prepared graph in place, activations by statistics.
 
-    x @ w + b -> dequantize(quantize(x)) @ dequantize(w') + dequantize(b'), w' in s8, b' in s32. `chosen` are parameters
-    of activations by their names, where they shall not follow from the statistics.
+    x @ w + b -> dequantize(quantize(x)) @ dequantize(w') + dequantize(b'), w' in s8, b' in s32.
 
     Raises GraphError for an activation without statistics.
     """
-    pairs: dict[tuple[Value, DType], Value] = {}
+    insert(graph, by_statistics(graph, statistics, scheme), scheme)
+
+
+def by_statistics(graph: Graph, statistics: Statistics, scheme: Scheme) -> dict[str, Quantized]:
+    """How the scheme quantizes each product that it does not exclude, by name."""
+    found = {}
     for product in kept(graph, scheme):
-        dtype = wider(scheme.activations) if product.name in scheme.wide else scheme.activations
-        left = None
+        activations = {}
         for k in product.activations:
-            x = product.factors[k]
-            name = str(x.name)
-            p = chosen.get(name) if chosen else None
-            if p is None or p.dtype != dtype:
-                if name not in statistics:
-                    raise GraphError(f"no statistics of '{name}', a factor of '{product.name}'")
-                p = parameters(statistics[name], scheme, dtype)
-            if (x, dtype) not in pairs:
-                pairs[x, dtype] = pair(graph, product.node, x, p)
-            replace_operand(graph, product.node, k, pairs[x, dtype])
-            if k == 0:
-                left = p
-        insert_weights(graph, product, scheme, left)
+            name = str(product.factors[k].name)
+            if name not in statistics:
+                raise GraphError(f"no statistics of '{name}', a factor of '{product.name}'")
+            activations[k] = parameters(statistics[name], scheme, scheme.activations)
+        found[product.name] = Quantized(activations, wide=product.name in scheme.wide,
+                                        wide_weights=product.name in scheme.wide_weights)
+    return found
+
+
+def insert(graph: Graph, chosen: Mapping[str, Quantized], scheme: Scheme) -> None:
+    """Quantize products of a prepared graph in place as `chosen` for each; channels are divided, biases shifted before.
+
+    A wide product becomes a sum of products of 8 bits:
+
+        x @ w + b -> (hi @ w' + b) + lo @ w' + hi @ w''
+
+    with hi = dequantize(quantize(x)), lo = dequantize(quantize(x - hi)), w' = dequantize(quantize(w))
+    and w'' likewise of w - w'. The product of what is left of both factors is left out: it is smaller than what 16 bits
+    tell apart.
+    """
+    pairs: dict[tuple[Value, Parameters], Value] = {}
+
+    def dequantized(node: Node, x: Value, p: Parameters) -> Value:
+        if (x, p) not in pairs:
+            pairs[x, p] = pair(graph, node, x, p)
+        return pairs[x, p]
+
+    for product in list(products(graph)):
+        q = chosen.get(product.name)
+        if q is None:
+            continue
+        node = product.node
+        rests: dict[int, Value] = {}
+        for k in product.activations:
+            x, p = product.factors[k], q.activations[k]
+            high = dequantized(node, x, p)
+            if q.wide:
+                with graph.before(node):
+                    rests[k] = pair(graph, node, graph.subtract(x, high), rest_of(p))
+            replace_operand(graph, node, k, high)
+        if q.wide_weights and product.weights is not None:
+            rests[1] = _rest_of_weights(graph, product, product.weights, scheme)
+        insert_weights(graph, product, scheme, q.activations.get(0))
+        if rests:
+            _add_rests(graph, product, rests)
+
+
+def rest_of(p: Parameters) -> Parameters:
+    """The parameters of what a first part of 8 bits leaves over: s8, at a step a PARTth of its."""
+    return Parameters(s8, (float(np.float32(p.scales[0]) / np.float32(PART)),), (0,))
+
+
+def _rest_of_weights(graph: Graph, product: Product, weights: np.ndarray, scheme: Scheme) -> Value:
+    """The weights that 8 bits leave over, in 8 bits."""
+    q, p = quantized_weights(product, rest_of_weights(product, weights, per_channel=scheme.per_channel),
+                             per_channel=scheme.per_channel)
+    with graph.before(product.node):
+        return graph.dequantize(graph.constant(q), **p.attrs)
+
+
+def _add_rests(graph: Graph, product: Product, rests: Mapping[int, Value]) -> None:
+    node, name = product.node, product.name
+    with graph.before(node):
+        total = graph.add_again(node, node.inputs)[0]
+        for k, rest in rests.items():
+            factors = [rest if j == k else v for j, v in enumerate(product.factors)]
+            total = graph.add(total, graph.add_node(node.op, factors, node.attrs)[0])
+    graph.replace_uses(node.output, total)
+    graph.prune([node])
+    graph.rename(total, name)
 
 
 def kept(graph: Graph, scheme: Scheme) -> list[Product]:
     """The products that the scheme does not exclude; raises GraphError for a name in it that no product has."""
     found = list(products(graph))
     names = [p.name for p in found]
-    for wanted in (*scheme.exclude, *scheme.wide):
+    for wanted in (*scheme.exclude, *scheme.wide, *scheme.wide_weights):
         if wanted not in names:
             raise GraphError(f"scheme: no matmul or convolution is named {wanted!r}; there are {', '.join(names)}")
     return [p for p in found if p.name not in scheme.exclude]

@@ -17,7 +17,7 @@ from graphq.ir.node import GRAPH_ORDER
 from graphq.ops.conv import weight_axes
 from graphq.passes.cleanup import eliminate_dead_code
 from graphq.passes.fold_constants import fold_constants
-from graphq.passes.fold_scales import fold_scales
+from graphq.passes.fold_scales import AddAsBias, fold_scales
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 PRODUCTS = ("matmul", *CONVOLUTIONS)
@@ -105,14 +105,14 @@ def _rank(value: Value) -> int | None:
 
 
 def prepared(graph: Graph) -> Graph:
-    """A copy with constants and batch normalisations folded, in which every value has a name.
+    """A copy with constants and batch normalisations folded, sums with constants as biases; every value has a name.
 
     Numbers change by the roundings of f32 that `passes.fold_scales` states. A prepared graph stays as it is.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"expected a Graph, got {graph!r}")
     out = graph.copy()
-    for step in (eliminate_dead_code, fold_constants, fold_scales, eliminate_dead_code):
+    for step in (eliminate_dead_code, fold_constants, fold_scales, AddAsBias(), eliminate_dead_code):
         step(out)
     name_values(out)
     return out

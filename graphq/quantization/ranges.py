@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.dtypes import DType, s16, u8, u16
+from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.statistics import TensorStatistics
@@ -199,8 +199,3 @@ def _sawtooth(u: np.ndarray) -> np.ndarray:
     n = np.rint(u)
     r = u - n
     return n / 12 + r * r * r / 3
-
-
-def wider(dtype: DType) -> DType:
-    """The 16-bit integers in place of those of 8."""
-    return u16 if dtype in (u8, u16) else s16

@@ -27,7 +27,8 @@ class Scheme:
     `block` along the sum; `rounding` "nearest", or by data, "gptq" (weight-only). `bias`: "s32" at the product of both
     scales, or "f32". `rows`: dynamic ranges for each row of a matmul's source.
 
-    `exclude`: names of products (of their results) that stay in f32; `wide`: of those whose activations get 16 bits.
+    `exclude`: names of products (of their results) that stay in f32; `wide`: of those whose activations get 16 bits,
+    `wide_weights`: of those whose weights do. Each is one more product of 8 bits, of what 8 bits leave over.
     """
 
     mode: Mode = "static"
@@ -44,6 +45,7 @@ class Scheme:
     rows: bool = False
     exclude: Collection[str] = ()
     wide: Collection[str] = ()
+    wide_weights: Collection[str] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "activations", as_dtype(self.activations))
@@ -59,9 +61,11 @@ class Scheme:
             raise GraphError(f"scheme: headroom must be in [0.1, 10], got {self.headroom}")
         if self.block < 1:
             raise GraphError(f"scheme: block must be positive, got {self.block}")
-        for name in ("exclude", "wide"):
+        for name in ("exclude", "wide", "wide_weights"):
             if isinstance(getattr(self, name), str):
                 raise GraphError(f"scheme: {name} must be a collection of names, got {getattr(self, name)!r}")
+        if (self.wide or self.wide_weights) and (self.mode != "static" or self.activations.bits != 8):
+            raise GraphError("scheme: wide products need mode 'static' and activations of 8 bits")
         for given, name in ((self.weight_bits == 4, "weights of 4 bits"), (self.rounding == "gptq", "gptq")):
             if given and self.mode != "weight_only":
                 raise GraphError(f"scheme: {name} need mode 'weight_only', got {self.mode!r}")

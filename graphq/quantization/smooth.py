@@ -10,7 +10,7 @@ post-training quantization for large language models"), `equalise` cross-layer e
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,17 +44,27 @@ def smooth(graph: Graph, statistics: Statistics, *, alpha: float | None = None) 
     """
     if alpha is not None and not 0 <= alpha <= 1:
         raise GraphError(f"alpha must be in [0, 1], got {alpha}")
-    count = 0
+    return divide(graph, smoothing(graph, statistics, alpha))
+
+
+def smoothing(graph: Graph, statistics: Statistics, alpha: float | None = None) -> dict[str, np.ndarray]:
+    """The factors by which `smooth` divides the channels of sources, by the names of the sources."""
+    found = {}
     for x, users in _sources(graph):
         channels = statistics[str(x.name)].channels if str(x.name) in statistics else None
-        if channels is None:
-            continue
-        factors = _factors(channels, users, alpha)
+        factors = None if channels is None else _factors(channels, users, alpha)
         if factors is not None:
-            divide_channels(graph, x, users, factors)
-            count += 1
-    _fold(graph, count)
-    return count
+            found[str(x.name)] = factors
+    return found
+
+
+def divide(graph: Graph, factors: Mapping[str, np.ndarray]) -> int:
+    """Divide channels of sources, by name, and multiply the weights that they meet; how many were."""
+    chosen = [(x, users) for x, users in _sources(graph) if str(x.name) in factors]
+    for x, users in chosen:
+        divide_channels(graph, x, users, factors[str(x.name)])
+    _fold(graph, len(chosen))
+    return len(chosen)
 
 
 def equalise(graph: Graph) -> int:
@@ -97,7 +107,7 @@ def divide_channels(graph: Graph, x: Value, users: Sequence[Product], factors: n
     for p in users:
         assert p.weights is not None
         with graph.before(p.node):
-            scaled = graph.constant((p.weights * _along_weights(p, factors)).astype(np.float32))
+            scaled = graph.constant((p.weights * along_weights(p, factors)).astype(np.float32))
         replace_operand(graph, p.node, 1, scaled)
         replace_operand(graph, p.node, 0, small)
 
@@ -167,21 +177,23 @@ def _bounded(factors: np.ndarray, usable: np.ndarray) -> np.ndarray:
 
 
 def _sources(graph: Graph) -> list[tuple[Value, list[Product]]]:
-    """The activations that products with constant weights take as sources, with these products."""
-    found: dict[tuple[Value, int], list[Product]] = {}
+    """The activations that products with constant weights take as sources, along one axis, with these products."""
+    found: dict[Value, list[Product]] = {}
     for p in products(graph):
-        axis = p.source_axis()
-        if p.weights is not None and axis is not None and 0 in p.activations and _fits(p):
-            found.setdefault((p.factors[0], axis), []).append(p)
-    return [(x, users) for (x, _), users in found.items()]
+        if has_channels(p):
+            users = found.setdefault(p.factors[0], [])
+            if not users or users[0].source_axis() == p.source_axis():
+                users.append(p)
+    return list(found.items())
 
 
-def _fits(p: Product) -> bool:
-    """Whether factors of input channels are laid out in the weights as `_along_weights` does it."""
-    return p.groups == 1 or p.node.op.name == "convolution"
+def has_channels(p: Product) -> bool:
+    """Whether the channels of a product's source meet constant weights, laid out as `along_weights` takes them."""
+    return p.weights is not None and p.source_axis() is not None and 0 in p.activations \
+        and (p.groups == 1 or p.node.op.name == "convolution")
 
 
-def _along_weights(p: Product, factors: np.ndarray) -> np.ndarray:
+def along_weights(p: Product, factors: np.ndarray) -> np.ndarray:
     """The factors of input channels, as they broadcast with the weights."""
     assert p.weights is not None
     out, into = p.weight_axes()
@@ -230,6 +242,7 @@ def _fold(graph: Graph, count: int) -> None:
     """multiply(relu(y), c) -> relu(multiply(y, c)) for c > 0, and multiplications into the weights before them."""
     if not count:
         return
+    names = [p.name for p in products(graph)]
     for node in sorted(graph.nodes_of(("multiply",)), key=GRAPH_ORDER):
         x, c = node.inputs
         if x is None or c is None or c.data is None or x.node is None or x.node.op.name != "relu":
@@ -241,4 +254,6 @@ def _fold(graph: Graph, count: int) -> None:
                 graph.replace_uses(node.output, graph.relu(graph.multiply(y, c)))
             graph.prune([node])
     fold_scales(graph)
+    for p, name in zip(list(products(graph)), names, strict=True):  # those that were folded into are new
+        graph.rename(p.node.output, name)
     name_values(graph)

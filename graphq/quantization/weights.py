@@ -21,3 +21,15 @@ def quantized_weights(product: Product, weights: np.ndarray, *, per_channel: boo
     p = Parameters(s8, tuple(scales.tolist()), (0,) * len(scales), axis)
     along = scales.reshape([-1 if k == axis else 1 for k in range(weights.ndim)])
     return np.clip(np.rint(weights / along), -127, 127).astype(np.int8), p
+
+
+def dequantized_weights(product: Product, weights: np.ndarray, *, per_channel: bool) -> np.ndarray:
+    """The f32 weights that the quantized ones stand for."""
+    q, p = quantized_weights(product, weights, per_channel=per_channel)
+    along = [-1 if k == p.axis else 1 for k in range(weights.ndim)]
+    return np.asarray(q.astype(np.float32) * np.array(p.scales, np.float32).reshape(along))
+
+
+def rest_of_weights(product: Product, weights: np.ndarray, *, per_channel: bool) -> np.ndarray:
+    """What the quantized weights leave over."""
+    return np.asarray(weights - dequantized_weights(product, weights, per_channel=per_channel))

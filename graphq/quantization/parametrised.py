@@ -1,0 +1,192 @@
+"""One compiled model for all settings: what quantization changes in a graph comes in as inputs.
+
+A product of quantized factors becomes one of f32 numbers that integers stand for:
+
+    product(fake(x * inverse), weights, bias)        fake(x) = step * clip(rint(x / step), low, high)
+
+`inverse`, `step`, `low`, `high`, `weights` and `bias` are inputs of the model. So each setting that is tried costs runs
+and no compilation. Against integers numbers differ by the roundings of f32 sums.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from graphq.compile import CompiledGraph, compile
+from graphq.ir import Graph, Value
+from graphq.quantization.calibrate import Batches, checked_batches
+from graphq.quantization.insert import PART, Quantized
+from graphq.quantization.products import Product, products
+from graphq.quantization.ranges import Parameters
+from graphq.quantization.smooth import along_weights, has_channels
+from graphq.quantization.weights import dequantized_weights
+
+PREFIX = "quantized/"
+BYPASS = {name: np.array(x, np.float32) for name, x in (("step", 2.0**-60), ("low", -np.inf), ("high", np.inf))}
+"""What leaves an f32 as it is: a quotient so large is an integer."""
+
+
+@dataclass
+class Difference:
+    """Of one product over all batches: the mean of f32 - quantized, by channel if there are weights; mean squares."""
+
+    shift: np.ndarray
+    noise: float = 0.0
+    signal: float = 0.0
+    count: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Noise over signal."""
+        return self.noise / max(self.signal, 1e-300)
+
+    def add(self, shift: np.ndarray, noise: float, signal: float) -> None:
+        """One more batch."""
+        self.count += 1
+        self.shift = self.shift + (shift - self.shift) / self.count
+        self.noise += (noise - self.noise) / self.count
+        self.signal += (signal - self.signal) / self.count
+
+
+@dataclass
+class Parametrised:
+    """The model of a prepared graph; with `twins` the quantized form of each product stands beside the f32 one.
+
+    Twins take the same f32 operands, so that one run tells what each product alone would change at its result, all
+    others exact; `differences` are means over batches. Without twins the model has the outputs of the graph.
+    """
+
+    graph: Graph
+    twins: bool
+    per_channel: bool = True
+    _weights: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        g = self.graph.copy()
+        self.products = {p.name: p for p in products(self.graph)}
+        outputs: dict[str, Value] = {}
+        for product in list(products(g)):
+            y, other = product.node.output, _parametrised(g, product)
+            if not self.twins:
+                g.replace_uses(y, other, [u for u in y.uses if u.node is not other.node])
+            elif (axis := product.result_axis()) is not None and y.shape is not None:
+                # Without weights the number of columns may be another in each batch.
+                others = [k for k in range(len(y.shape)) if k != axis or product.weights is None]
+                d = g.subtract(y, other)
+                for part, v in (("shift", d), ("noise", g.square(d)), ("signal", g.square(y))):
+                    outputs[f"{part}/{product.name}"] = g.reduce_mean(v, axes=others)
+        if self.twins:
+            g.set_outputs(list(outputs.values()), list(outputs))
+        g.prune()
+        self.model: CompiledGraph | None = compile(g) if g.outputs else None
+
+    def runs(self, batches: Batches, chosen: Mapping[str, Quantized]) -> Iterator[dict[str, np.ndarray]]:
+        """The model's outputs of each batch, products that are not `chosen` in f32."""
+        if self.model is None:
+            return
+        parameters = self.inputs(chosen)
+        for batch in checked_batches(batches):
+            out = self.model({**batch, **parameters})
+            yield out if isinstance(out, dict) else dict.fromkeys(self.model.outputs, out)
+
+    def inputs(self, chosen: Mapping[str, Quantized]) -> dict[str, np.ndarray]:
+        """The inputs that stand for a setting."""
+        assert self.model is not None
+        made: dict[str, np.ndarray] = {}
+        for name, p in self.products.items():
+            q = chosen.get(name)
+            for k in p.activations:
+                parts = limits(q.activations[k], q.wide) if q is not None and k in q.activations else BYPASS
+                made |= {f"{PREFIX}{name}/{part}{k}": x for part, x in parts.items()}
+            if has_channels(p):
+                factors = None if q is None else q.factors
+                made[f"{PREFIX}{name}/inverse"] = np.ones(channels(p), np.float32) if factors is None else \
+                    (1 / factors).astype(np.float32)
+            if p.weights is not None:
+                made[f"{PREFIX}{name}/weights"] = p.weights if q is None else self._quantized(p, q)
+            if takes_bias(p):
+                shift = None if q is None else q.shift
+                made[f"{PREFIX}{name}/bias"] = bias_of(p) if shift is None else (bias_of(p) + shift).astype(np.float32)
+        return {name: x for name, x in made.items() if name in self.model.inputs}
+
+    def differences(self, batches: Batches, chosen: Mapping[str, Quantized]) -> dict[str, Difference]:
+        """What quantization changes at each product, by name."""
+        found: dict[str, Difference] = {}
+        for out in self.runs(batches, chosen):
+            for name in chosen:
+                if f"shift/{name}" in out:
+                    shift, noise, signal = (out[f"{part}/{name}"].astype(np.float64)
+                                            for part in ("shift", "noise", "signal"))
+                    found.setdefault(name, Difference(np.zeros_like(shift))).add(
+                        shift, float(noise.mean()), float(signal.mean()))
+        return found
+
+    def _quantized(self, p: Product, chosen: Quantized) -> np.ndarray:
+        """The weights, times the factors, that integers stand for."""
+        assert p.weights is not None
+        if chosen.factors is None and not chosen.wide_weights:  # the most usual ones are kept
+            if p.name not in self._weights:
+                self._weights[p.name] = dequantized_weights(p, p.weights, per_channel=self.per_channel)
+            return self._weights[p.name]
+        w = p.weights if chosen.factors is None else (p.weights * along_weights(p, chosen.factors)).astype(np.float32)
+        made = dequantized_weights(p, w, per_channel=self.per_channel)
+        if chosen.wide_weights:
+            made = made + dequantized_weights(p, w - made, per_channel=self.per_channel)
+        return made
+
+
+def limits(p: Parameters, wide: bool) -> dict[str, np.ndarray]:
+    """The step and the least and greatest multiple of it that a tensor with one scale can hold."""
+    low, high = int(p.dtype.min) - p.zps[0], int(p.dtype.max) - p.zps[0]
+    step = np.array(p.scales[0], np.float32)
+    if wide:
+        step, low, high = np.asarray(step / np.float32(PART)), low * PART - PART // 2, high * PART + PART // 2 - 1
+    return {"step": step, "low": np.array(low, np.float32), "high": np.array(high, np.float32)}
+
+
+def takes_bias(p: Product) -> bool:
+    """Whether a constant bias, one for each output channel, can be added to that of a product."""
+    if p.weights is None or p.node.op.name == "conv_transpose" and p.groups > 1:
+        return False
+    return p.bias is None or p.bias.data is not None and p.bias.data.shape == (p.weights.shape[p.weight_axes()[0]],)
+
+
+def bias_of(p: Product) -> np.ndarray:
+    """The bias that a product has, or zeros."""
+    assert p.weights is not None
+    if p.bias is not None and p.bias.data is not None:
+        return p.bias.data
+    return np.zeros(p.weights.shape[p.weight_axes()[0]], np.float32)
+
+
+def channels(p: Product) -> int:
+    """The number of channels of a source that meets weights."""
+    assert p.weights is not None
+    return int(p.weights.shape[p.weight_axes()[1]]) * p.groups
+
+
+def _parametrised(g: Graph, p: Product) -> Value:
+    """The product again, what quantization changes as inputs."""
+    node, name, operands = p.node, f"{PREFIX}{p.name}", list(p.node.inputs)
+
+    def new(part: str, shape: tuple[int, ...] = ()) -> Value:
+        return g.input(f"{name}/{part}", dtype="f32", shape=shape)
+
+    with g.before(node):
+        for k in p.activations:
+            x = p.factors[k]
+            if k == 0 and has_channels(p):
+                assert x.shape is not None
+                shape = [-1 if d == p.source_axis() else 1 for d in range(len(x.shape))]
+                x = g.multiply(x, g.static_reshape(new("inverse", (channels(p),)), shape=shape, special_zero=False))
+            step = new(f"step{k}")
+            x = g.minimum(g.maximum(g.round(g.divide(x, step)), new(f"low{k}")), new(f"high{k}"))
+            operands[k] = g.multiply(x, step)
+        if p.weights is not None:
+            operands[1] = new("weights", p.weights.shape)
+        if takes_bias(p):
+            operands[2:] = [new("bias", bias_of(p).shape)]
+        out: Value = g.add_node(node.op, operands, node.attrs)[0]
+    return out

@@ -1,0 +1,252 @@
+"""What the automatic search works with: folds of the batches, and the loss of a setting on batches held out."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.compile import compile
+from graphq.errors import InputError
+from graphq.ir import Graph
+from graphq.quantization.biases import correctable, shift_biases
+from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
+from graphq.quantization.compare import distance, floats
+from graphq.quantization.dynamic import insert_dynamic
+from graphq.quantization.insert import Quantized, insert, kept
+from graphq.quantization.parametrised import Parametrised
+from graphq.quantization.products import Product, name_values, prepared, products
+from graphq.quantization.ranges import parameters
+from graphq.quantization.scheme import Method, Scheme
+from graphq.quantization.setting import Candidate, Setting, with_scheme
+from graphq.quantization.smooth import divide, smoothing
+from graphq.quantization.statistics import Statistics
+
+GOOD = 1e-5
+"""1 - cosine of outputs with f32 at which the search ends."""
+TARGET = 0.001
+"""1 - cosine of outputs with f32 above which products get 16 bits."""
+TRIED, RECOVERS = 12, 0.25
+"""Factors whose own loss is measured; the part of the loss that twice as many of 16 bits have to take away."""
+WIDE_HEADROOM = 4.0
+"""By what ranges of 16 bits exceed what was seen: two of these bits, which are more than enough, for unseen data."""
+METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
+"""How ranges are chosen in the settings that are tried."""
+MOST_COMPARED = 8
+"""Batches held out that a fold compares."""
+
+
+class Fold(NamedTuple):
+    """The numbers of the batches that statistics come from, and of those that are compared."""
+
+    seen: tuple[int, ...]
+    held_out: tuple[int, ...]
+
+
+def folds(count: int) -> list[Fold]:
+    """All but one of up to three batches in turns; of more, all but the last fourth, and all but the first."""
+    every = tuple(range(count))
+    if count == 1:
+        return [Fold(every, every)]
+    if count <= 3:
+        return [Fold(every[:k] + every[k + 1:], (k,)) for k in reversed(every)]
+    part = count // 4
+    return [Fold(every[:-part], _few(every[-part:])), Fold(every[part:], _few(every[:part]))]
+
+
+def _few(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    size = min(len(numbers), MOST_COMPARED)
+    return tuple(numbers[int(k)] for k in np.linspace(0, len(numbers) - 1, size))
+
+
+class Search:
+    """The batches, the `folds` of them, and what was worked out so far."""
+
+    def __init__(self, graph: Graph, batches: Batches, progress: Callable[[str], None] | None = None) -> None:
+        self.graph, self.progress = prepared(graph), progress
+        self.batches = _numbered(batches)
+        self.folds = folds(len(self.batches))
+        self.products = {p.name: p for p in products(self.graph)}
+        model = compile(self.graph)
+        self.wanted = {k: floats(model(self.batches[k])) for fold in self.folds for k in fold.held_out}
+        self.outputs, self.twins = (Parametrised(self.graph, twins=t) for t in (False, True))
+        self.calibration = Calibration(self.graph, channels=True)
+        self.divided = Calibration(self.graph, divided=True)
+        self._known: dict[tuple[int, ...], Known] = {}
+        self._noise: dict[Candidate, dict[str, float]] = {}
+        self.losses: dict[Setting, float] = {}
+
+    @property
+    def ranges(self) -> list[Candidate]:
+        """What is tried for all tensors: METHODS; of one batch, where nothing is held out, its extremes and more."""
+        if len(self.batches) > 1:
+            return [Candidate(m) for m in METHODS]
+        return [Candidate("min_max", headroom=self.known(self.folds[0].seen).plain.unseen)]
+
+    def best(self, settings: Sequence[Setting]) -> Setting:
+        """The one of least loss; the first, where that is good enough."""
+        first = settings[0]
+        return first if self.loss(first) <= GOOD else min(settings, key=self.loss)
+
+    def loss(self, setting: Setting) -> float:
+        """The largest 1 - cosine of an output with f32, the mean over all batches held out."""
+        if setting not in self.losses:
+            if self.progress is not None:
+                self.progress(str(setting))
+            self.losses[setting] = float(np.mean([x for fold in self.folds for x in self._losses(setting, fold)]))
+        return self.losses[setting]
+
+    def _losses(self, setting: Setting, fold: Fold) -> list[float]:
+        if setting.scheme.mode != "dynamic":
+            return self._losses_of(self.chosen(setting, fold.seen), fold)
+        model = compile(self.made(setting))
+        return [self._distance(k, floats(model(self.batches[k]))) for k in fold.held_out]
+
+    def _losses_of(self, chosen: Mapping[str, Quantized], fold: Fold) -> list[float]:
+        outputs = self.outputs.runs((self.batches[k] for k in fold.held_out), chosen)
+        return [self._distance(k, floats(out)) for k, out in zip(fold.held_out, outputs, strict=False)]
+
+    def _distance(self, k: int, outputs: Sequence[np.ndarray]) -> float:
+        return max(map(distance, self.wanted[k], outputs), default=0.0)
+
+    def uniform(self, candidate: Candidate) -> Setting:
+        """One candidate for all tensors."""
+        return Setting(tuple((name, candidate) for name in self.calibration.values))
+
+    def local(self) -> Setting:
+        """For each tensor the candidate that changes the products which take it least."""
+        headroom = min(2.0, max(self.known(fold.seen).plain.unseen for fold in self.folds))
+        ranges = self.ranges
+        if headroom > 1 and len(self.batches) > 1:
+            ranges.append(Candidate("min_max", headroom=headroom))
+        tried = [c._replace(smooth=s) for s in (False, True) for c in ranges]
+        scores = {name: dict.fromkeys(tried, 0.0) for name in self.calibration.values}
+        for candidate in tried:
+            noise = self.noise(self.uniform(candidate))
+            for name, product in self.products.items():
+                for k in product.activations:
+                    scores[str(product.factors[k].name)][candidate] += noise.get(name, 0.0)
+        return Setting(tuple((name, min(found, key=lambda c: found[c])) for name, found in scores.items()))
+
+    def noise(self, setting: Setting) -> dict[str, float]:
+        """Of each product, by name, what quantization changes of its result, all else exact: noise over signal."""
+        sums: dict[str, float] = {}
+        for fold in self.folds:
+            held_out = (self.batches[k] for k in fold.held_out)
+            for name, d in self.twins.differences(held_out, self.chosen(setting, fold.seen)).items():
+                sums[name] = sums.get(name, 0.0) + d.ratio
+        return sums
+
+    def widened(self, setting: Setting) -> Setting:
+        """The setting with 16 bits for the fewest factors, those first that lose most, where it loses much."""
+        best, count = setting, 1
+        order = self.costs(setting) if self.loss(best) > TARGET else []
+        while count <= len(order):
+            tried = with_scheme(setting, wide=_named(order[:count], "wide"),
+                            wide_weights=_named(order[:count], "wide_weights"))
+            if self.loss(tried) <= (1 - RECOVERS) * self.loss(best):
+                best = tried
+            if self.loss(tried) <= TARGET:
+                break
+            count = len(order) if count < len(order) < 2 * count else 2 * count
+        return best
+
+    def costs(self, setting: Setting) -> list[tuple[str, str]]:
+        """All factors, as a product's name and what widens them; those first that lose most.
+
+        By noise over signal of the product's result; of the TRIED first by the loss at the outputs, all else exact.
+        """
+        everything = tuple(self.products)
+        noise: dict[tuple[str, str], float] = {}
+        for part, other in (("wide", "wide_weights"), ("wide_weights", "wide")):
+            names = tuple(n for n, p in self.products.items() if part == "wide" or p.weights is not None)
+            found = self.noise(with_scheme(setting, **{other: everything}))
+            noise |= {(n, part): found.get(n, 0.0) for n in names}
+        order = sorted(noise, key=lambda key: noise[key], reverse=True)
+        losses = {}
+        for name, part in order[:TRIED]:
+            exact = with_scheme(setting, **{"wide_weights" if part == "wide" else "wide": (name,)})
+            losses[name, part] = float(np.mean([x for fold in self.folds for x in self._losses_of(
+                {name: self.chosen(exact, fold.seen)[name]}, fold)]))
+        return [*sorted(losses, key=lambda key: losses[key], reverse=True), *order[TRIED:]]
+
+    def ranked(self, setting: Setting) -> list[str]:
+        """The names of the quantized products, those first whose results static quantization changes most."""
+        found = self.noise(setting if setting.choices else self.uniform(Candidate("mse")))
+        return sorted(found, key=lambda n: found[n], reverse=True)
+
+    def made(self, setting: Setting) -> Graph:
+        """The graph quantized by the statistics of all batches."""
+        g = self.graph.copy()
+        if setting.scheme.mode == "dynamic":
+            insert_dynamic(g, setting.scheme)
+        else:
+            chosen = self.chosen(setting, tuple(range(len(self.batches))))
+            shift_biases(g, {name: q.shift for name, q in chosen.items() if q.shift is not None})
+            divide(g, {str(self.products[n].factors[0].name): q.factors for n, q in chosen.items()
+                       if q.factors is not None})
+            insert(g, chosen, setting.scheme)
+        name_values(g)
+        return g
+
+    def chosen(self, setting: Setting, seen: tuple[int, ...]) -> dict[str, Quantized]:
+        """How each product is quantized by the statistics of some batches."""
+        known, choices = self.known(seen), dict(setting.choices)
+        found = {p.name: known.quantized(p, choices, setting.scheme) for p in kept(self.graph, setting.scheme)}
+        if setting.correct:
+            key = replace(setting, correct=False)
+            if key not in known.shifts:
+                differences = self.twins.differences((self.batches[k] for k in _few(seen)), found)
+                known.shifts[key] = {n: d.shift for n, d in differences.items()
+                                     if correctable(self.products[n], d.shift)}
+            found = {n: replace(q, shift=known.shifts[key].get(n)) for n, q in found.items()}
+        return found
+
+    def known(self, seen: tuple[int, ...]) -> Known:
+        """The statistics of some batches."""
+        if seen not in self._known:
+            plain = self.calibration.statistics(self.batches[k] for k in seen)
+            factors = smoothing(self.graph, plain)
+            smoothed = self.divided.statistics((self.batches[k] for k in seen), factors) if factors else plain
+            self._known[seen] = Known(plain, factors, smoothed)
+        return self._known[seen]
+
+
+@dataclass
+class Known:
+    """Of some batches: statistics, factors for channels, the statistics of what they divide; corrections of biases."""
+
+    plain: Statistics
+    factors: Mapping[str, np.ndarray]
+    smoothed: Statistics
+    shifts: dict[Setting, Mapping[str, np.ndarray]] = field(default_factory=dict)
+
+    def quantized(self, product: Product, choices: Mapping[str, Candidate], scheme: Scheme) -> Quantized:
+        """How one product is quantized."""
+        activations, factors, wide = {}, None, product.name in scheme.wide
+        for k in product.activations:
+            name = str(product.factors[k].name)
+            c = Candidate("min_max", headroom=WIDE_HEADROOM) if wide else choices[name]
+            statistics = self.plain
+            if k == 0 and c.smooth and product.weights is not None and name in self.factors:
+                factors, statistics = self.factors[name], self.smoothed
+            how = replace(scheme, method=c.method, headroom=c.headroom)
+            activations[k] = parameters(statistics[name], how, scheme.activations)
+        return Quantized(activations, factors, wide, product.name in scheme.wide_weights)
+
+
+def _named(order: Sequence[tuple[str, str]], part: str) -> tuple[str, ...]:
+    return tuple(name for name, p in order if p == part)
+
+
+def _numbered(batches: Batches) -> Sequence[Batch]:
+    """The batches by number: a sequence as it is, anything else read into a list; raises InputError without any."""
+    if isinstance(batches, Sequence):
+        for _ in checked_batches(batches[:1]):
+            pass
+    else:
+        batches = list(checked_batches(batches))
+    if not len(batches):
+        raise InputError("calibration needs at least one batch, got an empty iterable")
+    return batches

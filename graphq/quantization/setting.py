@@ -1,0 +1,48 @@
+"""Settings that the automatic search tries, and what it calls them."""
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
+
+from graphq.quantization.scheme import Method, Scheme
+
+
+class Candidate(NamedTuple):
+    """How a tensor's range is chosen, and whether its channels are divided before (`smooth`)."""
+
+    method: Method
+    smooth: bool = False
+    headroom: float = 1.0
+
+    def __str__(self) -> str:
+        parts = [self.method.replace("_", "-")] + [f"headroom {self.headroom:.2f}"] * (self.headroom != 1)
+        return " ".join(parts + ["smoothed"] * self.smooth)
+
+
+Choices: TypeAlias = tuple[tuple[str, Candidate], ...]
+"""The candidate of each tensor, by its name."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A candidate for each tensor, biases corrected or not; products in 16 bits or f32 are in the scheme."""
+
+    choices: Choices = ()
+    correct: bool = False
+    scheme: Scheme = Scheme()
+
+    def __str__(self) -> str:
+        s = self.scheme
+        counts = Counter(c for _, c in self.choices)
+        parts = ["dynamic by rows"] if s.mode == "dynamic" else \
+            [str(c) if len(counts) == 1 else f"{n} x {c}" for c, n in counts.most_common()]
+        parts += ["biases corrected"] * self.correct
+        parts += [f"{', '.join(names) if len(names) <= 3 else f'{len(names)} products'} in {what}" for names, what in (
+            (s.wide, "16 bits"), (s.wide_weights, "weights of 16 bits"), (s.exclude, "f32")) if names]
+        return ", ".join(parts)
+
+
+def with_scheme(setting: Setting, **changes: Any) -> Setting:
+    """The setting with other parameters of its scheme."""
+    return replace(setting, scheme=replace(setting.scheme, **changes))
