@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from graphq.compile import compile
-from graphq.compiled_graph import CompiledGraph
+from graphq.compile import CompiledGraph, compile
 from graphq.ir import Graph, Value
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import PART, Quantized
