@@ -10,7 +10,7 @@ from graphq.passes.fuse import taken
 
 
 def duplicate_dequantize(graph: Graph) -> int:
-    """(dynamic_)dequantize with n users -> n of them; the number added. A returned one keeps one for that alone.
+    """`(dynamic_)dequantize` with n users -> n of them; the number added. A returned one keeps one for that alone.
 
     Those of wider integers, which no anchor takes, are left to the chain that made them.
     """

@@ -1,0 +1,74 @@
+"""The site of the documentation: Sphinx reads the Markdown pages of this folder, and docstrings of an installed graphq.
+
+    pip install ".[docs]" && python -P -m sphinx -W -b html docs build/site
+
+-P leaves the checkout's own folder graphq/ out of the path: only an installed copy has graphq.kernels and graphq.passes.
+"""
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+import graphq
+from graphq.ir.op import walk_ops
+
+project = "graphq"
+release = version = graphq.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["site"]
+html_theme = "furo"
+html_title = f"graphq {release}"
+html_copy_source = False
+
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
+
+# Docstrings mark code by single backticks, as Markdown does.
+default_role = "code"
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+add_module_names = False
+
+
+def operations() -> str:
+    """A section for each family of operations, with what their declarations say: signature and docstring."""
+    families = defaultdict(list)
+    for op in walk_ops():
+        if op.name not in vars(graphq.Graph):
+            families[op.reference.__module__].append(op.name)
+    sections = []
+    for module, names in sorted(families.items()):
+        title, _, text = str(import_module(module).__doc__).partition("\n")
+        entries = "\n".join(f".. automethod:: graphq.Graph.{name}" for name in sorted(names))
+        sections.append(f"## {module.rpartition('.')[2]}\n\n{title}{text.rstrip()}\n\n```{{eval-rst}}\n{entries}\n```\n")
+    return "\n".join(sections)
+
+
+def add_operations(app: Sphinx, docname: str, content: list[str]) -> None:
+    """The page `operations` is its text, and the sections after it."""
+    if docname == "operations":
+        content[0] += "\n" + operations()
+
+
+def check_external(app: Sphinx, doctree: nodes.document) -> None:
+    """Warn of external links that are no addresses. Whether they answer is not asked: builds need no network."""
+    for link in doctree.findall(nodes.reference):
+        address = link.get("refuri", "")
+        if re.match(r"[a-z]+:", address) and not (
+                (parts := urlsplit(address)).scheme == "https" and re.fullmatch(r"([\w-]+\.)+[a-z]+", parts.netloc)):
+            logging.getLogger(__name__).warning("not a well-formed https address: %s", address, location=link)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Connect the two functions above."""
+    app.connect("source-read", add_operations)
+    app.connect("doctree-read", check_external)
+    return {"parallel_read_safe": True}
