@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -52,10 +53,13 @@ def operations() -> str:
     return "\n".join(sections)
 
 
-def add_operations(app: Sphinx, docname: str, content: list[str]) -> None:
-    """The page `operations` is its text, and the sections after it."""
+def read_page(app: Sphinx, docname: str, content: list[str]) -> None:
+    """Three pages are more than their files: the operations, and two files that lie beside this folder."""
     if docname == "operations":
         content[0] += "\n" + operations()
+    elif docname in ("changelog", "contributing"):
+        text = Path(app.srcdir, "..", f"{docname.upper()}.md").read_text(encoding="utf-8")
+        content[0] = re.sub(r"\]\((?!https:|#)(docs/)?", lambda link: "](" if link[1] else "](../", text)
 
 
 def check_external(app: Sphinx, doctree: nodes.document) -> None:
@@ -69,6 +73,6 @@ def check_external(app: Sphinx, doctree: nodes.document) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect the two functions above."""
-    app.connect("source-read", add_operations)
+    app.connect("source-read", read_page)
     app.connect("doctree-read", check_external)
     return {"parallel_read_safe": True}

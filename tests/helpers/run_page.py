@@ -1,0 +1,59 @@
+"""Run the code blocks of one page of the documentation in the current folder: `python run_page.py PAGE`.
+
+`python` blocks run one after another in one namespace, `bash` blocks between them. Each must print what the text block after
+it says, where `...` stands for anything; without one, nothing.
+"""
+import contextlib
+import doctest
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
+SET_UP = "python3 -m venv"
+"""How a block begins that makes an environment: `.ci/run` runs the README's, which runs the tests."""
+
+
+def blocks(text):
+    """Language, code and the output that the page shows, or "", of each block that runs."""
+    return [block for block in BLOCK.findall(text) if not block[1].startswith(SET_UP)]
+
+
+def normal(text):
+    """Without what depends on the machine: ISA level, kernel, threads, blocks and how they run."""
+    text = re.sub(r"\d+x\d+_(?=scalar|avx|amx)", "", text)
+    text = re.sub(r"scalar|avx512_vnni|avx512|avx_vnni|avx2|amx", "LEVEL", text)
+    text = re.sub(r"\d+ (thread|block)s?", r"N \1", text)
+    return re.sub(r"serial|parallel", "somehow", text).strip() + "\n"
+
+
+def run_python(code, page, space):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, page, "exec"), space)
+    return printed.getvalue()
+
+
+def run_shell(code):
+    """What a block prints, with the commands of this environment in front of others."""
+    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", code], capture_output=True, encoding="utf-8",
+                          env={**os.environ, "PATH": path, "PYTHONIOENCODING": "utf-8"}, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        sys.exit(f"{code}\nends with {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done.stdout
+
+
+def main(page):
+    space = {"__name__": Path(page).stem}
+    for language, code, said in blocks(Path(page).read_text(encoding="utf-8")):
+        printed = run_python(code, page, space) if language == "python" else run_shell(code)
+        if not doctest.OutputChecker().check_output(normal(said), normal(printed), doctest.ELLIPSIS):
+            sys.exit(f"after\n{code}\nthe page says\n{said}\nand the code prints\n{printed}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
