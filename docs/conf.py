@@ -24,6 +24,7 @@ project = "graphq"
 release = version = graphq.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["site"]
+suppress_warnings = ["toc.empty_glob"]
 html_theme = "furo"
 html_title = f"graphq {release}"
 html_copy_source = False
