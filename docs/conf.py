@@ -1,6 +1,6 @@
 """The site of the documentation: Sphinx reads the Markdown pages of this folder, and docstrings of an installed graphq.
 
-    pip install ".[docs]" && python -P -m sphinx -W -b html docs build/site
+    pip install ".[docs]" && python -P -m sphinx -W docs build/site
 
 -P leaves the checkout's own folder graphq/ out of the path: only an installed copy has graphq.kernels and graphq.passes.
 """
@@ -24,7 +24,6 @@ project = "graphq"
 release = version = graphq.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["site"]
-suppress_warnings = ["toc.empty_glob"]
 html_theme = "furo"
 html_title = f"graphq {release}"
 html_copy_source = False
@@ -36,6 +35,7 @@ myst_enable_extensions = ["colon_fence"]
 default_role = "code"
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+autodoc_default_options = {"special-members": "__call__"}
 autodoc_typehints_format = "short"
 add_module_names = False
 
