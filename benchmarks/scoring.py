@@ -1,0 +1,212 @@
+"""Batch scoring on Dask and Ray: rows a second by workers, what the engine costs a batch, and rows lost to killed workers.
+
+    python benchmarks/scoring.py [--engine dask|ray|both] [--workers 1 2 4] [--seconds 10] [--kills 20]
+
+The model is a perceptron of u8 rows of 512 with three layers of 2,048, quantized; a batch has 64 rows, which its worker
+makes from their numbers. Each worker has one thread. Efficiency is rows a second over those of one process alone, which makes
+and scores the same batches, times min(workers, cores). The engine's cost of a batch is what one worker takes for each
+batch of a run that makes no rows and has no model. A run with a kill ends one worker's process by SIGKILL at a random time;
+all of its rows are compared with those of one process.
+"""
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import graphq as gq
+from graphq.distributed import score
+
+BATCH, WIDTH, LAYER = 64, 512, 2048
+
+
+def perceptron() -> gq.Graph:
+    """The model; its output is one number a row."""
+    rng = np.random.default_rng(0)
+    g = gq.Graph("perceptron")
+    x = g.input("x", shape=(None, WIDTH), dtype="u8")
+    for inputs in (WIDTH, LAYER, LAYER):
+        weights = g.constant(rng.integers(-127, 128, (inputs, LAYER), dtype=np.int8))
+        y = g.relu(g.matmul(g.dequantize(x, scales=[0.02], zps=[3]), g.dequantize(weights, scales=[0.001])))
+        x = g.quantize(y, dtype="u8", scales=[0.02], zps=[3])
+    g.output(g.reduce_mean(y, axes=[-1]), name="y")
+    return g
+
+
+def rows_of(ids: np.ndarray) -> np.ndarray:
+    """The rows of these numbers."""
+    return ((ids[:, None] * 31 + np.arange(WIDTH) * (ids[:, None] % 13 + 1)) % 251).astype(np.uint8)
+
+
+def same(batch: Any) -> Any:
+    """The batch as it is."""
+    return batch
+
+
+def with_rows(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A batch of numbers with their rows."""
+    return {"id": batch["id"], "x": rows_of(batch["id"])}
+
+
+class Cluster(NamedTuple):
+    """`run(count, model)` gives the results of as many rows in order, or without a model their numbers.
+
+    `processes` gives the ids of the processes that score.
+    """
+
+    run: Callable[[int, str | None], np.ndarray]
+    processes: Callable[[], list[int]]
+
+
+@contextmanager
+def dask_cluster(workers: int) -> Iterator[Cluster]:
+    """Dask's local cluster."""
+    import dask
+    import dask.array as da
+    from dask.distributed import Client, LocalCluster
+
+    def run(count: int, model: str | None) -> np.ndarray:
+        ids = da.arange(count, chunks=BATCH)
+        rows = ids.map_blocks(rows_of, new_axis=1, chunks=(ids.chunks[0], (WIDTH,)), dtype=np.uint8)
+        return np.asarray(client.compute(score(rows, model) if model else ids.map_blocks(same)).result())
+
+    with dask.config.set({"distributed.scheduler.allowed-failures": 100}), \
+            LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None,
+                         silence_logs=logging.CRITICAL) as cluster, Client(cluster) as client:
+        client.wait_for_workers(workers)
+        yield Cluster(run, lambda: list(client.run(os.getpid).values()))
+
+
+@contextmanager
+def ray_cluster(workers: int) -> Iterator[Cluster]:
+    """Ray's actors, and a core more for the tasks that make the rows."""
+    import psutil
+    import ray
+    import ray.data
+
+    class Same:
+        def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return batch
+
+    def run(count: int, model: str | None) -> np.ndarray:
+        ids = ray.data.range(count, override_num_blocks=max(1, count // (8 * BATCH)))
+        options: dict[str, Any] = {"batch_size": BATCH, "concurrency": workers}
+        if model is None:
+            found = ids.map_batches(Same, batch_format="numpy", **options)
+        else:
+            found = score(ids.map_batches(with_rows, batch_size=BATCH), model, keep=["id"], **options)
+        table = found.to_pandas().sort_values("id")
+        if not np.array_equal(table["id"], np.arange(count)):
+            raise SystemExit(f"rows lost or double: {len(table)} of {count}")
+        return table["y" if model else "id"].to_numpy()
+
+    def processes() -> list[int]:
+        return [p.pid for p in psutil.Process().children(recursive=True) if "ScoringActor" in " ".join(p.cmdline())]
+
+    ray.init(num_cpus=workers + 1, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    try:
+        yield Cluster(run, processes)
+    finally:
+        ray.shutdown()
+
+
+CLUSTERS = {"dask": dask_cluster, "ray": ray_cluster}
+
+
+def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """What a function gives, and its seconds."""
+    start = time.perf_counter()
+    return function(*arguments), time.perf_counter() - start
+
+
+def alone(predictor: gq.Predictor, seconds: float) -> float:
+    """Rows a second of this process alone."""
+    ids, end, batches = np.arange(BATCH), time.perf_counter() + seconds, 0
+    predictor({"x": rows_of(ids)})
+    start = time.perf_counter()
+    while time.perf_counter() < end:
+        predictor({"x": rows_of(ids + batches * BATCH)})
+        batches += 1
+    return batches * BATCH / (time.perf_counter() - start)
+
+
+def killed(cluster: Cluster, model: str, expected: np.ndarray, usual: float) -> bool:
+    """Run once, and kill a process at a random time of it; whether one was killed before the end."""
+    done, hit = threading.Event(), []
+
+    def kill() -> None:
+        if not done.wait(random.uniform(0.1, 0.8) * usual):
+            for process in cluster.processes()[:1]:
+                os.kill(process, signal.SIGKILL)
+                hit.append(process)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    found = cluster.run(len(expected), model)
+    done.set()
+    thread.join()
+    if not np.array_equal(found, expected):
+        raise SystemExit(f"{np.sum(found != expected)} of {len(expected)} rows differ after a kill")
+    return bool(hit)
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", choices=[*CLUSTERS, "both"], default="both")
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--seconds", type=float, default=10, help="about how long one process takes for all rows")
+    parser.add_argument("--kills", type=int, default=20)
+    options = parser.parse_args()
+
+    random.seed(0)
+    cores = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder:
+        model = os.path.join(folder, "perceptron.graphq")
+        gq.compile(perceptron(), threads=1).save(model)
+        predictor = gq.Predictor(model, threads=1)
+        base = alone(predictor, options.seconds / 2)
+        count = max(1, int(base * options.seconds) // BATCH) * BATCH
+        expected = np.concatenate([predictor({"x": rows_of(np.arange(k, k + BATCH))})["y"]
+                                   for k in range(0, count, BATCH)])
+        print(f"{cores} cores; {count} rows in batches of {BATCH}; one process alone: {base:,.0f} rows/s, "
+              f"{1000 * BATCH / base:.2f} ms a batch")
+        for engine in CLUSTERS if options.engine == "both" else [options.engine]:
+            for workers in options.workers:
+                with CLUSTERS[engine](workers) as cluster:
+                    cluster.run(8 * BATCH * workers, model)  # loads the model in each worker
+                    found, usual = timed(cluster.run, count, model)
+                    if not np.array_equal(found, expected):
+                        raise SystemExit(f"{engine}: results differ from those of one process")
+                    print(f"{engine}, {workers} workers: {count / usual:,.0f} rows/s, efficiency "
+                          f"{count / usual / (base * min(workers, cores)):.2f}", flush=True)
+                    if workers == options.workers[0]:
+                        _, empty = timed(cluster.run, count, None)
+                        print(f"{engine}: {1000 * empty * workers / (count / BATCH):.2f} ms of the engine a batch",
+                              flush=True)
+            if options.kills:
+                with CLUSTERS[engine](2) as cluster:
+                    cluster.run(16 * BATCH, model)
+                    _, usual = timed(cluster.run, count, model)
+                    hits = 0
+                    for _ in range(4 * options.kills):
+                        hits += killed(cluster, model, expected, usual)
+                        if hits == options.kills:
+                            break
+                    print(f"{engine}: {hits} workers killed, 0 of {hits * count} rows lost, double or different",
+                          flush=True)
+
+
+if __name__ == "__main__":
+    main()

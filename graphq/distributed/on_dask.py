@@ -1,0 +1,83 @@
+"""Scoring of Dask's collections: one task for each block or partition."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphq.distributed.scorer import Scorer
+from graphq.errors import InputError
+from graphq.ir import TensorType
+from graphq.ir.names import listing
+
+if TYPE_CHECKING:
+    import dask.array
+    import dask.bag
+    import dask.dataframe
+    import pandas
+
+
+def score_array(rows: dask.array.Array, scorer: Scorer, options: Mapping[str, Any]) -> dask.array.Array:
+    """The rows of the model's only output (or of the one that `outputs` names), block by block."""
+    if len(scorer.sources) != 1 or len(scorer.results) != 1 or scorer.columns or scorer.keep:
+        raise InputError(f"an array has no columns, so it is for one input and one output: the model has the inputs "
+                         f"{listing(scorer.sources, 'and')} and the outputs {listing(scorer.predictor.outputs, 'and')}. "
+                         "outputs=[...] chooses one; dataframes, bags and Ray's datasets have columns")
+    ((name, result),) = scorer.results.items()
+    if result.shape is None:
+        raise InputError(f"the model does not say how many dimensions its output '{name}' has")
+    rest = result.shape[1:]
+    whole = rows.rechunk({axis: -1 for axis in range(1, rows.ndim)})
+    chunks = (whole.chunks[0], *((np.nan if n is None else n,) for n in rest))
+    return whole.map_blocks(_block, scorer=scorer, chunks=chunks, drop_axis=list(range(1, rows.ndim)),
+                            new_axis=list(range(1, 1 + len(rest))), dtype=result.dtype.numpy,
+                            meta=np.empty((0,) * len(result.shape), result.dtype.numpy), **options)
+
+
+def _block(block: np.ndarray, scorer: Scorer) -> np.ndarray:
+    (out,) = scorer.score(dict.fromkeys(scorer.sources, block)).values()
+    return out
+
+
+def score_frame(frame: dask.dataframe.DataFrame, scorer: Scorer,
+                options: Mapping[str, Any]) -> dask.dataframe.DataFrame:
+    """The columns that are kept and those of the outputs, partition by partition; the index stays."""
+    types = dict(frame.dtypes.items())
+    meta = [(name, types[name]) for name in scorer.kept(list(types))]
+    meta += [(column, result.dtype.numpy) for name, result in scorer.results.items()
+             for column in _columns(name, result)]
+    return frame.map_partitions(_partition, scorer=scorer, meta=meta, **options)
+
+
+def _columns(name: str, result: TensorType) -> list[str]:
+    """The columns of an output: of one number a row one, of a row of numbers as many."""
+    rest = None if result.shape is None else result.shape[1:]
+    if rest is None or len(rest) > 1 or None in rest:
+        raise InputError(f"output '{name}' is {result}: a dataframe has room for one number a row, or for a row of a "
+                         "known length; take a bag, an array or a Ray dataset")
+    return [f"{name}_{k}" for k in range(rest[0] or 0)] if rest else [name]
+
+
+def _partition(frame: pandas.DataFrame, scorer: Scorer) -> pandas.DataFrame:
+    outs = scorer.score({name: frame[name].to_numpy() for of in scorer.sources.values() for name in of})
+    columns = {}
+    for name, out in outs.items():
+        parts = out.reshape(len(frame), -1).T if out.ndim > 1 else [out]
+        columns.update(zip(_columns(name, scorer.results[name]), parts, strict=True))
+    return frame[scorer.kept(list(frame.columns))].assign(**columns)
+
+
+def score_bag(rows: dask.bag.Bag, scorer: Scorer, options: Mapping[str, Any]) -> dask.bag.Bag:
+    """Each dict of arrays with the outputs of its row, partition by partition."""
+    return rows.map_partitions(_rows, scorer=scorer, **options)
+
+
+def _rows(rows: Iterable[Mapping[str, Any]], scorer: Scorer) -> list[dict[str, Any]]:
+    given = list(rows)
+    if not given:
+        return []
+    kept = scorer.kept(list(given[0]))
+    outs = scorer.score({name: np.stack([row[name] for row in given]) for of in scorer.sources.values() for name in of})
+    return [{**{name: row[name] for name in kept}, **{name: out[k] for name, out in outs.items()}}
+            for k, row in enumerate(given)]
