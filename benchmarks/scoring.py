@@ -1,12 +1,12 @@
-"""Batch scoring on Dask and Ray: rows a second by workers, what the engine costs a batch, and rows lost to killed workers.
+"""Batch scoring on Dask and Ray: rows a second by workers, the engine's cost of a batch, rows lost to killed workers.
 
     python benchmarks/scoring.py [--engine dask|ray|both] [--workers 1 2 4] [--seconds 10] [--kills 20]
 
-The model is a perceptron of u8 rows of 512 with three layers of 2,048, quantized; a batch has 64 rows, which its worker
-makes from their numbers. Each worker has one thread. Efficiency is rows a second over those of one process alone, which makes
-and scores the same batches, times min(workers, cores). The engine's cost of a batch is what one worker takes for each
-batch of a run that makes no rows and has no model. A run with a kill ends one worker's process by SIGKILL at a random time;
-all of its rows are compared with those of one process.
+The model is a perceptron of u8 rows of 512 with three layers of 2,048, quantized; a batch has 64 rows, which its
+worker makes from their numbers. Each worker has one thread. Efficiency is rows a second over those of one process
+alone, which makes and scores the same batches, times min(workers, cores). The engine's cost of a batch is what one
+worker takes for each batch of a run that makes no rows and has no model. A run with a kill ends one worker's process
+by SIGKILL at a random time; all of its rows are compared with those of one process.
 """
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def ray_cluster(workers: int) -> Iterator[Cluster]:
     def processes() -> list[int]:
         return [p.pid for p in psutil.Process().children(recursive=True) if "ScoringActor" in " ".join(p.cmdline())]
 
-    ray.init(num_cpus=workers + 1, include_dashboard=False, log_to_driver=False, logging_level="error")
+    ray.init(num_cpus=workers + 1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     ray.data.DataContext.get_current().enable_progress_bars = False
     try:
         yield Cluster(run, processes)

@@ -2,7 +2,8 @@
 
     pip install ".[docs]" && python -P -m sphinx -W docs build/site
 
--P leaves the checkout's own folder graphq/ out of the path: only an installed copy has graphq.kernels and graphq.passes.
+-P leaves the checkout's own folder graphq/ out of the path: only an installed copy has graphq.kernels and
+graphq.passes.
 """
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def operations() -> str:
     for module, names in sorted(families.items()):
         title, _, text = str(import_module(module).__doc__).partition("\n")
         entries = "\n".join(f".. automethod:: graphq.Graph.{name}" for name in sorted(names))
-        sections.append(f"## {module.rpartition('.')[2]}\n\n{title}{text.rstrip()}\n\n```{{eval-rst}}\n{entries}\n```\n")
+        sections.append(f"## {module.rpartition('.')[2]}\n\n{title}{text.rstrip()}\n")
+        sections.append(f"```{{eval-rst}}\n{entries}\n```\n")
     return "\n".join(sections)
 
 

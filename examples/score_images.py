@@ -2,8 +2,9 @@
 
     python examples/score_images.py [--engine dask|ray|both] [--images 5000] [--workers 2]
 
-It needs scikit-learn, whose digits are the images, and the engines: pip install "graphq[dask,ray]" scikit-learn. A network
-is trained, quantized and saved as an artefact, which each worker maps. Progress bars and dashboards are the engines' own.
+It needs scikit-learn, whose digits are the images, and the engines: pip install "graphq[dask,ray]" scikit-learn. A
+network is trained, quantized and saved as an artefact, which each worker maps. Progress bars and dashboards are the
+engines' own.
 """
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def on_dask(images: np.ndarray, model: str, workers: int) -> np.ndarray:
     import dask.array
     from dask.distributed import Client, LocalCluster, progress
 
-    with LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
+    with LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as cluster, \
+            Client(cluster) as client:
         print(f"Dask's dashboard: {client.dashboard_link}")
         future = client.compute(score(dask.array.from_array(images, chunks=(BATCH, -1)), model))
         progress(future)

@@ -1,12 +1,11 @@
-"""Serve an artefact over HTTP: an ASGI application for any ASGI server, one thread of the model in each of its processes.
+"""Serve an artefact over HTTP: an ASGI application for any ASGI server, one thread of the model in each process.
 
     GRAPHQ_MODEL=digits.graphq uvicorn --app-dir examples --workers 2 serve:app
-    GRAPHQ_MODEL=digits.graphq gunicorn --chdir examples --preload --workers 2 --worker-class uvicorn_worker.UvicornWorker serve:app
 
-`POST /score` takes {"input": [rows]} in JSON and gives {"output": [rows]}; `GET /health` says that the process is there, and
-which model it has. The model is loaded when this module is imported: in each process of uvicorn, or once before gunicorn
-forks (`--preload`). Either way its weights are pages of the file, which all processes share. docs/deploy.md has the
-signals that load a new model without a lost request, and times under load.
+`POST /score` takes {"input": [rows]} in JSON and gives {"output": [rows]}; `GET /health` says that the process is
+there, and which model it has. The model is loaded when this module is imported: in each process of uvicorn, or once
+before gunicorn forks (`--preload`). Either way its weights are pages of the file, which all processes share.
+docs/deploy.md has the commands, and the signals that load a new model without a lost request.
 """
 from __future__ import annotations
 

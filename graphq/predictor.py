@@ -70,6 +70,17 @@ class Predictor:
         return (f"<predictor of {self.path or 'a compiled graph'}: threads={self.threads}, batch={self.batch}, "
                 f"pad_to={self.pad_to}>")
 
+    @property
+    def inputs(self) -> dict[str, TensorType]:
+        """The types of the inputs by name, for any number of rows."""
+        rows = self._prepared()
+        return {name: type if name in rows.shared else _of_rows(type) for name, type in rows.model.inputs.items()}
+
+    @property
+    def outputs(self) -> dict[str, TensorType]:
+        """The types of the outputs by name, for any number of rows."""
+        return {name: _of_rows(type) for name, type in self._prepared().model.outputs.items()}
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_rows": None}
 
@@ -185,3 +196,8 @@ class _Rows:
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _of_rows(type: TensorType) -> TensorType:
+    """The type for any number of rows."""
+    return type if type.shape is None else TensorType(type.dtype, (None, *type.shape[1:]))

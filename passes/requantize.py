@@ -26,7 +26,7 @@ MULTIPLIES = frozenset({"matmul", "convolution", "conv_transpose"})
 class DropRequantize(Rewrite):
     """quantize(dequantize(x)) with the same parameters -> x
 
-    Let d be `x - zp`, at most 2**16 in size: d * s and its division by s are off by 2**-23 parts at most, and round to d.
+    Let d be `x - zp`, at most 2**16: d * s and its division by s are off by 2**-23 parts at most, and round to d.
     """
 
     def pattern(self, g, x):

@@ -1,8 +1,8 @@
 """The code blocks of README and docs/ run as they stand, and print what the text block after them says.
 
 All of a page runs in one process and in one new folder, with links to the checkout's examples and benchmarks
-(`helpers/run_page.py`). Output, and what cannot run in a test, is `text`. A comment `<!-- needs: onnx, sklearn -->` names
-packages that a page imports beside graphq: without them it is skipped.
+(`helpers/run_page.py`). Output, and what cannot run in a test, is `text`. A comment `<!-- needs: onnx, sklearn -->`
+names packages that a page imports beside graphq: without them it is skipped.
 """
 import re
 import subprocess

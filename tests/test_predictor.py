@@ -54,6 +54,14 @@ def want():
     return one_by_one(gq.compile(network(1)), some(23))
 
 
+@pytest.mark.parametrize("rows", [1, 4, None])
+def test_types_are_for_any_number_of_rows(rows):
+    predictor = gq.Predictor(gq.compile(network(rows)))
+    assert {name: str(type) for name, type in predictor.inputs.items()} == {
+        "x": "f32[?,16]", "y": "s64[?,3]", "factor": "f32[]"}
+    assert {name: str(type) for name, type in predictor.outputs.items()} == {"p": "f32[?,24]", "s": "f32[?,24]"}
+
+
 @pytest.mark.parametrize("rows,options", [
     (1, {}), (1, {"batch": 1}), (4, {}), (4, {"batch": 4, "pad_to": 4}), (23, {}), (32, {}), (None, {}),
     (None, {"batch": 5}), (None, {"batch": 100}), (None, {"pad_to": 8}), (None, {"batch": 6, "pad_to": 4}),

@@ -67,6 +67,7 @@ ROOMS = {
     "graphq.onnx": "ONNX files, loaded and saved",
     "graphq.quantization": "from an f32 graph to an int8 one: statistics, ranges, methods that recover accuracy",
     "graphq.onednn": "oneDNN Graph's files, partitions and benchdnn's runner",
+    "graphq.distributed": "batch scoring on Dask and Ray",
     "graphq": "the public names",
     "graphq.run_model": "running a model from the command line",
     "graphq.cli": "the command line",

@@ -66,7 +66,8 @@ def server(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save("model.graphq", 1)
     process = subprocess.Popen([sys.executable, "-m", "uvicorn", "--app-dir", EXAMPLES, "--workers", "2", "--uds",
-                                "serve.sock", "--log-level", "warning", "serve:app"],
+                                "serve.sock", "--log-level", "warning", "--timeout-worker-healthcheck", "60",
+                                "serve:app"],
                                env={**os.environ, "GRAPHQ_MODEL": "model.graphq"})
     try:
         until(healthy)

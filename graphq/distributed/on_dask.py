@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def score_array(rows: dask.array.Array, scorer: Scorer, options: Mapping[str, Any]) -> dask.array.Array:
     """The rows of the model's only output (or of the one that `outputs` names), block by block."""
     if len(scorer.sources) != 1 or len(scorer.results) != 1 or scorer.columns or scorer.keep:
-        raise InputError(f"an array has no columns, so it is for one input and one output: the model has the inputs "
-                         f"{listing(scorer.sources, 'and')} and the outputs {listing(scorer.predictor.outputs, 'and')}. "
+        raise InputError("an array has no columns, so it is for one input and one output: the model has the inputs "
+                         f"{listing(scorer.sources, 'and')}, the outputs {listing(scorer.predictor.outputs, 'and')}. "
                          "outputs=[...] chooses one; dataframes, bags and Ray's datasets have columns")
     ((name, result),) = scorer.results.items()
     if result.shape is None:
@@ -61,7 +61,7 @@ def _columns(name: str, result: TensorType) -> list[str]:
 
 def _partition(frame: pandas.DataFrame, scorer: Scorer) -> pandas.DataFrame:
     outs = scorer.score({name: frame[name].to_numpy() for of in scorer.sources.values() for name in of})
-    columns = {}
+    columns: dict[str, np.ndarray] = {}
     for name, out in outs.items():
         parts = out.reshape(len(frame), -1).T if out.ndim > 1 else [out]
         columns.update(zip(_columns(name, scorer.results[name]), parts, strict=True))

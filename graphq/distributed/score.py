@@ -17,26 +17,28 @@ ENGINES = {
 """What scores a dataset, by its package and class: nothing is imported that the caller has not."""
 
 
-def score(dataset: Any, model: str | os.PathLike[str] | Predictor, *, columns: Mapping[str, str | Sequence[str]] | None = None,
-          outputs: Sequence[str] | None = None, keep: Sequence[str] | None = None, **options: Any) -> Any:
+def score(dataset: Any, model: str | os.PathLike[str] | Predictor, *,
+          columns: Mapping[str, str | Sequence[str]] | None = None, outputs: Sequence[str] | None = None,
+          keep: Sequence[str] | None = None, **options: Any) -> Any:
     """The rows of `dataset` with the outputs of `model`, as a lazy dataset of the same engine.
 
-    `dataset`: a dask.dataframe, a dask.bag of dicts, a Ray dataset; or a dask.array, whose rows are those of a model's only
-    input and which becomes those of one output. `model`: a file that `CompiledGraph.save` wrote, at a path that all
-    workers see, or a Predictor of it (which may say how many rows run at a time). Each process loads the file once, and
-    the processes of a machine share its weights.
+    `dataset`: a dask.dataframe, a dask.bag of dicts, a Ray dataset; or a dask.array, whose rows are those of a
+    model's only input and which becomes those of one output. `model`: a file that `CompiledGraph.save` wrote, at a
+    path that all workers see, or a Predictor of it (which may say how many rows run at a time). Each process loads
+    the file once, and the processes of a machine share its weights.
 
-    `columns` names, for an input, its column, or a list of columns that are stacked to make it; an input that it does not
-    name is the column of its own name. Data must have the input's dtype: nothing is converted. `outputs`: those to keep (all). `keep`: the
-    columns that go with them (all). An output of one number a row becomes a column of its name. One of more numbers
-    becomes an array in a bag or a Ray dataset, in a dataframe the columns `NAME_0`, `NAME_1` and so on.
+    `columns` names, for an input, its column, or a list of columns that are stacked to make it; an input that it does
+    not name is the column of its own name. Data must have the input's dtype: nothing is converted. `outputs`: those
+    to keep (all). `keep`: the columns that go with them (all). An output of one number a row becomes a column of its
+    name. One of more numbers becomes an array in a bag or a Ray dataset, in a dataframe the columns `NAME_0`,
+    `NAME_1` and so on.
 
     Other `options` go to the engine: to `map_batches` of Ray (`concurrency=`, `num_cpus=`, `batch_size=`), to
     `map_partitions` or `map_blocks` of Dask.
 
-    Results are those of one process, bit for bit, whatever the workers, their CPUs and the batches are. Raises InputError
-    for columns, inputs or outputs that there are not (of a bag and a Ray dataset those of columns when it runs),
-    GraphqError for other datasets, and what Predictor raises.
+    Results are those of one process, bit for bit, whatever the workers, their CPUs and the batches are. Raises
+    InputError for columns, inputs or outputs that there are not (of a bag and a Ray dataset those of columns when it
+    runs), GraphqError for other datasets, and what Predictor raises.
     """
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(dataset).__mro__}
     found = next((target for kind, target in ENGINES.items() if kind in kinds), None)

@@ -16,8 +16,9 @@ from graphq.predictor import Predictor
 class Scorer:
     """Scores a batch: columns by name, arrays whose first axis is the rows; the same with the model's outputs.
 
-    `columns` names, for an input, its column, or a list of columns that are stacked to make it; an input that it does not
-    name is the column of its own name. `outputs` are the outputs to keep (None: all), `keep` the columns that go with them (None: all).
+    `columns` names, for an input, its column, or a list of columns that are stacked to make it; an input that it does
+    not name is the column of its own name. `outputs` are the outputs to keep (None: all), `keep` the columns that go
+    with them (None: all).
 
     It travels as the predictor does: as the artefact's path, which each process loads once.
     """
@@ -59,8 +60,8 @@ class Scorer:
         for name, columns in self.sources.items():
             for column in columns:
                 if column not in names:
-                    raise InputError(f"input '{name}': there is no column {column!r} among {have}; columns={{...}} says "
-                                     "which columns make an input")
+                    raise InputError(f"input '{name}': there is no column {column!r} among {have}; columns={{...}} "
+                                     "says which columns make an input")
         kept = list(names) if self.keep is None else [name for name in names if name in self.keep]
         for name in self.results:
             if name in kept:

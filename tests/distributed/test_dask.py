@@ -1,4 +1,4 @@
-"""score on Dask: the bits of one process, on a real cluster of workers at different ISA levels, one of which is killed."""
+"""score on Dask: the bits of one process, on a real cluster of workers at other ISA levels, one of which is killed."""
 import os
 import signal
 import time
@@ -90,7 +90,8 @@ def test_bag_in_one_process(here, artefact, expected):
 
 def test_a_predictor_says_how_rows_run(here, artefact, expected):
     predictor = gq.Predictor(artefact, threads=1, batch=10, pad_to=10)
-    assert np.array_equal(score(da.from_array(DATA, chunks=(33, 16)), predictor, outputs=["y"]).compute(), expected["y"])
+    scored = score(da.from_array(DATA, chunks=(33, 16)), predictor, outputs=["y"])
+    assert np.array_equal(scored.compute(), expected["y"])
 
 
 @pytest.mark.parametrize("options, words", [

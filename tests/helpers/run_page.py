@@ -1,7 +1,7 @@
 """Run the code blocks of one page of the documentation in the current folder: `python run_page.py PAGE`.
 
-`python` blocks run one after another in one namespace, `bash` blocks between them. Each must print what the text block after
-it says, where `...` stands for anything; without one, nothing.
+`python` blocks run one after another in one namespace, `bash` blocks between them. Each must print what the text
+block after it says, where `...` stands for anything; without one, nothing.
 """
 import contextlib
 import doctest
