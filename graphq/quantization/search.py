@@ -25,7 +25,7 @@ from graphq.quantization.statistics import Statistics
 
 GOOD = 1e-5
 """1 - cosine of outputs with f32 at which the search ends."""
-TARGET = 0.001
+TARGET = 0.01
 """1 - cosine of outputs with f32 above which products get 16 bits."""
 TRIED, RECOVERS = 12, 0.25
 """Factors whose own loss is measured; the part of the loss that twice as many of 16 bits have to take away."""
