@@ -93,7 +93,8 @@ def test_wrong_graph_is_one_line_and_exit_code_2(tmp_path, capsys, command, text
 
 
 OF_MODELS = [name for name in COMMANDS if name != "cache"]
-MORE = {"quantize": ["--mode=dynamic", "--out=out.txt"], "compare": ["g.txt", "--data=x.npz"]}
+MORE = {"quantize": ["--mode=dynamic", "--out=out.txt"], "compare": ["g.txt", "--data=x.npz"],
+        "reduce": ["--check=true"]}
 """What else a command cannot do without."""
 
 
