@@ -122,7 +122,7 @@ class _Analysis:
         if first is not None:  # whatever its dequantized result does, the quantize itself could be in the fusion before
             found = [f for f in self._before(members[:first + 1], members[first]) if f.check != BORDER]
         if any(n.op.name in DEQUANTIZES and is_quantised(next(n.operands).dtype) for n in members):
-            found.append(self._after(members, last))
+            found += self._after(last)
         return found
 
     def _product(self, node: Node) -> Finding:
@@ -224,9 +224,10 @@ class _Analysis:
             return Finding(last, fusion, "kernels can compute it", maker, value, str(refused), refused.edit)
         if blocked is not None:
             return self._product(blocked)._replace(node=last)
-        return Finding(last, fusion, "the chain's length", maker, value, f"the chain after "
-                       f"{called(self.beside(maker)[-1].outputs[0])} is longer than {MAX_EPILOGUE} operations",
-                       f"quantize and dequantize {name}, which cuts the chain")
+        *_, before, _ = self.beside(maker)  # the quantize must be among the operations of the chain
+        return Finding(last, fusion, "the chain's length", maker, value, f"the chain up to {name} has {MAX_EPILOGUE} "
+                       "operations, the most of a partition", f"quantize and dequantize {called(before.outputs[0])}, "
+                       "which cuts the chain")
 
     def _apart(self, value: Value, maker: Node, user: Node, last: Node, fusion: str) -> Finding:
         """An operation that is in no partition stands before a chain that ends in quantize."""
@@ -300,8 +301,13 @@ class _Analysis:
 
     # -- a chain that begins with dequantize, and gives floats --------------------------------------------------
 
-    def _after(self, members: list[Node], last: Node) -> Finding:
-        """Why the result of a chain of dequantized operands stays in f32."""
+    def _after(self, last: Node) -> list[Finding]:
+        """Why the result of a chain of dequantized operands stays in f32; nothing of a dequantize that users share."""
+        shared = any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1])
+        return [] if shared else [self._stays(last)]
+
+    def _stays(self, last: Node) -> Finding:
+        """Why the result of `last` stays in f32."""
         value = last.outputs[0]
         product = self._product_below(value)
         if product is not None:
