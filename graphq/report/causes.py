@@ -20,8 +20,20 @@ from graphq.kernels.family.record import DEQUANTIZES, MAX_EPILOGUE
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.passes.fuse import Fuse, lowering
 from graphq.plan.stages import STAGES
+from graphq.report.given import MOVES, Given
 from graphq.report.kinds import is_quantised, is_scale, kind_of
-from graphq.report.products import FAR, MOVES, PRODUCTS, Finding, called, elsewhere, operation, product_finding, way_up
+from graphq.report.products import (
+    FAR,
+    PRODUCTS,
+    Finding,
+    called,
+    elsewhere,
+    not_moved,
+    operation,
+    path_up,
+    product_finding,
+    way_up,
+)
 from graphq.report.records import Cause, Kind
 from graphq.report.replay import Replay
 from graphq.rewrite.partition import carve
@@ -35,8 +47,8 @@ def causes(graphs: Replay) -> list[Cause]:
     found: dict[tuple[object, ...], list[Finding]] = {}
     for node in graphs.after.nodes:
         for finding in analysis.of(node):
-            key = (finding.check, finding.blocking_node, finding.blocking_value, finding.reason)
-            found.setdefault(key, []).append(finding)
+            key = (finding.check, finding.blocking_node, finding.reason)
+            found.setdefault((finding.blocking_value, *key[:1 if finding.check == FORK else None]), []).append(finding)
     numbers = {node: k for k, node in enumerate(graphs.after.nodes)}
     made = [_cause(findings, analysis, numbers) for findings in found.values()]
     own = {c.value for c in made}
@@ -47,6 +59,9 @@ def causes(graphs: Replay) -> list[Cause]:
 BORDER = "the graph's border"
 """The check of what is outside because an input or an output of the graph is f32."""
 
+FORK = "one user"
+"""The check of what is outside because something else uses a value, too: one cause for all users."""
+
 
 def _cause(findings: list[Finding], analysis: _Analysis, numbers: dict[Node, int]) -> Cause:
     first = min(findings, key=lambda f: (f.node.op.name not in PRODUCTS, f.node.op.name not in QUANTIZES))
@@ -55,14 +70,14 @@ def _cause(findings: list[Finding], analysis: _Analysis, numbers: dict[Node, int
     if blocking is not None and blocking.op.name != "constant" and analysis.kind(blocking) == "float":
         others[blocking] = None
     others.pop(first.node, None)
-    home, given = analysis.graphs.home.get(first.node), analysis.given(first.node)
+    home, given = analysis.graphs.home.get(first.node), analysis.given.node(first.node)
     return Cause(
         id=None if home is None else numbers[home], node=given.graph.describe(given),
         value=given.graph.label(given.outputs[0]), op=first.node.op.name, fusion=first.fusion, check=first.check,
-        blocking_node=None if blocking is None else blocking.graph.describe(blocking),
+        blocking_node=None if blocking is None else analysis.given.describe(blocking),
         blocking_value=None if (value := first.blocking_value) is None else value.graph.label(value),
         reason=first.reason, edit=first.edit,
-        also=tuple(n.graph.label(n.outputs[0]) for n in map(analysis.given, others)))
+        also=tuple(n.graph.label(n.outputs[0]) for n in map(analysis.given.node, others)))
 
 
 class _Analysis:
@@ -74,22 +89,9 @@ class _Analysis:
         self._products: dict[Node, Finding] = {}
         for node, home in graphs.home.items():
             self.members.setdefault(home, []).append(node)
-        self._given = {graphs.source.label(v): v for n in graphs.source.nodes for v in n.outputs if v.data is None}
-        computed = (v for n in graphs.before.nodes if n.op.name == "constant" for v in n.outputs)
-        self._origins = {v: self._given[label] for v in computed if (label := graphs.before.label(v)) in self._given}
+        self.given = Given(graphs.source, graphs.before)
         for nodes in self.members.values():
             nodes.sort(key=GRAPH_ORDER)
-
-    def given(self, node: Node) -> Node:
-        """The operation as the user gave it, whose name a reorder after it may have now; else the node itself."""
-        work = [node.outputs[0]]
-        while work:
-            value = work.pop()
-            found = self._given.get(value.graph.label(value))
-            if found is not None and found.node is not None and found.node.op is node.op:
-                return found.node
-            work += [u.outputs[0] for u in value.users if u.op.name in ("static_transpose", "static_reshape")]
-        return node
 
     def kind(self, node: Node) -> Kind | None:
         """What the node, of the graph before the fusions, is in; None where nothing is left of it."""
@@ -127,7 +129,7 @@ class _Analysis:
 
     def _product(self, node: Node) -> Finding:
         if node not in self._products:
-            self._products[node] = product_finding(node, self._origins, self.graphs.passes)
+            self._products[node] = product_finding(node, self.given, self.graphs.passes)
         return self._products[node]
 
     # -- a chain that ends in quantize, and reads floats --------------------------------------------------------
@@ -157,22 +159,14 @@ class _Analysis:
             return 4
         if self.kind(node) == "integer":
             return 0
-        if node.op.name in PRODUCTS or self._source_of(value) is not None:
+        if node.op.name in PRODUCTS or self._up(value):
             return 1
         return 2 if way_up(value) else 3
 
-    def _source_of(self, value: Value) -> Value | None:
-        """The value of an integer partition that `value` is made from, through operations that are in none."""
-        work, seen = [value], set[Value]()
-        while work and len(seen) < FAR:
-            at = work.pop(0)
-            if at in seen or at.node is None:
-                continue
-            seen.add(at)
-            if self.kind(at.node) in ("integer", "quantised") and not is_quantised(at.dtype):
-                return at
-            work += at.node.operands
-        return None
+    def _up(self, value: Value) -> list[Value]:
+        """The values from `value` up to that of an integer partition, through operations that are in none."""
+        return path_up(value, lambda v: v.node is not None and self.kind(v.node) in ("integer", "quantised")
+                       and not is_quantised(v.dtype), lambda node: node.op.name not in QUANTIZES)
 
     def _cut(self, value: Value, user: Node, members: list[Node], last: Node) -> Finding:
         """Why what makes `value` and `user` are not one: `last` is a quantize that could follow."""
@@ -188,7 +182,7 @@ class _Analysis:
         fusion = self._fusion(maker, user)
         blocked = next((n for n in self.beside(maker) if n.op.name in PRODUCTS and self.kind(n) == "float"), None)
         if value.is_output:
-            return Finding(last, fusion, "one user", None, value, f"{name} is also an output of the graph, in {dtype}",
+            return Finding(last, fusion, FORK, None, value, f"{name} is also an output of the graph, in {dtype}",
                            f"return {q}, or its dequantize, in place of {name}" if user is last
                            else f"quantize {name}, and return its dequantize")
         if last.op.name == "dynamic_quantize" and value in _above([v for v in last.inputs[1:] if v is not None]):
@@ -198,11 +192,11 @@ class _Analysis:
         others = [u for u in value.users if u not in members]
         if others:
             where = "a second user" if len(others) == 1 else f"{len(others)} more users"
-            read = next(self.given(last).operands)  # the passes may have dropped a relu between the two
+            read = next(self.given.node(last).operands)  # the passes may have dropped a relu between the two
             same = user is last and read.graph.label(read) == value.graph.label(value)
             they = "it" if len(others) == 1 else "them"
-            return Finding(last, fusion, "one user", others[0], value, f"{name} has {where} in {dtype}: "
-                           + "; ".join(value.graph.describe(u) for u in others[:3]),
+            return Finding(last, fusion, FORK, others[0], value, f"{name} has {where} in {dtype}: "
+                           + "; ".join(map(self.given.describe, others[:3])),
                            f"quantize before the fork: let {they} read the dequantized {q} in place of {name}" if same
                            else f"quantize {name} before the fork, and let all its users read the dequantize")
         if maker.op.name in PRODUCTS and self.kind(maker) == "float":
@@ -231,25 +225,45 @@ class _Analysis:
 
     def _apart(self, value: Value, maker: Node, user: Node, last: Node, fusion: str) -> Finding:
         """An operation that is in no partition stands before a chain that ends in quantize."""
-        operands = [v for v in maker.operands if v.data is None and v.dtype.kind == "float"]
-        near = (v for v in operands if self._source_of(v) is not None or way_up(v))
-        source = next(near, operands[0] if operands else None)
-        made = operation(maker)
-        if source is None:
-            return Finding(last, fusion, BORDER, maker, value, f"{made} gives {value.dtype} that comes from no "
-                           "quantized value", f"quantize and dequantize what {maker.op.name} reads, or its result")
-        of = called(source)
-        if maker.op.name in MOVES and user is not last:
+        path = self._up(value) or way_up(value) or [value, *(v for v in maker.operands if v.data is None
+                                                              and v.dtype.kind == "float")][:2]
+        if len(path) < 2:
+            return Finding(last, fusion, BORDER, maker, value, f"{operation(maker)} gives {value.dtype} that "
+                           "comes from no quantized value",
+                           f"quantize and dequantize what {maker.op.name} reads, or its result")
+        between = [v.node for v in path[:-1] if v.node is not None]
+        k = max(k for k, n in enumerate(between) if self._alone(n))
+        first, source = between[k], path[k + 1]
+        if maker.op.name in MOVES and first is maker and user is not last:
             return Finding(last, fusion, "lane-wise operations", maker, value,
-                           f"{made} stands between {of} and the {last.op.name}",
+                           f"{operation(maker)} stands between {called(source)} and the {last.op.name}",
                            f"move the {maker.op.name} behind the {last.op.name}, where it moves integers")
-        why = "moves f32" if maker.op.name in MOVES else "runs outside of partitions, in f32"
-        if source.node is None:
-            return Finding(last, fusion, BORDER, maker, value, f"{made} {why}, on {of}, an input of the graph",
-                           f"pass {of} as {last.output.dtype}, and dequantize that")
-        return Finding(last, fusion, "lane-wise operations", maker, value,
-                       f"{made} stands between {of} and the {last.op.name}, and {why}",
-                       f"quantize {of} before the {maker.op.name}, which then reads its dequantize")
+        return self._outside(first, source, last, fusion, f", with {k} more after it," if k else "")
+
+    def _outside(self, node: Node, source: Value, last: Node, fusion: str, more: str = "") -> Finding:
+        """An operation in no partition that reads `source`; the quantize `last`, with `more` between, follows."""
+        name, of, made = node.op.name, called(source), operation(node)
+        refused = self._anchored(node)
+        if source.node is not None and source.node.op.name in DEQUANTIZES:
+            if name in MOVES:
+                refused = Unsupported(not_moved(source.node, node) or "it moves f32", f"dequantize after the {name}")
+            refused = refused or Unsupported(f"no partition takes a {name} in",
+                                             f"write the {name} as operations that partitions take in")
+            return Finding(last, fusion, "lane-wise operations", node, node.outputs[0],
+                           f"{made} reads {of} in {source.dtype}: {refused}", refused.edit)
+        why = ", and moves f32" if name in MOVES else ", and runs outside of partitions, in f32"
+        if refused is None and source.node is None:
+            return Finding(last, fusion, BORDER, node, node.outputs[0], f"{made} reads {of}, an input of the graph"
+                           + why, f"pass {of} as {last.output.dtype}, and dequantize that")
+        first, why = ("", why) if refused is None else (f"{refused.edit}; ", f": {refused}")
+        return Finding(last, fusion, "lane-wise operations", node, node.outputs[0],
+                       f"{made}{more} stands between {of} and the {last.op.name}{why}",
+                       f"{first}quantize {of} before the {name}, which then reads its dequantize")
+
+    def _alone(self, node: Node) -> bool:
+        """Whether an operation is in no partition."""
+        home = self.graphs.home.get(node)
+        return home is None or home.op.name != "partition"
 
     def _fusion(self, maker: Node, user: Node) -> str:
         """The fusion that comes nearest: that of the product, or of the other anchor, which both could be in."""
@@ -257,9 +271,9 @@ class _Analysis:
         if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
             family = family_named(home.attrs["anchor"])
             return Fuse(family.name, floats=family.quantised is None).name
-        product = self._source_of(maker.outputs[0])
-        if product is not None and product.node is not maker and product.node is not None:
-            return self._fusion(product.node, user)
+        product = next((v.node for v in self._up(maker.outputs[0])[-1:]), None)
+        if product is not None and product is not maker:
+            return self._fusion(product, user)
         family = next((f for f in FAMILIES if user.op.name in f.operations), family_named("eltwise"))
         return Fuse(family.name, floats=family.quantised is None).name
 
@@ -269,12 +283,13 @@ class _Analysis:
                 and self.kind(v.node) == "integer"]
         return listing(map(called, like), "and")
 
-    def _anchored(self, dequantize: Node, user: Node) -> Unsupported | None:
-        """Why kernels cannot compute an anchor right after a dequantize; None if they can, or if it is no anchor."""
+    def _anchored(self, *nodes: Node) -> Unsupported | None:
+        """Why kernels cannot compute an anchor, the last of the nodes; None if they can, or if it is no anchor."""
+        *_, user = nodes
         refused: Unsupported | None = None
         for family in (f for f in FAMILIES if user.op.name in f.operations):
             try:
-                body, operands, _ = carve(self.graphs.before, [dequantize, user])
+                body, operands, _ = carve(self.graphs.before, nodes)
                 lowering(family, body, [v.data for v in operands], user, user)
             except Unsupported as e:
                 refused = refused or e
@@ -326,30 +341,41 @@ class _Analysis:
         user = users[0]
         if self.kind(user) in ("integer", "quantised"):
             return Finding(last, self._fusion(user, user), "operands are quantised", user, value,
-                           f"{name} is read in {value.dtype} by {value.graph.describe(user)}",
+                           f"{name} is read in {value.dtype} by {self.given.describe(user)}",
                            f"quantize and dequantize {name}: the partition then takes the dequantize in")
         if len(users) > 1 or value.is_output:
-            further = [value.graph.describe(u) for u in users] + ["an output of the graph"] * value.is_output
-            return Finding(last, chain, "one user", user, value, f"{name} has {len(further)} users in {value.dtype}: "
+            further = [self.given.describe(u) for u in users] + ["an output of the graph"] * value.is_output
+            return Finding(last, chain, FORK, user, value, f"{name} has {len(further)} users in {value.dtype}: "
                            + listing(further[:3], "and"), f"quantize {name} before the fork")
         if last.op.name in DEQUANTIZES and (refused := self._anchored(last, user)) is not None:
             return Finding(last, self._fusion(user, user), "kernels can compute it", last, value, str(refused),
                            refused.edit)
-        made = operation(user)
-        if self._ends_quantised(user):
+        end = self._end(user)
+        if end is None:
+            if last.op.name in DEQUANTIZES and self._alone(user):
+                return self._outside(user, last.outputs[0], last, chain)
             return Finding(last, chain, "lane-wise operations", user, user.outputs[0],
-                           f"{made} stands between {name} and a quantize, and takes {value.dtype}",
+                           f"{operation(user)} stands between {name} and a quantize, and takes {value.dtype}",
                            f"quantize and dequantize {name}, before the {user.op.name}")
-        end = user.outputs[0]
-        while not end.is_output and len(end.users) == 1 and self.kind(end.users[0]) == "float":
-            end = end.users[0].outputs[0]
         if end.is_output:
             value, name = end, called(end)
             return Finding(last, chain, BORDER, None, value, f"{name} is returned in {value.dtype}, and not quantized",
                            f"quantize {name} before it is returned")
         return Finding(last, chain, "the result is quantized", user, user.outputs[0],
-                       f"{made} reads {name} in {value.dtype}, and its result is not quantized",
+                       f"{operation(user)} reads {name} in {value.dtype}, and its result is not quantized",
                        f"quantize the result of the {user.op.name}")
+
+    def _end(self, node: Node) -> Value | None:
+        """Where the chain of single users that begins with `node` ends; None where a quantize follows."""
+        end = node.outputs[0]
+        while node.op.name not in QUANTIZES:
+            end = node.outputs[0]
+            if any(u.op.name in QUANTIZES for v in node.outputs for u in v.users):
+                return None
+            if end.is_output or len(end.users) != 1 or self.kind(end.users[0]) != "float":
+                return end
+            (node,) = end.users
+        return None
 
     def _product_below(self, value: Value) -> Node | None:
         """The next product in floats that `value` leads to, through operations that are in floats themselves."""
@@ -366,11 +392,6 @@ class _Analysis:
                     continue
                 work += [v for v in user.outputs if v not in seen]
         return None
-
-    def _ends_quantised(self, node: Node) -> bool:
-        """Whether a quantize follows, in the operation's own partition or right after it."""
-        return any(n.op.name in QUANTIZES for n in self.beside(node)) \
-            or any(u.op.name in QUANTIZES for v in node.outputs for u in v.users)
 
 
 def _above(values: list[Value]) -> set[Value]:
