@@ -6,39 +6,32 @@ in f32 and the one that uses it. Why it ended there is asked of the fusion's own
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from graphq.errors import GraphqError
 from graphq.ir import Node, Value
 from graphq.ir.constants import SIZED_CONSTANT
 from graphq.ir.names import listing
-from graphq.ir.node import GRAPH_ORDER
-from graphq.kernels.families import ANCHORS, FAMILIES, family_named
+from graphq.kernels.families import ANCHORS
 from graphq.kernels.family.epilogue import refuses
 from graphq.kernels.family.record import DEQUANTIZES, MAX_EPILOGUE
 from graphq.kernels.family.unsupported import Unsupported
-from graphq.passes.fuse import Fuse, lowering
+from graphq.passes.fuse import Fuse
 from graphq.plan.stages import STAGES
-from graphq.report.given import MOVES, Given
-from graphq.report.kinds import is_quantised, is_scale, kind_of
+from graphq.report.fusions import QUANTIZES, Fusions
+from graphq.report.given import MOVES
+from graphq.report.kinds import is_quantised, is_scale
 from graphq.report.products import (
-    FAR,
     PRODUCTS,
     Finding,
     called,
     elsewhere,
     not_moved,
     operation,
-    path_up,
     product_finding,
     way_up,
 )
-from graphq.report.records import Cause, Kind
+from graphq.report.records import Cause
 from graphq.report.replay import Replay
-from graphq.rewrite.partition import carve
-
-QUANTIZES = ("quantize", "dynamic_quantize")
 
 
 def causes(graphs: Replay) -> list[Cause]:
@@ -47,8 +40,8 @@ def causes(graphs: Replay) -> list[Cause]:
     found: dict[tuple[object, ...], list[Finding]] = {}
     for node in graphs.after.nodes:
         for finding in analysis.of(node):
-            key = (finding.check, finding.blocking_node, finding.reason)
-            found.setdefault((finding.blocking_value, *key[:1 if finding.check == FORK else None]), []).append(finding)
+            apart = () if finding.check == FORK else (finding.blocking_node, finding.reason)
+            found.setdefault((finding.check, finding.blocking_value, *apart), []).append(finding)
     numbers = {node: k for k, node in enumerate(graphs.after.nodes)}
     made = [_cause(findings, analysis, numbers) for findings in found.values()]
     own = {c.value for c in made}
@@ -80,38 +73,17 @@ def _cause(findings: list[Finding], analysis: _Analysis, numbers: dict[Node, int
         also=tuple(n.graph.label(n.outputs[0]) for n in map(analysis.given.node, others)))
 
 
-class _Analysis:
+class _Analysis(Fusions):
     """Findings about the nodes after the passes, by walking the graph before the fusions."""
 
     def __init__(self, graphs: Replay) -> None:
-        self.graphs, self.members = graphs, dict[Node, list[Node]]()
-        self._kinds: dict[Node, Kind] = {}
+        super().__init__(graphs)
         self._products: dict[Node, Finding] = {}
-        for node, home in graphs.home.items():
-            self.members.setdefault(home, []).append(node)
-        self.given = Given(graphs.source, graphs.before)
-        for nodes in self.members.values():
-            nodes.sort(key=GRAPH_ORDER)
-
-    def kind(self, node: Node) -> Kind | None:
-        """What the node, of the graph before the fusions, is in; None where nothing is left of it."""
-        home = self.graphs.home.get(node)
-        return None if home is None else self._kind(home)
-
-    def _kind(self, home: Node) -> Kind:
-        if home not in self._kinds:
-            self._kinds[home] = kind_of(home)
-        return self._kinds[home]
-
-    def beside(self, node: Node) -> list[Node]:
-        """What the operation, before the fusions, went together with."""
-        home = self.graphs.home.get(node)
-        return [] if home is None else self.members[home]
 
     def of(self, home: Node) -> list[Finding]:
         """Why a node after the passes is outside of integer partitions; none where it is not, or could not be in."""
         members = self.members.get(home, [])
-        if not members or home.op.name in ("constant", SIZED_CONSTANT.name) or self._kind(home) != "float":
+        if not members or home.op.name in ("constant", SIZED_CONSTANT.name) or self.home_kind(home) != "float":
             return []
         product = next((n for n in members if n.op.name in PRODUCTS), None)
         if product is not None:
@@ -150,7 +122,7 @@ class _Analysis:
         """Whether a value is a dequantize that is stored for several users, each of which could take it in."""
         maker = value.node
         return maker is not None and maker.op.name in DEQUANTIZES and is_quantised(next(maker.operands).dtype) \
-            and self._anchored(maker, user) is None and refuses(maker) is None
+            and self.anchored(maker, user) is None and refuses(maker) is None
 
     def _distance(self, value: Value) -> int:
         """How far from integers a value is made: in their partition, in a chain from them, or not from them."""
@@ -159,14 +131,9 @@ class _Analysis:
             return 4
         if self.kind(node) == "integer":
             return 0
-        if node.op.name in PRODUCTS or self._up(value):
+        if node.op.name in PRODUCTS or self.up(value):
             return 1
         return 2 if way_up(value) else 3
-
-    def _up(self, value: Value) -> list[Value]:
-        """The values from `value` up to that of an integer partition, through operations that are in none."""
-        return path_up(value, lambda v: v.node is not None and self.kind(v.node) in ("integer", "quantised")
-                       and not is_quantised(v.dtype), lambda node: node.op.name not in QUANTIZES)
 
     def _cut(self, value: Value, user: Node, members: list[Node], last: Node) -> Finding:
         """Why what makes `value` and `user` are not one: `last` is a quantize that could follow."""
@@ -179,7 +146,7 @@ class _Analysis:
                            f"quantize {name} where it is made" if stage
                            else f"pass {name} as {last.output.dtype}, and dequantize that")
         home = self.graphs.home.get(maker)
-        fusion = self._fusion(maker, user)
+        fusion = self.fusion(maker, user)
         blocked = next((n for n in self.beside(maker) if n.op.name in PRODUCTS and self.kind(n) == "float"), None)
         if value.is_output:
             return Finding(last, fusion, FORK, None, value, f"{name} is also an output of the graph, in {dtype}",
@@ -205,7 +172,7 @@ class _Analysis:
             return self._apart(value, maker, user, last, fusion)
         if user is last and (why := refuses(last)) is not None:
             return Finding(last, fusion, "kernels can compute it", last, last.output, why, "quantize to u8 or s8")
-        if maker.op.name in DEQUANTIZES and (refused := self._anchored(maker, user)) is not None:
+        if maker.op.name in DEQUANTIZES and (refused := self.anchored(maker, user)) is not None:
             return Finding(last, fusion, "kernels can compute it", maker, value, str(refused), refused.edit)
         if user.op.name in ANCHORS or refuses(user) is not None:
             why = refuses(user) if user.op.name not in ANCHORS else None
@@ -213,7 +180,7 @@ class _Analysis:
                            f"{operation(user)} stands between {name} and the {last.op.name}, "
                            f"and takes {dtype}" + (f": {why}" if why else ""),
                            f"quantize and dequantize {self._all_like(value, user)}, before the {user.op.name}")
-        refused = self._together(maker, members)
+        refused = self.together(maker, members)
         if refused is not None:
             return Finding(last, fusion, "kernels can compute it", maker, value, str(refused), refused.edit)
         if blocked is not None:
@@ -225,14 +192,14 @@ class _Analysis:
 
     def _apart(self, value: Value, maker: Node, user: Node, last: Node, fusion: str) -> Finding:
         """An operation that is in no partition stands before a chain that ends in quantize."""
-        path = self._up(value) or way_up(value) or [value, *(v for v in maker.operands if v.data is None
+        path = self.up(value) or way_up(value) or [value, *(v for v in maker.operands if v.data is None
                                                               and v.dtype.kind == "float")][:2]
         if len(path) < 2:
             return Finding(last, fusion, BORDER, maker, value, f"{operation(maker)} gives {value.dtype} that "
                            "comes from no quantized value",
                            f"quantize and dequantize what {maker.op.name} reads, or its result")
         between = [v.node for v in path[:-1] if v.node is not None]
-        k = max(k for k, n in enumerate(between) if self._alone(n))
+        k = max(k for k, n in enumerate(between) if self.alone(n))
         first, source = between[k], path[k + 1]
         if maker.op.name in MOVES and first is maker and user is not last:
             return Finding(last, fusion, "lane-wise operations", maker, value,
@@ -243,7 +210,7 @@ class _Analysis:
     def _outside(self, node: Node, source: Value, last: Node, fusion: str, more: str = "") -> Finding:
         """An operation in no partition that reads `source`; the quantize `last`, with `more` between, follows."""
         name, of, made = node.op.name, called(source), operation(node)
-        refused = self._anchored(node)
+        refused = self.anchored(node)
         if source.node is not None and source.node.op.name in DEQUANTIZES:
             if name in MOVES:
                 refused = Unsupported(not_moved(source.node, node) or "it moves f32", f"dequantize after the {name}")
@@ -260,59 +227,11 @@ class _Analysis:
                        f"{made}{more} stands between {of} and the {last.op.name}{why}",
                        f"{first}quantize {of} before the {name}, which then reads its dequantize")
 
-    def _alone(self, node: Node) -> bool:
-        """Whether an operation is in no partition."""
-        home = self.graphs.home.get(node)
-        return home is None or home.op.name != "partition"
-
-    def _fusion(self, maker: Node, user: Node) -> str:
-        """The fusion that comes nearest: that of the product, or of the other anchor, which both could be in."""
-        home = self.graphs.home.get(maker)
-        if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
-            family = family_named(home.attrs["anchor"])
-            return Fuse(family.name, floats=family.quantised is None).name
-        product = next((v.node for v in self._up(maker.outputs[0])[-1:]), None)
-        if product is not None and product is not maker:
-            return self._fusion(product, user)
-        family = next((f for f in FAMILIES if user.op.name in f.operations), family_named("eltwise"))
-        return Fuse(family.name, floats=family.quantised is None).name
-
     def _all_like(self, value: Value, user: Node) -> str:
         """The value, and all others that the user reads out of partitions in the same way."""
         like = [v for v in user.operands if v is value or v.node is not None and v.dtype == value.dtype
                 and self.kind(v.node) == "integer"]
         return listing(map(called, like), "and")
-
-    def _anchored(self, *nodes: Node) -> Unsupported | None:
-        """Why kernels cannot compute an anchor, the last of the nodes; None if they can, or if it is no anchor."""
-        *_, user = nodes
-        refused: Unsupported | None = None
-        for family in (f for f in FAMILIES if user.op.name in f.operations):
-            try:
-                body, operands, _ = carve(self.graphs.before, nodes)
-                lowering(family, body, [v.data for v in operands], user, user)
-            except Unsupported as e:
-                refused = refused or e
-            except GraphqError:
-                return None
-            else:
-                return None
-        return refused
-
-    def _together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
-        """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can."""
-        home = self.graphs.home[maker]
-        family, before = family_named(home.attrs["anchor"]), self.members[home]
-        anchor = next((n for n in before if n.op.name in family.operations), before[-1])
-        try:
-            body, operands, results = carve(self.graphs.before, [*before, *members])
-            if len(results) == 1:
-                lowering(family, body, [v.data for v in operands], anchor, members[-1])
-        except Unsupported as e:
-            return e
-        except GraphqError as e:
-            return Unsupported(str(e), f"quantize and dequantize {called(maker.outputs[0])}")
-        return None
 
     # -- a chain that begins with dequantize, and gives floats --------------------------------------------------
 
@@ -324,7 +243,7 @@ class _Analysis:
     def _stays(self, last: Node) -> Finding:
         """Why the result of `last` stays in f32."""
         value = last.outputs[0]
-        product = self._product_below(value)
+        product = self.product_below(value)
         if product is not None:
             return self._product(product)._replace(node=last)
         while not value.is_output and len(value.users) == 1 and value.users[0].op.name in MOVES:
@@ -340,19 +259,19 @@ class _Analysis:
                            f"quantize {name} before it is returned")
         user = users[0]
         if self.kind(user) in ("integer", "quantised"):
-            return Finding(last, self._fusion(user, user), "operands are quantised", user, value,
+            return Finding(last, self.fusion(user, user), "operands are quantised", user, value,
                            f"{name} is read in {value.dtype} by {self.given.describe(user)}",
                            f"quantize and dequantize {name}: the partition then takes the dequantize in")
         if len(users) > 1 or value.is_output:
             further = [self.given.describe(u) for u in users] + ["an output of the graph"] * value.is_output
             return Finding(last, chain, FORK, user, value, f"{name} has {len(further)} users in {value.dtype}: "
                            + listing(further[:3], "and"), f"quantize {name} before the fork")
-        if last.op.name in DEQUANTIZES and (refused := self._anchored(last, user)) is not None:
-            return Finding(last, self._fusion(user, user), "kernels can compute it", last, value, str(refused),
+        if last.op.name in DEQUANTIZES and (refused := self.anchored(last, user)) is not None:
+            return Finding(last, self.fusion(user, user), "kernels can compute it", last, value, str(refused),
                            refused.edit)
-        end = self._end(user)
+        end = self.end(user)
         if end is None:
-            if last.op.name in DEQUANTIZES and self._alone(user):
+            if last.op.name in DEQUANTIZES and self.alone(user):
                 return self._outside(user, last.outputs[0], last, chain)
             return Finding(last, chain, "lane-wise operations", user, user.outputs[0],
                            f"{operation(user)} stands between {name} and a quantize, and takes {value.dtype}",
@@ -364,34 +283,6 @@ class _Analysis:
         return Finding(last, chain, "the result is quantized", user, user.outputs[0],
                        f"{operation(user)} reads {name} in {value.dtype}, and its result is not quantized",
                        f"quantize the result of the {user.op.name}")
-
-    def _end(self, node: Node) -> Value | None:
-        """Where the chain of single users that begins with `node` ends; None where a quantize follows."""
-        end = node.outputs[0]
-        while node.op.name not in QUANTIZES:
-            end = node.outputs[0]
-            if any(u.op.name in QUANTIZES for v in node.outputs for u in v.users):
-                return None
-            if end.is_output or len(end.users) != 1 or self.kind(end.users[0]) != "float":
-                return end
-            (node,) = end.users
-        return None
-
-    def _product_below(self, value: Value) -> Node | None:
-        """The next product in floats that `value` leads to, through operations that are in floats themselves."""
-        work, seen = [value], set[Value]()
-        while work and len(seen) < FAR:
-            at = work.pop(0)
-            seen.add(at)
-            for user in at.users:
-                if self.kind(user) != "float" or user.op.name in QUANTIZES:
-                    continue
-                if user.op.name in PRODUCTS:
-                    if at in user.inputs[:2]:
-                        return user
-                    continue
-                work += [v for v in user.outputs if v not in seen]
-        return None
 
 
 def _above(values: list[Value]) -> set[Value]:
