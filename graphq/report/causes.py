@@ -149,6 +149,11 @@ class _Analysis(Fusions):
         fusion = self.fusion(maker, user)
         blocked = next((n for n in self.beside(maker) if n.op.name in PRODUCTS and self.kind(n) == "float"), None)
         if value.is_output:
+            later = value.graph.meta.get(STAGES, {}).get(value.name)
+            if later is not None:
+                return Finding(last, fusion, FORK, None, value,
+                               f"{name} is read in {dtype} by a later stage, too: {later}",
+                               f"quantize {name} before the fork, and let all its users read the dequantize")
             return Finding(last, fusion, FORK, None, value, f"{name} is also an output of the graph, in {dtype}",
                            f"return {q}, or its dequantize, in place of {name}" if user is last
                            else f"quantize {name}, and return its dequantize")
@@ -209,16 +214,16 @@ class _Analysis(Fusions):
 
     def _outside(self, node: Node, source: Value, last: Node, fusion: str, more: str = "") -> Finding:
         """An operation in no partition that reads `source`; the quantize `last`, with `more` between, follows."""
-        name, of, made = node.op.name, called(source), operation(node)
+        name, of, made = node.op.title(node.attrs), called(source), operation(node)
         refused = self.anchored(node)
         if source.node is not None and source.node.op.name in DEQUANTIZES:
-            if name in MOVES:
+            if node.op.name in MOVES:
                 refused = Unsupported(not_moved(source.node, node) or "it moves f32", f"dequantize after the {name}")
             refused = refused or Unsupported(f"no partition takes a {name} in",
                                              f"write the {name} as operations that partitions take in")
             return Finding(last, fusion, "lane-wise operations", node, node.outputs[0],
                            f"{made} reads {of} in {source.dtype}: {refused}", refused.edit)
-        why = ", and moves f32" if name in MOVES else ", and runs outside of partitions, in f32"
+        why = ", and moves f32" if node.op.name in MOVES else ", and runs outside of partitions, in f32"
         if refused is None and source.node is None:
             return Finding(last, fusion, BORDER, node, node.outputs[0], f"{made} reads {of}, an input of the graph"
                            + why, f"pass {of} as {last.output.dtype}, and dequantize that")
