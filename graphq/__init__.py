@@ -5,7 +5,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from graphq import dtypes, errors, ops, passes
-from graphq.compile import CompiledGraph, compile
+from graphq.compile import compile
+from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import DType
 from graphq.errors import (
     CompileError,

@@ -5,7 +5,7 @@ import logging
 import os
 
 from graphq.artefact.models import Saved
-from graphq.compile import CompiledGraph
+from graphq.compiled_graph import CompiledGraph
 from graphq.kernels import levels
 from graphq.kernels.jit import isa as levels_of
 from graphq.kernels.jit.isa import Level

@@ -239,7 +239,8 @@ class OpenPlans:
             assert trace is not None
             of = tuple(map(size_class, trace.assumed.values()))
             self._keep(of, [StoredVariant(plan, trace, self.options, self._made), *self._variants.get(of, ())])
-            self._shared.of([b.data for b in plan.buffers if isinstance(b.data, np.ndarray)])
+        if stored:  # these have equal arrays once
+            self._shared.of([b.data for plan, _ in stored for b in plan.buffers if isinstance(b.data, np.ndarray)])
         if self.anew or stored:
             return
         chosen: dict[str, int] = {}

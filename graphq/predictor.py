@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.compile import CompiledGraph
+from graphq.compiled_graph import CompiledGraph
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.ir import Graph, TensorType
 from graphq.ir.interpret import check_array

@@ -246,7 +246,7 @@ def parts(x: Any) -> Iterator[Size | Later]:
 
 def trace_of(x: Any) -> Trace | None:
     """The trace of the first of `parts`."""
-    return next((y.trace for y in parts(x)), None)
+    return None if type(x) is int else next((y.trace for y in parts(x)), None)
 
 
 def is_open(x: Any) -> bool:

@@ -14,7 +14,7 @@ from graphq.plan.stages import stages
 from graphq.rewrite.rule import Refusal
 
 if TYPE_CHECKING:
-    from graphq.compile import CompiledGraph
+    from graphq.compiled_graph import CompiledGraph
     from graphq.report.coverage import Coverage
     from graphq.report.parts import Part
     from graphq.report.profile import Profile

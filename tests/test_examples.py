@@ -109,3 +109,14 @@ def test_onnx_int8_reads_text(tmp_path):
         return
     out = run(script, "Twelve 8-bit words", cwd=tmp_path)
     assert out.count("'Twelve 8-bit words'") == 3
+
+
+@pytest.mark.parametrize("engine", ["dask", "ray"])
+def test_score_images(tmp_path, engine):
+    for package in ("sklearn", "distributed" if engine == "dask" else "ray"):
+        pytest.importorskip(package)
+    script = ROOT / "examples" / "score_images.py"
+    done = subprocess.run([sys.executable, script, "--engine", engine, "--images", "600"], cwd=tmp_path,
+                          capture_output=True, encoding="utf-8", stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stdout + done.stderr  # the engines' own messages are on stderr
+    assert f"{engine}: 600 images" in done.stdout and "bits equal to those of one process" in done.stdout

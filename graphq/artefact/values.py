@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from importlib import import_module
 from typing import Any
 
@@ -194,6 +194,7 @@ class PlanReader(Reader):
         return self.trace
 
 
+@cache
 def _found(module: str, name: str) -> Any:
     """A function or class of graphq's, or one of FUNCTIONS."""
     if module != "graphq" and not module.startswith("graphq."):

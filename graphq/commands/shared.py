@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from graphq.compile import CompiledGraph, compile
+from graphq.compile import compile
+from graphq.compiled_graph import CompiledGraph
 from graphq.errors import ParseError
 from graphq.ir import Graph
 from graphq.ir.text import parse, to_text

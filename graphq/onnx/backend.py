@@ -10,7 +10,8 @@ from onnx.backend.base import Backend, BackendRep
 from onnx.helper import make_tensor
 from onnx.numpy_helper import from_array, to_array
 
-from graphq.compile import CompiledGraph, compile
+from graphq.compile import compile
+from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import as_dtype
 from graphq.errors import InputError
 from graphq.onnx.loading import load_onnx

@@ -20,7 +20,7 @@ from graphq.quantization.calibrate import Batches
 from graphq.quantization.products import CONVOLUTIONS
 from graphq.quantization.scheme import Scheme
 from graphq.quantization.search import Search
-from graphq.quantization.setting import Candidate, Setting
+from graphq.quantization.setting import Setting
 
 DYNAMIC_FROM = 0.001
 """1 - cosine from which dynamic ranges are tried: they take longer when the model runs."""
@@ -53,7 +53,7 @@ def automatic(graph: Graph, batches: Batches, *, progress: Callable[[str], None]
 
 def chosen_setting(work: Search) -> Setting:
     """The best setting with all products quantized."""
-    settings = [*(work.uniform(Candidate(m, s)) for s in (False, True) for m in work.methods), work.local()]
+    settings = [*(work.uniform(c._replace(smooth=s)) for s in (False, True) for c in work.ranges), work.local()]
     setting = work.best(settings)
     if len(work.batches) > 1:
         setting = work.best([setting, replace(setting, correct=True)])

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from graphq.compile import CompiledGraph, compile
+from graphq.compile import compile
+from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, Value

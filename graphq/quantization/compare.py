@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from graphq.compile import CompiledGraph, compile
+from graphq.compile import compile
+from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, Node, Value

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from graphq.compile import CompiledGraph, compile
+from graphq.compile import compile
+from graphq.compiled_graph import CompiledGraph
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph
 from graphq.quantization.automatic import chosen_setting

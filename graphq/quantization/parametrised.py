@@ -24,7 +24,7 @@ from graphq.quantization.smooth import along_weights, has_channels
 from graphq.quantization.weights import dequantized_weights
 
 PREFIX = "quantized/"
-BYPASS = {"step": np.float32(2.0**-60), "low": np.float32(-np.inf), "high": np.float32(np.inf)}
+BYPASS = {name: np.array(x, np.float32) for name, x in (("step", 2.0**-60), ("low", -np.inf), ("high", np.inf))}
 """What leaves an f32 as it is: a quotient so large is an integer."""
 
 
@@ -140,10 +140,10 @@ class Parametrised:
 def limits(p: Parameters, wide: bool) -> dict[str, np.ndarray]:
     """The step and the least and greatest multiple of it that a tensor with one scale can hold."""
     low, high = int(p.dtype.min) - p.zps[0], int(p.dtype.max) - p.zps[0]
-    step = np.float32(p.scales[0])
+    step = np.array(p.scales[0], np.float32)
     if wide:
-        step, low, high = step / np.float32(PART), low * PART - PART // 2, high * PART + PART // 2 - 1
-    return {"step": np.float32(step), "low": np.float32(low), "high": np.float32(high)}
+        step, low, high = np.asarray(step / np.float32(PART)), low * PART - PART // 2, high * PART + PART // 2 - 1
+    return {"step": step, "low": np.array(low, np.float32), "high": np.array(high, np.float32)}
 
 
 def takes_bias(p: Product) -> bool:

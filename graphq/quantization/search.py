@@ -25,7 +25,7 @@ from graphq.quantization.statistics import Statistics
 
 GOOD = 1e-5
 """1 - cosine of outputs with f32 at which the search ends."""
-TARGET = 0.001
+TARGET = 0.01
 """1 - cosine of outputs with f32 above which products get 16 bits."""
 TRIED, RECOVERS = 12, 0.25
 """Factors whose own loss is measured; the part of the loss that twice as many of 16 bits have to take away."""
@@ -78,9 +78,11 @@ class Search:
         self.losses: dict[Setting, float] = {}
 
     @property
-    def methods(self) -> tuple[Method, ...]:
-        """METHODS; of one batch, where nothing is held out, the one that cannot clip what was seen."""
-        return METHODS if len(self.batches) > 1 else METHODS[:1]
+    def ranges(self) -> list[Candidate]:
+        """What is tried for all tensors: METHODS; of one batch, where nothing is held out, its extremes and more."""
+        if len(self.batches) > 1:
+            return [Candidate(m) for m in METHODS]
+        return [Candidate("min_max", headroom=self.known(self.folds[0].seen).plain.unseen)]
 
     def best(self, settings: Sequence[Setting]) -> Setting:
         """The one of least loss; the first, where that is good enough."""
@@ -115,8 +117,8 @@ class Search:
     def local(self) -> Setting:
         """For each tensor the candidate that changes the products which take it least."""
         headroom = min(2.0, max(self.known(fold.seen).plain.unseen for fold in self.folds))
-        ranges = [Candidate(m) for m in self.methods]
-        if headroom > 1:
+        ranges = self.ranges
+        if headroom > 1 and len(self.batches) > 1:
             ranges.append(Candidate("min_max", headroom=headroom))
         tried = [c._replace(smooth=s) for s in (False, True) for c in ranges]
         scores = {name: dict.fromkeys(tried, 0.0) for name in self.calibration.values}

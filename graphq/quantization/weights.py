@@ -27,7 +27,7 @@ def dequantized_weights(product: Product, weights: np.ndarray, *, per_channel: b
     """The f32 weights that the quantized ones stand for."""
     q, p = quantized_weights(product, weights, per_channel=per_channel)
     along = [-1 if k == p.axis else 1 for k in range(weights.ndim)]
-    return np.asarray(q.astype(np.float32) * np.float32(p.scales).reshape(along))
+    return np.asarray(q.astype(np.float32) * np.array(p.scales, np.float32).reshape(along))
 
 
 def rest_of_weights(product: Product, weights: np.ndarray, *, per_channel: bool) -> np.ndarray:

@@ -30,12 +30,12 @@ def most_threads() -> int:
 
 def share() -> int:
     """The threads that a plan uses by default."""
-    return max(1, min(most_threads(), len(process_cores()), _quota(), _variable("OMP_NUM_THREADS") or _NO_LIMIT))
+    return min(len(process_cores()), _allowed())
 
 
 def team_threads() -> int:
-    """The threads that the process needs in all: its share, or as many as a plan was asked to use."""
-    return max(share(), _most_asked)
+    """The threads that the process needs in all: those that it is allowed, or as many as a plan was asked to use."""
+    return max(_allowed(), _most_asked)
 
 
 def resolve_threads(threads: int | None) -> int:
@@ -51,6 +51,11 @@ def resolve_threads(threads: int | None) -> int:
     asked = min(int(threads), most_threads())
     _most_asked = max(_most_asked, asked)
     return asked
+
+
+def _allowed() -> int:
+    """The threads that variables and quotas allow."""
+    return max(1, min(most_threads(), _quota(), _variable("OMP_NUM_THREADS") or _NO_LIMIT))
 
 
 def _variable(name: str) -> int | None:

@@ -15,7 +15,7 @@ from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.artefact import file as format
-from graphq.kernels.jit import cache, isa, modules
+from graphq.kernels.jit import cache, isa
 
 HEAD = format._HEAD.size + format._DIGEST
 
@@ -249,20 +249,43 @@ print(modules.statistics().compiled, "numba" in sys.modules, model.origin)
     assert same(dict(np.load(tmp_path / "out.npz")), model(feeds))
 
 
-def test_an_open_graph(tmp_path):
+def open_graph():
     g = gq.Graph()
     x = g.input("x", dtype="f32", shape=(None, 16))
     w = g.dequantize(g.constant(np.random.default_rng(0).integers(-99, 99, (16, 24)).astype(np.int8)), scales=[0.01])
     q = g.dequantize(g.quantize(x, dtype="u8", scales=[0.1], zps=[128]), scales=[0.1], zps=[128])
     g.output(g.softmax(g.matmul(q, w), axis=-1), name="y")
-    model = gq.compile(g)
+    return g
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_plans_with_open_sizes(threads, tmp_path):
+    g = open_graph()
+    model = gq.compile(g, threads=2)
+    model(feeds_of(g, 0, [40]))  # a second plan
     model.save(tmp_path / "m")
-    before = modules.statistics().compiled
-    again = gq.load_compiled(tmp_path / "m")
-    for n in (1, 5, 40, 300):
+    again = gq.load_compiled(tmp_path / "m", threads=threads)
+    assert again.origin == f"loaded from {tmp_path / 'm'}"
+    before = len(again._open.plans())
+    assert before == len(model._open.plans()) > 1
+    for n in (1, 40, 50):
         feeds = feeds_of(g, n, [n])
-        assert same(again(feeds), model(feeds))
-    assert modules.statistics().compiled - before < 20
+        assert same(again(feeds), model(feeds)) and len(again._open.plans()) == before
+        if threads == 2:
+            assert again.explain() == f"{again.origin}\n{model.explain()}"
+    feeds = feeds_of(g, 2, [300])
+    assert same(again(feeds), model(feeds)) and len(again._open.plans()) > before
+    packed = [b.data for plan, _ in again._open.plans() for b in plan.buffers if isinstance(b.data, np.ndarray)]
+    large = [x for x in packed if x.nbytes >= 16 * 24]
+    assert large and not any(x.flags.owndata for x in large)  # the new plan has the weights of the file, too
+
+
+def test_what_is_asked_of_a_graph_with_open_shapes_before_its_first_call(tmp_path):
+    model = gq.compile(open_graph())
+    model.save(tmp_path / "m")
+    again = gq.load_compiled(tmp_path / "m")
+    assert again.explain() == f"{again.origin}\n{model.explain()}"
+    assert gq.to_text(again.graph) == gq.to_text(model.graph)
 
 
 def test_a_graph_in_stages_and_one_with_a_constant_input(tmp_path):

@@ -153,7 +153,7 @@ def test_channels_of_very_different_ranges_are_smoothed():
 @pytest.mark.parametrize("make", [lambda b: b[:1], iter, tuple], ids=["one sample", "iterator", "tuple"])
 def test_batches_of_any_kind(make):
     graph, batches = perceptron()
-    assert loss(quantize(graph, make(batches)), graph, batches) < 0.01
+    assert loss(quantize(graph, make(batches)), graph, batches) < 0.02
 
 
 @pytest.mark.parametrize("data, error, message", [

@@ -19,6 +19,7 @@ from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, Value
 from graphq.ir.constants import add_known, computed, known
 from graphq.ir.op import lookup
+from graphq.onnx.importers.arrays import element
 from graphq.onnx.protos.bodies import body_of, leave_out
 from graphq.onnx.protos.fallback import parsed, since_version, single, used_names
 from graphq.onnx.protos.tensors import array_of
@@ -142,7 +143,7 @@ class Call:
             raise GraphError(f"input {k}{what} is not known before it runs")
         if isinstance(data, np.ndarray):
             return [int(x) for x in data.reshape(-1)]
-        return [number(_element, data, i) for i in range(number(np.size, data))]  # how many is a decision
+        return [number(element, data, i) for i in range(number(np.size, data))]  # how many is a decision
 
     def floats(self) -> bool:
         """Whether all inputs are of one float dtype that graphq computes in."""
@@ -151,10 +152,6 @@ class Call:
     def refuse(self, message: str) -> NoReturn:
         """Raise Refused."""
         raise Refused(message)
-
-
-def _element(array: np.ndarray, number: int) -> int:
-    return int(array.reshape(-1)[number])
 
 
 def label(node: NodeProto) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from graphq.dtypes import s8, u8
 from graphq.errors import GraphError
 from graphq.ir import Value
+from graphq.onnx.importers.arrays import scaled
 from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.conv import expect_fit, spatial, windows
 from graphq.onnx.importers.eltwise import one
@@ -189,11 +190,7 @@ def _sizes(c: Call, old: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float,
         raise GraphError("axes are left to ONNX")
     given = c.attr("scales") or known(c, 2 if c.version >= 11 else 1)
     scales = tuple(float(np.float32(s)) for s in given)
-    return _matching(old, tuple(number(_scaled, d, s) for d, s in zip(old, scales, strict=False))), scales
-
-
-def _scaled(size: int, scale: float) -> int:
-    return int(np.floor(np.float32(size) * np.float32(scale)))
+    return _matching(old, tuple(number(scaled, d, s) for d, s in zip(old, scales, strict=False))), scales
 
 
 def _matching(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:

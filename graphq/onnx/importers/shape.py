@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphq.budget import expect, reserve
+from graphq.budget import reserve
 from graphq.errors import GraphError
 from graphq.ir import Value, constants
 from graphq.ir.constants import add_known
+from graphq.onnx.importers.arrays import filled, numbers_between
 from graphq.onnx.importers.importer import Call, Outputs, Refused, imports
 from graphq.onnx.protos.tensors import dense
 from graphq.ops.infer import normal_axis
@@ -55,11 +56,7 @@ def constant_of_shape(c: Call) -> Outputs:
     """One value under the given dimensions."""
     value = c.attr("value", np.zeros(1, np.float32)).reshape(())
     dims = limited(tuple(c.numbers(0)), value.dtype)
-    return add_known(c.graph, later(_filled, value, dims))
-
-
-def _filled(value: np.ndarray, dims: tuple[int, ...]) -> np.ndarray:
-    return np.broadcast_to(value, dims)
+    return add_known(c.graph, later(filled, value, dims))
 
 
 @imports("Range")
@@ -71,15 +68,7 @@ def range_(c: Call) -> Outputs:
     start, _, delta = map(assumed, numbers)
     if start.dtype.kind not in "iuf" or start.dtype.itemsize < 4 or delta == 0:
         return None
-    return add_known(c.graph, later(_range, *numbers))
-
-
-def _range(*numbers: np.ndarray) -> np.ndarray:
-    start, limit, delta = (x.reshape(()) for x in numbers)
-    count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
-    limited((count,), start.dtype)
-    expect(3 * count * max(8, start.itemsize), f"a range of {count} numbers")  # the whole numbers, and two products
-    return (start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype)
+    return add_known(c.graph, later(numbers_between, *numbers))
 
 
 @imports("Reshape")

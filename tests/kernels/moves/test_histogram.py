@@ -25,7 +25,7 @@ def found(x, threads):
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("count", [0, 1, 2, 4095, 4097, 70_001])
+@pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 65, 4095, 4097, 70_001])
 def test_any_count(count, threads):
     x = RNG.standard_normal(count).astype(np.float32) * 100
     for got, want in zip(found(x, threads), histogram.reference(x), strict=True):

@@ -1,0 +1,408 @@
+"""CompiledGraph: what `compile` makes of a graph, and what the user calls."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
+
+import numpy as np
+
+from graphq.budget import budget
+from graphq.errors import CompileError, GraphError, InputError
+from graphq.ir import Graph, TensorType
+from graphq.ir.copies import check_names, returning
+from graphq.ir.interpret import check_array, check_inputs, named_inputs, pack_outputs
+from graphq.ir.names import counted
+from graphq.ir.signature import Signature
+from graphq.kernels.jit.isa import Level
+from graphq.locks import Lock
+from graphq.open_shapes import OpenPlans
+from graphq.paths import path_of
+from graphq.plan.arena import Arenas
+from graphq.plan.plan import Plan
+from graphq.plan.runtime import Runner, Words
+from graphq.plan.stages import CONTROL, in_one_plan
+from graphq.planned import Loaded, Options, Passed, Planned, Ready, Reported, Runnable, Stored, in_full
+from graphq.rewrite.rule import Refusal
+from graphq.sizes import Trace
+from graphq.staged import StagedRunner
+
+if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
+    from graphq.report.coverage import Coverage
+    from graphq.report.parts import Part
+    from graphq.report.profile import Profile
+    from graphq.report.records import Report
+
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+
+MAX_PLANS = 64
+"""Plans that a model with open shapes keeps, one for each set of shapes; the oldest goes first."""
+
+MAX_FETCHED = 8
+"""Models for values to fetch that a model keeps, one for each list of names; the oldest goes first."""
+
+
+class CompiledGraph:
+    """A compiled graph: `model(array)` or `model(x=array)` runs it, from any number of threads at a time.
+
+    `graph` is the graph after the passes. Where shapes are open, plans hold for many of them (`graphq.open_shapes`);
+    `graph` and reports are those of the plan that was used last. Where an input is marked constant they are made at the
+    first call. Where shapes depend on data, each new set of shapes is planned anew. `origin` says which file the model
+    was loaded from, and what of it was made anew; it is empty for a model that was compiled here.
+    """
+
+    def __init__(self, graph: Graph | Stored, options: Options) -> None:
+        if isinstance(graph, Graph):
+            copy = graph.copy()
+            self.signature, self._read_source = Signature.of(copy), lambda: copy
+        else:
+            self.signature, self._read_source = graph.signature, graph.source
+        self.options = options
+        self.origin = ""
+        self._constants: dict[str, np.ndarray] = {}
+        self._by_shapes: dict[Shapes, Runnable] = {}
+        self._building: dict[Shapes, Lock] = {}
+        self._fetching: dict[tuple[str, ...], CompiledGraph] = {}
+        self._lock = Lock()
+        self._arenas = Arenas()
+        self.names = [p.name for p in self.signature.inputs]
+        self._checks = [(p.name, p.type.shape, p.dtype.numpy) for p in self.signature.inputs]
+        constant = any(p.property == "constant" for p in self.signature.inputs)
+        fixed = not constant and all(p.type.known for p in self.signature.inputs)
+        self._fixed: Runnable | Loaded | None = None
+        stored = graph.plans if isinstance(graph, Stored) else ()
+        if fixed:
+            self._fixed = self._loaded(stored[0][0]) if stored else self._build(self.source.copy)
+        self._open = None if fixed or constant else OpenPlans(self.source, options, self._arenas)
+        if self._open is not None:
+            self._open.begin(stored)
+
+    @cached_property
+    def source(self) -> Graph:
+        """The graph as the user gave it."""
+        return self._read_source()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file, for `load_compiled`: graph, plans, packed weights and the kernels' object code.
+
+        There is the whole file or what was there before. Raises GraphError where it cannot be written, or where
+        `passes` are not those of PIPELINE.
+        """
+        from graphq.artefact.models import save
+
+        save(path, self.source, self.options, self._plans())
+
+    def _loaded(self, plan: Plan) -> Loaded:
+        """What runs a plan of a file."""
+        with budget(self.options.memory):
+            return Loaded(Runner(Words(plan), self._arenas, self.options.cache),
+                          lambda: Planned(self.source.copy(), self.options, self.source.copy, self._arenas))
+
+    def _plans(self) -> list[tuple[Plan, Trace | None]]:
+        """What runs: the plan of a graph of fixed shape, or plans with open sizes."""
+        if isinstance(self._fixed, Ready | Loaded):
+            return [(self._fixed.plan, None)]
+        return self._open.plans() if self._open else []
+
+    @property
+    def graph(self) -> Graph:
+        """The graph after the passes."""
+        return self._latest.graph
+
+    @property
+    def refusals(self) -> list[Refusal]:
+        """The near misses of the passes' rewrites."""
+        return self._latest.refusals
+
+    @property
+    def level(self) -> Level:
+        """The highest instruction set level that kernels use."""
+        return self.options.level
+
+    @property
+    def threads(self) -> int:
+        """The most threads that a call uses."""
+        return self.options.threads
+
+    @property
+    def _latest(self) -> Reported:
+        """What was compiled last; before the first call with open shapes, what can be said without them."""
+        made = list(self._by_shapes.values())
+        latest = self._open.latest if self._open else None
+        return in_full(self._fixed or latest or (made[-1] if made else self._without_shapes))
+
+    @cached_property
+    def _without_shapes(self) -> Passed:
+        """What the passes can do before the first call with open shapes; no run needs it."""
+        with budget(self.options.memory):
+            return Passed(self.source.copy(), self.options, self.source.copy)
+
+    @property
+    def inputs(self) -> dict[str, TensorType]:
+        """The types of the inputs by name, in the order in which a call takes them."""
+        return {str(v.name): v.type for v in self.signature.inputs}
+
+    @property
+    def outputs(self) -> dict[str, TensorType]:
+        """The types of the outputs by name, in their order."""
+        return dict(self.signature.outputs)
+
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(f"{name}: {type}" for name, type in types.items())
+                           for types in (self.inputs, self.outputs))
+        return (f"<compiled graph {self.signature.name}: {inputs} -> {outputs}; ISA level {self.level.name}, "
+                f"{counted(self.threads, 'thread')}>")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as the graph and the options: kernels are compiled, or loaded from the cache, where it arrives."""
+        return CompiledGraph, (self.source, self.options)
+
+    def __call__(self, /, *inputs: Any, out: np.ndarray | Mapping[str, np.ndarray] | None = None,
+                 fetch: str | Sequence[str] | None = None, **named: Any) -> Any:
+        """Run on arrays in the inputs' order, or by name; the output, or a dict of several by name.
+
+        Names are keywords, or keys of one mapping (in which inputs named "out" or "fetch" must be). Inputs must have
+        the dtype and shape that the graph states; those that are not C-contiguous are copied. `out` takes the results
+        instead of new arrays: C-contiguous, writeable, of the outputs' types, sharing no memory with inputs. Inputs
+        marked constant keep the array of the first call.
+
+        `fetch`, names of any values of the graph, returns these instead: a dict by name, or one array for one name
+        that is no list. They come from a model of their own, `compile(..., outputs=fetch)`, which the first call with
+        these names compiles, and which is kept: so this model stays as it is, fused across them.
+
+        Raises InputError, naming the input, the rule and the values, and GraphError for a name that no value has,
+        before anything runs.
+        """
+        if fetch is not None:
+            return self._fetch(fetch, out, inputs, named)
+        given = named_inputs(self.signature, inputs, named) if inputs else named
+        if self._fixed is not None:
+            made, checked = self._fixed, self._fast_check(given)
+        else:
+            by_name = check_inputs(self.signature, given)
+            made = self._at_shapes(by_name)
+            checked = [by_name[n] for n in self.names if n not in self._constants]
+        outs = made.run(checked, None if out is None else self._check_out(made.output_types, out, checked))
+        return outs[0] if len(outs) == 1 else dict(zip(self.signature.outputs, outs, strict=True))
+
+    def explain(self, name: str | None = None, *, kernels: bool = False, full: bool = False,
+                format: Literal["text", "json"] = "text") -> str:
+        """What fused into which partitions, which kernels run them, and why anything did not fuse (docs/explain.md).
+
+        `name`: of one value alone, in which partition it is, or why in none. `full`: all lines of a large model's
+        report, and the near misses of all rewrites. `format` "json" gives all of it, of the whole graph.
+
+        `kernels`: also what each kernel does and how fast it is on this machine, beside the machine's peak: the
+        decisive instructions of its assembly counted, for which the first call compiles the kernels once more, and each
+        step measured by itself, which takes some 0.1 s a step.
+
+        Raises GraphError for a name that no value has, and for another format.
+        """
+        from graphq.report.explain import about, as_json, as_text
+
+        if format not in ("text", "json"):
+            raise GraphError(f"format must be 'text' or 'json', got {format!r}")
+        if name is not None and (not isinstance(name, str) or format == "json"):
+            raise GraphError(f"explain takes the name of a value, for text alone, got {name!r}")
+        report = self.explanation(kernels=kernels)
+        if format == "json":
+            return as_json(report)
+        text = as_text(report, full=full) if name is None else about(report, name)
+        return f"{self.origin}\n{text}" if self.origin and name is None else text
+
+    def explanation(self, *, kernels: bool = False) -> Report:
+        """What `explain` says, as data (`graphq.report.records`); the passes run once more for it."""
+        return self._latest.explanation(kernels=kernels)
+
+    def parts(self) -> list[Part]:
+        """What `report` shows: the graph before and after the passes; of a model in stages those of its parts."""
+        return self._latest.parts()
+
+    def report(self, path: str | os.PathLike[str], /, *inputs: Any, profile: Profile | None = None,
+               **named: Any) -> None:
+        """Write an HTML page with pictures of the graph before and after the passes, and what is known of each node.
+
+        With `inputs`, as a call takes them, or a `profile` of this model, the page has times and a timeline. It has all
+        in it, and needs no network. Pictures need Graphviz (`pip install graphq[report]`); without it there are tables.
+        (Inputs named "profile" go into the mapping.) Raises InputError as a call does, OSError where it cannot write.
+        """
+        from graphq.report.page import page
+
+        if profile is None and (inputs or named):
+            profile = self.profile(*inputs, **named)
+        text = page(self.source.name, self.parts(), profile)
+        path_of(path).write_bytes(text.encode("utf-8", "replace"))
+
+    def _repr_html_(self) -> str:
+        """A picture of the partitions, for notebooks."""
+        from graphq.report.notebook import graph_html
+
+        return graph_html(self.graph, repr(self), bodies=False)
+
+    def profile(self, /, *inputs: Any, runs: int = 20, peaks: bool = False, **named: Any) -> Profile:
+        """How long each step takes, and which thread ran which piece of it: medians of `runs` runs on these arrays.
+
+        They run as calls do, after a first one, or as many as it takes until all threads take part. Printed, the result
+        is a table; `steps` are the numbers, and `to_chrome_trace(path)` writes the run of median length as a timeline
+        for Perfetto, with one track a thread. `peaks`: also which part of the machine's peak each step reaches, for
+        which kernels are compiled once more and the peaks are measured. Of a graph in stages the steps are those of all
+        parts after one another. (An input named "runs" or "peaks" goes into the mapping.) Raises InputError as a call
+        does, and for wrong options.
+        """
+        if not isinstance(runs, int) or isinstance(runs, bool) or runs < 1:
+            raise InputError(f"runs must be a positive int, got {runs!r}")
+        if not isinstance(peaks, bool):
+            raise InputError(f"peaks must be True or False, got {peaks!r}")
+        by_name = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
+        return in_full(self._fixed or self._at_shapes(by_name)).profile(by_name, runs, peaks=peaks)
+
+    def coverage(self) -> Coverage:
+        """Which share of the multiply-accumulates integer partitions do, in all and by operation.
+
+        Where shapes are open, of the latest new set of them; raises CompileError before the first call.
+        """
+        return self._latest.coverage()
+
+    def formula(self, /, *inputs: Any, **named: Any) -> Any:
+        """The same numbers in NumPy: each partition by its written formula, all else by its reference.
+
+        Equal bit for bit to calling the model, on every CPU and thread count.
+        """
+        checked = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
+        with budget(self.options.memory):
+            if self._fixed is not None:
+                made: Reported = in_full(self._fixed)
+            else:
+                again = self._specialised(checked, self._constant_inputs(checked))
+                graph = again()
+                made = Passed(graph, self.options, again) if in_one_plan(graph) else StagedRunner(graph, self._part)
+            return pack_outputs(made.graph, made.formula(checked))
+
+    def _fetch(self, fetch: str | Sequence[str], out: np.ndarray | Mapping[str, np.ndarray] | None,
+               inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        names = check_names((fetch,) if isinstance(fetch, str) else fetch, "fetch")
+        with self._lock.hold:
+            model = self._fetching.get(names)
+            if model is None:
+                model = self._part(returning(self.source, names))
+                model._constants = self._constants
+                for oldest in list(self._fetching)[:1 - MAX_FETCHED]:
+                    self._fetching.pop(oldest, None)
+                self._fetching[names] = model
+        result = model(*inputs, out=out, **named)
+        return {names[0]: result} if len(names) == 1 and not isinstance(fetch, str) else result
+
+    def _fast_check(self, given: Mapping[str, Any]) -> list[np.ndarray]:
+        """The arrays in order of the inputs; the usual good case without the cost of messages."""
+        if len(given) == len(self._checks):
+            out = []
+            for name, shape, dtype in self._checks:
+                x = given.get(name)
+                if _is_plain(x, shape, dtype):
+                    out.append(x)
+                    continue
+                break
+            else:
+                return out
+        checked = check_inputs(self.signature, given)
+        return [checked[n] for n in self.names]
+
+    def _at_shapes(self, arrays: Mapping[str, np.ndarray]) -> Runnable | Loaded:
+        """The plan for these shapes. Callers with other shapes do not wait while one is made.
+
+        A signal's handler may come in the midst, and make the plan of the same shapes.
+        """
+        key = tuple([arrays[n].shape for n in self.names])
+        if self._open is not None and (at_shapes := self._open.at(key)) is not None:
+            return at_shapes
+        constants = self._constant_inputs(arrays)
+        made = self._by_shapes.get(key)
+        if made is not None:
+            return made
+        with self._building.setdefault(key, Lock()).hold:
+            made = self._by_shapes.get(key)
+            if made is None:
+                try:
+                    with budget(self.options.memory):
+                        made = self._build(self._specialised(arrays, constants))
+                    self._keep(key, made, constants)
+                finally:
+                    self._building.pop(key, None)
+        return made
+
+    def _keep(self, key: Shapes, made: Runnable, constants: Mapping[str, np.ndarray]) -> None:
+        for oldest in list(self._by_shapes)[:1 - MAX_PLANS]:
+            self._by_shapes.pop(oldest, None)
+        self._by_shapes[key] = made
+        self._constants.update(constants)
+
+    def _constant_inputs(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The arrays of the inputs marked constant; raises InputError when one differs from that of the first call."""
+        out = {}
+        for v in self.signature.inputs:
+            if v.property == "constant":
+                name = str(v.name)
+                first = self._constants.get(name)
+                if first is not None and not np.array_equal(first, arrays[name], equal_nan=v.dtype.kind == "float"):
+                    raise InputError(f"input '{name}' is marked constant: it must stay the array of the first call")
+                out[name] = arrays[name].copy() if first is None else first
+        return out
+
+    def _specialised(self, arrays: Mapping[str, np.ndarray],
+                     constants: Mapping[str, np.ndarray]) -> Callable[[], Graph]:
+        """What gives the graph as the user gave it, with the types of these arrays, and constants for inputs."""
+        types = {p.name: TensorType(p.dtype, arrays[p.name].shape) for p in self.signature.inputs}
+        return partial(self.source.specialise, types, constants)
+
+    def _part(self, graph: Graph) -> CompiledGraph:
+        """A part of the graph, compiled with the same options."""
+        return CompiledGraph(graph, self.options)
+
+    def _build(self, source: Callable[[], Graph]) -> Runnable:
+        """What comes of the graph that `source` gives; raises CompileError when it would take too much memory."""
+        try:
+            with budget(self.options.memory):
+                return self._built(source)
+        except MemoryError as e:
+            raise CompileError(f"not enough memory: {e}") from None
+
+    def _built(self, source: Callable[[], Graph]) -> Runnable:
+        """See `_build`."""
+        graph = source()
+        if in_one_plan(graph):
+            return Planned(graph, self.options, source, self._arenas)
+        if self.options.strict:
+            node = next(n for n in graph.nodes if n.op.name in CONTROL or not all(v.type.known for v in n.outputs))
+            why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
+            raise CompileError(f"strict: {why}: {graph.describe(node)}")
+        return StagedRunner(graph, self._part)
+
+    def _check_out(self, types: Sequence[TensorType], out: np.ndarray | Mapping[str, np.ndarray],
+                   inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        names = list(self.signature.outputs)
+        if not isinstance(out, Mapping):
+            if len(names) != 1:
+                raise InputError(f"out must be a mapping of the outputs {names} to arrays")
+            out = {names[0]: out}
+        if set(out) != set(names):
+            raise InputError(f"out must hold the outputs {names}, got {list(out)}")
+        for name, type in zip(names, types, strict=True):
+            x = out[name]
+            if _is_plain(x, type.shape, type.dtype.numpy) and x.flags.writeable:
+                continue
+            if not isinstance(x, np.ndarray):
+                raise InputError(f"out '{name}' must be an array, got {x!r}")
+            check_array(name, type, x, word="out")
+            if not (x.flags.c_contiguous and x.flags.writeable and x.flags.aligned):
+                raise InputError(f"out '{name}' must be C-contiguous, aligned and writeable")
+        arrays = [out[n] for n in names]
+        for k, x in enumerate(arrays):
+            if any(np.may_share_memory(x, y) for y in (*inputs, *arrays[:k])):
+                raise InputError(f"out '{names[k]}' shares memory with an input or another output")
+        return arrays
+
+
+def _is_plain(x: Any, shape: Any, dtype: np.dtype) -> TypeGuard[np.ndarray]:
+    """Whether `x` is an array that kernels take as it is, found without the cost of messages."""
+    return type(x) is np.ndarray and x.shape == shape and x.dtype == dtype and x.flags.c_contiguous and x.flags.aligned

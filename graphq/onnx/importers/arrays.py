@@ -1,0 +1,32 @@
+"""What importers compute of open sizes. Plans keep these functions, so this file does without the package onnx."""
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from graphq.budget import expect, reserve
+
+
+def element(array: np.ndarray, number: int) -> int:
+    """Element `number` of an array of integers."""
+    return int(array.reshape(-1)[number])
+
+
+def filled(value: np.ndarray, dims: tuple[int, ...]) -> np.ndarray:
+    """An array of one value."""
+    return np.broadcast_to(value, dims)
+
+
+def scaled(size: int, scale: float) -> int:
+    """A dimension times a scale, in f32, rounded down."""
+    return int(np.floor(np.float32(size) * np.float32(scale)))
+
+
+def numbers_between(*numbers: np.ndarray) -> np.ndarray:
+    """Of start, limit and delta: `start + k * delta`. Raises CompileError where that takes too much memory."""
+    start, limit, delta = (x.reshape(()) for x in numbers)
+    count = max(math.ceil((limit.item() - start.item()) / delta.item()), 0)
+    reserve(count * start.itemsize, f"a constant {start.dtype}[{count}]")
+    expect(3 * count * max(8, start.itemsize), f"a range of {count} numbers")  # the whole numbers, and two products
+    return (start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype)

@@ -1,0 +1,77 @@
+"""Score on a local cluster of Ray's, and check it: `python ray_checks.py ARTEFACT`. A process of its own, as Ray leaves
+processes and warnings behind in the one that started it.
+"""
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import ray
+import ray.data
+from scored import model, rows, slowly
+
+import graphq as gq
+from graphq.distributed import score
+
+COUNT = 2000
+
+
+def check(found):
+    """Each row once, with the bits of one process."""
+    found.sort(key=lambda row: row["id"])
+    assert [row["id"] for row in found] == list(range(COUNT))
+    expected = model()(rows(COUNT))
+    assert np.array_equal(np.stack([row["y"] for row in found]), expected["y"])
+    assert np.array_equal(np.float32([row["best"] for row in found]), expected["best"])
+
+
+def actors_at_another_level(dataset, artefact):
+    for level in ("scalar", "avx2"):
+        environment = {"env_vars": {"GRAPHQ_ISA": level}}
+        check(score(dataset, artefact, keep=["id"], batch_size=50, concurrency=2, runtime_env=environment).take_all())
+
+
+def an_actor_is_killed(dataset, artefact):
+    scored = score(dataset.map_batches(slowly, batch_size=50), artefact, keep=["id"], batch_size=50, concurrency=2)
+    found, killed = [], False
+    for batch in scored.iter_batches(batch_size=50, prefetch_batches=0):
+        found += [{name: of[k] for name, of in batch.items()} for k in range(len(batch["id"]))]
+        if not killed:
+            actors = [p for p in psutil.Process().children(recursive=True) if "ScoringActor" in " ".join(p.cmdline())]
+            os.kill(actors[0].pid, signal.SIGKILL)
+            killed = True
+            assert len(found) < COUNT
+    check(found)
+
+
+def wrong_names(dataset, artefact):
+    try:
+        score(dataset, artefact, outputs=["z"])
+    except gq.InputError as error:
+        assert "outputs: the model has 'y' and 'best', not 'z'" in str(error)
+    else:
+        raise AssertionError("outputs=['z'] was taken")
+    try:
+        score(dataset, artefact, columns={"x": "picture"}).take_all()
+    except ray.exceptions.RayTaskError as error:
+        assert "input 'x': there is no column 'picture'" in str(error)
+    else:
+        raise AssertionError("columns={'x': 'picture'} was taken")
+
+
+def main(artefact):
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,
+             runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}})
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    dataset = ray.data.from_items([{"x": row, "id": k} for k, row in enumerate(rows(COUNT))], override_num_blocks=40)
+    for what in (actors_at_another_level, an_actor_is_killed, wrong_names):
+        what(dataset, artefact)
+        print(what.__name__, "passed")
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

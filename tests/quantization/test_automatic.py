@@ -1,0 +1,120 @@
+"""The automatic setting: data held out, one model for all settings, 16 bits where 8 lose much."""
+import numpy as np
+import pytest
+from float_networks import attention, convolutional, perceptron
+
+import graphq as gq
+from graphq.quantization import Scheme, automatic, quantize, search
+from graphq.quantization.compare import distance
+from graphq.quantization.insert import by_statistics
+from graphq.quantization.parametrised import Parametrised
+from graphq.quantization.products import prepared, products
+from graphq.quantization.search import Search, folds
+from graphq.quantization.setting import Candidate, with_scheme
+
+
+def loss(quantised, graph, batches):
+    a, b = gq.compile(quantised), gq.compile(graph)
+    return max(distance(a(x), b(x)) for x in batches)
+
+
+@pytest.mark.parametrize("count, seen, held_out", [
+    (1, [(0,)], [(0,)]), (2, [(0,), (1,)], [(1,), (0,)]), (3, [(0, 1), (0, 2), (1, 2)], [(2,), (1,), (0,)]),
+    (8, [(0, 1, 2, 3, 4, 5), (2, 3, 4, 5, 6, 7)], [(6, 7), (0, 1)])])
+def test_folds_hold_batches_out(count, seen, held_out):
+    assert [f.seen for f in folds(count)] == seen and [f.held_out for f in folds(count)] == held_out
+
+
+def test_of_many_batches_few_are_compared():
+    (a, b) = folds(1000)
+    assert a.held_out == tuple(int(k) for k in np.linspace(750, 999, 8)) and len(b.held_out) == 8 and len(a.seen) == 750
+
+
+@pytest.mark.parametrize("network", [convolutional, perceptron, attention])
+@pytest.mark.parametrize("smooth, wide", [(False, False), (True, False), (True, True)])
+def test_one_model_stands_for_all_settings(network, smooth, wide):
+    """The quantized graph gives what the model with its parameters as inputs gives, but for roundings of sums."""
+    graph, batches = network(spread=1.5) if network is convolutional else network()
+    work = Search(graph, batches)
+    setting = work.uniform(Candidate("mse", smooth))
+    if wide:
+        setting = with_scheme(setting, wide=list(work.products)[:1], wide_weights=list(work.products)[:1])
+    chosen = work.chosen(setting, tuple(range(len(batches))))
+    model = gq.compile(work.made(setting))
+    for batch, out in zip(batches, work.outputs.runs(batches, chosen), strict=True):
+        assert distance(model(batch), out["y"]) < 2e-4
+        assert distance(gq.compile(graph)(batch), out["y"]) > 1e-8
+
+
+def test_products_that_are_not_chosen_are_exact():
+    graph, batches = convolutional()
+    model = Parametrised(prepared(graph), twins=False)
+    for batch, out in zip(batches, model.runs(batches, {}), strict=True):
+        np.testing.assert_allclose(out["y"], gq.compile(graph)(batch), rtol=1e-5, atol=1e-6)
+
+
+def outliers(seed=0):
+    """Rows with a layer norm some of whose channels are 30 times as large, the last rows larger than the first."""
+    g, rng = gq.Graph("outliers"), np.random.default_rng(seed)
+    x = g.input("x", dtype="f32", shape=(24, 32))
+    y = x
+    for k in range(3):
+        gamma = np.where(np.arange(32) % 11 == k, 30, 1).astype(np.float32)
+        y = g.layer_norm(y, gamma, np.zeros(32, np.float32), keep_stats=False)
+        up, down = (rng.normal(0, 0.2, s).astype(np.float32) for s in ((32, 64), (64, 32)))
+        y = g.add(y, g.matmul(g.gelu(g.matmul(y, up)), down))
+    g.output(y, name="y")
+    return g, [{"x": (rng.standard_normal((24, 32)) * s).astype(np.float32)} for s in (1, 0.7, 1.4, 1.2)]
+
+
+@pytest.mark.parametrize("network", [outliers, lambda: convolutional(spread=2.5)], ids=["outliers", "uneven"])
+def test_never_worse_than_plain_methods_on_data_that_were_not_seen(network):
+    graph, batches = network()
+    found = automatic(graph, batches[:-1])
+    plain = [loss(quantize(graph, batches[:-1], Scheme(method=m)), graph, batches)
+             for m in ("min_max", "percentile", "entropy")]
+    assert loss(found.graph, graph, batches) < min(plain) / 2
+    assert found.losses[found.setting] == min(found.losses.values())
+    model = gq.compile(found.graph)
+    model(batches[0])
+    assert model.coverage().share == 1
+
+
+def test_sixteen_bits_where_eight_lose_much(monkeypatch):
+    monkeypatch.setattr(search, "TARGET", 1e-4)
+    graph, batches = outliers()
+    work = Search(graph, batches)
+    setting = work.uniform(Candidate("min_max"))
+    widened = work.widened(setting)
+    assert work.loss(setting) > 5e-4 and work.loss(widened) < work.loss(setting) / 4
+    assert 0 < len(widened.scheme.wide) and "16 bits" in str(widened)
+
+
+def test_of_one_batch_ranges_have_headroom():
+    graph, batches = convolutional()
+    found = automatic(graph, batches[:1])
+    assert {c[::2] for s in found.losses for _, c in s.choices} == {("min_max", 1.25)}
+    assert loss(found.graph, graph, batches) < 0.01
+
+
+def test_a_graph_of_onednn(tmp_path):
+    """Its weights are inputs: factors like any other."""
+    g, rng = gq.Graph("file"), np.random.default_rng(0)
+    x, w = (g.input(name, dtype="f32", shape=shape) for name, shape in (("x", (6, 16)), ("w", (16, 8))))
+    g.output(g.relu(g.matmul(x, w)), name="y")
+    gq.save_onednn_json(g, tmp_path / "graph.json")
+    graph = gq.load_onednn_json(tmp_path / "graph.json")
+    names = [str(v.name) for v in graph.inputs]
+    batches = [{n: rng.standard_normal(v.shape).astype(np.float32)
+                for n, v in zip(names, graph.inputs, strict=True)} for _ in range(3)]
+    made = quantize(graph, batches)
+    assert loss(made, graph, batches) < 0.01 and len(list(products(graph))) == 1
+    assert len(made.nodes_of(("quantize",))) >= 2
+
+
+def test_names_of_wide_products_exist():
+    graph, batches = perceptron()
+    with pytest.raises(gq.GraphError, match="no matmul or convolution is named 'nothing'"):
+        quantize(graph, batches, Scheme(wide_weights=["nothing"]))
+    assert set(by_statistics(prepared(graph), Search(graph, batches).calibration.statistics(batches), Scheme(
+        exclude=["hidden"]))) == {"logits"}
