@@ -43,7 +43,7 @@ def load_compiled(path: str | os.PathLike[str], *, isa: str | None = None, threa
     plans = saved.plans(most) if misfit is None else []
     if plans:
         stored = Stored(plans, saved.signature, lambda: saved.source)
-        model = saved.read(lambda: CompiledGraph(stored, options))
+        model = CompiledGraph(stored, options)
         model.origin = f"loaded from {saved.file.path}"
         return model
     model = CompiledGraph(saved.source, options)

@@ -28,7 +28,7 @@ from graphq.kernels.threads.count import process_cores
 from graphq.paths import path_of
 
 MAGIC = b"\x89graphq\n"
-FORMAT = 1
+FORMAT = 2
 """Grows with each change of the format, and of what plans and steps mean."""
 PIECE = 1 << 20
 """Bytes that one hash is of."""

@@ -103,7 +103,7 @@ def test_a_file_of_another_format(path, monkeypatch):
     monkeypatch.setattr(format, "FORMAT", 99)
     write(path, {}, [])
     monkeypatch.undo()
-    with pytest.raises(gq.ParseError, match="format 99; this is graphq with format 1: compile the model again"):
+    with pytest.raises(gq.ParseError, match=f"format 99; this is graphq with format {format.FORMAT}: compile the mod"):
         File(path)
 
 

@@ -280,6 +280,24 @@ def test_plans_with_open_sizes(threads, tmp_path):
     assert large and not any(x.flags.owndata for x in large)  # the new plan has the weights of the file, too
 
 
+def test_a_load_reads_no_more_than_a_call_needs(tmp_path, monkeypatch):
+    g = open_graph()
+    model = gq.compile(g)
+    for n in (1, 12, 40):
+        model(feeds_of(g, 0, [n]))
+    model.save(tmp_path / "m")
+    index, read = format.File(tmp_path / "m").index, []
+    section = format.File.section
+    monkeypatch.setattr(format.File, "section", lambda file, number: read.append(number) or section(file, number))
+    again = gq.load_compiled(tmp_path / "m")
+    plans = [number for number, _ in index["plans"]]
+    assert len(plans) == 3 and index["graph"] not in read and not set(plans) & set(read)
+    for _ in range(2):
+        feeds = feeds_of(g, 1, [50])
+        assert same(again(feeds), model(feeds))
+    assert index["graph"] not in read and len(set(plans) & set(read)) == 1
+
+
 def test_what_is_asked_of_a_graph_with_open_shapes_before_its_first_call(tmp_path):
     model = gq.compile(open_graph())
     model.save(tmp_path / "m")
@@ -323,6 +341,16 @@ def test_a_model_that_was_loaded_can_be_saved(tmp_path):
     model.save(tmp_path / "a")
     gq.load_compiled(tmp_path / "a").save(tmp_path / "b")
     assert same(gq.load_compiled(tmp_path / "b")(feeds), model(feeds))
+
+
+def test_what_is_saved_again_is_the_same_file(tmp_path):
+    """Graph and plan share arrays before and after."""
+    for name in ("images", "dtypes", "perceptron", "attention"):
+        gq.compile(graph_of(name)).save(tmp_path / "a")
+        gq.load_compiled(tmp_path / "a").save(tmp_path / "b")
+        gq.load_compiled(tmp_path / "b").save(tmp_path / "c")
+        assert (tmp_path / "a").stat().st_size == (tmp_path / "b").stat().st_size, name
+        assert (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes(), name
 
 
 def test_threads_load_at_a_time(tmp_path):
@@ -403,7 +431,7 @@ def test_hostile_files_are_refused_or_harmless(part, whole, tmp_path, monkeypatc
             name = sorted(kept)[int(rng.integers(len(kept)))]
             index = {**index, name: mutated(index[name], rng)}
         else:
-            number = index[part]
+            number = index["graph"] if part == "graph" else index["plans"][0][0]
             parts[number] = json.dumps(mutated(json.loads(parts[number]), rng)).encode()
         (tmp_path / "bad").write_bytes(sealed(index, parts))
         if part == "graph":
