@@ -58,6 +58,7 @@ class CompiledGraph:
             self.signature, self._read_source = Signature.of(copy), lambda: copy
         else:
             self.signature, self._read_source = graph.signature, cache(graph.source)
+            self.rows_mix = graph.rows_mix
         self.options = options
         self.origin = ""
         self._constants: dict[str, np.ndarray] = {}
@@ -84,6 +85,13 @@ class CompiledGraph:
         """The graph as the user gave it."""
         return self._read_source()
 
+    @cached_property
+    def rows_mix(self) -> str | None:
+        """Why the results of a row of the batch may depend on the other rows; None where they cannot."""
+        from graphq.row_wise import why_rows_mix
+
+        return why_rows_mix(self.source)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file, for `load_compiled`: graph, plans, packed weights and the kernels' object code.
 
@@ -92,7 +100,7 @@ class CompiledGraph:
         """
         from graphq.artefact.models import save
 
-        save(path, self.source, self.options, self._plans())
+        save(path, self.source, self.options, self._plans(), self.rows_mix)
 
     def _loaded(self, stored: StoredPlan) -> Loaded:
         """What runs a plan of a file."""

@@ -181,11 +181,15 @@ class StoredPlan(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A model that a file has: its plans, one for known shapes or several for open ones; `source` reads the graph."""
+    """A model that a file has: its plans, one for known shapes or several for open ones; `source` reads the graph.
+
+    `rows_mix` is that of `CompiledGraph`, which saves reading the graph for it.
+    """
 
     plans: Sequence[StoredPlan]
     signature: Signature
     source: Callable[[], Graph]
+    rows_mix: str | None
 
 
 class Loaded:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.errors import GraphError
+from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, TensorType, Value
 
 ROWS = 13
@@ -45,7 +45,7 @@ def why_rows_mix(graph: Graph) -> str | None:
         graph = graph.specialise({name: TensorType(t.dtype, tuple(
             d if d is not None else OTHER if k else ROWS for k, d in enumerate(t.shape or ())))
             for name, t in types.items() if not t.known})
-    except GraphError as e:
+    except GraphqError as e:
         return f"the graph does not take {ROWS} rows: {e}"
     graph.prune()  # such as what computed shapes, which are constants now
     rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)

@@ -46,8 +46,10 @@ def _is_named(step: Pass) -> bool:
 
 
 def save(path: str | os.PathLike[str], source: Graph, options: Options,
-         plans: Sequence[tuple[Plan, Trace | None]]) -> None:
+         plans: Sequence[tuple[Plan, Trace | None]], rows_mix: str | None) -> None:
     """Write a model: its graph as the user gave it, and its plan, or plans with open sizes and their traces.
+
+    `rows_mix` is that of `CompiledGraph`.
 
     Raises GraphError where the path cannot be written, or for passes that are not of PIPELINE, which no file can name.
     """
@@ -73,7 +75,7 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
                     "strict": options.strict, "cache": options.cache, "memory": options.memory,
                     "passes": None if passes == default else passes},
         "name": name, "inputs": [writer.of((p.name, p.type, p.property)) for p in inputs],
-        "outputs": [writer.of(x) for x in outputs.items()], "graph": 0,
+        "outputs": [writer.of(x) for x in outputs.items()], "graph": 0, "rows_mix": rows_mix,
         "plans": [[k, trace and list(trace.assumed.values())] for k, (_, trace) in enumerate(made, 1)],
         "code": [[m.name, m.key, list(code.names), begin + k] for k, (m, code) in enumerate(codes)],
         "arrays": [[as_dtype(x.dtype).name, list(x.shape), first + k] for k, x in enumerate(writer.arrays)],
@@ -106,6 +108,7 @@ class Saved:
         self.threads = self._of(int, options, "threads")
         self.strict, self.cache = self._of(bool, options, "strict"), self._of(bool, options, "cache")
         self.memory = options.get("memory")
+        self.rows_mix = None if index.get("rows_mix") is None else self._of(str, index, "rows_mix")
         self.read(lambda: check_limit(self.memory))
         names = options.get("passes")
         self.passes: tuple[Pass, ...] = PIPELINE if names is None else \
