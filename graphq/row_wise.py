@@ -128,7 +128,7 @@ def _broadcast(node: Node, axes: Axes) -> int:
 
 def _alike(value: Value, axis: int) -> bool:
     """Whether a value that does not depend on rows is the same for all of them, where they lie along an axis of it."""
-    if axis < 0 or value.type.dims[axis] == 1:
+    if axis < 0 or value.type.dims[axis] < 2:
         return True
     return value.data is not None and bool(np.all(value.data == value.data.take([0], axis)))
 
