@@ -132,10 +132,10 @@ def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
 
 def alone(predictor: gq.Predictor, seconds: float) -> float:
     """Rows a second of this process alone."""
-    ids, end, batches = np.arange(BATCH), time.perf_counter() + seconds, 0
+    ids, batches = np.arange(BATCH), 0
     predictor({"x": rows_of(ids)})
     start = time.perf_counter()
-    while time.perf_counter() < end:
+    while not batches or time.perf_counter() - start < seconds:
         predictor({"x": rows_of(ids + batches * BATCH)})
         batches += 1
     return batches * BATCH / (time.perf_counter() - start)

@@ -33,7 +33,7 @@ def taken(node: Node) -> bool:
 
 def lowering(family: Family, body: Graph, constants: Arrays, anchor: Node, root: Node) -> Lowering:
     """What comes of lowering a body whose anchor and last node are these; raises Unsupported with the reason."""
-    product, result = anchor.output.type, root.output.type
+    product, result = anchor.outputs[0].type, root.outputs[0].type
     if product.known and result.known and result.size > product.size:
         raise Unsupported(f"the epilogue broadcasts {product} to {result}: sums would be computed more than once",
                           "quantize before the operation that broadcasts")

@@ -93,7 +93,8 @@ def test_wrong_graph_is_one_line_and_exit_code_2(tmp_path, capsys, command, text
 
 
 OF_MODELS = [name for name in COMMANDS if name != "cache"]
-MORE = {"quantize": ["--mode=dynamic", "--out=out.txt"], "compare": ["g.txt", "--data=x.npz"]}
+MORE = {"quantize": ["--mode=dynamic", "--out=out.txt"], "compare": ["g.txt", "--data=x.npz"],
+        "reduce": ["--check=true"]}
 """What else a command cannot do without."""
 
 
@@ -101,7 +102,7 @@ MORE = {"quantize": ["--mode=dynamic", "--out=out.txt"], "compare": ["g.txt", "-
     ("none.txt", None, "none.txt: No such file"), ("none.onnx", None, "No such file"),
     ("none.json", None, "none.json: No such file"),
     ("binary.txt", b"\xff\xfe\x00", "binary.txt: not a graph's text form"),
-    ("binary.onnx", b"\xff\xfe\x00", "not an ONNX model"), ("empty.txt", b"", "line 1, column 1"),
+    ("binary.onnx", b"\xff\xfe\x00", "not an ONNX model"), ("empty.txt", b"", "empty.txt: line 1, column 1"),
     ("binary.json", b"\xff\xfe\x00", "binary.json: "), ("text.json", b"graph(x: f32[4]) {", "text.json: "),
     ("text.onnx", b"graph(x: f32[4]) {", "not an ONNX model"), ("cut.json", b'{"version": ', "cut.json: "),
     ("folder", "", "irectory")])

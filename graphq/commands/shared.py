@@ -37,6 +37,8 @@ def load_graph(path: Path) -> Graph:
     except UnicodeDecodeError as error:
         raise ParseError(f"{path}: not a graph's text form (it cannot be decoded: {error.reason}); the names of ONNX "
                          "models end in .onnx, those of oneDNN Graph files in .json") from None
+    except ParseError as error:
+        raise ParseError(f"{path}: {error}") from None
     verify(graph)
     return graph
 

@@ -9,6 +9,8 @@ then the best setting is made with the statistics of all. One model, compiled on
     2. of that, and of one candidate for all tensors, what changes the outputs least; then biases corrected or not
     3. where the loss is still above TARGET: the products that lose most get 16 bits, as two of 8
     4. without convolutions, and where the loss is still above DYNAMIC_FROM: dynamic ranges by rows
+    5. where much is still lost, networks are near to chaotic, and comparisons of few batches say little: the MADE best
+       settings are made, and compared once more
 """
 from __future__ import annotations
 
@@ -19,11 +21,14 @@ from graphq.ir import Graph
 from graphq.quantization.calibrate import Batches
 from graphq.quantization.products import CONVOLUTIONS
 from graphq.quantization.scheme import Scheme
-from graphq.quantization.search import Search
+from graphq.quantization.search import TARGET, Search
 from graphq.quantization.setting import Setting
 
 DYNAMIC_FROM = 0.001
 """1 - cosine from which dynamic ranges are tried: they take longer when the model runs."""
+
+MADE = 4
+"""Settings that are made and compared where all lose much."""
 
 
 @dataclass
@@ -60,4 +65,4 @@ def chosen_setting(work: Search) -> Setting:
     setting = work.widened(setting)
     if work.loss(setting) > DYNAMIC_FROM and not work.graph.nodes_of(CONVOLUTIONS):
         setting = work.best([setting, Setting(scheme=Scheme(mode="dynamic", rows=True))])
-    return setting
+    return work.best_made(MADE) if work.loss(setting) > TARGET / 2 else setting

@@ -6,27 +6,32 @@ in f32 and the one that uses it. Why it ended there is asked of the fusion's own
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from graphq.errors import GraphqError
 from graphq.ir import Node, Value
 from graphq.ir.constants import SIZED_CONSTANT
 from graphq.ir.names import listing
-from graphq.ir.node import GRAPH_ORDER
-from graphq.kernels.families import ANCHORS, FAMILIES, family_named
+from graphq.kernels.families import ANCHORS
 from graphq.kernels.family.epilogue import refuses
 from graphq.kernels.family.record import DEQUANTIZES, MAX_EPILOGUE
 from graphq.kernels.family.unsupported import Unsupported
-from graphq.passes.fuse import Fuse, lowering
+from graphq.passes.fuse import Fuse
 from graphq.plan.stages import STAGES
-from graphq.report.kinds import is_quantised, is_scale, kind_of
-from graphq.report.products import FAR, MOVES, PRODUCTS, Finding, called, elsewhere, operation, product_finding, way_up
-from graphq.report.records import Cause, Kind
+from graphq.report.fusions import QUANTIZES, Fusions
+from graphq.report.given import MOVES
+from graphq.report.kinds import is_quantised, is_scale
+from graphq.report.products import (
+    PRODUCTS,
+    Finding,
+    called,
+    elsewhere,
+    not_moved,
+    operation,
+    product_finding,
+    way_up,
+)
+from graphq.report.records import Cause
 from graphq.report.replay import Replay
-from graphq.rewrite.partition import carve
-
-QUANTIZES = ("quantize", "dynamic_quantize")
 
 
 def causes(graphs: Replay) -> list[Cause]:
@@ -35,8 +40,8 @@ def causes(graphs: Replay) -> list[Cause]:
     found: dict[tuple[object, ...], list[Finding]] = {}
     for node in graphs.after.nodes:
         for finding in analysis.of(node):
-            key = (finding.check, finding.blocking_node, finding.blocking_value, finding.reason)
-            found.setdefault(key, []).append(finding)
+            apart = () if finding.check == FORK else (finding.blocking_node, finding.reason)
+            found.setdefault((finding.check, finding.blocking_value, *apart), []).append(finding)
     numbers = {node: k for k, node in enumerate(graphs.after.nodes)}
     made = [_cause(findings, analysis, numbers) for findings in found.values()]
     own = {c.value for c in made}
@@ -47,6 +52,9 @@ def causes(graphs: Replay) -> list[Cause]:
 BORDER = "the graph's border"
 """The check of what is outside because an input or an output of the graph is f32."""
 
+FORK = "one user"
+"""The check of what is outside because something else uses a value, too: one cause for all users."""
+
 
 def _cause(findings: list[Finding], analysis: _Analysis, numbers: dict[Node, int]) -> Cause:
     first = min(findings, key=lambda f: (f.node.op.name not in PRODUCTS, f.node.op.name not in QUANTIZES))
@@ -55,61 +63,27 @@ def _cause(findings: list[Finding], analysis: _Analysis, numbers: dict[Node, int
     if blocking is not None and blocking.op.name != "constant" and analysis.kind(blocking) == "float":
         others[blocking] = None
     others.pop(first.node, None)
-    home, given = analysis.graphs.home.get(first.node), analysis.given(first.node)
+    home, given = analysis.graphs.home.get(first.node), analysis.given.node(first.node)
     return Cause(
         id=None if home is None else numbers[home], node=given.graph.describe(given),
         value=given.graph.label(given.outputs[0]), op=first.node.op.name, fusion=first.fusion, check=first.check,
-        blocking_node=None if blocking is None else blocking.graph.describe(blocking),
+        blocking_node=None if blocking is None else analysis.given.describe(blocking),
         blocking_value=None if (value := first.blocking_value) is None else value.graph.label(value),
         reason=first.reason, edit=first.edit,
-        also=tuple(n.graph.label(n.outputs[0]) for n in map(analysis.given, others)))
+        also=tuple(n.graph.label(n.outputs[0]) for n in map(analysis.given.node, others)))
 
 
-class _Analysis:
+class _Analysis(Fusions):
     """Findings about the nodes after the passes, by walking the graph before the fusions."""
 
     def __init__(self, graphs: Replay) -> None:
-        self.graphs, self.members = graphs, dict[Node, list[Node]]()
-        self._kinds: dict[Node, Kind] = {}
+        super().__init__(graphs)
         self._products: dict[Node, Finding] = {}
-        for node, home in graphs.home.items():
-            self.members.setdefault(home, []).append(node)
-        self._given = {graphs.source.label(v): v for n in graphs.source.nodes for v in n.outputs if v.data is None}
-        computed = (v for n in graphs.before.nodes if n.op.name == "constant" for v in n.outputs)
-        self._origins = {v: self._given[label] for v in computed if (label := graphs.before.label(v)) in self._given}
-        for nodes in self.members.values():
-            nodes.sort(key=GRAPH_ORDER)
-
-    def given(self, node: Node) -> Node:
-        """The operation as the user gave it, whose name a reorder after it may have now; else the node itself."""
-        work = [node.outputs[0]]
-        while work:
-            value = work.pop()
-            found = self._given.get(value.graph.label(value))
-            if found is not None and found.node is not None and found.node.op is node.op:
-                return found.node
-            work += [u.outputs[0] for u in value.users if u.op.name in ("static_transpose", "static_reshape")]
-        return node
-
-    def kind(self, node: Node) -> Kind | None:
-        """What the node, of the graph before the fusions, is in; None where nothing is left of it."""
-        home = self.graphs.home.get(node)
-        return None if home is None else self._kind(home)
-
-    def _kind(self, home: Node) -> Kind:
-        if home not in self._kinds:
-            self._kinds[home] = kind_of(home)
-        return self._kinds[home]
-
-    def beside(self, node: Node) -> list[Node]:
-        """What the operation, before the fusions, went together with."""
-        home = self.graphs.home.get(node)
-        return [] if home is None else self.members[home]
 
     def of(self, home: Node) -> list[Finding]:
         """Why a node after the passes is outside of integer partitions; none where it is not, or could not be in."""
         members = self.members.get(home, [])
-        if not members or home.op.name in ("constant", SIZED_CONSTANT.name) or self._kind(home) != "float":
+        if not members or home.op.name in ("constant", SIZED_CONSTANT.name) or self.home_kind(home) != "float":
             return []
         product = next((n for n in members if n.op.name in PRODUCTS), None)
         if product is not None:
@@ -122,12 +96,12 @@ class _Analysis:
         if first is not None:  # whatever its dequantized result does, the quantize itself could be in the fusion before
             found = [f for f in self._before(members[:first + 1], members[first]) if f.check != BORDER]
         if any(n.op.name in DEQUANTIZES and is_quantised(next(n.operands).dtype) for n in members):
-            found.append(self._after(members, last))
+            found += self._after(last)
         return found
 
     def _product(self, node: Node) -> Finding:
         if node not in self._products:
-            self._products[node] = product_finding(node, self._origins, self.graphs.passes)
+            self._products[node] = product_finding(node, self.given, self.graphs.passes)
         return self._products[node]
 
     # -- a chain that ends in quantize, and reads floats --------------------------------------------------------
@@ -148,7 +122,7 @@ class _Analysis:
         """Whether a value is a dequantize that is stored for several users, each of which could take it in."""
         maker = value.node
         return maker is not None and maker.op.name in DEQUANTIZES and is_quantised(next(maker.operands).dtype) \
-            and self._anchored(maker, user) is None and refuses(maker) is None
+            and self.anchored(maker, user) is None and refuses(maker) is None
 
     def _distance(self, value: Value) -> int:
         """How far from integers a value is made: in their partition, in a chain from them, or not from them."""
@@ -157,22 +131,9 @@ class _Analysis:
             return 4
         if self.kind(node) == "integer":
             return 0
-        if node.op.name in PRODUCTS or self._source_of(value) is not None:
+        if node.op.name in PRODUCTS or self.up(value):
             return 1
         return 2 if way_up(value) else 3
-
-    def _source_of(self, value: Value) -> Value | None:
-        """The value of an integer partition that `value` is made from, through operations that are in none."""
-        work, seen = [value], set[Value]()
-        while work and len(seen) < FAR:
-            at = work.pop(0)
-            if at in seen or at.node is None:
-                continue
-            seen.add(at)
-            if self.kind(at.node) in ("integer", "quantised") and not is_quantised(at.dtype):
-                return at
-            work += at.node.operands
-        return None
 
     def _cut(self, value: Value, user: Node, members: list[Node], last: Node) -> Finding:
         """Why what makes `value` and `user` are not one: `last` is a quantize that could follow."""
@@ -185,10 +146,15 @@ class _Analysis:
                            f"quantize {name} where it is made" if stage
                            else f"pass {name} as {last.output.dtype}, and dequantize that")
         home = self.graphs.home.get(maker)
-        fusion = self._fusion(maker, user)
+        fusion = self.fusion(maker, user)
         blocked = next((n for n in self.beside(maker) if n.op.name in PRODUCTS and self.kind(n) == "float"), None)
         if value.is_output:
-            return Finding(last, fusion, "one user", None, value, f"{name} is also an output of the graph, in {dtype}",
+            later = value.graph.meta.get(STAGES, {}).get(value.name)
+            if later is not None:
+                return Finding(last, fusion, FORK, None, value,
+                               f"{name} is read in {dtype} by a later stage, too: {later}",
+                               f"quantize {name} before the fork, and let all its users read the dequantize")
+            return Finding(last, fusion, FORK, None, value, f"{name} is also an output of the graph, in {dtype}",
                            f"return {q}, or its dequantize, in place of {name}" if user is last
                            else f"quantize {name}, and return its dequantize")
         if last.op.name == "dynamic_quantize" and value in _above([v for v in last.inputs[1:] if v is not None]):
@@ -198,11 +164,11 @@ class _Analysis:
         others = [u for u in value.users if u not in members]
         if others:
             where = "a second user" if len(others) == 1 else f"{len(others)} more users"
-            read = next(self.given(last).operands)  # the passes may have dropped a relu between the two
+            read = next(self.given.node(last).operands)  # the passes may have dropped a relu between the two
             same = user is last and read.graph.label(read) == value.graph.label(value)
             they = "it" if len(others) == 1 else "them"
-            return Finding(last, fusion, "one user", others[0], value, f"{name} has {where} in {dtype}: "
-                           + "; ".join(value.graph.describe(u) for u in others[:3]),
+            return Finding(last, fusion, FORK, others[0], value, f"{name} has {where} in {dtype}: "
+                           + "; ".join(map(self.given.describe, others[:3])),
                            f"quantize before the fork: let {they} read the dequantized {q} in place of {name}" if same
                            else f"quantize {name} before the fork, and let all its users read the dequantize")
         if maker.op.name in PRODUCTS and self.kind(maker) == "float":
@@ -211,7 +177,7 @@ class _Analysis:
             return self._apart(value, maker, user, last, fusion)
         if user is last and (why := refuses(last)) is not None:
             return Finding(last, fusion, "kernels can compute it", last, last.output, why, "quantize to u8 or s8")
-        if maker.op.name in DEQUANTIZES and (refused := self._anchored(maker, user)) is not None:
+        if maker.op.name in DEQUANTIZES and (refused := self.anchored(maker, user)) is not None:
             return Finding(last, fusion, "kernels can compute it", maker, value, str(refused), refused.edit)
         if user.op.name in ANCHORS or refuses(user) is not None:
             why = refuses(user) if user.op.name not in ANCHORS else None
@@ -219,48 +185,52 @@ class _Analysis:
                            f"{operation(user)} stands between {name} and the {last.op.name}, "
                            f"and takes {dtype}" + (f": {why}" if why else ""),
                            f"quantize and dequantize {self._all_like(value, user)}, before the {user.op.name}")
-        refused = self._together(maker, members)
+        refused = self.together(maker, members)
         if refused is not None:
             return Finding(last, fusion, "kernels can compute it", maker, value, str(refused), refused.edit)
         if blocked is not None:
             return self._product(blocked)._replace(node=last)
-        return Finding(last, fusion, "the chain's length", maker, value, f"the chain after "
-                       f"{called(self.beside(maker)[-1].outputs[0])} is longer than {MAX_EPILOGUE} operations",
-                       f"quantize and dequantize {name}, which cuts the chain")
+        *_, before, _ = self.beside(maker)  # the quantize must be among the operations of the chain
+        return Finding(last, fusion, "the chain's length", maker, value, f"the chain up to {name} has {MAX_EPILOGUE} "
+                       "operations, the most of a partition", f"quantize and dequantize {called(before.outputs[0])}, "
+                       "which cuts the chain")
 
     def _apart(self, value: Value, maker: Node, user: Node, last: Node, fusion: str) -> Finding:
         """An operation that is in no partition stands before a chain that ends in quantize."""
-        operands = [v for v in maker.operands if v.data is None and v.dtype.kind == "float"]
-        near = (v for v in operands if self._source_of(v) is not None or way_up(v))
-        source = next(near, operands[0] if operands else None)
-        made = operation(maker)
-        if source is None:
-            return Finding(last, fusion, BORDER, maker, value, f"{made} gives {value.dtype} that comes from no "
-                           "quantized value", f"quantize and dequantize what {maker.op.name} reads, or its result")
-        of = called(source)
-        if maker.op.name in MOVES and user is not last:
+        path = self.up(value) or way_up(value) or [value, *(v for v in maker.operands if v.data is None
+                                                              and v.dtype.kind == "float")][:2]
+        if len(path) < 2:
+            return Finding(last, fusion, BORDER, maker, value, f"{operation(maker)} gives {value.dtype} that "
+                           "comes from no quantized value",
+                           f"quantize and dequantize what {maker.op.name} reads, or its result")
+        between = [v.node for v in path[:-1] if v.node is not None]
+        k = max(k for k, n in enumerate(between) if self.alone(n))
+        first, source = between[k], path[k + 1]
+        if maker.op.name in MOVES and first is maker and user is not last:
             return Finding(last, fusion, "lane-wise operations", maker, value,
-                           f"{made} stands between {of} and the {last.op.name}",
+                           f"{operation(maker)} stands between {called(source)} and the {last.op.name}",
                            f"move the {maker.op.name} behind the {last.op.name}, where it moves integers")
-        why = "moves f32" if maker.op.name in MOVES else "runs outside of partitions, in f32"
-        if source.node is None:
-            return Finding(last, fusion, BORDER, maker, value, f"{made} {why}, on {of}, an input of the graph",
-                           f"pass {of} as {last.output.dtype}, and dequantize that")
-        return Finding(last, fusion, "lane-wise operations", maker, value,
-                       f"{made} stands between {of} and the {last.op.name}, and {why}",
-                       f"quantize {of} before the {maker.op.name}, which then reads its dequantize")
+        return self._outside(first, source, last, fusion, f", with {k} more after it," if k else "")
 
-    def _fusion(self, maker: Node, user: Node) -> str:
-        """The fusion that comes nearest: that of the product, or of the other anchor, which both could be in."""
-        home = self.graphs.home.get(maker)
-        if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
-            family = family_named(home.attrs["anchor"])
-            return Fuse(family.name, floats=family.quantised is None).name
-        product = self._source_of(maker.outputs[0])
-        if product is not None and product.node is not maker and product.node is not None:
-            return self._fusion(product.node, user)
-        family = next((f for f in FAMILIES if user.op.name in f.operations), family_named("eltwise"))
-        return Fuse(family.name, floats=family.quantised is None).name
+    def _outside(self, node: Node, source: Value, last: Node, fusion: str, more: str = "") -> Finding:
+        """An operation in no partition that reads `source`; the quantize `last`, with `more` between, follows."""
+        name, of, made = node.op.title(node.attrs), called(source), operation(node)
+        refused = self.anchored(node)
+        if source.node is not None and source.node.op.name in DEQUANTIZES:
+            if node.op.name in MOVES:
+                refused = Unsupported(not_moved(source.node, node) or "it moves f32", f"dequantize after the {name}")
+            refused = refused or Unsupported(f"no partition takes a {name} in",
+                                             f"write the {name} as operations that partitions take in")
+            return Finding(last, fusion, "lane-wise operations", node, node.outputs[0],
+                           f"{made} reads {of} in {source.dtype}: {refused}", refused.edit)
+        why = ", and moves f32" if node.op.name in MOVES else ", and runs outside of partitions, in f32"
+        if refused is None and source.node is None:
+            return Finding(last, fusion, BORDER, node, node.outputs[0], f"{made} reads {of}, an input of the graph"
+                           + why, f"pass {of} as {last.output.dtype}, and dequantize that")
+        first, why = ("", why) if refused is None else (f"{refused.edit}; ", f": {refused}")
+        return Finding(last, fusion, "lane-wise operations", node, node.outputs[0],
+                       f"{made}{more} stands between {of} and the {last.op.name}{why}",
+                       f"{first}quantize {of} before the {name}, which then reads its dequantize")
 
     def _all_like(self, value: Value, user: Node) -> str:
         """The value, and all others that the user reads out of partitions in the same way."""
@@ -268,42 +238,17 @@ class _Analysis:
                 and self.kind(v.node) == "integer"]
         return listing(map(called, like), "and")
 
-    def _anchored(self, dequantize: Node, user: Node) -> Unsupported | None:
-        """Why kernels cannot compute an anchor right after a dequantize; None if they can, or if it is no anchor."""
-        refused: Unsupported | None = None
-        for family in (f for f in FAMILIES if user.op.name in f.operations):
-            try:
-                body, operands, _ = carve(self.graphs.before, [dequantize, user])
-                lowering(family, body, [v.data for v in operands], user, user)
-            except Unsupported as e:
-                refused = refused or e
-            except GraphqError:
-                return None
-            else:
-                return None
-        return refused
-
-    def _together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
-        """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can."""
-        home = self.graphs.home[maker]
-        family, before = family_named(home.attrs["anchor"]), self.members[home]
-        anchor = next((n for n in before if n.op.name in family.operations), before[-1])
-        try:
-            body, operands, results = carve(self.graphs.before, [*before, *members])
-            if len(results) == 1:
-                lowering(family, body, [v.data for v in operands], anchor, members[-1])
-        except Unsupported as e:
-            return e
-        except GraphqError as e:
-            return Unsupported(str(e), f"quantize and dequantize {called(maker.outputs[0])}")
-        return None
-
     # -- a chain that begins with dequantize, and gives floats --------------------------------------------------
 
-    def _after(self, members: list[Node], last: Node) -> Finding:
-        """Why the result of a chain of dequantized operands stays in f32."""
+    def _after(self, last: Node) -> list[Finding]:
+        """Why the result of a chain of dequantized operands stays in f32; nothing of a dequantize that users share."""
+        shared = any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1])
+        return [] if shared else [self._stays(last)]
+
+    def _stays(self, last: Node) -> Finding:
+        """Why the result of `last` stays in f32."""
         value = last.outputs[0]
-        product = self._product_below(value)
+        product = self.product_below(value)
         if product is not None:
             return self._product(product)._replace(node=last)
         while not value.is_output and len(value.users) == 1 and value.users[0].op.name in MOVES:
@@ -319,52 +264,30 @@ class _Analysis:
                            f"quantize {name} before it is returned")
         user = users[0]
         if self.kind(user) in ("integer", "quantised"):
-            return Finding(last, self._fusion(user, user), "operands are quantised", user, value,
-                           f"{name} is read in {value.dtype} by {value.graph.describe(user)}",
+            return Finding(last, self.fusion(user, user), "operands are quantised", user, value,
+                           f"{name} is read in {value.dtype} by {self.given.describe(user)}",
                            f"quantize and dequantize {name}: the partition then takes the dequantize in")
         if len(users) > 1 or value.is_output:
-            further = [value.graph.describe(u) for u in users] + ["an output of the graph"] * value.is_output
-            return Finding(last, chain, "one user", user, value, f"{name} has {len(further)} users in {value.dtype}: "
+            further = [self.given.describe(u) for u in users] + ["an output of the graph"] * value.is_output
+            return Finding(last, chain, FORK, user, value, f"{name} has {len(further)} users in {value.dtype}: "
                            + listing(further[:3], "and"), f"quantize {name} before the fork")
-        if last.op.name in DEQUANTIZES and (refused := self._anchored(last, user)) is not None:
-            return Finding(last, self._fusion(user, user), "kernels can compute it", last, value, str(refused),
+        if last.op.name in DEQUANTIZES and (refused := self.anchored(last, user)) is not None:
+            return Finding(last, self.fusion(user, user), "kernels can compute it", last, value, str(refused),
                            refused.edit)
-        made = operation(user)
-        if self._ends_quantised(user):
+        end = self.end(user)
+        if end is None:
+            if last.op.name in DEQUANTIZES and self.alone(user):
+                return self._outside(user, last.outputs[0], last, chain)
             return Finding(last, chain, "lane-wise operations", user, user.outputs[0],
-                           f"{made} stands between {name} and a quantize, and takes {value.dtype}",
+                           f"{operation(user)} stands between {name} and a quantize, and takes {value.dtype}",
                            f"quantize and dequantize {name}, before the {user.op.name}")
-        end = user.outputs[0]
-        while not end.is_output and len(end.users) == 1 and self.kind(end.users[0]) == "float":
-            end = end.users[0].outputs[0]
         if end.is_output:
             value, name = end, called(end)
             return Finding(last, chain, BORDER, None, value, f"{name} is returned in {value.dtype}, and not quantized",
                            f"quantize {name} before it is returned")
         return Finding(last, chain, "the result is quantized", user, user.outputs[0],
-                       f"{made} reads {name} in {value.dtype}, and its result is not quantized",
+                       f"{operation(user)} reads {name} in {value.dtype}, and its result is not quantized",
                        f"quantize the result of the {user.op.name}")
-
-    def _product_below(self, value: Value) -> Node | None:
-        """The next product in floats that `value` leads to, through operations that are in floats themselves."""
-        work, seen = [value], set[Value]()
-        while work and len(seen) < FAR:
-            at = work.pop(0)
-            seen.add(at)
-            for user in at.users:
-                if self.kind(user) != "float" or user.op.name in QUANTIZES:
-                    continue
-                if user.op.name in PRODUCTS:
-                    if at in user.inputs[:2]:
-                        return user
-                    continue
-                work += [v for v in user.outputs if v not in seen]
-        return None
-
-    def _ends_quantised(self, node: Node) -> bool:
-        """Whether a quantize follows, in the operation's own partition or right after it."""
-        return any(n.op.name in QUANTIZES for n in self.beside(node)) \
-            or any(u.op.name in QUANTIZES for v in node.outputs for u in v.users)
 
 
 def _above(values: list[Value]) -> set[Value]:

@@ -1,8 +1,9 @@
 """Why a matmul or a convolution does not multiply integers: the operand, or the check of the kernels, in the way."""
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from graphq.dtypes import f32, s8, u8
 from graphq.errors import GraphqError
@@ -13,19 +14,19 @@ from graphq.kernels.family.record import DEQUANTIZES, Family
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.native import NATIVE
 from graphq.passes.fuse import Fuse
+from graphq.passes.pipeline import canonicalise
 from graphq.passes.static_quantization import ConvIntegerAsConvolution
 from graphq.plan.stages import STAGES
 from graphq.report.coverage import MACS
+from graphq.report.given import MOVES, Given
+from graphq.rewrite.partition import carve
 from graphq.rewrite.rule import Pass, Rewrite
 
 PRODUCTS = MACS.keys() - NATIVE.keys()
 """Operations that integer partitions could have."""
 
-MOVES = frozenset({"static_reshape", "static_transpose", "gather", "slice", "expand", "pad", "concat"})
-"""Operations that passes move to the other side of a dequantize, where its scales allow it."""
-
-FAR = 16
-"""Operations between a dequantize and a product that are still said to stand between the two."""
+FAR = 32
+"""Values that are looked at, above one that is read in floats, for where it comes from."""
 
 ROLES = ("source", "weights")
 
@@ -40,10 +41,6 @@ class Finding(NamedTuple):
     blocking_value: Value | None
     reason: str
     edit: str
-
-
-Origins: TypeAlias = Mapping[Value, Value]
-"""For constants that passes computed, the values of the graph as it was given that they were computed from."""
 
 
 class Obstacle(NamedTuple):
@@ -62,11 +59,6 @@ def called(value: Value) -> str:
     return label if value.name is not None or node is None else f"{label} ({node.op.title(node.attrs)})"
 
 
-def described(value: Value) -> str:
-    """The line of what makes a value."""
-    return called(value) if value.node is None else value.graph.describe(value.node)
-
-
 def elsewhere(value: Value) -> str | None:
     """What an input is that another stage of a graph in stages makes; None for an input of the whole graph."""
     made = value.graph.meta.get(STAGES, {}).get(value.name)
@@ -78,8 +70,8 @@ def operation(node: Node) -> str:
     return f"{node.op.title(node.attrs)} ({node.graph.label(node.outputs[0])})"
 
 
-def product_finding(node: Node, origins: Origins, passes: Collection[Pass]) -> Finding:
-    """Why a product is not in an integer partition; `origins` say what computed constants were computed from."""
+def product_finding(node: Node, given: Given, passes: Collection[Pass]) -> Finding:
+    """Why a product is not in an integer partition; `given` says what the graph was."""
     family = _family(node)
     if family is None:
         rewrite = ConvIntegerAsConvolution()
@@ -87,9 +79,9 @@ def product_finding(node: Node, origins: Origins, passes: Collection[Pass]) -> F
                        or f"no fusion takes {node.op.name}", "write it as a matmul or convolution of dequantized "
                        "operands, in parts whose sums stay in s32")
     fusion = Fuse(family.name)
-    operands = [None if v is None else origins.get(v, v) for v in node.inputs]
+    operands = [None if v is None else given.origins.get(v, v) for v in node.inputs]
     obstacles = [] if "_integer" in node.op.name else [
-        (k, o) for k, v in enumerate(operands[:2]) if v is not None and (o := _operand(k, v, origins))]
+        (k, o) for k, v in enumerate(operands[:2]) if v is not None and (o := _operand(k, v, given))]
     refused = _refused(family, node, operands, {k for k, _ in obstacles})
     if obstacles:
         first = obstacles[0][1]
@@ -101,7 +93,7 @@ def product_finding(node: Node, origins: Origins, passes: Collection[Pass]) -> F
     if refused is not None:
         value = None if refused.operand is None else operands[refused.operand]
         return Finding(node, fusion.name, "kernels can compute it", None if value is None else value.node, value,
-                       str(refused) + ("" if value is None else f" ({described(value)})"), refused.edit)
+                       str(refused) + ("" if value is None else f" ({given.made(value)})"), refused.edit)
     if not any(isinstance(p, Fuse) and p.name == fusion.name for p in passes):
         return Finding(node, fusion.name, "the pass runs", None, None, f"the passes do not have {fusion.name}",
                        f"compile with passes that have Fuse('{family.name}'), as PIPELINE does")
@@ -158,7 +150,7 @@ def _refused(family: Family, node: Node, operands: Sequence[Value | None],
     return None
 
 
-def _operand(k: int, value: Value, origins: Origins) -> Obstacle | None:
+def _operand(k: int, value: Value, given: Given) -> Obstacle | None:
     """What is wrong with operand k of a product, or None where it comes from a dequantize."""
     role, maker = ROLES[k], value.node
     if maker is not None and maker.op.name in DEQUANTIZES:
@@ -176,40 +168,50 @@ def _operand(k: int, value: Value, origins: Origins) -> Obstacle | None:
     if quantize is not None:
         return Obstacle(quantize, value, f"its {role} is {called(value)} in {value.dtype}, beside the quantize that "
                         f"makes {called(quantize.output)}", f"read the dequantized {called(quantize.output)} instead")
-    path = way_up(value) or way_up(value, origins)
+    path = way_up(value) or way_up(value, given.origins)
     if not path:
         return Obstacle(maker, value, f"{what} {value.dtype} that nothing quantizes",
                         f"quantize and dequantize {called(value)}")
-    *between, source = path
-    return _between(role, value, between, source)
+    return _between(role, path, given)
 
 
-def _between(role: str, value: Value, between: list[Node], source: Node) -> Obstacle:
-    """What operations between a dequantize and a product mean for the product; `between` begins at the product."""
-    computing = [n for n in between if n.op.name not in MOVES]
-    last = computing[0] if computing else between[-1]
-    name, from_ = last.op.name, called(source.output)
+def _between(role: str, path: Sequence[Value], given: Given) -> Obstacle:
+    """What operations between a product and a dequantize mean for the product; `path` is what they give, from it up."""
+    *between, (source, dequantized) = [(v.node, v) for v in path if v.node is not None]
+    computing = [(n, v) for n, v in between if n.op.name not in MOVES]
+    last, result = computing[0] if computing else between[-1]
+    name, from_ = last.op.name, called(dequantized)
     before = f", with {len(computing) - 1} more before it," if len(computing) > 1 else ""
     reason = f"{operation(last)}{before} stands between the product and the dequantize of its {role}, "
-    reason += described(source.output)
-    edit = f"quantize and dequantize {called(last.output)}"
-    if computing and all(n.op.name in ("type_cast", "cast") for n in computing):
-        after = "" if value.dtype == f32 else ", and cast its result"
-        return Obstacle(last, last.output, reason, f"let the product read {from_} in f32, without the cast{after}")
+    reason += given.describe(source)
+    edit = f"quantize and dequantize {called(result)}"
+    if computing and all(n.op.name in ("type_cast", "cast") for n, _ in computing):
+        after = "" if path[0].dtype == f32 else ", and cast its result"
+        return Obstacle(last, result, reason, f"let the product read {from_} in f32, without the cast{after}")
     if name == "concat":
-        return Obstacle(last, last.output, f"{called(last.output)}, its {role}, joins sources of {_scales(last)}",
+        return Obstacle(last, result, f"{called(result)}, its {role}, joins sources of {_scales(last)}",
                         f"{edit}, or quantize its sources by one scale and zero point")
     if name in MOVES:
         attrs = source.attrs
         scales = f", whose scales along axis {attrs['axis']} it would mix" if attrs["qtype"] == "per_channel" else ""
-        return Obstacle(last, last.output, reason + scales,
+        if not scales and (refused := not_moved(source, last)) is not None:
+            return Obstacle(last, result, f"{reason}: {refused}", edit)
+        return Obstacle(last, result, reason + scales,
                         f"dequantize after the {name}, or with one scale for the tensor" if scales
                         else f"dequantize after the {name}, or {edit}")
-    one = next((v for v in last.operands if v.type.known and v.type.size == 1), None)
-    if name == "multiply" and one is not None and len(computing) == 1:
+    factors = [v for v in [*last.operands][name == "divide":] if v.type.known and v.type.size == 1]
+    if name in ("multiply", "divide") and factors and len(computing) == 1:
+        one = factors[0]
         edit = f"fold the factor into the scale of {from_}, or {edit}" if one.data is not None else \
-            f"multiply the product by {called(one)}, which is not constant, instead, or {edit}"
-    return Obstacle(last, last.output, reason, edit)
+            f"{name} the product by {called(one)}, which is not constant, instead, or {edit}"
+    return Obstacle(last, result, reason, edit)
+
+
+def not_moved(source: Node, move: Node) -> str | None:
+    """Why `canonicalise` does not put `move` before `source`, the dequantize that it reads; None where nothing says."""
+    body, _, _ = carve(source.graph, [source, move])
+    _, misses = canonicalise.apply(body)
+    return next((m.reason for m in misses), None)
 
 
 def _scales(concat: Node) -> str:
@@ -227,23 +229,36 @@ def _scales(concat: Node) -> str:
     return "different quantisation: " + listing(found, "and")
 
 
-def way_up(value: Value, origins: Origins | None = None) -> list[Node]:
-    """The operations from `value` up to the next dequantize, which is the last; none where there is none near.
+def way_up(value: Value, origins: Mapping[Value, Value] | None = None) -> list[Value]:
+    """The values from `value` up to that of the next dequantize, which is the last; none where there is none near.
 
     With `origins` a dequantize of a constant counts, too.
     """
-    below: dict[Node, Node | None] = {}
-    work: list[tuple[Node | None, Node | None]] = [(value.node, None)]
-    while work and len(below) < FAR:
-        node, user = work.pop(0)
-        if node is None or node in below or node.op.name == "constant":
+    def dequantized(v: Value) -> bool:
+        assert v.node is not None
+        return v.node.op.name in DEQUANTIZES and (origins is not None or next(v.node.operands).data is None)
+
+    return path_up(value, dequantized, lambda node: node.op.name not in PRODUCTS, origins or {})
+
+
+def path_up(value: Value, ends: Callable[[Value], bool], through: Callable[[Node], bool] = lambda node: True,
+            origins: Mapping[Value, Value] = MappingProxyType({})) -> list[Value]:
+    """The shortest path of values from `value` up to one at which it `ends`; none within FAR values.
+
+    It goes through nodes from their results to their operands; `origins` stand in place of operands.
+    """
+    below: dict[Value, Value | None] = {value: None}
+    queue = [value]
+    for at in queue:  # which grows
+        if at.node is None or at.node.op.name == "constant":
             continue
-        below[node] = user
-        if node.op.name in DEQUANTIZES and (origins is not None or next(node.operands).data is None):
-            path = [node]
+        if ends(at):
+            path = [at]
             while (after := below[path[-1]]) is not None:
                 path.append(after)
             return path[::-1]
-        if node.op.name not in PRODUCTS:
-            work += [((origins or {}).get(v, v).node, node) for v in node.operands]
+        for v in (origins.get(x, x) for x in (at.node.operands if through(at.node) and len(queue) < FAR else ())):
+            if v not in below:
+                below[v] = at
+                queue.append(v)
     return []

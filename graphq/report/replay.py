@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from graphq.ir import Graph, Node, Value
+from graphq.report.given import REORDERS
 from graphq.rewrite.partition import Fusion
 from graphq.rewrite.rule import Pass
 
@@ -52,4 +53,11 @@ def replay(graph: Graph, passes: Sequence[Pass]) -> Replay:
         for inner in node.attrs["body"].nodes if node.op.name == "partition" else (node,):
             if TAG in inner.meta:
                 home.setdefault(inner.meta[TAG], node)
+    made = {after.label(v): node for node in after.nodes for v in node.outputs}
+    for node in graph.nodes:  # what a pass after the first fusion put in its place has its result's label
+        instead = made.get(graph.label(node.outputs[0]))
+        while instead is not None and instead.op is not node.op and instead.op.name in REORDERS:
+            instead = next(instead.operands).node
+        if instead is not None and instead.op.name != "constant":
+            home.setdefault(node, instead)
     return Replay(source, graph, after, home, tuple(passes))

@@ -38,9 +38,12 @@ def client():
     workers = {k: {"cls": distributed.Nanny, "options": {"nthreads": 1, "env": {"GRAPHQ_ISA": level} if level else {}}}
                for k, level in enumerate(levels)}
     scheduler = {"cls": distributed.Scheduler, "options": {"dashboard": False, "port": 0, "host": "127.0.0.1"}}
+    variables = dict(os.environ)
     with distributed.SpecCluster(workers, scheduler) as cluster, distributed.Client(cluster) as client:
         client.wait_for_workers(3)
         yield client
+    os.environ.clear()  # nannies leave OMP_NUM_THREADS=1 behind
+    os.environ.update(variables)
 
 
 @pytest.fixture

@@ -74,6 +74,8 @@ def test_refusals(row, reason):
 def test_statistics():
     partitions, _ = fused("\n %0, %1, %2 = layer_norm(x, m, m)\n return %0, %1, %2", "x: f32[2,5,7], m: f32[7]")
     assert not partitions
+    partitions, _ = fused("\n %0, %1, %2 = layer_norm(x, m, m)\n %3 = relu(%0)\n return %3", "x: f32[2,5,7], m: f32[7]")
+    assert not partitions
 
 
 def test_empty_rows():

@@ -197,6 +197,37 @@ OTHERS = {  # the text, what is outside, the reason, the edit
         }}""", "%q", "the source is s16", "quantize the source to u8 or s8"),
     "one dimension": (variable("u8[4]", "s8[4]"), "%y", "one-dimensional operands [4] and [4]",
                       "reshape both to matrices"),
+    "an operation of two results": (
+        body("%v, %i = top_k(%dx, k=4)\n %y = matmul(%v, %dw)\n return %y"), "%y",
+        "top_k (%v) stands between the product and the dequantize", "quantize and dequantize %v"),
+    "softmax along an axis that channels last moves": (
+        conv(w="s8").replace(f"%q = quantize(%y, {Q})", f"%s = softmax(%y, axis=2)\n%q = quantize(%s, {Q})"), "%q",
+        "axis 1 of f32[1,5,5,4] is not the last", "transpose the source"),
+    "statistics that nothing uses": (
+        body(f"%y = matmul(%dx, %dw)\n %n, %m, %v = layer_norm(%y, g, b)\n %q = quantize(%n, {Q})\n return %q",
+             "x: u8[3,4], g: f32[2], b: f32[2]"), "%q",
+        "layer_norm (%n) stands between %y and the quantize: layer_norm gives statistics too",
+        "leave keep_stats out; quantize %y before the layer_norm"),
+    "a constant divisor": (
+        body("%k = constant(value=f32[]{3})\n %d = divide(%dx, %k)\n %y = matmul(%d, %dw)\n return %y"), "%y",
+        "divide (%d) stands between", "fold the factor into the scale of %dx"),
+    "a variable divisor": (
+        body("%d = divide(%dx, s)\n %y = matmul(%d, %dw)\n return %y", "x: u8[3,4], s: f32[1]"), "%y",
+        "divide (%d) stands between", "divide the product by s, which is not constant"),
+    "a padding that no integer stands for": (
+        conv(w="s8").replace("%y = convolution(%dx", "%p = pad(%dx, pads_begin=[0,0,1,1], pads_end=[0,0,1,1], "
+                             "value=-100.0)\n%y = convolution(%p"), "%y",
+        "the dequantize of its source, %dx = dequantize(x) : f32[1,4,5,5]: no u8 stands for -100",
+        "quantize and dequantize %p"),
+    "operations that no partition takes in": (
+        body(f"%y = matmul(%dx, %dw)\n %s = sin(%y)\n %c = cos(%s)\n %q = quantize(%c, {Q})\n return %q"), "%q",
+        "sin (%s), with 1 more after it, stands between %y and the quantize", "quantize %y before the sin"),
+    "an operation that no partition takes in, in quantized numbers": (
+        body(f"%s = sin(%dx)\n %q = quantize(%s, {Q})\n return %q"), "%q",
+        "sin (%s) reads %dx in f32: no partition takes a sin in", "write the sin as operations"),
+    "an operation in channels last before a product": (
+        conv(w="s8").replace("%y = convolution(%dx", "%s = softmax(%dx, axis=1)\n%y = convolution(%s"), "%y",
+        "the dequantize of its source, %dx = dequantize(x) : f32[1,4,5,5]", "quantize and dequantize %s"),
     "sums beyond s32": (variable("u8[1,70000]", "s8[70000,2]"), "%y", "beyond s32", "split the sum"),
     "two operands": (
         body('%v = dequantize(%w, qtype="per_channel", axis=0, scales=[0.1, 0.2, 0.3, 0.4])\n %y = matmul(f, %v)\n'
@@ -218,6 +249,26 @@ def test_a_cause_names_node_and_value():
     assert (cause.fusion, cause.check, cause.also) == ("FuseMatmul", "one user", ("%z",))
     assert (cause.blocking_node, cause.blocking_value) == ("%z = add(%y, r) : f32[3,2]", "%y")
     assert cause.node == "%q = quantize(%y) : u8[3,2]" and cause.value == "%q"
+
+
+def test_a_border_is_where_no_quantize_follows():
+    text = (f"graph(a: u8[3,4], b: u8[3,4]) {{\n %x = dequantize(a, scales=[0.1])\n %y = dequantize(b, scales=[0.1])\n"
+            f" %s = sin(%y)\n %z = add(%x, %s)\n %q = quantize(%z, {Q})\n return %q\n}}")
+    assert {c.reason for c in report(text).causes} == {"sin (%s) reads %y in f32: no partition takes a sin in"}
+
+
+def test_a_fork_has_one_cause():
+    (cause,) = causes(body(f"%y = matmul(%dx, %dw)\n %q = quantize(%y, {Q})\n %p = quantize(%y, dtype=s8, scales=[1])\n"
+                           " return %q, %p"))
+    assert cause.value == "%q" and cause.also == ("%p",) and "let it read the dequantized %q" in cause.edit
+
+
+def test_what_a_pass_after_the_fusions_replaces_is_found_again():
+    model = gq.compile(gq.parse(conv(w="s8").replace(
+        "%y = convolution(%dx", "%m = reduce_mean(%dx, axes=[2,3], keep_dims=true)\n%y = convolution(%m")), threads=1)
+    (cause,) = model.explanation().causes
+    assert cause.value == "%y" and "reduce_mean (%m) stands between" in cause.reason and "%dx" in cause.also
+    assert "in the row partition (reduce_mean)" in model.explain("m")
 
 
 def test_what_fuses_has_no_cause():

@@ -119,3 +119,10 @@ def test_reports_of_open_shapes_and_of_stages():
     }"""), threads=1)
     data = json.loads(staged.explain(format="json"))
     assert list(data["parts"]) == ["head", "cut"] and "wildcard" in staged.explain("u")
+
+
+def test_a_later_stage_that_reads_a_value_is_no_output_of_the_graph():
+    staged = gq.compile(gq.parse(TEXT.replace("%z = add(%y, r)", "%z = wildcard(%y, dtypes=[f32])")), threads=1)
+    line = staged.explain("0").splitlines()[0]
+    assert "%y is read in f32 by a later stage, too: %z = wildcard(%y)" in line
+    assert "quantize %y before the fork" in line

@@ -9,6 +9,12 @@ from graphq.kernels import levels
 from graphq.kernels.jit import isa
 
 
+@pytest.fixture(autouse=True)
+def known():
+    """The processor is described once a process: before tests that give it other features."""
+    isa.cpu()
+
+
 @pytest.fixture
 def fresh(monkeypatch):
     """No memory of self-tests, no level asked for by the environment."""

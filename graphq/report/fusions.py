@@ -1,0 +1,132 @@
+"""Fusions: where operations went, those of the graph before the fusions, and what the fusions' own rules say of others.
+
+`causes` asks this when it looks for what stood in the way of a fusion.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphq.errors import GraphqError
+from graphq.ir import Node, Value
+from graphq.ir.node import GRAPH_ORDER
+from graphq.kernels.families import FAMILIES, family_named
+from graphq.kernels.family.unsupported import Unsupported
+from graphq.passes.fuse import Fuse, lowering
+from graphq.report.given import Given
+from graphq.report.kinds import is_quantised, kind_of
+from graphq.report.products import FAR, PRODUCTS, called, path_up
+from graphq.report.records import Kind
+from graphq.report.replay import Replay
+from graphq.rewrite.partition import carve
+
+QUANTIZES = ("quantize", "dynamic_quantize")
+
+
+class Fusions:
+    """What became of the nodes of the graph before the fusions: `members` has them by the node that they are in."""
+
+    def __init__(self, graphs: Replay) -> None:
+        self.graphs, self.members = graphs, dict[Node, list[Node]]()
+        self._kinds: dict[Node, Kind] = {}
+        for node, home in graphs.home.items():
+            self.members.setdefault(home, []).append(node)
+        self.given = Given(graphs.source, graphs.before)
+        for nodes in self.members.values():
+            nodes.sort(key=GRAPH_ORDER)
+
+    def kind(self, node: Node) -> Kind | None:
+        """What the node, of the graph before the fusions, is in; None where nothing is left of it."""
+        home = self.graphs.home.get(node)
+        return None if home is None else self.home_kind(home)
+
+    def home_kind(self, home: Node) -> Kind:
+        """The kind of a node after the passes, worked out once."""
+        if home not in self._kinds:
+            self._kinds[home] = kind_of(home)
+        return self._kinds[home]
+
+    def beside(self, node: Node) -> list[Node]:
+        """What the operation, before the fusions, went together with."""
+        home = self.graphs.home.get(node)
+        return [] if home is None else self.members[home]
+
+    def up(self, value: Value) -> list[Value]:
+        """The values from `value` up to that of an integer partition, through operations that are in none."""
+        return path_up(value, lambda v: v.node is not None and self.kind(v.node) in ("integer", "quantised")
+                       and not is_quantised(v.dtype), lambda node: node.op.name not in QUANTIZES)
+
+    def alone(self, node: Node) -> bool:
+        """Whether an operation is in no partition."""
+        home = self.graphs.home.get(node)
+        return home is None or home.op.name != "partition"
+
+    def fusion(self, maker: Node, user: Node) -> str:
+        """The fusion that comes nearest: that of the product, or of the other anchor, which both could be in."""
+        home = self.graphs.home.get(maker)
+        if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
+            family = family_named(home.attrs["anchor"])
+            return Fuse(family.name, floats=family.quantised is None).name
+        product = next((v.node for v in self.up(maker.outputs[0])[-1:]), None)
+        if product is not None and product is not maker:
+            return self.fusion(product, user)
+        family = next((f for f in FAMILIES if user.op.name in f.operations), family_named("eltwise"))
+        return Fuse(family.name, floats=family.quantised is None).name
+
+    def anchored(self, *nodes: Node) -> Unsupported | None:
+        """Why kernels cannot compute an anchor, the last of the nodes; None if they can, or if it is no anchor."""
+        *_, user = nodes
+        refused: Unsupported | None = None
+        for family in (f for f in FAMILIES if user.op.name in f.operations):
+            try:
+                body, operands, _ = carve(self.graphs.before, nodes)
+                lowering(family, body, [v.data for v in operands], user, user)
+            except Unsupported as e:
+                refused = refused or e
+            except GraphqError:
+                return None
+            else:
+                return None
+        return refused
+
+    def together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
+        """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can."""
+        home = self.graphs.home[maker]
+        family, before = family_named(home.attrs["anchor"]), self.members[home]
+        anchor = next((n for n in before if n.op.name in family.operations), before[-1])
+        try:
+            body, operands, results = carve(self.graphs.before, [*before, *members])
+            if len(results) == 1:
+                lowering(family, body, [v.data for v in operands], anchor, members[-1])
+        except Unsupported as e:
+            return e
+        except GraphqError as e:
+            return Unsupported(str(e), f"quantize and dequantize {called(maker.outputs[0])}")
+        return None
+
+    def product_below(self, value: Value) -> Node | None:
+        """The next product in floats that `value` leads to, through operations that are in floats themselves."""
+        work, seen = [value], set[Value]()
+        while work and len(seen) < FAR:
+            at = work.pop(0)
+            seen.add(at)
+            for user in at.users:
+                if self.kind(user) != "float" or user.op.name in QUANTIZES:
+                    continue
+                if user.op.name in PRODUCTS:
+                    if at in user.inputs[:2]:
+                        return user
+                    continue
+                work += [v for v in user.outputs if v not in seen]
+        return None
+
+    def end(self, node: Node) -> Value | None:
+        """Where the chain of single users that begins with `node` ends; None where a quantize follows."""
+        end = node.outputs[0]
+        while node.op.name not in QUANTIZES:
+            end = node.outputs[0]
+            if any(u.op.name in QUANTIZES for v in node.outputs for u in v.users):
+                return None
+            if end.is_output or len(end.users) != 1 or self.kind(end.users[0]) != "float":
+                return end
+            (node,) = end.users
+        return None
