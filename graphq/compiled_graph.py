@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from graphq.plan.arena import Arenas
 from graphq.plan.plan import Plan
 from graphq.plan.runtime import Runner, Words
 from graphq.plan.stages import CONTROL, in_one_plan
-from graphq.planned import Loaded, Options, Passed, Planned, Ready, Reported, Runnable, Stored, in_full
+from graphq.planned import Loaded, Options, Passed, Planned, Ready, Reported, Runnable, Stored, StoredPlan, in_full
 from graphq.rewrite.rule import Refusal
 from graphq.sizes import Trace
 from graphq.staged import StagedRunner
@@ -57,7 +57,8 @@ class CompiledGraph:
             copy = graph.copy()
             self.signature, self._read_source = Signature.of(copy), lambda: copy
         else:
-            self.signature, self._read_source = graph.signature, graph.source
+            self.signature, self._read_source = graph.signature, cache(graph.source)
+            self.rows_mix = graph.rows_mix
         self.options = options
         self.origin = ""
         self._constants: dict[str, np.ndarray] = {}
@@ -73,15 +74,23 @@ class CompiledGraph:
         self._fixed: Runnable | Loaded | None = None
         stored = graph.plans if isinstance(graph, Stored) else ()
         if fixed:
-            self._fixed = self._loaded(stored[0][0]) if stored else self._build(self.source.copy)
-        self._open = None if fixed or constant else OpenPlans(self.source, options, self._arenas)
+            self._fixed = self._loaded(stored[0]) if stored else self._build(self.source.copy)
+        self._open = None if fixed or constant else \
+            OpenPlans(self.signature, self._read_source, options, self._arenas)
         if self._open is not None:
             self._open.begin(stored)
 
-    @cached_property
+    @property
     def source(self) -> Graph:
         """The graph as the user gave it."""
         return self._read_source()
+
+    @cached_property
+    def rows_mix(self) -> str | None:
+        """Why the results of a row of the batch may depend on the other rows; None where they cannot."""
+        from graphq.row_wise import why_rows_mix
+
+        return why_rows_mix(self.source)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to a file, for `load_compiled`: graph, plans, packed weights and the kernels' object code.
@@ -91,13 +100,16 @@ class CompiledGraph:
         """
         from graphq.artefact.models import save
 
-        save(path, self.source, self.options, self._plans())
+        save(path, self.source, self.options, self._plans(), self.rows_mix)
 
-    def _loaded(self, plan: Plan) -> Loaded:
+    def _loaded(self, stored: StoredPlan) -> Loaded:
         """What runs a plan of a file."""
-        with budget(self.options.memory):
+        def made(plan: Plan, _: Trace | None) -> Loaded:
             return Loaded(Runner(Words(plan), self._arenas, self.options.cache),
                           lambda: Planned(self.source.copy(), self.options, self.source.copy, self._arenas))
+
+        with budget(self.options.memory):
+            return cast(Loaded, stored.read(made))
 
     def _plans(self) -> list[tuple[Plan, Trace | None]]:
         """What runs: the plan of a graph of fixed shape, or plans with open sizes."""

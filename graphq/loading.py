@@ -42,8 +42,8 @@ def load_compiled(path: str | os.PathLike[str], *, isa: str | None = None, threa
         misfit = f"it was saved for {saved.threads} threads, not {most}"
     plans = saved.plans(most) if misfit is None else []
     if plans:
-        stored = Stored(plans, saved.signature, lambda: saved.source)
-        model = saved.read(lambda: CompiledGraph(stored, options))
+        stored = Stored(plans, saved.signature, lambda: saved.source, saved.rows_mix)
+        model = CompiledGraph(stored, options)
         model.origin = f"loaded from {saved.file.path}"
         return model
     model = CompiledGraph(saved.source, options)

@@ -13,19 +13,20 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from graphq.budget import budget
 from graphq.errors import CompileError, GraphError, GraphqError
 from graphq.ir import Graph, TensorType
+from graphq.ir.signature import Signature
 from graphq.locks import Lock
 from graphq.plan.arena import Arenas
 from graphq.plan.plan import Plan, open_numbers
 from graphq.plan.runtime import Runner, Words
 from graphq.plan.stages import in_one_plan
-from graphq.planned import Loaded, Options, Passed, Ready
+from graphq.planned import Loaded, Options, Passed, Ready, StoredPlan
 from graphq.planning import build_plan
 from graphq.sizes import Program, Trace, parts
 
@@ -152,25 +153,42 @@ class Variant(Passed):
 
 
 class StoredVariant:
-    """The plan of a variant, from a file; `anew` makes the variant, which reports ask for."""
+    """A variant whose plan a file has, read when it is needed; `anew` makes the variant, which reports ask for."""
 
-    def __init__(self, plan: Plan, trace: Trace, options: Options, anew: Callable[[Sizes], Variant]) -> None:
-        self.options, self.trace, self._anew = options, trace, anew
-        self.words = Words(plan)
-        self.plan = plan
-        self.program = Program(trace, parts(open_numbers(plan)))
+    def __init__(self, stored: StoredPlan, options: Options, anew: Callable[[Sizes], Variant]) -> None:
+        self.sizes, self.options = stored.sizes or (), options
+        self._stored, self._anew = stored, anew
+
+    @cached_property
+    def _read(self) -> tuple[Words, Program, Trace]:
+        def made(plan: Plan, trace: Trace | None) -> tuple[Words, Program, Trace]:
+            assert trace is not None
+            return Words(plan), Program(trace, parts(open_numbers(plan))), trace
+
+        return cast(tuple[Words, Program, Trace], self._stored.read(made))
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, with open sizes."""
+        return self._read[0].plan
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of its sizes."""
+        return self._read[2]
 
     @cached_property
     def variant(self) -> Variant:
         """The same, made anew."""
-        return self._anew(tuple(self.trace.assumed.values()))
+        return self._anew(self.sizes)
 
     def at(self, sizes: Sizes, arenas: Arenas) -> AtSizes | None:
         """What runs at these sizes; None where a guard fails."""
-        values = self.program.at(sizes)
+        words, program, _ = self._read
+        values = program.at(sizes)
         if values is None:
             return None
-        return Loaded(Runner(self.words, arenas, self.options.cache, values), lambda: self._report(sizes, arenas))
+        return Loaded(Runner(words, arenas, self.options.cache, values), lambda: self._report(sizes, arenas))
 
     def _report(self, sizes: Sizes, arenas: Arenas) -> Ready:
         made = self.variant.at(sizes, arenas)
@@ -202,19 +220,30 @@ class _Anew(Exception):
 
 
 class OpenPlans:
-    """The variants of a graph, and what they are at the shapes that were met."""
+    """The variants of a graph, and what they are at the shapes that were met. `read_source` gives the graph."""
 
-    def __init__(self, source: Graph, options: Options, arenas: Arenas) -> None:
-        self.source, self.options, self.arenas = source, options, arenas
-        self.dimensions = open_dimensions(source)
+    def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
+                 arenas: Arenas) -> None:
+        self._read_source, self.options, self.arenas = read_source, options, arenas
         self._shared = _Shared()
         self._variants: dict[tuple[int, ...], list[Variant | StoredVariant]] = {}
         self._by_shapes: dict[tuple[Sizes, ...], AtSizes] = {}
-        names = [v.name for v in source.inputs]
-        self._places = [(names.index(d.input), d.axis) for d in self.dimensions]
+        self._stored: list[StoredVariant] = []
+        self._places = [(k, axis) for k, p in enumerate(signature.inputs) for axis, d in enumerate(p.type.shape or ())
+                        if d is None]
         self._making: dict[tuple[int, ...], Lock] = {}
         self._latest: Variant | AtSizes | None = None
-        self.anew = any(v.shape is None for v in source.inputs)
+        self.anew = any(p.type.shape is None for p in signature.inputs)
+
+    @property
+    def source(self) -> Graph:
+        """The graph as the user gave it."""
+        return self._read_source()
+
+    @cached_property
+    def dimensions(self) -> list[Dimension]:
+        """The open dimensions of all inputs, in order."""
+        return open_dimensions(self.source)
 
     @property
     def latest(self) -> Variant | AtSizes | None:
@@ -230,17 +259,15 @@ class OpenPlans:
     def _all(self) -> list[Variant | StoredVariant]:
         return [v for variants in self._variants.values() for v in variants]
 
-    def begin(self, stored: Sequence[tuple[Plan, Trace | None]] = ()) -> None:
+    def begin(self, stored: Sequence[StoredPlan] = ()) -> None:
         """Take variants from a file, or make one for sizes that are likely, or where the graph refuses them none.
 
         Raises CompileError where `strict` refuses operations.
         """
-        for plan, trace in reversed(stored):  # the last that is kept is that of the latest use
-            assert trace is not None
-            of = tuple(map(size_class, trace.assumed.values()))
-            self._keep(of, [StoredVariant(plan, trace, self.options, self._made), *self._variants.get(of, ())])
-        if stored:  # these have equal arrays once
-            self._shared.of([b.data for plan, _ in stored for b in plan.buffers if isinstance(b.data, np.ndarray)])
+        self._stored = [StoredVariant(x, self.options, self._made) for x in stored]
+        for variant in reversed(self._stored):  # the last that is kept is that of the latest use
+            of = tuple(map(size_class, variant.sizes))
+            self._keep(of, [variant, *self._variants.get(of, ())])
         if self.anew or stored:
             return
         chosen: dict[str, int] = {}
@@ -331,7 +358,10 @@ class OpenPlans:
         return variant
 
     def _made(self, assumed: Sizes) -> Variant:
-        """A new variant."""
+        """A new variant, which shares the arrays of those in a file; equal arrays are in a file once."""
+        if self._stored:
+            self._shared.of([b.data for v in self._stored for b in v.plan.buffers if isinstance(b.data, np.ndarray)])
+            self._stored = []
         trace = Trace()
         types = self._types(tuple(trace.leaf(n, f"{d.input}.{d.axis}", d.name)
                                   for d, n in zip(self.dimensions, assumed, strict=True)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -168,12 +168,28 @@ class Planned(Ready):
         return coverage(self.graph)
 
 
-class Stored(NamedTuple):
-    """A model that a file has: its plans, one without a trace or those with open sizes; `source` reads the graph."""
+class StoredPlan(NamedTuple):
+    """A plan that a file has, which is read when it is needed.
 
-    plans: Sequence[tuple[Plan, Trace | None]]
+    `sizes` are those of the open dimensions in its example; None where all shapes are known. `read(make)` is what
+    `make` makes of the plan and of the trace of its open sizes. It raises ParseError where either is not what `save`
+    wrote, also where `make` finds that.
+    """
+
+    sizes: tuple[int, ...] | None
+    read: Callable[[Callable[[Plan, Trace | None], Any]], Any]
+
+
+class Stored(NamedTuple):
+    """A model that a file has: its plans, one for known shapes or several for open ones; `source` reads the graph.
+
+    `rows_mix` is that of `CompiledGraph`, which saves reading the graph for it.
+    """
+
+    plans: Sequence[StoredPlan]
     signature: Signature
     source: Callable[[], Graph]
+    rows_mix: str | None
 
 
 class Loaded:

@@ -17,7 +17,6 @@ from graphq.loading import load_compiled
 from graphq.locks import Lock
 from graphq.paths import path_of
 from graphq.planned import Options
-from graphq.row_wise import why_rows_mix
 
 MOST_MODELS = 8
 """Models that a process keeps for its predictors; the oldest goes first."""
@@ -51,8 +50,9 @@ class Predictor:
     def __init__(self, model: str | os.PathLike[str] | CompiledGraph, *, threads: int | None = None,
                  batch: int | None = None, pad_to: int | None = None) -> None:
         for name, value in (("threads", threads), ("batch", batch), ("pad_to", pad_to)):
-            if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1):
-                raise CompileError(f"{name} must be a positive int or None, got {value!r}")
+            if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool)
+                                      or not 0 < value < 2**31):
+                raise CompileError(f"{name} must be a positive int below 2**31, or None, got {value!r}")
         self.threads, self.batch, self.pad_to = threads, batch, pad_to
         self._rows: _Rows | None = None
         self.path: str | None = None
@@ -142,7 +142,7 @@ class _Rows:
         if self.fixed is not None and (batch not in (None, self.fixed) or pad_to not in (None, self.fixed)):
             raise CompileError(f"the model takes {self.fixed} rows at a time: batch and pad_to must be that or None, "
                                f"got batch={batch}, pad_to={pad_to}")
-        self.mixed = None if self.fixed == 1 else why_rows_mix(model.source)
+        self.mixed = None if self.fixed == 1 else model.rows_mix
         if self.mixed is not None and self.fixed is None:
             if max(batch or 1, pad_to or 1) > 1:
                 raise CompileError(f"rows run one by one, with batch=1 and no pad_to, as {self.mixed}")
@@ -160,6 +160,8 @@ class _Rows:
         for name, type in self.model.inputs.items():
             free = type if not type.shape else TensorType(type.dtype, (None, *type.shape[1:]))
             out[name] = check_array(name, free, given[name])
+            if name in self.batched and not out[name].ndim:
+                raise InputError(f"input '{name}' is a single number: axis 0 must be that of the rows")
         counts = {name: len(out[name]) for name in self.batched}
         if len(set(counts.values())) > 1:
             raise InputError(f"inputs must have as many rows each, got {counts}")
@@ -169,8 +171,7 @@ class _Rows:
         """The outputs of checked arrays."""
         count = len(arrays[next(iter(self.batched))])
         if count == 0:
-            return {name: np.empty((0, *(d or 0 for d in (type.shape or ())[1:])), type.dtype.numpy)
-                    for name, type in self.model.outputs.items()}
+            return self._of_no_rows(arrays)
         if self.mixed is not None and self.fixed is not None and count % self.fixed:
             raise InputError(f"the number of rows must be a multiple of {self.fixed}, which the model takes at a time, "
                              f"as {self.mixed}; got {count}")
@@ -178,6 +179,15 @@ class _Rows:
         parts = [self._slice({name: x if name in self.shared else x[at:at + most] for name, x in arrays.items()},
                              min(most, count - at)) for at in range(0, count, most)]
         return {name: _joined([part[name] for part in parts]) for name in parts[0]}
+
+    def _of_no_rows(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The outputs of no rows, whose other dimensions are those of one row: of zeros, where types do not say."""
+        types = {name: TensorType(type.dtype, None if type.shape is None else (0, *type.shape[1:]))
+                 for name, type in self.model.outputs.items()}
+        if all(type.known for type in types.values()):
+            return {name: np.empty(type.dims, type.dtype.numpy) for name, type in types.items()}
+        row = {name: x if name in self.shared else np.zeros((1, *x.shape[1:]), x.dtype) for name, x in arrays.items()}
+        return {name: x[:0] for name, x in self._slice(row, 1).items()}
 
     def _slice(self, arrays: Mapping[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
         """The outputs of a slice, to which rows are added up to a multiple of the unit."""

@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.errors import GraphError
+from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, TensorType, Value
 
 ROWS = 13
 """A number of rows that few other dimensions have."""
 OTHER = 32
 """What other open dimensions are taken to be."""
-
 
 
 class Place(NamedTuple):
@@ -46,8 +45,9 @@ def why_rows_mix(graph: Graph) -> str | None:
         graph = graph.specialise({name: TensorType(t.dtype, tuple(
             d if d is not None else OTHER if k else ROWS for k, d in enumerate(t.shape or ())))
             for name, t in types.items() if not t.known})
-    except GraphError as e:
+    except GraphqError as e:
         return f"the graph does not take {ROWS} rows: {e}"
+    graph.prune()  # such as what computed shapes, which are constants now
     rows = next((v.type.dims[0] for v in graph.inputs if v.shape), 1)
     places: dict[Value, Place | None] = {v: Place(0) if v.shape else None for v in graph.inputs}
     for node in graph.nodes:
@@ -128,7 +128,7 @@ def _broadcast(node: Node, axes: Axes) -> int:
 
 def _alike(value: Value, axis: int) -> bool:
     """Whether a value that does not depend on rows is the same for all of them, where they lie along an axis of it."""
-    if axis < 0 or value.type.dims[axis] == 1:
+    if axis < 0 or value.type.dims[axis] < 2:
         return True
     return value.data is not None and bool(np.all(value.data == value.data.take([0], axis)))
 

@@ -80,6 +80,17 @@ def test_no_rows():
         assert {k: (v.shape, v.dtype) for k, v in out.items()} == dict.fromkeys("ps", ((0, 24), np.float32))
 
 
+@pytest.mark.parametrize("shape", [(None, None, 3), None])
+def test_no_rows_of_a_model_whose_rows_have_any_size(shape):
+    g = gq.Graph()
+    g.output(g.softmax(g.input("x", dtype="f32", shape=shape), axis=-1), name="y")
+    predictor = gq.Predictor(gq.compile(g), pad_to=4 if shape else None)
+    out = predictor({"x": np.empty((0, 5, 3), np.float32)})["y"]
+    assert out.shape == (0, 5, 3) and out.dtype == np.float32
+    with pytest.raises(gq.InputError, match="'x'"):
+        predictor({"x": np.float32(1)})
+
+
 def test_one_output_is_a_dict_too():
     g = gq.Graph()
     g.output(g.relu(g.input("x", dtype="f32", shape=(1, 2))), name="y")
@@ -118,7 +129,7 @@ def test_models_without_rows_are_refused(build, said):
 
 def test_bad_settings(tmp_path):
     model = gq.compile(network(4))
-    for options in ({"batch": 0}, {"threads": -1}, {"pad_to": True}, {"batch": 2.0}):
+    for options in ({"batch": 0}, {"threads": -1}, {"pad_to": True}, {"batch": 2.0}, {"pad_to": 2**70}):
         with pytest.raises(gq.CompileError, match="positive int"):
             gq.Predictor(model, **options)
     for options in ({"batch": 8}, {"pad_to": 2}):

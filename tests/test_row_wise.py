@@ -107,6 +107,23 @@ def test_a_gather_within_the_row():
     assert "gather" in why_rows_mix(g)
 
 
+def test_what_no_output_needs_mixes_nothing():
+    for rows in (None, 4):
+        g = gq.Graph()
+        x = g.input("x", dtype="f32", shape=(rows, 5))
+        g.reduce_sum(x, axes=[0], keep_dims=True)
+        g.output(g.relu(x))
+        count = len(g.nodes)
+        assert why_rows_mix(g) is None and len(g.nodes) == count
+
+
+def test_a_constant_without_elements():
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(2, 3))
+    g.output(g.concat(x, g.constant(np.empty((0, 3), np.float32)), axis=0))
+    assert "concat" in why_rows_mix(g)
+
+
 def test_unknown_ranks():
     g = gq.Graph()
     g.output(g.relu(g.input("x", dtype="f32")))

@@ -16,10 +16,9 @@ import mmap
 import os
 import stat
 import struct
-import tempfile
 import threading
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
 from graphq.errors import GraphError, ParseError
@@ -28,7 +27,7 @@ from graphq.kernels.threads.count import process_cores
 from graphq.paths import path_of
 
 MAGIC = b"\x89graphq\n"
-FORMAT = 1
+FORMAT = 2
 """Grows with each change of the format, and of what plans and steps mean."""
 PIECE = 1 << 20
 """Bytes that one hash is of."""
@@ -54,17 +53,16 @@ def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequ
     text += b" " * (-(_HEAD.size + _DIGEST + len(text)) % _PAGE)
     head = _HEAD.pack(MAGIC, FORMAT, 0, len(text), _HEAD.size + _DIGEST + len(text) + end)
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        if target.exists() and not target.is_file():
+            raise ValueError("there is something else than a file")
+        temporary = target.with_name(f".graphq.{uuid.uuid4().hex}")
         try:
-            with os.fdopen(handle, "wb") as file:
+            with open(temporary, "xb") as file:
                 file.write(head + hashlib.sha256(head + text).digest() + text)
                 file.writelines(_bytes_of(places, sections))
-                mask = os.umask(0)
-                os.umask(mask)
-                os.fchmod(file.fileno(), 0o666 & ~mask)
             os.replace(temporary, target)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except (OSError, ValueError) as e:
         raise GraphError(f"{str(target)!r} cannot be written: {getattr(e, 'strerror', None) or e}") from None

@@ -25,7 +25,7 @@ from graphq.kernels.jit.modules import Module, saved
 from graphq.kernels.threads.team import modules_of_team
 from graphq.passes.pipeline import PIPELINE
 from graphq.plan.plan import Plan, open_numbers
-from graphq.planned import Options
+from graphq.planned import Options, StoredPlan
 from graphq.rewrite.fixpoint import Fixpoint, pass_name
 from graphq.rewrite.rule import Pass, Rewrite
 from graphq.sizes import Trace, parts, record, restored
@@ -46,8 +46,10 @@ def _is_named(step: Pass) -> bool:
 
 
 def save(path: str | os.PathLike[str], source: Graph, options: Options,
-         plans: Sequence[tuple[Plan, Trace | None]]) -> None:
+         plans: Sequence[tuple[Plan, Trace | None]], rows_mix: str | None) -> None:
     """Write a model: its graph as the user gave it, and its plan, or plans with open sizes and their traces.
+
+    `rows_mix` is that of `CompiledGraph`.
 
     Raises GraphError where the path cannot be written, or for passes that are not of PIPELINE, which no file can name.
     """
@@ -58,11 +60,12 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
     writer = Writer()
     graph = writer.of(source)
     name, inputs, outputs = Signature.of(source)
-    made = [x for plan, trace in plans if (x := _of_plan(writer, compact(plan), trace))]
+    made = [(x, trace) for plan, trace in plans if (x := _of_plan(writer, compact(plan), trace))]
     for module in modules_of_team():
         writer.modules.setdefault(module, len(writer.modules))
     codes = [(module, module.code) for module in writer.modules]
-    sections = [memoryview(json.dumps(x, separators=(",", ":")).encode()) for x in (graph, made)]
+    sections = [memoryview(json.dumps(x, separators=(",", ":")).encode()) for x in (graph, *(x for x, _ in made))]
+    begin = len(sections)
     sections += [memoryview(code.object) for _, code in codes]
     first = len(sections)
     sections += [np.ascontiguousarray(x).reshape(-1).view(np.uint8).data for x in writer.arrays]
@@ -72,8 +75,9 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
                     "strict": options.strict, "cache": options.cache, "memory": options.memory,
                     "passes": None if passes == default else passes},
         "name": name, "inputs": [writer.of((p.name, p.type, p.property)) for p in inputs],
-        "outputs": [writer.of(x) for x in outputs.items()], "graph": 0, "plans": 1,
-        "code": [[m.name, m.key, list(code.names), 2 + k] for k, (m, code) in enumerate(codes)],
+        "outputs": [writer.of(x) for x in outputs.items()], "graph": 0, "rows_mix": rows_mix,
+        "plans": [[k, trace and list(trace.assumed.values())] for k, (_, trace) in enumerate(made, 1)],
+        "code": [[m.name, m.key, list(code.names), begin + k] for k, (m, code) in enumerate(codes)],
         "arrays": [[as_dtype(x.dtype).name, list(x.shape), first + k] for k, x in enumerate(writer.arrays)],
     }, sections)
 
@@ -104,6 +108,7 @@ class Saved:
         self.threads = self._of(int, options, "threads")
         self.strict, self.cache = self._of(bool, options, "strict"), self._of(bool, options, "cache")
         self.memory = options.get("memory")
+        self.rows_mix = None if index.get("rows_mix") is None else self._of(str, index, "rows_mix")
         self.read(lambda: check_limit(self.memory))
         names = options.get("passes")
         self.passes: tuple[Pass, ...] = PIPELINE if names is None else \
@@ -143,12 +148,17 @@ class Saved:
         """Let plans that are made anew use the file's code, where the keys fit. Only if there is no `misfit`."""
         cache.provide({m.key: m.code for m in self.modules})
 
-    def plans(self, threads: int) -> list[tuple[Plan, Trace | None]]:
-        """The plans for so many threads, not more than `threads`. Only if there is no `misfit`."""
-        text = self.file.section(self.file.index.get("plans"))
-        return self.read(lambda: [self._plan(recorded, plan, threads) for recorded, plan in json.loads(bytes(text))])
+    def plans(self, threads: int) -> list[StoredPlan]:
+        """The plans for so many threads, not more than `self.threads`. Only if there is no `misfit`."""
+        def stored(section: Any, sizes: Any) -> StoredPlan:
+            open_sizes = None if sizes is None else tuple(sizes)
+            assert all(type(n) is int and n >= 0 for n in open_sizes or ())
+            return StoredPlan(open_sizes, lambda make: self.read(lambda: make(*self._plan(section, threads))))
 
-    def _plan(self, recorded: Any, plan: Any, threads: int) -> tuple[Plan, Trace | None]:
+        return self.read(lambda: [stored(*x) for x in self._of(list, self.file.index, "plans")])
+
+    def _plan(self, section: Any, threads: int) -> tuple[Plan, Trace | None]:
+        recorded, plan = json.loads(bytes(self.file.section(section)))
         trace = None if recorded is None else restored(PlanReader(self._array, self.modules).of(recorded))
         made = PlanReader(self._array, self.modules, trace).of(plan)
         assert isinstance(made, Plan)

@@ -51,7 +51,7 @@ class Writer:
     def __init__(self) -> None:
         self.arrays: list[np.ndarray] = []
         self.modules: dict[Module, int] = {}
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}
 
     def of(self, x: Any) -> Any:
         """The JSON of a value. Raises Unsaved for what has none."""
@@ -109,10 +109,11 @@ class Writer:
             as_dtype(x.dtype)
         except GraphError:
             self._refuse(x)
-        if id(x) not in self._numbers:
-            self._numbers[id(x)] = len(self.arrays)
-            self.arrays.append(x)  # which keeps its id
-        return self._numbers[id(x)]
+        memory = x.__array_interface__["data"][0], x.dtype, x.shape, x.strides
+        if memory not in self._numbers:
+            self._numbers[memory] = len(self.arrays)
+            self.arrays.append(x)  # which keeps its memory
+        return self._numbers[memory]
 
 
 def _without_strange_facts(parts: tuple[Any, ...], writer: Writer) -> tuple[Any, ...]:

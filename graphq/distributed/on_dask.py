@@ -1,7 +1,7 @@
 """Scoring of Dask's collections: one task for each block or partition."""
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,8 @@ def score_array(rows: dask.array.Array, scorer: Scorer, options: Mapping[str, An
                          f"{listing(scorer.sources, 'and')}, the outputs {listing(scorer.predictor.outputs, 'and')}. "
                          "outputs=[...] chooses one; dataframes, bags and Ray's datasets have columns")
     ((name, result),) = scorer.results.items()
+    if rows.ndim == 0:
+        raise InputError("an array of no dimensions has no rows")
     if result.shape is None:
         raise InputError(f"the model does not say how many dimensions its output '{name}' has")
     rest = result.shape[1:]
@@ -47,6 +49,10 @@ def score_frame(frame: dask.dataframe.DataFrame, scorer: Scorer,
     meta = [(name, types[name]) for name in scorer.kept(list(types))]
     meta += [(column, result.dtype.numpy) for name, result in scorer.results.items()
              for column in _columns(name, result)]
+    names = [name for name, _ in meta]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"two columns would have the name {name!r}: leave one out, by keep=[...] or outputs=[...]")
     return frame.map_partitions(_partition, scorer=scorer, meta=meta, **options)
 
 
@@ -63,7 +69,7 @@ def _partition(frame: pandas.DataFrame, scorer: Scorer) -> pandas.DataFrame:
     outs = scorer.score({name: frame[name].to_numpy() for of in scorer.sources.values() for name in of})
     columns: dict[str, np.ndarray] = {}
     for name, out in outs.items():
-        parts = out.reshape(len(frame), -1).T if out.ndim > 1 else [out]
+        parts = out.T if out.ndim > 1 else [out]
         columns.update(zip(_columns(name, scorer.results[name]), parts, strict=True))
     return frame[scorer.kept(list(frame.columns))].assign(**columns)
 
@@ -77,7 +83,17 @@ def _rows(rows: Iterable[Mapping[str, Any]], scorer: Scorer) -> list[dict[str, A
     given = list(rows)
     if not given:
         return []
-    kept = scorer.kept(list(given[0]))
-    outs = scorer.score({name: np.stack([row[name] for row in given]) for of in scorer.sources.values() for name in of})
-    return [{**{name: row[name] for name in kept}, **{name: out[k] for name, out in outs.items()}}
+    for row in given:
+        if not isinstance(row, Mapping):
+            raise InputError(f"the rows of a bag must be dicts of arrays, got {row!r:.80}")
+    kept = {names: scorer.kept(names) for names in {tuple(row) for row in given}}
+    outs = scorer.score({name: _stacked(name, given) for of in scorer.sources.values() for name in of})
+    return [{**{name: row[name] for name in kept[tuple(row)]}, **{name: out[k] for name, out in outs.items()}}
             for k, row in enumerate(given)]
+
+
+def _stacked(name: str, rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    try:
+        return np.stack([row[name] for row in rows])
+    except ValueError as e:
+        raise InputError(f"column {name!r}: the rows of a partition must have the same shape: {e}") from None

@@ -29,12 +29,17 @@ class Scorer:
     keep: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        """Raise InputError for names that the model has not."""
+        """Raise InputError for names that the model has not, and for inputs without a column."""
+        if not isinstance(self.columns, Mapping):
+            raise InputError(f"columns takes a mapping of inputs to columns, got {self.columns!r:.80}")
         for what, names, of in (("columns", self.columns, self.predictor.inputs),
                                 ("outputs", self.outputs or (), self.predictor.outputs)):
             for name in names:
                 if name not in of:
                     raise InputError(f"{what}: the model has {listing(map(repr, of), 'and')}, not {name!r}")
+        for name, columns in self.sources.items():
+            if not columns:
+                raise InputError(f"columns: input '{name}' is made of one column or more, got none")
 
     @property
     def results(self) -> dict[str, TensorType]:

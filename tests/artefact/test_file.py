@@ -60,9 +60,28 @@ def test_what_was_there_stays_until_the_file_is_whole(path):
 
 
 def test_a_path_that_cannot_be_written(tmp_path):
-    for path in (tmp_path / "none" / "m", tmp_path, "a\0b"):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "none" / "m", tmp_path, "a\0b", tmp_path / "pipe", tmp_path / ("a" * 300), "/"):
         with pytest.raises(gq.GraphError, match="cannot be written"):
             write(path, {}, [])
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_the_longest_name(tmp_path):
+    write(tmp_path / ("a" * 255), {}, [])
+    assert File(tmp_path / ("a" * 255)).private
+
+
+def test_files_have_the_mode_of_new_files(path, monkeypatch):
+    """The mask belongs to all threads of the process, so that none may change it for a moment."""
+    mask = os.umask(0o027)
+    try:
+        monkeypatch.setattr(os, "umask", None)
+        write(path, {}, [])
+    finally:
+        monkeypatch.undo()
+        os.umask(mask)
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_what_is_no_file(tmp_path):
@@ -103,7 +122,7 @@ def test_a_file_of_another_format(path, monkeypatch):
     monkeypatch.setattr(format, "FORMAT", 99)
     write(path, {}, [])
     monkeypatch.undo()
-    with pytest.raises(gq.ParseError, match="format 99; this is graphq with format 1: compile the model again"):
+    with pytest.raises(gq.ParseError, match=f"format 99; this is graphq with format {format.FORMAT}: compile the mod"):
         File(path)
 
 

@@ -79,8 +79,8 @@ def test_frame_in_one_process(here, artefact, expected):
 
 def test_empty_partitions(here, artefact):
     frame = dd.from_pandas(table(), npartitions=3)
-    found = score(frame[frame["id"] == "row 5"], artefact, columns={"x": PIXELS}, outputs=["best"]).compute()
-    assert len(found) == 1 and list(found.columns) == [*PIXELS, "id", "best"]
+    found = score(frame[frame["id"] == "row 5"], artefact, columns={"x": PIXELS}, keep=["id"]).compute()
+    assert len(found) == 1 and list(found.columns) == ["id", "y_0", "y_1", "y_2", "y_3", "best"]
     assert score(db.from_sequence([], npartitions=1), artefact).compute() == []
 
 
@@ -104,6 +104,8 @@ def test_a_predictor_says_how_rows_run(here, artefact, expected):
     ({}, "input 'x': there is no column 'x'"),
     ({"columns": {"x": PIXELS}, "keep": ["name"]}, "keep: there is no column 'name'"),
     ({"columns": {"x": PIXELS}, "keep": "id"}, "keep takes a list of names"),
+    ({"columns": {"x": []}}, "input 'x' is made of one column or more"),
+    ({"columns": ["x"]}, "columns takes a mapping"),
 ])
 def test_wrong_names_of_a_frame(artefact, options, words):
     with pytest.raises(gq.InputError, match=words):
@@ -114,6 +116,35 @@ def test_an_output_and_a_column_of_one_name(artefact):
     frame = dd.from_pandas(table().rename(columns={"id": "best"}), npartitions=2)
     with pytest.raises(gq.InputError, match="output 'best' has the name of a column"):
         score(frame, artefact, columns={"x": PIXELS})
+
+
+def test_columns_of_one_name(artefact):
+    frame = dd.from_pandas(table().rename(columns={"id": "y_0"}), npartitions=2)
+    with pytest.raises(gq.InputError, match="two columns would have the name 'y_0'"):
+        score(frame, artefact, columns={"x": PIXELS})
+
+
+def test_rows_of_a_bag(here, artefact):
+    some = {"x": DATA[0], "id": 1}
+    for wrong, words in (({"id": 2}, "no column 'x'"), ({"x": DATA[0][:3]}, "column 'x'.*same shape"), (7, "dicts")):
+        with pytest.raises(gq.InputError, match=words):
+            score(db.from_sequence([some, wrong], npartitions=1), artefact).compute()
+    found = score(db.from_sequence([some, {"x": DATA[1], "name": "b"}], npartitions=1), artefact).compute()
+    assert [set(row) for row in found] == [{"x", "id", "y", "best"}, {"x", "name", "y", "best"}]
+
+
+def test_blocks_without_rows_of_a_model_whose_rows_have_any_length(here, tmp_path):
+    g = gq.Graph()
+    g.output(g.softmax(g.input("x", dtype="f32", shape=(None, None)), axis=-1))
+    gq.compile(g).save(tmp_path / "m")
+    data = np.ones((10, 4), np.float32)
+    found = score(da.from_array(data, chunks=((4, 0, 6), 4)), tmp_path / "m").compute()
+    assert np.array_equal(found, data / 4)
+
+
+def test_an_array_without_rows(artefact):
+    with pytest.raises(gq.InputError, match="no dimensions"):
+        score(da.from_array(np.float32(1)), artefact, outputs=["y"])
 
 
 def test_arrays_have_one_input_and_one_output(artefact):
