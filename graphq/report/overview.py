@@ -31,7 +31,8 @@ def _part(part: Part, number: int) -> Iterator[str]:
     if part.name:
         yield f"<h2>{escape(part.name)}</h2>"
     counts = Counter(kind_of(n) for n in report.nodes if n.role != "constant")
-    keys = (f'<span><i class="{kind}"></i>{text}: {counts[kind]}</span>' for kind, text in KINDS.items() if counts[kind])
+    keys = (f'<span><i class="{kind}"></i>{text}: {counts[kind]}</span>'
+            for kind, text in KINDS.items() if counts[kind])
     yield f'<div class="key">{"".join(keys)}</div>'
     if report.level:
         yield f'<p class="note">ISA level {report.level}, {report.threads} threads</p>'
