@@ -30,7 +30,7 @@ TARGET = 0.01
 TRIED, RECOVERS = 12, 0.25
 """Factors whose own loss is measured; the part of the loss that twice as many of 16 bits have to take away."""
 MOST_WIDE = 0.5
-"""The part of the factors that may get 16 bits: each repeats its product's work, so that with all of them f32 is faster."""
+"""The part of the factors that may get 16 bits: each repeats its product's work, and with all f32 is faster."""
 WIDE_HEADROOM = 4.0
 """By what ranges of 16 bits exceed what was seen: two of these bits, which are more than enough, for unseen data."""
 METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
