@@ -164,8 +164,14 @@ def _dict(out: np.ndarray | Mapping[str, np.ndarray], model: CompiledGraph) -> M
 
 
 def _same(x: Value, y: Value) -> bool:
-    """Whether two values of one name can be the same tensor: f32 results of one operation, of one rank."""
-    if x.node is None or y.node is None or x.dtype != f32 or y.dtype != f32 or x.node.op is not y.node.op:
+    """Whether two values of one name can be the same tensor: f32 results of one operation, of one rank.
+
+    A product with a bias may be a product and a sum in a file.
+    """
+    if x.node is None or y.node is None or x.dtype != f32 or y.dtype != f32:
+        return False
+    before = next(x.node.operands).node if x.node.op.name == "add" else None
+    if y.node.op is not x.node.op and (before is None or y.node.op is not before.op):
         return False
     return x.shape is None or y.shape is None or len(x.shape) == len(y.shape)
 

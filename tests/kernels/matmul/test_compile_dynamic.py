@@ -232,7 +232,7 @@ def test_scales_of_groups():
     a = g.dynamic_dequantize(g.input("x", shape=(4, 8), dtype="s8"), g.input("s", shape=(4, 2), dtype="f32"),
                              qtype="per_group", group_shape=[1, 4])
     g.output(g.matmul(a, g.dequantize(g.constant(np.ones((8, 3), np.int8)), scales=[0.5])))
-    assert "have scales of groups of [1, 4]" in refused(g)
+    assert "has scales of groups of [1, 4]" in refused(g)
 
 
 def test_sums_that_are_used_elsewhere_end_the_partition():
