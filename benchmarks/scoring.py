@@ -1,9 +1,10 @@
 """Batch scoring on Dask and Ray: rows a second by workers, the engine's cost of a batch, rows lost to killed workers.
 
-    python benchmarks/scoring.py [--engine dask|ray|both] [--workers 1 2 4] [--seconds 10] [--kills 20]
+    python benchmarks/scoring.py [--engine dask|ray|both] [--workers 1 2 4] [--batch 4096] [--seconds 20]
+        [--kills 20]
 
-The model is a perceptron of u8 rows of 512 with three layers of 2,048, quantized; a batch has 64 rows, which its
-worker makes from their numbers. Each worker has one thread. Efficiency is rows a second over those of one process
+The model is a perceptron of u8 rows of 512 with three layers of 2,048, quantized; its worker makes the rows
+of a batch from their numbers. Each worker has one thread. Efficiency is rows a second over those of one process
 alone, which makes and scores the same batches, times min(workers, cores). The engine's cost of a batch is what one
 worker takes for each batch of a run that makes no rows and has no model. A run with a kill ends one worker's process
 by SIGKILL at a random time; all of its rows are compared with those of one process.
@@ -27,7 +28,10 @@ import numpy as np
 import graphq as gq
 from graphq.distributed import score
 
-BATCH, WIDTH, LAYER = 64, 512, 2048
+WIDTH, LAYER = 512, 2048
+
+BLOCK = 4096
+"""Rows of a block of Ray's at least."""
 
 
 def perceptron() -> gq.Graph:
@@ -69,14 +73,14 @@ class Cluster(NamedTuple):
 
 
 @contextmanager
-def dask_cluster(workers: int) -> Iterator[Cluster]:
+def dask_cluster(workers: int, batch: int) -> Iterator[Cluster]:
     """Dask's local cluster."""
     import dask
     import dask.array as da
     from dask.distributed import Client, LocalCluster
 
     def run(count: int, model: str | None) -> np.ndarray:
-        ids = da.arange(count, chunks=BATCH)
+        ids = da.arange(count, chunks=batch)
         rows = ids.map_blocks(rows_of, new_axis=1, chunks=(ids.chunks[0], (WIDTH,)), dtype=np.uint8)
         return np.asarray(client.compute(score(rows, model) if model else ids.map_blocks(same)).result())
 
@@ -88,7 +92,7 @@ def dask_cluster(workers: int) -> Iterator[Cluster]:
 
 
 @contextmanager
-def ray_cluster(workers: int) -> Iterator[Cluster]:
+def ray_cluster(workers: int, batch: int) -> Iterator[Cluster]:
     """Ray's actors, and a core more for the tasks that make the rows."""
     import psutil
     import ray
@@ -99,12 +103,12 @@ def ray_cluster(workers: int) -> Iterator[Cluster]:
             return batch
 
     def run(count: int, model: str | None) -> np.ndarray:
-        ids = ray.data.range(count, override_num_blocks=max(1, count // (8 * BATCH)))
-        options: dict[str, Any] = {"batch_size": BATCH, "concurrency": workers}
+        ids = ray.data.range(count, override_num_blocks=max(1, count // max(batch, BLOCK)))
+        options: dict[str, Any] = {"batch_size": batch, "concurrency": workers}
         if model is None:
             found = ids.map_batches(Same, batch_format="numpy", **options)
         else:
-            found = score(ids.map_batches(with_rows, batch_size=BATCH), model, keep=["id"], **options)
+            found = score(ids.map_batches(with_rows, batch_size=batch), model, keep=["id"], **options)
         table = found.to_pandas().sort_values("id")
         if not np.array_equal(table["id"], np.arange(count)):
             raise SystemExit(f"rows lost or double: {len(table)} of {count}")
@@ -130,15 +134,15 @@ def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     return function(*arguments), time.perf_counter() - start
 
 
-def alone(predictor: gq.Predictor, seconds: float) -> float:
+def alone(predictor: gq.Predictor, batch: int, seconds: float) -> float:
     """Rows a second of this process alone."""
-    ids, batches = np.arange(BATCH), 0
+    ids, batches = np.arange(batch), 0
     predictor({"x": rows_of(ids)})
     start = time.perf_counter()
     while not batches or time.perf_counter() - start < seconds:
-        predictor({"x": rows_of(ids + batches * BATCH)})
+        predictor({"x": rows_of(ids + batches * batch)})
         batches += 1
-    return batches * BATCH / (time.perf_counter() - start)
+    return batches * batch / (time.perf_counter() - start)
 
 
 def killed(cluster: Cluster, model: str, expected: np.ndarray, usual: float) -> bool:
@@ -166,26 +170,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=[*CLUSTERS, "both"], default="both")
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--seconds", type=float, default=10, help="about how long one process takes for all rows")
+    parser.add_argument("--batch", type=int, default=4096, help="rows of a batch")
+    parser.add_argument("--seconds", type=float, default=20, help="about how long one process takes for all rows")
     parser.add_argument("--kills", type=int, default=20)
     options = parser.parse_args()
 
     random.seed(0)
+    batch = options.batch
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "perceptron.graphq")
         gq.compile(perceptron(), threads=1).save(model)
         predictor = gq.Predictor(model, threads=1)
-        base = alone(predictor, options.seconds / 2)
-        count = max(1, int(base * options.seconds) // BATCH) * BATCH
-        expected = np.concatenate([predictor({"x": rows_of(np.arange(k, k + BATCH))})["y"]
-                                   for k in range(0, count, BATCH)])
-        print(f"{cores} cores; {count} rows in batches of {BATCH}; one process alone: {base:,.0f} rows/s, "
-              f"{1000 * BATCH / base:.2f} ms a batch")
+        base = alone(predictor, batch, options.seconds / 2)
+        count = max(1, int(base * options.seconds) // batch) * batch
+        expected = np.concatenate([predictor({"x": rows_of(np.arange(k, k + batch))})["y"]
+                                   for k in range(0, count, batch)])
+        print(f"{cores} cores; {count} rows in batches of {batch}; one process alone: {base:,.0f} rows/s, "
+              f"{1000 * batch / base:.2f} ms a batch")
         for engine in CLUSTERS if options.engine == "both" else [options.engine]:
             for workers in options.workers:
-                with CLUSTERS[engine](workers) as cluster:
-                    cluster.run(8 * BATCH * workers, model)  # loads the model in each worker
+                with CLUSTERS[engine](workers, batch) as cluster:
+                    cluster.run(4 * batch * workers, model)  # loads the model in each worker
                     found, usual = timed(cluster.run, count, model)
                     if not np.array_equal(found, expected):
                         raise SystemExit(f"{engine}: results differ from those of one process")
@@ -193,11 +199,11 @@ def main() -> None:
                           f"{count / usual / (base * min(workers, cores)):.2f}", flush=True)
                     if workers == options.workers[0]:
                         _, empty = timed(cluster.run, count, None)
-                        print(f"{engine}: {1000 * empty * workers / (count / BATCH):.2f} ms of the engine a batch",
+                        print(f"{engine}: {1000 * empty * workers / (count / batch):.2f} ms of the engine a batch",
                               flush=True)
             if options.kills:
-                with CLUSTERS[engine](2) as cluster:
-                    cluster.run(16 * BATCH, model)
+                with CLUSTERS[engine](2, batch) as cluster:
+                    cluster.run(8 * batch, model)
                     _, usual = timed(cluster.run, count, model)
                     hits = 0
                     for _ in range(4 * options.kills):

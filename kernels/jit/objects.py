@@ -34,9 +34,10 @@ def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
 
 @cache
 def _linker() -> Any:
+    """LLVM's JITLink, which gives an object one piece of memory: its code reaches its constants within 2 GB."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine(jit=True, reloc="pic", codemodel="small")
-    return llvm.create_lljit_compiler(machine)
+    return llvm.create_lljit_compiler(machine, use_jit_link=True)

@@ -240,3 +240,36 @@ def test_llvm_links_what_codegen_made_as_often_as_asked(folder, fresh):
     assert objects.link(*code)["times"] != objects.link(*code)["times"]
     with pytest.raises(KernelError, match="nothing_like_it"):
         objects.link(code.object, ("times", "nothing_like_it"))
+
+
+# -- memory ---------------------------------------------------------------------------------------------------------
+
+SCATTERED = """
+import ctypes
+import graphq as gq
+import numpy as np
+
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+RESERVED, SIZE, PAGE = 0x4022, 8 << 30, 4096  # private, anonymous, without a reserve
+
+g = gq.Graph("net")
+g.output(g.softmax(g.gelu(g.input("x", shape=(None, 64), dtype="f32")), axis=-1), name="y")
+model = gq.compile(g, threads=2)
+base = libc.mmap(None, SIZE, 0, RESERVED, -1, 0)
+for size in (1 << 26, 1 << 20, 1 << 16, 1 << 14, PAGE):  # fill all holes above
+    while (place := libc.mmap(None, size, 0, RESERVED, -1, 0)) > base:
+        pass
+    libc.munmap(place, size)
+for k in range(500):  # what takes one page comes here, what takes more far below
+    libc.munmap(base + SIZE - 2 * PAGE * (k + 1), PAGE)
+print(model(np.zeros((3, 64), np.float32)).sum())
+"""
+
+
+def test_sections_of_an_object_are_loaded_side_by_side():
+    """Code reaches its constants within 2 GB, however scattered free memory is, as in processes with large maps."""
+    done = subprocess.run([sys.executable, "-c", SCATTERED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "3.0\n"), done.stderr
