@@ -1,13 +1,16 @@
 """Batch scoring on Dask and Ray: rows a second by workers, the engine's cost of a batch, rows lost to killed workers.
 
     python benchmarks/scoring.py [--engine dask|ray|both] [--workers 1 2 4] [--batch 4096] [--seconds 20]
-        [--kills 20]
+        [--kills 20] [--simulated 8 16]
 
 The model is a perceptron of u8 rows of 512 with three layers of 2,048, quantized; its worker makes the rows
-of a batch from their numbers. Each worker has one thread. Efficiency is rows a second over those of one process
-alone, which makes and scores the same batches, times min(workers, cores). The engine's cost of a batch is what one
-worker takes for each batch of a run that makes no rows and has no model. A run with a kill ends one worker's process
-by SIGKILL at a random time; all of its rows are compared with those of one process.
+of a batch from their numbers. Each worker has one thread. Rows a second are those between a run
+of a fourth of the rows and one of all, so that what a run takes to begin (Ray starts its actors for each) is a figure
+of its own. Efficiency is over min(workers, cores) processes without an engine, which make and score the same batches
+at a time; the cores of a machine may slow each other down. The engine's cost of a batch is what one worker takes for
+each batch of a run that makes no rows and has no model. A run with a kill ends one worker's process by SIGKILL at a
+random time; all of its rows are compared with those of one process. More workers than cores are simulated: they make
+no rows, and wait for as long as a batch takes; efficiency is then what the engine itself lets them reach.
 """
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,8 +56,9 @@ def rows_of(ids: np.ndarray) -> np.ndarray:
     return ((ids[:, None] * 31 + np.arange(WIDTH) * (ids[:, None] % 13 + 1)) % 251).astype(np.uint8)
 
 
-def same(batch: Any) -> Any:
-    """The batch as it is."""
+def waited(batch: Any, seconds: float) -> Any:
+    """The batch as it is, after a while."""
+    time.sleep(seconds)
     return batch
 
 
@@ -63,12 +68,13 @@ def with_rows(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 class Cluster(NamedTuple):
-    """`run(count, model)` gives the results of as many rows in order, or without a model their numbers.
+    """An engine with workers.
 
-    `processes` gives the ids of the processes that score.
+    `run(count, work)` gives the results of as many rows in order: of the model at a path, or, where work is a number of
+    seconds, the rows' numbers after so long a wait for each batch. `processes` gives the ids of the processes that score.
     """
 
-    run: Callable[[int, str | None], np.ndarray]
+    run: Callable[[int, str | float], np.ndarray]
     processes: Callable[[], list[int]]
 
 
@@ -79,10 +85,14 @@ def dask_cluster(workers: int, batch: int) -> Iterator[Cluster]:
     import dask.array as da
     from dask.distributed import Client, LocalCluster
 
-    def run(count: int, model: str | None) -> np.ndarray:
+    def run(count: int, work: str | float) -> np.ndarray:
         ids = da.arange(count, chunks=batch)
-        rows = ids.map_blocks(rows_of, new_axis=1, chunks=(ids.chunks[0], (WIDTH,)), dtype=np.uint8)
-        return np.asarray(client.compute(score(rows, model) if model else ids.map_blocks(same)).result())
+        if isinstance(work, str):
+            rows = ids.map_blocks(rows_of, new_axis=1, chunks=(ids.chunks[0], (WIDTH,)), dtype=np.uint8)
+            found = score(rows, work)
+        else:
+            found = ids.map_blocks(waited, seconds=work, dtype=ids.dtype)
+        return np.asarray(client.compute(found).result())
 
     with dask.config.set({"distributed.scheduler.allowed-failures": 100}), \
             LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None,
@@ -98,21 +108,24 @@ def ray_cluster(workers: int, batch: int) -> Iterator[Cluster]:
     import ray
     import ray.data
 
-    class Same:
-        def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-            return batch
+    class Waiting:
+        def __init__(self, seconds: float) -> None:
+            self.seconds = seconds
 
-    def run(count: int, model: str | None) -> np.ndarray:
+        def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return waited(batch, self.seconds)
+
+    def run(count: int, work: str | float) -> np.ndarray:
         ids = ray.data.range(count, override_num_blocks=max(1, count // max(batch, BLOCK)))
         options: dict[str, Any] = {"batch_size": batch, "concurrency": workers}
-        if model is None:
-            found = ids.map_batches(Same, batch_format="numpy", **options)
+        if isinstance(work, str):
+            found = score(ids.map_batches(with_rows, batch_size=batch), work, keep=["id"], **options)
         else:
-            found = score(ids.map_batches(with_rows, batch_size=batch), model, keep=["id"], **options)
+            found = ids.map_batches(Waiting, fn_constructor_args=(work,), batch_format="numpy", **options)
         table = found.to_pandas().sort_values("id")
         if not np.array_equal(table["id"], np.arange(count)):
             raise SystemExit(f"rows lost or double: {len(table)} of {count}")
-        return table["y" if model else "id"].to_numpy()
+        return table["y" if isinstance(work, str) else "id"].to_numpy()
 
     def processes() -> list[int]:
         return [p.pid for p in psutil.Process().children(recursive=True) if "ScoringActor" in " ".join(p.cmdline())]
@@ -134,15 +147,29 @@ def timed(function: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     return function(*arguments), time.perf_counter() - start
 
 
-def alone(predictor: gq.Predictor, batch: int, seconds: float) -> float:
-    """Rows a second of this process alone."""
-    ids, batches = np.arange(batch), 0
+def rate_of(cluster: Cluster, few: int, count: int, work: str | float) -> tuple[np.ndarray, float, float]:
+    """What a run of `count` rows gives, rows a second beyond the first `few`, and the seconds until the first row."""
+    _, short = timed(cluster.run, few, work)
+    found, usual = timed(cluster.run, count, work)
+    rate = (count - few) / (usual - short)
+    return found, rate, usual - count / rate
+
+
+def alone(model: str, batch: int, seconds: float) -> float:
+    """Rows a second of this process."""
+    predictor, ids, batches = gq.Predictor(model, threads=1), np.arange(batch), 0
     predictor({"x": rows_of(ids)})
     start = time.perf_counter()
     while not batches or time.perf_counter() - start < seconds:
         predictor({"x": rows_of(ids + batches * batch)})
         batches += 1
     return batches * batch / (time.perf_counter() - start)
+
+
+def together(processes: int, model: str, batch: int, seconds: float) -> float:
+    """Rows a second of processes that run at a time, without an engine."""
+    with get_context("spawn").Pool(processes) as pool:
+        return sum(pool.starmap(alone, [(model, batch, seconds)] * processes, chunksize=1))
 
 
 def killed(cluster: Cluster, model: str, expected: np.ndarray, usual: float) -> bool:
@@ -173,6 +200,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4096, help="rows of a batch")
     parser.add_argument("--seconds", type=float, default=20, help="about how long one process takes for all rows")
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--simulated", type=int, nargs="*", default=[], help="numbers of workers that only wait")
     options = parser.parse_args()
 
     random.seed(0)
@@ -181,26 +209,33 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "perceptron.graphq")
         gq.compile(perceptron(), threads=1).save(model)
+        counts = sorted({min(w, cores) for w in [1, *options.workers]})
+        base = {n: together(n, model, batch, options.seconds / 2) for n in counts}
+        few, count = (max(1, int(base[1] * options.seconds / part) // batch) * batch for part in (4, 1))
         predictor = gq.Predictor(model, threads=1)
-        base = alone(predictor, batch, options.seconds / 2)
-        count = max(1, int(base * options.seconds) // batch) * batch
         expected = np.concatenate([predictor({"x": rows_of(np.arange(k, k + batch))})["y"]
                                    for k in range(0, count, batch)])
-        print(f"{cores} cores; {count} rows in batches of {batch}; one process alone: {base:,.0f} rows/s, "
-              f"{1000 * batch / base:.2f} ms a batch")
+        print(f"{cores} cores; {count} rows in batches of {batch}; without an engine " +
+              ", ".join(f"{n} processes {rate:,.0f} rows/s" for n, rate in base.items()) +
+              f"; {1000 * batch / base[1]:.1f} ms a batch", flush=True)
         for engine in CLUSTERS if options.engine == "both" else [options.engine]:
             for workers in options.workers:
                 with CLUSTERS[engine](workers, batch) as cluster:
                     cluster.run(4 * batch * workers, model)  # loads the model in each worker
-                    found, usual = timed(cluster.run, count, model)
+                    found, rate, begin = rate_of(cluster, few, count, model)
                     if not np.array_equal(found, expected):
                         raise SystemExit(f"{engine}: results differ from those of one process")
-                    print(f"{engine}, {workers} workers: {count / usual:,.0f} rows/s, efficiency "
-                          f"{count / usual / (base * min(workers, cores)):.2f}", flush=True)
+                    print(f"{engine}, {workers} workers: {rate:,.0f} rows/s, efficiency "
+                          f"{rate / base[min(workers, cores)]:.2f}; {begin:.2f} s until the first row", flush=True)
                     if workers == options.workers[0]:
-                        _, empty = timed(cluster.run, count, None)
-                        print(f"{engine}: {1000 * empty * workers / (count / batch):.2f} ms of the engine a batch",
-                              flush=True)
+                        _, rate, _ = rate_of(cluster, few, count, 0.0)
+                        print(f"{engine}: {1000 * workers * batch / rate:.2f} ms of the engine a batch", flush=True)
+            for workers in options.simulated:
+                with CLUSTERS[engine](workers, batch) as cluster:
+                    cluster.run(4 * batch * workers, 0.0)
+                    _, rate, _ = rate_of(cluster, few * workers, count * workers, batch / base[1])
+                    print(f"{engine}, {workers} simulated workers: efficiency {rate / (base[1] * workers):.2f}",
+                          flush=True)
             if options.kills:
                 with CLUSTERS[engine](2, batch) as cluster:
                     cluster.run(8 * batch, model)
