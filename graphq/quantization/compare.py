@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, Node, Value
+from graphq.ir.names import quote
 from graphq.ir.node import GRAPH_ORDER
+from graphq.paths import path_of
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import replace_operand
 from graphq.quantization.products import PRODUCTS, prepared, values_by_name
@@ -38,13 +41,28 @@ class TensorDifference:
     saturation: float | None = None
     cost: float | None = None
 
+    def cells(self) -> dict[str, str]:
+        """The numbers as a table has them, by the heads of its columns."""
+        return {"cost": "" if self.cost is None else f"{self.cost:.1e}", "SQNR dB": f"{self.sqnr:.1f}",
+                "cosine": f"{self.cosine:.6f}", "largest": f"{self.largest:.3g}",
+                "saturated": "" if self.saturation is None else f"{100 * self.saturation:.3f}%"}
+
 
 @dataclass
 class Comparison:
-    """Differences in the order of their cost, those without one after them in graph order; `outputs`' 1 - cosine."""
+    """Differences in the order of their cost, those without one after them in graph order; `outputs`' 1 - cosine.
+
+    `graph` is the quantized graph, in which a page shows them.
+    """
 
     tensors: list[TensorDifference]
     loss: float
+    graph: Graph = field(repr=False, compare=False)
+
+    @property
+    def summary(self) -> str:
+        """The loss in a line."""
+        return f"outputs: 1 - cosine {self.loss:.2e}"
 
     def __getitem__(self, name: str) -> TensorDifference:
         for t in self.tensors:
@@ -54,19 +72,31 @@ class Comparison:
 
     def __str__(self) -> str:
         """A table, a line a tensor."""
-        lines = [f"outputs: 1 - cosine {self.loss:.2e}",
-                 f"{'cost':>9} {'SQNR dB':>8} {'cosine':>9} {'largest':>9} {'saturated':>9}  tensor"]
-        for t in self.tensors:
-            cost = "" if t.cost is None else f"{t.cost:9.1e}"
-            saturated = "" if t.saturation is None else f"{100 * t.saturation:8.3f}%"
-            lines.append(f"{cost:>9} {t.sqnr:8.1f} {t.cosine:9.6f} {t.largest:9.3g} {saturated:>9}  {t.name} ({t.op})")
-        return "\n".join(lines)
+        rows = [[*self.tensors[0].cells(), " tensor"],
+                *([*t.cells().values(), f" {quote(t.name)} ({t.op})"] for t in self.tensors)]
+        return "\n".join([self.summary, *(" ".join(f"{text:>9}" for text in row) for row in rows)])
 
     def json(self) -> str:
         """The same as JSON; infinite numbers (SQNR of equal tensors) are null."""
         rows = [{k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(t).items()}
                 for t in self.tensors]
         return json.dumps({"loss": self.loss, "tensors": rows}, indent=1)
+
+    def report(self, path: str | os.PathLike[str], /) -> None:
+        """Write an HTML page: all tensors in graph order and by cost, as charts, and the graph coloured by cost.
+
+        It has all in it, and needs no network. The graph is there where Graphviz is (`pip install graphq[report]`).
+        Raises GraphError for what is no path, OSError where it cannot write.
+        """
+        from graphq.report.differences import differences_page
+
+        path_of(path).write_bytes(differences_page(self).encode("utf-8", "replace"))
+
+    def _repr_html_(self) -> str:
+        """The table, for notebooks."""
+        from graphq.report.differences import differences_html
+
+        return differences_html(self)
 
 
 def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, batches: Batches, *,
@@ -107,7 +137,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
         for row in rows:
             row.cost = costs.get(row.name)
     rows.sort(key=lambda t: -np.inf if t.cost is None else t.cost, reverse=True)
-    return Comparison(rows, loss)
+    return Comparison(rows, loss, left.copy())
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
