@@ -17,7 +17,7 @@ from graphq.report.page import document
 from graphq.report.views import Views, plain_kind
 
 if TYPE_CHECKING:
-    from graphq.quantization.compare import Comparison, TensorDifference
+    from graphq.quantization.comparison import Comparison, TensorDifference
 
 COSTS = {"most": "costs at least half of what the costliest does", "much": "costs at least a tenth of that",
          "little": "costs less, or nothing", "plain": "has no cost of its own"}
