@@ -8,12 +8,13 @@ from graphq.commands.shared import add_model, load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Two models, --data."""
+    """Two models, --data, --page."""
     add_model(parser)
     parser.add_argument("against", type=Path, metavar="F32_MODEL", help="the f32 model")
     parser.add_argument("--data", required=True, metavar="DATA",
                         help="what to run both on: a folder of .npz or .npy files, an .npz file, or module:function "
                              "that gives dicts of arrays")
+    parser.add_argument("--page", type=Path, metavar="PAGE.html", help="also write an HTML page: charts, and the graph")
     parser.add_argument("--no-rank", action="store_true", help="leave out what each product costs at the outputs")
 
 
@@ -24,4 +25,6 @@ def run(options: argparse.Namespace) -> None:
 
     left, right = load_graph(options.file), load_graph(options.against)
     found = compare(left, right, load_data(options.data, right), rank=not options.no_rank)
+    if options.page is not None:
+        found.report(options.page)
     print(found.json() if options.json else found)

@@ -6,7 +6,8 @@ quantised = quantize(graph, statistics, Scheme(method="percentile"))
 """
 from graphq.quantization.automatic import Choice, automatic
 from graphq.quantization.calibrate import calibrate
-from graphq.quantization.compare import Comparison, TensorDifference, compare
+from graphq.quantization.compare import compare
+from graphq.quantization.comparison import Comparison, TensorDifference
 from graphq.quantization.control import Controlled, quantize_with_accuracy_control
 from graphq.quantization.quantize import quantize
 from graphq.quantization.scheme import Scheme

@@ -1,9 +1,7 @@
 """compare: how far every tensor of a quantized graph is from f32, and which product costs most at the outputs."""
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -14,59 +12,12 @@ from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.quantization.calibrate import Batches, checked_batches
+from graphq.quantization.comparison import Comparison, TensorDifference
 from graphq.quantization.insert import replace_operand
 from graphq.quantization.products import PRODUCTS, prepared, values_by_name
 
 QUANTIZES = ("quantize", "dynamic_quantize")
 DEQUANTIZES = ("dequantize", "dynamic_dequantize")
-
-
-@dataclass
-class TensorDifference:
-    """A tensor of both graphs over all batches.
-
-    `sqnr` is 10 log10 of the mean square of f32 over that of the difference, in dB; `largest` the largest difference;
-    `saturation` the share of elements that the integers of a tensor's quantize do not reach. `cost` is what the
-    product that makes the tensor loses at the outputs: how much 1 - cosine falls when it alone is computed in f32.
-    """
-
-    name: str
-    op: str
-    sqnr: float
-    cosine: float
-    largest: float
-    saturation: float | None = None
-    cost: float | None = None
-
-
-@dataclass
-class Comparison:
-    """Differences in the order of their cost, those without one after them in graph order; `outputs`' 1 - cosine."""
-
-    tensors: list[TensorDifference]
-    loss: float
-
-    def __getitem__(self, name: str) -> TensorDifference:
-        for t in self.tensors:
-            if t.name == name:
-                return t
-        raise KeyError(name)
-
-    def __str__(self) -> str:
-        """A table, a line a tensor."""
-        lines = [f"outputs: 1 - cosine {self.loss:.2e}",
-                 f"{'cost':>9} {'SQNR dB':>8} {'cosine':>9} {'largest':>9} {'saturated':>9}  tensor"]
-        for t in self.tensors:
-            cost = "" if t.cost is None else f"{t.cost:9.1e}"
-            saturated = "" if t.saturation is None else f"{100 * t.saturation:8.3f}%"
-            lines.append(f"{cost:>9} {t.sqnr:8.1f} {t.cosine:9.6f} {t.largest:9.3g} {saturated:>9}  {t.name} ({t.op})")
-        return "\n".join(lines)
-
-    def json(self) -> str:
-        """The same as JSON; infinite numbers (SQNR of equal tensors) are null."""
-        rows = [{k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(t).items()}
-                for t in self.tensors]
-        return json.dumps({"loss": self.loss, "tensors": rows}, indent=1)
 
 
 def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, batches: Batches, *,
@@ -77,7 +28,8 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     f32, all others as they are, which compiles the model as many times, and tensors are sorted by what that gains.
     The batches are kept in memory, and all tensors of one.
 
-    Raises InputError for no batches, GraphError where the graphs share no tensors.
+    Raises InputError for no batches, for batches without elements and for a NaN in f32; GraphError where the graphs
+    share no tensors, and where their outputs are not the same ones.
     """
     left, right = _graph(quantized, "quantized"), prepared(_graph(against, "against"))
     kept = list(checked_batches(batches))
@@ -87,27 +39,30 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     names = [n for n, v in made.items() if n in plain and _same(v, plain[n])]
     if not names:
         raise GraphError(f"graphs '{left.name}' and '{right.name}' have no tensor of the same name")
+    _check_outputs(left, right)
     limits = _limits(made)
     have, want = compile(left, outputs=names), compile(right, outputs=names)
-    sums = {name: _Sums() for name in names}
-    beyond: dict[str, list[float]] = {name: [] for name in names if name in limits}
-    for batch in kept:
+    sums = {name: _Sums(limits.get(name)) for name in names}
+    for k, batch in enumerate(kept):
         got, exact = _dict(have(batch), have), _dict(want(batch), want)
         for name in names:
+            if np.isnan(exact[name]).any():
+                raise InputError(f"batch {k + 1}: tensor '{name}' of the f32 graph holds nan: nothing can be near it")
+            if got[name].shape != exact[name].shape:
+                shapes = (",".join(map(str, x[name].shape)) for x in (got, exact))
+                raise GraphError("tensor '{}' is f32[{}] in the quantized graph, f32[{}] in the other".format(
+                    name, *shapes))
             sums[name].add(got[name], exact[name])
-        for name, shares in beyond.items():
-            low, high = limits[name]
-            shares.append(float(np.mean((got[name] < low) | (got[name] > high))))
+    if not any(s.count for s in sums.values()):
+        raise InputError(f"no tensor had any elements in {len(kept)} batches")
     rows = [sums[n].row(n, made[n]) for n in names]
-    for row in rows:
-        row.saturation = float(np.mean(beyond[row.name])) if row.name in beyond else None
     loss = 0.0
     if right.outputs:
         costs, loss = _costs(left, right, kept, rank)
         for row in rows:
             row.cost = costs.get(row.name)
     rows.sort(key=lambda t: -np.inf if t.cost is None else t.cost, reverse=True)
-    return Comparison(rows, loss)
+    return Comparison(rows, loss, left.copy())
 
 
 def distance(a: np.ndarray, b: np.ndarray) -> float:
@@ -131,13 +86,27 @@ def loss_of(model: CompiledGraph, batches: Sequence[Mapping[str, np.ndarray]],
 
 
 class _Sums:
-    """What is kept of a tensor: sums of squares and products, and the largest difference."""
+    """What is kept of a tensor: sums of squares and products, the largest difference, elements beyond its limits.
 
-    def __init__(self) -> None:
+    Equal infinities differ by nothing, and count in no other sum; a NaN is infinitely far from any number.
+    """
+
+    def __init__(self, limits: tuple[float, float] | None) -> None:
+        self.limits = limits
         self.signal = self.noise = self.product = self.size = self.largest = 0.0
+        self.count = self.beyond = 0
 
     def add(self, got: np.ndarray, want: np.ndarray) -> None:
         x, y = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
+        self.count += x.size
+        if self.limits is not None:
+            low, high = self.limits
+            self.beyond += int(np.count_nonzero((x < low) | (x > high)))
+        finite = np.isfinite(x) & np.isfinite(y)
+        if not finite.all():
+            if (x != y)[~finite].any():
+                self.noise = self.largest = np.inf
+            x, y = x[finite], y[finite]
         d = x - y
         self.signal, self.noise = self.signal + float(y @ y), self.noise + float(d @ d)
         self.product, self.size = self.product + float(x @ y), self.size + float(x @ x)
@@ -147,9 +116,10 @@ class _Sums:
         op = "input" if value.node is None else value.node.op.name
         both = float(np.sqrt(self.signal * self.size))
         cosine = float(self.product) / both if both > 0 else float(self.noise == 0)
-        sqnr = float(10 * np.log10(self.signal / self.noise)) if self.noise and self.signal else \
-            np.inf if not self.noise else -np.inf
-        return TensorDifference(name, op, sqnr, cosine, self.largest)
+        ratio = self.signal / self.noise if self.noise else np.inf
+        sqnr = float(10 * np.log10(ratio)) if ratio > 0 else -np.inf
+        saturation = None if self.limits is None else self.beyond / max(self.count, 1)
+        return TensorDifference(name, op, sqnr, cosine, self.largest, saturation)
 
 
 def _graph(given: object, word: str) -> Graph:
@@ -159,12 +129,29 @@ def _graph(given: object, word: str) -> Graph:
     return graph
 
 
+def _check_outputs(left: Graph, right: Graph) -> None:
+    """Raise GraphError unless the outputs can be compared one by one."""
+    pairs = zip(left.outputs, right.outputs, strict=False)
+    if len(left.outputs) == len(right.outputs) and all(
+            (a.dtype.kind == "float") == (b.dtype.kind == "float") and _fit(a, b) for a, b in pairs):
+        return
+    texts = (", ".join(f"{n}: {v.type}" for n, v in zip(g.output_names, g.outputs, strict=True)) for g in (left, right))
+    raise GraphError("the quantized graph's outputs ({}) must be those of the f32 graph ({}): as many, in the same "
+                     "order, dequantized where they are floats".format(*texts))
+
+
+def _fit(x: Value, y: Value) -> bool:
+    """Whether two values can have one shape."""
+    return x.shape is None or y.shape is None or len(x.shape) == len(y.shape) and all(
+        a is None or b is None or a == b for a, b in zip(x.shape, y.shape, strict=True))
+
+
 def _dict(out: np.ndarray | Mapping[str, np.ndarray], model: CompiledGraph) -> Mapping[str, np.ndarray]:
     return out if isinstance(out, Mapping) else {next(iter(model.outputs)): out}
 
 
 def _same(x: Value, y: Value) -> bool:
-    """Whether two values of one name can be the same tensor: f32 results of one operation, of one rank.
+    """Whether two values of one name can be the same tensor: f32 results of one operation, whose shapes fit.
 
     A product with a bias may be a product and a sum in a file.
     """
@@ -173,7 +160,7 @@ def _same(x: Value, y: Value) -> bool:
     before = next(x.node.operands).node if x.node.op.name == "add" else None
     if y.node.op is not x.node.op and (before is None or y.node.op is not before.op):
         return False
-    return x.shape is None or y.shape is None or len(x.shape) == len(y.shape)
+    return _fit(x, y)
 
 
 def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:

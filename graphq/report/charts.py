@@ -1,4 +1,4 @@
-"""Charts as SVG: the timeline of a run, a track a thread, and the arena's buffers over the plan's steps; tables."""
+"""Charts as SVG: the timeline of a run, the arena's buffers over the plan's steps, bars of tensors; and tables."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +13,9 @@ LEFT, TRACK = 74, 34
 MEMORY_HEIGHT = 460
 """Of the chart of the arena, in pixels."""
 
+ROW, NAMES, BAR = 17, 230, 150
+"""The height of a row of bars, the width of their names, and that of the longest bar, in pixels."""
+
 Box = Callable[[int], tuple[str, str]]
 """For a number the id of its record and its CSS class."""
 
@@ -25,8 +28,9 @@ def timeline(profile: Profile, box: Box) -> str:
     for thread, k in tracks.items():
         shapes.append(_text(0, TRACK * k + 20, f"helper {k}" if k else "caller"))
         for step in profile.steps:
-            shapes += [_rectangle(*box(step.number), LEFT + scale * p.begin, TRACK * k + 4, scale * p.seconds,
-                                  TRACK - 8) for p in step.pieces if p.thread == thread]
+            shapes += [_group(*box(step.number), _rectangle(
+                LEFT + scale * p.begin, TRACK * k + 4, scale * p.seconds, TRACK - 8))
+                for p in step.pieces if p.thread == thread]
     bottom = TRACK * len(tracks)
     for k in range(11):
         x = LEFT + width * k / 10
@@ -42,11 +46,29 @@ def memory(slots: Sequence[Slot], nbytes: int, steps: int, box: Box) -> str:
               for k in range(9) for y in [MEMORY_HEIGHT - MEMORY_HEIGHT * k / 8 + 8]]
     for slot in slots:
         y = MEMORY_HEIGHT + 8 - scale * (slot.offset + slot.nbytes)
-        shapes.append(_rectangle(*box(slot.buffer), LEFT + column * slot.first, y,
-                                 column * (slot.last - slot.first + 1), scale * slot.nbytes))
+        shapes.append(_group(*box(slot.buffer), _rectangle(
+            LEFT + column * slot.first, y, column * (slot.last - slot.first + 1), scale * slot.nbytes)))
     every = max(1, steps // 20)
     shapes += [_text(LEFT + column * k, MEMORY_HEIGHT + 22, str(k)) for k in range(0, steps, every)]
     return _chart(LEFT + column * steps + 20, MEMORY_HEIGHT + 30, shapes)
+
+
+def bars(head: Sequence[str], rows: Iterable[tuple[str, str, str, Sequence[tuple[float, str]]]]) -> str:
+    """A row for each box, which has an id, a CSS class and a name, with a bar for each column of `head`.
+
+    A bar is a share of the longest, from 0 to 1, and text that stands behind it.
+    """
+    column = BAR + 65
+    shapes = [_text(NAMES + column * k, ROW - 5, text) for k, text in enumerate(head)]
+    y = ROW
+    for id, kind, name, columns in rows:
+        inside = [_text(0, y + ROW - 5, name)]
+        for k, (share, text) in enumerate(columns):
+            x, width = NAMES + column * k, BAR * share
+            inside += [_rectangle(x, y + 2, width, ROW - 4), _text(x + width + 5, y + ROW - 5, text)]
+        shapes.append(_group(id, kind, "".join(inside)))
+        y += ROW
+    return _chart(NAMES + column * len(head), y + 4, shapes)
 
 
 def size(nbytes: int) -> str:
@@ -72,9 +94,12 @@ def _chart(width: float, height: float, shapes: Sequence[str]) -> str:
             f'{"".join(shapes)}</svg>')
 
 
-def _rectangle(id: str, kind: str, x: float, y: float, width: float, height: float) -> str:
-    return (f'<g class="b {kind}" data-n="{id}"><rect x="{x:.2f}" y="{y:.2f}" width="{max(width, .6):.2f}" '
-            f'height="{max(height, 1):.2f}"/></g>')
+def _group(id: str, kind: str, shapes: str) -> str:
+    return f'<g class="b {kind}" data-n="{id}">{shapes}</g>'
+
+
+def _rectangle(x: float, y: float, width: float, height: float) -> str:
+    return f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(width, .6):.2f}" height="{max(height, 1):.2f}"/>'
 
 
 def _text(x: float, y: float, text: str) -> str:

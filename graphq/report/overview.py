@@ -15,7 +15,7 @@ from graphq.report.records import CoverageRecord
 SHOWN = 60
 """Causes of one part that are listed; all stand in the text."""
 
-HELP = """<p class="note">Hover over a box for its types, kernels and reasons; click to keep them here. Drag to move,
+HELP = """<p class="note">Hover over a box for what is known of it; click to keep that here. Drag to move,
 Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come back.</p>"""
 
 

@@ -1,4 +1,4 @@
-"""The page of `CompiledGraph.report`: one HTML file with all in it, which asks no network and runs one script, ours.
+"""Pages: one HTML file each with all in it, which asks no network and runs one script, ours.
 
 Names and texts of a model come into the page in two ways: escaped, as text of the HTML, and in JSON that the script
 shows as text. And the page's policy lets no script run but the one whose hash it states.
@@ -20,7 +20,7 @@ from graphq.report.views import Views
 
 
 def page(title: str, parts: Sequence[Part], profile: Profile | None) -> str:
-    """The HTML of the parts of a model. Times are shown where there is a profile."""
+    """The page of `CompiledGraph.report`: the parts of a model. Times are shown where there is a profile."""
     views = Views()
     for part in parts:
         views.add_part(part, profile if len(parts) == 1 else None)
@@ -28,6 +28,11 @@ def page(title: str, parts: Sequence[Part], profile: Profile | None) -> str:
         views.add_times(profile)
     text = "\n\n".join((f"{part.name}: " if part.name else "") + as_text(part.report, full=True) for part in parts)
     views.add("Text", f"<pre>{escape(text)}</pre>")
+    return document(title, views, overview(parts, profile))
+
+
+def document(title: str, views: Views, aside: str) -> str:
+    """The HTML of views; `aside` is what stands beside them while no box is chosen."""
     script = text_file("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -38,7 +43,7 @@ def page(title: str, parts: Sequence[Part], profile: Profile | None) -> str:
 <header><h1 title="{escape(title)}">{escape(title)}</h1><nav>{tabs}</nav>
 <span><input type="search" id="search" placeholder="find a name or an operation"> <span id="found"></span></span>
 <span><button id="out">−</button> <button id="in">+</button> <button id="fit">fit</button></span></header>
-<main>{"".join(views.html)}</main><aside>{overview(parts, profile)}</aside><div id="tip" hidden></div>
+<main>{"".join(views.html)}</main><aside>{aside}</aside><div id="tip" hidden></div>
 <script type="application/json" id="data">{_json(views.records)}</script><script>{script}</script></body></html>
 """
 

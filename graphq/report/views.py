@@ -44,7 +44,7 @@ class Views:
                      after, "picture")
             if part.source is not None:
                 self.add(prefix + "As written", draw(outline(part.source), _operations,
-                                                     lambda box: kinds.get(box.id, _plain(box))), before, "picture")
+                                                     lambda box: kinds.get(box.id, plain_kind(box))), before, "picture")
         else:
             self.add(prefix + "Nodes", "<p>Pictures need Graphviz: pip install graphq[report]</p>" + _nodes(report),
                      after)
@@ -109,10 +109,11 @@ def _body(node: GraphNode) -> Iterator[str]:
 
 def _kind(box: Box, nodes: Mapping[str, GraphNode]) -> str:
     """The CSS class of a box after the passes; operations in a partition have none of their own."""
-    return kind_of(nodes[box.id]) if box.id in nodes else _plain(box)
+    return kind_of(nodes[box.id]) if box.id in nodes else plain_kind(box)
 
 
-def _plain(box: Box) -> str:
+def plain_kind(box: Box) -> str:
+    """The CSS class of a box that nothing else colours."""
     return "io" if box.kind in ("input", "output") else "group" if box.kind == "group" else "plain"
 
 

@@ -80,6 +80,8 @@ def test_quantize_and_compare(folder, capsys, options):
     assert "1 - cosine" in capsys.readouterr().out
     assert main(["compare", out, model, "--data", data, "--json", "--no-rank"]) == 0
     assert json.loads(capsys.readouterr().out)["loss"] < 0.01
+    assert main(["compare", out, model, "--data", data, "--page", str(folder / "page.html")]) == 0
+    assert "hidden" in capsys.readouterr().out and "hidden" in (folder / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("options", [["--mode", "dynamic"], ["--mode", "weight_only", "--weight-bits", "4"]])

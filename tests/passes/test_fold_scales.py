@@ -4,9 +4,10 @@ import pytest
 
 from graphq.dtypes import as_dtype
 from graphq.ir import Graph
+from graphq.ir.interpret import reference
 from graphq.ir.verify import verify
 from graphq.passes import run_passes
-from graphq.passes.fold_scales import BatchNormAsScale, MergeBiases, ScaleIntoWeights, fold_scales
+from graphq.passes.fold_scales import AddAsBias, BatchNormAsScale, MergeBiases, ScaleIntoWeights, fold_scales
 from graphq.testing import check_pass, check_round_trip, check_same_numbers
 
 RNG = np.random.default_rng
@@ -283,3 +284,115 @@ def test_sums_of_integers_as_they_are_stay_exact():
         %3 = multiply(%2, %a)
         return %3
     }""")
+
+
+# -- sums as biases, for quantization alone ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("op, weights_format, weights", FORMATS)
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize("shift", ["add", "bias_add"])
+def test_a_sum_becomes_the_bias_of_a_convolution(op, weights_format, weights, data_format, shift):
+    g, y = anchored(op, weights_format, weights, data_format=data_format, bias=False)
+    b = f32(RNG(10), 6)
+    y = g.bias_add(y, b, data_format=data_format) if shift == "bias_add" else g.add(channelwise(b, data_format), y)
+    g.output(g.relu(y), name="y")
+    out = check(AddAsBias(), g)
+    assert ops(out) == [op, "relu"]
+    (node,) = (n for n in out.nodes if n.op.name == op)
+    np.testing.assert_array_equal(node.inputs[2].data, b)
+    assert node.attrs == g.nodes_of((op,))[0].attrs
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("shape", [(6,), (1, 6), (1,), ()])
+def test_a_sum_becomes_the_bias_of_a_matmul(transpose_b, batch, shape):
+    rng, g = RNG(14), Graph()
+    x = g.input("x", dtype="f32", shape=(*batch, 3, 4))
+    b = f32(rng, *shape)
+    g.output(g.add(g.matmul(x, f32(rng, *((6, 4) if transpose_b else (4, 6))), transpose_b=transpose_b), b), name="y")
+    out = check(AddAsBias(), g)
+    assert ops(out) == ["matmul"]
+    np.testing.assert_array_equal(out.nodes[-1].inputs[2].data, np.broadcast_to(b.reshape(-1), 6))
+
+
+def test_a_sum_becomes_a_bias_whatever_the_number_of_rows():
+    rng, g = RNG(19), Graph()
+    g.output(g.add(g.matmul(g.input("x", dtype="f32", shape=(None, 4)), f32(rng, 4, 6)), f32(rng, 6)), name="y")
+    out = g.copy()
+    assert AddAsBias()(out) == 1 and ops(out) == ["matmul"]
+    for rows in (1, 5):
+        x = {"x": f32(rng, rows, 4)}
+        np.testing.assert_allclose(reference(out, x), reference(g, x), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("data_format, x, w", [("NXC", (3, 4), (4, 6)), ("NCX", (2, 3, 4), (2, 4, 5)),
+                                               ("NXC", (2, 3, 4), (4, 6))])
+def test_a_bias_add_becomes_the_bias_of_a_matmul(data_format, x, w):
+    """Channels in the middle of a matmul's result (NCX) are rows, which its bias does not run along."""
+    rng, g = RNG(15), Graph()
+    y = g.matmul(g.input("x", dtype="f32", shape=x), f32(rng, *w))
+    g.output(g.bias_add(y, f32(rng, 3 if data_format == "NCX" else 6), data_format=data_format), name="y")
+    if data_format == "NCX":
+        refused(AddAsBias(), g, "f32[3] is not one element for each channel of f32[2,3,5]")
+    else:
+        assert ops(check(AddAsBias(), g)) == ["matmul"]
+
+
+def test_a_sum_as_bias_in_text():
+    """Sums with a second constant, or of a product that has a bias, are left: they are MergeBiases' to fold."""
+    check_pass(AddAsBias(), before="""graph(x: f32[2,3]) {
+        %w = constant(value=f32[3,2]{1, 2, 3, 4, 5, 6})
+        %b = constant(value=f32[2]{0.5, -1})
+        %0 = matmul(x, %w)
+        %1 = add(%b, %0)
+        %2 = add(%1, %b)
+        return %2
+    }""", after="""graph(x: f32[2,3]) {
+        %w = constant(value=f32[3,2]{1, 2, 3, 4, 5, 6})
+        %b = constant(value=f32[2]{0.5, -1})
+        %0 = constant(value=f32[2]{0.5, -1})
+        %1 = matmul(x, %w, %0)
+        %2 = add(%1, %b)
+        return %2
+    }""")
+
+
+def test_sum_as_bias_refusals():
+    b = channelwise(f32(RNG(16), 6), "NCX")
+
+    def summed(operand=b, *, shift="add", quantised=None, **attrs):
+        g, y = anchored(*FORMATS[0], bias=False, quantised=quantised)
+        source = g.input("b", dtype="f32", shape=b.shape) if operand is None else operand
+        g.output(getattr(g, shift)(y, source, **attrs), name="y")
+        return g
+
+    def twice(returned):
+        g, y = anchored(*FORMATS[0], bias=False)
+        g.output(g.add(y, b), name="y")
+        g.output(y if returned else g.relu(y), name="z")
+        return g
+
+    def product(shape=(6,), *, source=(3, 4), weights=(4, 6), dtype="f32", given=False):
+        rng, g = RNG(17), Graph()
+        x = g.input("x", dtype=dtype, shape=source)
+        w, b = (f32(rng, *s).astype(as_dtype(dtype).numpy) for s in (weights, shape))
+        g.output(g.add(g.matmul(x, g.input("w", dtype=dtype, shape=weights) if given else g.add_constant(w)),
+                       g.add_constant(b)), name="y")
+        return g
+
+    for reason, g in [
+        ("the weights are not constants", product(given=True)),
+        ("the weights are not constants", summed(quantised="per_tensor")),
+        ("the other operand must be an f32 constant, got f32[6,1,1]", summed(None)),
+        ("the result must stay f32 of the same shape, got f32[3,6] and f32[2,3,6]", product((2, 1, 6))),
+        ("the result must stay f32 of the same shape, got f32[*] and f32[*]", product(source=None)),
+        ("the other operand must be an f32 constant, got bf16[6]", product(dtype="bf16")),
+        ("weights must have a rank of at least 2", product((3,), weights=(4,))),
+        ("f32[6] is not one element for each channel of", summed(f32(RNG(18), 6))),
+        ("f32[3,6] is not one element for each channel of f32[3,6]", product((3, 6))),
+        ("f32[6] is not one element for each channel of", summed(f32(RNG(18), 6), shift="bias_add", data_format="NXC")),
+        ("also", twice(True)), ("also", twice(False)),
+    ]:
+        refused(AddAsBias(), g, reason)

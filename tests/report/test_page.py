@@ -3,11 +3,11 @@ import base64
 import hashlib
 import json
 import sys
-from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from html_page import Page
 
 import graphq as gq
 from graphq.ir.outline import outline
@@ -33,40 +33,6 @@ TEXT = """graph net(x: u8[8,64], y: f32[8,16]) {
 def net():
     values = np.random.default_rng(1).integers(-127, 128, 1024)
     return gq.parse(TEXT.replace("VALUES", ", ".join(map(str, values))))
-
-
-class Page(HTMLParser):
-    """The elements of a page by their tags, with attributes and direct text."""
-
-    def __init__(self, path):
-        super().__init__()
-        self.elements, self._open = [], []
-        self.feed(path.read_text(encoding="utf-8"))
-        self.data = json.loads(next(text[0] for tag, a, text in self.elements if a.get("id") == "data"))
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs), [""]))
-        self._open.append(self.elements[-1])
-
-    def handle_endtag(self, tag):
-        while self._open and self._open.pop()[0] != tag:
-            pass
-
-    def handle_data(self, data):
-        if self._open:
-            self._open[-1][2][0] += data
-
-    def of(self, tag):
-        return [(a, text[0]) for t, a, text in self.elements if t == tag]
-
-    def boxes(self, view):
-        """The ids of the boxes of the view of that name, with their classes."""
-        names = [text for a, text in self.of("button") if "data-view" in a]
-        first = [k for k, (tag, a, _) in enumerate(self.elements) if tag == "section"] + [len(self.elements)]
-        at = names.index(view)
-        found = self.elements[first[at]:first[at + 1]]
-        return {a["data-n"]: a["class"].split()[1:] for tag, a, _ in found
-                if tag == "g" and "data-n" in a and "title" not in a["class"]}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,87 @@
+"""What `compare` finds: a tensor's distance from f32 and its cost; all of them as a table, as JSON and as a page."""
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from graphq.ir import Graph
+from graphq.ir.names import quote
+from graphq.paths import path_of
+
+
+@dataclass
+class TensorDifference:
+    """A tensor of both graphs over all batches.
+
+    `sqnr` is 10 log10 of the mean square of f32 over that of the difference, in dB; `largest` the largest difference;
+    `saturation` the share of elements that the integers of a tensor's quantize do not reach. `cost` is what the
+    product that makes the tensor loses at the outputs: how much 1 - cosine falls when it alone is computed in f32.
+    """
+
+    name: str
+    op: str
+    sqnr: float
+    cosine: float
+    largest: float
+    saturation: float | None = None
+    cost: float | None = None
+
+    def cells(self) -> dict[str, str]:
+        """The numbers as a table has them, by the heads of its columns."""
+        return {"cost": "" if self.cost is None else f"{self.cost:.1e}", "SQNR dB": f"{self.sqnr:.1f}",
+                "cosine": f"{self.cosine:.6f}", "largest": f"{self.largest:.3g}",
+                "saturated": "" if self.saturation is None else f"{100 * self.saturation:.3f}%"}
+
+
+@dataclass
+class Comparison:
+    """Differences in the order of their cost, those without one after them in graph order; `outputs`' 1 - cosine.
+
+    `graph` is the quantized graph, in which a page shows them.
+    """
+
+    tensors: list[TensorDifference]
+    loss: float
+    graph: Graph = field(repr=False, compare=False)
+
+    @property
+    def summary(self) -> str:
+        """The loss in a line."""
+        return f"outputs: 1 - cosine {self.loss:.2e}"
+
+    def __getitem__(self, name: str) -> TensorDifference:
+        for t in self.tensors:
+            if t.name == name:
+                return t
+        raise KeyError(name)
+
+    def __str__(self) -> str:
+        """A table, a line a tensor."""
+        rows = [[*self.tensors[0].cells(), " tensor"],
+                *([*t.cells().values(), f" {quote(t.name)} ({t.op})"] for t in self.tensors)]
+        return "\n".join([self.summary, *(" ".join(f"{text:>9}" for text in row) for row in rows)])
+
+    def json(self) -> str:
+        """The same as JSON; infinite numbers (SQNR of equal tensors) are null."""
+        rows = [{k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(t).items()}
+                for t in self.tensors]
+        return json.dumps({"loss": self.loss, "tensors": rows}, indent=1)
+
+    def report(self, path: str | os.PathLike[str], /) -> None:
+        """Write an HTML page: all tensors in graph order and by cost, as charts, and the graph coloured by cost.
+
+        It has all in it, and needs no network. The graph is there where Graphviz is (`pip install graphq[report]`).
+        Raises GraphError for what is no path, OSError where it cannot write.
+        """
+        from graphq.report.differences import differences_page
+
+        path_of(path).write_bytes(differences_page(self).encode("utf-8", "replace"))
+
+    def _repr_html_(self) -> str:
+        """The table, for notebooks."""
+        from graphq.report.differences import differences_html
+
+        return differences_html(self)
