@@ -289,7 +289,7 @@ class CompiledGraph:
                 again = self._specialised(checked, self._constant_inputs(checked))
                 graph = again()
                 made = Passed(graph, self.options, again) if in_one_plan(graph) else StagedRunner(graph, self._part)
-            return pack_outputs(made.graph, made.formula(checked))
+            return pack_outputs(self.signature.outputs, made.formula(checked))
 
     def _fetch(self, fetch: str | Sequence[str], out: np.ndarray | Mapping[str, np.ndarray] | None,
                inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from graphq.compiled_graph import CompiledGraph
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.ir import Graph, TensorType
-from graphq.ir.interpret import check_array
+from graphq.ir.interpret import check_array, named_outputs
 from graphq.kernels.threads.count import resolve_threads
 from graphq.loading import load_compiled
 from graphq.locks import Lock
@@ -195,8 +195,7 @@ class _Rows:
         if more:
             arrays = {name: x if name in self.shared else np.concatenate([x, np.repeat(x[-1:], more, axis=0)])
                       for name, x in arrays.items()}
-        result = self.model(arrays)
-        outputs = result if isinstance(result, dict) else {next(iter(self.model.outputs)): result}
+        outputs = named_outputs(self.model.outputs, self.model(arrays))
         for name, x in outputs.items():
             if x.ndim == 0 or len(x) != count + more:
                 raise GraphError(f"output '{name}' has shape {list(x.shape)} for {count + more} rows: its axis 0 "

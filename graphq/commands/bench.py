@@ -30,6 +30,7 @@ from graphq.commands.turns import alternate, difference
 from graphq.compile import compile
 from graphq.errors import ParseError
 from graphq.ir import Graph
+from graphq.ir.interpret import named_outputs
 from graphq.ir.names import counted
 from graphq.kernels.threads.team import run_until_settled
 
@@ -111,8 +112,7 @@ def _ours(graph: Graph, level: str | None, threads: int) -> Side:
     model = compile(graph, isa=level, threads=threads)
 
     def call(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        out = model(arrays)
-        return list(out.values()) if isinstance(out, dict) else [out]
+        return list(named_outputs(model.outputs, model(arrays)).values())
 
     return Side(f"graphq {model.level.name}", threads, call, True)
 

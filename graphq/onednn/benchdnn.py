@@ -14,7 +14,7 @@ import numpy as np
 from graphq.compile import compile
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
-from graphq.ir.interpret import reference
+from graphq.ir.interpret import named_outputs, reference
 from graphq.ir.tensor_type import TensorType
 from graphq.onednn.files import load_onednn_json
 from graphq.onednn.knob_text import Case, Knobs, parse_line
@@ -72,7 +72,7 @@ def run_file(path: str | os.PathLike[str], knobs: Knobs, *, seed: int = 0) -> Ou
         parts = partitions(graph)
         count = len(parts)
         inputs, got = _compiled(graph, seed)
-        wanted = _named(graph, reference(graph, inputs))
+        wanted = named_outputs(graph.output_names, reference(graph, inputs))
     except (GraphqError, OSError) as error:
         return Outcome(case, "refused", " ".join(str(error).split()), count, (), time.perf_counter() - start)
     except Exception as error:  # a defect, which the other runs of a batch should not suffer from
@@ -110,14 +110,11 @@ def _compiled(graph: Graph, seed: int) -> tuple[dict[str, np.ndarray], dict[str,
     """
     for spread in SPREADS:
         inputs = accepted_inputs(graph, seed, spread)
-        outputs = _named(graph, compile(graph)(inputs))  # compiled anew: a model keeps its constant inputs
+        model = compile(graph)  # anew: a model keeps its constant inputs
+        outputs = named_outputs(graph.output_names, model(inputs))
         if not any(_out_of_range(outputs[n], v) for n, v in zip(graph.output_names, graph.outputs, strict=True)):
             return inputs, outputs
     return inputs, outputs
-
-
-def _named(graph: Graph, outputs: np.ndarray | dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return outputs if isinstance(outputs, dict) else {graph.output_names[0]: outputs}
 
 
 def _out_of_range(x: np.ndarray, value: Value) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import Graph
-from graphq.ir.interpret import reference
+from graphq.ir.interpret import named_outputs, reference
 from graphq.validation.inputs import Inputs, adversarial_inputs, small_integers
 
 FEW = 0.01
@@ -84,7 +84,7 @@ def _run(graph: Graph, given: Inputs) -> tuple[Inputs, list[np.ndarray]]:
         except (GraphqError, ArithmeticError, LookupError, ValueError):
             given = given._replace(arrays=small_integers(given.arrays))
             out = reference(graph, given.arrays)
-    return given, list(out.values()) if isinstance(out, dict) else [out]
+    return given, list(named_outputs(graph.output_names, out).values())
 
 
 def _difference(x: np.ndarray, y: np.ndarray) -> str | None:
