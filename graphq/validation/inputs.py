@@ -13,6 +13,7 @@ import numpy as np
 
 from graphq.dtypes import DType, f8_e8m0, s8
 from graphq.ir import Graph, TensorType
+from graphq.reduction.subgraphs import all_nodes
 
 SUBNORMAL, SMALLEST, LARGE = 1e-42, 1.1754944e-38, 3e38
 """Numbers of f32: a subnormal one, the least normal one, and one near the largest."""
@@ -93,7 +94,7 @@ def small_integers(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def quantizations(graph: Graph) -> list[Quantization]:
     """The scales and zero points of the graph and of all bodies in it, each once."""
     found: dict[Quantization, None] = {}
-    for node in graph.nodes:
+    for node in all_nodes(graph):
         scales = node.attrs.get("scales") or ()
         zps = node.attrs.get("zps") or (0,) * len(scales)
         dtype = node.attrs.get("dtype") or next((v.dtype for v in node.operands), s8)
@@ -101,20 +102,15 @@ def quantizations(graph: Graph) -> list[Quantization]:
             dtype = s8
         found |= dict.fromkeys(Quantization(float(np.float32(s)), int(z), dtype)
                                for s, z in zip(scales, zps, strict=False))
-        for x in node.attrs.values():
-            if isinstance(x, Graph):
-                found |= dict.fromkeys(quantizations(x))
     return list(found)
 
 
 def _numbers(graph: Graph) -> list[float]:
     """The floats among the attributes of nodes, and the elements of small constants: limits, slopes, thresholds."""
     found: dict[float, None] = {}
-    for node in graph.nodes:
+    for node in all_nodes(graph):
         for name, x in node.attrs.items():
-            if isinstance(x, Graph):
-                found |= dict.fromkeys(_numbers(x))
-            elif isinstance(x, float):
+            if isinstance(x, float):
                 found[x] = None
             elif isinstance(x, np.ndarray) and 0 < x.size <= 8 and name == "value":
                 found |= dict.fromkeys(x.astype(np.float64).ravel().tolist())
