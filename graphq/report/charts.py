@@ -11,19 +11,19 @@ LEFT, TRACK = 74, 34
 """The width of the axis's labels, and the height of a track, in pixels."""
 
 MEMORY_HEIGHT = 460
-"""Of the chart of the arena, in pixels."""
+"""The height of the chart of the arena, in pixels."""
 
 Box = Callable[[int], tuple[str, str]]
-"""For a number the id of its record and its CSS class."""
+"""For the number of a step or buffer, the id of its record and its CSS class."""
 
 
 def timeline(profile: Profile, box: Box) -> str:
     """The pieces of a run by threads; `box` is asked for the numbers of steps."""
     width = min(max(860, 6 * len(profile.steps)), 6000)
-    scale, tracks = width / (profile.elapsed or 1.0), {thread: k for k, thread in enumerate(profile.threads)}
+    scale, tracks = width / (profile.elapsed or 1.0), profile.tracks
     shapes = []
-    for thread, k in tracks.items():
-        shapes.append(_text(0, TRACK * k + 20, f"helper {k}" if k else "caller"))
+    for k, (thread, name) in enumerate(tracks.items()):
+        shapes.append(_text(0, TRACK * k + 20, name))
         for step in profile.steps:
             shapes += [_rectangle(*box(step.number), LEFT + scale * p.begin, TRACK * k + 4, scale * p.seconds,
                                   TRACK - 8) for p in step.pieces if p.thread == thread]
@@ -58,7 +58,10 @@ def size(nbytes: int) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], numbers: int) -> str:
-    """An HTML table whose first columns are `numbers` numbers; each row is of the box with that id, or of none."""
+    """An HTML table of rows of cells, the first `numbers` of which are numbers.
+
+    Each row has the id of the box that it leads to, or an empty one.
+    """
     def row(tag: str, cells: Sequence[str], box: str = "") -> str:
         marks = [' class="n"' if k < numbers else "" for k in range(len(cells))]
         made = "".join(f"<{tag}{m}>{escape(c)}</{tag}>" for m, c in zip(marks, cells, strict=True))

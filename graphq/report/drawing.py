@@ -42,6 +42,11 @@ def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
             f'{"".join([*shapes[False], *titles])}</svg>')
 
 
+def class_of(box: Box) -> str:
+    """The CSS class of a box for which no node after the passes decides it."""
+    return "io" if box.kind in ("input", "output") else "group" if box.kind == "group" else "plain"
+
+
 def shortened(text: str) -> str:
     """The text, or its begin and its end where it is longer than a line; what cannot be printed is a mark."""
     text = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))

@@ -7,7 +7,7 @@ from html import escape
 
 from graphq.report.charts import size, table
 from graphq.report.coverage import millions, percent
-from graphq.report.details import KINDS, kind_of
+from graphq.report.details import CLASSES, css_class
 from graphq.report.parts import Part
 from graphq.report.profile import Profile
 from graphq.report.records import CoverageRecord
@@ -30,9 +30,9 @@ def _part(part: Part, number: int) -> Iterator[str]:
     report = part.report
     if part.name:
         yield f"<h2>{escape(part.name)}</h2>"
-    counts = Counter(kind_of(n) for n in report.nodes if n.role != "constant")
+    counts = Counter(css_class(n) for n in report.nodes if n.role != "constant")
     keys = (f'<span><i class="{kind}"></i>{text}: {counts[kind]}</span>'
-            for kind, text in KINDS.items() if counts[kind])
+            for kind, text in CLASSES.items() if counts[kind])
     yield f'<div class="key">{"".join(keys)}</div>'
     if report.level:
         yield f'<p class="note">ISA level {report.level}, {report.threads} threads</p>'

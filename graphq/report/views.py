@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from graphq.ir.outline import Box, outline
 from graphq.report.charts import memory, size, table, timeline
-from graphq.report.details import Record, compiled_records, kind_of, source_records
-from graphq.report.drawing import draw
+from graphq.report.details import Record, compiled_records, css_class, source_records
+from graphq.report.drawing import class_of, draw
 from graphq.report.layout import available
 from graphq.report.parts import Part
 from graphq.report.profile import Profile, StepTime
@@ -38,13 +38,13 @@ class Views:
         self.records |= {after: records, before: written}
         prefix = f"{part.name}: " if part.name else ""
         if available():
-            self.add(prefix + "Partitions", _partitions(part, times), after, "picture")
             nodes = {f"n{n.id}": n for n in report.nodes}
+            self.add(prefix + "Partitions", _partitions(part, nodes, times), after, "picture")
             self.add(prefix + "Operations", draw(outline(part.graph), _operations, lambda box: _kind(box, nodes)),
                      after, "picture")
             if part.source is not None:
                 self.add(prefix + "As written", draw(outline(part.source), _operations,
-                                                     lambda box: kinds.get(box.id, _plain(box))), before, "picture")
+                                                     lambda box: kinds.get(box.id, class_of(box))), before, "picture")
         else:
             self.add(prefix + "Nodes", "<p>Pictures need Graphviz: pip install graphq[report]</p>" + _nodes(report),
                      after)
@@ -72,10 +72,9 @@ class Views:
             ["median ms", "share", "GOPS", "GB/s", "of peak", "step", "kernel"], rows, 6), records)
 
 
-def _partitions(part: Part, times: Mapping[int, StepTime]) -> str:
-    """The graph after the passes, each node one box."""
+def _partitions(part: Part, nodes: Mapping[str, GraphNode], times: Mapping[int, StepTime]) -> str:
+    """The picture of the graph after the passes, each node one box; `nodes` by the ids of boxes."""
     total = sum(t.seconds for t in times.values()) or 1.0
-    nodes = {f"n{n.id}": n for n in part.report.nodes}
 
     def lines(box: Box) -> Iterator[str]:
         node = nodes.get(box.id)
@@ -109,22 +108,18 @@ def _body(node: GraphNode) -> Iterator[str]:
 
 def _kind(box: Box, nodes: Mapping[str, GraphNode]) -> str:
     """The CSS class of a box after the passes; operations in a partition have none of their own."""
-    return kind_of(nodes[box.id]) if box.id in nodes else _plain(box)
-
-
-def _plain(box: Box) -> str:
-    return "io" if box.kind in ("input", "output") else "group" if box.kind == "group" else "plain"
+    return css_class(nodes[box.id]) if box.id in nodes else class_of(box)
 
 
 def _box_of(report: Report, step: int) -> tuple[str, str]:
     """The box of the node that a step is of, and its kind."""
     node = report.steps[step].node if step < len(report.steps) else None
-    return ("", "plain") if node is None else (f"n{node}", kind_of(report.nodes[node]))
+    return ("", "plain") if node is None else (f"n{node}", css_class(report.nodes[node]))
 
 
 def _nodes(report: Report) -> str:
     """The nodes after the passes in a table."""
-    rows = ((f"n{n.id}", (str(n.id), kind_of(n), ", ".join(n.kernels), n.operation.text))
+    rows = ((f"n{n.id}", (str(n.id), css_class(n), ", ".join(n.kernels), n.operation.text))
             for n in report.nodes if n.role != "constant")
     return table(["node", "kind", "kernels", "operation"], rows, 1)
 
