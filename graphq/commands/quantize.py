@@ -63,8 +63,8 @@ def run(options: argparse.Namespace) -> None:
     write(options, text, {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses})
 
 
-def _shown(bar: Any, text: str) -> None:
-    """One more step of a bar, if there is one."""
-    if bar is not None:
-        bar.set_postfix_str(text)
-        bar.update()
+def _shown(progress: Any, text: str) -> None:
+    """One more step of a progress bar, if there is one."""
+    if progress is not None:
+        progress.set_postfix_str(text)
+        progress.update()

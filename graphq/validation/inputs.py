@@ -45,14 +45,13 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
 
     "random" numbers; "ties" of the graph's quantizations and their neighbours, the edges of their ranges, and the
     numbers among the graph's attributes and constants; the "lowest" and "highest" integers everywhere; "extremes", the
-    least and the greatest of each type; "NaN and infinities", with signed zeros and subnormal numbers. `sizes` gives
-    the shapes that the graph leaves open. Raises GraphError for a shape that is open and not given.
+    least and the greatest of each type; "NaN and infinities", with signed zeros and subnormal numbers. `sizes` and
+    errors are those of `input_types`.
     """
     found = quantizations(graph)
     rng = np.random.default_rng(seed)
     floats, integers = _float_pool(found, _numbers(graph), rng), _integer_pool(found)
-    types = {str(v.name): TensorType(v.dtype, sizes[str(v.name)] if sizes and v.name in sizes else v.type.dims)
-             for v in graph.inputs}
+    types = input_types(graph, sizes)
 
     def ties(t: TensorType) -> np.ndarray:
         return _drawn(t, floats if t.dtype.kind == "float" else integers, rng)
@@ -71,6 +70,15 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
         "extremes": extremes, "lowest": least, "highest": greatest}
     for kind, array in kinds.items():
         yield Inputs(kind, {name: array(t) for name, t in types.items()})
+
+
+def input_types(graph: Graph, sizes: Mapping[str, tuple[int, ...]] | None = None) -> dict[str, TensorType]:
+    """The types of all inputs by name; `sizes` gives shapes that the graph leaves open.
+
+    Raises GraphError for a shape that is open and not given.
+    """
+    return {name: TensorType(v.dtype, sizes[name] if sizes and name in sizes else v.type.dims)
+            for v in graph.inputs for name in [str(v.name)]}
 
 
 def random_array(type: TensorType, rng: np.random.Generator) -> np.ndarray:
