@@ -158,7 +158,7 @@ def test_inputs_by_their_meaning():
 @pytest.mark.parametrize("scale", [1.0, 0.01, 0.001])
 def test_outputs_are_not_saturated(scale):
     graph = int8_matmul(scale)
-    inputs, outputs = onednn_run._compiled(graph, 0)
+    inputs, outputs = onednn_run._compiled(graph)
     y = outputs["t9"]
     assert np.mean(y == 255) < 0.4 and np.mean(y == 0) < 0.9 and len(np.unique(y)) > 10
     assert np.array_equal(y, gq.compile(graph)(inputs))  # constant inputs are those returned
