@@ -11,6 +11,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from graphq.budget import size_text
 from graphq.compile import compile
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
@@ -138,7 +139,7 @@ def _check_size(graph: Graph) -> None:
             raise GraphqError(f"{graph.label(v)}: the shape of {v.type} is not known; give it by --in-shapes")
     total = sum(v.type.size * max(v.dtype.itemsize, 4) for v in values)
     if total > MAX_BYTES:
-        raise GraphqError(f"the graph's tensors take {total >> 20} MiB, more than {MAX_BYTES >> 20}")
+        raise GraphqError(f"the graph's tensors take {size_text(total)}, more than {size_text(MAX_BYTES)}")
 
 
 def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
+from graphq.budget import size_text
 from graphq.plan.arena import Slot
 from graphq.report.profile import Profile
 
@@ -38,7 +39,7 @@ def memory(slots: Sequence[Slot], nbytes: int, steps: int, box: Box) -> str:
     """Where each buffer lies in the arena, and from which step to which; `box` is asked for the numbers of buffers."""
     column = min(max(860 / max(steps, 1), 4), 40)
     scale = MEMORY_HEIGHT / max(nbytes, 1)
-    shapes = [_line(LEFT, y, LEFT + column * steps, y) + _text(0, y + 4, size(nbytes * k // 8))
+    shapes = [_line(LEFT, y, LEFT + column * steps, y) + _text(0, y + 4, size_text(nbytes * k // 8))
               for k in range(9) for y in [MEMORY_HEIGHT - MEMORY_HEIGHT * k / 8 + 8]]
     for slot in slots:
         y = MEMORY_HEIGHT + 8 - scale * (slot.offset + slot.nbytes)
@@ -47,14 +48,6 @@ def memory(slots: Sequence[Slot], nbytes: int, steps: int, box: Box) -> str:
     every = max(1, steps // 20)
     shapes += [_text(LEFT + column * k, MEMORY_HEIGHT + 22, str(k)) for k in range(0, steps, every)]
     return _chart(LEFT + column * steps + 20, MEMORY_HEIGHT + 30, shapes)
-
-
-def size(nbytes: int) -> str:
-    """`1.5 MB`: bytes for people."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if nbytes >= scale:
-            return f"{nbytes / scale:.3g} {unit}"
-    return f"{nbytes} B"
 
 
 def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], numbers: int) -> str:

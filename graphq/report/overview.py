@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from graphq.report.charts import size, table
+from graphq.budget import size_text
+from graphq.report.charts import table
 from graphq.report.coverage import millions, percent
 from graphq.report.details import CLASSES, css_class
 from graphq.report.parts import Part
@@ -41,8 +42,9 @@ def _part(part: Part, number: int) -> Iterator[str]:
     if report.coverage is not None:
         yield from _coverage(report.coverage)
     if part.memory is not None:
-        yield (f"<h2>Memory</h2><p>arena {size(part.memory.arena)} (without sharing {size(part.memory.unshared)}), "
-               f"constants {size(part.memory.constants)}</p>")
+        m = part.memory
+        yield (f"<h2>Memory</h2><p>arena {size_text(m.arena)} (without sharing {size_text(m.unshared)}), "
+               f"constants {size_text(m.constants)}</p>")
     if report.causes:
         yield f"<h2>Outside of integer partitions: {len(report.causes)} causes</h2><dl>"
         for cause in report.causes[:SHOWN]:

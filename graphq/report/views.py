@@ -4,8 +4,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from graphq.budget import size_text
 from graphq.ir.outline import Box, outline
-from graphq.report.charts import memory, size, table, timeline
+from graphq.report.charts import memory, table, timeline
 from graphq.report.details import Record, compiled_records, css_class, source_records
 from graphq.report.drawing import class_of, draw
 from graphq.report.layout import available
@@ -146,6 +147,6 @@ def _memory_text(part: Part) -> str:
     """What the plan takes, in one sentence."""
     m = part.memory
     assert m is not None
-    return (f"<p>The arena, by steps of the plan: {size(m.arena)} for {len(m.slots)} buffers, which without sharing "
-            f"would take {size(m.unshared)}. Beside it: {size(m.constants)} of constants and packed weights, "
-            f"{size(m.inputs)} of inputs, {size(m.outputs)} of outputs.</p>")
+    return (f"<p>The arena, by steps of the plan: {size_text(m.arena)} for {len(m.slots)} buffers, which without "
+            f"sharing would take {size_text(m.unshared)}. Beside it: {size_text(m.constants)} of constants and packed "
+            f"weights, {size_text(m.inputs)} of inputs, {size_text(m.outputs)} of outputs.</p>")

@@ -73,7 +73,7 @@ def test_another_number_of_partitions_fails(file):
     ("--in-shapes=7:3", "no tensor 7"),
     ("--op-kind=0:MaxPool", "MaxPool has no attribute 'scales'"),
     ("--in-shapes=0:4611686018427387904x64", "tensor 0"),
-    ("--in-shapes=0:33554432x64", "MiB, more than"),
+    ("--in-shapes=0:33554432x64", "GiB, more than 8 GiB"),
 ])
 def test_what_graphq_refuses(file, knob, part):
     outcome = run(file(int8_matmul()), knob)
