@@ -99,7 +99,7 @@ def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
 
 
 def _own_rows(node: Node, place: Place, rows: int) -> Place | None:
-    """Where a gather along the axis of the rows leaves them, if each of its constant indices is one of its own row."""
+    """Where the rows are after a gather along their axis by constant indices; None unless each row takes of itself."""
     source, indices = node.operands
     axis, numbers = node.attrs["axis"] % _rank(source), indices.data
     if axis != place.axis or numbers is None:
@@ -117,7 +117,7 @@ def _rank(value: Value | None) -> int:
 
 
 def _broadcast(node: Node, axes: Axes) -> int | None:
-    """Operands are aligned at their last axes."""
+    """Elementwise operations, whose operands are aligned at their last axes."""
     if len(node.outputs) != 1:
         return None
     rank = _rank(node.output)
@@ -144,24 +144,24 @@ def _first_alone(node: Node, axes: Axes) -> bool:
 
 
 def _images(node: Node, axes: Axes) -> int | None:
-    """Each image of axis 0 by itself."""
+    """Operations that treat each image along axis 0 by itself."""
     return 0 if _first_alone(node, axes) and axes[0] == 0 else None
 
 
 def _along(node: Node, axes: Axes) -> int | None:
-    """Along one axis."""
+    """Operations along one axis, which is not that of the rows."""
     return axes[0] if _first_alone(node, axes) and node.attrs["axis"] % _rank(node.inputs[0]) != axes[0] else None
 
 
 def _picked(node: Node, axes: Axes) -> int | None:
-    """Along one axis, which goes unless dimensions are kept."""
+    """Operations along one axis, which the result lacks unless dimensions are kept."""
     axis = node.attrs["axis"] % _rank(node.inputs[0])
     p = _along(node, axes)
     return p if p is None or node.attrs["keep_dims"] else p - (axis < p)
 
 
 def _normed(node: Node, axes: Axes) -> int | None:
-    """Over the last axes; statistics have the axes before."""
+    """Normalisations over the last axes; their statistics have the axes before these."""
     p, begin = axes[0], node.attrs["begin_norm_axis"] % _rank(node.inputs[0])
     return p if p is not None and p < begin and _first_alone(node, axes) else None
 
@@ -206,7 +206,7 @@ def _gathered(node: Node, axes: Axes) -> int | None:
 
 
 def _product(node: Node, axes: Axes) -> int | None:
-    """Rows of matrices, or matrices; never what is summed over."""
+    """Products whose rows are rows or columns of matrices, or whole matrices; never along the axis that is summed."""
     a, b = node.inputs[:2]
     rank, (p, q), last = _rank(node.output), axes[:2], [_rank(a) - 1, _rank(b) - 1]
     if any(x is not None for x in axes[2:]) or min(last) < 1:

@@ -69,9 +69,10 @@ def check_same_numbers(a: Graph, b: Graph, *, seed: int = 0, rtol: float = 0.0, 
                        sizes: Mapping[str, tuple[int, ...]] | None = None) -> None:
     """Assert that the references of two graphs with the same inputs and outputs agree on adversarial inputs.
 
-    Those are random numbers; ties of the graph's scales, edges at its zero points, and numbers that it holds; the
-    extremes of each type; NaN, infinities, signed zeros and subnormal numbers (`graphq.validation.inputs`). Without
-    tolerances: bit for bit, where all NaN count as equal. `rtol` is relative to the largest element of an output.
+    Adversarial inputs are random numbers; ties of the graph's scales, the edges of their ranges, and numbers that the
+    graph holds; the extremes of each type; NaN, infinities, signed zeros and subnormal numbers
+    (`graphq.validation.inputs`). Without tolerances: bit for bit, where all NaN count as equal. `rtol` is relative to
+    the largest element of an output.
     """
     assert a.output_names == b.output_names, f"the outputs are {a.output_names} and {b.output_names}"
     found = find_difference(a, b, seed=seed, rtol=rtol, atol=atol, sizes=sizes)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from graphq.onednn.benchdnn import Outcome
 
 SECONDS, RUNS = 1.0, 20
-"""A model is run again until so much time has gone by, or so often."""
+"""A model is timed until its runs have taken that long, or for that many runs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,10 +71,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_model(options: argparse.Namespace, graph: Graph) -> int:
-    """Run it. An output passes that is near the reference's, or equals the formula of the fused graph.
+    """Run the model. An output passes that is near the reference's, or equals the formula of the fused graph.
 
-    The former does not hold for all quantized networks: where f32 sums in another order round a tie the other way, a
-    step of the quantisation goes through all layers that follow.
+    Outputs of a quantized network may be right and far from the reference's: where f32 sums in another order round a
+    tie the other way, the difference of one step goes through all layers that follow.
     """
     from graphq.onednn.benchdnn import compare
 

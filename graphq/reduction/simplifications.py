@@ -1,6 +1,7 @@
 """The ways to make a graph simpler, of which `reduce_graph` tries one after the other.
 
-Each function of KINDS gives candidates: functions that make one simpler graph, or raise GraphqError where that is none.
+Each function of KINDS gives candidates: functions that make one simpler graph, or raise GraphqError where the result
+would not be a valid graph.
 """
 from __future__ import annotations
 

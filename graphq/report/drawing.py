@@ -9,11 +9,13 @@ from graphq.ir.outline import Box, Outline
 from graphq.report.layout import Layout, Place, lay_out
 
 WIDTH, HEIGHT = 6.1, 13
-"""Of a character and of a line in pixels, in the monospace font of 10 pixels that the page has."""
+"""The width of a character and the height of a line, in pixels, in the page's monospace font of 10 pixels."""
 
 MARGIN = 7
+"""Pixels around a picture, and around the text of a box."""
+
 LONGEST = 36
-"""Characters of a line; of longer ones the middle is left out."""
+"""The most characters of a line; longer lines lose their middle."""
 
 Lines = Callable[[Box], Sequence[str]]
 
