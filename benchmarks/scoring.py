@@ -71,7 +71,7 @@ class Cluster(NamedTuple):
     """An engine with workers.
 
     `run(count, work)` gives the results of as many rows in order: of the model at a path, or, where work is a number of
-    seconds, the rows' numbers after so long a wait for each batch. `processes` gives the ids of the processes that score.
+    seconds, the rows' numbers after so long a wait for each batch. `processes` gives the scoring processes.
     """
 
     run: Callable[[int, str | float], np.ndarray]

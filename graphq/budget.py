@@ -75,9 +75,9 @@ def expect(nbytes: int, what: str) -> None:
         return
     now = _CURRENT.get() or _Budget(default_limit())
     if now.used + nbytes > now.limit:
-        taken = f", which with the {_size(now.used)} taken so far" if now.used else ", which"
-        raise CompileError(f"{what} would take {_size(nbytes)}{taken} is more than the limit of {_size(now.limit)}; "
-                           "the option memory=BYTES of load_onnx and compile raises it")
+        taken = f", which with the {size_text(now.used)} taken so far" if now.used else ", which"
+        raise CompileError(f"{what} would take {size_text(nbytes)}{taken} is more than the limit of "
+                           f"{size_text(now.limit)}; the option memory=BYTES of load_onnx and compile raises it")
 
 
 def reserve(nbytes: int, what: str) -> None:
@@ -95,6 +95,9 @@ def recount(live: Callable[[], int]) -> None:
         now.used = now.live = live()
 
 
-def _size(nbytes: int) -> str:
-    """`3.5 GiB`."""
-    return f"{nbytes / 2**30:.3g} GiB" if nbytes >= 2**29 else f"{nbytes / 2**20:.3g} MiB"
+def size_text(nbytes: int) -> str:
+    """Bytes for people: `3.5 GiB`."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes > 999 / 1024 * scale:  # so that three digits are enough
+            return f"{nbytes / scale:.3g} {unit}"
+    return f"{nbytes} B"

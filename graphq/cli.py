@@ -87,7 +87,3 @@ def _version() -> str:
         return version("graphq")
     except PackageNotFoundError:
         return "from a source tree"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,8 +3,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, cast
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
@@ -46,10 +46,10 @@ MAX_FETCHED = 8
 class CompiledGraph:
     """A compiled graph: `model(array)` or `model(x=array)` runs it, from any number of threads at a time.
 
-    `graph` is the graph after the passes. Where shapes are open, plans hold for many of them (`graphq.open_shapes`);
-    `graph` and reports are those of the plan that was used last. Where an input is marked constant they are made at the
-    first call. Where shapes depend on data, each new set of shapes is planned anew. `origin` says which file the model
-    was loaded from, and what of it was made anew; it is empty for a model that was compiled here.
+    `graph` is the graph after the passes. Where shapes are open, a plan holds for many of them (`graphq.open_shapes`);
+    `graph` and reports are those of the plan that was used last. Where an input is marked constant, plans are made at
+    the first call. Where shapes depend on data, each new set of shapes is planned anew. `origin` says which file the
+    model was loaded from, and what of it was made anew; it is empty for a model that was compiled here.
     """
 
     def __init__(self, graph: Graph | Stored, options: Options) -> None:
@@ -153,7 +153,7 @@ class CompiledGraph:
     @property
     def inputs(self) -> dict[str, TensorType]:
         """The types of the inputs by name, in the order in which a call takes them."""
-        return {str(v.name): v.type for v in self.signature.inputs}
+        return {p.name: p.type for p in self.signature.inputs}
 
     @property
     def outputs(self) -> dict[str, TensorType]:
@@ -289,7 +289,7 @@ class CompiledGraph:
                 again = self._specialised(checked, self._constant_inputs(checked))
                 graph = again()
                 made = Passed(graph, self.options, again) if in_one_plan(graph) else StagedRunner(graph, self._part)
-            return pack_outputs(made.graph, made.formula(checked))
+            return pack_outputs(self.signature.outputs, made.formula(checked))
 
     def _fetch(self, fetch: str | Sequence[str], out: np.ndarray | Mapping[str, np.ndarray] | None,
                inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -311,10 +311,9 @@ class CompiledGraph:
             out = []
             for name, shape, dtype in self._checks:
                 x = given.get(name)
-                if _is_plain(x, shape, dtype):
-                    out.append(x)
-                    continue
-                break
+                if not _is_plain(x, shape, dtype):
+                    break
+                out.append(x)
             else:
                 return out
         checked = check_inputs(self.signature, given)
@@ -336,8 +335,7 @@ class CompiledGraph:
             made = self._by_shapes.get(key)
             if made is None:
                 try:
-                    with budget(self.options.memory):
-                        made = self._build(self._specialised(arrays, constants))
+                    made = self._build(self._specialised(arrays, constants))
                     self._keep(key, made, constants)
                 finally:
                     self._building.pop(key, None)
@@ -352,43 +350,40 @@ class CompiledGraph:
     def _constant_inputs(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The arrays of the inputs marked constant; raises InputError when one differs from that of the first call."""
         out = {}
-        for v in self.signature.inputs:
-            if v.property == "constant":
-                name = str(v.name)
-                first = self._constants.get(name)
-                if first is not None and not np.array_equal(first, arrays[name], equal_nan=v.dtype.kind == "float"):
-                    raise InputError(f"input '{name}' is marked constant: it must stay the array of the first call")
-                out[name] = arrays[name].copy() if first is None else first
+        for p in self.signature.inputs:
+            if p.property == "constant":
+                first, x = self._constants.get(p.name), arrays[p.name]
+                if first is not None and not np.array_equal(first, x, equal_nan=p.dtype.kind == "float"):
+                    raise InputError(f"input '{p.name}' is marked constant: it must stay the array of the first call")
+                out[p.name] = x.copy() if first is None else first
         return out
 
     def _specialised(self, arrays: Mapping[str, np.ndarray],
                      constants: Mapping[str, np.ndarray]) -> Callable[[], Graph]:
-        """What gives the graph as the user gave it, with the types of these arrays, and constants for inputs."""
+        """A function that gives the user's graph with the types of these arrays, and constants in place of inputs."""
         types = {p.name: TensorType(p.dtype, arrays[p.name].shape) for p in self.signature.inputs}
-        return partial(self.source.specialise, types, constants)
+        source = self._read_source
+        return lambda: source().specialise(types, constants)
 
     def _part(self, graph: Graph) -> CompiledGraph:
         """A part of the graph, compiled with the same options."""
         return CompiledGraph(graph, self.options)
 
     def _build(self, source: Callable[[], Graph]) -> Runnable:
-        """What comes of the graph that `source` gives; raises CompileError when it would take too much memory."""
+        """What runs the graph that `source` gives: one plan, or stages.
+
+        Raises CompileError when it would take too much memory, or for stages where `strict` refuses them.
+        """
         try:
             with budget(self.options.memory):
-                return self._built(source)
+                graph = source()
+                if in_one_plan(graph):
+                    return Planned(graph, self.options, source, self._arenas)
+                if self.options.strict:
+                    _refuse_stages(graph)
+                return StagedRunner(graph, self._part)
         except MemoryError as e:
             raise CompileError(f"not enough memory: {e}") from None
-
-    def _built(self, source: Callable[[], Graph]) -> Runnable:
-        """See `_build`."""
-        graph = source()
-        if in_one_plan(graph):
-            return Planned(graph, self.options, source, self._arenas)
-        if self.options.strict:
-            node = next(n for n in graph.nodes if n.op.name in CONTROL or not all(v.type.known for v in n.outputs))
-            why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
-            raise CompileError(f"strict: {why}: {graph.describe(node)}")
-        return StagedRunner(graph, self._part)
 
     def _check_out(self, types: Sequence[TensorType], out: np.ndarray | Mapping[str, np.ndarray],
                    inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -413,6 +408,13 @@ class CompiledGraph:
             if any(np.may_share_memory(x, y) for y in (*inputs, *arrays[:k])):
                 raise InputError(f"out '{names[k]}' shares memory with an input or another output")
         return arrays
+
+
+def _refuse_stages(graph: Graph) -> NoReturn:
+    """Raise CompileError that names the first operation for which a graph runs in stages."""
+    node = next(n for n in graph.nodes if n.op.name in CONTROL or not all(v.type.known for v in n.outputs))
+    why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
+    raise CompileError(f"strict: {why}: {graph.describe(node)}")
 
 
 def _is_plain(x: Any, shape: Any, dtype: np.dtype) -> TypeGuard[np.ndarray]:

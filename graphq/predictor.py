@@ -11,7 +11,7 @@ import numpy as np
 from graphq.compiled_graph import CompiledGraph
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.ir import Graph, TensorType
-from graphq.ir.interpret import check_array
+from graphq.ir.interpret import check_array, named_outputs
 from graphq.kernels.threads.count import resolve_threads
 from graphq.loading import load_compiled
 from graphq.locks import Lock
@@ -74,12 +74,12 @@ class Predictor:
     def inputs(self) -> dict[str, TensorType]:
         """The types of the inputs by name, for any number of rows."""
         rows = self._prepared()
-        return {name: type if name in rows.shared else _of_rows(type) for name, type in rows.model.inputs.items()}
+        return {name: type if name in rows.shared else _with_rows(type) for name, type in rows.model.inputs.items()}
 
     @property
     def outputs(self) -> dict[str, TensorType]:
         """The types of the outputs by name, for any number of rows."""
-        return {name: _of_rows(type) for name, type in self._prepared().model.outputs.items()}
+        return {name: _with_rows(type) for name, type in self._prepared().model.outputs.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_rows": None}
@@ -90,6 +90,7 @@ class Predictor:
         return rows.run(rows.checked(inputs))
 
     def _prepared(self) -> _Rows:
+        """The model, which is loaded when it is first needed."""
         if self._rows is None:
             self._rows = _Rows(self._model(), self.batch, self.pad_to)
         return self._rows
@@ -111,7 +112,7 @@ def _file_key(path: str, threads: int | None) -> tuple[Any, ...]:
     """What tells a file from others, and from one that had its name before."""
     try:
         found = os.stat(path)
-    except OSError:  # which `load_compiled` says
+    except OSError:  # `load_compiled` raises an error of it
         return (path,)
     return path, threads, found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
@@ -124,7 +125,12 @@ def _keep(key: tuple[Any, ...], model: CompiledGraph) -> None:
 
 
 class _Rows:
-    """How a model runs on rows: `fixed` is the size that it takes, or None where any; `most` rows run at a time."""
+    """How a model runs on rows.
+
+    `shared` names the inputs that are one number for all rows, `batched` has the types of the others. `fixed` is the
+    number of rows that the model takes (None: any), `most` how many run at a time (None: all), and `unit` is what that
+    number is a multiple of. `mixed` says why rows may mix, if they may.
+    """
 
     def __init__(self, model: CompiledGraph, batch: int | None, pad_to: int | None) -> None:
         self.model = model
@@ -150,7 +156,7 @@ class _Rows:
         self.most, self.unit = self.fixed or batch, self.fixed or pad_to or 1
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The given arrays, of as many rows each."""
+        """The given arrays. Raises InputError where they do not fit the inputs, or differ in their number of rows."""
         if not isinstance(given, Mapping):
             raise InputError(f"a predictor takes arrays by the names of inputs, {{'name': array}}, got {given!r:.80}")
         names = list(self.model.inputs)
@@ -158,8 +164,7 @@ class _Rows:
             raise InputError(f"the model takes inputs {names}, got {list(given)}")
         out = {}
         for name, type in self.model.inputs.items():
-            free = type if not type.shape else TensorType(type.dtype, (None, *type.shape[1:]))
-            out[name] = check_array(name, free, given[name])
+            out[name] = check_array(name, type if name in self.shared else _with_rows(type), given[name])
             if name in self.batched and not out[name].ndim:
                 raise InputError(f"input '{name}' is a single number: axis 0 must be that of the rows")
         counts = {name: len(out[name]) for name in self.batched}
@@ -181,9 +186,8 @@ class _Rows:
         return {name: _joined([part[name] for part in parts]) for name in parts[0]}
 
     def _of_no_rows(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The outputs of no rows, whose other dimensions are those of one row: of zeros, where types do not say."""
-        types = {name: TensorType(type.dtype, None if type.shape is None else (0, *type.shape[1:]))
-                 for name, type in self.model.outputs.items()}
+        """The outputs of no rows; where types leave their other dimensions open, these are found by a row of zeros."""
+        types = {name: _with_rows(type, 0) for name, type in self.model.outputs.items()}
         if all(type.known for type in types.values()):
             return {name: np.empty(type.dims, type.dtype.numpy) for name, type in types.items()}
         row = {name: x if name in self.shared else np.zeros((1, *x.shape[1:]), x.dtype) for name, x in arrays.items()}
@@ -195,8 +199,7 @@ class _Rows:
         if more:
             arrays = {name: x if name in self.shared else np.concatenate([x, np.repeat(x[-1:], more, axis=0)])
                       for name, x in arrays.items()}
-        result = self.model(arrays)
-        outputs = result if isinstance(result, dict) else {next(iter(self.model.outputs)): result}
+        outputs = named_outputs(self.model.outputs, self.model(arrays))
         for name, x in outputs.items():
             if x.ndim == 0 or len(x) != count + more:
                 raise GraphError(f"output '{name}' has shape {list(x.shape)} for {count + more} rows: its axis 0 "
@@ -208,6 +211,6 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _of_rows(type: TensorType) -> TensorType:
-    """The type for any number of rows."""
-    return type if type.shape is None else TensorType(type.dtype, (None, *type.shape[1:]))
+def _with_rows(type: TensorType, rows: int | None = None) -> TensorType:
+    """The type for that many rows along axis 0; None: any number."""
+    return type if type.shape is None else TensorType(type.dtype, (rows, *type.shape[1:]))

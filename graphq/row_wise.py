@@ -1,9 +1,10 @@
 """Whether the rows of a batch go through a graph side by side: then a row's results do not depend on its neighbours.
 
-Each value is followed from the inputs on: which axis has the rows, or None where it is the same for all of them. A
-reshape may make one axis of the rows and of axes beside them, and split it again. An operation has a rule that says
-where its results have the rows, or that it may mix them; one without a rule may. So "no" may be wrong, and costs speed
-alone; "yes" is a proof, given that the graph is the same for any number of rows.
+The analysis follows each value from the inputs on: which axis has the rows, or None where the value is the same for all
+rows. A reshape may merge the axis of the rows with axes beside it, and split it again. RULES has a function for an
+operation that says which axis of its results has the rows, or that it may mix them; an operation without a rule counts
+as one that mixes rows. That rows do not mix is therefore a proof, given that the graph is the same for any number of
+rows; that they may mix can be wrong, which costs speed alone.
 """
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ OTHER = 32
 
 
 class Place(NamedTuple):
-    """Where a value has the rows: along `axis`, element i of which is of row `i // after % rows`."""
+    """Where a value has the rows: along `axis`, element i of which belongs to row `i // after % rows`.
+
+    `before` and `after` are the elements of the axes that a reshape merged into this one, before and after that of the
+    rows.
+    """
 
     axis: int
     before: int = 1
@@ -31,9 +36,9 @@ class Place(NamedTuple):
 
 
 Axes = Sequence[int | None]
+"""For each operand the axis that has the rows; None where the operand is the same for all rows."""
 Rule = Callable[[Node, Axes], int | None]
-"""From where operands have the rows to where all results have them; -1 where rows may mix."""
-MIXED = -1
+"""The axis of all results that has the rows, where at least one operand has rows; None where rows may mix."""
 
 
 def why_rows_mix(graph: Graph) -> str | None:
@@ -64,7 +69,7 @@ def why_rows_mix(graph: Graph) -> str | None:
 
 
 def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | None:
-    """Where the results have the rows; None where rows may mix."""
+    """Where the results of a node have the rows, if an operand has them; None where rows may mix."""
     if not all(v.type.known for v in (*node.operands, *node.outputs)):
         return None
     if node.op.name == "static_reshape":
@@ -78,11 +83,11 @@ def _result(node: Node, given: Sequence[Place | None], rows: int) -> Place | Non
     if rule is None or len(merged) > 1:
         return None
     axis = rule(node, [None if p is None else p.axis for p in given])
-    return None if axis is None or axis == MIXED else Place(axis, *merged.pop())
+    return None if axis is None else Place(axis, *merged.pop())
 
 
 def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
-    """The axis that has the rows afterwards: it has all that lies between as many elements before and after it."""
+    """The axis that has the rows after a reshape: as many elements as before precede and follow the rows."""
     (source,) = node.operands
     old, new = source.type.dims, node.output.type.dims
     outer, inner = prod(old[:place.axis]) * place.before, place.after * prod(old[place.axis + 1:])
@@ -94,7 +99,7 @@ def _reshaped(node: Node, place: Place, rows: int) -> Place | None:
 
 
 def _own_rows(node: Node, place: Place, rows: int) -> Place | None:
-    """Where a gather along the axis of the rows leaves them, if each of its constant indices is one of its own row."""
+    """Where the rows are after a gather along their axis by constant indices; None unless each row takes of itself."""
     source, indices = node.operands
     axis, numbers = node.attrs["axis"] % _rank(source), indices.data
     if axis != place.axis or numbers is None:
@@ -111,19 +116,19 @@ def _rank(value: Value | None) -> int:
     return len(value.type.dims)
 
 
-def _broadcast(node: Node, axes: Axes) -> int:
-    """Operands are aligned at their last axes."""
+def _broadcast(node: Node, axes: Axes) -> int | None:
+    """Elementwise operations, whose operands are aligned at their last axes."""
     if len(node.outputs) != 1:
-        return MIXED
+        return None
     rank = _rank(node.output)
     found = {a + rank - _rank(v) for v, a in zip(node.inputs, axes, strict=True) if a is not None}
     p = found.pop()
     by_channel = node.attrs.get("qtype") == "per_channel" and node.attrs["axis"] % rank == p
     if found or by_channel or p and "data_format" in node.attrs:
-        return MIXED
+        return None
     alike = all(_alike(v, p - (rank - _rank(v)))
                 for v, a in zip(node.inputs, axes, strict=True) if v is not None and a is None)
-    return p if alike else MIXED
+    return p if alike else None
 
 
 def _alike(value: Value, axis: int) -> bool:
@@ -138,35 +143,35 @@ def _first_alone(node: Node, axes: Axes) -> bool:
     return axes[0] is not None and all(a is None for a in axes[1:])
 
 
-def _images(node: Node, axes: Axes) -> int:
-    """Each image of axis 0 by itself."""
-    return 0 if _first_alone(node, axes) and axes[0] == 0 else MIXED
+def _images(node: Node, axes: Axes) -> int | None:
+    """Operations that treat each image along axis 0 by itself."""
+    return 0 if _first_alone(node, axes) and axes[0] == 0 else None
 
 
 def _along(node: Node, axes: Axes) -> int | None:
-    """Along one axis."""
-    return axes[0] if _first_alone(node, axes) and node.attrs["axis"] % _rank(node.inputs[0]) != axes[0] else MIXED
+    """Operations along one axis, which is not that of the rows."""
+    return axes[0] if _first_alone(node, axes) and node.attrs["axis"] % _rank(node.inputs[0]) != axes[0] else None
 
 
 def _picked(node: Node, axes: Axes) -> int | None:
-    """Along one axis, which goes unless dimensions are kept."""
+    """Operations along one axis, which the result lacks unless dimensions are kept."""
     axis = node.attrs["axis"] % _rank(node.inputs[0])
     p = _along(node, axes)
-    return p if p is None or p == MIXED or node.attrs["keep_dims"] else p - (axis < p)
+    return p if p is None or node.attrs["keep_dims"] else p - (axis < p)
 
 
-def _normed(node: Node, axes: Axes) -> int:
-    """Over the last axes; statistics have the axes before."""
+def _normed(node: Node, axes: Axes) -> int | None:
+    """Normalisations over the last axes; their statistics have the axes before these."""
     p, begin = axes[0], node.attrs["begin_norm_axis"] % _rank(node.inputs[0])
-    return p if p is not None and p < begin and _first_alone(node, axes) else MIXED
+    return p if p is not None and p < begin and _first_alone(node, axes) else None
 
 
-def _reduced(node: Node, axes: Axes) -> int:
+def _reduced(node: Node, axes: Axes) -> int | None:
     rank, p = _rank(node.inputs[0]), axes[0]
     given = node.inputs[1] if len(node.inputs) > 1 else None
     over = node.attrs["axes"] if given is None else None if given.data is None else given.data.ravel().tolist()
     if p is None or not over or not _first_alone(node, axes) or p in (gone := {a % rank for a in over}):
-        return MIXED
+        return None
     return p if node.attrs["keep_dims"] else p - sum(a < p for a in gone)
 
 
@@ -175,41 +180,41 @@ def _transposed(node: Node, axes: Axes) -> int:
     return order.index(axes[0] or 0)
 
 
-def _joined(node: Node, axes: Axes) -> int:
+def _joined(node: Node, axes: Axes) -> int | None:
     found = {a for a in axes if a is not None}
     p, rank = min(found), _rank(node.output)
     alike = all(_alike(v, p) for v, a in zip(node.operands, axes, strict=True) if a is None)
-    return p if len(found) == 1 and node.attrs["axis"] % rank != p and alike else MIXED
+    return p if len(found) == 1 and node.attrs["axis"] % rank != p and alike else None
 
 
 def _sliced(node: Node, axes: Axes) -> int | None:
     touched = {a % _rank(node.inputs[0]) for a in node.attrs["axes"]}
-    return MIXED if axes[0] in touched else axes[0]
+    return None if axes[0] in touched else axes[0]
 
 
 def _padded(node: Node, axes: Axes) -> int | None:
     p = axes[0] or 0
-    return p if node.attrs["pads_begin"][p] == node.attrs["pads_end"][p] == 0 else MIXED
+    return p if node.attrs["pads_begin"][p] == node.attrs["pads_end"][p] == 0 else None
 
 
-def _gathered(node: Node, axes: Axes) -> int:
+def _gathered(node: Node, axes: Axes) -> int | None:
     (source, indices), (p, q) = node.inputs, axes
     axis = node.attrs["axis"] % _rank(source)
     if p is None:
-        return MIXED if q is None else axis + q
-    return MIXED if q is not None or p == axis else p if p < axis else p + _rank(indices) - 1
+        return None if q is None else axis + q
+    return None if q is not None or p == axis else p if p < axis else p + _rank(indices) - 1
 
 
-def _product(node: Node, axes: Axes) -> int:
-    """Rows of matrices, or matrices; never what is summed over."""
+def _product(node: Node, axes: Axes) -> int | None:
+    """Products whose rows are rows or columns of matrices, or whole matrices; never along the axis that is summed."""
     a, b = node.inputs[:2]
     rank, (p, q), last = _rank(node.output), axes[:2], [_rank(a) - 1, _rank(b) - 1]
     if any(x is not None for x in axes[2:]) or min(last) < 1:
-        return MIXED
+        return None
     turned = node.attrs.get("transpose_a", False), node.attrs.get("transpose_b", False)
     summed = last[0] - turned[0], last[1] - (not turned[1])
     if p == summed[0] or q == summed[1]:
-        return MIXED
+        return None
     found = set()  # the rows' place among the result's axes
     for x, end, to in ((p, last[0], rank - 2), (q, last[1], rank - 1)):
         if x is not None:
@@ -217,13 +222,13 @@ def _product(node: Node, axes: Axes) -> int:
     out = found.pop()
     assert a is not None and b is not None
     if found or out >= rank - 2 and None not in (p, q):
-        return MIXED
+        return None
     if out < rank - 2:
         alike = all(x is not None or _alike(v, out - (rank - 1 - end))
                     for v, x, end in ((a, p, last[0]), (b, q, last[1])))
-        return out if alike else MIXED
+        return out if alike else None
     bias_along = len(node.inputs) > 2 and node.inputs[2] is not None and out == rank - 1
-    return MIXED if bias_along else out
+    return None if bias_along else out
 
 
 RULES: dict[str, Rule] = {
@@ -235,7 +240,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("reduce_l1", "reduce_l2", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum"),
                     _reduced),
     **dict.fromkeys(("matmul", "matmul_integer"), _product),
-    "reorder": lambda node, axes: axes[0], "end": lambda node, axes: axes[0], "dropout": lambda node, axes: axes[0],
+    **dict.fromkeys(("reorder", "end", "dropout"), lambda node, axes: axes[0]),
     "static_transpose": _transposed, "concat": _joined, "slice": _sliced, "pad": _padded,
     "gather": _gathered, "expand": _broadcast,
 }

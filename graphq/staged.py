@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from graphq.ir import Graph, Node
-from graphq.ir.interpret import evaluate
+from graphq.ir.interpret import evaluate, named_outputs
 from graphq.locks import Lock
 from graphq.plan.stages import stages
 from graphq.rewrite.rule import Refusal
@@ -34,8 +34,7 @@ class Body:
     def run(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         """The results, in their order."""
         model = self._model()
-        results = _results(model, self._call(model, feeds))
-        return [results[name] for name in model.source.output_names]
+        return list(named_outputs(model.outputs, self._call(model, feeds)).values())
 
 
 class StagedRunner:
@@ -129,15 +128,10 @@ class StagedRunner:
     def _through(self, inputs: Mapping[str, np.ndarray], call: Call) -> list[np.ndarray]:
         env = {**self.stages.constants, **inputs}
         if self.head is not None:
-            env |= _results(self.head, call(self.head, {n: env[n] for n in self.head.names}))
+            env |= named_outputs(self.head.outputs, call(self.head, {n: env[n] for n in self.head.names}))
         cut = self.stages.cut
         results = evaluate(cut, {str(v.name): env[str(v.name)] for v in cut.inputs}, partial(self._attributes, call))
         env |= dict(zip(cut.output_names, (np.array(x, order="C") for x in results), strict=True))
         if self.tail is not None:
-            env |= _results(self.tail, call(self.tail, {n: env[n] for n in self.tail.names}))
+            env |= named_outputs(self.tail.outputs, call(self.tail, {n: env[n] for n in self.tail.names}))
         return [env[name] for name in self.stages.outputs]
-
-
-def _results(model: CompiledGraph, out: np.ndarray | dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a compiled graph returned, by name."""
-    return out if isinstance(out, dict) else {model.source.output_names[0]: out}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.ir import Graph, TensorType
+from graphq.ir import Graph
 from graphq.ir.parse import parse
 from graphq.ir.text import to_text
 from graphq.ir.verify import verify
@@ -16,7 +16,7 @@ from graphq.rewrite.pattern import ANY
 from graphq.rewrite.rule import Pass
 from graphq.validation.changes import detached
 from graphq.validation.compare import find_difference
-from graphq.validation.inputs import random_array
+from graphq.validation.inputs import input_types, random_array
 
 __all__ = ["check_pass", "check_round_trip", "check_same_numbers", "random_array", "random_inputs"]
 
@@ -69,9 +69,10 @@ def check_same_numbers(a: Graph, b: Graph, *, seed: int = 0, rtol: float = 0.0, 
                        sizes: Mapping[str, tuple[int, ...]] | None = None) -> None:
     """Assert that the references of two graphs with the same inputs and outputs agree on adversarial inputs.
 
-    Those are random numbers; ties of the graph's scales, edges at its zero points, and numbers that it holds; the
-    extremes of each type; NaN, infinities, signed zeros and subnormal numbers (`graphq.validation.inputs`). Without
-    tolerances: bit for bit, where all NaN count as equal. `rtol` is relative to the largest element of an output.
+    Adversarial inputs are random numbers; ties of the graph's scales, the edges of their ranges, and numbers that the
+    graph holds; the extremes of each type; NaN, infinities, signed zeros and subnormal numbers
+    (`graphq.validation.inputs`). Without tolerances: bit for bit, where all NaN count as equal. `rtol` is relative to
+    the largest element of an output.
     """
     assert a.output_names == b.output_names, f"the outputs are {a.output_names} and {b.output_names}"
     found = find_difference(a, b, seed=seed, rtol=rtol, atol=atol, sizes=sizes)
@@ -82,9 +83,4 @@ def random_inputs(graph: Graph, seed: int = 0,
                   sizes: Mapping[str, tuple[int, ...]] | None = None) -> dict[str, np.ndarray]:
     """Random arrays for all inputs, the same for the same seed; `sizes` gives the shapes that the graph leaves open."""
     rng = np.random.default_rng(seed)
-    out = {}
-    for v in graph.inputs:
-        name = str(v.name)
-        shape = sizes[name] if sizes and name in sizes else v.type.dims
-        out[name] = random_array(TensorType(v.dtype, shape), rng)
-    return out
+    return {name: random_array(type, rng) for name, type in input_types(graph, sizes).items()}

@@ -1,4 +1,4 @@
-"""What a file has of a compiled model: written by `save`, read by `Saved`."""
+"""A compiled model as the index and the sections of a file: written by `save`, read by `Saved`."""
 from __future__ import annotations
 
 import json
@@ -83,7 +83,7 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
 
 
 def _of_plan(writer: Writer, plan: Plan, trace: Trace | None) -> list[Any] | None:
-    """The JSON of a plan, and of where its open sizes come from; None where there is none: it is made anew then."""
+    """The JSON of a plan and of the trace of its open sizes; None for a plan without JSON, which is made anew then."""
     modules = dict(writer.modules)
     try:
         return [None if trace is None else writer.of(record(trace, parts(open_numbers(plan)))), writer.of(plan)]
@@ -94,9 +94,9 @@ def _of_plan(writer: Writer, plan: Plan, trace: Trace | None) -> list[Any] | Non
 
 
 class Saved:
-    """A model in a file, checked as far as damage goes: `source` is its graph, `plan` what runs it.
+    """A model in a file whose hashes were checked: `source` is its graph, `plans` has what runs it.
 
-    Raises ParseError for what `save` did not write; properties do when they are asked for.
+    Raises ParseError for what `save` did not write: at once for the index, and when graph, plans or code are asked for.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -166,7 +166,7 @@ class Saved:
         return on_threads(made, threads), trace
 
     def read(self, make: Callable[[], T]) -> T:
-        """What `make` makes of data of the file; whatever is wrong with these is a ParseError."""
+        """What `make` makes of data of the file; whatever is wrong with the data is a ParseError."""
         try:
             return make()
         except CompileError:  # of too little memory
@@ -186,7 +186,7 @@ class Saved:
         return value
 
     def _types(self, name: str, fields: int) -> list[Any]:
-        """Tuples of a name, a type, and as many fields in all."""
+        """Tuples of a name, a type and further strings, `fields` in all."""
         items = self._of(list, self.file.index, name)
         items = self.read(lambda: [Reader(self._array).of(x) for x in items])
         for x in items:

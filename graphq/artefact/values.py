@@ -94,7 +94,7 @@ class Writer:
         if isinstance(x, partial):
             return ["partial", self.of(x.func), ["tuple", *map(self.of, x.args)], self.of(x.keywords)]
         if callable(x) and hasattr(x, "__qualname__"):
-            return ["name", x.__module__, x.__qualname__] if _named(x) is x else self._refuse(x)
+            return ["name", x.__module__, x.__qualname__] if _is_found(x) else self._refuse(x)
         if isinstance(x, tuple) and hasattr(x, "_fields"):
             return ["record", *self.of(type(x))[1:], *map(self.of, x)]
         if is_dataclass(x):
@@ -129,16 +129,6 @@ def _is_plain(x: Any) -> bool:
     if isinstance(x, Mapping):
         return all(_is_plain(y) for pair in x.items() for y in pair)
     return type(x) in (bool, int, float, str, type(None)) or type(x) in (tuple, list) and all(map(_is_plain, x))
-
-
-def _named(x: Any) -> Any:
-    """What has the name of `x`: `x` itself, or None where nothing in a file may have it."""
-    if x.__module__ != "graphq" and not str(x.__module__).startswith("graphq."):
-        return FUNCTIONS.get(_name(x))
-    try:
-        return reduce(getattr, x.__qualname__.split("."), import_module(x.__module__))
-    except AttributeError:
-        return None
 
 
 class Reader:
@@ -195,9 +185,17 @@ class PlanReader(Reader):
         return self.trace
 
 
+def _is_found(x: Any) -> bool:
+    """Whether a reader finds the function or class `x` by its name."""
+    try:
+        return _found(str(x.__module__), x.__qualname__) is x
+    except (AttributeError, GraphError, KeyError):
+        return False
+
+
 @cache
 def _found(module: str, name: str) -> Any:
-    """A function or class of graphq's, or one of FUNCTIONS."""
+    """The function or class of that name, of graphq's own or one of FUNCTIONS. Raises where there is none."""
     if module != "graphq" and not module.startswith("graphq."):
         return FUNCTIONS[f"{module}.{name}"]
     found = reduce(getattr, name.split("."), import_module(module))

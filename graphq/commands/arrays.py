@@ -10,6 +10,7 @@ from graphq.errors import GraphError, InputError, ParseError
 from graphq.ir import Graph, Value
 from graphq.ir.interpret import check_array
 from graphq.ir.tensor_type import TensorType
+from graphq.validation.inputs import small_integers
 
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -22,9 +23,10 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 def input_arrays(graph: Graph, options: argparse.Namespace) -> dict[str, np.ndarray]:
     """The arrays of all inputs, in their order.
 
-    Random ones are floats in [-1, 1], quantized integers of all their range, wider integers and booleans 0 or 1, so
-    that they are right as indices and masks. They have the dimensions of --shape; what these leave open is 1. Raises
-    InputError for a name that is none and for a file that holds no such array, GraphError where shapes do not fit.
+    Random floats are in [-1, 1], random 8-bit integers in all their range; wider integers and booleans are 0 or 1, so
+    that they are right as indices and masks. Random arrays have the shapes of --shape; without one, open dimensions are
+    1. Raises InputError for the name of no input and for a file that does not hold the input's array, GraphError where
+    shapes do not fit.
     """
     paths = pairs("--input", options.input)
     shapes = {name: _shape(name, text) for name, text in pairs("--shape", options.shape).items()}
@@ -70,23 +72,17 @@ def _read(name: str, path: str) -> np.ndarray:
 
 def _random(graph: Graph, given: Mapping[str, np.ndarray],
             shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Random arrays for all inputs, which have the shapes of those that are given."""
+    """Random arrays for all inputs; in place of each given array there is a random one of its shape."""
     from graphq.onednn.benchdnn import accepted_inputs
 
     dims = {str(v.name): _dims(v, shapes.get(str(v.name))) for v in graph.inputs if v.name not in given}
     known = {**dims, **{name: x.shape for name, x in given.items()}}
     types = {str(v.name): TensorType(v.dtype, known[str(v.name)]) for v in graph.inputs}
     try:
-        arrays = accepted_inputs(graph.specialise(types), seed=0)
+        return small_integers(accepted_inputs(graph.specialise(types), seed=0))
     except GraphError as e:
         chosen = ", ".join(f"{n}={'x'.join(map(str, d))}" for n, d in dims.items())
         raise GraphError(f"{e} (for inputs of shape {chosen}; --shape gives others)") from None
-    rng = np.random.default_rng(0)
-    for v in graph.inputs:
-        if v.dtype.kind == "int" and v.dtype.bits >= 32:
-            name = str(v.name)
-            arrays[name] = rng.integers(0, 2, arrays[name].shape).astype(v.dtype.numpy)
-    return arrays
 
 
 def _dims(value: Value, given: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -25,11 +25,12 @@ import numpy as np
 
 from graphq.commands.arrays import add_inputs, input_arrays
 from graphq.commands.peers import PEERS, model_file
-from graphq.commands.shared import add_model, load_graph, save_graph, write
+from graphq.commands.shared import add_model, comma_separated, load_graph, save_graph, write
 from graphq.commands.turns import alternate, difference
 from graphq.compile import compile
 from graphq.errors import ParseError
 from graphq.ir import Graph
+from graphq.ir.interpret import named_outputs
 from graphq.ir.names import counted
 from graphq.kernels.threads.team import run_until_settled
 
@@ -47,8 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """MODEL, the sides, arrays, seconds."""
     add_model(parser)
     parser.add_argument("--threads", metavar="N,...", help="thread counts (default: 1, and all cores)")
-    parser.add_argument("--isa", metavar="LEVEL,...", help="ISA levels of graphq (default: the best)")
-    parser.add_argument("--peer", metavar="NAME,...", help=f"other engines: {', '.join(PEERS)}")
+    parser.add_argument("--isa", type=comma_separated, metavar="LEVEL,...",
+                        help="ISA levels of graphq (default: the best)")
+    parser.add_argument("--peer", type=comma_separated, default=[], metavar="NAME,...",
+                        help=f"other engines: {', '.join(PEERS)}")
     parser.add_argument("--seconds", type=float, default=1.0, metavar="S", help="for each row (default 1)")
     add_inputs(parser)
 
@@ -58,12 +61,11 @@ def run(options: argparse.Namespace) -> int:
     if not 0 <= options.seconds <= 3600:
         raise ParseError(f"--seconds must be in [0, 3600], got {options.seconds}")
     counts = _threads(options.threads)
-    levels: list[str | None] = list(_names(options.isa)) or [None]
-    peers = [_peer(name) for name in _names(options.peer)]
+    peers = [_peer(name) for name in options.peer]
     graph = load_graph(options.file)
     arrays = input_arrays(graph, options)
     with tempfile.TemporaryDirectory() as folder:
-        sides = [_ours(graph, level, threads) for threads, level in product(counts, levels)]
+        sides = [_ours(graph, level, threads) for threads, level in product(counts, options.isa or [None])]
         if peers:
             path = _onnx_file(options.file, graph, Path(folder))
             sides += [Side(name, threads, model_file(name, path, arrays, threads), False)
@@ -89,10 +91,6 @@ def run(options: argparse.Namespace) -> int:
     return 0 if equal else 1
 
 
-def _names(text: str | None) -> list[str]:
-    return [name for name in (text or "").split(",") if name]
-
-
 def _threads(text: str | None) -> list[int]:
     if text is None:
         return sorted({1, len(os.sched_getaffinity(0))})
@@ -111,8 +109,7 @@ def _ours(graph: Graph, level: str | None, threads: int) -> Side:
     model = compile(graph, isa=level, threads=threads)
 
     def call(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        out = model(arrays)
-        return list(out.values()) if isinstance(out, dict) else [out]
+        return list(named_outputs(model.outputs, model(arrays)).values())
 
     return Side(f"graphq {model.level.name}", threads, call, True)
 

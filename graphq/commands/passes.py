@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphq.commands.shared import add_model, load_graph, write
+from graphq.commands.shared import add_model, comma_separated, load_graph, write
 from graphq.errors import ParseError, PassError
 from graphq.ir import Graph
 from graphq.ir.text import SHORT, to_text
@@ -35,8 +35,8 @@ from graphq.validation.validator import validate
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """MODEL, which passes, what to print, what to check."""
     add_model(parser)
-    parser.add_argument("--passes", type=_names, metavar="A,B", help="run these, instead of the pipeline")
-    parser.add_argument("--print-after", type=_names, default=[], metavar="all|changed|A,B",
+    parser.add_argument("--passes", type=comma_separated, metavar="A,B", help="run these, instead of the pipeline")
+    parser.add_argument("--print-after", type=comma_separated, default=[], metavar="all|changed|A,B",
                         help="print the graph after every pass, after those that changed it, or after passes")
     parser.add_argument("--verify", choices=["graph", "numeric"],
                         help="after each pass: whether the graph is consistent; also whether numbers stay")
@@ -86,10 +86,6 @@ class _Watch:
             print(f"# after {name}: {count}\n{to_text(graph, elide=self.options.elide or SHORT)}\n", file=sys.stderr)
         if self.options.verify:
             verify(graph)
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _listed(steps: Sequence[Pass], indent: str = "") -> list[str]:

@@ -8,6 +8,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from graphq.budget import size_text
 from graphq.commands.shared import add_model, bar, load_graph, save_graph, write
 from graphq.errors import GraphError, ParseError
 
@@ -57,14 +58,14 @@ def run(options: argparse.Namespace) -> None:
         raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize")
     save_graph(made, options.out)
     written, read_from = (path.stat().st_size for path in (options.out, options.file))
-    text = f"{options.out}: {written / 1e6:.2f} MB, {options.file} has {read_from / 1e6:.2f} MB"
+    text = f"{options.out}: {size_text(written)}, {options.file} has {size_text(read_from)}"
     if losses:
         text = f"1 - cosine with f32 of the settings tried:\n{choice}\n{text}"
     write(options, text, {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses})
 
 
-def _shown(bar: Any, text: str) -> None:
-    """One more step of a bar, if there is one."""
-    if bar is not None:
-        bar.set_postfix_str(text)
-        bar.update()
+def _shown(progress: Any, text: str) -> None:
+    """One more step of a progress bar, if there is one."""
+    if progress is not None:
+        progress.set_postfix_str(text)
+        progress.update()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -21,7 +21,7 @@ from graphq.commands.shared import add_json, add_target, compiled, load_graph, w
 from graphq.dtypes import as_dtype
 from graphq.errors import ParseError
 from graphq.ir import Graph
-from graphq.ir.interpret import reference
+from graphq.ir.interpret import named_outputs, reference
 from graphq.ir.tensor_type import TensorType
 from graphq.kernels.threads.team import run_until_settled
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from graphq.onednn.benchdnn import Outcome
 
 SECONDS, RUNS = 1.0, 20
-"""A model is run again until so much time has gone by, or so often."""
+"""A model is timed until its runs have taken that long, or for that many runs."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,10 +71,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run_model(options: argparse.Namespace, graph: Graph) -> int:
-    """Run it. An output passes that is near the reference's, or equals the formula of the fused graph.
+    """Run the model. An output passes that is near the reference's, or equals the formula of the fused graph.
 
-    The former does not hold for all quantized networks: where f32 sums in another order round a tie the other way, a
-    step of the quantisation goes through all layers that follow.
+    Outputs of a quantized network may be right and far from the reference's: where f32 sums in another order round a
+    tie the other way, the difference of one step goes through all layers that follow.
     """
     from graphq.onednn.benchdnn import compare
 
@@ -83,13 +83,13 @@ def _run_model(options: argparse.Namespace, graph: Graph) -> int:
     arrays = input_arrays(graph, options)
     begin = time.perf_counter()
     model = compiled(options, graph)
-    results = _named(graph, model(arrays))
+    results = named_outputs(graph.output_names, model(arrays))
     first = time.perf_counter() - begin
     run_until_settled(lambda: model(arrays))
     times = _times(lambda: model(arrays))
-    formula = cache(lambda: _named(graph, model.formula(arrays)))
+    formula = cache(lambda: named_outputs(graph.output_names, model.formula(arrays)))
     lines, outputs, code = [], [], 0
-    wanted = _named(graph, reference(graph, arrays)) if options.compare else {}
+    wanted = named_outputs(graph.output_names, reference(graph, arrays)) if options.compare else {}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         x = results[name]
         sizes = _range(x)
@@ -145,10 +145,6 @@ def _run_cases(options: argparse.Namespace) -> int:
             print(outcome, flush=True)
     write(options, ", ".join(f"{n} {status}" for status, n in counts.items()), {"cases": shown, **counts})
     return 0 if counts["passed"] == sum(counts.values()) else 1
-
-
-def _named(graph: Graph, results: np.ndarray | dict[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-    return results if isinstance(results, dict) else {graph.output_names[0]: results}
 
 
 def _times(run: Callable[[], Any]) -> list[float]:

@@ -77,6 +77,11 @@ def compiled(options: argparse.Namespace, graph: Graph) -> CompiledGraph:
     return compile(graph, isa=options.isa, threads=options.threads)
 
 
+def comma_separated(text: str) -> list[str]:
+    """The names in `a, b`: the type of an option that takes several."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def write(options: argparse.Namespace, text: object, data: Any) -> None:
     """Print the text, or with --json the data."""
     print(json.dumps(plain(data), indent=1) if options.json else text, flush=True)

@@ -130,13 +130,19 @@ def rebuilt(name: str, inputs: list[FlatInput], nodes: list[FlatNode], outputs: 
     return out
 
 
-def add_copy(graph: Graph, node: Node, operands: Sequence[Value | None]) -> tuple[Value, ...]:
-    """A node of another graph in this one, on other operands; the bodies of partitions follow these."""
+def add_copy(graph: Graph, node: Node, operands: Sequence[Value | None],
+             attrs: Mapping[str, Any] | None = None) -> tuple[Value, ...]:
+    """A node of another graph in this one, on other operands, with its own attributes or with others.
+
+    The bodies of partitions follow the operands. Raises GraphError where operands or attributes do not fit.
+    """
+    given = node.attrs if attrs is None else attrs
     if node.op.name == "partition":
-        attrs = {**node.attrs, "body": _body_for(node.attrs["body"], operands)}
-        outs = graph.add_node(node.op, operands, attrs)
-    else:
+        outs = graph.add_node(node.op, operands, {**given, "body": _body_for(given["body"], operands)})
+    elif attrs is None:
         outs = graph.add_again(node, operands)
+    else:
+        outs = graph.add_node(node.op, operands, attrs)
     return _named(graph, outs, [v.name for v in node.outputs], node.meta)
 
 

@@ -4,7 +4,7 @@ Its results are the meaning of a graph; passes and kernels are tested against th
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Any:
     given = check_inputs(graph, named_inputs(graph, inputs, named))
     if not all(v.type.known for v in graph.inputs):
         graph = graph.specialise({str(v.name): TensorType(v.dtype, given[str(v.name)].shape) for v in graph.inputs})
-    return pack_outputs(graph, [np.array(y, order="C") for y in evaluate(graph, given)])
+    return pack_outputs(graph.output_names, [np.array(y, order="C") for y in evaluate(graph, given)])
 
 
 def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray],
@@ -82,9 +82,14 @@ def _check_operands(graph: Graph, node: Node, args: list[np.ndarray | None]) -> 
         raise GraphError(f"{graph.describe(node)}: {e}") from None
 
 
-def pack_outputs(graph: Graph, results: list[np.ndarray]) -> Any:
-    """One array as it is, several as a dict by output name."""
-    return results[0] if len(results) == 1 else dict(zip(graph.output_names, results, strict=True))
+def pack_outputs(names: Iterable[str], results: Sequence[np.ndarray]) -> Any:
+    """What a call returns: one array as it is, several as a dict by output name."""
+    return results[0] if len(results) == 1 else dict(zip(names, results, strict=True))
+
+
+def named_outputs(names: Iterable[str], result: np.ndarray | dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What a call returned, as a dict by output name: the inverse of `pack_outputs`."""
+    return result if isinstance(result, dict) else dict.fromkeys(names, result)
 
 
 def require_outputs(graph: Graph) -> None:

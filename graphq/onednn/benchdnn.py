@@ -11,10 +11,11 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from graphq.budget import size_text
 from graphq.compile import compile
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
-from graphq.ir.interpret import reference
+from graphq.ir.interpret import named_outputs, reference
 from graphq.ir.tensor_type import TensorType
 from graphq.onednn.files import load_onednn_json
 from graphq.onednn.knob_text import Case, Knobs, parse_line
@@ -59,7 +60,7 @@ class Outcome:
             (f"  ({detail})" if detail else "")
 
 
-def run_file(path: str | os.PathLike[str], knobs: Knobs, *, seed: int = 0) -> Outcome:
+def run_file(path: str | os.PathLike[str], knobs: Knobs) -> Outcome:
     """Run one file under one combination of knobs.
 
     Raises nothing: what graphq refuses, and a file that cannot be read, is an outcome "refused"; a difference, another
@@ -71,8 +72,8 @@ def run_file(path: str | os.PathLike[str], knobs: Knobs, *, seed: int = 0) -> Ou
         _check_size(graph)
         parts = partitions(graph)
         count = len(parts)
-        inputs, got = _compiled(graph, seed)
-        wanted = _named(graph, reference(graph, inputs))
+        inputs, got = _compiled(graph)
+        wanted = named_outputs(graph.output_names, reference(graph, inputs))
     except (GraphqError, OSError) as error:
         return Outcome(case, "refused", " ".join(str(error).split()), count, (), time.perf_counter() - start)
     except Exception as error:  # a defect, which the other runs of a batch should not suffer from
@@ -88,7 +89,7 @@ def run_file(path: str | os.PathLike[str], knobs: Knobs, *, seed: int = 0) -> Ou
     return Outcome(case, "failed" if reasons else "passed", "; ".join(reasons), count, found, seconds)
 
 
-def run_batch(path: str | os.PathLike[str], root: Path, *, seed: int = 0) -> Iterator[Outcome]:
+def run_batch(path: str | os.PathLike[str], root: Path) -> Iterator[Outcome]:
     """Run each line of a batch file, its graph file taken relative to `root`; a line that is wrong is "refused".
 
     Raises ParseError or OSError when the batch file itself cannot be read.
@@ -100,24 +101,21 @@ def run_batch(path: str | os.PathLike[str], root: Path, *, seed: int = 0) -> Ite
             yield Outcome(line.strip(), "refused", f"{os.fspath(path)}: line {number}: {error}")
             continue
         for case in cases:
-            yield run_file(root / case.file, case.knobs, seed=seed)
+            yield run_file(root / case.file, case.knobs)
 
 
-def _compiled(graph: Graph, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _compiled(graph: Graph) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Random inputs and what the compiled graph makes of them.
 
     Inputs that drive outputs out of their range, so that any error would be hidden, give way to narrower ones.
     """
     for spread in SPREADS:
-        inputs = accepted_inputs(graph, seed, spread)
-        outputs = _named(graph, compile(graph)(inputs))  # compiled anew: a model keeps its constant inputs
+        inputs = accepted_inputs(graph, 0, spread)
+        model = compile(graph)  # anew: a model keeps its constant inputs
+        outputs = named_outputs(graph.output_names, model(inputs))
         if not any(_out_of_range(outputs[n], v) for n, v in zip(graph.output_names, graph.outputs, strict=True)):
             return inputs, outputs
     return inputs, outputs
-
-
-def _named(graph: Graph, outputs: np.ndarray | dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return outputs if isinstance(outputs, dict) else {graph.output_names[0]: outputs}
 
 
 def _out_of_range(x: np.ndarray, value: Value) -> bool:
@@ -141,7 +139,7 @@ def _check_size(graph: Graph) -> None:
             raise GraphqError(f"{graph.label(v)}: the shape of {v.type} is not known; give it by --in-shapes")
     total = sum(v.type.size * max(v.dtype.itemsize, 4) for v in values)
     if total > MAX_BYTES:
-        raise GraphqError(f"the graph's tensors take {total >> 20} MiB, more than {MAX_BYTES >> 20}")
+        raise GraphqError(f"the graph's tensors take {size_text(total)}, more than {size_text(MAX_BYTES)}")
 
 
 def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:

@@ -14,6 +14,7 @@ from graphq.compile import compile
 from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import as_dtype
 from graphq.errors import InputError
+from graphq.ir.interpret import named_outputs
 from graphq.onnx.loading import load_onnx
 from graphq.onnx.protos.types import element_of
 
@@ -34,9 +35,9 @@ class GraphqRep(BackendRep):
             inputs = dict(zip(names, arrays, strict=True))
         protos = {as_dtype(to_array(x).dtype) for x in inputs.values() if isinstance(x, TensorProto)}
         every = bool(inputs) and all(isinstance(x, TensorProto) for x in inputs.values())
-        outs = self.model({k: to_array(x) if isinstance(x, TensorProto) else x for k, x in inputs.items()})
-        outs = outs if isinstance(outs, dict) else {self.model.source.output_names[0]: outs}
-        return tuple(_given_back(name, x, every, as_dtype(x.dtype) in protos) for name, x in outs.items())
+        result = self.model({k: to_array(x) if isinstance(x, TensorProto) else x for k, x in inputs.items()})
+        return tuple(_given_back(name, x, every, as_dtype(x.dtype) in protos)
+                     for name, x in named_outputs(self.model.source.output_names, result).items())
 
 
 def _given_back(name: str, x: np.ndarray, every: bool, same: bool) -> Any:

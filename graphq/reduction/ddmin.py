@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -33,6 +34,6 @@ def ddmin(items: Sequence[T], fails: Callable[[list[T]], bool]) -> list[T]:
 
 
 def _split(items: list[T], parts: int) -> list[list[T]]:
-    """`parts` lists of nearly the same length, none of them empty."""
+    """`parts` lists of nearly the same length; none is empty, as there are at least as many items."""
     bounds = [k * len(items) // parts for k in range(parts + 1)]
-    return [items[a:b] for a, b in zip(bounds, bounds[1:], strict=False) if a < b]
+    return [items[a:b] for a, b in pairwise(bounds)]

@@ -10,7 +10,7 @@ from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify
 from graphq.reduction.ddmin import ddmin
 from graphq.reduction.simplifications import KINDS, Candidate
-from graphq.reduction.subgraphs import subgraph
+from graphq.reduction.subgraphs import all_nodes, subgraph
 
 TRIALS = 2000
 """Graphs that are tried at most."""
@@ -82,13 +82,8 @@ class _Search:
 
 
 def _size(graph: Graph) -> tuple[int, int, int, int]:
-    """What reductions make smaller: nodes, then elements of inputs and results, then names, then the text."""
+    """What reductions make smaller: nodes, those of bodies too, elements of inputs and results, names, and the text."""
     results = [v for n in graph.nodes for v in n.outputs]
     elements = sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)
-    return _nodes(graph), elements, sum(v.name is not None for v in results), len(to_text(graph, elide=SHORT))
-
-
-def _nodes(graph: Graph) -> int:
-    """All nodes, those of bodies too."""
-    bodies = (x for n in graph.nodes for x in n.attrs.values() if isinstance(x, Graph))
-    return len(graph.nodes) + sum(map(_nodes, bodies))
+    named = sum(v.name is not None for v in results)
+    return sum(1 for _ in all_nodes(graph)), elements, named, len(to_text(graph, elide=SHORT))

@@ -1,6 +1,7 @@
 """The ways to make a graph simpler, of which `reduce_graph` tries one after the other.
 
-Each function of KINDS gives candidates: functions that make one simpler graph, or raise GraphqError where that is none.
+Each function of KINDS gives candidates: functions that make one simpler graph, or raise GraphqError where the result
+would not be a valid graph.
 """
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from graphq.ir import Graph, Node, TensorType, Value
+from graphq.ir import Graph, Node, TensorType, Value, copies
 from graphq.reduction.subgraphs import rebuilt, subgraph
 
 Candidate: TypeAlias = Callable[[], Graph]
@@ -167,8 +168,15 @@ def _simpler(node: Node) -> Iterator[dict[str, Any]]:
 
 
 def no_names(graph: Graph) -> Iterator[Candidate]:
-    """Without the names of values, and without facts of the file."""
-    yield partial(rebuilt, graph, named=False)
+    """Values without names, nodes without facts of the file; inputs are x0, x1 and so on, outputs out0, out1."""
+    yield partial(_without_names, graph)
+
+
+def _without_names(graph: Graph) -> Graph:
+    _, inputs, nodes, outputs, _, facts = copies.flat(graph)
+    return copies.rebuilt("graph", [(f"x{k}", type, property) for k, (_, type, property) in enumerate(inputs)],
+                          [(op, operands, attrs, [None] * len(names), {}) for op, operands, attrs, names, _ in nodes],
+                          outputs, [f"out{k}" for k in range(len(outputs))], facts)
 
 
 KINDS: tuple[Callable[[Graph], Iterator[Candidate]], ...] = (

@@ -1,11 +1,12 @@
 """Parts and variants of a graph: some of its nodes alone, or all of them with other types of inputs and attributes."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
 from graphq.ir import Graph, Node, TensorType, Value
+from graphq.ir.copies import add_copy
 
 
 def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
@@ -27,7 +28,7 @@ def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
     for node in graph.nodes:
         if node in kept:
             operands = [None if v is None else new[v] for v in node.inputs]
-            new.update(zip(node.outputs, _again(out, node, operands, node.attrs), strict=True))
+            new.update(zip(node.outputs, add_copy(out, node, operands), strict=True))
     results = dict(zip(graph.output_names, graph.outputs, strict=True))
     outputs = {name: new[v] for name, v in results.items() if v.node in kept}
     for node in (n for n in graph.nodes if n in kept):
@@ -40,40 +41,31 @@ def subgraph(graph: Graph, nodes: Iterable[Node]) -> Graph:
 
 
 def rebuilt(graph: Graph, *, types: Callable[[Value], TensorType] = lambda v: v.type,
-            attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs, named: bool = True) -> Graph:
+            attributes: Callable[[Node], Mapping[str, Any]] = lambda node: node.attrs) -> Graph:
     """A copy with other types of inputs and attributes of nodes; all other types are inferred.
 
-    `named`: whether values keep their names; otherwise inputs are called x0, x1 and so on. Raises GraphError where
-    attributes or types do not fit the operations.
+    Raises GraphError where attributes or types do not fit the operations.
     """
-    out = Graph(graph.name if named else "graph")
+    out = Graph(graph.name)
     out.meta = graph.meta
     new: dict[Value, Value] = {}
-    for k, v in enumerate(graph.inputs):
+    for v in graph.inputs:
         t = types(v)
-        new[v] = out.input(str(v.name) if named else f"x{k}", dtype=t.dtype, shape=t.shape, property=v.property)
+        new[v] = out.input(str(v.name), dtype=t.dtype, shape=t.shape, property=v.property)
     for node in graph.nodes:
         operands = [None if v is None else new[v] for v in node.inputs]
-        new.update(zip(node.outputs, _again(out, node, operands, attributes(node), named=named), strict=True))
-    names = graph.output_names if named else [f"out{k}" for k in range(len(graph.outputs))]
-    out.set_outputs([new[v] for v in graph.outputs], names)
+        new.update(zip(node.outputs, add_copy(out, node, operands, attributes(node)), strict=True))
+    out.set_outputs([new[v] for v in graph.outputs], graph.output_names)
     return out
 
 
-def _again(graph: Graph, node: Node, operands: list[Value | None], attrs: Mapping[str, Any], *,
-           named: bool = True) -> tuple[Value, ...]:
-    """The node in `graph`, on these operands; the body of a partition follows them."""
-    body = attrs.get("body")
-    if node.op.name == "partition" and isinstance(body, Graph):
-        given = {str(v.name): x.type for v, x in zip(body.inputs, operands, strict=True) if x is not None}
-        if any(v.type != given[str(v.name)] for v in body.inputs):
-            attrs = {**attrs, "body": body.specialise(given)}
-    outs = graph.add_node(node.op, operands, attrs)
-    for value, old in zip(outs, node.outputs, strict=True):
-        if named and old.name is not None:
-            graph.rename(value, old.name)
-    graph.nodes[-1].meta = node.meta if named else {}
-    return outs
+def all_nodes(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph, each followed by those of the bodies among its attributes."""
+    for node in graph.nodes:
+        yield node
+        for x in node.attrs.values():
+            if isinstance(x, Graph):
+                yield from all_nodes(x)
 
 
 def _free(prefix: str, taken: set[str | None]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
+from graphq.budget import size_text
 from graphq.plan.arena import Slot
 from graphq.report.profile import Profile
 
@@ -11,22 +12,22 @@ LEFT, TRACK = 74, 34
 """The width of the axis's labels, and the height of a track, in pixels."""
 
 MEMORY_HEIGHT = 460
-"""Of the chart of the arena, in pixels."""
+"""The height of the chart of the arena, in pixels."""
 
 ROW, NAMES, BAR = 17, 230, 150
 """The height of a row of bars, the width of their names, and that of the longest bar, in pixels."""
 
 Box = Callable[[int], tuple[str, str]]
-"""For a number the id of its record and its CSS class."""
+"""For the number of a step or buffer, the id of its record and its CSS class."""
 
 
 def timeline(profile: Profile, box: Box) -> str:
     """The pieces of a run by threads; `box` is asked for the numbers of steps."""
     width = min(max(860, 6 * len(profile.steps)), 6000)
-    scale, tracks = width / (profile.elapsed or 1.0), {thread: k for k, thread in enumerate(profile.threads)}
+    scale, tracks = width / (profile.elapsed or 1.0), profile.tracks
     shapes = []
-    for thread, k in tracks.items():
-        shapes.append(_text(0, TRACK * k + 20, f"helper {k}" if k else "caller"))
+    for k, (thread, name) in enumerate(tracks.items()):
+        shapes.append(_text(0, TRACK * k + 20, name))
         for step in profile.steps:
             shapes += [_group(*box(step.number), _rectangle(
                 LEFT + scale * p.begin, TRACK * k + 4, scale * p.seconds, TRACK - 8))
@@ -42,7 +43,7 @@ def memory(slots: Sequence[Slot], nbytes: int, steps: int, box: Box) -> str:
     """Where each buffer lies in the arena, and from which step to which; `box` is asked for the numbers of buffers."""
     column = min(max(860 / max(steps, 1), 4), 40)
     scale = MEMORY_HEIGHT / max(nbytes, 1)
-    shapes = [_line(LEFT, y, LEFT + column * steps, y) + _text(0, y + 4, size(nbytes * k // 8))
+    shapes = [_line(LEFT, y, LEFT + column * steps, y) + _text(0, y + 4, size_text(nbytes * k // 8))
               for k in range(9) for y in [MEMORY_HEIGHT - MEMORY_HEIGHT * k / 8 + 8]]
     for slot in slots:
         y = MEMORY_HEIGHT + 8 - scale * (slot.offset + slot.nbytes)
@@ -71,16 +72,11 @@ def bars(head: Sequence[str], rows: Iterable[tuple[str, str, str, Sequence[tuple
     return _chart(NAMES + column * len(head), y + 4, shapes)
 
 
-def size(nbytes: int) -> str:
-    """`1.5 MB`: bytes for people."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if nbytes >= scale:
-            return f"{nbytes / scale:.3g} {unit}"
-    return f"{nbytes} B"
-
-
 def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], numbers: int) -> str:
-    """An HTML table whose first columns are `numbers` numbers; each row is of the box with that id, or of none."""
+    """An HTML table of rows of cells, the first `numbers` of which are numbers.
+
+    Each row has the id of the box that it leads to, or an empty one.
+    """
     def row(tag: str, cells: Sequence[str], box: str = "") -> str:
         marks = [' class="n"' if k < numbers else "" for k in range(len(cells))]
         made = "".join(f"<{tag}{m}>{escape(c)}</{tag}>" for m, c in zip(marks, cells, strict=True))

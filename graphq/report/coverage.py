@@ -22,8 +22,8 @@ MACS = {name: count for f in FAMILIES for name, count in f.macs.items()} \
 class Coverage:
     """Multiply-accumulates by the operation that asks for them: those in integer partitions, and all.
 
-    Counted are matmuls and convolutions by their shapes, products with padding included. `uncounted` names ONNX
-    operators that multiply too and have no operation here, so that their products are not known.
+    Products with padding count too. `uncounted` names ONNX operators that multiply too but run as ONNX nodes, so that
+    the number of their products is not known.
     """
 
     integer_by_op: Mapping[str, int]

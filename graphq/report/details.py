@@ -10,24 +10,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from graphq.report.profile import StepTime
-from graphq.report.records import Cause, GraphNode, Operation, Report, StepRecord
+from graphq.report.records import KINDS, Cause, GraphNode, Operation, Report, StepRecord
 
 Record: TypeAlias = dict[str, Any]
 
-KINDS = {
-    "integer": "partition in integers", "quantised": "partition on quantised numbers", "float": "partition in floats",
+CLASSES: Mapping[str, str] = {
+    **{kind: f"partition {text}" for kind, text in KINDS.items()},
     "native": "kernel of its own", "reorder": "layout reorder", "reference": "NumPy reference",
     "plain": "no step of its own", "io": "input, output"}
 """The CSS classes of boxes, and what the legend calls them."""
 
 
-def kind_of(node: GraphNode) -> str:
+def css_class(node: GraphNode) -> str:
     """The CSS class of a node after the passes."""
     if node.partition is not None:
         return node.partition.kind
     if node.role == "native" and node.operation.op == "static_transpose":
         return "reorder"
-    return node.role if node.role in KINDS else "plain"
+    return node.role if node.role in CLASSES else "plain"
 
 
 def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, before: str,
@@ -82,7 +82,7 @@ def source_records(report: Report, after: str) -> tuple[dict[str, Record], dict[
         if number is None:
             rows.append(["became", "nothing that runs: computed when compiled, or merged with an equal operation"])
         else:
-            kinds[id] = kind_of(report.nodes[number])
+            kinds[id] = css_class(report.nodes[number])
             go = [[after, f"n{number}", f"became part of the {_title(report.nodes[number])}"]]
         records[id] = _record(operation.title, operation, rows, go)
     return records | _ends(report), kinds, places
@@ -116,8 +116,8 @@ def _attributes(operation: Operation) -> list[list[str]]:
 
 def _partition(node: GraphNode) -> list[list[str]]:
     if node.partition is None:
-        return [*_attributes(node.operation), ["runs as", KINDS[kind_of(node)]]]
-    rows = [["runs as", KINDS[node.partition.kind]],
+        return [*_attributes(node.operation), ["runs as", CLASSES[css_class(node)]]]
+    rows = [["runs as", CLASSES[node.partition.kind]],
             ["operations", ", ".join(x.op for x in node.partition.body)]]
     return rows + [["ties", "\n".join(node.partition.ties)]] * bool(node.partition.ties)
 

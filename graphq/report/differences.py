@@ -10,11 +10,11 @@ from graphq.ir import Graph
 from graphq.ir.outline import Box, Outline, outline
 from graphq.report.charts import bars, table
 from graphq.report.details import Record
-from graphq.report.drawing import draw, shortened
+from graphq.report.drawing import class_of, draw, shortened
 from graphq.report.layout import available
 from graphq.report.overview import HELP
 from graphq.report.page import document
-from graphq.report.views import Views, plain_kind
+from graphq.report.views import Views
 
 if TYPE_CHECKING:
     from graphq.quantization.comparison import Comparison, TensorDifference
@@ -39,7 +39,7 @@ def differences_page(found: Comparison) -> str:
         def lines(box: Box) -> Sequence[str]:
             return *box.lines[:1], *(text for t in boxes.get(box.id, ()) for text in _lines(t))
 
-        views.add("Graph", draw(drawn, lines, lambda box: kinds.get(box.id, plain_kind(box))), "tensors", "picture")
+        views.add("Graph", draw(drawn, lines, lambda box: kinds.get(box.id, class_of(box))), "tensors", "picture")
     counts = [kinds[ids[t.name]] for t in found.tensors]
     keys = "".join(f'<span><i class="{kind}"></i>{text}: {counts.count(kind)}</span>'
                    for kind, text in COSTS.items() if kind in counts)

@@ -9,11 +9,13 @@ from graphq.ir.outline import Box, Outline
 from graphq.report.layout import Layout, Place, lay_out
 
 WIDTH, HEIGHT = 6.1, 13
-"""Of a character and of a line in pixels, in the monospace font of 10 pixels that the page has."""
+"""The width of a character and the height of a line, in pixels, in the page's monospace font of 10 pixels."""
 
 MARGIN = 7
+"""Pixels around a picture, and around the text of a box."""
+
 LONGEST = 36
-"""Characters of a line; of longer ones the middle is left out."""
+"""The most characters of a line; longer lines lose their middle."""
 
 Lines = Callable[[Box], Sequence[str]]
 
@@ -40,6 +42,11 @@ def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
             f'viewBox="{-MARGIN} {-MARGIN} {width:.0f} {height:.0f}" data-w="{width:.0f}" data-h="{height:.0f}">'
             f'{"".join(shapes[True])}<g class="edges">{_edges(layout)}</g>'
             f'{"".join([*shapes[False], *titles])}</svg>')
+
+
+def class_of(box: Box) -> str:
+    """The CSS class of a box for which no node after the passes decides it."""
+    return "io" if box.kind in ("input", "output") else "group" if box.kind == "group" else "plain"
 
 
 def shortened(text: str) -> str:

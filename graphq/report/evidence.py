@@ -15,7 +15,7 @@ from graphq.kernels import peaks
 from graphq.kernels.jit import assembly
 from graphq.kernels.jit.modules import Function, Module
 from graphq.kernels.jit.registry import KERNELS
-from graphq.plan.plan import NativeStep, Plan, Ref, Step
+from graphq.plan.plan import NativeStep, Plan, Step, touched
 from graphq.plan.runtime import Runner
 
 
@@ -91,9 +91,7 @@ def threads_of(plan: Plan, step: NativeStep) -> int:
 
 def touched_bytes(plan: Plan, step: Step) -> int:
     """The bytes of the buffers that a step reads and writes, each counted once."""
-    found = {w.buffer for w in step.words if isinstance(w, Ref)} if isinstance(step, NativeStep) else \
-        {*(b for b in step.inputs if b is not None), *step.outputs}
-    return sum(plan.buffers[b].nbytes for b in found)
+    return sum(plan.buffers[b].nbytes for b in set(touched(step)))
 
 
 def modules(step: NativeStep) -> tuple[Module, ...]:

@@ -11,17 +11,13 @@ from graphq.errors import GraphError
 from graphq.ir.names import counted
 from graphq.report.causes import BORDER
 from graphq.report.evidence import evidence_lines
-from graphq.report.records import Cause, GraphNode, Kind, NearMiss, Operation, Report, StepRecord
+from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Operation, Report, StepRecord
 
 LONG, SHOWN = 24, 8
 """A section of more lines than the former shows as many as the latter, unless all are asked for."""
 
-
 ALSO = 8
-"""Operations that are outside for one cause that a report names."""
-
-KINDS: dict[Kind, str] = {"integer": "in integers", "quantised": "on quantised numbers", "float": "in floats"}
-
+"""Of the operations that are outside for one cause, how many a report names."""
 
 def as_json(report: Report) -> str:
     """The report as JSON (docs/explain.md has the schema)."""

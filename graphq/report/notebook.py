@@ -6,7 +6,7 @@ from html import escape
 
 from graphq.ir import Graph
 from graphq.ir.outline import Box, outline
-from graphq.report.drawing import draw
+from graphq.report.drawing import class_of, draw
 from graphq.report.kinds import kind_of
 from graphq.report.layout import available
 from graphq.report.page import text_file
@@ -29,4 +29,4 @@ def graph_html(graph: Graph, caption: str, *, bodies: bool = True) -> str:
 def _kind(box: Box) -> str:
     if box.kind == "partition" and box.node is not None:
         return kind_of(box.node)
-    return "io" if box.kind in ("input", "output") else "group" if box.kind == "group" else "plain"
+    return class_of(box)

@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from graphq.report.charts import size, table
+from graphq.budget import size_text
+from graphq.report.charts import table
 from graphq.report.coverage import millions, percent
-from graphq.report.details import KINDS, kind_of
+from graphq.report.details import CLASSES, css_class
 from graphq.report.parts import Part
 from graphq.report.profile import Profile
 from graphq.report.records import CoverageRecord
@@ -30,9 +31,9 @@ def _part(part: Part, number: int) -> Iterator[str]:
     report = part.report
     if part.name:
         yield f"<h2>{escape(part.name)}</h2>"
-    counts = Counter(kind_of(n) for n in report.nodes if n.role != "constant")
+    counts = Counter(css_class(n) for n in report.nodes if n.role != "constant")
     keys = (f'<span><i class="{kind}"></i>{text}: {counts[kind]}</span>'
-            for kind, text in KINDS.items() if counts[kind])
+            for kind, text in CLASSES.items() if counts[kind])
     yield f'<div class="key">{"".join(keys)}</div>'
     if report.level:
         yield f'<p class="note">ISA level {report.level}, {report.threads} threads</p>'
@@ -41,8 +42,9 @@ def _part(part: Part, number: int) -> Iterator[str]:
     if report.coverage is not None:
         yield from _coverage(report.coverage)
     if part.memory is not None:
-        yield (f"<h2>Memory</h2><p>arena {size(part.memory.arena)} (without sharing {size(part.memory.unshared)}), "
-               f"constants {size(part.memory.constants)}</p>")
+        m = part.memory
+        yield (f"<h2>Memory</h2><p>arena {size_text(m.arena)} (without sharing {size_text(m.unshared)}), "
+               f"constants {size_text(m.constants)}</p>")
     if report.causes:
         yield f"<h2>Outside of integer partitions: {len(report.causes)} causes</h2><dl>"
         for cause in report.causes[:SHOWN]:

@@ -106,6 +106,11 @@ class Profile:
         pieces = sorted((p for s in self.steps for p in s.pieces), key=lambda p: p.begin)
         return tuple(dict.fromkeys([self.caller, *(p.thread for p in pieces)])) if pieces else ()
 
+    @property
+    def tracks(self) -> dict[int, str]:
+        """What timelines call the threads: `caller`, `helper 1` and so on."""
+        return {thread: f"helper {k}" if k else "caller" for k, thread in enumerate(self.threads)}
+
     def by_kernel(self) -> dict[str, float]:
         """Seconds by kernel, the longest first; NumPy references count by their operation."""
         sums: dict[str, float] = {}

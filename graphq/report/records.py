@@ -19,6 +19,9 @@ Role: TypeAlias = Literal["partition", "native", "reference", "view", "constant"
 Kind: TypeAlias = Literal["integer", "quantised", "float"]
 """A partition that multiplies integers; one that reads and writes quantised numbers alone; any other."""
 
+KINDS: Mapping[Kind, str] = {"integer": "in integers", "quantised": "on quantised numbers", "float": "in floats"}
+"""What texts say of partitions of each kind."""
+
 
 @dataclass(frozen=True)
 class Tensor:

@@ -1,4 +1,4 @@
-"""How outputs near a rounding tie are found (docs/numbers.md), and of which they are not."""
+"""What `explain()` says of outputs near a rounding tie: how they are settled, and for which quantizes they are not."""
 from __future__ import annotations
 
 from collections import Counter
@@ -11,7 +11,7 @@ from graphq.report.coverage import MACS
 
 
 def ties(graph: Graph) -> list[str]:
-    """How outputs near a tie are found (docs/numbers.md), and of which they are not."""
+    """Lines on how each quantize settles outputs near a tie (docs/numbers.md), or why it does not; none without any."""
     found: list[tuple[Node, str]] = []
     for n in graph.nodes:
         inner = [n] if n.op.name == "quantize" else []
@@ -20,19 +20,19 @@ def ties(graph: Graph) -> list[str]:
             inner = n.attrs["body"].nodes_of({"quantize"})
         outer = n if n.op.name == "partition" else None
         found += [(n, x) for q in inner if (x := _inexact(outer, q)) is not None]
-    by = Counter(x for _, x in found if x in ("proved", "estimated"))
-    lines = [f"  {graph.label(n.output)}: {x}" for n, x in found if x not in by]
     if not found:
         return []
+    by = Counter(x for _, x in found if x in ("proved", "estimated"))
+    lines = [f"  {graph.label(n.output)}: {x}" for n, x in found if x not in by]
     return [f"ties: {counted(by.total(), 'quantize')} settled by the f32 sums of the graph as written: "
             f"{by['proved']} within proved bounds, {by['estimated']} within estimated ones", *lines]
 
 
 def _inexact(outer: Node | None, quantize: Node) -> str | None:
-    """What a quantize rounds whose last bits are not the reference's: functions, and sums of other partitions.
+    """Why ties of a quantize are not settled: what it rounds comes of operations that may differ in the last bits.
 
-    None where there is nothing; after a sum of its own partition, `outer`, the band around ties has the functions'
-    errors.
+    These are functions such as exp, and the sums of other partitions. None where there are none, and after a sum of the
+    quantize's own partition, `outer`: the error bounds by which that sum settles ties include the functions' errors.
     """
     found, seen = set[str](), set[tuple[Value, Node | None]]()
     work: list[tuple[Value, Node | None]] = [(v, outer) for v in quantize.operands]

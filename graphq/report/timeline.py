@@ -25,10 +25,10 @@ def write_chrome_trace(profile: Profile, path: str | os.PathLike[str]) -> None:
 
 def trace_events(profile: Profile) -> Iterator[dict[str, Any]]:
     """The events: names of the process and of its threads, then the pieces in order of their begin."""
-    numbers = {thread: k for k, thread in enumerate(profile.threads, PROCESS)}
+    numbers = {thread: k for k, thread in enumerate(profile.tracks, PROCESS)}
     yield _metadata("process_name", PROCESS, {"name": "graphq"})
-    for k in numbers.values():
-        yield _metadata("thread_name", k, {"name": "caller" if k == PROCESS else f"helper {k - PROCESS}"})
+    for k, name in enumerate(profile.tracks.values(), PROCESS):
+        yield _metadata("thread_name", k, {"name": name})
         yield _metadata("thread_sort_index", k, {"sort_index": k})
     pieces = sorted(((p, s) for s in profile.steps for p in s.pieces), key=lambda x: x[0].begin)
     for piece, step in pieces:

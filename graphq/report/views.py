@@ -4,10 +4,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from graphq.budget import size_text
 from graphq.ir.outline import Box, outline
-from graphq.report.charts import memory, size, table, timeline
-from graphq.report.details import Record, compiled_records, kind_of, source_records
-from graphq.report.drawing import draw
+from graphq.report.charts import memory, table, timeline
+from graphq.report.details import Record, compiled_records, css_class, source_records
+from graphq.report.drawing import class_of, draw
 from graphq.report.layout import available
 from graphq.report.parts import Part
 from graphq.report.profile import Profile, StepTime
@@ -38,13 +39,13 @@ class Views:
         self.records |= {after: records, before: written}
         prefix = f"{part.name}: " if part.name else ""
         if available():
-            self.add(prefix + "Partitions", _partitions(part, times), after, "picture")
             nodes = {f"n{n.id}": n for n in report.nodes}
+            self.add(prefix + "Partitions", _partitions(part, nodes, times), after, "picture")
             self.add(prefix + "Operations", draw(outline(part.graph), _operations, lambda box: _kind(box, nodes)),
                      after, "picture")
             if part.source is not None:
                 self.add(prefix + "As written", draw(outline(part.source), _operations,
-                                                     lambda box: kinds.get(box.id, plain_kind(box))), before, "picture")
+                                                     lambda box: kinds.get(box.id, class_of(box))), before, "picture")
         else:
             self.add(prefix + "Nodes", "<p>Pictures need Graphviz: pip install graphq[report]</p>" + _nodes(report),
                      after)
@@ -72,10 +73,9 @@ class Views:
             ["median ms", "share", "GOPS", "GB/s", "of peak", "step", "kernel"], rows, 6), records)
 
 
-def _partitions(part: Part, times: Mapping[int, StepTime]) -> str:
-    """The graph after the passes, each node one box."""
+def _partitions(part: Part, nodes: Mapping[str, GraphNode], times: Mapping[int, StepTime]) -> str:
+    """The picture of the graph after the passes, each node one box; `nodes` by the ids of boxes."""
     total = sum(t.seconds for t in times.values()) or 1.0
-    nodes = {f"n{n.id}": n for n in part.report.nodes}
 
     def lines(box: Box) -> Iterator[str]:
         node = nodes.get(box.id)
@@ -109,23 +109,18 @@ def _body(node: GraphNode) -> Iterator[str]:
 
 def _kind(box: Box, nodes: Mapping[str, GraphNode]) -> str:
     """The CSS class of a box after the passes; operations in a partition have none of their own."""
-    return kind_of(nodes[box.id]) if box.id in nodes else plain_kind(box)
-
-
-def plain_kind(box: Box) -> str:
-    """The CSS class of a box that nothing else colours."""
-    return "io" if box.kind in ("input", "output") else "group" if box.kind == "group" else "plain"
+    return css_class(nodes[box.id]) if box.id in nodes else class_of(box)
 
 
 def _box_of(report: Report, step: int) -> tuple[str, str]:
     """The box of the node that a step is of, and its kind."""
     node = report.steps[step].node if step < len(report.steps) else None
-    return ("", "plain") if node is None else (f"n{node}", kind_of(report.nodes[node]))
+    return ("", "plain") if node is None else (f"n{node}", css_class(report.nodes[node]))
 
 
 def _nodes(report: Report) -> str:
     """The nodes after the passes in a table."""
-    rows = ((f"n{n.id}", (str(n.id), kind_of(n), ", ".join(n.kernels), n.operation.text))
+    rows = ((f"n{n.id}", (str(n.id), css_class(n), ", ".join(n.kernels), n.operation.text))
             for n in report.nodes if n.role != "constant")
     return table(["node", "kind", "kernels", "operation"], rows, 1)
 
@@ -152,6 +147,6 @@ def _memory_text(part: Part) -> str:
     """What the plan takes, in one sentence."""
     m = part.memory
     assert m is not None
-    return (f"<p>The arena, by steps of the plan: {size(m.arena)} for {len(m.slots)} buffers, which without sharing "
-            f"would take {size(m.unshared)}. Beside it: {size(m.constants)} of constants and packed weights, "
-            f"{size(m.inputs)} of inputs, {size(m.outputs)} of outputs.</p>")
+    return (f"<p>The arena, by steps of the plan: {size_text(m.arena)} for {len(m.slots)} buffers, which without "
+            f"sharing would take {size_text(m.unshared)}. Beside it: {size_text(m.constants)} of constants and packed "
+            f"weights, {size_text(m.inputs)} of inputs, {size_text(m.outputs)} of outputs.</p>")

@@ -11,7 +11,7 @@ from graphq.reduction.subgraphs import subgraph
 
 
 class Snapshot:
-    """A copy of a graph, which no pass can reach, and which of its nodes the graph's nodes were."""
+    """A copy of a graph, out of reach of passes; `was` and `inputs` map the graph's nodes and inputs to the copy's."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = detached(graph)
@@ -21,10 +21,10 @@ class Snapshot:
         self.touched: set[Node] = set()
 
     def changed(self, graph: Graph) -> bool:
-        """Whether `graph`, that was copied, is another one now: `removed` and `touched` are the nodes of the copy.
+        """Whether `graph`, of which this is a copy, has changed; sets `removed` and `touched`, nodes of the copy.
 
-        Touched are nodes of other attributes or operands than before, and those that gave the operands and outputs
-        that changed, before and now.
+        Touched are the nodes whose attributes or operands changed, and the nodes that gave the operands and outputs
+        that changed, both the old and the new ones.
         """
         now = set(graph.nodes)
         self.removed = {copy for node, copy in self.was.items() if node not in now}
@@ -55,9 +55,9 @@ class Snapshot:
         return None if copy is None else copy.outputs[value.index]
 
     def regions(self) -> Iterator[Graph]:
-        """The part that changed, by itself: what was removed; that with what was touched; and more and more around it.
+        """Parts of the copy as graphs: the removed nodes; these and the touched ones; then more and more around them.
 
-        The last is the whole graph.
+        The last part is the whole graph.
         """
         members = self.removed | self.touched
         sets = [self.removed, members]
@@ -76,7 +76,7 @@ class Snapshot:
 
 
 def detached(graph: Graph) -> Graph:
-    """A copy whose attributes a pass that changes them in place, which it must not, does not reach."""
+    """A copy with attributes of its own: a pass may, though it must not, change the graph's attributes in place."""
     copy = graph.copy()
     for node in copy.nodes:
         node.attrs = {name: detached(x) if isinstance(x, Graph) else x for name, x in node.attrs.items()}
@@ -84,7 +84,7 @@ def detached(graph: Graph) -> Graph:
 
 
 def _grown(nodes: set[Node], steps: int) -> set[Node]:
-    """The nodes, with those that give their operands and use their results, so many times."""
+    """The nodes and their neighbours, which give their operands or use their results, at most `steps` nodes away."""
     members = front = set(nodes)
     for _ in range(steps):
         beside = {v.node for n in front for v in n.operands if v.node is not None}
@@ -95,7 +95,7 @@ def _grown(nodes: set[Node], steps: int) -> set[Node]:
 
 
 def _with_constants(nodes: set[Node]) -> set[Node]:
-    """The nodes, and the constants that they use; none that nothing of them uses."""
+    """The nodes, with all constants that they use and without constants that they do not."""
     used = {v.node for n in nodes for v in n.operands if v.node is not None and v.data is not None}
     return used | {n for n in nodes if n.op.name != "constant" or n in used}
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from graphq.dtypes import DType, f8_e8m0, s8
 from graphq.ir import Graph, TensorType
+from graphq.reduction.subgraphs import all_nodes
 
 SUBNORMAL, SMALLEST, LARGE = 1e-42, 1.1754944e-38, 3e38
 """Numbers of f32: a subnormal one, the least normal one, and one near the largest."""
@@ -44,14 +45,13 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
 
     "random" numbers; "ties" of the graph's quantizations and their neighbours, the edges of their ranges, and the
     numbers among the graph's attributes and constants; the "lowest" and "highest" integers everywhere; "extremes", the
-    least and the greatest of each type; "NaN and infinities", with signed zeros and subnormal numbers. `sizes` gives
-    the shapes that the graph leaves open. Raises GraphError for a shape that is open and not given.
+    least and the greatest of each type; "NaN and infinities", with signed zeros and subnormal numbers. `sizes` and
+    errors are those of `input_types`.
     """
     found = quantizations(graph)
     rng = np.random.default_rng(seed)
     floats, integers = _float_pool(found, _numbers(graph), rng), _integer_pool(found)
-    types = {str(v.name): TensorType(v.dtype, sizes[str(v.name)] if sizes and v.name in sizes else v.type.dims)
-             for v in graph.inputs}
+    types = input_types(graph, sizes)
 
     def ties(t: TensorType) -> np.ndarray:
         return _drawn(t, floats if t.dtype.kind == "float" else integers, rng)
@@ -70,6 +70,15 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
         "extremes": extremes, "lowest": least, "highest": greatest}
     for kind, array in kinds.items():
         yield Inputs(kind, {name: array(t) for name, t in types.items()})
+
+
+def input_types(graph: Graph, sizes: Mapping[str, tuple[int, ...]] | None = None) -> dict[str, TensorType]:
+    """The types of all inputs by name; `sizes` gives shapes that the graph leaves open.
+
+    Raises GraphError for a shape that is open and not given.
+    """
+    return {name: TensorType(v.dtype, sizes[name] if sizes and name in sizes else v.type.dims)
+            for v in graph.inputs for name in [str(v.name)]}
 
 
 def random_array(type: TensorType, rng: np.random.Generator) -> np.ndarray:
@@ -93,7 +102,7 @@ def small_integers(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def quantizations(graph: Graph) -> list[Quantization]:
     """The scales and zero points of the graph and of all bodies in it, each once."""
     found: dict[Quantization, None] = {}
-    for node in graph.nodes:
+    for node in all_nodes(graph):
         scales = node.attrs.get("scales") or ()
         zps = node.attrs.get("zps") or (0,) * len(scales)
         dtype = node.attrs.get("dtype") or next((v.dtype for v in node.operands), s8)
@@ -101,20 +110,15 @@ def quantizations(graph: Graph) -> list[Quantization]:
             dtype = s8
         found |= dict.fromkeys(Quantization(float(np.float32(s)), int(z), dtype)
                                for s, z in zip(scales, zps, strict=False))
-        for x in node.attrs.values():
-            if isinstance(x, Graph):
-                found |= dict.fromkeys(quantizations(x))
     return list(found)
 
 
 def _numbers(graph: Graph) -> list[float]:
     """The floats among the attributes of nodes, and the elements of small constants: limits, slopes, thresholds."""
     found: dict[float, None] = {}
-    for node in graph.nodes:
+    for node in all_nodes(graph):
         for name, x in node.attrs.items():
-            if isinstance(x, Graph):
-                found |= dict.fromkeys(_numbers(x))
-            elif isinstance(x, float):
+            if isinstance(x, float):
                 found[x] = None
             elif isinstance(x, np.ndarray) and 0 < x.size <= 8 and name == "value":
                 found |= dict.fromkeys(x.astype(np.float64).ravel().tolist())

@@ -22,15 +22,13 @@ TRIALS = 600
 """Graphs on which a pass is tried while a graph that it gets wrong is shrunk."""
 
 LARGE = 1 << 21
-"""Elements of all values of a graph, or of a part, beyond which it runs on the first KINDS of inputs alone.
-
-These are random numbers, ties, and NaN and infinities: the extremes of integers matter where few numbers meet.
-"""
+"""Elements of all values of a graph, or of a part of it, beyond which it runs on the first KINDS of inputs alone."""
 
 KINDS = 3
+"""Kinds of inputs for large graphs: random numbers, ties, NaN and infinities. The others show faults in small sums."""
 
 OPEN = (2, 3, 1, 8, 16, 32, 64, 224)
-"""Sizes for open dimensions; the first that the graph's reference runs on."""
+"""Sizes for open dimensions, of which the first is taken that the graph's reference runs on."""
 
 
 def validate(graph: Graph, passes: Sequence[Pass]) -> None:
@@ -75,11 +73,10 @@ class Validator:
     """Compares a graph with what it was before each pass; given to `run_passes` as `after`.
 
     The part of the graph that changed is tried first, by itself, then the whole. References run only after a pass that
-    changed the graph, and that of the whole once for each state of it. `seed` chooses the inputs.
+    changed the graph, and that of the whole once for each state of it.
     """
 
-    def __init__(self, graph: Graph, seed: int = 0) -> None:
-        self.seed = seed
+    def __init__(self, graph: Graph) -> None:
         self.snapshot = Snapshot(graph)
         self.baseline: Baseline | None = None
 
@@ -97,59 +94,59 @@ class Validator:
         self.snapshot = Snapshot(graph)
 
     def _difference(self, step: Pass, graph: Graph) -> str | None:
-        """How results of the whole graph differ from those before; what a pass moved is compared with from then on."""
+        """How the results of the whole graph differ from those before the pass.
+
+        None for a pass with a tolerance, which `_region` compares; later passes are compared with what it made.
+        """
         if tolerance_of(step):
             self.baseline = None
             return None
         if self.baseline is None:
-            self.baseline = Baseline(self.snapshot.graph, _inputs(self.snapshot.graph, self.seed))
+            self.baseline = Baseline(self.snapshot.graph, _inputs(self.snapshot.graph))
         return self.baseline.difference(graph)
 
     def _region(self, step: Pass, count: int) -> Graph | None:
-        """The first part of what the pass changed that it gets wrong by itself.
+        """The first part of the graph before the pass, of those around what it changed, that it gets wrong by itself.
 
-        A part in which it finds less to do than in the whole is followed by a larger one. The whole is compared
-        elsewhere, unless the pass moves results.
+        Parts grow until the pass finds as much to do in one as in the whole. `_difference` compares the whole, unless
+        the pass has a tolerance.
         """
         for region in self.snapshot.regions():
             if len(region.nodes) == len(self.snapshot.graph.nodes) and not tolerance_of(step):
                 return None
-            applied, text = _tried(step, region, self.seed)
+            applied, text = _tried(step, region)
             if text is not None:
                 return region
             if applied >= max(count, 1):
                 return None
         return None
 
-    def _fails(self, step: Pass, graph: Graph) -> bool:
-        return failure(step, graph, self.seed) is not None
-
     def _error(self, step: Pass, text: str | None, region: Graph | None) -> PassError:
         """What to raise: `text` says how the whole differs, `region` is a part that differs by itself."""
         name, start = pass_name(step), region or self.snapshot.graph
-        if not self._fails(step, start):
+        if failure(step, start) is None:
             return PassError(f"pass {name} changed the graph's numbers: {text}; it does not when it runs on the same "
                              "graph again, so that there is no smaller graph", name, None)
-        least = reduce_graph(start, lambda g: self._fails(step, g), trials=TRIALS)
-        found = failure(step, least, self.seed)
+        least = reduce_graph(start, lambda g: failure(step, g) is not None, trials=TRIALS)
+        found = failure(step, least)
         nodes = counted(len(start.nodes), "node")
-        where = text or f"in a part of the graph, {nodes}: {failure(step, start, self.seed)}"
+        where = text or f"in a part of the graph, {nodes}: {failure(step, start)}"
         test = as_test(step, least)
         return PassError(f"pass {name} changed the graph's numbers: {where}\n"
                          f"The smallest graph that was found has {counted(len(least.nodes), 'node')}, {found}. "
                          f"As a test:\n\n{test}", name, test)
 
 
-def failure(step: Pass, graph: Graph, seed: int = 0) -> str | None:
-    """What the pass does wrong to `graph`, which stays as it is; None where it does nothing or all right.
+def failure(step: Pass, graph: Graph) -> str | None:
+    """What the pass does wrong to `graph`, which stays as it is; None where it does nothing, or nothing wrong.
 
-    An exception is none of these: the pass refuses the graph.
+    A pass that raises an exception refuses the graph, which is not wrong.
     """
-    return _tried(step, graph, seed)[1]
+    return _tried(step, graph)[1]
 
 
-def _tried(step: Pass, graph: Graph, seed: int) -> tuple[int, str | None]:
-    """How often the pass applied to `graph`, and what was wrong then."""
+def _tried(step: Pass, graph: Graph) -> tuple[int, str | None]:
+    """How often the pass applied to a copy of `graph`, and what was wrong with the copy then."""
     after = detached(graph)
     snapshot = Snapshot(after)
     try:
@@ -162,7 +159,7 @@ def _tried(step: Pass, graph: Graph, seed: int) -> tuple[int, str | None]:
     text = _inconsistent(after)
     if text is None and changed:
         try:
-            baseline = Baseline(snapshot.graph, _inputs(snapshot.graph, seed))
+            baseline = Baseline(snapshot.graph, _inputs(snapshot.graph))
         except GraphqError:
             return count, None
         tolerance = tolerance_of(step)
@@ -170,11 +167,11 @@ def _tried(step: Pass, graph: Graph, seed: int) -> tuple[int, str | None]:
     return count, text
 
 
-def _inputs(graph: Graph, seed: int) -> Iterator[Inputs]:
+def _inputs(graph: Graph) -> Iterator[Inputs]:
     """The inputs that a graph is tried on."""
     results = (v for n in graph.nodes if n.op.name != "constant" for v in n.outputs)
     size = sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)
-    return islice(adversarial_inputs(graph, seed), None if size <= LARGE else KINDS)
+    return islice(adversarial_inputs(graph), None if size <= LARGE else KINDS)
 
 
 def _inconsistent(graph: Graph) -> str | None:

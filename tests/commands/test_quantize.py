@@ -72,7 +72,7 @@ def test_quantize_and_compare(folder, capsys, options):
     model, out, data = (str(folder / name) for name in ("model.onnx", "q.onnx", "all.npz"))
     assert main(["quantize", model, "--data", data, "--out", out, *options]) == 0
     text = capsys.readouterr()
-    assert "q.onnx: 0.0" in text.out and text.err == ""
+    assert "q.onnx: 2." in text.out and " KiB, " in text.out and text.err == ""
     assert ("settings tried" in text.out) == (not options)
     made = gq.load_onnx(out)
     assert len(made.nodes_of(("quantize",))) == (1 if "--exclude" in options else 2)

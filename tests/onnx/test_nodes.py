@@ -72,7 +72,7 @@ class Formulas:
         if not in_one_plan(after):
             return gq.reference(self.source, inputs)
         run_passes(after)
-        return pack_outputs(after, evaluate_formulas(after, check_inputs(self.source, inputs)))
+        return pack_outputs(after.output_names, evaluate_formulas(after, check_inputs(self.source, inputs)))
 
 
 def run(case, *, compiled=True):
