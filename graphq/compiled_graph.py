@@ -203,7 +203,7 @@ class CompiledGraph:
         """What fused into which partitions, which kernels run them, and why anything did not fuse (docs/explain.md).
 
         `name`: of one value alone, in which partition it is, or why in none. `full`: all lines of a large model's
-        report, and the near misses of all rewrites. `format` "json" gives all of it, of the whole graph.
+        report, and the near misses of all rewrites. `format` "json" gives all of it, as data.
 
         `kernels`: also what each kernel does and how fast it is on this machine, beside the machine's peak: the
         decisive instructions of its assembly counted, for which the first call compiles the kernels once more, and each
@@ -211,17 +211,20 @@ class CompiledGraph:
 
         Raises GraphError for a name that no value has, and for another format.
         """
-        from graphq.report.explain import about, as_json, as_text
+        from graphq.report.explain import about, as_json, as_text, value_text
 
         if format not in ("text", "json"):
             raise GraphError(f"format must be 'text' or 'json', got {format!r}")
-        if name is not None and (not isinstance(name, str) or format == "json"):
-            raise GraphError(f"explain takes the name of a value, for text alone, got {name!r}")
+        if name is not None and not isinstance(name, str):
+            raise GraphError(f"explain takes the name of a value, got {name!r}")
         report = self.explanation(kernels=kernels)
+        value = None if name is None else about(report, name)
         if format == "json":
-            return as_json(report)
-        text = as_text(report, full=full) if name is None else about(report, name)
-        return f"{self.origin}\n{text}" if self.origin and name is None else text
+            return as_json(value or report)
+        if value is not None:
+            return value_text(value)
+        text = as_text(report, full=full)
+        return f"{self.origin}\n{text}" if self.origin else text
 
     def explanation(self, *, kernels: bool = False) -> Report:
         """What `explain` says, as data (`graphq.report.records`); the passes run once more for it."""

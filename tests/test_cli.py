@@ -196,7 +196,9 @@ def test_json(file, capsys, monkeypatch, tmp_path):
     assert found["operations"] == {"dequantize": 1, "relu": 1} and gq.to_text(gq.parse(found["text"])) + "\n" == GRAPH
     found = printed(capsys, "passes", str(file))
     assert 'anchor="eltwise"' in found["graph"] and found["near_misses"] == []
-    assert printed(capsys, "explain", str(file), "--threads=1")
+    assert printed(capsys, "explain", str(file), "--threads=1")["schema"] == "graphq.explain/1"
+    found = printed(capsys, "explain", str(file), "--threads=1", "--value=y")
+    assert (found["schema"], found["value"]) == ("graphq.explain.value/1", "%y")
     (part,) = printed(capsys, "partitions", str(file))
     assert part["operations"] == [{"id": 0, "name": "dequantize"}, {"id": 1, "name": "relu"}]
     assert (part["id"], part["supported"], part["inputs"], part["outputs"]) == (0, True, ["x"], ["%y"])

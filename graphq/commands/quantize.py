@@ -11,6 +11,7 @@ from typing import Any
 from graphq.budget import size_text
 from graphq.commands.shared import add_model, bar, load_graph, save_graph, write
 from graphq.errors import GraphError, ParseError
+from graphq.ir import Graph
 
 OPTIONS = "method", "activations", "mode", "weight_bits", "symmetric", "exclude"
 """The options that choose a scheme."""
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> None:
     else:
         with bar(batches, "batches") as read:
             made = quantize(graph, read if needs_data else batches, scheme)
-    if not any(n.op.name.endswith("quantize") for n in made.nodes):
+    if _quantizes(made) == _quantizes(graph):
         raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize")
     save_graph(made, options.out)
     written, read_from = (path.stat().st_size for path in (options.out, options.file))
@@ -62,6 +63,11 @@ def run(options: argparse.Namespace) -> None:
     if losses:
         text = f"1 - cosine with f32 of the settings tried:\n{choice}\n{text}"
     write(options, text, {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses})
+
+
+def _quantizes(graph: Graph) -> int:
+    """How many operations quantize or dequantize."""
+    return sum(n.op.name.endswith("quantize") for n in graph.nodes)
 
 
 def _shown(progress: Any, text: str) -> None:

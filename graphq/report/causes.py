@@ -18,12 +18,11 @@ from graphq.kernels.family.unsupported import Unsupported
 from graphq.passes.fuse import Fuse
 from graphq.plan.stages import STAGES
 from graphq.report.fusions import QUANTIZES, Fusions
-from graphq.report.given import MOVES
+from graphq.report.given import MOVES, called, equal
 from graphq.report.kinds import is_quantised, is_scale
 from graphq.report.products import (
     PRODUCTS,
     Finding,
-    called,
     elsewhere,
     not_moved,
     operation,
@@ -52,6 +51,9 @@ def causes(graphs: Replay) -> list[Cause]:
 BORDER = "the graph's border"
 """The check of what is outside because an input or an output of the graph is f32."""
 
+LANES = "lane-wise operations"
+"""The check of what is outside because an operation that is not lane-wise follows, or comes before."""
+
 FORK = "one user"
 """The check of what is outside because something else uses a value, too: one cause for all users."""
 
@@ -70,7 +72,7 @@ def _cause(findings: list[Finding], analysis: _Analysis, numbers: dict[Node, int
         blocking_node=None if blocking is None else analysis.given.describe(blocking),
         blocking_value=None if (value := first.blocking_value) is None else value.graph.label(value),
         reason=first.reason, edit=first.edit,
-        also=tuple(n.graph.label(n.outputs[0]) for n in map(analysis.given.node, others)))
+        also=tuple(dict.fromkeys(n.graph.label(n.outputs[0]) for n in map(analysis.given.node, others))))
 
 
 class _Analysis(Fusions):
@@ -178,10 +180,10 @@ class _Analysis(Fusions):
         if user is last and (why := refuses(last)) is not None:
             return Finding(last, fusion, "kernels can compute it", last, last.output, why, "quantize to u8 or s8")
         if maker.op.name in DEQUANTIZES and (refused := self.anchored(maker, user)) is not None:
-            return Finding(last, fusion, "kernels can compute it", maker, value, str(refused), refused.edit)
+            return self._dequantized(last, fusion, value, user, refused)
         if user.op.name in ANCHORS or refuses(user) is not None:
             why = refuses(user) if user.op.name not in ANCHORS else None
-            return Finding(last, fusion, "lane-wise operations", user, user.outputs[0],
+            return Finding(last, fusion, LANES, user, user.outputs[0],
                            f"{operation(user)} stands between {name} and the {last.op.name}, "
                            f"and takes {dtype}" + (f": {why}" if why else ""),
                            f"quantize and dequantize {self._all_like(value, user)}, before the {user.op.name}")
@@ -207,7 +209,7 @@ class _Analysis(Fusions):
         k = max(k for k, n in enumerate(between) if self.alone(n))
         first, source = between[k], path[k + 1]
         if maker.op.name in MOVES and first is maker and user is not last:
-            return Finding(last, fusion, "lane-wise operations", maker, value,
+            return Finding(last, fusion, LANES, maker, value,
                            f"{operation(maker)} stands between {called(source)} and the {last.op.name}",
                            f"move the {maker.op.name} behind the {last.op.name}, where it moves integers")
         return self._outside(first, source, last, fusion, f", with {k} more after it," if k else "")
@@ -217,20 +219,28 @@ class _Analysis(Fusions):
         name, of, made = node.op.title(node.attrs), called(source), operation(node)
         refused = self.anchored(node)
         if source.node is not None and source.node.op.name in DEQUANTIZES:
+            taken = self.anchored(source.node, node)
+            if taken is not None and refused is None:  # it is what the operation reads that kernels do not take
+                return self._dequantized(last, fusion, source, node, taken)
             if node.op.name in MOVES:
                 refused = Unsupported(not_moved(source.node, node) or "it moves f32", f"dequantize after the {name}")
             refused = refused or Unsupported(f"no partition takes a {name} in",
                                              f"write the {name} as operations that partitions take in")
-            return Finding(last, fusion, "lane-wise operations", node, node.outputs[0],
+            return Finding(last, fusion, LANES, node, node.outputs[0],
                            f"{made} reads {of} in {source.dtype}: {refused}", refused.edit)
         why = ", and moves f32" if node.op.name in MOVES else ", and runs outside of partitions, in f32"
         if refused is None and source.node is None:
             return Finding(last, fusion, BORDER, node, node.outputs[0], f"{made} reads {of}, an input of the graph"
                            + why, f"pass {of} as {last.output.dtype}, and dequantize that")
         first, why = ("", why) if refused is None else (f"{refused.edit}; ", f": {refused}")
-        return Finding(last, fusion, "lane-wise operations", node, node.outputs[0],
+        return Finding(last, fusion, LANES, node, node.outputs[0],
                        f"{made}{more} stands between {of} and the {last.op.name}{why}",
                        f"{first}quantize {of} before the {name}, which then reads its dequantize")
+
+    def _dequantized(self, last: Node, fusion: str, value: Value, user: Node, refused: Unsupported) -> Finding:
+        """Kernels do not compute `user` of the dequantized `value`."""
+        return Finding(last, fusion, "kernels can compute it", user, value,
+                       f"{operation(user)} reads {self.given.called(value)} in {value.dtype}: {refused}", refused.edit)
 
     def _all_like(self, value: Value, user: Node) -> str:
         """The value, and all others that the user reads out of partitions in the same way."""
@@ -242,8 +252,13 @@ class _Analysis(Fusions):
 
     def _after(self, last: Node) -> list[Finding]:
         """Why the result of a chain of dequantized operands stays in f32; nothing of a dequantize that users share."""
-        shared = any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1])
-        return [] if shared else [self._stays(last)]
+        if any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1]):
+            return []
+        found = self._stays(last)
+        homes = (None, self.graphs.home[last])  # copies that no fusion took are merged again
+        readers = [(v, u) for n in equal(last) if self.graphs.home.get(n) in homes for v in n.outputs for u in v.users]
+        shared = len(readers) > 1 and all(self._shared(v, u) for v, u in readers)
+        return [] if shared and found.check == LANES else [found]
 
     def _stays(self, last: Node) -> Finding:
         """Why the result of `last` stays in f32."""
@@ -253,12 +268,15 @@ class _Analysis(Fusions):
             return self._product(product)._replace(node=last)
         while not value.is_output and len(value.users) == 1 and value.users[0].op.name in MOVES:
             value = value.users[0].outputs[0]
-        name, users = called(value), value.users
+        name, users = self.given.called(value), value.users
         chain = Fuse("eltwise", floats=True).name
         if not users and value.name in value.graph.meta.get(STAGES, {}):
             reader = value.graph.meta[STAGES][value.name]
             return Finding(last, chain, "one stage", None, value, f"{name} is read in {value.dtype} by a later stage: "
                            f"{reader}", f"dequantize after that, or quantize {name} before it")
+        if not users and value.node is not None and value.node.op.name in DEQUANTIZES:
+            return Finding(last, chain, BORDER, None, value, f"{name}, a dequantize, is returned in {value.dtype}",
+                           f"return {called(next(value.node.operands))} in its place")
         if not users:
             return Finding(last, chain, BORDER, None, value, f"{name} is returned in {value.dtype}, and not quantized",
                            f"quantize {name} before it is returned")
@@ -272,13 +290,12 @@ class _Analysis(Fusions):
             return Finding(last, chain, FORK, user, value, f"{name} has {len(further)} users in {value.dtype}: "
                            + listing(further[:3], "and"), f"quantize {name} before the fork")
         if last.op.name in DEQUANTIZES and (refused := self.anchored(last, user)) is not None:
-            return Finding(last, self.fusion(user, user), "kernels can compute it", last, value, str(refused),
-                           refused.edit)
+            return self._dequantized(last, self.fusion(user, user), value, user, refused)
         end = self.end(user)
         if end is None:
             if last.op.name in DEQUANTIZES and self.alone(user):
                 return self._outside(user, last.outputs[0], last, chain)
-            return Finding(last, chain, "lane-wise operations", user, user.outputs[0],
+            return Finding(last, chain, LANES, user, user.outputs[0],
                            f"{operation(user)} stands between {name} and a quantize, and takes {value.dtype}",
                            f"quantize and dequantize {name}, before the {user.op.name}")
         if end.is_output:

@@ -11,7 +11,7 @@ from graphq.errors import GraphError
 from graphq.ir.names import counted
 from graphq.report.causes import BORDER
 from graphq.report.evidence import evidence_lines
-from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Operation, Report, StepRecord
+from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Report, StepRecord, ValueRecord
 
 LONG, SHOWN = 24, 8
 """A section of more lines than the former shows as many as the latter, unless all are asked for."""
@@ -19,8 +19,8 @@ LONG, SHOWN = 24, 8
 ALSO = 8
 """Of the operations that are outside for one cause, how many a report names."""
 
-def as_json(report: Report) -> str:
-    """The report as JSON (docs/explain.md has the schema)."""
+def as_json(report: Report | ValueRecord) -> str:
+    """The report, or what it says of one value, as JSON (docs/explain.md has the schemas)."""
     return json.dumps(asdict(report), allow_nan=False)
 
 
@@ -52,17 +52,18 @@ def as_text(report: Report, *, full: bool = False) -> str:
     return "\n".join(lines)
 
 
-def about(report: Report, name: str) -> str:
+def about(report: Report, name: str) -> ValueRecord:
     """What became of one value or node, by its name: in which partition and by which kernels, or why not.
 
     Raises GraphError, with near names, when nothing is called so.
     """
-    for part in [report, *_parts(report)]:
+    parts = [report, *_parts(report)]
+    for part in parts:
         label = next((x for x in (f"%{name}", name, part.outputs.get(name)) if x in part.became
                       or x in {t.label for t in part.inputs}), None)
         if label is not None:
-            return "\n".join(_about(part, label))
-    known = [x.lstrip("%") for part in [report, *_parts(report)] for x in (*part.became, *part.outputs)]
+            return _value(part, label)
+    known = [x.lstrip("%") for part in parts for x in (*part.became, *part.outputs)]
     near = difflib.get_close_matches(name.lstrip("%"), known, 3)
     raise GraphError(f"graph '{report.graph}' has no value '{name}'"
                      + (f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else ""))
@@ -74,36 +75,38 @@ def _parts(report: Report) -> Iterator[Report]:
         yield from _parts(part)
 
 
-def _about(report: Report, label: str) -> list[str]:
-    made = {t.label: op for op in _operations(report) for t in op.outputs}
+def _value(report: Report, label: str) -> ValueRecord:
     if label not in report.became:
-        (t,) = (t for t in report.inputs if t.label == label)
-        users = [n.operation.text for n in report.nodes if label in n.operation.inputs]
-        return [f"{label} : {t.type} is an input of the graph", *(f"  used by {x}" for x in users)]
-    text = made[label].text if label in made else label
-    lines = [text]
+        users = tuple(n.operation.text for n in report.nodes if label in n.operation.inputs)
+        return ValueRecord(report.graph, label, next(t for t in report.inputs if t.label == label), users=users)
+    # operations as the user gave them come last, so that they describe a value where there are several
+    operations = (*(n.operation for n in report.nodes if n.partition is None), *report.source)
+    made = {t.label: op for op in operations for t in op.outputs}.get(label)
     cause = next((c for c in report.causes if label == c.value), None) or \
         next((c for c in report.causes if label in c.also), None)
-    if cause is not None:
-        what = "" if label == cause.value else f"outside with {cause.node}: "
-        lines = [f"{text}: {what}{cause.reason}; {cause.edit}"]
     number = report.became[label]
-    if number is None or report.nodes[number].role == "constant" and label in made and made[label].op != "constant":
-        return [*lines, "  computed when the model was compiled, or merged with an equal operation"]
-    node = report.nodes[number]
-    if node.partition is not None:
-        lines.append(f"  in the {_in(node)}")
-    else:
-        lines.append({"native": "  in no partition: a kernel of its own", "view": "  a view: it takes no step",
-                      "reference": "  in no partition: its NumPy reference", "constant": "  a constant"}[node.role])
-    lines += [f"  {_step(report.steps[k])}" for k in node.steps]
-    return [*lines, *([f"  {node.note}"] if node.note else [])]
+    node = None if number is None else report.nodes[number]
+    if node is not None and node.role == "constant" and made is not None and made.op != "constant":
+        node = None
+    steps = () if node is None else tuple(report.steps[k] for k in node.steps)
+    return ValueRecord(report.graph, label, operation=made, cause=cause, node=node, steps=steps)
 
 
-def _operations(report: Report) -> Iterator[Operation]:
-    """All operations, those as the user gave them last, so that they describe a value where there are several."""
-    yield from (n.operation for n in report.nodes if n.partition is None)
-    yield from report.source
+def value_text(record: ValueRecord) -> str:
+    """The record as text."""
+    if record.input is not None:
+        return "\n".join([f"{record.value} : {record.input.type} is an input of the graph",
+                          *(f"  used by {x}" for x in record.users)])
+    text, cause, node = record.value if record.operation is None else record.operation.text, record.cause, record.node
+    if cause is not None:
+        what = "" if record.value == cause.value else f"outside with {cause.node}: "
+        text += f": {what}{cause.reason}; {cause.edit}"
+    if node is None:
+        return f"{text}\n  computed when the model was compiled, or merged with an equal operation"
+    where = f"in the {_in(node)}" if node.partition is not None else {
+        "native": "in no partition: a kernel of its own", "view": "a view: it takes no step",
+        "reference": "in no partition: its NumPy reference", "constant": "a constant"}[node.role]
+    return "\n".join([text, f"  {where}", *map(_step_text, record.steps), *([f"  {node.note}"] if node.note else [])])
 
 
 def _in(node: GraphNode) -> str:
@@ -168,9 +171,13 @@ def _steps(report: Report, full: bool) -> list[str]:
     measured = any(s.evidence is not None for s in report.steps)
     lines = [f"plan: {counted(len(report.steps), 'step')}" + "; native ones measured one by one, on warm caches"
              * measured]
-    texts = ["\n".join([f"  {_step(s)}", *(f"       {x}" for x in evidence_lines(s.evidence))])
-             if s.evidence is not None else f"  {_step(s)}" for s in report.steps]
-    return lines + _cut(texts, full or measured, "steps")
+    return lines + _cut([*map(_step_text, report.steps)], full or measured, "steps")
+
+
+def _step_text(step: StepRecord) -> str:
+    """The line of a step, and those of what was measured of it."""
+    found = [] if step.evidence is None else evidence_lines(step.evidence)
+    return "\n".join([f"  {_step(step)}", *(f"       {x}" for x in found)])
 
 
 def _step(step: StepRecord) -> str:

@@ -12,9 +12,9 @@ from graphq.ir.node import GRAPH_ORDER
 from graphq.kernels.families import FAMILIES, family_named
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.passes.fuse import Fuse, lowering
-from graphq.report.given import Given
+from graphq.report.given import Given, called
 from graphq.report.kinds import is_quantised, kind_of
-from graphq.report.products import FAR, PRODUCTS, called, path_up
+from graphq.report.products import FAR, PRODUCTS, path_up
 from graphq.report.records import Kind
 from graphq.report.replay import Replay
 from graphq.rewrite.partition import carve
@@ -73,10 +73,13 @@ class Fusions:
         return Fuse(family.name, floats=family.quantised is None).name
 
     def anchored(self, *nodes: Node) -> Unsupported | None:
-        """Why kernels cannot compute an anchor, the last of the nodes; None if they can, or if it is no anchor."""
+        """Why kernels cannot compute an anchor, the last of the nodes; None if they can, or if it is no anchor.
+
+        Nor is anything said of products, whose operands have to be dequantized: `product_finding` says it.
+        """
         *_, user = nodes
         refused: Unsupported | None = None
-        for family in (f for f in FAMILIES if user.op.name in f.operations):
+        for family in (f for f in FAMILIES if user.op.name in f.operations and user.op.name not in PRODUCTS):
             try:
                 body, operands, _ = carve(self.graphs.before, nodes)
                 lowering(family, body, [v.data for v in operands], user, user)

@@ -6,12 +6,28 @@ compute constants; names go with the values.
 from __future__ import annotations
 
 from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.record import DEQUANTIZES
 
 MOVES = frozenset({"static_reshape", "static_transpose", "gather", "slice", "expand", "pad", "concat"})
 """Operations that passes move to the other side of a dequantize, where its scales allow it."""
 
 REORDERS = ("static_transpose", "static_reshape")
 """Operations that passes add around others for another layout."""
+
+
+def called(value: Value) -> str:
+    """`%y` for a named value, `x` for an input; an unnamed one with what makes it, `%7 (relu)`."""
+    label = value.graph.label(value)
+    node = value.node
+    return label if value.name is not None or node is None else f"{label} ({node.op.title(node.attrs)})"
+
+
+def equal(node: Node) -> list[Node]:
+    """The dequantizes that are copies of a dequantize, with itself: passes give each user one of its own."""
+    if node.op.name not in DEQUANTIZES:
+        return [node]
+    return [u for u in next(node.operands).users if u.op is node.op and u.inputs == node.inputs
+            and u.attrs == node.attrs]
 
 
 class Given:
@@ -37,7 +53,15 @@ class Given:
             if maker is not None:
                 return maker
             work += [u.outputs[0] for u in value.users if u.op.name in REORDERS]
-        return node
+        first = next((n for n in equal(node) if node.graph.label(n.outputs[0]) in self._values), node)
+        return node if first is node else self.node(first)
+
+    def called(self, value: Value) -> str:
+        """The value as it was given, where a copy of a dequantize makes it: `%y`, `x`, `%7 (relu)`."""
+        node = value.node
+        if node is not None and node.op.name in DEQUANTIZES and (given := self.node(node)).op is node.op:
+            value = given.outputs[0]
+        return called(value)
 
     def describe(self, node: Node) -> str:
         """The line of the operation as it was given."""

@@ -18,7 +18,8 @@ from graphq.passes.pipeline import canonicalise
 from graphq.passes.static_quantization import ConvIntegerAsConvolution
 from graphq.plan.stages import STAGES
 from graphq.report.coverage import MACS
-from graphq.report.given import MOVES, Given
+from graphq.report.given import MOVES, Given, called
+from graphq.report.kinds import is_quantised
 from graphq.rewrite.partition import carve
 from graphq.rewrite.rule import Pass, Rewrite
 
@@ -50,13 +51,6 @@ class Obstacle(NamedTuple):
     value: Value
     reason: str
     edit: str
-
-
-def called(value: Value) -> str:
-    """`%y` for a named value, `x` for an input; an unnamed one with what makes it, `%7 (relu)`."""
-    label = value.graph.label(value)
-    node = value.node
-    return label if value.name is not None or node is None else f"{label} ({node.op.title(node.attrs)})"
 
 
 def elsewhere(value: Value) -> str | None:
@@ -155,18 +149,23 @@ def _operand(k: int, value: Value, given: Given) -> Obstacle | None:
     role, maker = ROLES[k], value.node
     if maker is not None and maker.op.name in DEQUANTIZES:
         return None
-    what = f"its {role}, {called(value)}, is"
+    integers = s8 if k else u8  # weights in s8 are what all products take, also where they are not constant
+    what = f"its {role}, {called(value)}, {'are' if k else 'is'}"
     if maker is None:
         stage = elsewhere(value)
+        edit = "" if stage else f", or pass it as {integers} and dequantize that"
         return Obstacle(None, value, f"{what} {stage or 'an input of the graph'} in {value.dtype}",
-                        f"quantize and dequantize {called(value)}" + ("" if stage else ", or pass it as u8 and "
-                                                                     "dequantize that"))
+                        f"quantize {called(value)} to {integers} and dequantize it{edit}" if k
+                        else f"quantize and dequantize {called(value)}{edit}")
     if value.data is not None:
         return Obstacle(maker, value, f"its {role}, a constant, are {value.dtype}" if k else f"{what} {value.dtype}",
                         f"store the {role} as s8 and dequantize that, as gq.quantization.quantize does")
+    if maker.op.name == "cast" and is_quantised((integer := next(maker.operands)).dtype):
+        return Obstacle(maker, value, f"{what} a cast of {called(integer)}, {integer.dtype}, in place of a dequantize",
+                        f"dequantize {called(integer)} by scale 1 in place of the cast")
     quantize = next((u for u in value.users if u.op.name == "quantize"), None)
     if quantize is not None:
-        return Obstacle(quantize, value, f"its {role} is {called(value)} in {value.dtype}, beside the quantize that "
+        return Obstacle(quantize, value, f"{what} {value.dtype}, beside the quantize that "
                         f"makes {called(quantize.output)}", f"read the dequantized {called(quantize.output)} instead")
     path = way_up(value) or way_up(value, given.origins)
     if not path:
@@ -180,7 +179,7 @@ def _between(role: str, path: Sequence[Value], given: Given) -> Obstacle:
     *between, (source, dequantized) = [(v.node, v) for v in path if v.node is not None]
     computing = [(n, v) for n, v in between if n.op.name not in MOVES]
     last, result = computing[0] if computing else between[-1]
-    name, from_ = last.op.name, called(dequantized)
+    name, from_ = last.op.name, given.called(dequantized)
     before = f", with {len(computing) - 1} more before it," if len(computing) > 1 else ""
     reason = f"{operation(last)}{before} stands between the product and the dequantize of its {role}, "
     reason += given.describe(source)

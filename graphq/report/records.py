@@ -168,3 +168,24 @@ class Report:
     became: Mapping[str, int | None] = field(default_factory=dict)
     parts: Mapping[str, Report] = field(default_factory=dict)
     schema: str = "graphq.explain/1"
+
+
+@dataclass(frozen=True)
+class ValueRecord:
+    """All that `explain("name")` says of one value.
+
+    `graph` is the graph, or the part of one in stages, in which it is, `value` its label. An `input` of the graph has
+    `users`, lines of the nodes after the passes that read it. Any other value has the `operation` that makes it, as the
+    user gave it, the `cause` for which it is outside of integer partitions, if it is, the `node` after the passes that
+    it is in (None: computed when the model was compiled, or merged with an equal one), and that node's `steps`.
+    """
+
+    graph: str
+    value: str
+    input: Tensor | None = None
+    users: tuple[str, ...] = ()
+    operation: Operation | None = None
+    cause: Cause | None = None
+    node: GraphNode | None = None
+    steps: tuple[StepRecord, ...] = ()
+    schema: str = "graphq.explain.value/1"

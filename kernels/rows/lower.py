@@ -120,9 +120,12 @@ def _check(node: Node) -> None:
         raise Unsupported(f"{node.op.name} gives statistics too, kernels give one result", "leave keep_stats out")
     if node.op.name in REDUCTIONS:
         axes = {x % rank for x in a["axes"]}
-        if len(list(node.operands)) > 1 or axes != {rank - 1} or not a["keep_dims"]:
-            raise Unsupported(f"axes {sorted(axes)} of {source.type} are reduced: kernels keep and reduce the last",
-                              "transpose the source, so that the reduced axis is the last, and keep it")
+        if len(list(node.operands)) > 1 or axes != {rank - 1}:
+            raise Unsupported(f"axes {sorted(axes)} of {source.type} are reduced: kernels reduce the last",
+                              "transpose the source, so that the reduced axis is the last")
+        if not a["keep_dims"]:
+            raise Unsupported(f"{node.op.name} does not keep the reduced axis of {source.type}: kernels keep it",
+                              "keep it by keep_dims, and reshape the result")
     else:
         axis = a["begin_norm_axis" if "begin_norm_axis" in a else "axis"]
         if axis % max(rank, 1) != rank - 1:

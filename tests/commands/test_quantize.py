@@ -78,6 +78,9 @@ def test_quantize_and_compare(folder, capsys, options):
     assert len(made.nodes_of(("quantize",))) == (1 if "--exclude" in options else 2)
     assert main(["compare", out, model, "--data", data]) == 0
     assert "1 - cosine" in capsys.readouterr().out
+    assert main(["quantize", model, "--data", data, "--out", out, *options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["file"] == out and bool(found["losses"]) == (not options)
     assert main(["compare", out, model, "--data", data, "--json", "--no-rank"]) == 0
     assert json.loads(capsys.readouterr().out)["loss"] < 0.01
     assert main(["compare", out, model, "--data", data, "--page", str(folder / "page.html")]) == 0
@@ -89,6 +92,8 @@ def test_modes_without_data(folder, capsys, options):
     out = folder / "q.onnx"
     assert main(["quantize", str(folder / "model.onnx"), "--out", str(out), *options]) == 0
     assert gq.compile(gq.load_onnx(out))(BATCHES[0]["x"]).shape == (6, 4)
+    assert main(["quantize", str(out), "--out", str(folder / "again.onnx"), *options]) == 2
+    assert "q.onnx has no matmul or convolution in f32 to quantize" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options, message", [

@@ -138,7 +138,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
              "x: u8[2,4]"), "%y", "its source, %r, is f32 that nothing quantizes", "quantize and dequantize %r"),
     "the branch that is not quantized": (
         body(f"%a = matmul(%dx, %dw)\n %p = quantize(%a, {Q})\n %y = matmul(%a, %dx)\n return %p, %y", "x: u8[2,4]"),
-        "%y", "its source is %a in f32, beside the quantize that makes %p", "read the dequantized %p instead"),
+        "%y", "its source, %a, is f32, beside the quantize that makes %p", "read the dequantized %p instead"),
     "a factor": (
         body("%d = multiply(%dx, k)\n %y = matmul(%d, %dw)\n return %y").replace(
             "%dx = ", "%k = constant(value=f32[]{0.5})\n %dx = ").replace("(%dx, k)", "(%dx, %k)"),
@@ -228,6 +228,30 @@ OTHERS = {  # the text, what is outside, the reason, the edit
     "an operation in channels last before a product": (
         conv(w="s8").replace("%y = convolution(%dx", "%s = softmax(%dx, axis=1)\n%y = convolution(%s"), "%y",
         "the dequantize of its source, %dx = dequantize(x) : f32[1,4,5,5]", "quantize and dequantize %s"),
+    "weights that are an input": (
+        body("%y = matmul(%dx, v)\n return %y", "x: u8[3,4], v: f32[4,2]"), "%y",
+        "its weights, v, are an input of the graph in f32", "quantize v to s8 and dequantize it, or pass it as s8"),
+    "weights that are an input of a convolution": (
+        conv(w="f32").replace("%dw = dequantize(w, scales=[0.1])\n", "").replace("(%dx, %dw", "(%dx, w"), "%y",
+        "its weights, w, are an input of the graph in f32", "or pass it as s8 and dequantize that"),
+    "channels that a pool mixes": (
+        f"""graph(x: u8[1,3,3,3]) {{
+          %d = dequantize(x, qtype="per_channel", axis=1, scales=[0.1, 0.2, 0.3])
+          %p = max_pool(%d, kernel=[2,2], strides=[1,1], pads_begin=[0,0], pads_end=[0,0])
+          %q = quantize(%p, {Q})
+          return %q
+        }}""", "%q", "max_pool (%p) reads %d in f32: the source is quantised along axis 1, which is not the channels'",
+        "quantize the source per tensor, or along the channels"),
+    "integers that are cast": (
+        body("%c = cast(x, dtype=f32)\n %y = matmul(%c, %dw)\n return %y"), "%y",
+        "its source, %c, is a cast of x, u8, in place of a dequantize", "dequantize x by scale 1 in place of the cast"),
+    "a reduction that drops its axis": (
+        body(f"%y = matmul(%dx, %dw)\n %z = reduce_sum(%y, axes=[1])\n %q = quantize(%z, {Q})\n return %q"), "%q",
+        "reduce_sum does not keep the reduced axis of f32[3,2]", "keep it by keep_dims, and reshape the result"),
+    "the dequantize that two operations read": (
+        body(f"%m = reduce_mean(%dx, axes=[0], keep_dims=true)\n %c = subtract(%dx, %m)\n %y = matmul(%c, %dw)\n"
+             f" %q = quantize(%y, {Q})\n return %q"), "%y",
+        "the dequantize of its source, %dx = dequantize(x) : f32[3,4]", "quantize and dequantize %c"),
     "sums beyond s32": (variable("u8[1,70000]", "s8[70000,2]"), "%y", "beyond s32", "split the sum"),
     "two operands": (
         body('%v = dequantize(%w, qtype="per_channel", axis=0, scales=[0.1, 0.2, 0.3, 0.4])\n %y = matmul(f, %v)\n'
@@ -285,8 +309,72 @@ def test_passes_that_lack_the_fusion():
     assert cause.reason == "the passes do not have FuseMatmul" and "Fuse('matmul')" in cause.edit
 
 
+def test_a_dequantize_that_is_stored_for_operations_of_one_partition_has_no_cause():
+    once = f"""graph(x: u8[3,4]) {{
+      %d = dequantize(x, scales=[0.1])
+      %s = softmax(%d, axis=1)
+      %z = add(%d, %s)
+      %q = quantize(%z, {Q})
+      return %q
+    }}"""
+    assert causes(once) == []
+    (cause,) = causes(body(f"%y = matmul(%dx, %dw)\n %s = softmax(%y, axis=1)\n %z = add(%y, %s)\n"
+                           f" %q = quantize(%z, {Q})\n return %q"))
+    assert "softmax (%s) stands between %y and the quantize" in cause.reason
+    assert cause.edit == "quantize and dequantize %y, before the softmax"
+
+
+def test_an_operation_that_is_refused_its_operand_and_the_dequantize_have_one_cause():
+    (cause,) = causes(OTHERS["channels that a pool mixes"][0])
+    assert set(cause.also) == {"%d", "%p"} and cause.blocking_value == "%d"
+
+
+def test_copies_of_a_dequantize_are_called_as_it_was_given():
+    (cause,) = causes(OTHERS["the dequantize that two operations read"][0])
+    assert cause.also == ("%m", "%dx", "%c", "%q")
+
+
+def test_a_returned_dequantize_is_returned_as_integers():
+    found = report(body(f"%y = matmul(%dx, %dw)\n %q = quantize(%y, {Q})\n"
+                        " %d = dequantize(%q, scales=[0.2], zps=[7])\n"
+                        f" %t = tanh(%d)\n %p = quantize(%t, {Q})\n return %d, %p")).causes
+    assert [(c.value, c.check, c.edit) for c in found] == [("%d", BORDER, "return %q in its place")]
+
+
+EDITS = {  # further obstacles with the edit made: all products multiply integers, all of them up to the quantize
+    "weights that are an input": FUSED.replace("graph(x: u8[3,4])", "graph(x: u8[3,4], v: s8[4,2])").replace(
+        "dequantize(%w", "dequantize(v"),
+    "weights that are an input of a convolution": conv(w="s8"),
+    "a variable factor of the weights": body(
+        f"%y = matmul(%dx, %dw)\n %z = multiply(%y, s)\n %q = quantize(%z, {Q})\n return %q", "x: u8[3,4], s: f32[1]"),
+    "the limits of a clip before a product": body(
+        "%c = clamp(%dx, min=0.0, max=2.0)\n %p = quantize(%c, dtype=u8, scales=[0.1])\n"
+        f" %e = dequantize(%p, scales=[0.1])\n %y = matmul(%e, %dw)\n %q = quantize(%y, {Q})\n return %q"),
+    "two scales of one value": body(
+        f"%y = matmul(%dx, %dw)\n %q = quantize(%y, {Q})\n %d = dequantize(%q, scales=[0.2], zps=[7])\n"
+        " %p = quantize(%d, dtype=s8, scales=[0.4])\n return %q, %p"),
+    "a residual that is a function of the product": body(
+        f"%y = matmul(%dx, %dw)\n %q = quantize(%y, {Q})\n %d = dequantize(%q, scales=[0.2], zps=[7])\n"
+        f" %s = softmax(%d, axis=1)\n %z = add(%d, %s)\n %p = quantize(%z, {Q})\n return %p"),
+    "a scale computed from the product": FUSED.replace(Q, "dtype=s8, scales=[0.1]"),
+    "centred sources": body(
+        "%m = reduce_mean(%dx, axes=[0], keep_dims=true)\n %c = subtract(%dx, %m)\n %p = quantize(%c, dtype=s8, "
+        f"scales=[0.1])\n %e = dequantize(%p, scales=[0.1])\n %y = matmul(%e, %dw)\n"
+        f" %q = quantize(%y, {Q})\n return %q"),
+}
+
+
+@pytest.mark.parametrize("obstacle", EDITS)
+def test_edits_of_further_obstacles(obstacle):
+    edited = report(EDITS[obstacle])
+    assert [c for c in edited.causes if c.op in ("matmul", "convolution")] == []
+    (product,) = (n.partition for n in edited.nodes if n.partition and n.partition.anchor in ("matmul", "convolution"))
+    assert product.kind == "integer" and "quantize" in [n.op for n in product.body]
+
+
 def test_borders_stand_apart():
     text = f"graph(x: f32[3,4]) {{\n %q = quantize(x, {Q})\n %d = dequantize(%q, scales=[0.2])\n return %d\n}}"
     assert causes(text) == []
     shown = gq.compile(gq.parse(text), threads=1).explain()
-    assert "in floats at the graph's border:" in shown and "%d is returned in f32, and not quantized" in shown
+    assert "in floats at the graph's border:" in shown
+    assert "%d, a dequantize, is returned in f32; return %q in its place" in shown

@@ -124,5 +124,5 @@ def test_without_a_cache(tmp_path, monkeypatch):
 
 
 def test_kernels_is_a_keyword():
-    with pytest.raises(gq.GraphError, match="takes the name of a value, for text alone, got True"):
+    with pytest.raises(gq.GraphError, match="takes the name of a value, got True"):
         gq.compile(network()).explain(True)

@@ -65,8 +65,8 @@ def test_unknown_names_and_formats(model):
         model.explain("sum")
     with pytest.raises(gq.GraphError, match="format must be 'text' or 'json', got 'xml'"):
         model.explain(format="xml")
-    with pytest.raises(gq.GraphError, match="for text alone"):
-        model.explain("y", format="json")
+    with pytest.raises(gq.GraphError, match="the name of a value, got 3"):
+        model.explain(3)
 
 
 def test_json_is_all_of_the_report(model):
@@ -83,6 +83,27 @@ def test_json_is_all_of_the_report(model):
     assert data["outputs"] == {"out0": "%0", "sums": "%z", "s": "%s"}
     assert data["inputs"][0] == {"label": "x", "type": "u8[3,4]", "dtype": "u8", "shape": [3, 4], "nbytes": 12}
     assert data["coverage"]["share"] == 1.0 and [s["op"] for s in data["source"]][-1] == "sign"
+
+
+def test_json_of_one_value(model):
+    report = json.loads(model.explain(format="json"))
+    found = {name: json.loads(model.explain(name, format="json")) for name in ("y", "0", "x", "sums", "s")}
+    assert all(set(data) == {f.name for f in fields(records.ValueRecord)} for data in found.values())
+    assert {data["schema"] for data in found.values()} == {"graphq.explain.value/1"}
+    assert (found["y"]["graph"], found["y"]["value"], found["y"]["cause"]) == ("two", "%y", None)
+    node = found["y"]["node"]
+    assert node == report["nodes"][node["id"]] and found["y"]["steps"] == [report["steps"][k] for k in node["steps"]]
+    assert found["y"]["operation"] == next(op for op in report["source"] if op["op"] == "matmul")
+    assert found["0"]["cause"] == report["causes"][0] and found["sums"] == json.loads(model.explain("z", format="json"))
+    assert found["sums"]["cause"] == report["causes"][0] and found["s"]["node"]["role"] == "reference"
+    assert found["x"]["input"] == report["inputs"][0] and found["x"]["node"] is None
+    assert found["x"]["users"] == [node["operation"]["text"]]
+
+
+def test_one_value_has_the_evidence_of_its_kernels(model):
+    data = json.loads(model.explain("y", kernels=True, format="json"))
+    assert data["steps"][0]["evidence"]["macs"] == 24
+    assert "GOPS" in model.explain("y", kernels=True) and "GOPS" not in model.explain("y")
 
 
 def test_json_of_measured_kernels(model):
