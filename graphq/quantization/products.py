@@ -71,6 +71,17 @@ class Product:
         out, into, *_ = weight_axes(self.node.attrs["weights_format"], rank - 2)
         return out, into
 
+    @property
+    def has_channels(self) -> bool:
+        """Whether operand 0 has channels that meet constant weights; in groups those of a convolution."""
+        return self.weights is not None and self.source_axis() is not None and 0 in self.activations \
+            and (self.groups == 1 or self.node.op.name == "convolution")
+
+    def channels(self) -> int:
+        """The number of channels of operand 0, where it `has_channels`."""
+        assert self.weights is not None
+        return int(self.weights.shape[self.weight_axes()[1]]) * self.groups
+
     def source_axis(self) -> int | None:
         """The axis of operand 0 along which its channels lie, those that are summed; None of an unknown rank."""
         shape = self.factors[0].shape
