@@ -18,6 +18,7 @@ from graphq.ops.conv import weight_axes
 from graphq.passes.cleanup import eliminate_dead_code
 from graphq.passes.fold_constants import fold_constants
 from graphq.passes.fold_scales import AddAsBias, fold_scales
+from graphq.passes.normal_forms import VectorAsColumn
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 PRODUCTS = ("matmul", *CONVOLUTIONS)
@@ -116,14 +117,15 @@ def _rank(value: Value) -> int | None:
 
 
 def prepared(graph: Graph) -> Graph:
-    """A copy with constants and batch normalisations folded, sums with constants as biases; every value has a name.
+    """A copy with constants and batch normalisations folded, sums with constants as biases, constant vectors as
+    columns; every value has a name.
 
     Numbers change by the roundings of f32 that `passes.fold_scales` states. A prepared graph stays as it is.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"expected a Graph, got {graph!r}")
     out = graph.copy()
-    for step in (eliminate_dead_code, fold_constants, fold_scales, AddAsBias(), eliminate_dead_code):
+    for step in (eliminate_dead_code, fold_constants, fold_scales, VectorAsColumn(), AddAsBias(), eliminate_dead_code):
         step(out)
     name_values(out)
     return out

@@ -112,6 +112,20 @@ def test_transposed_convolution_in_groups():
     assert loss(made, g, batches) < 0.001 and model.coverage().share == 1
 
 
+@pytest.mark.parametrize("shape", [(6, 16), (2, 3, 16), (None, 5, 16)])
+def test_a_matrix_times_a_vector(shape):
+    """As the scores of additive attention: one column."""
+    g, rng = gq.Graph("scores"), np.random.default_rng(0)
+    x = g.input("x", dtype="f32", shape=shape)
+    y = g.matmul(g.tanh(x), rng.normal(0, 0.25, 16).astype(np.float32), name="scores")
+    g.output(g.sigmoid(y), name="y")
+    batches = [{"x": rng.standard_normal([d or k + 1 for d in shape]).astype(np.float32)} for k in range(3)]
+    made = quantize(g, batches)
+    model = gq.compile(made)
+    assert model(batches[0]).shape == batches[0]["x"].shape[:-1]
+    assert loss(made, g, batches) < 0.001 and model.coverage().share == 1
+
+
 @pytest.mark.parametrize("wrong", [0, 1, 2])
 def test_a_nan_is_found_in_its_batch(wrong):
     graph, batches = perceptron()
