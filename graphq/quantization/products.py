@@ -117,10 +117,10 @@ def _rank(value: Value) -> int | None:
 
 
 def prepared(graph: Graph) -> Graph:
-    """A copy with constants and batch normalisations folded, sums with constants as biases, constant vectors as
-    columns; every value has a name.
+    """A copy with constants and batch normalisations folded, sums with constants as biases; every value has a name.
 
-    Numbers change by the roundings of f32 that `passes.fold_scales` states. A prepared graph stays as it is.
+    Constant vectors become matrices of one column. Numbers change by the roundings of f32 that `passes.fold_scales`
+    states. A prepared graph stays as it is.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"expected a Graph, got {graph!r}")
