@@ -53,6 +53,29 @@ class UniformChannelsArePerTensor(Rewrite):
                       zps=None if a["zps"] is None else a["zps"][:1])
 
 
+class VectorAsColumn(Rewrite):
+    """matmul(x, w) -> reshape(matmul(x, column(w))) for a constant vector w and x of rank 2 at least; for quantization
+
+    Integer kernels take matrices, and the scales of weights need an axis.
+    """
+
+    tolerance = 1e-6
+
+    def pattern(self, g, x, w):
+        return g.matmul(x, w, attrs=ANY)
+
+    def check(self, x, w):
+        """The vector must be constant, the rank of x known."""
+        if w.data is None or w.shape is None or len(w.shape) != 1:
+            return "the second operand is not a constant vector"
+        return None if x.shape is not None and len(x.shape) > 1 else "the first operand is not known to be a matrix"
+
+    def replace(self, g, x, w, match):
+        node = match.root
+        (y,) = g.add_node(node.op, [x, g.constant(w.data[:, None])], {**node.attrs, "transpose_b": False})
+        return g.static_reshape(y, shape=[0] * (len(x.shape) - 1), special_zero=True)
+
+
 class SplitBiasOfRows(Rewrite):
     """matmul(x, w, b) -> add(matmul(x, w), b) for a bias that is not one element a column, which kernels take
 

@@ -21,14 +21,14 @@ from graphq.ir import Graph
 from graphq.quantization.calibrate import Batches
 from graphq.quantization.products import CONVOLUTIONS
 from graphq.quantization.scheme import Scheme
-from graphq.quantization.search import TARGET, Search
+from graphq.quantization.search import Search
 from graphq.quantization.setting import Setting
 
 DYNAMIC_FROM = 0.001
 """1 - cosine from which dynamic ranges are tried: they take longer when the model runs."""
 
-MADE = 4
-"""Settings that are made and compared where all lose much."""
+MADE, MADE_FROM = 4, 0.005
+"""Settings that are made and compared where all lose much; 1 - cosine from which they are."""
 
 
 @dataclass
@@ -65,4 +65,4 @@ def chosen_setting(work: Search) -> Setting:
     setting = work.widened(setting)
     if work.loss(setting) > DYNAMIC_FROM and not work.graph.nodes_of(CONVOLUTIONS):
         setting = work.best([setting, Setting(scheme=Scheme(mode="dynamic", rows=True))])
-    return work.best_made(MADE) if work.loss(setting) > TARGET / 2 else setting
+    return work.best_made(MADE) if work.loss(setting) > MADE_FROM else setting

@@ -81,9 +81,8 @@ def _divided_shape(graph: Graph, name: str, axis: int) -> tuple[int, ...]:
     """The shape in which factors of channels broadcast with a source."""
     product = next(p for p in products(graph) if str(p.factors[0].name) == name and p.source_axis() == axis)
     x = product.factors[0]
-    assert product.weights is not None and x.shape is not None
-    channels = product.weights.shape[product.weight_axes()[1]] * product.groups
-    return tuple(channels if k == axis else 1 for k in range(len(x.shape)))
+    assert x.shape is not None
+    return tuple(product.channels() if k == axis else 1 for k in range(len(x.shape)))
 
 
 def observed(graph: Graph) -> tuple[str, ...]:
@@ -93,8 +92,7 @@ def observed(graph: Graph) -> tuple[str, ...]:
 
 def channel_axes(graph: Graph) -> dict[str, int]:
     """The axis along which the channels of a source lie that meets weights, which fix their number; by its name."""
-    axes = {str(p.factors[0].name): p.source_axis() for p in products(graph)
-            if 0 in p.activations and p.weights is not None}
+    axes = {str(p.factors[0].name): p.source_axis() for p in products(graph) if p.has_channels}
     return {name: axis for name, axis in axes.items() if axis is not None}
 
 

@@ -20,7 +20,7 @@ from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import PART, Quantized
 from graphq.quantization.products import Product, products
 from graphq.quantization.ranges import Parameters
-from graphq.quantization.smooth import along_weights, has_channels
+from graphq.quantization.smooth import along_weights
 from graphq.quantization.weights import dequantized_weights
 
 PREFIX = "quantized/"
@@ -100,9 +100,9 @@ class Parametrised:
             for k in p.activations:
                 parts = limits(q.activations[k], q.wide) if q is not None and k in q.activations else BYPASS
                 made |= {f"{PREFIX}{name}/{part}{k}": x for part, x in parts.items()}
-            if has_channels(p):
+            if p.has_channels:
                 factors = None if q is None else q.factors
-                made[f"{PREFIX}{name}/inverse"] = np.ones(channels(p), np.float32) if factors is None else \
+                made[f"{PREFIX}{name}/inverse"] = np.ones(p.channels(), np.float32) if factors is None else \
                     (1 / factors).astype(np.float32)
             if p.weights is not None:
                 made[f"{PREFIX}{name}/weights"] = p.weights if q is None else self._quantized(p, q)
@@ -161,12 +161,6 @@ def bias_of(p: Product) -> np.ndarray:
     return np.zeros(p.weights.shape[p.weight_axes()[0]], np.float32)
 
 
-def channels(p: Product) -> int:
-    """The number of channels of a source that meets weights."""
-    assert p.weights is not None
-    return int(p.weights.shape[p.weight_axes()[1]]) * p.groups
-
-
 def _parametrised(g: Graph, p: Product) -> Value:
     """The product again, what quantization changes as inputs."""
     node, name, operands = p.node, f"{PREFIX}{p.name}", list(p.node.inputs)
@@ -177,10 +171,10 @@ def _parametrised(g: Graph, p: Product) -> Value:
     with g.before(node):
         for k in p.activations:
             x = p.factors[k]
-            if k == 0 and has_channels(p):
+            if k == 0 and p.has_channels:
                 assert x.shape is not None
                 shape = [-1 if d == p.source_axis() else 1 for d in range(len(x.shape))]
-                x = g.multiply(x, g.static_reshape(new("inverse", (channels(p),)), shape=shape, special_zero=False))
+                x = g.multiply(x, g.static_reshape(new("inverse", (p.channels(),)), shape=shape, special_zero=False))
             step = new(f"step{k}")
             x = g.minimum(g.maximum(g.round(g.divide(x, step)), new(f"low{k}")), new(f"high{k}"))
             operands[k] = g.multiply(x, step)

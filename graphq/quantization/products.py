@@ -18,6 +18,7 @@ from graphq.ops.conv import weight_axes
 from graphq.passes.cleanup import eliminate_dead_code
 from graphq.passes.fold_constants import fold_constants
 from graphq.passes.fold_scales import AddAsBias, fold_scales
+from graphq.passes.normal_forms import VectorAsColumn
 
 CONVOLUTIONS = ("convolution", "conv_transpose")
 PRODUCTS = ("matmul", *CONVOLUTIONS)
@@ -71,6 +72,17 @@ class Product:
         out, into, *_ = weight_axes(self.node.attrs["weights_format"], rank - 2)
         return out, into
 
+    @property
+    def has_channels(self) -> bool:
+        """Whether operand 0 has channels that meet constant weights; in groups those of a convolution."""
+        return self.weights is not None and self.source_axis() is not None and 0 in self.activations \
+            and (self.groups == 1 or self.node.op.name == "convolution")
+
+    def channels(self) -> int:
+        """The number of channels of operand 0, where it `has_channels`."""
+        assert self.weights is not None
+        return int(self.weights.shape[self.weight_axes()[1]]) * self.groups
+
     def source_axis(self) -> int | None:
         """The axis of operand 0 along which its channels lie, those that are summed; None of an unknown rank."""
         shape = self.factors[0].shape
@@ -107,12 +119,13 @@ def _rank(value: Value) -> int | None:
 def prepared(graph: Graph) -> Graph:
     """A copy with constants and batch normalisations folded, sums with constants as biases; every value has a name.
 
-    Numbers change by the roundings of f32 that `passes.fold_scales` states. A prepared graph stays as it is.
+    Constant vectors become matrices of one column. Numbers change by the roundings of f32 that `passes.fold_scales`
+    states. A prepared graph stays as it is.
     """
     if not isinstance(graph, Graph):
         raise GraphError(f"expected a Graph, got {graph!r}")
     out = graph.copy()
-    for step in (eliminate_dead_code, fold_constants, fold_scales, AddAsBias(), eliminate_dead_code):
+    for step in (eliminate_dead_code, fold_constants, fold_scales, VectorAsColumn(), AddAsBias(), eliminate_dead_code):
         step(out)
     name_values(out)
     return out

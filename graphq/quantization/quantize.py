@@ -21,8 +21,8 @@ def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Sch
     so that a list, or another sequence that loads a batch when it is asked for, takes the least memory. Dynamic and
     weight-only schemes take no data.
 
-    Raises GraphError for what is no graph, a graph without products and names that do not exist, InputError for data
-    that do not fit.
+    A graph without products in f32 has nothing to quantize and stays as it is. Raises GraphError for what is no graph
+    and names that do not exist, InputError for data that do not fit.
     """
     if scheme is not None and not isinstance(scheme, Scheme):
         raise GraphError(f"scheme must be a Scheme, got {scheme!r}")

@@ -25,7 +25,7 @@ from graphq.quantization.statistics import Statistics
 
 GOOD = 1e-5
 """1 - cosine of outputs with f32 at which the search ends."""
-TARGET = 0.01
+TARGET = 0.002
 """1 - cosine of outputs with f32 above which products get 16 bits."""
 TRIED, RECOVERS = 12, 0.25
 """Factors whose own loss is measured; the part of the loss that twice as many of 16 bits have to take away."""
@@ -33,6 +33,8 @@ MOST_WIDE = 0.5
 """The part of the factors that may get 16 bits: each repeats its product's work, and with all f32 is faster."""
 WIDE_HEADROOM = 4.0
 """By what ranges of 16 bits exceed what was seen: two of these bits, which are more than enough, for unseen data."""
+MARGINS, MOST_HEADROOM = (0.5, 1.0), 2.0
+"""The margins of ranges that are tried for single tensors (`Candidate`); the largest factor that they stand for."""
 METHODS: tuple[Method, ...] = ("min_max", "mse", "percentile")
 """How ranges are chosen in the settings that are tried."""
 MOST_COMPARED = 8
@@ -78,13 +80,14 @@ class Search:
         self._known: dict[tuple[int, ...], Known] = {}
         self._noise: dict[Candidate, dict[str, float]] = {}
         self.losses: dict[Setting, float] = {}
+        self.known(tuple(range(len(self.batches))))  # of all first, so that an error tells the number of a batch
 
     @property
     def ranges(self) -> list[Candidate]:
         """What is tried for all tensors: METHODS; of one batch, where nothing is held out, its extremes and more."""
         if len(self.batches) > 1:
             return [Candidate(m) for m in METHODS]
-        return [Candidate("min_max", headroom=self.known(self.folds[0].seen).plain.unseen)]
+        return [Candidate("min_max", margin=1.0)]
 
     def best(self, settings: Sequence[Setting]) -> Setting:
         """The one of least loss; the first, where that is good enough."""
@@ -118,10 +121,9 @@ class Search:
 
     def local(self) -> Setting:
         """For each tensor the candidate that changes the products which take it least."""
-        headroom = min(2.0, max(self.known(fold.seen).plain.unseen for fold in self.folds))
         ranges = self.ranges
-        if headroom > 1 and len(self.batches) > 1:
-            ranges.append(Candidate("min_max", headroom=headroom))
+        if len(self.batches) > 1:
+            ranges += [Candidate("min_max", margin=m) for m in MARGINS]
         tried = [c._replace(smooth=s) for s in (False, True) for c in ranges]
         scores = {name: dict.fromkeys(tried, 0.0) for name in self.calibration.values}
         for candidate in tried:
@@ -239,11 +241,12 @@ class Known:
         activations, factors, wide = {}, None, product.name in scheme.wide
         for k in product.activations:
             name = str(product.factors[k].name)
-            c = Candidate("min_max", headroom=WIDE_HEADROOM) if wide else choices[name]
+            c = Candidate("min_max") if wide else choices[name]
             statistics = self.plain
             if k == 0 and c.smooth and product.weights is not None and name in self.factors:
                 factors, statistics = self.factors[name], self.smoothed
-            how = replace(scheme, method=c.method, headroom=c.headroom)
+            headroom = WIDE_HEADROOM if wide else min(MOST_HEADROOM, self.plain.unseen)**c.margin
+            how = replace(scheme, method=c.method, headroom=headroom)
             activations[k] = parameters(statistics[name], how, scheme.activations)
         return Quantized(activations, factors, wide, product.name in scheme.wide_weights)
 

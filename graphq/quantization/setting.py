@@ -9,14 +9,18 @@ from graphq.quantization.scheme import Method, Scheme
 
 
 class Candidate(NamedTuple):
-    """How a tensor's range is chosen, and whether its channels are divided before (`smooth`)."""
+    """How a tensor's range is chosen, and whether its channels are divided before (`smooth`).
+
+    `margin` is the power of the factor by which statistics expect a new batch to exceed them (`Statistics.unseen`),
+    rather than a number: what few batches need, more do not, and comparisons are made with fewer than a result.
+    """
 
     method: Method
     smooth: bool = False
-    headroom: float = 1.0
+    margin: float = 0.0
 
     def __str__(self) -> str:
-        parts = [self.method.replace("_", "-")] + [f"headroom {self.headroom:.2f}"] * (self.headroom != 1)
+        parts = [self.method.replace("_", "-")] + [f"margin {self.margin:g}"] * (self.margin != 0)
         return " ".join(parts + ["smoothed"] * self.smooth)
 
 

@@ -180,17 +180,11 @@ def _sources(graph: Graph) -> list[tuple[Value, list[Product]]]:
     """The activations that products with constant weights take as sources, along one axis, with these products."""
     found: dict[Value, list[Product]] = {}
     for p in products(graph):
-        if has_channels(p):
+        if p.has_channels:
             users = found.setdefault(p.factors[0], [])
             if not users or users[0].source_axis() == p.source_axis():
                 users.append(p)
     return list(found.items())
-
-
-def has_channels(p: Product) -> bool:
-    """Whether the channels of a product's source meet constant weights, laid out as `along_weights` takes them."""
-    return p.weights is not None and p.source_axis() is not None and 0 in p.activations \
-        and (p.groups == 1 or p.node.op.name == "convolution")
 
 
 def along_weights(p: Product, factors: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ from graphq.passes import (
     canonicalise,
     positive_axis,
 )
+from graphq.passes.normal_forms import VectorAsColumn
 from graphq.passes.pipeline import run_passes
 from graphq.testing import check_pass
 
@@ -373,3 +374,18 @@ def test_what_is_far_from_a_rewrite_is_no_near_miss():
       return %4
     }""")
     assert run_passes(g, [canonicalise]) == []
+
+
+@pytest.mark.parametrize("transpose_b", [False, True])
+def test_a_constant_vector_becomes_a_column(transpose_b):
+    g, rng = gq.Graph("columns"), np.random.default_rng(0)
+    x, v, row = (g.input(n, dtype="f32", shape=s) for n, s in (("x", (None, 4, 6)), ("v", (6,)), ("row", (6,))))
+    w = rng.standard_normal(6).astype(np.float32)
+    g.output(g.matmul(x, w, transpose_b=transpose_b), name="y")
+    g.output(g.matmul(x, v), name="not constant")
+    g.output(g.matmul(row, w), name="no matrix")
+    out = g.copy()
+    assert VectorAsColumn()(out) == 1
+    batch = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("x", (3, 4, 6)), ("v", (6,)), ("row", (6,)))}
+    for name, y in gq.reference(g, batch).items():
+        np.testing.assert_allclose(gq.reference(out, batch)[name], y, rtol=1e-6)

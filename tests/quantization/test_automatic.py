@@ -93,8 +93,61 @@ def test_sixteen_bits_where_eight_lose_much(monkeypatch):
 def test_of_one_batch_ranges_have_headroom():
     graph, batches = convolutional()
     found = automatic(graph, batches[:1])
-    assert {c[::2] for s in found.losses for _, c in s.choices} == {("min_max", 1.25)}
+    assert {c[::2] for s in found.losses for _, c in s.choices} == {("min_max", 1.0)}
+    assert Search(graph, batches[:1]).known((0,)).plain.unseen == 1.25
     assert loss(found.graph, graph, batches) < 0.01
+
+
+def test_transposed_convolution_in_groups():
+    """Its weights have input channels of all groups along one axis, output channels of one along the other."""
+    g, rng = gq.Graph("groups"), np.random.default_rng(0)
+    x = g.input("x", dtype="f32", shape=(2, 8, 5, 5))
+    w, b = (rng.normal(0, 0.3, s).astype(np.float32) for s in ((8, 3, 3, 3), (6,)))
+    y = g.conv_transpose(x, w, b, strides=[2, 2], groups=2, data_format="NCX", weights_format="IOX")
+    g.output(g.relu(y), name="y")
+    batches = [{"x": rng.standard_normal((2, 8, 5, 5)).astype(np.float32)} for _ in range(3)]
+    made = quantize(g, batches)
+    model = gq.compile(made)
+    model(batches[0])
+    assert loss(made, g, batches) < 0.001 and model.coverage().share == 1
+
+
+@pytest.mark.parametrize("shape", [(6, 16), (2, 3, 16), (None, 5, 16)])
+def test_a_matrix_times_a_vector(shape):
+    """As the scores of additive attention: one column."""
+    g, rng = gq.Graph("scores"), np.random.default_rng(0)
+    x = g.input("x", dtype="f32", shape=shape)
+    y = g.matmul(g.tanh(x), rng.normal(0, 0.25, 16).astype(np.float32), name="scores")
+    g.output(g.sigmoid(y), name="y")
+    batches = [{"x": rng.standard_normal([d or k + 1 for d in shape]).astype(np.float32)} for k in range(3)]
+    made = quantize(g, batches)
+    model = gq.compile(made)
+    assert model(batches[0]).shape == batches[0]["x"].shape[:-1]
+    assert loss(made, g, batches) < 0.001 and model.coverage().share == 1
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+def test_a_nan_is_found_in_its_batch(wrong):
+    graph, batches = perceptron()
+    batches = [{name: x * np.float32(np.nan) if k == wrong else x for name, x in b.items()}
+               for k, b in enumerate(batches[:3])]
+    with pytest.raises(gq.InputError, match=f"batch {wrong + 1}: tensor '.*' holds nan"):
+        quantize(graph, batches)
+
+
+def test_a_margin_is_what_the_statistics_at_hand_expect():
+    """A range of all batches needs less than one of those that a fold saw."""
+    graph, _ = perceptron()
+    x = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
+    batches = [{"x": x * np.float32(s)} for s in (1, 1.5, 1.8, 2)]
+    work = Search(graph, batches)
+    widths = {}
+    for seen, unseen in (((0, 1), 1.5), ((0, 1, 2, 3), 2 / 1.8)):
+        for margin in (0, 0.5, 1):
+            chosen = work.chosen(work.uniform(Candidate("min_max", margin=margin)), seen)
+            widths[margin] = chosen["hidden"].activations[0].scales[0]
+        for margin in (0.5, 1):
+            assert widths[margin] / widths[0] == pytest.approx(unseen**margin, rel=0.01)
 
 
 def test_a_graph_of_onednn(tmp_path):
