@@ -1,7 +1,7 @@
 """compare: how far every tensor of a quantized graph is from f32, and which product costs most at the outputs."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -9,14 +9,12 @@ from graphq.compile import compile
 from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError
-from graphq.ir import Graph, Node, Value
+from graphq.ir import Graph, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.comparison import Comparison, TensorDifference
-from graphq.quantization.insert import replace_operand
-from graphq.quantization.products import PRODUCTS, prepared, values_by_name
+from graphq.quantization.products import PRODUCTS, Product, prepared, products, values_by_name
 
-QUANTIZES = ("quantize", "dynamic_quantize")
 DEQUANTIZES = ("dequantize", "dynamic_dequantize")
 
 
@@ -58,7 +56,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     rows = [sums[n].row(n, made[n]) for n in names]
     loss = 0.0
     if right.outputs:
-        costs, loss = _costs(left, right, kept, rank)
+        costs, loss = _costs(left, right, set(names), kept, rank)
         for row in rows:
             row.cost = costs.get(row.name)
     rows.sort(key=lambda t: -np.inf if t.cost is None else t.cost, reverse=True)
@@ -153,14 +151,12 @@ def _dict(out: np.ndarray | Mapping[str, np.ndarray], model: CompiledGraph) -> M
 def _same(x: Value, y: Value) -> bool:
     """Whether two values of one name can be the same tensor: f32 results of one operation, whose shapes fit.
 
-    A product with a bias may be a product and a sum in a file.
+    A product may have become a sum, of itself and a bias or of two products of 8 bits.
     """
     if x.node is None or y.node is None or x.dtype != f32 or y.dtype != f32:
         return False
-    before = next(x.node.operands).node if x.node.op.name == "add" else None
-    if y.node.op is not x.node.op and (before is None or y.node.op is not before.op):
-        return False
-    return _fit(x, y)
+    ops = x.node.op.name, y.node.op.name
+    return (ops[0] == ops[1] or ops[0] == "add" and ops[1] in PRODUCTS) and _fit(x, y)
 
 
 def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:
@@ -175,42 +171,66 @@ def _limits(made: Mapping[str, Value]) -> dict[str, tuple[float, float]]:
     return limits
 
 
-def _costs(left: Graph, right: Graph, batches: Sequence[Mapping[str, np.ndarray]],
+def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence[Mapping[str, np.ndarray]],
            rank: bool) -> tuple[dict[str, float], float]:
-    """What each product costs, by its name, and the loss of all together."""
+    """What each quantized product costs, by its name, and the loss of all together."""
     model = compile(right)
     wanted = [floats(model(batch)) for batch in batches]
     loss = loss_of(compile(left), batches, wanted)
-    names = [str(n.output.name) for n in sorted(left.nodes_of(PRODUCTS), key=GRAPH_ORDER) if rank and _quantized(n)]
-    return {name: loss - loss_of(compile(in_f32(left, right, name)), batches, wanted) for name in names}, loss
+    costs = {}
+    for p in products(right):
+        exact = in_f32(left, p, shared) if rank and p.name in shared else None
+        if exact is not None:
+            costs[p.name] = loss - loss_of(compile(exact), batches, wanted)
+    return costs, loss
 
 
-def in_f32(left: Graph, right: Graph, name: str) -> Graph:
-    """A copy in which one product's activations are f32, and its weights, where `right` has the same ones."""
+def in_f32(left: Graph, product: Product, shared: Collection[str]) -> Graph | None:
+    """A copy of `left` that computes a product of the f32 graph as that does.
+
+    None where it does so already, and where the graphs compute product and operands in another order.
+
+    The operands are the nearest inputs and `shared` tensors, as `left` has them; what stands between, such as weights
+    or an operation without a name, comes from the f32 graph. So it does not matter what became of the product: a sum
+    with its bias, two products of 8 bits, or one on channels that were divided.
+    """
     g = left.copy()
-    node, same = values_by_name(g)[name].node, values_by_name(right).get(name)
-    assert node is not None
-    for k, v in enumerate(node.inputs[:2]):
-        producer = None if v is None else v.node
-        if v is None or producer is None or producer.op.name not in DEQUANTIZES:
-            continue
-        q = next(producer.operands)
-        if q.node is not None and q.node.op.name in QUANTIZES:
-            replace_operand(g, node, k, next(q.node.operands))
-        elif q.data is not None and same is not None and same.node is not None:
-            weights = same.node.inputs[k] if k < len(same.node.inputs) else None
-            if weights is not None and weights.data is not None and weights.type == v.type and _near(producer, weights):
-                with g.before(node):
-                    replace_operand(g, node, k, g.constant(weights.data))
+    made = values_by_name(g)
+    known: dict[Value, Value] = {}
+    nodes, waiting = {product.node}, list(product.node.operands)
+    while waiting:
+        x = waiting.pop()
+        if x.node is None or x.name in shared:
+            known[x] = made[str(x.name)]
+        elif x.node not in nodes:
+            nodes.add(x.node)
+            waiting += x.node.operands
+    result = made[product.name]
+    place = result.node
+    assert place is not None
+    late = any(x.node is not None and x.node.position > place.position for x in known.values())
+    if late or not _dequantizes(result, known.values()):
+        return None
+    with g.before(place):
+        for node in sorted(nodes, key=GRAPH_ORDER):
+            outs = g.add_again(node, [None if x is None else known[x] for x in node.inputs])
+            known.update(zip(node.outputs, outs, strict=True))
+    exact = known[product.node.output]
+    if exact.type != result.type:
+        return None
+    g.replace_uses(result, exact)
     return g
 
 
-def _near(producer: Node, weights: Value) -> bool:
-    """Whether a dequantize of constants gives these weights, but for rounding: smoothed ones are others."""
-    made = producer.op.reference(*(v.data for v in producer.operands), **producer.attrs)
-    assert weights.data is not None
-    return bool(np.linalg.norm(made - weights.data) <= 0.1 * np.linalg.norm(weights.data))
-
-
-def _quantized(node: Node) -> bool:
-    return any(v.node is not None and v.node.op.name in DEQUANTIZES for v in node.operands)
+def _dequantizes(result: Value, operands: Collection[Value]) -> bool:
+    """Whether a dequantize lies between operands and a result."""
+    reached, waiting = set(operands), [result]
+    while waiting:
+        x = waiting.pop()
+        if x in reached or x.node is None:
+            continue
+        if x.node.op.name in DEQUANTIZES:
+            return True
+        reached.add(x)
+        waiting += x.node.operands
+    return False

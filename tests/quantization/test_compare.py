@@ -1,5 +1,6 @@
 """compare and accuracy control: by hand on small networks."""
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,6 +43,34 @@ def test_a_product_with_wrong_weights_costs_most():
     assert str(found).splitlines()[2].endswith("point (convolution)")
     rows = json.loads(found.json())
     assert rows["tensors"][0]["name"] == "point" and rows["loss"] == found.loss
+
+
+@pytest.mark.parametrize("scheme", [
+    Scheme(method="min_max"), Scheme(method="min_max", wide=["hidden"], wide_weights=["hidden"]),
+    Scheme(mode="dynamic"), Scheme(mode="weight_only")], ids=["static", "16 bits", "dynamic", "weight-only"])
+def test_a_product_has_its_cost_whatever_became_of_it(scheme, tmp_path):
+    pytest.importorskip("onnx")
+    graph, batches = perceptron()
+    made = quantize(graph, batches, scheme)
+    gq.save_onnx(made, tmp_path / "made.onnx")  # in ONNX a matmul's bias is a sum behind it
+    gq.save_onnx(graph, tmp_path / "f32.onnx")  # its relu has another name there
+    files = gq.load_onnx(tmp_path / "made.onnx"), gq.load_onnx(tmp_path / "f32.onnx")
+    want = [gq.compile(graph)(b) for b in batches]
+
+    def loss(g):
+        return max(1 - np.vdot(a, b) / np.linalg.norm(a) / np.linalg.norm(b)
+                   for a, b in zip((gq.compile(g)(b).astype(np.float64) for b in batches), want, strict=True))
+
+    for g, against in ((made, graph), files):
+        found = compare(g, against, batches)
+        assert found.loss == pytest.approx(loss(g), abs=1e-6)
+        costs = {{"y": "logits"}.get(t.name, t.name): t.cost for t in found.tensors if t.cost is not None}
+        assert set(costs) == {"hidden", "logits"}
+        if scheme.mode == "static":
+            for name, cost in costs.items():
+                others = replace(scheme, exclude=[name], wide=set(scheme.wide) - {name},
+                                 wide_weights=set(scheme.wide_weights) - {name})
+                assert cost == pytest.approx(found.loss - loss(quantize(graph, batches, others)), abs=1e-6)
 
 
 def test_compiled_graphs_and_equal_ones():
