@@ -6,8 +6,9 @@ then the best setting is made with the statistics of all. One model, compiled on
 
     1. for each tensor the `Candidate` (method of its range, channels divided or not) that changes the products which
        take it least, all else exact
-    2. of that, and of one candidate for all tensors, what changes the outputs least; then biases corrected or not
-    3. where the loss is still above TARGET: the products that lose most get 16 bits, as two of 8
+    2. of that, and of one candidate for all tensors, what changes the outputs least; where its loss is above TARGET
+       each also with 16 bits, as two of 8, for products that are little work; then biases corrected or not
+    3. where the loss is still above TARGET: the products that lose most get 16 bits
     4. without convolutions, and where the loss is still above DYNAMIC_FROM: dynamic ranges by rows
     5. where much is still lost, networks are near to chaotic, and comparisons of few batches say little: the MADE best
        settings are made, and compared once more
@@ -21,7 +22,7 @@ from graphq.ir import Graph
 from graphq.quantization.calibrate import Batches
 from graphq.quantization.products import CONVOLUTIONS
 from graphq.quantization.scheme import Scheme
-from graphq.quantization.search import Search
+from graphq.quantization.search import TARGET, Search
 from graphq.quantization.setting import Setting
 
 DYNAMIC_FROM = 0.001
@@ -60,6 +61,8 @@ def chosen_setting(work: Search) -> Setting:
     """The best setting with all products quantized."""
     settings = [*(work.uniform(c._replace(smooth=s)) for s in (False, True) for c in work.ranges), work.local()]
     setting = work.best(settings)
+    if work.loss(setting) > TARGET:
+        setting = work.best([setting, *map(work.widened_where_little, settings)])
     if len(work.batches) > 1:
         setting = work.best([setting, replace(setting, correct=True)])
     setting = work.widened(setting)

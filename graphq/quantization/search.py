@@ -3,13 +3,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from graphq.compile import compile
 from graphq.errors import InputError
-from graphq.ir import Graph
+from graphq.ir import Graph, TensorType
 from graphq.quantization.biases import correctable, shift_biases
 from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
 from graphq.quantization.compare import distance, floats
@@ -22,6 +23,7 @@ from graphq.quantization.scheme import Method, Scheme
 from graphq.quantization.setting import Candidate, Setting, with_scheme
 from graphq.quantization.smooth import divide, smoothing
 from graphq.quantization.statistics import Statistics
+from graphq.report.coverage import MACS
 
 GOOD = 1e-5
 """1 - cosine of outputs with f32 at which the search ends."""
@@ -29,6 +31,8 @@ TARGET = 0.002
 """1 - cosine of outputs with f32 above which products get 16 bits."""
 TRIED, RECOVERS = 12, 0.25
 """Factors whose own loss is measured; the part of the loss that twice as many of 16 bits have to take away."""
+LITTLE = 0.02
+"""The part of the work that products with little of it have together, at most; 16 bits for them are tried at once."""
 MOST_WIDE = 0.5
 """The part of the factors that may get 16 bits: each repeats its product's work, and with all f32 is faster."""
 WIDE_HEADROOM = 4.0
@@ -148,14 +152,35 @@ class Search:
         order = self.costs(setting) if self.loss(best) > TARGET else []
         most = int(np.ceil(MOST_WIDE * len(order)))
         while count <= most:
-            tried = with_scheme(setting, wide=_named(order[:count], "wide"),
-                                wide_weights=_named(order[:count], "wide_weights"))
+            tried = wider(setting, order[:count])
             if self.loss(tried) <= (1 - RECOVERS) * self.loss(best):
                 best = tried
             if self.loss(tried) <= TARGET:
                 break
             count = min(2 * count, most) if count < most else most + 1
         return best
+
+    def widened_where_little(self, setting: Setting) -> Setting:
+        """The setting with 16 bits for all factors of the products that are `little_work`."""
+        return wider(setting, [(name, part) for name in self.little_work for part in self.parts(name)])
+
+    @cached_property
+    def little_work(self) -> list[str]:
+        """The names of the products that have least of the work, LITTLE of it together.
+
+        Work is the mean of two shares: of multiply-accumulates, and of elements read and written; of the first batch.
+        """
+        types = {str(v.name): TensorType(v.dtype, np.shape(self.batches[0][str(v.name)])) for v in self.graph.inputs}
+        values = {p: (*p.factors, p.node.output) for p in products(self.graph.specialise(types))}
+        known = [p for p, of in values.items() if all(x.type.known for x in of)]
+        work = np.reshape([(MACS[p.node.op.name](p.node), sum(x.type.size for x in values[p])) for p in known], (-1, 2))
+        shares = (work / work.sum(axis=0)).mean(axis=1)
+        order = np.argsort(shares, kind="stable")
+        return [known[k].name for k in order[np.cumsum(shares[order]) <= LITTLE]]
+
+    def parts(self, name: str) -> list[str]:
+        """Which factors of a product can have 16 bits: its activations, and its weights if it has any."""
+        return ["wide"] + ["wide_weights"] * (self.products[name].weights is not None)
 
     def costs(self, setting: Setting) -> list[tuple[str, str]]:
         """All factors, as a product's name and what widens them; those first that lose most.
@@ -165,9 +190,9 @@ class Search:
         everything = tuple(self.products)
         noise: dict[tuple[str, str], float] = {}
         for part, other in (("wide", "wide_weights"), ("wide_weights", "wide")):
-            names = tuple(n for n, p in self.products.items() if part == "wide" or p.weights is not None)
             found = self.noise(with_scheme(setting, **{other: everything}))
-            noise |= {(n, part): found.get(n, 0.0) for n in names}
+            noise |= {(n, part): found.get(n, 0.0) for n in everything
+                      if part in self.parts(n) and n not in getattr(setting.scheme, part)}
         order = sorted(noise, key=lambda key: noise[key], reverse=True)
         losses = {}
         for name, part in order[:TRIED]:
@@ -251,8 +276,10 @@ class Known:
         return Quantized(activations, factors, wide, product.name in scheme.wide_weights)
 
 
-def _named(order: Sequence[tuple[str, str]], part: str) -> tuple[str, ...]:
-    return tuple(name for name, p in order if p == part)
+def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:
+    """The setting with 16 bits for these factors, too: a product's name and "wide" or "wide_weights" each."""
+    return with_scheme(setting, **{part: (*getattr(setting.scheme, part), *(n for n, p in factors if p == part))
+                                   for part in ("wide", "wide_weights")})
 
 
 def _numbered(batches: Batches) -> Sequence[Batch]:
