@@ -1,7 +1,8 @@
-"""examples/serve.py behind uvicorn: answers, errors, and a reload under load that loses nothing."""
+"""examples/serve.py behind uvicorn: answers, errors, a reload under load that loses nothing, workers on a TCP port."""
 import http.client
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -128,3 +129,28 @@ def test_a_new_model_comes_without_a_lost_request(server):
     assert {status for status, _ in answers} == {200}
     assert all(np.array_equal(y, old) or np.array_equal(y, new) for y in (np.float32(a["y"]) for _, a in answers))
     assert np.array_equal(np.float32(ask("POST", "/score", {"x": DATA.tolist()})[1]["y"]), new)
+
+
+def test_connections_to_workers_send_small_parts_at_once():
+    pytest.importorskip("uvicorn")
+    listener = runpy.run_path(str(EXAMPLES / "serve_workers.py"))["listener"]
+    with listener("127.0.0.1", 0) as made, socket.create_connection(made.getsockname()), made.accept()[0] as accepted:
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_workers_on_a_tcp_port(tmp_path):
+    pytest.importorskip("uvicorn")
+    save(tmp_path / "model.graphq", 1)
+    process = subprocess.Popen([sys.executable, EXAMPLES / "serve_workers.py", "--port", "0"], text=True,
+                               stdout=subprocess.PIPE, env={**os.environ, "GRAPHQ_MODEL": str(tmp_path / "model.graphq")})
+    try:
+        place = process.stdout.readline().split("/")[2]
+        connection = http.client.HTTPConnection(place, timeout=120)  # the kernel keeps it until a worker is there
+        for rows in (DATA, DATA[:3]):
+            connection.request("POST", "/score", json.dumps({"x": rows.tolist()}))
+            assert np.array_equal(np.float32(json.loads(connection.getresponse().read())["y"]), np.maximum(rows, 0))
+        connection.close()
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()
