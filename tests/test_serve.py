@@ -141,8 +141,9 @@ def test_connections_to_workers_send_small_parts_at_once():
 def test_workers_on_a_tcp_port(tmp_path):
     pytest.importorskip("uvicorn")
     save(tmp_path / "model.graphq", 1)
+    environment = {**os.environ, "GRAPHQ_MODEL": str(tmp_path / "model.graphq")}
     process = subprocess.Popen([sys.executable, EXAMPLES / "serve_workers.py", "--port", "0"], text=True,
-                               stdout=subprocess.PIPE, env={**os.environ, "GRAPHQ_MODEL": str(tmp_path / "model.graphq")})
+                               stdout=subprocess.PIPE, env=environment)
     try:
         place = process.stdout.readline().split("/")[2]
         connection = http.client.HTTPConnection(place, timeout=120)  # the kernel keeps it until a worker is there
