@@ -15,15 +15,16 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
-from sklearn.neural_network import MLPClassifier
 
 import graphq as gq
 import graphq.kernels.jit.modules
 from graphq.quantization import quantize
+
+if TYPE_CHECKING:
+    from sklearn.neural_network import MLPClassifier
 
 SHADES = " ░▒▓█"
 
@@ -78,6 +79,10 @@ def print_digits(pixels: np.ndarray, labels: np.ndarray, f32: np.ndarray, int8: 
 
 def main() -> None:
     """Run everything and print it."""
+    from sklearn.datasets import load_digits  # imported here, as new processes of `print_start_times` import this file
+    from sklearn.model_selection import train_test_split
+    from sklearn.neural_network import MLPClassifier
+
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     args.add_argument("--seconds", type=float, default=1.0)
     args.add_argument("--threads", type=int)

@@ -16,8 +16,6 @@ from collections.abc import Callable
 
 import numpy as np
 from digits_int8 import build
-from sklearn.datasets import load_digits
-from sklearn.neural_network import MLPClassifier
 
 import graphq as gq
 from graphq.distributed import score
@@ -28,6 +26,9 @@ BATCH = 256
 
 def make_model(path: str) -> None:
     """Train a network on the digits, quantize and compile it, and save it at `path`."""
+    from sklearn.datasets import load_digits  # imported here, as the engines' new processes import this file
+    from sklearn.neural_network import MLPClassifier
+
     pixels, labels = load_digits(return_X_y=True)
     pixels = (pixels / 16).astype(np.float32)
     net = MLPClassifier(hidden_layer_sizes=(128, 64), random_state=0, max_iter=400).fit(pixels, labels)
@@ -36,6 +37,8 @@ def make_model(path: str) -> None:
 
 def make_images(count: int) -> np.ndarray:
     """`count` digits in f32, some noise in each."""
+    from sklearn.datasets import load_digits
+
     pixels, _ = load_digits(return_X_y=True)
     rng = np.random.default_rng(0)
     noisy = np.resize(pixels / 16, (count, 64)) + rng.normal(0, 0.05, (count, 64))
