@@ -2,9 +2,10 @@
 
     GRAPHQ_MODEL=digits.graphq python examples/serve_workers.py [--workers 2] [--host 127.0.0.1] [--port 8000]
 
-The same as `uvicorn --workers`, but that answers do not wait. uvicorn writes head and body of an answer one by one;
-where its processes share a socket that it made, Nagle's algorithm holds the body back until the client has
-acknowledged the head, which it puts off for 40 ms. The socket made here has TCP_NODELAY, which connections inherit.
+The same as `uvicorn --workers`, but that answers do not wait, and that a worker may take a minute to load its model.
+uvicorn writes head and body of an answer one by one; where its processes share a socket that it made, Nagle's
+algorithm holds the body back until the client has acknowledged the head, which it puts off for 40 ms. The socket made
+here has TCP_NODELAY, which connections inherit.
 (One process of uvicorn, sockets in the file system, and gunicorn do not need this.)
 """
 from __future__ import annotations
@@ -32,4 +33,4 @@ if __name__ == "__main__":
     with listener(options.host, options.port) as shared:
         print("http://{}:{}/score".format(*shared.getsockname()), flush=True)
         uvicorn.run("serve:app", app_dir=str(Path(__file__).parent), fd=shared.fileno(), workers=options.workers,
-                    log_level="warning")
+                    log_level="warning", timeout_worker_healthcheck=60)

@@ -34,7 +34,7 @@ MADE, MADE_FROM = 4, 0.005
 
 @dataclass
 class Choice:
-    """The quantized graph, its setting, and the loss of each setting tried: the mean 1 - cosine of outputs held out."""
+    """The quantized graph, its setting, and the loss of each setting tried: the largest 1 - cosine on data held out."""
 
     graph: Graph
     setting: Setting

@@ -12,6 +12,7 @@ from graphq.compile import compile
 from graphq.dtypes import s4, s8
 from graphq.errors import GraphError
 from graphq.ir import Graph, Value
+from graphq.ir.interpret import named_outputs
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import kept, replace_operand
 from graphq.quantization.products import Product
@@ -85,9 +86,9 @@ def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[s
     g.prune()
     model, sums, count = compile(g), dict.fromkeys(distinct, np.float64(0)), 0
     for batch in checked_batches(batches):
-        out, count = model(batch), count + 1
-        for name in distinct:
-            sums[name] = sums[name] + (out[name] if isinstance(out, dict) else out).astype(np.float64)
+        count += 1
+        for name, hessian in named_outputs(model.outputs, model(batch)).items():
+            sums[name] = sums[name] + hessian.astype(np.float64)
     if not count:
         raise GraphError("rounding by 'gptq' needs at least one batch, got an empty iterable")
     return {name: np.asarray(sums[labels[v]]) for name, v in outputs.items()}

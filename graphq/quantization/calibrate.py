@@ -16,6 +16,7 @@ from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, Value
 from graphq.ir.copies import check_names
+from graphq.ir.interpret import named_outputs
 from graphq.quantization.products import prepared, products, values_by_name
 from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
 
@@ -68,7 +69,7 @@ class Calibration:
             count += 1
             if self.model is not None:
                 out = self.model({**batch, **inverses} if inverses else batch)
-                _add(found, out if isinstance(out, dict) else dict.fromkeys(self.model.outputs, out), self.axes, count)
+                _add(found, named_outputs(self.model.outputs, out), self.axes, count)
         if not count:
             raise InputError("calibration needs at least one batch, got an empty iterable")
         for name, t in found.items():

@@ -10,6 +10,7 @@ from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, Value
+from graphq.ir.interpret import named_outputs
 from graphq.ir.node import GRAPH_ORDER
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.comparison import Comparison, TensorDifference
@@ -42,7 +43,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     have, want = compile(left, outputs=names), compile(right, outputs=names)
     sums = {name: _Sums(limits.get(name)) for name in names}
     for k, batch in enumerate(kept):
-        got, exact = _dict(have(batch), have), _dict(want(batch), want)
+        got, exact = (named_outputs(model.outputs, model(batch)) for model in (have, want))
         for name in names:
             if np.isnan(exact[name]).any():
                 raise InputError(f"batch {k + 1}: tensor '{name}' of the f32 graph holds nan: nothing can be near it")
@@ -142,10 +143,6 @@ def _fit(x: Value, y: Value) -> bool:
     """Whether two values can have one shape."""
     return x.shape is None or y.shape is None or len(x.shape) == len(y.shape) and all(
         a is None or b is None or a == b for a, b in zip(x.shape, y.shape, strict=True))
-
-
-def _dict(out: np.ndarray | Mapping[str, np.ndarray], model: CompiledGraph) -> Mapping[str, np.ndarray]:
-    return out if isinstance(out, Mapping) else {next(iter(model.outputs)): out}
 
 
 def _same(x: Value, y: Value) -> bool:

@@ -53,6 +53,7 @@ class Comparison:
         return f"outputs: 1 - cosine {self.loss:.2e}"
 
     def __getitem__(self, name: str) -> TensorDifference:
+        """The tensor of that name. Raises KeyError where there is none."""
         for t in self.tensors:
             if t.name == name:
                 return t

@@ -16,6 +16,7 @@ import numpy as np
 
 from graphq.compile import CompiledGraph, compile
 from graphq.ir import Graph, Value
+from graphq.ir.interpret import named_outputs
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import PART, Quantized
 from graphq.quantization.products import Product, products
@@ -88,8 +89,7 @@ class Parametrised:
             return
         parameters = self.inputs(chosen)
         for batch in checked_batches(batches):
-            out = self.model({**batch, **parameters})
-            yield out if isinstance(out, dict) else dict.fromkeys(self.model.outputs, out)
+            yield named_outputs(self.model.outputs, self.model({**batch, **parameters}))
 
     def inputs(self, chosen: Mapping[str, Quantized]) -> dict[str, np.ndarray]:
         """The inputs that stand for a setting."""

@@ -82,7 +82,6 @@ class Search:
         self.calibration = Calibration(self.graph, channels=True)
         self.divided = Calibration(self.graph, divided=True)
         self._known: dict[tuple[int, ...], Known] = {}
-        self._noise: dict[Candidate, dict[str, float]] = {}
         self.losses: dict[Setting, float] = {}
         self.known(tuple(range(len(self.batches))))  # of all first, so that an error tells the number of a batch
 
@@ -183,7 +182,7 @@ class Search:
         return ["wide"] + ["wide_weights"] * (self.products[name].weights is not None)
 
     def costs(self, setting: Setting) -> list[tuple[str, str]]:
-        """All factors, as a product's name and what widens them; those first that lose most.
+        """The factors of 8 bits, as a product's name and what widens them; those first that lose most.
 
         By noise over signal of the product's result; of the TRIED first by the loss at the outputs, all else exact.
         """

@@ -19,6 +19,7 @@ LONG, SHOWN = 24, 8
 ALSO = 8
 """Of the operations that are outside for one cause, how many a report names."""
 
+
 def as_json(report: Report | ValueRecord) -> str:
     """The report, or what it says of one value, as JSON (docs/explain.md has the schemas)."""
     return json.dumps(asdict(report), allow_nan=False)

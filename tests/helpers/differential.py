@@ -9,6 +9,7 @@ import pytest
 from ties import settle_everything
 
 import graphq as gq
+from graphq.ir.interpret import named_outputs
 from graphq.kernels.families import lower_partition
 from graphq.passes.pipeline import run_passes
 from graphq.planning import evaluate_formulas
@@ -45,11 +46,6 @@ def difference(got, want, steps, rtol=2e-4):
     return None
 
 
-def as_dict(graph, out):
-    """Results by name."""
-    return out if isinstance(out, dict) else {graph.output_names[0]: out}
-
-
 def steps_of_one(graph):
     """How many steps of the finest quantize one of the coarsest is, as a tie may fall either way; None without any."""
     scales = [s for n in graph.nodes_of({"quantize"}) for s in n.attrs["scales"]]
@@ -67,7 +63,7 @@ def formulas_of(graph, feeds):
 def faults(graph, feeds, wanted=None, *, compiled=True, isa=None, threads=None):
     """What is wrong with `graph` on these inputs: with its reference (or `wanted`), its formulas, its kernels."""
     found = []
-    reference, steps = as_dict(graph, gq.reference(graph, feeds)), steps_of_one(graph)
+    reference, steps = named_outputs(graph.output_names, gq.reference(graph, feeds)), steps_of_one(graph)
     for name, want in (wanted or {}).items():
         if (text := difference(reference[name], want, steps)) is not None:
             found.append(f"the graph's reference, output {name}: {text}")
@@ -87,7 +83,7 @@ def faults(graph, feeds, wanted=None, *, compiled=True, isa=None, threads=None):
                       for name, y in settled.items() if not same(formulas[name], y)]
     if compiled:
         model = gq.compile(graph, isa=isa, threads=threads)
-        got, formulas = as_dict(graph, model(feeds)), as_dict(graph, model.formula(feeds))
+        got, formulas = (named_outputs(graph.output_names, x) for x in (model(feeds), model.formula(feeds)))
         for name, x in got.items():
             if not same(x, formulas[name]):
                 places = np.flatnonzero(x.reshape(-1) != formulas[name].reshape(-1))

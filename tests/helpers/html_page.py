@@ -1,4 +1,6 @@
 """The pages that reports write, parsed."""
+import base64
+import hashlib
 import json
 from html.parser import HTMLParser
 
@@ -35,3 +37,12 @@ class Page(HTMLParser):
         found = self.elements[first[at]:first[at + 1]]
         return {a["data-n"]: a["class"].split()[1:] for tag, a, _ in found
                 if tag == "g" and "data-n" in a and "title" not in a["class"]}
+
+    def check_self_contained(self):
+        """No element loads anything, and the policy forbids it; the one script is the one whose hash the policy has."""
+        (script,) = (text for a, text in self.of("script") if a.get("type") != "application/json")
+        policy = next(a["content"] for a, _ in self.of("meta") if a.get("http-equiv") == "Content-Security-Policy")
+        assert policy.startswith("default-src 'none';")
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" in policy
+        assert not [a for _, a, _ in self.elements if {"src", "href", "onclick", "onload", "onerror"} & set(a)]
+        assert not {t for t, _, _ in self.elements} & {"link", "img", "iframe", "object", "embed", "base", "form"}

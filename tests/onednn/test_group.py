@@ -7,7 +7,7 @@ from families import FAMILIES, member
 from networks import NETWORKS, random_graph
 
 import graphq as gq
-from graphq.ir.interpret import reference
+from graphq.ir.interpret import named_outputs, reference
 from graphq.ir.text import parse
 from graphq.ir.verify import verify
 from graphq.onednn.benchdnn import accepted_inputs, compare
@@ -37,7 +37,7 @@ def run_parts(graph, parts, run):
         if not p.supported:
             continue
         out = run(p, {names[v]: values[names[v]] for v in p.inputs})
-        values.update(out if isinstance(out, dict) else {names[p.outputs[0]]: out})
+        values.update(named_outputs([names[v] for v in p.outputs], out))
     return {name: values[names[v]] if v.data is None else v.data
             for name, v in zip(graph.output_names, graph.outputs, strict=True)}
 
@@ -92,8 +92,7 @@ def test_family_runs_compiled(name):
     graph, _ = member(name, 1)
     inputs = accepted_inputs(graph, 1)
     (part,) = graph.partitions()
-    got, wanted = (x if isinstance(x, dict) else {graph.output_names[0]: x}
-                   for x in (part.compile()(inputs), reference(graph, inputs)))
+    got, wanted = (named_outputs(graph.output_names, x) for x in (part.compile()(inputs), reference(graph, inputs)))
     for name, v in zip(graph.output_names, graph.outputs, strict=True):
         assert compare(name, got[v.name], wanted[name], v).passed
 
@@ -223,8 +222,7 @@ def test_network(network):
 def test_network_runs_in_parts(network):
     graph, _ = network()
     got = run_parts(graph, graph.partitions(), lambda p, inputs: p.compile()(inputs))
-    wanted = reference(graph, accepted_inputs(graph, 1))
-    wanted = wanted if isinstance(wanted, dict) else {graph.output_names[0]: wanted}
+    wanted = named_outputs(graph.output_names, reference(graph, accepted_inputs(graph, 1)))
     for name, v in zip(graph.output_names, graph.outputs, strict=True):
         assert np.isfinite(wanted[name]).all()
         assert compare(name, got[name], wanted[name], v).passed
@@ -238,8 +236,7 @@ def test_random_graphs(marks):
         check_cut(graph, parts)
         if not any(n.op.name == "wildcard" for n in graph.nodes):
             got = run_parts(graph, parts, lambda p, inputs: reference(p.graph, inputs))
-            wanted = reference(graph, accepted_inputs(graph, 1))
-            wanted = wanted if isinstance(wanted, dict) else {graph.output_names[0]: wanted}
+            wanted = named_outputs(graph.output_names, reference(graph, accepted_inputs(graph, 1)))
             assert all(np.array_equal(got[k], wanted[k], equal_nan=True) for k in wanted), seed
 
 
@@ -248,12 +245,13 @@ def test_group_is_a_pass(network):
     """`group` itself leaves a graph that verifies and means the same."""
     graph, _ = network()
     inputs = accepted_inputs(graph, 0)
-    wanted = reference(graph, inputs)
+    wanted = named_outputs(graph.output_names, reference(graph, inputs))
     assert group(graph) > 0
     verify(graph)
-    got = reference(graph, inputs)
-    for a, b in zip(*((x.values() if isinstance(x, dict) else [x]) for x in (got, wanted)), strict=True):
-        np.testing.assert_array_equal(a, b)
+    got = named_outputs(graph.output_names, reference(graph, inputs))
+    assert got.keys() == wanted.keys()
+    for name, x in wanted.items():
+        np.testing.assert_array_equal(got[name], x)
 
 
 def test_groups_are_in_their_order():
