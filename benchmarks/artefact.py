@@ -20,6 +20,8 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from graphq.errors import how_to_install
+
 COMMON = """
 import json, sys, time
 import numpy as np
@@ -109,7 +111,7 @@ def main() -> None:
         for way in WAYS:
             engine = {"graphq": "graphq", "ONNX Runtime": "onnxruntime", "OpenVINO": "openvino"}[way.split(",")[0]]
             if find_spec(engine) is None:
-                print(f"{way:34}it needs {engine} (pip install graphq[bench])")
+                print(f"{way:34}it needs {engine} ({how_to_install('bench')})")
                 continue
             imported, first, cpu, memory = measure(way, [os.path.abspath(options.model), folder, str(options.threads)],
                                               max(1, options.processes))

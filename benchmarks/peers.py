@@ -14,6 +14,7 @@ import numpy as np
 import onednn_library
 
 from graphq.commands.peers import ORT
+from graphq.errors import how_to_install
 
 Call = Callable[[], np.ndarray]
 Node = tuple[str, list[str], str, dict[str, Any]]
@@ -26,9 +27,9 @@ NEEDS = {ORT: ("onnx", "onnxruntime"), NUMPY: ("threadpoolctl",), EIGHT: (), "ma
 def missing(name: str) -> str | None:
     """What to install for it; None when it is there."""
     if name == ONEDNN:
-        return None if onednn_library.library_path() else "it needs onednn-cpu-gomp (pip install graphq[bench])"
+        return None if onednn_library.library_path() else f"it needs onednn-cpu-gomp ({how_to_install('bench')})"
     absent = [x for x in NEEDS[name] if find_spec(x) is None]
-    return f"it needs {' and '.join(absent)} (pip install graphq[bench])" if absent else None
+    return f"it needs {' and '.join(absent)} ({how_to_install('bench')})" if absent else None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 The first form takes the text recogniser of PP-OCRv4 out of the package rapidocr-onnxruntime (Apache-2.0), quantises
 it by what it sees on a few pictures, and reads lines of text that Pillow draws, in f32 and in int8. It needs
 
-    pip install "graphq[onnx]" pillow && pip install --no-deps rapidocr-onnxruntime==1.4.4
+    pip install -e ".[onnx]" pillow && pip install --no-deps rapidocr-onnxruntime==1.4.4
 
 The second form takes any ONNX file. One without quantization is quantised by the arrays in FILE.npz (named as the
 inputs), or by random ones; one with it runs as it is.
@@ -24,9 +24,10 @@ from pathlib import Path
 import numpy as np
 
 import graphq as gq
+from graphq.errors import how_to_install
 from graphq.quantization import quantize
 
-LINES = ["Operator graphs in 8 bits", "The quick brown fox jumps", "over 13 lazy dogs, twice!", "pip install graphq"]
+LINES = ["Operator graphs in 8 bits", "The quick brown fox jumps", "over 13 lazy dogs, twice!", "and exact numbers"]
 SEEN = ["Sphinx of black quartz,", "judge my vow: 0123456789", "PACK MY BOX WITH FIVE", "(dozen) liquor jugs? 50%"]
 WIDTH = 480
 INT8 = ("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize", "quantize_linear", "dequantize_linear",
@@ -46,7 +47,7 @@ def need(module: str, command: str) -> None:
 
 def recogniser() -> tuple[Path, list[str]]:
     """The model's file, and what its classes stand for: the blank of CTC, its characters, the space."""
-    need("onnx", 'pip install "graphq[onnx]"')
+    need("onnx", how_to_install("onnx"))
     need("PIL", "pip install pillow")
     need("rapidocr_onnxruntime", "pip install --no-deps rapidocr-onnxruntime==1.4.4")
     import onnx
@@ -108,7 +109,7 @@ def made(path: Path, samples: Sequence[dict[str, np.ndarray]], threads: int | No
 
 def any_file(path: Path, inputs: Path | None, threads: int | None, save: Path | None) -> None:
     """Any model: how near int8 comes to f32, and how fast both are."""
-    need("onnx", 'pip install "graphq[onnx]"')
+    need("onnx", how_to_install("onnx"))
     rng = np.random.default_rng(0)
     graph = gq.load_onnx(path)
     feeds: dict[str, np.ndarray] = {}

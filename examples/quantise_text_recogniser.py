@@ -5,7 +5,7 @@
 The model is PP-OCRv4's out of the package rapidocr-onnxruntime (Apache-2.0), in f32; its pictures are lines of text
 that Pillow draws, so that there are as many as one likes, and what they say is known. It needs
 
-    pip install "graphq[onnx]" pillow && pip install --no-deps rapidocr-onnxruntime==1.4.4
+    pip install -e ".[onnx]" pillow && pip install --no-deps rapidocr-onnxruntime==1.4.4
 """
 from __future__ import annotations
 

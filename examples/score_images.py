@@ -2,7 +2,7 @@
 
     python examples/score_images.py [--engine dask|ray|both] [--images 5000] [--workers 2]
 
-It needs scikit-learn, whose digits are the images, and the engines: pip install "graphq[dask,ray]" scikit-learn. A
+It needs scikit-learn, whose digits are the images, and the engines: pip install -e ".[dask,ray]" scikit-learn. A
 network is trained, quantized and saved as an artefact, which each worker maps. Progress bars and dashboards are the
 engines' own.
 """

@@ -239,7 +239,7 @@ class CompiledGraph:
         """Write an HTML page with pictures of the graph before and after the passes, and what is known of each node.
 
         With `inputs`, as a call takes them, or a `profile` of this model, the page has times and a timeline. It has all
-        in it, and needs no network. Pictures need Graphviz (`pip install graphq[report]`); without it there are tables.
+        in it, and needs no network. Pictures need Graphviz (the extra `report`); without it there are tables.
         (Inputs named "profile" go into the mapping.) Raises InputError as a call does, OSError where it cannot write.
         """
         from graphq.report.page import page

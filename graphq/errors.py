@@ -2,6 +2,14 @@
 from __future__ import annotations
 
 
+def how_to_install(extra: str) -> str:
+    """The command that adds the packages of one of graphq's extras, for messages.
+
+    It installs a checkout, as the package indexes have another project by the name of graphq.
+    """
+    return f'pip install -e ".[{extra}]" in a checkout of graphq'
+
+
 class GraphqError(Exception):
     """Base class of all errors that graphq raises on purpose."""
 

@@ -37,12 +37,30 @@ def test_each_block_says_what_it_is(page):
     assert [language for language, _, _ in BLOCK.findall(TEXT[page])] == [f for f in fences if f in ("python", "bash")]
 
 
+STRANGER = re.compile(r"""pip install\s+(?:(?!in )[^\s`;&|]+ +)*["']?graphq(?![-\w.])|graphq\[[a-z{]""")
+"""`graphq` as a package of an index, where it is another project."""
+
+
+@pytest.mark.parametrize("text", ["pip install graphq", 'pip install -U "graphq[onnx]"', "pip install\n    graphq",
+                                  "pip install pillow graphq`", "with `graphq[report]`", "f'graphq[{extra}]'"])
+def test_the_stranger_is_seen(text):
+    assert STRANGER.search(text) and not STRANGER.search('pip install -e ".[onnx]" in a checkout of graphq')
+
+
+def test_nobody_is_told_to_install_a_strangers_package():
+    """Pages, examples, docstrings and messages install a checkout."""
+    folders = (ROOT / name for name in ("docs", "examples", "benchmarks", "graphq", "kernels", "passes"))
+    files = [*ROOT.glob("*.md"), *(p for folder in folders for p in folder.rglob("*.*") if p.suffix != ".pyc")]
+    assert len(files) > 400
+    assert [p for p in files if STRANGER.search(p.read_text(encoding="utf-8"))] == []
+
+
 def test_commands_name_files_and_extras_that_exist():
     everything = "".join(TEXT.values())
     for path in re.findall(r"(?:examples|benchmarks)/\w+\.py", everything):
         assert (ROOT / path).is_file(), path
     extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    named = re.findall(r'(?:"\.|graphq)\[([\w,]+)\]', everything)
+    named = re.findall(r'"\.\[([\w,]+)\]', everything)
     for extra in {e for group in named for e in group.split(",")}:
         assert re.search(rf"^{extra} = \[", extras, re.MULTILINE), extra
     command = r"^<!-- tests -->\n```bash\npython3 -m venv .* && .*pytest\n```$"

@@ -6,8 +6,8 @@ brackets is the same of the least times, which other work on the machine changes
 are from those of that row: in steps for integers, else in parts of the largest number. graphq's own outputs are the
 same bit for bit in all rows; where they are not, the exit code is 1.
 
-Peers run the ONNX file itself, or what `save_onnx` writes of another kind of file. They come with `pip install
-graphq[bench]`.
+Peers run the ONNX file itself, or what `save_onnx` writes of another kind of file. They come with the
+extra `bench`.
 """
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from graphq.errors import GraphqError
+from graphq.errors import GraphqError, how_to_install
 
 ORT, OPENVINO, BF16, F32 = "ONNX Runtime", "OpenVINO", "OpenVINO bf16", "OpenVINO f32"
 PEERS = {"ort": ORT, "openvino": OPENVINO, "openvino_bf16": BF16, "openvino_f32": F32}
@@ -24,7 +24,7 @@ Run: TypeAlias = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
 def missing(name: str) -> str | None:
     """What to install for a peer; None when it is there."""
     package = PACKAGES[name]
-    return None if find_spec(package) else f"it needs {package} (pip install graphq[bench])"
+    return None if find_spec(package) else f"it needs {package} ({how_to_install('bench')})"
 
 
 def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: int, *, literal: bool = False) -> Run:

@@ -1,4 +1,4 @@
-"""Batch scoring on engines that run many processes and machines: Dask (`graphq[dask]`) and Ray (`graphq[ray]`).
+"""Batch scoring on engines that run many processes and machines: Dask (extra `dask`) and Ray (extra `ray`).
 
 scored = score(frame, "model.graphq", columns={"x": ["a", "b", "c"]})     # lazy, as the dataset that was given
 

@@ -1,6 +1,6 @@
 """ONNX models: `load_onnx` makes a graph of one, `save_onnx` writes a graph as one.
 
-Both need the package onnx (`pip install graphq[onnx]`), which takes long to import, and tables of operators; so the
+Both need the package onnx (the extra `onnx`), which takes long to import, and tables of operators; so the
 first call of each imports what it needs.
 """
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from graphq.errors import GraphqError
+from graphq.errors import GraphqError, how_to_install
 from graphq.ir import Graph
 from graphq.onnx import node
 
@@ -51,4 +51,4 @@ def _module(name: str) -> ModuleType:
     except ModuleNotFoundError as e:
         if e.name != "onnx":
             raise
-        raise GraphqError("ONNX models need the package onnx: pip install graphq[onnx]") from None
+        raise GraphqError(f"ONNX models need the package onnx: {how_to_install('onnx')}") from None

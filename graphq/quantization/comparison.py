@@ -74,7 +74,7 @@ class Comparison:
     def report(self, path: str | os.PathLike[str], /) -> None:
         """Write an HTML page: all tensors in graph order and by cost, as charts, and the graph coloured by cost.
 
-        It has all in it, and needs no network. The graph is there where Graphviz is (`pip install graphq[report]`).
+        It has all in it, and needs no network. The graph is there where Graphviz is (the extra `report`).
         Raises GraphError for what is no path, OSError where it cannot write.
         """
         from graphq.report.differences import differences_page

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from graphq.errors import GraphqError
+from graphq.errors import GraphqError, how_to_install
 from graphq.ir.outline import Box, Outline
 
 INCH = 72.0
@@ -61,7 +61,7 @@ def lay_out(outline: Outline, sizes: Mapping[str, tuple[float, float]]) -> Layou
     try:
         from pygraphviz import AGraph
     except ImportError:
-        raise GraphqError("drawings need Graphviz: pip install graphq[report]") from None
+        raise GraphqError(f"drawings need Graphviz: {how_to_install('report')}") from None
     lines = [line for box in outline.boxes for line in _dot(box, sizes)]
     lines += [f"{source} -> {target}" for source, target in outline.edges]
     drawn = AGraph(string=_HEAD + "\n".join(lines) + "\n}")

@@ -3,8 +3,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from html import escape
 
 from graphq.budget import size_text
+from graphq.errors import how_to_install
 from graphq.ir.outline import Box, outline
 from graphq.report.charts import memory, table, timeline
 from graphq.report.details import Record, compiled_records, css_class, source_records
@@ -47,8 +49,8 @@ class Views:
                 self.add(prefix + "As written", draw(outline(part.source), _operations,
                                                      lambda box: kinds.get(box.id, class_of(box))), before, "picture")
         else:
-            self.add(prefix + "Nodes", "<p>Pictures need Graphviz: pip install graphq[report]</p>" + _nodes(report),
-                     after)
+            hint = f"<p>Pictures need Graphviz: {escape(how_to_install('report'))}</p>"
+            self.add(prefix + "Nodes", hint + _nodes(report), after)
         if profile is not None:
             self.add_times(profile, prefix, report, after)
         if part.memory is not None and part.memory.slots:

@@ -8,6 +8,7 @@ import graphq as gq
 from graphq.cli import main
 from graphq.commands import bench, peers
 from graphq.commands.turns import alternate, difference
+from graphq.errors import how_to_install
 
 TEXT = """graph dense(x: u8[?,8]) {
   %0 = dequantize(x, scales=[0.5], zps=[3]) : f32[?,8]
@@ -83,7 +84,7 @@ def test_a_peer_that_is_missing_or_refuses_is_one_line(model, tmp_path, capsys, 
     graph.output(graph.relu(graph.input("x", dtype="f32", shape=(2, 8))), name="y")
     monkeypatch.setattr(peers, "PACKAGES", {"ONNX Runtime": "no_such_package"})
     assert main(["bench", model, "--threads=1", "--peer=ort"]) == 2
-    assert "ONNX Runtime: it needs no_such_package (pip install graphq[bench])" in capsys.readouterr().err
+    assert f"ONNX Runtime: it needs no_such_package ({how_to_install('bench')})" in capsys.readouterr().err
     monkeypatch.setattr(peers, "PACKAGES", {"ONNX Runtime": "numpy"})
 
     def refuses(*_):

@@ -9,6 +9,7 @@ import pytest
 from html_page import Page
 
 import graphq as gq
+from graphq.errors import how_to_install
 from graphq.ir.outline import outline
 from graphq.report import layout, views
 from graphq.report.layout import lay_out
@@ -150,14 +151,14 @@ def test_without_graphviz_there_are_tables(tmp_path, monkeypatch):
     gq.compile(net()).report(tmp_path / "a.html")
     page = Page(tmp_path / "a.html")
     assert [text for a, text in page.of("button") if "data-view" in a] == ["Nodes", "Memory", "Text"]
-    assert "Pictures need Graphviz: pip install graphq[report]" in [text for _, text in page.of("p")]
+    assert f"Pictures need Graphviz: {how_to_install('report')}" in [text for _, text in page.of("p")]
     assert any("matmul" in text for _, text in page.of("td"))
 
 
 def test_layout_without_graphviz_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pygraphviz", None)
     assert not layout.available()
-    with pytest.raises(gq.GraphqError, match=r"pip install graphq\[report\]"):
+    with pytest.raises(gq.GraphqError, match=r'pip install -e "\.\[report\]"'):
         lay_out(outline(net()), {})
 
 
