@@ -7,8 +7,9 @@
 --check COMMAND gets the path of a candidate as its last argument, or in place of {}; it exits with 0 where the
 candidate is still interesting, and with anything else where it is not. The command runs in a shell, on a file of the
 text form (of MODEL's own kind with --same-kind). --pass NAME is a check of its own: the pass changes the numbers of
-the graph, or leaves it inconsistent. The graph is printed, or written to --out, whose name says the kind: .onnx, .json
-or text. Exit code 1: the graph itself is not interesting, so that there is nothing to shrink.
+the graph, or leaves it inconsistent, as it is or with sizes in place of its open dimensions. The graph is printed, or
+written to --out, whose name says the kind: .onnx, .json or text. Exit code 1: the graph itself is not interesting, so
+that there is nothing to shrink.
 
 With --json: graph, nodes, trials, and test (with --pass, else null).
 """
@@ -30,7 +31,7 @@ from graphq.ir.text import to_text
 from graphq.reduction import TRIALS, reduce_graph
 from graphq.rewrite.rule import Pass
 from graphq.validation.printed import as_test
-from graphq.validation.validator import failure
+from graphq.validation.validator import failing, failure
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,12 +63,13 @@ def run(options: argparse.Namespace) -> int:
                 print(f"{tried} graphs tried, {len(candidate.nodes)} nodes left", file=sys.stderr)
             return found
 
-        if not interesting(graph):
+        start = graph if step is None else failing(step, graph) or graph
+        if not interesting(start):
             print(f"graphq: {options.file} itself is not interesting: "
                   + ("the check exits with another code than 0" if step is None else "the pass gets it right"),
                   file=sys.stderr)
             return 1
-        least = reduce_graph(graph, interesting, trials=options.trials)
+        least = reduce_graph(start, interesting, trials=options.trials)
     if options.out is not None:
         save_graph(least, options.out)
     _report(options, least, step, tried)

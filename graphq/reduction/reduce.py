@@ -81,9 +81,13 @@ class _Search:
         return True
 
 
-def _size(graph: Graph) -> tuple[int, int, int, int]:
-    """What reductions make smaller: nodes, those of bodies too, elements of inputs and results, names, and the text."""
+def _size(graph: Graph) -> tuple[int, int, int, int, int]:
+    """What reductions make smaller.
+
+    These are nodes, those of bodies too; open dimensions of inputs; elements of inputs and results; names; the text.
+    """
     results = [v for n in graph.nodes for v in n.outputs]
+    opened = sum(1 for v in graph.inputs for d in ((None,) if v.shape is None else v.shape) if d is None)
     elements = sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)
     named = sum(v.name is not None for v in results)
-    return sum(1 for _ in all_nodes(graph)), elements, named, len(to_text(graph, elide=SHORT))
+    return sum(1 for _ in all_nodes(graph)), opened, elements, named, len(to_text(graph, elide=SHORT))

@@ -95,7 +95,9 @@ def _merged(graph: Graph, gone: int, kept: int) -> Graph:
 
 
 def smaller_sizes(graph: Graph) -> Iterator[Candidate]:
-    """A size that dimensions have, smaller wherever it stands; one axis of one input smaller."""
+    """Sizes in place of open dimensions; a size smaller wherever it stands; one axis of one input smaller."""
+    for size in FIXED if any(None in (v.shape or ()) for v in graph.inputs) else ():
+        yield partial(_resized, graph, None, size)
     arrays = [v.type for v in graph.inputs] + [n.output.type for n in graph.nodes_of(("constant",))]
     sizes = {d for t in arrays for d in t.shape or () if d is not None}
     for d in sorted(sizes, reverse=True):
@@ -103,8 +105,12 @@ def smaller_sizes(graph: Graph) -> Iterator[Candidate]:
             yield partial(_resized, graph, d, new)
     for k, v in enumerate(graph.inputs):
         for axis, dim in enumerate(v.shape or ()):
-            for new in _smaller(dim or 0):
+            for new in FIXED if dim is None else _smaller(dim):
                 yield partial(_with_axis, graph, k, axis, new)
+
+
+FIXED = (1, 2, 3, 8)
+"""Sizes that are tried in place of open dimensions."""
 
 
 def _smaller(size: int) -> list[int]:
@@ -118,7 +124,7 @@ def _with_axis(graph: Graph, which: int, axis: int, size: int) -> Graph:
     return rebuilt(graph, types=lambda v: smaller if v is changed else v.type)
 
 
-def _resized(graph: Graph, size: int, new: int) -> Graph:
+def _resized(graph: Graph, size: int | None, new: int) -> Graph:
     """`new` in place of a size, in the inputs, the constants, and the lists among the attributes."""
     def types(v: Value) -> TensorType:
         return v.type if v.shape is None else TensorType(v.dtype, tuple(new if d == size else d for d in v.shape))
@@ -126,13 +132,13 @@ def _resized(graph: Graph, size: int, new: int) -> Graph:
     return rebuilt(graph, types=types, attributes=lambda node: {k: _cut(x, size, new) for k, x in node.attrs.items()})
 
 
-def _cut(attribute: Any, size: int, new: int) -> Any:
+def _cut(attribute: Any, size: int | None, new: int) -> Any:
     if isinstance(attribute, Graph):
         return _resized(attribute, size, new)
     if isinstance(attribute, np.ndarray):
         return np.ascontiguousarray(attribute[tuple(slice(new) if d == size else slice(None) for d in attribute.shape)])
     if isinstance(attribute, tuple):
-        first = attribute[:new] if len(attribute) == size and size > new else attribute
+        first = attribute[:new] if size is not None and len(attribute) == size > new else attribute
         return tuple(new if isinstance(x, int) and not isinstance(x, bool) and x == size else x for x in first)
     return attribute
 

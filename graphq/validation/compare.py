@@ -50,11 +50,11 @@ class Baseline:
             try:
                 _, got = _run(graph, given)
             except Exception as e:
-                return f"on inputs of the kind '{given.kind}' it raises {type(e).__name__}: {e}"
+                return f"on {given} it raises {type(e).__name__}: {e}"
             for name, x, y in zip(self.outputs, wanted, got, strict=True):
                 found = _difference(x, y, rtol, atol, self.quantizes)
                 if found is not None:
-                    return f"output '{name}' on inputs of the kind '{given.kind}': {found}"
+                    return f"output '{name}' on {given}: {found}"
         return None
 
     def _interface(self, graph: Graph) -> str | None:

@@ -7,18 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
 from graphq.dtypes import DType, f8_e8m0, s8
 from graphq.ir import Graph, TensorType
+from graphq.ir.interpret import reference
 from graphq.reduction.subgraphs import all_nodes
+from graphq.validation.sizes import with_sizes
 
 SUBNORMAL, SMALLEST, LARGE = 1e-42, 1.1754944e-38, 3e38
 """Numbers of f32: a subnormal one, the least normal one, and one near the largest."""
 
 NOT_FINITE = (np.nan, np.inf, -np.inf, -0.0, 0.0, SUBNORMAL)
+
+LARGE = 1 << 21
+"""Elements of all values of a graph beyond which it runs on the first KINDS of inputs alone."""
+
+KINDS, MORE_SIZES = 3, 2
+"""Kinds of inputs for large graphs: random numbers, ties, NaN and infinities. The others show faults in small sums. And
+kinds for all sizes of open dimensions but the first."""
 
 MANY = 48
 """Quantizations of a graph, and numbers of its constants, that ties and edges are computed from, at most."""
@@ -33,10 +43,15 @@ class Quantization(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """Arrays by the names of inputs, and of what kind they are."""
+    """Arrays by the names of inputs, their kind, and the types of inputs whose shapes the graph leaves open."""
 
     kind: str
     arrays: dict[str, np.ndarray]
+    drawn: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The inputs, for messages."""
+        return f"inputs of the kind '{self.kind}'" + (f" with {', '.join(self.drawn)}" if self.drawn else "")
 
 
 def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[int, ...]] | None = None
@@ -45,13 +60,16 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
 
     "random" numbers; "ties" of the graph's quantizations and their neighbours, the edges of their ranges, and the
     numbers among the graph's attributes and constants; the "lowest" and "highest" integers everywhere; "extremes", the
-    least and the greatest of each type; "NaN and infinities", with signed zeros and subnormal numbers. `sizes` and
-    errors are those of `input_types`.
+    least and the greatest of each type; "NaN and infinities", with signed zeros and subnormal numbers. `sizes` gives
+    shapes that the graph leaves open; those that it does not give are drawn, several sets of them. Raises GraphError
+    when the graph refuses all of these.
     """
     found = quantizations(graph)
     rng = np.random.default_rng(seed)
     floats, integers = _float_pool(found, _numbers(graph), rng), _integer_pool(found)
-    types = input_types(graph, sizes)
+    given = {str(v.name): TensorType(v.dtype, tuple(sizes[str(v.name)])) for v in graph.inputs if str(v.name) in sizes
+             } if sizes else {}
+    opened = [str(v.name) for v in graph.inputs if not v.type.known and str(v.name) not in given]
 
     def ties(t: TensorType) -> np.ndarray:
         return _drawn(t, floats if t.dtype.kind == "float" else integers, rng)
@@ -68,8 +86,27 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
     kinds: dict[str, Callable[[TensorType], np.ndarray]] = {
         "random": partial(random_array, rng=rng), "ties": ties, "NaN and infinities": partial(_mixed, rng=rng),
         "extremes": extremes, "lowest": least, "highest": greatest}
-    for kind, array in kinds.items():
-        yield Inputs(kind, {name: array(t) for name, t in types.items()})
+    for k, sized in enumerate(sized_copies(graph.specialise(given) if given else graph, seed)):
+        types = {str(v.name): v.type for v in sized.inputs}
+        drawn = tuple(f"{name}: {types[name]}" for name in opened)
+        few = MORE_SIZES if k else KINDS if _elements(sized) > LARGE else len(kinds)
+        for kind, array in islice(kinds.items(), few):
+            yield Inputs(kind, {name: array(t) for name, t in types.items()}, drawn)
+
+
+def sized_copies(graph: Graph, seed: int = 0) -> list[Graph]:
+    """The graph with sizes in place of open dimensions, as `with_sizes` has them."""
+    def accepts(sized: Graph) -> None:
+        rng = np.random.default_rng(seed)
+        reference(sized, small_integers({str(v.name): random_array(v.type, rng) for v in sized.inputs}))
+
+    return with_sizes(graph, accepts, seed)
+
+
+def _elements(graph: Graph) -> int:
+    """The elements of all inputs and results, constants left out."""
+    results = (v for n in graph.nodes if n.op.name != "constant" for v in n.outputs)
+    return sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)
 
 
 def input_types(graph: Graph, sizes: Mapping[str, tuple[int, ...]] | None = None) -> dict[str, TensorType]:

@@ -1,13 +1,11 @@
 """Validator: called after each pass, it raises PassError, with a test, when the pass changed the graph's numbers."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 
-from graphq.errors import GraphError, GraphqError, PassError, VerifyError
-from graphq.ir import Graph, TensorType
-from graphq.ir.interpret import reference
-from graphq.ir.names import counted, listing
+from graphq.errors import GraphqError, PassError, VerifyError
+from graphq.ir import Graph
+from graphq.ir.names import counted
 from graphq.ir.verify import verify
 from graphq.passes.pipeline import run_passes
 from graphq.reduction import reduce_graph
@@ -15,58 +13,30 @@ from graphq.rewrite.fixpoint import pass_name, tolerance_of
 from graphq.rewrite.rule import Pass
 from graphq.validation.changes import Snapshot, detached
 from graphq.validation.compare import Baseline
-from graphq.validation.inputs import Inputs, adversarial_inputs, small_integers
+from graphq.validation.inputs import adversarial_inputs, sized_copies
 from graphq.validation.printed import as_test
 
 TRIALS = 600
 """Graphs on which a pass is tried while a graph that it gets wrong is shrunk."""
 
-LARGE = 1 << 21
-"""Elements of all values of a graph, or of a part of it, beyond which it runs on the first KINDS of inputs alone."""
-
-KINDS = 3
-"""Kinds of inputs for large graphs: random numbers, ties, NaN and infinities. The others show faults in small sums."""
-
-OPEN = (2, 3, 1, 8, 16, 32, 64, 224)
-"""Sizes for open dimensions, of which the first is taken that the graph's reference runs on."""
-
-
 def validate(graph: Graph, passes: Sequence[Pass]) -> None:
     """Run the passes on a copy of `graph`, and compare the references before and after each of them.
 
-    Open dimensions get a small size that the graph accepts. Bodies of if_else, loop and scan are run through the passes
-    too. Raises PassError for a pass that changes numbers by more than its `tolerance` or leaves the graph inconsistent,
-    GraphError when the graph runs on none of the inputs.
+    A graph with open dimensions is compared at several sizes; then the passes run on copies of it with each of these
+    sizes, as compilation too puts sizes in place of open dimensions first. Bodies of if_else, loop and scan are run
+    through the passes too. Raises PassError for a pass that changes numbers by more than its `tolerance` or leaves the
+    graph inconsistent, GraphError when the graph runs on none of the inputs.
     """
     for body in (x for n in graph.nodes for x in n.attrs.values() if isinstance(x, Graph) and x.outputs):
-        if all(v.shape is not None for v in body.inputs):
-            validate(body, passes)
-    copy = with_sizes(graph)
-    run_passes(copy, passes, after=Validator(copy))
+        validate(body, passes)
+    for copy in variants(graph):
+        run_passes(copy, passes, after=Validator(copy))
 
 
-def with_sizes(graph: Graph) -> Graph:
-    """A copy with a size in place of each open dimension, the same for all of one name.
-
-    Raises GraphError for an input of unknown rank, and when the graph accepts none of OPEN.
-    """
-    if all(v.type.known for v in graph.inputs):
-        return detached(graph)
-    error: GraphqError | None = None
-    for size in OPEN:
-        types = {}
-        for v in graph.inputs:
-            if v.shape is None:
-                raise GraphError(f"input '{v.name}': passes cannot be verified while its rank is open")
-            types[str(v.name)] = TensorType(v.dtype, tuple(size if d is None else d for d in v.shape))
-        try:
-            sized = graph.specialise(types)
-            reference(sized, small_integers(next(adversarial_inputs(sized)).arrays))
-        except GraphqError as e:
-            error = e
-        else:
-            return detached(sized)
-    raise GraphError(f"passes cannot be verified: the graph runs with no open dimensions of {listing(OPEN)}: {error}")
+def variants(graph: Graph) -> list[Graph]:
+    """Copies of a graph that passes are tried on: as it is, and with sizes in place of its open dimensions."""
+    sized = sized_copies(graph)
+    return [detached(graph) for graph in (sized if sized[0] is graph else [graph, *sized])]
 
 
 class Validator:
@@ -102,7 +72,7 @@ class Validator:
             self.baseline = None
             return None
         if self.baseline is None:
-            self.baseline = Baseline(self.snapshot.graph, _inputs(self.snapshot.graph))
+            self.baseline = Baseline(self.snapshot.graph, adversarial_inputs(self.snapshot.graph))
         return self.baseline.difference(graph)
 
     def _region(self, step: Pass, count: int) -> Graph | None:
@@ -137,6 +107,14 @@ class Validator:
                          f"As a test:\n\n{test}", name, test)
 
 
+def failing(step: Pass, graph: Graph) -> Graph | None:
+    """The first of the `variants` of a graph that the pass gets wrong, None where there is none.
+
+    Raises GraphError where the graph refuses all sizes of its open dimensions.
+    """
+    return next((copy for copy in variants(graph) if failure(step, copy) is not None), None)
+
+
 def failure(step: Pass, graph: Graph) -> str | None:
     """What the pass does wrong to `graph`, which stays as it is; None where it does nothing, or nothing wrong.
 
@@ -159,19 +137,12 @@ def _tried(step: Pass, graph: Graph) -> tuple[int, str | None]:
     text = _inconsistent(after)
     if text is None and changed:
         try:
-            baseline = Baseline(snapshot.graph, _inputs(snapshot.graph))
+            baseline = Baseline(snapshot.graph, adversarial_inputs(snapshot.graph))
         except GraphqError:
             return count, None
         tolerance = tolerance_of(step)
         text = baseline.difference(after, tolerance, tolerance)
     return count, text
-
-
-def _inputs(graph: Graph) -> Iterator[Inputs]:
-    """The inputs that a graph is tried on."""
-    results = (v for n in graph.nodes if n.op.name != "constant" for v in n.outputs)
-    size = sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)
-    return islice(adversarial_inputs(graph), None if size <= LARGE else KINDS)
 
 
 def _inconsistent(graph: Graph) -> str | None:

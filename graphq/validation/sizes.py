@@ -1,0 +1,85 @@
+"""Sizes for the open dimensions of a graph, drawn so that wrong passes show: unequal ones, 1 and 0 among them."""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
+from typing import TypeAlias
+
+import numpy as np
+
+from graphq.errors import GraphError, GraphqError
+from graphq.ir import Graph, TensorType
+from graphq.ir.names import listing
+
+SAME = (2, 3, 1, 8, 16, 32, 64, 224)
+"""Sizes that are tried for all open dimensions at once, before those that fixed dimensions of the graph have."""
+
+RANKS = (2, 4, 3, 1, 0)
+"""Ranks that inputs of unknown rank are tried with."""
+
+DRAWS = 8
+"""Sets of unequal sizes that are tried until the graph accepts one."""
+
+Shapes: TypeAlias = dict[str, tuple[int, ...]]
+Place: TypeAlias = tuple[str, int]
+"""An input and an axis of it, whose size is open."""
+
+
+def with_sizes(graph: Graph, accepts: Callable[[Graph], None], seed: int = 0) -> list[Graph]:
+    """Copies of the graph with sizes in place of all open dimensions; the graph itself where it has none.
+
+    The first has one size for all dimensions, the second another size for each axis; in the others one axis has the
+    size 0 or 1. Sets of sizes that the graph refuses are left out. `accepts` raises where a graph whose
+    inner shapes depend on data cannot run. Raises GraphError when the graph refuses all sizes.
+    """
+    if all(v.type.known for v in graph.inputs):
+        return [graph]
+    found: dict[tuple[tuple[str, tuple[int, ...]], ...], Graph] = {}
+    errors: list[GraphqError] = []
+
+    def first(sets: Iterable[Shapes]) -> Shapes | None:
+        """The first of these sets of shapes that the graph accepts; it is then among those found."""
+        for shapes in sets:
+            try:
+                sized = graph.specialise({str(v.name): TensorType(v.dtype, shapes[str(v.name)]) for v in graph.inputs})
+                if not all(v.type.known for n in sized.nodes for v in n.outputs):
+                    accepts(sized)
+            except GraphqError as e:
+                errors.append(e)
+            else:
+                found.setdefault(tuple(shapes.items()), sized)
+                return shapes
+        return None
+
+    base = first(_equal(graph))
+    if base is None:
+        raise GraphError(f"the graph runs with no open dimensions of {listing(SAME)}: {errors[0]}")
+    places = [(name, axis) for v in graph.inputs for name in [str(v.name)] for axis in range(len(base[name]))
+              if v.shape is None or v.shape[axis] is None]
+    unequal = first(_unequal(base, places, np.random.default_rng(seed))) or base
+    for axis, size in product(sorted({a for _, a in places}), (0, 1)):
+        first([_changed(unequal, {(n, a): size for n, a in places if a == axis})])
+    return list(found.values())
+
+
+def _equal(graph: Graph) -> Iterator[Shapes]:
+    """All open dimensions of one size; those of unknown rank with one rank."""
+    types = [v.type for v in graph.inputs] + [n.output.type for n in graph.nodes_of(("constant",))]
+    fixed = {d for t in types for d in t.shape or () if d is not None} - {0, *SAME}
+    ranks = RANKS if any(v.shape is None for v in graph.inputs) else RANKS[:1]
+    for rank, size in product(ranks, (*SAME, *sorted(fixed))):
+        yield {str(v.name): tuple(size if d is None else d for d in ((None,) * rank if v.shape is None else v.shape))
+               for v in graph.inputs}
+
+
+def _unequal(base: Shapes, places: list[Place], rng: np.random.Generator) -> Iterator[Shapes]:
+    """Another size for each axis: somewhat larger than those of `base`, then their multiples."""
+    rank = max((axis for _, axis in places), default=0) + 1
+    for draw in range(DRAWS):
+        more = rng.permutation(np.arange(1, rank + 3)).tolist()
+        yield _changed(base, {(n, a): base[n][a] + more[a] if draw % 2 == 0 else base[n][a] * more[a]
+                              for n, a in places})
+
+
+def _changed(base: Shapes, sizes: dict[Place, int]) -> Shapes:
+    return {name: tuple(sizes.get((name, axis), d) for axis, d in enumerate(dims)) for name, dims in base.items()}
