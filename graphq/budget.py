@@ -59,11 +59,12 @@ def budget(memory: int | None) -> Iterator[None]:
     """Within the block at most `memory` bytes (None: `default_limit()`) are reserved; an outer block's limit stays."""
     check_limit(memory)
     outer = _CURRENT.get()
-    token = _CURRENT.set(outer or _Budget(memory or default_limit()))
+    now = outer or _Budget(memory or default_limit())
     try:
+        _CURRENT.set(now)
         yield
     finally:
-        _CURRENT.reset(token)
+        _CURRENT.set(outer)
 
 
 def expect(nbytes: int, what: str) -> None:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeGuard, cast
 
@@ -61,7 +61,7 @@ class CompiledGraph:
             self.rows_mix = graph.rows_mix
         self.options = options
         self.origin = ""
-        self._constants: dict[str, np.ndarray] = {}
+        self._constants = _Constants(p.name for p in self.signature.inputs if p.property == "constant")
         self._by_shapes: dict[Shapes, Runnable] = {}
         self._building: dict[Shapes, Lock] = {}
         self._fetching: dict[tuple[str, ...], CompiledGraph] = {}
@@ -69,7 +69,7 @@ class CompiledGraph:
         self._arenas = Arenas()
         self.names = [p.name for p in self.signature.inputs]
         self._checks = [(p.name, p.type.shape, p.dtype.numpy) for p in self.signature.inputs]
-        constant = any(p.property == "constant" for p in self.signature.inputs)
+        constant = bool(self._constants.names)
         fixed = not constant and all(p.type.known for p in self.signature.inputs)
         self._fixed: Runnable | Loaded | None = None
         stored = graph.plans if isinstance(graph, Stored) else ()
@@ -194,7 +194,7 @@ class CompiledGraph:
         else:
             by_name = check_inputs(self.signature, given)
             made = self._at_shapes(by_name)
-            checked = [by_name[n] for n in self.names if n not in self._constants]
+            checked = [by_name[n] for n in self.names if n not in self._constants.names]
         outs = made.run(checked, None if out is None else self._check_out(made.output_types, out, checked))
         return outs[0] if len(outs) == 1 else dict(zip(self.signature.outputs, outs, strict=True))
 
@@ -289,7 +289,7 @@ class CompiledGraph:
             if self._fixed is not None:
                 made: Reported = in_full(self._fixed)
             else:
-                again = self._specialised(checked, self._constant_inputs(checked))
+                again = self._specialised(checked, self._constants.of(checked))
                 graph = again()
                 made = Passed(graph, self.options, again) if in_one_plan(graph) else StagedRunner(graph, self._part)
             return pack_outputs(self.signature.outputs, made.formula(checked))
@@ -330,36 +330,25 @@ class CompiledGraph:
         key = tuple([arrays[n].shape for n in self.names])
         if self._open is not None and (at_shapes := self._open.at(key)) is not None:
             return at_shapes
-        constants = self._constant_inputs(arrays)
-        made = self._by_shapes.get(key)
-        if made is not None:
-            return made
+        made = self._by_shapes.get(key) or self._planned(key, arrays)
+        self._constants.of(arrays)  # those of the plan: it is in `_by_shapes` once they are kept
+        return made
+
+    def _planned(self, key: Shapes, arrays: Mapping[str, np.ndarray]) -> Runnable:
+        """A new plan for these shapes, or that of a caller who was faster."""
         with self._building.setdefault(key, Lock()).hold:
             made = self._by_shapes.get(key)
             if made is None:
                 try:
+                    constants = self._constants.of(arrays)
                     made = self._build(self._specialised(arrays, constants))
-                    self._keep(key, made, constants)
+                    self._constants.keep(constants)
+                    for oldest in list(self._by_shapes)[:1 - MAX_PLANS]:
+                        self._by_shapes.pop(oldest, None)
+                    self._by_shapes[key] = made
                 finally:
                     self._building.pop(key, None)
         return made
-
-    def _keep(self, key: Shapes, made: Runnable, constants: Mapping[str, np.ndarray]) -> None:
-        for oldest in list(self._by_shapes)[:1 - MAX_PLANS]:
-            self._by_shapes.pop(oldest, None)
-        self._by_shapes[key] = made
-        self._constants.update(constants)
-
-    def _constant_inputs(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The arrays of the inputs marked constant; raises InputError when one differs from that of the first call."""
-        out = {}
-        for p in self.signature.inputs:
-            if p.property == "constant":
-                first, x = self._constants.get(p.name), arrays[p.name]
-                if first is not None and not np.array_equal(first, x, equal_nan=p.dtype.kind == "float"):
-                    raise InputError(f"input '{p.name}' is marked constant: it must stay the array of the first call")
-                out[p.name] = x.copy() if first is None else first
-        return out
 
     def _specialised(self, arrays: Mapping[str, np.ndarray],
                      constants: Mapping[str, np.ndarray]) -> Callable[[], Graph]:
@@ -411,6 +400,37 @@ class CompiledGraph:
             if any(np.may_share_memory(x, y) for y in (*inputs, *arrays[:k])):
                 raise InputError(f"out '{names[k]}' shares memory with an input or another output")
         return arrays
+
+
+class _Constants:
+    """The arrays of inputs marked constant: those of the call whose plan was made first, among all that came together.
+
+    A model and those of the values that it fetches have one of these.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+        self._kept: dict[str, dict[str, np.ndarray]] = {}
+
+    def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The arrays that are kept; copies of these while there are none.
+
+        Raises InputError where one has other bits than the one that is kept.
+        """
+        kept = self._kept.get("arrays")
+        if kept is None:
+            return {name: arrays[name].copy() for name in self.names}
+        for name, first in kept.items():
+            x = arrays[name]
+            if first.shape != x.shape or not np.array_equal(first.reshape(-1).view(np.uint8),
+                                                            x.reshape(-1).view(np.uint8)):
+                raise InputError(f"input '{name}' is marked constant: it must stay the array of the first call")
+        return kept
+
+    def keep(self, arrays: dict[str, np.ndarray]) -> None:
+        """Keep these, which a plan has. Raises InputError where others are kept: that plan must not be used."""
+        self._kept.setdefault("arrays", arrays)  # in one step, for threads and for handlers of signals
+        self.of(arrays)
 
 
 def _refuse_stages(graph: Graph) -> NoReturn:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
 
 log = logging.getLogger("graphq")
 
+K, V = TypeVar("K"), TypeVar("V")
 Sizes: TypeAlias = tuple[int, ...]
 
 MAX_SHAPES = 64
@@ -232,6 +233,8 @@ class OpenPlans:
         self._places = [(k, axis) for k, p in enumerate(signature.inputs) for axis, d in enumerate(p.type.shape or ())
                         if d is None]
         self._making: dict[tuple[int, ...], Lock] = {}
+        self._order = Lock()
+        """Held while entries of `_variants` or `_by_shapes` move, so that none is missing for a moment, or for good."""
         self._latest: Variant | AtSizes | None = None
         self.anew = any(p.type.shape is None for p in signature.inputs)
 
@@ -257,7 +260,8 @@ class OpenPlans:
         return [(v.plan, v.trace) for v in self._all()]
 
     def _all(self) -> list[Variant | StoredVariant]:
-        return [v for variants in self._variants.values() for v in variants]
+        with self._order.hold:
+            return [v for variants in self._variants.values() for v in variants]
 
     def begin(self, stored: Sequence[StoredPlan] = ()) -> None:
         """Take variants from a file, or make one for sizes that are likely, or where the graph refuses them none.
@@ -267,7 +271,7 @@ class OpenPlans:
         self._stored = [StoredVariant(x, self.options, self._made) for x in stored]
         for variant in reversed(self._stored):  # the last that is kept is that of the latest use
             of = tuple(map(size_class, variant.sizes))
-            self._keep(of, [variant, *self._variants.get(of, ())])
+            self._keep(of, variant)
         if self.anew or stored:
             return
         chosen: dict[str, int] = {}
@@ -290,7 +294,7 @@ class OpenPlans:
 
         Raises GraphError where the graph does not take them. Callers that need the same variant wait for one of them.
         """
-        made = self._by_shapes.pop(shapes, None)
+        made = self._by_shapes.get(shapes)
         if made is None and not self.anew:
             sizes = tuple([shapes[k][axis] for k, axis in self._places])
             of = tuple(map(size_class, sizes))
@@ -301,20 +305,21 @@ class OpenPlans:
                         made = self._known(of, sizes) or self._new(of, sizes)
                     except _Anew:
                         self.anew = True
-            for oldest in list(self._by_shapes)[:1 - MAX_SHAPES]:
-                self._by_shapes.pop(oldest, None)
         if made is not None:
-            self._by_shapes[shapes] = self._latest = made  # the last of them is that of the latest use
+            with self._order.hold:
+                _put_last(self._by_shapes, shapes, made, MAX_SHAPES)
+            self._latest = made
         return made
 
     def _known(self, of: tuple[int, ...], sizes: Sizes) -> AtSizes | None:
         """What runs by a variant that there is."""
-        variants = self._variants.get(of, [])
+        with self._order.hold:
+            variants = self._variants.get(of, [])
         with budget(self.options.memory):
             for variant in variants:
                 made = variant.at(sizes, self.arenas)
                 if made is not None:
-                    self._keep(of, [variant, *(v for v in variants if v is not variant)])
+                    self._keep(of, variant)
                     return made
         return None
 
@@ -352,8 +357,7 @@ class OpenPlans:
 
     def _variant(self, assumed: Sizes) -> Variant:
         variant = self._made(assumed)
-        of = tuple(map(size_class, assumed))
-        self._keep(of, [variant, *self._variants.get(of, ())])
+        self._keep(tuple(map(size_class, assumed)), variant)
         self._latest = self._latest or variant
         return variant
 
@@ -376,9 +380,16 @@ class OpenPlans:
             log.warning("%s is planned anew for each set of shapes: %s: %s", self.source.name, type(e).__name__, e)
             raise _Anew from e
 
-    def _keep(self, of: tuple[int, ...], variants: list[Variant | StoredVariant]) -> None:
-        """Keep the variants of a class, that of the latest use first; the class becomes the latest."""
-        self._variants.pop(of, None)
-        for oldest in list(self._variants)[:1 - MAX_CLASSES]:
-            self._variants.pop(oldest, None)
-        self._variants[of] = variants[:MAX_VARIANTS]
+    def _keep(self, of: tuple[int, ...], variant: Variant | StoredVariant) -> None:
+        """Keep a variant of a class, as that of the latest use; the class becomes the latest."""
+        with self._order.hold:
+            others = [v for v in self._variants.get(of, ()) if v is not variant]
+            _put_last(self._variants, of, [variant, *others][:MAX_VARIANTS], MAX_CLASSES)
+
+
+def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:
+    """Put an entry at the end of a dict that has at most so many, in the order of their latest use."""
+    kept.pop(key, None)
+    for oldest in list(kept)[:1 - most]:
+        kept.pop(oldest, None)
+    kept[key] = value

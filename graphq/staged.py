@@ -73,7 +73,7 @@ class StagedRunner:
 
         cut = self.stages.cut
         bodies = [(cut.nodes.index(node), name, model.explanation(kernels=kernels))
-                  for (node, name), model in self._bodies.items()]
+                  for (node, name), model in list(self._bodies.items())]
         head, tail = (None if part is None else part.explanation(kernels=kernels) for part in (self.head, self.tail))
         return survey_stages(self.graph, head, cut, bodies, tail)
 
@@ -85,7 +85,7 @@ class StagedRunner:
         cut = self.stages.cut
         between = survey_stages(self.graph, None, cut, (), None).parts["cut"]
         bodies = [part.within(f"{name} of n{cut.nodes.index(node)}")
-                  for (node, name), model in self._bodies.items() for part in model.parts()]
+                  for (node, name), model in list(self._bodies.items()) for part in model.parts()]
         head, tail = ([] if model is None else [part.within(name) for part in model.parts()]
                       for name, model in (("head", self.head), ("tail", self.tail)))
         return [*head, Part("between", None, cut, between), *bodies, *tail]

@@ -9,7 +9,7 @@ import pytest
 import graphq as gq
 from graphq.errors import CompileError, GraphError
 from graphq.ir import TensorType
-from graphq.open_shapes import MAX_SHAPES, examples, open_dimensions, size_class
+from graphq.open_shapes import MAX_SHAPES, Variant, examples, open_dimensions, size_class
 
 
 def arrays(graph, rng, *shapes):
@@ -255,6 +255,21 @@ def test_callers_at_a_time():
     for t in threads:
         t.join()
     assert not wrong
+
+
+def test_a_variant_that_is_made_while_another_caller_looks_is_kept(monkeypatch):
+    model, at, made = gq.compile(mlp()), Variant.at, []
+
+    def late(self, sizes, arenas):
+        if not made:
+            made.append(model._open._variant((14,)))
+        return at(self, sizes, arenas)
+
+    model(np.ones((5, 32), np.float32))
+    before = variants(model)
+    monkeypatch.setattr(Variant, "at", late)
+    model(np.ones((6, 32), np.float32))
+    assert variants(model) == before + 1 and made[0] in model._open._variants[(2,)]
 
 
 def test_sizes_of_a_class_have_one_example():

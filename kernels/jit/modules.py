@@ -65,15 +65,18 @@ class Function:
 
 
 class FunctionTable:
-    """Functions and integers as an array of words; as an integer it is the array's address."""
+    """Functions and integers as an array of words; as an integer it is the array's address.
+
+    The array is there from the beginning, so that its address never changes. Its words are written when the address is
+    asked for, which waits for the functions' code: whoever asks writes the same words.
+    """
 
     def __init__(self, entries: Sequence[Function | int]) -> None:
         self.entries = tuple(entries)
-        self._words: np.ndarray | None = None
+        self._words = np.zeros(len(self.entries), np.int64)
 
     def __index__(self) -> int:
-        if self._words is None:
-            self._words = np.array([int(x) for x in self.entries], np.int64)
+        self._words[:] = [int(x) for x in self.entries]
         return self._words.ctypes.data
 
     __int__ = __index__

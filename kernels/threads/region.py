@@ -37,8 +37,8 @@ def enter(function: int, argument: int, threads: int) -> None:
     """
     config: Any = numba.config  # its stubs lack what it reads from the environment
     before = numba.get_num_threads()
-    numba.set_num_threads(min(threads, config.NUMBA_NUM_THREADS))
     try:
+        numba.set_num_threads(min(threads, config.NUMBA_NUM_THREADS))
         _enter(function, argument, threads)
     finally:
         numba.set_num_threads(before)

@@ -158,19 +158,25 @@ def _work(team: int, slot: int, helper: int) -> None:
 
 
 @njit
+def _offer(table: int, end: int, team: int, slot: int) -> None:
+    """Offer a table in a slot that the caller has."""
+    work = view_work(slot + WORK_AT)
+    work.next = table
+    work.end = end
+    work.team = team
+    work.core = this_core()
+    store_s64(slot + FINISHED, 0)
+    _go_on(team, slot)
+
+
+@njit
 def _open(table: int, end: int, team: int, helpers: int) -> int:
     """Offer a table in a slot that is free: the slot, or 0."""
     for k in range(MOST_TABLES):
         slot = team + SLOTS + k * SLOT
         if load_s64(slot + BUSY) == 0 and exchanged(slot + BUSY, 0, 1):
-            work = view_work(slot + WORK_AT)
-            work.next = table
-            work.end = end
-            work.team = team
-            work.core = this_core()
-            store_s64(slot + FINISHED, 0)
             added(team + WANTED, helpers)
-            _go_on(team, slot)
+            _offer(table, end, team, slot)
             return slot
     return 0
 
@@ -199,9 +205,12 @@ def run_shared(table: int, end: int, team: int, helpers: int) -> None:
         _run_steps(table, end)
 
 
-def open_table(table: int, end: int, team: int, slot: int) -> None:
-    """Offer a table, and store the address of its slot, or 0, at the address `slot`."""
-    store_s64(slot, _open(table, end, team, 0))
+def open_table(table: int, end: int, team: int, opened: int) -> None:
+    """Offer a table in the first slot, if that is free, and store its address at the address `opened`."""
+    slot = team + SLOTS
+    if exchanged(slot + BUSY, 0, 1):
+        store_s64(opened, slot)
+        _offer(table, end, team, slot)
 
 
 def take_part(slot: int, k: int) -> None:
@@ -210,7 +219,8 @@ def take_part(slot: int, k: int) -> None:
 
 
 def close_table(slot: int) -> None:
-    """Free the slot of a table that is done."""
+    """Run what is left of a table, whose memory may go then, and free its slot."""
+    _work(view_work(slot + WORK_AT).team, slot, 0)
     release(slot + BUSY, 0)
 
 

@@ -26,8 +26,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
@@ -121,8 +121,8 @@ class Team:
         self.region: Any = None  # the module, once Numba is there
         self.layer: str | None = None  # once a caller has entered a region
         self.run_shared: Callable[[int, int, int, int], None] | None = None  # once helpers stay in one
-        self.one_at_a_time = threading.Lock()
-        self.thread = threading.Thread(target=self._import, name="graphq-team", daemon=True)
+        self.layers: SimpleQueue[str | None] = SimpleQueue()  # `layer`, for the thread; None at the end
+        self.thread = threading.Thread(target=self._begin, name="graphq-team", daemon=True)
 
     def run(self, table: StepTable, helpers: int) -> None:
         """Run a table; wake so many helpers, or enter a region of so many.
@@ -132,33 +132,26 @@ class Team:
         """
         if self.run_shared is not None:
             return self.run_shared(*table.span, self.address, helpers)
-        if self.region is None or helpers == 0 or not self.one_at_a_time.acquire(blocking=False):
+        if self.region is None or helpers == 0:
             return table.run_alone()
-        try:
-            if self.layer is None:
-                self.layer = self.region.layer(self.code.nothing.address)
-                if self.layer == "omp":
-                    self._prepare()
-                    self.thread = threading.Thread(target=self._stay, name="graphq-team", daemon=True)
-                    with suppress(RuntimeError):  # no more threads, or Python ends: runs stay the caller's alone
-                        self.thread.start()
-            if self.layer == "omp":
+        opened = ctypes.c_int64()  # the slot of this run: native code takes it and writes it here in one call, so that
+        try:  # whatever interrupts the run after that call (KeyboardInterrupt) leaves by way of `finally`
+            self.open_table(*table.span, self.address, ctypes.addressof(opened))
+            if not opened.value:
                 table.run_alone()
-            else:
-                self._in_region(table, helpers)
+            elif self._found_layer() != "omp":
+                self.region.enter(self.code.take_part.address, opened.value, 1 + helpers)
         finally:
-            self.one_at_a_time.release()
+            if opened.value:
+                self.close_table(opened.value)
 
-    def _in_region(self, table: StepTable, helpers: int) -> None:
-        slot = ctypes.c_int64()
-        self.open_table(*table.span, self.address, ctypes.addressof(slot))
-        if slot.value:
-            try:
-                self.region.enter(self.code.take_part.address, slot.value, 1 + helpers)
-            finally:
-                self.close_table(slot.value)
-        else:
-            table.run_alone()
+    def _found_layer(self) -> str:
+        if self.layer is not None:
+            return self.layer
+        found: str = self.region.layer(self.code.nothing.address)
+        self.layers.put(found)  # twice, if this is interrupted before the next line
+        self.layer = found
+        return found
 
     def start(self) -> None:
         """Begin, in the background; a child that is forked later has to do without."""
@@ -170,8 +163,11 @@ class Team:
             return
         atexit.register(self.end)
 
-    def _import(self) -> None:
-        """Import Numba. Its number of threads is that of the cores which the thread that imports it may use."""
+    def _begin(self) -> None:
+        """Import Numba, and be the helpers once a caller has found that its layer is "omp".
+
+        Numba's number of threads is that of the cores which the thread that imports it may use.
+        """
         os.sched_setaffinity(0, process_cores())
         try:
             with _starting.hold:
@@ -181,15 +177,17 @@ class Team:
             self.open_table, self.close_table = _native(self.code.open_table, 4), _native(self.code.close_table, 1)
         except Exception as error:  # whatever keeps Numba from running
             log.warning("plans run on one thread, as Numba starts no threads: %s: %s", type(error).__name__, error)
-        else:
-            self.region = region
+            return
+        self.region = region
+        if self.layers.get() == "omp":
+            self._prepare()
+            self._stay()
 
     def _stay(self) -> None:
         """Enter the region of the helpers, for good."""
         # Python's handlers of signals are for Python's threads; faults are each thread's own.
         faults = {signal.SIGSEGV, signal.SIGFPE, signal.SIGBUS, signal.SIGILL, signal.SIGTRAP}
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
-        os.sched_setaffinity(0, process_cores())
         self.run_shared = _native(self.code.run_shared, 4)
         self.region.enter(self.code.help_others.address, self.address, self.most)
 
@@ -223,6 +221,7 @@ class Team:
     def end(self) -> None:
         """Let the helpers return before Python ends: the thread is in Numba's code while it starts, then in ours."""
         self._word(STOP)[0] = 1  # for helpers that have not begun
+        self.layers.put(None)
         if self.run_shared is not None:
             _native(self.code.dismiss, 1)(self.address)
         self.thread.join(timeout=10)

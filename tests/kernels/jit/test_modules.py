@@ -1,4 +1,5 @@
 """Kernel modules: what a second process does, and what damage, races and broken folders mean for what is called."""
+import ctypes
 import json
 import logging
 import os
@@ -200,6 +201,27 @@ def test_functions_and_tables_wait_for_their_code(folder, fresh):
     words = (np.ctypeslib.ctypes.c_int64 * 4).from_address(index(table))
     assert list(words) == [index(module.times), 0, module.block.address, 77] and module.times.address != 0
     assert index(table) == index(table)
+
+
+def test_threads_that_ask_a_table_at_a_time_get_its_one_address():
+    """An array that one of them replaced would be freed under the other's address."""
+    together, addresses = threading.Barrier(2), []
+
+    class Late:
+        """An entry that both threads are about to write."""
+
+        def __int__(self):
+            together.wait(timeout=60)
+            return 7
+
+    table = FunctionTable([Late(), 5])
+    threads = [threading.Thread(target=lambda: addresses.append(index(table))) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(addresses) == 2 and len(set(addresses)) == 1
+    assert (ctypes.c_int64 * 2).from_address(addresses[0])[:] == [7, 5]
 
 
 def test_sources_are_equal_where_all_of_their_arguments_are():

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -117,24 +118,34 @@ class Dozers:
 
 @pytest.fixture
 def dozers(monkeypatch):
-    monkeypatch.setenv("NUMBA_NUM_THREADS", "7")
+    monkeypatch.setattr(team, "team_threads", lambda: 7)
     made = Dozers()
     yield made
     made.end()
 
 
-def test_no_more_helpers_are_woken_than_wanted(dozers):
-    chain = Chain(1, 60, 3)
-    assert dozers.word(steps.HELPERS) == dozers.word(steps.SLEEPERS) == 6
-    for _ in range(20):
-        assert chain.right(lambda: dozers.run(chain.table, 0))
-    assert dozers.word(steps.SLEEPERS) == 6
-    for _ in range(200):
-        assert chain.right(lambda: dozers.run(chain.table, 2))
-    assert dozers.word(steps.SLEEPERS) == 4 and dozers.word(steps.WANTED) == 0
-    while len(dozers.cores) < 2:
-        time.sleep(0.001)
-    assert sum(x.is_alive() for x in dozers.threads) >= 4 == 6 - len(dozers.cores)
+def test_no_more_helpers_are_woken_than_wanted(monkeypatch):
+    """Of six that are asleep by their words alone: a semaphore counts how often its helper was woken."""
+    monkeypatch.setattr(team, "team_threads", lambda: 7)
+    found, chain, library = team.Team(), Chain(1, 60, 3), ctypes.CDLL(None)
+    found._prepare()
+    found._word(steps.CORES)[0] = 0  # no thread's cores are set
+    found._word(steps.HELPERS)[0] = found._word(steps.SLEEPERS)[0] = 6
+    records = [steps.FIRST_RECORD + k * steps.RECORD for k in range(6)]
+    for record in records:
+        found._word(record + steps.ASLEEP)[0] = 1
+    run_shared = team._native(modules.load("team", steps.team_module).run_shared, 4)
+
+    def woken(record):
+        count = ctypes.c_int()
+        library.sem_getvalue(ctypes.c_void_p(found.address + record + steps.SEMAPHORE), ctypes.byref(count))
+        assert count.value == 1 - found._word(record + steps.ASLEEP)[0]
+        return count.value
+
+    for wanted, awake in ((0, 0), (2, 2), (1, 2), (0, 2), (5, 5), (9, 6)):
+        assert all(chain.right(lambda n=wanted: run_shared(*chain.table.span, found.address, n)) for _ in range(20))
+        assert sum(map(woken, records)) == awake
+        assert found._word(steps.SLEEPERS)[0] == 6 - awake and found._word(steps.WANTED)[0] == 0
 
 
 def test_helpers_are_kept_off_the_core_of_the_caller(dozers):
@@ -166,6 +177,77 @@ def test_masks_of_many_cores_fit_or_are_left_out(monkeypatch, cores):
     mask = int.from_bytes(made._word(steps.MASK)[:size // 8].tobytes(), sys.byteorder)
     assert mask == (sum(1 << core for core in cores) if size else 0)
     assert not made._word(steps.SLOTS)[:steps.SLOT * steps.MOST_TABLES // 8].any()
+
+
+# -- a region of our own, beside a team that was not started ---------------------------------------------------------
+
+
+class Region:
+    """What stands for Numba's region: its threads run one after another. `interrupt` says where one of them ends."""
+
+    def __init__(self, name):
+        self.name, self.interrupt, self.entered = name, None, 0
+
+    def layer(self, nothing):
+        self.interrupted("the layer")
+        return self.name
+
+    def enter(self, function, argument, threads):
+        self.interrupted("before the region")
+        for k in range(threads):
+            ctypes.CFUNCTYPE(None, ctypes.c_ssize_t, ctypes.c_ssize_t)(function)(argument, k)
+        self.entered += 1
+        self.interrupted("after the region")
+
+    def interrupted(self, where):
+        if self.interrupt == where:
+            raise KeyboardInterrupt
+
+
+def of_region(region):
+    """A team that runs its tables in a region."""
+    made, code = team.Team(), modules.load("team", steps.team_module)
+    open_table, made.close_table = team._native(code.open_table, 4), team._native(code.close_table, 1)
+
+    def opening(*arguments):
+        open_table(*arguments)
+        region.interrupted("the table is open")
+
+    made.code, made.region, made.open_table = code, region, opening
+    return made
+
+
+@pytest.mark.parametrize("layer", ["workqueue", "tbb", "omp"])
+@pytest.mark.parametrize("where", ["the table is open", "the layer", "before the region", "after the region"])
+def test_interrupts_leave_no_slot_taken_and_no_piece_on_offer(layer, where):
+    """More interrupts than there are slots. Who takes a piece later would run it on memory that is gone."""
+    region = Region(layer)
+    found, chain = of_region(region), Chain(5, 30, 4)
+    region.interrupt = where
+    for _ in range(steps.MOST_TABLES + 1):
+        with suppress(KeyboardInterrupt):
+            found.run(chain.table, 3)
+    for k in range(steps.MOST_TABLES):
+        slot = found._word(steps.SLOTS + k * steps.SLOT)
+        ticket = int(slot[steps.TICKET // 8])
+        assert slot[steps.BUSY // 8] == 0 and (ticket & 4095) + (ticket >> 12 & 4095) >= ticket >> 24
+    region.interrupt, before = None, region.entered
+    assert chain.right(lambda: found.run(chain.table, 3))
+    assert found.layer == layer and region.entered == before + (layer != "omp")
+
+
+def test_runs_in_regions_come_one_at_a_time():
+    """A second caller runs alone while the first is in its region."""
+    region = Region("workqueue")
+    found, inner, outer = of_region(region), Chain(6, 30, 4), Chain(7, 30, 4)
+    right, enter = [], region.enter
+
+    def entered(*arguments):
+        right.append(inner.right(lambda: found.run(inner.table, 3)))
+        enter(*arguments)
+
+    region.enter = entered
+    assert outer.right(lambda: found.run(outer.table, 3)) and right == [True] and region.entered == 1
 
 
 # -- processes ------------------------------------------------------------------------------------------------------
