@@ -5,12 +5,14 @@
                                 [--f32] [--bf16 FLOAT_FILE.onnx] [--first-result] [--busy N] [--json FILE]
 
 Inputs and the outputs that the file literally means come from FILE.npz beside it ("0/in/NAME", "0/out/NAME", ...), or
-are random and what ONNX Runtime computes without any optimisation. Cosines are the least over inputs and outputs; the
-decision is the class, the text of a CTC output, or the pixels of a mask; of how many inputs it is the same is printed,
-with the share of all classes, texts and pixels. OpenVINO computes floats in bf16 where the CPU has it; `--f32` also
-times it in f32, `--bf16` in bf16 on the same model before it was quantised. `--first-result` starts processes: seconds
-from their start to the first result with an empty kernel cache and with a filled one, and their peak memory. `--busy`
-measures beside other processes that compute all the time. Ratios above 1 say that graphq is faster.
+are random and what ONNX Runtime computes without any optimisation: exactly where quantization is written as quantize
+and dequantize; its operators of integers saturate on CPUs without VNNI, and so do its own results. Cosines are the
+least over inputs and outputs; the decision is the class, the text of a CTC output, or the pixels of a mask; of how many
+inputs it is the same is printed, with the share of all classes, texts and pixels. OpenVINO computes floats in bf16
+where the CPU has it; `--f32` also times it in f32, `--bf16` in bf16 on the same model before it was quantised.
+`--first-result` starts processes: seconds from their start to the first result with an empty kernel cache and with a
+filled one, and their peak memory. `--busy` measures beside other processes that compute all the time. Ratios above 1
+say that graphq is faster.
 """
 from __future__ import annotations
 

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
+from onnx_runtime import session
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 
@@ -84,8 +84,5 @@ PACKAGED = {f.__name__: f for f in (digits, squeezenet)}
 
 def as_written(path, x):
     """The outputs of ONNX Runtime, which executes each operation by itself, in f32."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return session.run(None, {session.get_inputs()[0].name: x})
+    literal = session(path)
+    return literal.run(None, {literal.get_inputs()[0].name: x})

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 from onnx import helper
-from onnx_peer import peer
+from onnx_runtime import results
 
 import graphq as gq
 from graphq.errors import InputError
@@ -22,7 +22,7 @@ def model(op, feeds, opset=17, result=None, **attrs):
 
 
 def compare(m, feeds, tmp_path):
-    want, = peer(m, feeds)
+    want, = results(m, feeds)
     g = gq.load_onnx(m)
     compiled = gq.compile(g)
     np.testing.assert_array_equal(compiled(feeds), want)

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from onnx_peer import peer
+from onnx_runtime import results
 
 import graphq as gq
 
@@ -21,7 +21,7 @@ def model(op, feeds, outputs, opset=23, **attrs):
 
 
 def compare(m, feeds):
-    want = peer(m, feeds)
+    want = results(m, feeds)
     compiled = gq.compile(gq.load_onnx(m))
     got = compiled(feeds)
     for a, b in zip(got.values() if isinstance(got, dict) else [got], want, strict=True):

@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
+from onnx_runtime import results, session
 
 import graphq as gq
 from graphq.errors import GraphError
@@ -22,27 +23,25 @@ def model(rank, opset, **attrs):
 @pytest.mark.parametrize(("mode", "opset"), [("bilinear", 16), ("nearest", 16), ("bicubic", 16), ("linear", 20),
                                              ("cubic", 20)])
 def test_places_inside_and_outside(mode, opset, padding, align, tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime")
     m = model(4, opset, mode=mode, padding_mode=padding, align_corners=align)
     g = gq.load_onnx(m)
-    session = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    theirs = session(m)
     for size in ((7, 5), (1, 4)):
         feeds = {"x": rng.normal(size=(2, 3, *size)).astype(np.float32),
                  "grid": rng.uniform(-2.6, 2.6, (2, 6, 9, 2)).astype(np.float32)}
         if align and size[0] == 1 and padding == "reflection":
             continue  # both edges are one place
         got = gq.compile(g, strict=False)(feeds)
-        np.testing.assert_allclose(got, session.run(None, feeds)[0], rtol=1e-4, atol=2e-5)
+        np.testing.assert_allclose(got, theirs.run(None, feeds)[0], rtol=1e-4, atol=2e-5)
     gq.save_onnx(g, tmp_path / "m.onnx")
     np.testing.assert_array_equal(gq.reference(gq.load_onnx(tmp_path / "m.onnx"), feeds), gq.reference(g, feeds))
 
 
 def test_volumes():
-    onnxruntime = pytest.importorskip("onnxruntime")
     m = model(5, 20, mode="linear")
     feeds = {"x": rng.normal(size=(1, 2, 3, 4, 5)).astype(np.float32),
              "grid": rng.uniform(-1.2, 1.2, (1, 2, 3, 4, 3)).astype(np.float32)}
-    want, = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    want, = results(m, feeds)
     np.testing.assert_allclose(gq.compile(gq.load_onnx(m))(feeds), want, rtol=1e-5, atol=1e-5)
 
 

@@ -3,6 +3,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx_node import assert_near, by_graphq, by_onnx_runtime, node_model
+from onnx_runtime import session
 
 import graphq as gq
 from graphq.errors import GraphError
@@ -198,21 +199,18 @@ net (float[b, s, 64] x, int64[b, t] mask, float[b, 2, p, 16] past_k, float[b, 2,
 
 
 def test_a_layer_of_a_decoder():
-    ort = pytest.importorskip("onnxruntime")
     m = onnx.parser.parse_model(DECODER)
     angles = rng.uniform(0, 6, (64, 8)).astype(np.float32)
     weights = {"norm": floats(64), "cos": np.cos(angles), "sin": np.sin(angles),
                "wq": rng.integers(0, 256, (128, 2, 16), dtype=np.uint8), "sq": np.abs(floats(256)) / 50,
                "wo": rng.integers(0, 256, (64, 2, 16), dtype=np.uint8), "so": np.abs(floats(128)) / 50}
     m.graph.initializer.extend(onnx.numpy_helper.from_array(x, n) for n, x in weights.items())
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    session = ort.InferenceSession(m.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    theirs = session(m)
     model, caches = gq.compile(gq.load_onnx(m)), [np.zeros((2, 2, 0, 16), np.float32)] * 2
     for start, end in ((0, 5), (5, 6), (6, 7)):
         step = {"x": floats(2, end - start, 64), "mask": np.ones((2, end), np.int64), "past_k": caches[0],
                 "past_v": caches[1]}
-        want, got = session.run(None, step), list(model(step).values())
+        want, got = theirs.run(None, step), list(model(step).values())
         assert_near(got, want, tolerance=1e-4)
         caches = got[1:]
 

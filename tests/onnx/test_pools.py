@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 from onnx_node import by_onnx_runtime, node_model
-from onnx_peer import peer
+from onnx_runtime import results
 
 import graphq as gq
 from graphq.errors import GraphError
@@ -31,7 +31,7 @@ def test_no_window_starts_beyond_the_source(name, op, more, opset):
         model = gq.compile(gq.load_onnx(m))
         y = model(x=x)
         assert y.shape[2:] == sizes and "onnx_node" not in model.explain()
-        np.testing.assert_allclose(y, peer(m, {"x": x})[0], rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(y, results(m, {"x": x})[0], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("opset", [7, 10, 11, 18, 19, 22])
@@ -65,7 +65,7 @@ def test_dilated_windows_that_pad_by_themselves(op, auto, ceil):
                            opset=22)
         got = gq.reference(gq.load_onnx(m), {"x": x})
         assert list(got.shape[2:]) == sizes
-        np.testing.assert_allclose(got, peer(plain, {"x": x})[0], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(got, results(plain, {"x": x})[0], rtol=1e-5, atol=1e-6)
 
 
 def test_integers():
@@ -91,7 +91,7 @@ def test_norms_and_indices(op, outputs):
     x = np.random.default_rng(3).standard_normal((1, 3, 8, 5)).astype(np.float32)
     m = node_model(op, [("x", x)], dict(kernel_shape=[2, 1], strides=[3, 3], ceil_mode=1), outputs, opset=18, domain="")
     got = gq.compile(gq.load_onnx(m))(x=x)
-    for y, want in zip(got.values() if outputs > 1 else [got], peer(m, {"x": x}), strict=True):
+    for y, want in zip(got.values() if outputs > 1 else [got], results(m, {"x": x}), strict=True):
         assert y.shape == (1, 3, 3, 2)
         np.testing.assert_allclose(y, want, rtol=1e-5)
 
@@ -103,7 +103,7 @@ def test_norms_of_windows(p, more):
     m = node_model("LpPool", [("x", x)], dict(kernel_shape=[3, 2], strides=[2, 3], p=p, **more), opset=18, domain="")
     model = gq.compile(gq.load_onnx(m))
     assert "onnx_node" not in model.explain()
-    np.testing.assert_allclose(model(x=x), peer(m, {"x": x})[0], rtol=1e-5)
+    np.testing.assert_allclose(model(x=x), results(m, {"x": x})[0], rtol=1e-5)
 
 
 def test_a_reference_that_contradicts_the_inference_is_named(monkeypatch):

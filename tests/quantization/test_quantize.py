@@ -2,6 +2,7 @@
 import numpy as np
 import pytest
 from float_networks import attention, convolutional, perceptron
+from onnx_runtime import session
 
 import graphq as gq
 from graphq.quantization import Scheme, automatic, calibrate, quantize
@@ -187,20 +188,17 @@ def test_a_constant_tensor_and_a_graph_without_products():
 @pytest.mark.parametrize("network", NETWORKS)
 def test_files_run_in_onnx_runtime_with_the_same_integers(network, tmp_path):
     """Outputs that are no integers differ by the order of f32 sums, which ONNX leaves open."""
-    onnx_runtime = pytest.importorskip("onnxruntime")
     graph, batches = network()
     path = tmp_path / "q.onnx"
     made = quantize(graph, batches)
     integers = [n.output for n in made.nodes_of(("quantize",))]
     made.set_outputs([*made.outputs, *integers], [*made.output_names, *(f"q{k}" for k in range(len(integers)))])
     gq.save_onnx(made, path)
-    options = onnx_runtime.SessionOptions()
-    options.graph_optimization_level = onnx_runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnx_runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    onnx_runtime = session(path)
     mine, again = gq.compile(made), gq.compile(gq.load_onnx(path))
     for batch in batches:
         got, loaded = mine(batch), again(batch)
-        for name, theirs in zip(got, session.run(None, batch), strict=True):
+        for name, theirs in zip(got, onnx_runtime.run(None, batch), strict=True):
             np.testing.assert_array_equal(got[name], loaded[name])
             if name.startswith("q"):
                 np.testing.assert_array_equal(got[name], theirs)

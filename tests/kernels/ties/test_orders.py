@@ -2,10 +2,10 @@
 import numpy as np
 import pytest
 from onnx_node import node_model
+from onnx_runtime import results
 
 from graphq.kernels.ties.literal import Literal, matmul_order
 
-ort = pytest.importorskip("onnxruntime")
 SHAPES = [(1, 96, 700), (1, 8, 33), (5, 1, 700), (1, 1, 129), (40, 1, 64), (6, 1, 2000), (6, 2, 2000), (3, 15, 900),
           (3, 17, 900), (7, 96, 700), (7, 16, 300), (3, 300, 500), (64, 64, 128), (2, 20, 1024), (7, 40, 3)]
 
@@ -22,10 +22,7 @@ def test_matmuls(m, n, k, transposed):
     a, b = literal.factors(x, w.T, np.arange(n))
     feeds = {"a": a, "b": np.ascontiguousarray(b if transposed else b.T)}
     model = node_model("Gemm", list(feeds.items()), {"transB": int(transposed)}, domain="")
-    options = ort.SessionOptions()
-    options.graph_optimization_level, options.intra_op_num_threads = ort.GraphOptimizationLevel.ORT_DISABLE_ALL, 1
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    (want,) = session.run(None, feeds)
+    (want,) = results(model, feeds)
     got = literal.sums(x[rows], w.T[columns], columns).reshape(m, n)
     rows, columns = (m - m % 4, n) if order == "octets" and m > 1 else (m, n - n % 4) if order == "octets" else (m, n)
     assert np.array_equal(got[:rows, :columns], want[:rows, :columns])  # the last ones have an order of their own
