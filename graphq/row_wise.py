@@ -233,7 +233,7 @@ def _product(node: Node, axes: Axes) -> int | None:
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(("convolution", "conv_integer", "conv_transpose", "avg_pool", "max_pool", "interpolate",
-                     "batch_norm_inference", "group_norm", "trees"), _images),
+                     "batch_norm_inference", "group_norm", "lrn", "trees"), _images),
     **dict.fromkeys(("softmax", "log_softmax", "cum_sum", "top_k"), _along),
     **dict.fromkeys(("arg_max", "arg_min"), _picked),
     **dict.fromkeys(("layer_norm", "rms_norm"), _normed),

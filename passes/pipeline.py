@@ -29,6 +29,7 @@ from graphq.passes.duplicate_dequantize import duplicate_dequantize
 from graphq.passes.fold_constants import fold_constants, fold_dequantized_constants, fold_dequantized_operands
 from graphq.passes.fold_scales import fold_scales
 from graphq.passes.fuse import Fuse
+from graphq.passes.normalise_channels import NormaliseChannelsAsPool
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
 from graphq.passes.rows_last import RowsLast
 from graphq.passes.widen_floats import WidenProducts
@@ -77,6 +78,7 @@ PIPELINE: tuple[Pass, ...] = (
     fold_constants,
     fold_scales,
     WidenProducts(),
+    NormaliseChannelsAsPool(),
     channels_last,
     canonicalise,
     eliminate_common_subexpressions,

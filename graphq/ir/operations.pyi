@@ -392,6 +392,14 @@ class Operations:
                  begin_norm_axis: int = -1, name: str | None = None) -> Value:
         """`src / sqrt(mean(src**2) + epsilon)` over the axes from `begin_norm_axis` on, times gamma (oneDNN RMSNorm)."""
 
+    def lrn(self, src: Number, /, *, size: int, alpha: float = 0.0001, beta: float = 0.75, bias: float = 1.0,
+            data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
+        """`src / (bias + alpha * mean(src**2))**beta`: local response normalisation across channels, as ONNX's LRN.
+
+        The mean is over the `size` channels from `(size - 1) // 2` before an element's own to `size // 2` after it; those
+        that do not exist count as zeros.
+        """
+
     def histogram(self, src: Number, /, *, name: str | None = None) -> tuple[Value, Value]:
         """How many elements have each pattern of the highest 14 bits of an f32 (s32 [16384]), and their extremes (f32 [2]).
 

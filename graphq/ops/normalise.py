@@ -1,4 +1,4 @@
-"""The operations batch_norm_inference, layer_norm, group_norm and rms_norm, computed in f64 and rounded to f32 once."""
+"""The operations batch_norm_inference, layer_norm, group_norm, rms_norm and lrn, computed in f64 and rounded once."""
 from __future__ import annotations
 
 import math
@@ -201,3 +201,36 @@ def rms_norm(src: Array, gamma: Array | None = None, *, epsilon: float = 1e-5, b
     if gamma is not None:
         y = y * gamma.astype(np.float64).reshape(-1)
     return rounded(y.reshape(src.shape), src.dtype)
+
+
+def infer_lrn(src: TensorType, *, size: int, alpha: float, beta: float, bias: float, data_format: str) -> TensorType:
+    """A window of at least one channel; the source has a channel axis."""
+    expect_dtype("src", src, FLOATS)
+    if size < 1:
+        raise GraphError(f"size must be positive, got {size}")
+    for name, value in (("alpha", alpha), ("beta", beta), ("bias", bias)):
+        finite_f32(name, value)
+    if src.shape is not None:
+        channel_axis(data_format, src.shape)
+    return src
+
+
+@register_op(infer=infer_lrn)
+@quiet
+def lrn(src: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: float = 1.0,
+        data_format: DataFormat = "NXC") -> Array:
+    """`src / (bias + alpha * mean(src**2))**beta`: local response normalisation across channels, as ONNX's LRN.
+
+    The mean is over the `size` channels from `(size - 1) // 2` before an element's own to `size // 2` after it; those
+    that do not exist count as zeros.
+    """
+    x = np.moveaxis(src, channel_axis(data_format, src.shape), 0).astype(np.float64)
+    channels = len(x)
+    before, after = min((size - 1) // 2, channels), min(size // 2, channels)
+    squares = np.pad(np.square(x), [(before, after), *[(0, 0)] * (x.ndim - 1)])
+    total = np.zeros_like(x)
+    for k in range(before + after + 1):
+        total += squares[k:k + channels]
+    a, b, c = (np.float64(np.float32(value)) for value in (alpha, beta, bias))
+    y = x / np.power(c + a * (total / size), b)
+    return rounded(np.ascontiguousarray(np.moveaxis(y, 0, channel_axis(data_format, src.shape))), src.dtype)

@@ -123,8 +123,13 @@ def normalisation(b):
         b.node(op, [x, *parameters], wanted=[y], epsilon=epsilon)
     elif op == "InstanceNormalization":
         b.node(op, [x, *parameters[:2]], epsilon=b.choice(None, 1e-3))
-    elif op == "LRN":
-        b.node(op, [x], size=b.choice(1, 3, 5), alpha=b.choice(None, 0.01), bias=b.choice(None, 2.0))
+    elif op == "LRN":  # the evaluator adds up over the batch's length
+        size, alpha, bias, a = b.choice(1, 2, 3, 5), b.choice(None, 0.5), b.choice(None, 2.0), b.arrays[x]
+        around = [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * (a.ndim - 2)]
+        squares = np.pad(np.square(a.astype(np.float64)), around)
+        mean = sum(squares[:, k:k + c] for k in range(size)) / size
+        y = a / ((bias or 1) + (alpha or 1e-4) * mean)**0.75
+        b.node(op, [x], wanted=[y.astype(np.float32)], size=size, alpha=alpha, bias=bias)
     else:
         axis = int(b.rng.integers(1, b.arrays[x].ndim))
         shape = b.arrays[x].shape[axis:]

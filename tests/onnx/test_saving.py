@@ -31,6 +31,7 @@ STATEMENTS = [
     'avg_pool(x, strides=[1,1], pads_begin=[0,0], pads_end=[0,0], kernel=[4,5], exclude_pad=true, data_format="NCX")',
     'batch_norm_inference(x, v, v, v, p, epsilon=0.1, data_format="NCX")',
     'group_norm(x, v, v, groups=3, keep_stats=false, data_format="NCX")',
+    'lrn(x, size=2, data_format="NCX")', "lrn(x, size=3, alpha=0.5, beta=0.4, bias=2)",
     "layer_norm(x, v5, v5, keep_stats=false)", "reduce_mean(x, axes=[1,2], keep_dims=true)", "reduce_sum(x)",
     "reduce_max(x, axes=[-1])", 'interpolate(x, mode="nearest", sizes=[8,10], data_format="NCX")',
     'interpolate(x, mode="linear", sizes=[7,9])', "static_reshape(x, shape=[2,-1])",

@@ -1,4 +1,4 @@
-"""batch_norm_inference, layer_norm, group_norm and rms_norm against ONNX's reference evaluator and formulas in f64."""
+"""batch_norm_inference, layer_norm, group_norm, rms_norm, lrn against ONNX's reference evaluator and formulas in f64."""
 import numpy as np
 import pytest
 
@@ -95,6 +95,26 @@ def test_half_precision_rounds_once(run, dtype, parameters):
         np.testing.assert_array_equal(got, want.astype(x.dtype))
 
 
+@pytest.mark.parametrize("data_format", ["NCX", "NXC"])
+@pytest.mark.parametrize("shape", [(2, 7, 5, 3), (3, 4, 2), (4, 1, 3), (3, 5)], ids=str)
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 20])
+def test_lrn_by_its_definition(run, shape, size, data_format):
+    """An element over the mean square of the channels around its own, one element at a time in f64."""
+    x = normal(*shape)
+    want = np.empty(shape)
+    for place in np.ndindex(shape):
+        n, c, *rest = place
+        first, last = max(0, c - (size - 1) // 2), min(shape[1] - 1, c + size // 2)
+        total = sum(float(x[(n, k, *rest)])**2 for k in range(first, last + 1))
+        want[place] = x[place] / (1.5 + 0.25 / size * total)**np.float32(0.7)
+    given = x if data_format == "NCX" else np.moveaxis(x, 1, -1)
+    got = run("lrn", given, size=size, alpha=0.25, beta=0.7, bias=1.5, data_format=data_format)
+    np.testing.assert_allclose(got if data_format == "NCX" else np.moveaxis(got, -1, 1), want, rtol=1e-6)
+    if size == 3:  # the defaults
+        np.testing.assert_array_equal(run("lrn", given, size=3, data_format=data_format), run(
+            "lrn", given, size=3, alpha=1e-4, beta=0.75, bias=1.0, data_format=data_format))
+
+
 @pytest.mark.parametrize("name, types, attrs, want", [
     ("batch_norm_inference", ["f32[?,?,8]", "f32[4]", "f32[?]", "f32[*]", "f32[4]"],
      {"epsilon": 0.1, "data_format": "NCX"}, "f32[?,4,8]"),
@@ -105,6 +125,8 @@ def test_half_precision_rounds_once(run, dtype, parameters):
     ("group_norm", ["f16[?,6,?]", "f32[6]", "f32[?]"], {"groups": 3, "data_format": "NCX"},
      ("f16[?,6,?]", "f32[?,3]", "f32[?,3]")),
     ("group_norm", ["f32[*]"], {"groups": 3, "use_affine": False}, ("f32[*]", "f32[?,3]", "f32[?,3]")),
+    ("lrn", ["bf16[2,?,3]"], {"size": 3, "data_format": "NCX"}, "bf16[2,?,3]"),
+    ("lrn", ["f32[*]"], {"size": 3}, "f32[*]"),
     ("rms_norm", ["f16[2,3]", "f16[3]"], {}, "f16[2,3]"), ("rms_norm", ["f32[*]"], {}, "f32[*]"),
 ])
 def test_types(infer, name, types, attrs, want):
@@ -131,6 +153,10 @@ def test_types(infer, name, types, attrs, want):
     ("group_norm", ["f32[2,6]", "f32[2]", "f32[6]"], {"groups": 2}, r"'gamma' must be \[6\]"),
     ("rms_norm", ["f32[2,3]", "f32[2,3]"], {}, r"'gamma' must be \[3\]"),
     ("rms_norm", ["f32[2,3]", "bf16[3]"], {}, "'gamma' must be f32, got bf16"),
+    ("lrn", ["f32[2,3]"], {"size": 0}, "size must be positive, got 0"),
+    ("lrn", ["f32[2,3]"], {"size": 1, "beta": float("inf")}, "beta must be a finite f32"),
+    ("lrn", ["f64[2,3]"], {"size": 1}, "'src' must be f32, bf16 or f16, got f64"),
+    ("lrn", ["f32[2]"], {"size": 1, "data_format": "NCX"}, "data_format NCX needs a channel axis"),
 ])
 def test_rules(infer, name, types, attrs, match):
     with pytest.raises(GraphError, match=match):

@@ -185,6 +185,12 @@ def group_norm(w: Writer, node: Node) -> None:
               {"epsilon": node.attrs["epsilon"], "num_groups": node.attrs["groups"]})
 
 
+@exports("lrn")
+def lrn(w: Writer, node: Node) -> None:
+    """The same attributes."""
+    _channels(w, node, "LRN", [], {name: value for name, value in node.attrs.items() if name != "data_format"})
+
+
 @exports("layer_norm")
 def layer_norm(w: Writer, node: Node) -> None:
     """With a scale, without statistics."""

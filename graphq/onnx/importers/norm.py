@@ -12,7 +12,7 @@ from graphq.ir import Graph, Value
 from graphq.onnx.importers.eltwise import one
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
 from graphq.onnx.importers.shape import dims_of
-from graphq.ops.infer import normal_axis
+from graphq.ops.infer import FLOATS, normal_axis
 
 
 @imports("Softmax", "LogSoftmax")
@@ -102,6 +102,15 @@ def group_normalization(c: Call) -> Outputs:
         return None
     return _in_f32(c, lambda *operands: c.graph.group_norm(
         *operands, groups=c.attr("num_groups"), keep_stats=False, epsilon=c.attr("epsilon", 1e-5), data_format="NCX"))
+
+
+@imports("LRN")
+def lrn(c: Call) -> Outputs:
+    """Across channels, which come first."""
+    if c.input(0).dtype not in FLOATS:
+        c.refuse(f"{c.input(0).type} is not of f32, bf16 or f16, and ONNX's reference adds up over the batch")
+    attrs = {name: c.attr(name, default) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))}
+    return _in_f32(c, lambda x: c.graph.lrn(x, size=c.attr("size"), data_format="NCX", **attrs))
 
 
 @imports("RMSNormalization")
