@@ -6,7 +6,8 @@ instruction: so every kernel is tested on every machine. Operand types of LLVM's
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -162,6 +163,55 @@ def madd16(b: Any, a: Any, w: Any, emulated: bool = False) -> Any:
     return b.add(low, b.mul(b.ashr(a, up), b.ashr(w, up)))
 
 
+def shared(b: Any, name: str, emit: Callable[..., None], *args: Any) -> None:
+    """Call a function of 64-bit integers that `emit` makes, once in a module: what is emulated is long."""
+    made = b.module.globals.get(name)
+    if made is None:
+        made = ir.Function(b.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
+        made.linkage = "linkonce_odr"
+        made.attributes.add("noinline")
+        inner = ir.IRBuilder(made.append_basic_block())
+        emit(inner, *made.args)
+        inner.ret_void()
+    b.call(made, [c64(x) if isinstance(x, int) else x for x in args])
+
+
+def _row(b: Any, state: Any, tile: Any, row: Any) -> Any:
+    """The address of a row of an emulated tile register."""
+    return at(b, state, 64, b.mul(tile, c64(1024)), b.mul(row, c64(64)))
+
+
+def _rows(b: Any, state: Any, tile: Any) -> Any:
+    """How many rows of a tile are configured."""
+    return b.zext(load(b, at(b, state, 48, tile), I8), I64)
+
+
+def _tile_zero(b: Any, state: Any, tile: Any) -> None:
+    with Loop(b, c64(16)) as loop:
+        store(b, filled(S32X16, 0), _row(b, state, tile, loop.k))
+
+
+def _tile_load(b: Any, state: Any, tile: Any, address: Any, stride: Any) -> None:
+    _tile_zero(b, state, tile)
+    with Loop(b, _rows(b, state, tile)) as loop:
+        store(b, load(b, at(b, address, b.mul(loop.k, stride)), S32X16), _row(b, state, tile, loop.k))
+
+
+def _tile_store(b: Any, state: Any, tile: Any, address: Any, stride: Any) -> None:
+    with Loop(b, _rows(b, state, tile)) as loop:
+        store(b, load(b, _row(b, state, tile, loop.k), S32X16), at(b, address, b.mul(loop.k, stride)))
+
+
+def _tile_dot(b: Any, state: Any, c: Any, a: Any, w: Any, signed: bool) -> None:
+    with Loop(b, _rows(b, state, c)) as rows:
+        total = load(b, _row(b, state, c, rows.k), S32X16)
+        with Loop(b, _rows(b, state, w), [total]) as groups:
+            x = load(b, at(b, _row(b, state, a, rows.k), b.mul(groups.k, c64(4))), I32)
+            y = load(b, _row(b, state, w, groups.k), S32X16)
+            groups.update([dot_u8s8(b, groups.values[0], splat(b, x, 16), y, emulated=True, signed=signed)])
+        store(b, groups.values[0], _row(b, state, c, rows.k))
+
+
 class Tiles:
     """The AMX instructions on the eight tile registers of 16 rows x 64 bytes, or their emulation in memory.
 
@@ -174,12 +224,6 @@ class Tiles:
 
     def _x86(self, name: str, tiles: Sequence[int], *args: Any) -> None:
         instruction(self.b, name, ir.VoidType(), [*(ir.Constant(I8, t) for t in tiles), *args])
-
-    def _row(self, tile: int, row: Any) -> Any:
-        return self.b.add(self.b.add(self.state, c64(64 + 1024 * tile)), self.b.mul(row, c64(64)))
-
-    def _rows(self, tile: int) -> Any:
-        return self.b.zext(load(self.b, self.b.add(self.state, c64(48 + tile)), I8), I64)
 
     def configure(self) -> None:
         """Emit ldtilecfg: take the configuration at `state`."""
@@ -195,39 +239,26 @@ class Tiles:
         """Emit tilezero: all 16 rows become 0."""
         if not self.emulated:
             return self._x86("tilezero", [tile])
-        with Loop(self.b, c64(16)) as loop:
-            store(self.b, filled(S32X16, 0), self._row(tile, loop.k))
+        shared(self.b, "tile_zero", _tile_zero, self.state, tile)
 
     def load(self, tile: int, address: Any, stride: Any) -> None:
         """Emit tileloadd: load rows of 64 bytes, `stride` bytes apart; a stride of 0 repeats one row."""
         if not self.emulated:
             return self._x86("tileloadd64", [tile], pointer(self.b, address, I8), stride)
-        b = self.b
-        self.zero(tile)
-        with Loop(b, self._rows(tile)) as loop:
-            row = load(b, b.add(address, b.mul(loop.k, stride)), S32X16)
-            store(b, row, self._row(tile, loop.k))
+        shared(self.b, "tile_load", _tile_load, self.state, tile, address, stride)
 
     def store(self, tile: int, address: Any, stride: Any) -> None:
         """Emit tilestored: store the configured rows, 64 bytes each, `stride` bytes apart."""
         if not self.emulated:
             return self._x86("tilestored64", [tile], pointer(self.b, address, I8), stride)
-        b = self.b
-        with Loop(b, self._rows(tile)) as loop:
-            store(b, load(b, self._row(tile, loop.k), S32X16), b.add(address, b.mul(loop.k, stride)))
+        shared(self.b, "tile_store", _tile_store, self.state, tile, address, stride)
 
     def dot(self, c: int, a: int, w: int, signed: bool) -> None:
         """Emit tdpbusd, or tdpbssd when `signed`: c s32 += a (rows x 64 bytes) times w (16 groups x 16 columns x 4)."""
+        name = "tdpbssd" if signed else "tdpbusd"
         if not self.emulated:
-            return self._x86("tdpbssd" if signed else "tdpbusd", [c, a, w])
-        b, s32 = self.b, S32X16
-        with Loop(b, self._rows(c)) as rows:
-            total = load(b, self._row(c, rows.k), s32)
-            with Loop(b, self._rows(w), [total]) as groups:
-                x = load(b, b.add(self._row(a, rows.k), b.mul(groups.k, c64(4))), I32)
-                y = load(b, self._row(w, groups.k), s32)
-                groups.update([dot_u8s8(b, groups.values[0], splat(b, x, 16), y, emulated=True, signed=signed)])
-            store(b, groups.values[0], self._row(c, rows.k))
+            return self._x86(name, [c, a, w])
+        shared(self.b, f"tile_{name}", partial(_tile_dot, signed=signed), self.state, c, a, w)
 
 
 def first(b: Any, count: Any, lanes: int) -> Any:
