@@ -278,13 +278,14 @@ class Operations:
 
     def interpolate(self, src: Number, sizes_tensor: Number | None = None, /, *,
                     mode: Literal['nearest', 'linear', 'bilinear', 'trilinear'],
-                    coordinate_transformation_mode: Literal['half_pixel', 'align_corners'] = 'half_pixel',
+                    coordinate_transformation_mode: Literal['half_pixel', 'align_corners', 'asymmetric'] = 'half_pixel',
                     sizes: Sequence[int] | np.ndarray = (), scales: Sequence[float] | np.ndarray = (),
                     data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
         """Resize the spatial axes (oneDNN Interpolate). linear, bilinear and trilinear are the same over all axes.
 
-        Element o of an axis lies at `(o + 1/2) * old / new - 1/2` of the source (half_pixel), or at
-        `o * (old - 1) / (new - 1)` (align_corners); `scales` only give the new sizes, as in oneDNN. nearest takes the
+        Element o of an axis lies at `(o + 1/2) * old / new - 1/2` of the source (half_pixel), at
+        `o * (old - 1) / (new - 1)` (align_corners), or at `o * old / new` (asymmetric, which oneDNN does not have);
+        `scales` only give the new sizes, as in oneDNN. nearest takes the
         nearest element, the upper one of two; linear a mean of the two around, along every axis; both keep to the source's
         ends. Places and means are those of ONNX Runtime's CPU kernel, step by step in f32.
         """

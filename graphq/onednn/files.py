@@ -21,6 +21,7 @@ from graphq.onednn.document import FileAttribute, FileOp, GraphFile, LogicalTens
 from graphq.onednn.kinds import (
     attribute_form,
     canonical_kind,
+    expect_value,
     from_outputs,
     grouped,
     kind_of,
@@ -181,6 +182,7 @@ def _attributes(node: Node, old: FileOp | None) -> Mapping[str, FileAttribute] |
     out = {}
     for name in dict.fromkeys([*before, *node.op.attributes]):
         form, a, value = attribute_form(node.op, name), node.op.attributes[name], node.attrs[name]
+        expect_value(value)
         if name in before and name in loaded and loaded[name] == value:
             out[name] = before[name]
         elif form is not None and (a.required or (node.op.kind, name) in REQUIRED or value != a.default):

@@ -32,6 +32,15 @@ _BY_OUTPUTS = {"softmax": "keep_stats"}
 # Attributes that oneDNN does not have: what they choose it leaves open, or a reader tells.
 _OURS = {("avg_pool", "in_order"), ("dequantize", "group_axis")}
 
+# Values of oneDNN's attributes that oneDNN does not have.
+_VALUES = {"asymmetric": "Interpolate's coordinate_transformation_mode is half_pixel or align_corners, got asymmetric"}
+
+
+def expect_value(value: Any) -> None:
+    """Raise GraphError for a value that no attribute of oneDNN has."""
+    if isinstance(value, str) and value in _VALUES:
+        raise GraphError(_VALUES[value])
+
 
 def canonical_kind(kind: str) -> str:
     """The spelling of files for one of the documentation's."""
@@ -96,6 +105,7 @@ def _value(op: Op, name: str, value: Any) -> Any:
     if annotation is bool:
         return bool(value)
     if isinstance(value, str):
+        expect_value(value.lower())
         spelled = {a.lower(): a for a in typing.get_args(annotation)}
         return spelled.get(value.lower(), value)
     return value

@@ -66,13 +66,14 @@ def scaled(size: int, scale: float) -> int:
 @quiet
 def interpolate(src: Array, sizes_tensor: Array | None = None, *,
                 mode: Literal["nearest", "linear", "bilinear", "trilinear"],
-                coordinate_transformation_mode: Literal["half_pixel", "align_corners"] = "half_pixel",
+                coordinate_transformation_mode: Literal["half_pixel", "align_corners", "asymmetric"] = "half_pixel",
                 sizes: tuple[int, ...] = (), scales: tuple[float, ...] = (),
                 data_format: DataFormat = "NXC") -> Array:
     """Resize the spatial axes (oneDNN Interpolate). linear, bilinear and trilinear are the same over all axes.
 
-    Element o of an axis lies at `(o + 1/2) * old / new - 1/2` of the source (half_pixel), or at
-    `o * (old - 1) / (new - 1)` (align_corners); `scales` only give the new sizes, as in oneDNN. nearest takes the
+    Element o of an axis lies at `(o + 1/2) * old / new - 1/2` of the source (half_pixel), at
+    `o * (old - 1) / (new - 1)` (align_corners), or at `o * old / new` (asymmetric, which oneDNN does not have);
+    `scales` only give the new sizes, as in oneDNN. nearest takes the
     nearest element, the upper one of two; linear a mean of the two around, along every axis; both keep to the source's
     ends. Places and means are those of ONNX Runtime's CPU kernel, step by step in f32.
     """
@@ -120,11 +121,15 @@ def elements(old: int, new: int, mode: str, transformation: str) -> tuple[Array,
         up, down = (2 * o + 1) * old - new, 2 * new  # where they lie, as exact fractions
         if transformation == "align_corners":
             up, down = o * (old - 1), max(new - 1, 1)
+        elif transformation == "asymmetric":
+            up, down = o * old, new
         nearest = np.clip((2 * up + down) // (2 * down), 0, old - 1)  # floor(up / down + 1/2)
         return nearest, nearest, np.zeros(new, np.float32)
     at = np.arange(new, dtype=np.float32)
     if transformation == "align_corners":
         at = at * np.float32(old - 1) / np.float32(max(new - 1, 1))
+    elif transformation == "asymmetric":
+        at = at / (np.float32(new) / np.float32(old))
     else:
         at = (at + np.float32(0.5)) / (np.float32(new) / np.float32(old)) - np.float32(0.5)
     at = np.clip(at, 0, np.float32(old - 1))

@@ -18,6 +18,19 @@ def test_dtypes_that_only_onnx_has_are_refused(tmp_path):
         save_onednn_json(g, tmp_path / "g.json")
 
 
+def test_a_transformation_that_onednn_does_not_have(tmp_path):
+    message = "coordinate_transformation_mode is half_pixel or align_corners, got asymmetric"
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(1, 2, 3))
+    g.output(g.interpolate(x, mode="linear", sizes=[4], coordinate_transformation_mode="asymmetric"), name="y")
+    with pytest.raises(GraphError, match=message):
+        save_onednn_json(g, tmp_path / "g.json")
+    doc = document(op(1, "Interpolate", [tensor(0, [1, 2, 3])], [tensor(1, [1, 4, 3])], mode=("string", "linear"),
+                      sizes=("s64[]", [4]), coordinate_transformation_mode=("string", "asymmetric")))
+    with pytest.raises(GraphError, match=message):
+        load(tmp_path, doc)
+
+
 @pytest.mark.parametrize("kind", ["Add", "Subtract", "Multiply", "Divide"])
 @pytest.mark.parametrize("a,b,out", [("bf16", "bf16", "f32"), ("f32", "f32", "bf16"), ("bf16", "f32", "bf16"),
                                      ("f32", "bf16", "f32")])

@@ -34,6 +34,7 @@ STATEMENTS = [
     'lrn(x, size=2, data_format="NCX")', "lrn(x, size=3, alpha=0.5, beta=0.4, bias=2)",
     "layer_norm(x, v5, v5, keep_stats=false)", "reduce_mean(x, axes=[1,2], keep_dims=true)", "reduce_sum(x)",
     "reduce_max(x, axes=[-1])", 'interpolate(x, mode="nearest", sizes=[8,10], data_format="NCX")',
+    'interpolate(x, mode="linear", sizes=[8,10], coordinate_transformation_mode="asymmetric")',
     'interpolate(x, mode="linear", sizes=[7,9])', "static_reshape(x, shape=[2,-1])",
     "static_transpose(x, order=[0,-1,1,2])",
     "concat(x, x, axis=1)", "gather(x, i, axis=3)", "slice(x, axes=[1,3], starts=[2,0], ends=[-9,4], steps=[-1,2])",

@@ -246,6 +246,19 @@ def test_topk_and_arg_of_all_versions():
     assert run("ArgMax", x, opset=13, axis=-1, select_last_index=1).tolist() == [[2]]
 
 
+@pytest.mark.parametrize("op,opset", [("Resize", 10), ("Upsample", 7), ("Upsample", 9)])
+def test_resizing_was_asymmetric_and_rounded_down(op, opset):
+    """Element o lies at o / scale: nearest takes the one below it, linear the mean of its neighbours."""
+    x = np.float32([[[[0, 8, 16]]]])
+    for mode, scale, want in (("nearest", 2, [0, 0, 8, 8, 16, 16]), ("linear", 2, [0, 4, 8, 12, 16, 16]),
+                              ("linear", 4 / 3, [0, 6, 12, 16]), ("nearest", 4 / 3, [0, 0, 8, 16])):
+        scales = np.float32([1, 1, 1, scale])
+        attrs, more = ({"scales": scales.tolist()}, []) if opset == 7 else ({}, [("SCALES", scales)])
+        g = gq.load_onnx(node_model(op, [("x", x), *more], {"mode": mode, **attrs}, domain="", opset=opset))
+        np.testing.assert_allclose(gq.compile(g)(x=x)[0, 0, 0], want, rtol=1e-6)
+        assert any(n.op.name == "interpolate" for n in g.nodes) == (scale == 2)
+
+
 def test_dropout_is_the_identity_when_it_does_not_train():
     for opset in (7, 10, 12):
         assert np.array_equal(run("Dropout", X, opset=opset), X)

@@ -30,7 +30,7 @@ def test_linear_as_onednn(run, size, mode):
     np.testing.assert_allclose(got[0, 0], LINEAR[size], rtol=1e-6)
 
 
-@pytest.mark.parametrize("transformation", ["half_pixel", "align_corners"])
+@pytest.mark.parametrize("transformation", ["half_pixel", "align_corners", "asymmetric"])
 @pytest.mark.parametrize("old, new", [((5, 7), (9, 4)), ((4, 6, 3), (7, 3, 5)), ((5,), (1,)), ((1, 3), (4, 3))])
 def test_linear_as_onnx(run, onnx_node, old, new, transformation):
     x = rng.standard_normal((2, 3, *old)).astype(np.float32)
@@ -47,6 +47,15 @@ def test_nearest_as_onnx(run, onnx_node):
     want = onnx_node("Resize", [x, None, None, sizes], opset=18, mode="nearest", nearest_mode="round_prefer_ceil",
                      coordinate_transformation_mode="half_pixel")
     np.testing.assert_array_equal(run("interpolate", x, mode="nearest", sizes=[8, 4], **NCX), want)
+
+
+def test_asymmetric_by_hand(run):
+    """Element o of n from six lies at 6 * o / n."""
+    plain = {"coordinate_transformation_mode": "asymmetric", **NCX}
+    assert run("interpolate", SIX, mode="linear", sizes=[4], **plain).tolist() == [[[0, 1.5, 3, 4.5]]]
+    assert run("interpolate", SIX, mode="linear", sizes=[12], **plain).tolist() == [[
+        [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 5]]]
+    assert run("interpolate", SIX, mode="nearest", sizes=[4], **plain).tolist() == [[[0, 2, 3, 5]]]
 
 
 def test_align_corners_by_hand(run):

@@ -1,4 +1,4 @@
-"""batch_norm_inference, layer_norm, group_norm, rms_norm, lrn against ONNX's reference evaluator and formulas in f64."""
+"""batch_norm_inference, layer_norm, group_norm, rms_norm and lrn against ONNX's reference and formulas in f64."""
 import numpy as np
 import pytest
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.dtypes import s8, u8
+from graphq.dtypes import boolean, s8, u8
 from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.importers.arrays import scaled
@@ -149,23 +149,43 @@ def global_pool(c: Call) -> Outputs:
     return c.graph.avg_pool(c.input(0), exclude_pad=True, **attrs)
 
 
-@imports("Resize", "Upsample")
+@imports("Upsample")
+def upsample(c: Call) -> Outputs:
+    """Resize of version 10, whose scales are attributes before version 9."""
+    mode = c.attr("mode", "nearest")
+    if c.version < 7:
+        scales = [1, 1, c.attr("height_scale"), c.attr("width_scale")]
+        return _asymmetric(c, c.graph.constant(np.float32(scales)), "linear" if mode == "bilinear" else mode)
+    return _asymmetric(c, c.input(1) if c.version > 7 else c.graph.constant(np.float32(c.attr("scales"))), mode)
+
+
+def _asymmetric(c: Call, scales: Value, mode: str) -> Outputs:
+    """Resize before version 11, as the newer one: element o lies at o / scale, and nearest rounds down."""
+    return standard(c, "Resize", [c.input(0), None, scales], mode=mode, nearest_mode="floor",
+                    coordinate_transformation_mode="asymmetric")
+
+
+@imports("Resize")
 def resize(c: Call) -> Outputs:
-    """nearest by whole factors; linear with half_pixel or align_corners to sizes that the scales give exactly."""
+    """nearest by whole factors; linear to sizes that the scales give exactly."""
     x = c.input(0)
+    if x.dtype == boolean:
+        c.refuse("booleans are not resized: ONNX's reference has floats and integers alone")
+    if c.version < 11:
+        return _asymmetric(c, c.input(1), c.attr("mode", "nearest"))
     old = dims_of(x)
     new, scales = _sizes(c, old)
     if old[:2] != new[:2] or len(old) < 3 or min(new) < 1 or c.attr("antialias", 0) or c.has(1) and _crops(c):
         return None
-    transformation = c.attr("coordinate_transformation_mode", "half_pixel" if c.version >= 11 else "asymmetric")
+    transformation = c.attr("coordinate_transformation_mode", "half_pixel")
     mode = c.attr("mode", "nearest")
     if mode == "nearest":
         whole = all(b % a == 0 and s * a == b for a, b, s in zip(old, new, scales, strict=True))
         # For a whole factor r, floor(o / r) = floor((o + 1/2) / r), the nearest by half pixels.
-        rule = transformation, c.attr("nearest_mode", "round_prefer_floor" if c.version >= 11 else "floor")
+        rule = transformation, c.attr("nearest_mode", "round_prefer_floor")
         return _nearest(c, new) if whole and rule in WHOLE else None
     exact = all(round(a * s) == b and a * s == b for a, b, s in zip(old, new, scales, strict=True))
-    if mode != "linear" or transformation not in ("half_pixel", "align_corners") or not exact:
+    if mode != "linear" or transformation not in ("half_pixel", "align_corners", "asymmetric") or not exact:
         return None
     return picked(c, lambda x: c.graph.interpolate(
         x, mode="linear", coordinate_transformation_mode=transformation, sizes=new[2:], data_format="NCX"))
@@ -181,15 +201,14 @@ def _nearest(c: Call, new: tuple[int, ...]) -> Value:
 
 def _sizes(c: Call, old: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """The dimensions of the result, and the scales that they come from."""
-    if c.version >= 11 and c.has(3):
+    if c.has(3):
         if c.attr("keep_aspect_ratio_policy", "stretch") != "stretch" or "axes" in c.attrs:
             raise GraphError("sizes with axes or a policy are left to ONNX")
         new = tuple(c.numbers(3))
         return _matching(old, new), tuple(n / d if d else 1.0 for n, d in zip(new, old, strict=True))
     if "axes" in c.attrs:
         raise GraphError("axes are left to ONNX")
-    given = c.attr("scales") or known(c, 2 if c.version >= 11 else 1)
-    scales = tuple(float(np.float32(s)) for s in given)
+    scales = tuple(float(np.float32(s)) for s in known(c, 2))
     return _matching(old, tuple(number(scaled, d, s) for d, s in zip(old, scales, strict=False))), scales
 
 
@@ -201,4 +220,4 @@ def _matching(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
 
 def _crops(c: Call) -> bool:
     """Whether the input `roi` has a meaning."""
-    return c.version >= 11 and c.attr("coordinate_transformation_mode") == "tf_crop_and_resize"
+    return bool(c.attr("coordinate_transformation_mode") == "tf_crop_and_resize")

@@ -9,7 +9,7 @@ SIZES = [  # source, result
     ((5, 6), (10, 12)), ((7, 4), (3, 9)), ((3, 3), (1, 1)), ((1, 4), (6, 4)), ((5,), (8,)), ((3, 4, 2), (5, 4, 7)),
 ]
 MODES = ["nearest", "linear"]
-PLACES = ["half_pixel", "align_corners"]
+PLACES = ["half_pixel", "align_corners", "asymmetric"]
 
 
 def graph(dtype, channels, sizes, mode, place, *, scales=(0.0173, 0.0219), batch=2):
