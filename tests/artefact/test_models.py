@@ -1,5 +1,4 @@
 """Models in files: the same numbers when they are loaded, and errors for what is no such file."""
-import hashlib
 import json
 import logging
 import os
@@ -10,14 +9,13 @@ import threading
 
 import numpy as np
 import pytest
+from artefacts import mutated, sealed
 from dense import dense
 from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.artefact import file as format
 from graphq.kernels.jit import cache, isa
-
-HEAD = format._HEAD.size + format._DIGEST
 
 
 def feeds_of(graph, seed=0, sizes=()):
@@ -336,34 +334,6 @@ def test_flipped_bytes_are_refused(whole, tmp_path):
         (tmp_path / "bad").write_bytes(bad)
         with pytest.raises(gq.ParseError):
             gq.load_compiled(tmp_path / "bad")
-
-
-def sealed(index, sections):
-    """A file with this index, whose hashes fit."""
-    places, body = [], b""
-    for x in sections:
-        body += b"\0" * (-len(body) % 64)
-        places.append((len(body), len(x)))
-        body += x
-    hashes = [hashlib.sha256(body[k:k + format.PIECE]).hexdigest() for k in range(0, len(body) + 1, format.PIECE)]
-    text = json.dumps({**index, "sections": places, "hashes": hashes}).encode()
-    text += b" " * (-(HEAD + len(text)) % 4096)
-    head = format._HEAD.pack(format.MAGIC, format.FORMAT, 0, len(text), HEAD + len(text) + len(body))
-    return head + hashlib.sha256(head + text).digest() + text + body
-
-
-def mutated(x, rng):
-    """JSON in which one place, chosen by chance, is something else."""
-    other = [None, True, -1, 0, 2**31, 2**63, 1e308, "", "x", "__class__", "os.system", [], {}, ["partial"],
-             ["name", "os", "system"], ["record", "graphq.ir.graph", "Graph"], ["array", -1], ["array", 10**9],
-             ["type", "f32", [2**40, 2**40]], ["tuple"] * 3]
-    if isinstance(x, list) and x and rng.random() < 0.97:
-        k = int(rng.integers(len(x)))
-        return [*x[:k], mutated(x[k], rng), *x[k + 1:]]
-    if isinstance(x, dict) and x and rng.random() < 0.97:
-        k = sorted(x)[int(rng.integers(len(x)))]
-        return {**x, k: mutated(x[k], rng)}
-    return other[int(rng.integers(len(other)))]
 
 
 @pytest.mark.parametrize("part", ["index", "graph", "plans"])
