@@ -14,7 +14,7 @@ import numpy as np
 from graphq.artefact.file import File, write
 from graphq.artefact.plans import check, check_record, compact, on_threads, open_axes
 from graphq.artefact.values import ForeignReader, PlanReader, Reader, Unsaved, Writer
-from graphq.budget import budget, check_limit, expect
+from graphq.budget import budget, expect
 from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import CompileError, GraphError, GraphqError
 from graphq.ir import Graph, TensorType
@@ -128,7 +128,8 @@ class Saved:
     def _settings(self) -> Settings:
         options = self._of(dict, self.file.index, "options")
         names, memory = options.get("passes"), options.get("memory")
-        self.read(lambda: check_limit(memory))
+        if not (memory is None or type(memory) is int and memory > 0):
+            self._fail(f"memory must be a positive number of bytes, got {memory!r:.40}")
         made = Settings(
             self._of(str, options, "level"), self._of(bool, options, "emulated"), self._of(int, options, "threads"),
             self._of(bool, options, "strict"), self._of(bool, options, "cache"), memory,

@@ -15,6 +15,8 @@ from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.artefact import file as format
+from graphq.artefact.values import Reader
+from graphq.budget import budget
 from graphq.kernels.jit import cache, isa
 
 
@@ -334,6 +336,58 @@ def test_flipped_bytes_are_refused(whole, tmp_path):
         (tmp_path / "bad").write_bytes(bad)
         with pytest.raises(gq.ParseError):
             gq.load_compiled(tmp_path / "bad")
+
+
+def with_options(whole, folder, **options):
+    """A file of these options, whose hashes fit."""
+    (folder / "m").write_bytes(whole)
+    found = format.File(folder / "m")
+    sections = [bytes(found.section(k)) for k in range(len(found.index["sections"]))]
+    (folder / "m").write_bytes(sealed({**found.index, "options": {**found.index["options"], **options}}, sections))
+    return folder / "m"
+
+
+@pytest.mark.parametrize("options", [
+    {"threads": 0}, {"threads": -5}, {"threads": 1 << 40}, {"threads": True}, {"threads": "2"}, {"threads": 2.0},
+    {"memory": 0}, {"memory": -1}, {"memory": "1"}, {"memory": True}, {"strict": 1}, {"cache": None}, {"level": None},
+    {"emulated": 0}, {"passes": ["none"]}, {"passes": "fuse"}, {"passes": {}}, {"passes": [["fuse"]]}], ids=str)
+def test_options_of_a_file_are_checked_and_those_of_others_do_not_count(options, whole, tmp_path):
+    path = with_options(whole, tmp_path, **options)
+    with pytest.raises(gq.ParseError, match="m: "):
+        gq.load_compiled(path)
+    path.chmod(0o666)
+    model = gq.load_compiled(path)
+    assert model.options == gq.compile(images()).options
+
+
+def test_a_file_of_others_has_compiles_defaults(whole, tmp_path):
+    path = with_options(whole, tmp_path, threads=1, memory=1 << 40, strict=True, cache=False, level="scalar", passes=[])
+    path.chmod(0o666)
+    assert gq.load_compiled(path).options == gq.compile(images()).options
+    assert gq.load_compiled(path, threads=1, isa="scalar").options == gq.compile(images(), threads=1,
+                                                                                  isa="scalar").options
+
+
+def test_a_file_of_others_has_no_partitions(tmp_path):
+    """Nobody has checked that their kernels fit what they say."""
+    gq.compile(gq.compile(graph_of("dense")).graph).save(tmp_path / "m")
+    assert gq.load_compiled(tmp_path / "m").source.nodes_of(["partition"])
+    (tmp_path / "m").chmod(0o666)
+    with pytest.raises(gq.ParseError, match="a partition, in a file that others than this user can write to"):
+        gq.load_compiled(tmp_path / "m")
+
+
+def test_bytes_that_many_places_name_are_in_memory_once():
+    reader = Reader(lambda number: np.zeros(1000, np.uint8))
+    many = reader.of(["list", *[["bytes", 0]] * 100])
+    assert len(many) == 100 and len(set(map(id, many))) == 1 and many[0] == bytes(1000)
+
+
+def test_json_is_read_within_the_limit(whole, tmp_path):
+    (tmp_path / "m").write_bytes(whole)
+    model = gq.load_compiled(tmp_path / "m")
+    with budget(10_000), pytest.raises(gq.CompileError, match="what the file says in JSON would take"):
+        assert model.source
 
 
 @pytest.mark.parametrize("part", ["index", "graph", "plans"])
