@@ -4,7 +4,7 @@ from __future__ import annotations
 import logging
 import os
 
-from graphq.artefact.models import Saved
+from graphq.artefact.models import Saved, Settings
 from graphq.compiled_graph import CompiledGraph
 from graphq.kernels import levels
 from graphq.kernels.jit import isa as levels_of
@@ -24,22 +24,24 @@ def load_compiled(path: str | os.PathLike[str], *, isa: str | None = None, threa
     Otherwise they are made anew from the graph, which a log message and `model.origin` say.
 
     As with the kernel cache, code is used only from a file that belongs to this user or to root and that nobody else
-    can write to. Any other file is no more than a graph: it can do what an ONNX file can.
+    can write to. Of any other file the graph alone counts, compiled with the defaults of `compile`: it can do what an
+    ONNX file can. It is read into memory, as others could change what is mapped.
 
-    Raises ParseError where there is no such file, for one that `save` did not write, and for one that is damaged.
+    Raises ParseError where there is no such file, for one that `save` did not write, and for one that is damaged;
+    CompileError where it would take too much memory.
     """
     saved = Saved(path)
-    misfit = saved.misfit
+    own, misfit = saved.settings, saved.misfit
     if misfit is None:
         saved.provide()
     most = resolve_threads(threads)
-    most = min(most, saved.threads) if threads is None else most
-    level = _level(saved, isa)
-    options = Options(level, most, saved.strict, saved.passes, saved.cache, saved.memory)
-    if misfit is None and (level.name, level.emulated) != (saved.level, saved.emulated):
-        misfit = f"it was saved for ISA level {saved.level}, not {level.name}"
-    if misfit is None and most > saved.threads:
-        misfit = f"it was saved for {saved.threads} threads, not {most}"
+    most = min(most, own.threads) if threads is None else most
+    level = _level(own, isa)
+    options = Options(level, most, own.strict, own.passes, own.cache, own.memory)
+    if misfit is None and (level.name, level.emulated) != (own.level, own.emulated):
+        misfit = f"it was saved for ISA level {own.level}, not {level.name}"
+    if misfit is None and most > own.threads:
+        misfit = f"it was saved for {own.threads} threads, not {most}"
     plans = saved.plans(most) if misfit is None else []
     if plans:
         stored = Stored(plans, saved.signature, lambda: saved.source, saved.rows_mix)
@@ -55,9 +57,9 @@ def load_compiled(path: str | os.PathLike[str], *, isa: str | None = None, threa
     return model
 
 
-def _level(saved: Saved, isa: str | None) -> Level:
+def _level(own: Settings, isa: str | None) -> Level:
     """The level asked for; else the model's own where this machine has it; else the best that it has."""
-    own = {level.name: level for level in levels_of.available()}.get(saved.level)
-    if isa is None and not os.environ.get("GRAPHQ_ISA") and own is not None:
-        return own
-    return levels.resolve(isa, saved.cache)
+    known = {level.name: level for level in levels_of.available()}.get(own.level)
+    if isa is None and not os.environ.get("GRAPHQ_ISA") and known is not None:
+        return known
+    return levels.resolve(isa, own.cache)

@@ -19,10 +19,14 @@ import struct
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from io import FileIO
 from typing import Any, NoReturn
 
+from graphq.budget import expect
 from graphq.errors import GraphError, ParseError
 from graphq.kernels.jit.cache import is_private
+from graphq.kernels.jit.memory import aligned_empty
 from graphq.kernels.threads.count import process_cores
 from graphq.paths import path_of
 
@@ -31,6 +35,8 @@ FORMAT = 2
 """Grows with each change of the format, and of what plans and steps mean."""
 PIECE = 1 << 20
 """Bytes that one hash is of."""
+MOST_INDEX = 1 << 26
+"""Bytes of an index: it grows by 67 for each MiB of the file, and by less than 100 for each array and kernel."""
 ALIGNMENT = 64
 _PAGE = 4096
 _HEAD = struct.Struct("<8sIIQQ")
@@ -51,6 +57,8 @@ def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequ
     text = json.dumps({**index, "sections": places, "hashes": _hashes(_bytes_of(places, sections))},
                       separators=(",", ":")).encode()
     text += b" " * (-(_HEAD.size + _DIGEST + len(text)) % _PAGE)
+    if len(text) > MOST_INDEX:
+        raise GraphError(f"{str(target)!r} cannot be written: an index of {len(text)} bytes is too large")
     head = _HEAD.pack(MAGIC, FORMAT, 0, len(text), _HEAD.size + _DIGEST + len(text) + end)
     try:
         if target.exists() and not target.is_file():
@@ -94,28 +102,54 @@ class File:
     """A file that was read and checked: `index`, and its sections as read-only memory, for as long as that is used.
 
     `private` says whether it belongs to this user or to root, and nobody else can write to it: as with files of the
-    kernel cache, only then may code come from it.
+    kernel cache, only then may code come from it. Such a file is mapped. Any other one, which may change after its
+    hashes were checked, is read into memory of this process.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Raises ParseError where there is no such file, or it is not one that `write` wrote."""
+        """Raises ParseError where there is no such file, or it is not one that `write` wrote.
+
+        The index is checked before the sections are looked at. CompileError: they would take too much memory.
+        """
         self.path = str(path_of(path))
-        data = self._mapped()
-        if len(data) < _HEAD.size + _DIGEST or data[:len(MAGIC)] != MAGIC:
+        try:
+            file = open(self.path, "rb", buffering=0, opener=_opened)
+        except (OSError, ValueError) as e:  # ValueError: a null character in the path
+            self.fail(str(getattr(e, "strerror", None) or e))
+        with file:
+            try:
+                self._read(file)
+            except OSError as e:
+                self.fail(f"cannot be read: {e.strerror}")
+            except MemoryError:
+                self.fail("cannot be read: not enough memory")
+
+    def _read(self, file: FileIO) -> None:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size == 0:
+            self.fail("not a file of bytes")
+        self.private = is_private(found)
+        head = file.read(_HEAD.size + _DIGEST)
+        if len(head) < _HEAD.size + _DIGEST or head[:len(MAGIC)] != MAGIC:
             self.fail("not a compiled model of graphq")
-        head = bytes(data[:_HEAD.size])
-        _, version, _, size, total = _HEAD.unpack(head)
+        _, version, _, size, total = _HEAD.unpack(head[:_HEAD.size])
         if version != FORMAT:
             self.fail(f"format {version}; this is graphq with format {FORMAT}: compile the model again, and save it")
-        if total != len(data):
-            self.fail(f"damaged: it has {len(data)} bytes of {total}")
-        begin = _HEAD.size + _DIGEST
-        text, self._body = data[begin:begin + size], data[begin + size:]
-        if begin + size > len(data) or hashlib.sha256(head + text).digest() != data[_HEAD.size:begin]:
+        if total != found.st_size:
+            self.fail(f"damaged: it has {found.st_size} bytes of {total}")
+        begin = len(head) + size
+        if size > MOST_INDEX or begin > total or begin % _PAGE:
+            self.fail(f"damaged: its index cannot have {size} bytes")
+        text = file.read(size)
+        if hashlib.sha256(head[:_HEAD.size] + text).digest() != head[_HEAD.size:]:
             self.fail("damaged: its index does not have the hash that it states")
-        self.index = self._read_index(bytes(text))
-        self._places = self._checked_places(self.index.get("sections"))
-        self._check_hashes(self.index.get("hashes"))
+        self.index = self._read_index(text)
+        self._places = self._checked_places(self.index.get("sections"), total - begin)
+        hashes = self.index.get("hashes")
+        if not isinstance(hashes, list) or len(hashes) != (total - begin) // PIECE + 1:
+            self.fail(f"its index lacks the hashes of {(total - begin) // PIECE + 1} pieces")
+        self._body = _mapped(file)[begin:] if self.private else _copied(file, begin, total - begin)
+        self._check_hashes(hashes)
 
     def fail(self, problem: str) -> NoReturn:
         """Raise ParseError that names the file."""
@@ -128,23 +162,6 @@ class File:
         start, nbytes = self._places[number]
         return self._body[start:start + nbytes]
 
-    def _mapped(self) -> memoryview:
-        try:
-            handle = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except (OSError, ValueError) as e:  # ValueError: a null character in the path
-            self.fail(str(getattr(e, "strerror", None) or e))
-        try:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode) or found.st_size == 0:
-                self.fail("not a file of bytes")
-            self.private = is_private(found)
-            # all pages at once: they are read now, for the hashes
-            return memoryview(mmap.mmap(handle, 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
-        except OSError as e:
-            self.fail(str(e.strerror))
-        finally:
-            os.close(handle)
-
     def _read_index(self, text: bytes) -> dict[str, Any]:
         try:
             index = json.loads(text)
@@ -154,39 +171,64 @@ class File:
             self.fail("its index is no object")
         return dict(index)
 
-    def _checked_places(self, places: Any) -> list[tuple[int, int]]:
-        """The places of sections, which follow one another within the file."""
+    def _checked_places(self, places: Any, size: int) -> list[tuple[int, int]]:
+        """The places of sections, which follow one another and are `size` bytes in all."""
         out: list[tuple[int, int]] = []
         end = 0
         for place in places if isinstance(places, list) else self.fail("its index has no sections"):
             if not (isinstance(place, list) and len(place) == 2 and all(type(n) is int for n in place)):
                 self.fail(f"section {len(out)}: an offset and a size are two integers, got {place!r:.80}")
             start, nbytes = place
-            if start % ALIGNMENT or nbytes < 0 or not end <= start <= len(self._body) - nbytes:
+            if start % ALIGNMENT or nbytes < 0 or not end <= start <= size - nbytes:
                 self.fail(f"section {len(out)}: {nbytes} bytes from {start} on overlap others, or are not in the file")
             end = start + nbytes
             out.append((start, nbytes))
-        if end != len(self._body):
-            self.fail(f"{len(self._body) - end} bytes are in no section")
+        if end != size:
+            self.fail(f"{size - end} bytes are in no section")
         return out
 
-    def _check_hashes(self, hashes: Any) -> None:
-        pieces = len(self._body) // PIECE + 1
-        if not isinstance(hashes, list) or len(hashes) != pieces:
-            self.fail(f"its index lacks the hashes of {pieces} pieces")
-        wrong: list[int] = []
+    def _check_hashes(self, hashes: Sequence[Any]) -> None:
+        """Raise ParseError unless each piece has its hash; threads take the next piece, as many as can be started."""
+        pieces = list(enumerate(hashes))[::-1]
+        right: list[int] = []
 
-        def check(first: int, step: int) -> None:
-            for k in range(first, pieces, step):
-                if hashlib.sha256(self._body[k * PIECE:(k + 1) * PIECE]).hexdigest() != hashes[k]:
-                    wrong.append(k)
+        def check() -> None:
+            while pieces:
+                with suppress(IndexError):  # another thread has taken the last one
+                    k, wanted = pieces.pop()
+                    if hashlib.sha256(self._body[k * PIECE:(k + 1) * PIECE]).hexdigest() != wanted:
+                        return pieces.clear()
+                    right.append(k)
 
-        count = max(1, min(len(process_cores()), 4, pieces // 4))
-        threads = [threading.Thread(target=check, args=(k, count)) for k in range(1, count)]
+        threads = [threading.Thread(target=check) for _ in range(min(len(process_cores()), 4, len(hashes) // 4) - 1)]
+        with suppress(RuntimeError):  # no more threads
+            for thread in threads:
+                thread.start()
+        check()
         for thread in threads:
-            thread.start()
-        check(0, count)
-        for thread in threads:
-            thread.join()
-        if wrong:
-            self.fail(f"damaged: the bytes of piece {min(wrong)} of {pieces} do not have the hash of the index")
+            if thread.ident is not None:
+                thread.join()
+        if len(right) < len(hashes):
+            wrong = min(set(range(len(hashes))).difference(right))
+            self.fail(f"damaged: the bytes of piece {wrong} of {len(hashes)} do not have the hash of the index")
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a file without waiting for who writes to a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _mapped(file: FileIO) -> memoryview:
+    """The bytes of a file; all pages at once, as they are read now, for the hashes."""
+    return memoryview(mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
+
+
+def _copied(file: FileIO, begin: int, nbytes: int) -> memoryview:
+    """A copy of bytes of a file."""
+    expect(nbytes, "the file")
+    room = memoryview(aligned_empty(nbytes))
+    file.seek(begin)
+    at = 0
+    while count := file.readinto(room[at:]):
+        at += count
+    return room.toreadonly()

@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import prod
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
 from graphq.artefact.file import File, write
-from graphq.artefact.plans import check, compact, on_threads
-from graphq.artefact.values import PlanReader, Reader, Unsaved, Writer
-from graphq.budget import check_limit
+from graphq.artefact.plans import check, check_record, compact, on_threads, open_axes
+from graphq.artefact.values import ForeignReader, PlanReader, Reader, Unsaved, Writer
+from graphq.budget import budget, expect
 from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import CompileError, GraphError, GraphqError
 from graphq.ir import Graph, TensorType
@@ -28,11 +28,15 @@ from graphq.plan.plan import Plan, open_numbers
 from graphq.planned import Options, StoredPlan
 from graphq.rewrite.fixpoint import Fixpoint, pass_name
 from graphq.rewrite.rule import Pass, Rewrite
-from graphq.sizes import Trace, parts, record, restored
+from graphq.sizes import Trace, parts, restored
+from graphq.sizes import record as recorded_of
 
 T = TypeVar("T")
 
 log = logging.getLogger("graphq")
+
+JSON_GROWTH = 24
+"""Bytes of memory that a byte of JSON becomes, at the most: `[],` is a list in a list."""
 
 _PASSES: Mapping[str, Pass] = {pass_name(p): p for p in PIPELINE}
 
@@ -86,11 +90,28 @@ def _of_plan(writer: Writer, plan: Plan, trace: Trace | None) -> list[Any] | Non
     """The JSON of a plan and of the trace of its open sizes; None for a plan without JSON, which is made anew then."""
     modules = dict(writer.modules)
     try:
-        return [None if trace is None else writer.of(record(trace, parts(open_numbers(plan)))), writer.of(plan)]
+        return [None if trace is None else writer.of(recorded_of(trace, parts(open_numbers(plan)))), writer.of(plan)]
     except Unsaved as e:
         log.info("a plan is not saved, as there is no form for a %s", e)
         writer.modules = modules
         return None
+
+
+class Settings(NamedTuple):
+    """What a file says of how its model runs: the options of `compile`; at most so many threads."""
+
+    level: str
+    emulated: bool
+    threads: int
+    strict: bool
+    cache: bool
+    memory: int | None
+    passes: tuple[Pass, ...]
+
+
+MOST_THREADS = 1 << 20
+OF_OTHERS = Settings("", False, MOST_THREADS, False, True, None, PIPELINE)
+"""What counts for a file that others could write, of which the graph alone is used: the defaults of `compile`."""
 
 
 class Saved:
@@ -101,20 +122,22 @@ class Saved:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.file = File(path)
-        index = self.file.index
-        self._arrays = self._of(list, index, "arrays")
-        options = self._of(dict, index, "options")
-        self.level, self.emulated = self._of(str, options, "level"), self._of(bool, options, "emulated")
-        self.threads = self._of(int, options, "threads")
-        self.strict, self.cache = self._of(bool, options, "strict"), self._of(bool, options, "cache")
-        self.memory = options.get("memory")
-        self.rows_mix = None if index.get("rows_mix") is None else self._of(str, index, "rows_mix")
-        self.read(lambda: check_limit(self.memory))
-        names = options.get("passes")
-        self.passes: tuple[Pass, ...] = PIPELINE if names is None else \
-            self.read(lambda: tuple(_PASSES[name] for name in names))
-        inputs, outputs = self._types("inputs", 3), self._types("outputs", 2)
-        self.signature = Signature(self._of(str, index, "name"), tuple(Parameter(*x) for x in inputs), dict(outputs))
+        self._arrays = self._of(list, self.file.index, "arrays")
+        self.settings = self._settings() if self.file.private else OF_OTHERS
+
+    def _settings(self) -> Settings:
+        options = self._of(dict, self.file.index, "options")
+        names, memory = options.get("passes"), options.get("memory")
+        if not (memory is None or type(memory) is int and memory > 0):
+            self._fail(f"memory must be a positive number of bytes, got {memory!r:.40}")
+        made = Settings(
+            self._of(str, options, "level"), self._of(bool, options, "emulated"), self._of(int, options, "threads"),
+            self._of(bool, options, "strict"), self._of(bool, options, "cache"), memory,
+            PIPELINE if names is None else
+            self.read(lambda: tuple(_PASSES[name] for name in self._of(list, options, "passes"))))
+        if not 1 <= made.threads <= MOST_THREADS:
+            self._fail(f"its model cannot have been made for {made.threads} threads")
+        return made
 
     @cached_property
     def misfit(self) -> str | None:
@@ -129,17 +152,31 @@ class Saved:
     @property
     def source(self) -> Graph:
         """The graph as the user gave it; its constants are in the file's memory. A new one each time."""
-        text = self.file.section(self.file.index.get("graph"))
-        graph = self.read(lambda: Reader(self._array).of(json.loads(bytes(text))))
+        reader = Reader(self._array) if self.file.private else ForeignReader(self._array)
+        with budget(self.settings.memory):
+            graph = self.read(lambda: reader.of(self._json(self.file.index.get("graph"))))
         if not isinstance(graph, Graph) or not graph.outputs:
             self._fail("no graph")
         return graph
 
     @cached_property
+    def signature(self) -> Signature:
+        """The graph's signature, which saves reading it. Only if there is no `misfit`."""
+        inputs, outputs = self._types("inputs", 3), self._types("outputs", 2)
+        name = self._of(str, self.file.index, "name")
+        return Signature(name, tuple(Parameter(*x) for x in inputs), dict(outputs))
+
+    @property
+    def rows_mix(self) -> str | None:
+        """That of `CompiledGraph`. Only if there is no `misfit`."""
+        return None if self.file.index.get("rows_mix") is None else self._of(str, self.file.index, "rows_mix")
+
+    @cached_property
     def modules(self) -> list[Module]:
         """The kernel modules, whose code is not looked at before it is used. Only if there is no `misfit`."""
         def module(kind: Any, key: Any, names: Any, section: Any) -> Module:
-            assert isinstance(kind, str) and isinstance(key, str) and all(isinstance(n, str) for n in names)
+            assert type(kind) is str and type(key) is str and type(names) is list
+            assert all(type(n) is str for n in names)
             return saved(kind, key, Code(self.file.section(section), tuple(names)))
 
         return self.read(lambda: [module(*x) for x in self._of(list, self.file.index, "code")])
@@ -149,21 +186,38 @@ class Saved:
         cache.provide({m.key: m.code for m in self.modules})
 
     def plans(self, threads: int) -> list[StoredPlan]:
-        """The plans for so many threads, not more than `self.threads`. Only if there is no `misfit`."""
+        """The plans for so many threads, not more than the settings have. Only if there is no `misfit`."""
+        count = len(open_axes(self.signature))
+
         def stored(section: Any, sizes: Any) -> StoredPlan:
+            if sizes is not None or count:
+                assert type(sizes) is list and len(sizes) == count and all(type(n) is int and n >= 0 for n in sizes)
             open_sizes = None if sizes is None else tuple(sizes)
-            assert all(type(n) is int and n >= 0 for n in open_sizes or ())
-            return StoredPlan(open_sizes, lambda make: self.read(lambda: make(*self._plan(section, threads))))
+
+            def read(make: Callable[[Plan, Trace | None], Any]) -> Any:
+                return self.read(lambda: make(*self._plan(section, open_sizes, threads)))
+
+            return StoredPlan(open_sizes, read)
 
         return self.read(lambda: [stored(*x) for x in self._of(list, self.file.index, "plans")])
 
-    def _plan(self, section: Any, threads: int) -> tuple[Plan, Trace | None]:
-        recorded, plan = json.loads(bytes(self.file.section(section)))
-        trace = None if recorded is None else restored(PlanReader(self._array, self.modules).of(recorded))
+    def _plan(self, section: Any, sizes: tuple[int, ...] | None, threads: int) -> tuple[Plan, Trace | None]:
+        recorded, plan = self._json(section)
+        trace = None
+        if sizes is not None:
+            record = PlanReader(self._array, self.modules).of(recorded)
+            check_record(record, sizes)
+            trace = restored(record)
         made = PlanReader(self._array, self.modules, trace).of(plan)
-        assert isinstance(made, Plan)
-        check(made)
+        check(made, self.signature)
+        if (made.threads, made.level) != (self.settings.threads, self.settings.level):
+            self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
         return on_threads(made, threads), trace
+
+    def _json(self, section: Any) -> Any:
+        text = self.file.section(section)
+        expect(JSON_GROWTH * text.nbytes, "what the file says in JSON")
+        return json.loads(bytes(text))
 
     def read(self, make: Callable[[], T]) -> T:
         """What `make` makes of data of the file; whatever is wrong with the data is a ParseError."""
@@ -172,7 +226,7 @@ class Saved:
         except CompileError:  # of too little memory
             raise
         except GraphqError as e:
-            self._fail(str(e))
+            self._fail(f"{e!s:.500}")
         except Exception as e:
             self._fail(f"not as graphq writes it: {type(e).__name__}: {e!s:.200}")
 

@@ -142,7 +142,7 @@ class Reader:
             "dict": lambda *items: {self.of(k): self.of(v) for k, v in items},
             "array": array,
             "scalar": lambda number: array(number)[()],
-            "bytes": lambda number: array(number).tobytes(),
+            "bytes": cache(lambda number: array(number).tobytes()),  # which many places may name
             "dtype": lambda name: DTYPES[name],
             "numpy dtype": lambda name: DTYPES[name].numpy,
             "type": self._type,
@@ -161,6 +161,20 @@ class Reader:
         return TensorType(DTYPES[dtype], check_dims(None if dims is None else [self.of(d) for d in dims], "type"))
 
 
+class ForeignReader(Reader):
+    """A reader of graphs that anybody may have written: without partitions, which ONNX models cannot have either."""
+
+    def __init__(self, array: Callable[[Any], np.ndarray]) -> None:
+        super().__init__(array)
+        self._kinds["op"] = _lookup_given
+
+
+def _lookup_given(name: str) -> Op:
+    if name == "partition":
+        raise GraphError("a partition, in a file that others than this user can write to")
+    return lookup(name)
+
+
 class PlanReader(Reader):
     """A reader of plans: `modules` have the code of kernels, and open sizes are those of `trace`."""
 
@@ -169,9 +183,9 @@ class PlanReader(Reader):
         super().__init__(array)
         self._kinds |= {
             "ref": lambda buffer, offset: Ref(buffer, self.of(offset)),
-            "size": lambda slot, name: Size(self._trace(slot), slot, name),
-            "later": lambda slot: Later(self._trace(slot), slot),
-            "code": lambda number, name: getattr(modules[number], name),
+            "size": self._size,
+            "later": self._later,
+            "code": lambda number, name: _function(modules, number, name),
             "table": lambda *entries: FunctionTable(tuple(map(self.of, entries))),
             "partial": lambda f, args, keywords: partial(self.of(f), *self.of(args), **self.of(keywords)),
             "name": _found,
@@ -179,10 +193,22 @@ class PlanReader(Reader):
             "op": lambda name: SIZED_CONSTANT if name == SIZED_CONSTANT.name else lookup(name),
         }
         self.trace = trace
+        self._computed = set() if trace is None else {call.slot for call in trace.calls}
+        self._numbers = self._computed.union(() if trace is None else trace.leaves)
 
-    def _trace(self, slot: int) -> Trace:
-        assert self.trace is not None and 0 <= slot < len(self.trace.values)
-        return self.trace
+    def _size(self, slot: int, name: str) -> Size:
+        assert self.trace is not None and slot in self._numbers and type(name) is str
+        return Size(self.trace, slot, name)
+
+    def _later(self, slot: int) -> Later:
+        assert self.trace is not None and slot in self._computed
+        return Later(self.trace, slot)
+
+
+def _function(modules: Sequence[Module], number: Any, name: Any) -> Function:
+    assert type(number) is int and 0 <= number < len(modules) and name in modules[number].code.names
+    found: Function = getattr(modules[number], name)
+    return found
 
 
 def _is_found(x: Any) -> bool:

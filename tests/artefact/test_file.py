@@ -10,6 +10,7 @@ import pytest
 import graphq as gq
 from graphq.artefact import file as format
 from graphq.artefact.file import File, write
+from graphq.budget import expect
 
 HEAD = format._HEAD.size + format._DIGEST
 
@@ -157,6 +158,98 @@ def test_text_that_is_no_json(path):
         with pytest.raises(gq.ParseError):
             File(path)
     assert data
+
+
+def test_what_is_no_model_is_not_read(path, monkeypatch):
+    """A sparse file of 1 TiB: zeros, the head of a model, an index of most of it, one without hashes."""
+    def heads():
+        yield b""
+        for size, total, text in ((4096 - HEAD, 1 << 39, b""), (4096 - HEAD, 1 << 40, b""),
+                                  ((1 << 40) - HEAD, 1 << 40, b""),
+                                  (4096 - HEAD, 1 << 40, b'{"sections": [], "hashes": []}'),
+                                  (4096 - HEAD, 1 << 40, b'{"sections": [[0, 1099511623680]], "hashes": []}')):
+            head, text = format._HEAD.pack(format.MAGIC, format.FORMAT, 0, size, total), text.ljust(4096 - HEAD)
+            yield head + hashlib.sha256(head + text).digest() + text
+
+    monkeypatch.setattr(format, "_mapped", None)
+    monkeypatch.setattr(format, "_copied", None)
+    for head in heads():
+        with open(path, "wb") as file:
+            file.write(head)
+            file.truncate(1 << 40)
+        with pytest.raises(gq.ParseError, match="some.graphq: "):
+            File(path)
+
+
+def test_a_file_of_others_is_copied_within_the_limit(path, monkeypatch):
+    """Who can write to it may change what is mapped after its hashes were checked."""
+    write(path, {}, sections(100, 5000))
+    path.chmod(0o666)
+    found = File(path)
+    before = bytes(found.section(1))
+    with open(path, "r+b") as file:
+        file.seek(-5000, os.SEEK_END)
+        file.write(bytes(5000))
+    assert bytes(found.section(1)) == before != bytes(5000) and found.section(1).readonly
+    write(path, {}, sections(1 << 20))
+    path.chmod(0o666)
+    monkeypatch.setattr(format, "expect", lambda nbytes, what: expect(nbytes << 40, what))
+    with pytest.raises(gq.CompileError, match="the file would take .* more than the limit"):
+        File(path)
+
+
+@pytest.mark.parametrize("problem", [OSError(24, "Too many open files"), MemoryError()])
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_what_cannot_be_read_is_a_parse_error(path, monkeypatch, problem, mode):
+    write(path, {}, sections(100))
+    path.chmod(mode)
+
+    def fail(*arguments, **options):
+        raise problem
+
+    monkeypatch.setattr(format.mmap, "mmap", fail)
+    monkeypatch.setattr(format, "aligned_empty", fail)
+    with pytest.raises(gq.ParseError, match="some.graphq: cannot be read: (Too many open files|not enough memory)"):
+        File(path)
+
+
+@pytest.mark.parametrize("started", [0, 1])
+def test_hashes_are_checked_without_threads(path, monkeypatch, started):
+    """By as many as can be started, and all of them."""
+    start, count = threading.Thread.start, iter(range(started))
+    monkeypatch.setattr(format, "process_cores", lambda: set(range(4)))
+
+    def few(self):
+        if next(count, None) is None:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    write(path, {}, sections(17 * format.PIECE))
+    data = bytearray(path.read_bytes())
+    monkeypatch.setattr(threading.Thread, "start", few)
+    assert len(File(path).section(0)) == 17 * format.PIECE
+    for piece in (0, 9, 16):
+        bad = bytearray(data)
+        bad[-17 * format.PIECE + piece * format.PIECE + 5] ^= 1
+        path.write_bytes(bad)
+        with pytest.raises(gq.ParseError, match=f"piece {piece} of 18"):
+            File(path)
+
+
+def test_a_piece_that_no_thread_could_check_is_not_taken_for_right(path, monkeypatch):
+    write(path, {}, sections(17 * format.PIECE))
+    sha256, failed = hashlib.sha256, []
+
+    def without_memory(data=b""):
+        if len(data) == format.PIECE and not failed:
+            failed.append(1)
+            raise MemoryError
+        return sha256(data)
+
+    monkeypatch.setattr(format, "process_cores", lambda: {0})
+    monkeypatch.setattr(format.hashlib, "sha256", without_memory)
+    with pytest.raises(gq.ParseError, match="not enough memory"):
+        File(path)
 
 
 def test_who_else_can_write_is_seen(path):

@@ -1,5 +1,4 @@
 """Models in files: the same numbers when they are loaded, and errors for what is no such file."""
-import hashlib
 import json
 import logging
 import os
@@ -10,14 +9,15 @@ import threading
 
 import numpy as np
 import pytest
+from artefacts import mutated, sealed
 from dense import dense
 from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.artefact import file as format
+from graphq.artefact.values import Reader
+from graphq.budget import budget
 from graphq.kernels.jit import cache, isa
-
-HEAD = format._HEAD.size + format._DIGEST
 
 
 def feeds_of(graph, seed=0, sizes=()):
@@ -338,32 +338,56 @@ def test_flipped_bytes_are_refused(whole, tmp_path):
             gq.load_compiled(tmp_path / "bad")
 
 
-def sealed(index, sections):
-    """A file with this index, whose hashes fit."""
-    places, body = [], b""
-    for x in sections:
-        body += b"\0" * (-len(body) % 64)
-        places.append((len(body), len(x)))
-        body += x
-    hashes = [hashlib.sha256(body[k:k + format.PIECE]).hexdigest() for k in range(0, len(body) + 1, format.PIECE)]
-    text = json.dumps({**index, "sections": places, "hashes": hashes}).encode()
-    text += b" " * (-(HEAD + len(text)) % 4096)
-    head = format._HEAD.pack(format.MAGIC, format.FORMAT, 0, len(text), HEAD + len(text) + len(body))
-    return head + hashlib.sha256(head + text).digest() + text + body
+def with_options(whole, folder, **options):
+    """A file of these options, whose hashes fit."""
+    (folder / "m").write_bytes(whole)
+    found = format.File(folder / "m")
+    sections = [bytes(found.section(k)) for k in range(len(found.index["sections"]))]
+    (folder / "m").write_bytes(sealed({**found.index, "options": {**found.index["options"], **options}}, sections))
+    return folder / "m"
 
 
-def mutated(x, rng):
-    """JSON in which one place, chosen by chance, is something else."""
-    other = [None, True, -1, 0, 2**31, 2**63, 1e308, "", "x", "__class__", "os.system", [], {}, ["partial"],
-             ["name", "os", "system"], ["record", "graphq.ir.graph", "Graph"], ["array", -1], ["array", 10**9],
-             ["type", "f32", [2**40, 2**40]], ["tuple"] * 3]
-    if isinstance(x, list) and x and rng.random() < 0.97:
-        k = int(rng.integers(len(x)))
-        return [*x[:k], mutated(x[k], rng), *x[k + 1:]]
-    if isinstance(x, dict) and x and rng.random() < 0.97:
-        k = sorted(x)[int(rng.integers(len(x)))]
-        return {**x, k: mutated(x[k], rng)}
-    return other[int(rng.integers(len(other)))]
+@pytest.mark.parametrize("options", [
+    {"threads": 0}, {"threads": -5}, {"threads": 1 << 40}, {"threads": True}, {"threads": "2"}, {"threads": 2.0},
+    {"memory": 0}, {"memory": -1}, {"memory": "1"}, {"memory": True}, {"strict": 1}, {"cache": None}, {"level": None},
+    {"emulated": 0}, {"passes": ["none"]}, {"passes": "fuse"}, {"passes": {}}, {"passes": [["fuse"]]}], ids=str)
+def test_options_of_a_file_are_checked_and_those_of_others_do_not_count(options, whole, tmp_path):
+    path = with_options(whole, tmp_path, **options)
+    with pytest.raises(gq.ParseError, match="m: "):
+        gq.load_compiled(path)
+    path.chmod(0o666)
+    model = gq.load_compiled(path)
+    assert model.options == gq.compile(images()).options
+
+
+def test_a_file_of_others_has_compiles_defaults(whole, tmp_path):
+    path = with_options(whole, tmp_path, threads=1, memory=1 << 40, strict=True, cache=False, level="scalar", passes=[])
+    path.chmod(0o666)
+    assert gq.load_compiled(path).options == gq.compile(images()).options
+    assert gq.load_compiled(path, threads=1, isa="scalar").options == gq.compile(images(), threads=1,
+                                                                                  isa="scalar").options
+
+
+def test_a_file_of_others_has_no_partitions(tmp_path):
+    """Nobody has checked that their kernels fit what they say."""
+    gq.compile(gq.compile(graph_of("dense")).graph).save(tmp_path / "m")
+    assert gq.load_compiled(tmp_path / "m").source.nodes_of(["partition"])
+    (tmp_path / "m").chmod(0o666)
+    with pytest.raises(gq.ParseError, match="a partition, in a file that others than this user can write to"):
+        gq.load_compiled(tmp_path / "m")
+
+
+def test_bytes_that_many_places_name_are_in_memory_once():
+    reader = Reader(lambda number: np.zeros(1000, np.uint8))
+    many = reader.of(["list", *[["bytes", 0]] * 100])
+    assert len(many) == 100 and len(set(map(id, many))) == 1 and many[0] == bytes(1000)
+
+
+def test_json_is_read_within_the_limit(whole, tmp_path):
+    (tmp_path / "m").write_bytes(whole)
+    model = gq.load_compiled(tmp_path / "m")
+    with budget(10_000), pytest.raises(gq.CompileError, match="what the file says in JSON would take"):
+        assert model.source
 
 
 @pytest.mark.parametrize("part", ["index", "graph", "plans"])

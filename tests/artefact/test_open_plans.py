@@ -1,9 +1,14 @@
 """Models with open shapes in files: all of their plans, each read when it is needed."""
+import json
+
 import numpy as np
 import pytest
+from artefacts import sealed
 
 import graphq as gq
 from graphq.artefact import file as format
+from graphq.kernels.jit import cache
+from graphq.plan.runtime import Runner
 
 
 def rows(n):
@@ -64,3 +69,101 @@ def test_what_is_asked_of_a_graph_with_open_shapes_before_its_first_call(tmp_pat
     again = gq.load_compiled(tmp_path / "m")
     assert again.explain() == f"{again.origin}\n{model.explain()}"
     assert gq.to_text(again.graph) == gq.to_text(model.graph)
+
+
+def test_guards_of_a_plan_in_a_file_hold(tmp_path):
+    """A plan for equal lengths of two inputs is not run for others, nor one for lengths that a reshape can halve."""
+    g = gq.Graph()
+    x, y = (g.input(n, dtype="f32", shape=(None, 16)) for n in "xy")
+    g.output(g.static_reshape(g.relu(g.add(x, y)), shape=[-1, 2, 16], special_zero=False), name="z")
+    model = gq.compile(g)
+    model(rows(40), rows(40))
+    model.save(tmp_path / "m")
+    again = gq.load_compiled(tmp_path / "m")
+    assert "anew" not in again.origin
+    for n, m in ((40, 40), (50, 50), (40, 50), (51, 51), (50, 50)):
+        try:
+            want = model(rows(n), rows(m))
+        except gq.GraphError:
+            with pytest.raises(gq.GraphError):
+                again(rows(n), rows(m))
+        else:
+            assert n == m and n % 2 == 0 and np.array_equal(again(rows(n), rows(m)), want)
+
+
+# -- what a file may say -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """The index of a file with open plans, its sections, and the numbers of those of plans."""
+    path = tmp_path_factory.mktemp("open") / "m"
+    model = gq.compile(open_graph(), threads=2)
+    model(rows(40))
+    model.save(path)
+    found = format.File(path)
+    sections = [bytes(found.section(k)) for k in range(len(found.index["sections"]))]
+    return found.index, sections, [number for number, _ in found.index["plans"]]
+
+
+def replaced(x, change):
+    """JSON with `change(y)` in place of each list or dict y in it, from the inside."""
+    if isinstance(x, list):
+        x = [replaced(y, change) for y in x]
+    elif isinstance(x, dict):
+        x = {k: replaced(y, change) for k, y in x.items()}
+    return change(x) if isinstance(x, list | dict) else x
+
+
+def record(name, change):
+    """A change of the fields of each record of this class."""
+    return lambda x: [*x[:3], *change(x[3:])] if x[:1] == ["record"] and x[2] == name else x
+
+
+def field(name, number, value):
+    """A change of one field."""
+    return record(name, lambda fields: [*fields[:number], value, *fields[number + 1:]])
+
+
+BUFFER, NATIVE, PLAN, RECORD = "Buffer", "NativeStep", "Plan", "Record"
+FALSE = [
+    field(BUFFER, 0, "elsewhere"), field(BUFFER, 1, -1), field(BUFFER, 1, 2**63), field(BUFFER, 1, "8"),
+    field(BUFFER, 1, 1 << 40), field(BUFFER, 2, 7), field(BUFFER, 3, -1), field(BUFFER, 3, 99), field(BUFFER, 3, None),
+    field(BUFFER, 4, None), field(BUFFER, 4, ["array", 0]), field(BUFFER, 5, 1), field(NATIVE, 0, 3),
+    field(NATIVE, 1, 0), field(NATIVE, 1, None), field(NATIVE, 2, ["tuple", ["ref", 0, -1]]),
+    field(NATIVE, 2, ["tuple", ["ref", -1, 0]]), field(NATIVE, 2, ["tuple", ["ref", 10**6, 0]]),
+    field(NATIVE, 2, ["tuple", ["ref", 0, 1 << 50]]), field(NATIVE, 2, ["tuple", 2**64]),
+    field(NATIVE, 2, ["tuple", 0.5]),
+    field(NATIVE, 2, ["tuple", ["tuple"]]), field(NATIVE, 2, ["tuple", ["size", 1 << 40, "n"]]),
+    field(NATIVE, 2, ["tuple", ["size", -1, "n"]]), field(NATIVE, 2, ["tuple", ["later", 0]]), field(NATIVE, 3, -1),
+    field(NATIVE, 3, None), field(NATIVE, 4, 1), field(NATIVE, 5, ["tuple"]), field(NATIVE, 6, "x"),
+    field(NATIVE, 7, 10**6), field(NATIVE, 7, -1), field(PLAN, 0, ["tuple"]), field(PLAN, 0, None),
+    field(PLAN, 2, ["tuple"]), field(PLAN, 2, ["tuple", ["type", "f32", [1, 1]], ["type", "f32", [1, 1]]]),
+    field(PLAN, 3, 0), field(PLAN, 3, -5), field(PLAN, 3, 1 << 40), field(PLAN, 4, "none"),
+    field(PLAN, 5, ["tuple", 1]),
+    field(PLAN, 6, ["tuple", -1]), field(PLAN, 6, ["tuple", 0]), field(RECORD, 0, ["dict"]),
+    field(RECORD, 1, ["tuple"]),
+    field(RECORD, 2, ["tuple"]), field(RECORD, 2, ["tuple", 10**9]), field(RECORD, 3, ["dict"]),
+    field(RECORD, 3, ["dict", ["x.0", -1]]), field(RECORD, 4, ["dict", [10**9, True]]),
+    lambda x: ["code", -1, x[2]] if x[:1] == ["code"] else x,
+    lambda x: ["code", x[1], "name"] if x[:1] == ["code"] else x,
+    lambda x: ["code", 10**6, x[2]] if x[:1] == ["code"] else x,
+    lambda x: ["size", x[1] + (1 << 21), x[2]] if x[:1] == ["size"] else x,
+    record(RECORD, lambda fields: [fields[0], ["tuple", *fields[1][:0:-1]], *fields[2:]]),
+]
+
+
+@pytest.mark.parametrize("change", FALSE, ids=range(len(FALSE)))
+def test_what_no_plan_says_is_refused(change, parts, tmp_path, monkeypatch):
+    """Though its hashes fit: before it is run, each field is what the builder could have written."""
+    index, sections, plans = parts
+    sections = list(sections)
+    for number in plans:
+        sections[number] = json.dumps(replaced(json.loads(sections[number]), change)).encode()
+    assert any(sections[k] != json.dumps(json.loads(parts[1][k])).encode() for k in plans)
+    (tmp_path / "bad").write_bytes(sealed(index, sections))
+    monkeypatch.setattr(cache, "provide", lambda codes: None)
+    model = gq.load_compiled(tmp_path / "bad")
+    monkeypatch.setattr(Runner, "__call__", None)  # nothing of it runs
+    with pytest.raises(gq.ParseError, match="bad: "):
+        model(rows(40))
