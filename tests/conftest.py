@@ -39,16 +39,30 @@ def pytest_terminal_summary(terminalreporter):
 LEVELS = ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx")
 
 
-@pytest.fixture(scope="module", params=LEVELS)
-def level(request):
-    """Each ISA level in turn: the machine's own, or emulated where it has none."""
+WIDTHS = ("scalar", "avx2", "avx512")
+"""The lowest level of each width of vectors."""
+
+
+def _available(name):
     from graphq.kernels.jit import isa
 
     assert tuple(x.name for x in isa.LEVELS) == LEVELS
     with ExitStack() as stack:
-        if request.param not in [x.name for x in isa.available()]:
-            stack.enter_context(isa.emulate(request.param))
-        yield request.param
+        if name not in [x.name for x in isa.available()]:
+            stack.enter_context(isa.emulate(name))
+        yield name
+
+
+@pytest.fixture(scope="module", params=LEVELS)
+def level(request):
+    """Each ISA level in turn: the machine's own, or emulated where it has none."""
+    yield from _available(request.param)
+
+
+@pytest.fixture(scope="module", params=WIDTHS)
+def width(request):
+    """One level of each width: for families whose code is the same at all of them (tests/kernels/test_widths.py)."""
+    yield from _available(request.param)
 
 
 @pytest.fixture

@@ -98,9 +98,9 @@ GEOMETRIES = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", GEOMETRIES)
-def test_geometry(name, dtype, level):
+def test_geometry(name, dtype, width):
     g, arrays = build(**GEOMETRIES[name], dtype=dtype, epilogue=lambda g, y, *_: g.relu(y))
-    close(*check(g, arrays, isa=level, threads=2), dtype)
+    close(*check(g, arrays, isa=width, threads=2), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

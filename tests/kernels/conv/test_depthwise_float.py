@@ -47,31 +47,31 @@ def expected(x, w, view):
 
 @pytest.mark.parametrize("geometry", MORE)
 @pytest.mark.parametrize("dtype,channels", [("f32", 3), ("f32", 8), ("f32", 21), ("f32", 64), ("bf16", 5), ("f16", 40)])
-def test_sums(level, geometry, dtype, channels):
+def test_sums(width, geometry, dtype, channels):
     rng = np.random.default_rng(channels)
     sizes, kernel, *_ = MORE[geometry]
     x, w = (rng.standard_normal(s, np.float32).astype(STORAGE[dtype]) for s in ((2, *sizes, channels),
                                                                                (np.prod(kernel), channels)))
-    got, view = run(guarded, level, x, w, dtype, MORE[geometry], threads=2)
+    got, view = run(guarded, width, x, w, dtype, MORE[geometry], threads=2)
     assert got.tobytes() == expected(x, w, view).tobytes()
 
 
 @pytest.mark.parametrize("channels", [600, 1100, 2100, 4096])
-def test_tiles_of_many_channels(level, channels):
+def test_tiles_of_many_channels(width, channels):
     rng = np.random.default_rng(channels)
     x, w = rng.standard_normal((1, 5, 7, channels), np.float32), rng.standard_normal((9, channels), np.float32)
-    got, view = run(guarded, level, x, w, "f32", GEOMETRIES["3x3"])
+    got, view = run(guarded, width, x, w, "f32", GEOMETRIES["3x3"])
     assert got.tobytes() == expected(x, w, view).tobytes()
 
 
-def test_sums_of_underflowing_products_are_no_negative_zero(level):
+def test_sums_of_underflowing_products_are_no_negative_zero(width):
     x, w = np.full((1, 5, 7, 17), 1e-30, np.float32), np.full((9, 17), -1e-30, np.float32)
-    got, _ = run(guarded, level, x, w, "f32", GEOMETRIES["3x3"])
+    got, _ = run(guarded, width, x, w, "f32", GEOMETRIES["3x3"])
     assert not got.any() and not np.signbit(got).any()
 
 
-def test_no_images(level):
-    got, _ = run(guarded, level, np.zeros((0, 5, 7, 4), np.float32), np.ones((9, 4), np.float32), "f32",
+def test_no_images(width):
+    got, _ = run(guarded, width, np.zeros((0, 5, 7, 4), np.float32), np.ones((9, 4), np.float32), "f32",
                  GEOMETRIES["3x3"])
     assert got.shape == (0, 35, 4)
 

@@ -15,13 +15,13 @@ SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-42, 3e38, 
 
 
 @pytest.mark.parametrize("name", UNARY + BINARY)
-def test_elementwise_operations_equal_their_formula_and_are_near_the_reference(level, name):
+def test_elementwise_operations_equal_their_formula_and_are_near_the_reference(width, name):
     x = np.concatenate([SPECIAL, RNG.standard_normal(30).astype(np.float32)])
     x, z = (np.ascontiguousarray(a) for a in np.broadcast_arrays(x[:, None], x[None, :]))
     g = gq.Graph()
     a, b = (g.input(n, shape=x.shape, dtype="f32") for n in "xz")
     g.output(getattr(g, name)(a) if name in UNARY else getattr(g, name)(a, b))
-    model = gq.compile(g, isa=level, strict=True)
+    model = gq.compile(g, isa=width, strict=True)
     y, reference = model(x=x, z=z), gq.reference(g, x=x, z=z)
     assert np.array_equal(y, model.formula(x=x, z=z), equal_nan=True)
     assert np.array_equal(np.isnan(y), np.isnan(reference))
@@ -34,22 +34,22 @@ def test_elementwise_operations_equal_their_formula_and_are_near_the_reference(l
 
 
 @pytest.mark.parametrize("dtype", ["s8", "u8", "s32"])
-def test_integers_become_floats(level, dtype):
+def test_integers_become_floats(width, dtype):
     x = np.array([0, 1, 127, 100, 2**24 + 1, -2**31, 2**31 - 1], np.int64).astype(gq.dtypes.as_dtype(dtype).numpy)
     g = gq.Graph()
     g.output(g.multiply(g.cast(g.input("x", shape=x.shape, dtype=dtype), dtype="f32"), np.float32(0.5)))
-    y = gq.compile(g, isa=level, strict=True)(x=x)
+    y = gq.compile(g, isa=width, strict=True)(x=x)
     np.testing.assert_array_equal(y, x.astype(np.float32) * np.float32(0.5))
 
 
-def test_floats_become_integers_within_a_chain(level):
+def test_floats_become_integers_within_a_chain(width):
     """Towards zero, beyond s32 its nearest end, of NaN 0."""
     x = np.concatenate([SPECIAL, np.float32([2**31, -2**31, 2**31 - 128, -2**31 - 256, 7.9, -7.9])])
     g = gq.Graph()
     v = g.cast(g.floor(g.multiply(g.input("x", shape=x.shape, dtype="f32"), np.float32(1))), dtype="s32")
     g.output(g.multiply(g.cast(g.add(v, np.int32(5)), dtype="f32"), np.float32(0.5)), name="y")
     g.output(v, name="v")
-    model = gq.compile(g, isa=level, strict=True)
+    model = gq.compile(g, isa=width, strict=True)
     got, want = model(x=x), gq.reference(g, x=x)
     for name in "vy":
         np.testing.assert_array_equal(got[name], want[name])
@@ -60,11 +60,11 @@ def test_floats_become_integers_within_a_chain(level):
     ("hard_sigmoid", dict(alpha=0.2, beta=0.5)), ("leaky_relu", dict(alpha=0.1)), ("clamp", dict(min=-1, max=2)),
     ("gelu", dict(mode="gelu_tanh")),
 ])
-def test_elementwise_operations_with_attributes(level, name, attrs):
+def test_elementwise_operations_with_attributes(width, name, attrs):
     x = np.concatenate([SPECIAL, RNG.standard_normal(300).astype(np.float32) * 4])
     g = gq.Graph()
     g.output(getattr(g, name)(g.input("x", shape=x.shape, dtype="f32"), **attrs))
-    model = gq.compile(g, isa=level, strict=True)
+    model = gq.compile(g, isa=width, strict=True)
     y, reference = model(x=x), gq.reference(g, x=x)
     assert np.array_equal(y, model.formula(x=x), equal_nan=True)
     np.testing.assert_allclose(y, reference, rtol=1e-6, atol=1e-7)
@@ -72,18 +72,18 @@ def test_elementwise_operations_with_attributes(level, name, attrs):
 
 @pytest.mark.parametrize("shape, options", [((3,), dict(data_format="NCX")), ((5,), {}), ((3, 1, 1), {}), ((1,), {}),
                                             ((5,), dict(data_format="NCX", per_channel_broadcast=False))])
-def test_prelu_slopes(level, shape, options):
+def test_prelu_slopes(width, shape, options):
     g = gq.Graph()
     g.output(g.prelu(g.input("x", shape=(2, 3, 4, 5), dtype="f32"), g.input("z", shape=shape, dtype="f32"), **options))
     inputs = random_inputs(g)
-    assert np.array_equal(gq.compile(g, isa=level, strict=True)(inputs), gq.reference(g, inputs))
+    assert np.array_equal(gq.compile(g, isa=width, strict=True)(inputs), gq.reference(g, inputs))
 
 
 @pytest.mark.parametrize("shapes", [
     ((5, 7), (7,)), ((3, 1, 4), (2, 1)), ((), ()), ((0, 3), (3,)), ((2, 3, 4, 5), (3, 1, 1)), ((1000,), (1,)),
     ((2, 3, 4, 5), (2, 1, 4, 1)), ((70000,), (70000,)), ((3, 40000), (40000,)),
 ])
-def test_elementwise_chains_broadcast(level, shapes):
+def test_elementwise_chains_broadcast(width, shapes):
     g = gq.Graph()
     x, z = (g.input(n, shape=s, dtype="f32") for n, s in zip("xz", shapes, strict=True))
     y = g.multiply(g.clamp(g.leaky_relu(g.add(z, x), alpha=0.1), min=-1, max=2), g.sigmoid(x))
@@ -92,24 +92,24 @@ def test_elementwise_chains_broadcast(level, shapes):
     g.output(g.select(chosen, y, g.tanh(z)))
     inputs = random_inputs(g)
     for threads in (1, 2):
-        model = gq.compile(g, isa=level, threads=threads, strict=True)
+        model = gq.compile(g, isa=width, threads=threads, strict=True)
         assert len([n for n in model.graph.nodes if n.op.name == "partition"]) == 1
         y = model(inputs)
         assert np.array_equal(y, model.formula(inputs))
     np.testing.assert_allclose(y, gq.reference(g, inputs), rtol=1e-6, atol=1e-6)
 
 
-def test_elementwise_quantize_equals_the_reference_at_ties(level):
+def test_elementwise_quantize_equals_the_reference_at_ties(width):
     g = gq.Graph()
     x, z = (g.dequantize(g.input(n, shape=(256, 256), dtype="u8"), scales=[0.05]) for n in "xz")
     g.output(g.quantize(g.multiply(g.add(x, z), np.float32(0.5)), dtype="u8", scales=[0.1], zps=[1]))
     x, z = (np.ascontiguousarray(a) for a in np.meshgrid(*[np.arange(256, dtype=np.uint8)] * 2))
-    assert np.array_equal(gq.compile(g, isa=level, strict=True)(x=x, z=z), gq.reference(g, x=x, z=z))
+    assert np.array_equal(gq.compile(g, isa=width, strict=True)(x=x, z=z), gq.reference(g, x=x, z=z))
 
 
 @pytest.mark.parametrize("exponent", [-110, -100, -20, 0, 70, 100, 110])
 @pytest.mark.parametrize(("dtype", "zp"), [("u8", 128), ("s8", -128), ("u16", 40000)])
-def test_a_quantize_divides_as_the_reference_at_ties_and_beyond(level, dtype, zp, exponent):
+def test_a_quantize_divides_as_the_reference_at_ties_and_beyond(width, dtype, zp, exponent):
     """By scales that are known, some beyond those that take no division; quotients are ties and their neighbours."""
     rng = np.random.default_rng(0)
     scales = np.ldexp(rng.uniform(1, 2, 24).astype(np.float32), exponent)
@@ -122,19 +122,19 @@ def test_a_quantize_divides_as_the_reference_at_ties_and_beyond(level, dtype, zp
     x_ = g.input("x", shape=x.shape, dtype="f32")
     g.output(g.quantize(g.abs(x_), dtype=dtype, qtype="per_channel", axis=-1, scales=scales.tolist(), zps=[zp] * 24))
     g.output(g.quantize(g.multiply(x_, np.float32(1)), dtype=dtype, scales=[float(scales[0])], zps=[zp]))
-    got, want = gq.compile(g, isa=level, strict=True)(x=x), gq.reference(g, x=x)
+    got, want = gq.compile(g, isa=width, strict=True)(x=x), gq.reference(g, x=x)
     for name in got:
         np.testing.assert_array_equal(got[name], want[name])
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
-def test_narrow_floats_round_after_each_operation(level, dtype):
+def test_narrow_floats_round_after_each_operation(width, dtype):
     g = gq.Graph()
     x, z = g.input("x", shape=(37, 19), dtype=dtype), g.input("z", shape=(19,), dtype=dtype)
     y = g.type_cast(g.multiply(g.add(g.multiply(x, z), x), g.relu(z)), dtype="f32")
     g.output(g.type_cast(g.add(y, y), dtype=dtype))
     inputs = random_inputs(g)
-    model = gq.compile(g, isa=level, strict=True)
+    model = gq.compile(g, isa=width, strict=True)
     assert [n.op.name for n in model.graph.nodes] == ["partition"]
     assert np.array_equal(model(inputs), model.formula(inputs))
     assert np.array_equal(model(inputs), gq.reference(g, inputs))
@@ -142,7 +142,7 @@ def test_narrow_floats_round_after_each_operation(level, dtype):
 
 @pytest.mark.parametrize("dtype", ["u16", "s16"])
 @pytest.mark.parametrize("scales", [[0.0173], np.linspace(1e-4, 0.1, 37).tolist()])
-def test_quantize_to_16_bits_equals_the_reference(level, dtype, scales):
+def test_quantize_to_16_bits_equals_the_reference(width, dtype, scales):
     rng = np.random.default_rng(0)
     g = gq.Graph("q16")
     x, z = g.input("x", shape=(5, 37), dtype="f32"), g.input("z", shape=(37,), dtype=dtype)
@@ -155,18 +155,18 @@ def test_quantize_to_16_bits_equals_the_reference(level, dtype, scales):
     feeds = {"x": np.float32(scales) * rng.integers(info.min, info.max, (5, 37)).astype(np.float32) / 2,
              "z": rng.integers(info.min, info.max, 37).astype(info.dtype)}
     feeds["x"][0, :4] = [np.nan, np.inf, -np.inf, 1e38]
-    got, want = gq.compile(g, isa=level, strict=True)(feeds), gq.reference(g, feeds)
+    got, want = gq.compile(g, isa=width, strict=True)(feeds), gq.reference(g, feeds)
     for name in got:
         assert got[name].dtype == want[name].dtype
         np.testing.assert_array_equal(got[name], want[name])
 
 
 @pytest.mark.parametrize("shape, axis", [((3, 0), 1), ((0, 3), 0)])
-def test_quantizes_of_nothing_along_an_empty_axis(level, shape, axis):
+def test_quantizes_of_nothing_along_an_empty_axis(width, shape, axis):
     g = gq.Graph()
     x = g.relu(g.input("x", shape=shape, dtype="f32"))
     g.output(g.quantize(x, dtype="u8", qtype="per_channel", axis=axis, scales=[], zps=[]))
-    assert gq.compile(g, isa=level)(x=np.zeros(shape, np.float32)).shape == shape
+    assert gq.compile(g, isa=width)(x=np.zeros(shape, np.float32)).shape == shape
 
 
 @pytest.mark.parametrize("axis", [0, -2])

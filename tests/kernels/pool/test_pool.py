@@ -60,8 +60,8 @@ def close(got, reference):
 @pytest.mark.parametrize("op", ["max_pool", "avg_pool"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype,channels", [("u8", 3), ("s8", 87)])
-def test_integers(level, op, case, dtype, channels):
-    close(*check(graph(op, case, dtype, channels), level, threads=2))
+def test_integers(width, op, case, dtype, channels):
+    close(*check(graph(op, case, dtype, channels), width, threads=2))
 
 
 @pytest.mark.parametrize("kernel", [(2, 2), (3, 3), (4, 4), (7, 7), (2, 3)])
@@ -75,7 +75,7 @@ def test_means_of_commensurate_scales(kernel, ratio):
     close(got, reference)
 
 
-def test_means_of_commensurate_scales_a_channel(level):
+def test_means_of_commensurate_scales_a_channel(width):
     scales = np.float32(np.linspace(0.01, 0.1, 67))
     g = gq.Graph()
     x = g.input("x", dtype="s8", shape=(8, 24, 16, 67))
@@ -83,7 +83,7 @@ def test_means_of_commensurate_scales_a_channel(level):
     y = g.avg_pool(g.dequantize(x, **per_channel), strides=[1, 1], kernel=[2, 2], pads_begin=[1, 1], pads_end=[0, 0],
                    exclude_pad=False)
     g.output(g.quantize(y, dtype="s8", **per_channel), name="y")
-    close(*check(g, level))
+    close(*check(g, width))
 
 
 def chain(parts, start=0.0):
@@ -117,7 +117,7 @@ def window(x, kernel, strides):
     ((9, 8), (3, 3), (2, 2), "columns"), ((9, 8), (6, 7), (1, 1), "columns"), ((9, 11), (3, 3), (3, 3), "taps"),
     ((9, 11), (5, 7), (1, 4), "taps"), ((6, 3), (6, 3), (1, 1), "fours"), ((7, 7), (7, 7), (1, 1), "fours"),
     ((3, 5), None, None, "eights"), ((5, 9), None, None, "eights")])
-def test_orders_of_sums(level, sizes, kernel, strides, order):
+def test_orders_of_sums(width, sizes, kernel, strides, order):
     """Means of floats as the operations are written, with windows that have code of their own and larger ones."""
     g = gq.Graph()
     x = g.input("x", dtype="f32", shape=(2, *sizes, 39))
@@ -133,75 +133,75 @@ def test_orders_of_sums(level, sizes, kernel, strides, order):
         case _:
             total = by_lanes(taps, 4) if order == "fours" else by_lanes(taps, 8, -0.0)
     want = total / np.float32(len(taps))
-    assert (gq.compile(g, isa=level, strict=True)(x=x) == want).all() and (gq.reference(g, x=x) == want).all()
+    assert (gq.compile(g, isa=width, strict=True)(x=x) == want).all() and (gq.reference(g, x=x) == want).all()
     assert (want != taps.astype(np.float64).mean(axis=0).astype(np.float32)).any()
 
 
-def test_sums_in_the_order_of_taps(level):
+def test_sums_in_the_order_of_taps(width):
     g = graph("avg_pool", "3x3/2", "f32", 39, quantize=False, in_order=True)
-    got, reference = check(g, level)
+    got, reference = check(g, width)
     assert (got == reference).all()
-    assert (got != check(graph("avg_pool", "3x3/2", "f32", 39, quantize=False), level)[0]).any()
+    assert (got != check(graph("avg_pool", "3x3/2", "f32", 39, quantize=False), width)[0]).any()
 
 
 @pytest.mark.parametrize("case", ["3x3/2", "ceil", "same", "3d"])
-def test_excluded_padding(level, case):
-    close(*check(graph("avg_pool", case, "s8", 17, exclude_pad=True), level))
+def test_excluded_padding(width, case):
+    close(*check(graph("avg_pool", case, "s8", 17, exclude_pad=True), width))
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype,channels", [("u8", 3), ("s8", 65)])
-def test_maxima_that_keep_their_scale(level, case, dtype, channels):
+def test_maxima_that_keep_their_scale(width, case, dtype, channels):
     """Source and result have the same scale: of u8 they are the integers' maxima."""
-    got, reference = check(graph("max_pool", case, dtype, channels, scale=SCALE), level)
+    got, reference = check(graph("max_pool", case, dtype, channels, scale=SCALE), width)
     assert (got == reference).all()
 
 
-def test_dilation(level):
+def test_dilation(width):
     attrs = dict(strides=[1, 2], kernel=[3, 2], pads_begin=[2, 3], pads_end=[2, 3], dilations=[2, 5])
-    close(*check(graph("max_pool", ((8, 9), attrs), "s8", 5), level))
+    close(*check(graph("max_pool", ((8, 9), attrs), "s8", 5), width))
 
 
 @pytest.mark.parametrize("op", ["max_pool", "avg_pool"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("channels", [3, 70])
-def test_floats(level, op, dtype, channels):
-    got, reference = check(graph(op, "3x3/2", dtype, channels, quantize=False), level)
+def test_floats(width, op, dtype, channels):
+    got, reference = check(graph(op, "3x3/2", dtype, channels, quantize=False), width)
     wide = got.astype(np.float64), reference.astype(np.float64)
     np.testing.assert_allclose(*wide, rtol=0 if op == "max_pool" else {"f32": 1e-6, "bf16": 8e-3, "f16": 1e-3}[dtype],
                                atol=0 if op == "max_pool" else 1e-6)
 
 
 @pytest.mark.parametrize("op", ["max_pool", "avg_pool"])
-def test_floats_with_nan_and_infinities(level, op):
+def test_floats_with_nan_and_infinities(width, op):
     g = graph(op, "3x3/2", "f32", 19, quantize=False)
     x = np.random.default_rng(0).choice(np.float32([np.nan, np.inf, -np.inf, -0.0, 0.0, 1, -2, 3e38]), (2, 9, 8, 19))
     with np.errstate(all="ignore"):
-        model = gq.compile(g, isa=level)
+        model = gq.compile(g, isa=width)
         got, want, reference = model(x=x), model.formula(x=x), gq.reference(g, x=x)
     np.testing.assert_array_equal(got, want)
     if op == "max_pool":
         np.testing.assert_array_equal(got, reference)
 
 
-def test_a_float_window_of_padding_alone(level):
+def test_a_float_window_of_padding_alone(width):
     attrs = dict(strides=[1, 1], kernel=[1, 1], pads_begin=[1, 0], pads_end=[0, 2])
-    got, reference = check(graph("max_pool", ((2, 2), attrs), "f32", 3, quantize=False), level)
+    got, reference = check(graph("max_pool", ((2, 2), attrs), "f32", 3, quantize=False), width)
     assert (got == reference).all() and np.isneginf(got[:, 0]).all()
-    got, reference = check(graph("avg_pool", ((2, 2), attrs), "u8", 3, exclude_pad=True), level)
+    got, reference = check(graph("avg_pool", ((2, 2), attrs), "u8", 3, exclude_pad=True), width)
     assert (got == reference).all() and (got[:, 0] == ZP).all()  # the mean of nothing is NaN
 
 
 @pytest.mark.parametrize("keep_dims", [True, False])
-def test_means_over_spatial_axes(level, keep_dims):
+def test_means_over_spatial_axes(width, keep_dims):
     g = gq.Graph()
     x = g.input("x", dtype="u8", shape=(2, 7, 7, 70))
     y = g.reduce_mean(g.dequantize(x, scales=[SCALE], zps=[ZP]), axes=[1, 2], keep_dims=keep_dims)
     g.output(g.quantize(y, dtype="s8", scales=[0.004], zps=[-3]), name="y")
-    close(*check(g, level, threads=2))
+    close(*check(g, width, threads=2))
 
 
-def test_operands_of_the_epilogue(level):
+def test_operands_of_the_epilogue(width):
     g = gq.Graph()
     x, z = g.input("x", dtype="s8", shape=(3, 6, 5, 17)), g.input("z", dtype="u8", shape=(3, 1, 5, 17))
     b, r = g.input("b", dtype="f32", shape=(17,)), g.input("r", dtype="f32", shape=(3, 1, 1, 1))
@@ -210,24 +210,24 @@ def test_operands_of_the_epilogue(level):
                    exclude_pad=True)
     y = g.multiply(g.add(g.add(y, g.dequantize(z, scales=[0.01])), b), r)
     g.output(g.quantize(y, dtype="s8", scales=[0.05]), name="y")
-    check(g, level, threads=2)
+    check(g, width, threads=2)
 
 
 @pytest.mark.parametrize("batch,channels", [(0, 5), (2, 0)])
-def test_nothing_to_do(level, batch, channels):
-    got, _ = check(graph("max_pool", "3x3/2", "u8", channels, batch=batch), level)
+def test_nothing_to_do(width, batch, channels):
+    got, _ = check(graph("max_pool", "3x3/2", "u8", channels, batch=batch), width)
     assert got.size == 0
 
 
 @pytest.mark.parametrize("how,dtype,total", [("max", "u8", "u8"), ("max", "f32", "f32"), ("mean", "s8", "f32")])
 @pytest.mark.parametrize("channels", [1, 67])
-def test_nothing_beyond_the_buffers_is_touched(level, how, dtype, total, channels):
+def test_nothing_beyond_the_buffers_is_touched(width, how, dtype, total, channels):
     """Source and result lie at the end of readable memory."""
     x, out = guarded(np.ones((1, 3, 4, channels), STORAGE[dtype])), guarded(np.zeros((4, channels), STORAGE[total]))
     store = Store(acc("f32" if total == "f32" else "s32"), total)
     w = windows((3, 4), (2, 3), (1, 1), (1, 1), ((0, 0), (0, 0)), (2, 2), channels * x.itemsize)
     block = w.block(np.zeros(channels, x.dtype))
-    chosen = next(one for one in isa.available() if one.name == level)
+    chosen = next(one for one in isa.available() if one.name == width)
     step = pool.plan_pool(store, how, Pixels(dtype, w, channels, 1, 4), Target(chosen))
     scales = means.Scales(np.full(channels, 0.5, np.float32), np.full(channels, -3, np.float32))
     tables = means.tables(scales, np.full(4, 6))

@@ -40,30 +40,30 @@ def graph(op, n, dtype="f32", shape=(3, 4), **attrs):
 
 @pytest.mark.parametrize("op", sorted(ROWS))
 @pytest.mark.parametrize("n", LENGTHS)
-def test_rows_of_floats(level, op, n):
-    got, want, text = compiled_beside_reference(graph(op, n), level)
+def test_rows_of_floats(width, op, n):
+    got, want, text = compiled_beside_reference(graph(op, n), width)
     assert f"row partition ({op})" in text
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("op", sorted(ROWS))
 @pytest.mark.parametrize("shape", [(), (1, 1), (0, 3)])
-def test_one_row_and_none(level, op, shape):
+def test_one_row_and_none(width, op, shape):
     g = graph(op, 19, shape=shape)
-    got, want, _ = compiled_beside_reference(g, level)
+    got, want, _ = compiled_beside_reference(g, width)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("op", sorted(ROWS))
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
-def test_rows_of_halves(level, op, dtype):
-    got, want, _ = compiled_beside_reference(graph(op, 37, dtype), level)
+def test_rows_of_halves(width, op, dtype):
+    got, want, _ = compiled_beside_reference(graph(op, 37, dtype), width)
     wide = got.astype(np.float64), want.astype(np.float64)
     np.testing.assert_allclose(*wide, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("op", ["softmax", "layer_norm"])
-def test_a_chain_before_and_after(level, op):
+def test_a_chain_before_and_after(width, op):
     """Dequantize, a residual and a mask before; scale, residual and quantize after."""
     g = gq.Graph()
     x, z = g.input("x", dtype="u8", shape=(2, 3, 5, 40)), g.input("z", dtype="s8", shape=(2, 3, 5, 40))
@@ -71,29 +71,29 @@ def test_a_chain_before_and_after(level, op):
     y = g.add(g.add(g.dequantize(x, scales=[0.02], zps=[100]), g.dequantize(z, scales=[0.1])), mask)
     y = g.multiply(g.add(apply(g, op, y), g.input("r", dtype="f32", shape=(2, 3, 5, 40))), rows)
     g.output(g.quantize(y, dtype="u8", scales=[0.01], zps=[100]), name="y")
-    got, want, text = compiled_beside_reference(g, level)
+    got, want, text = compiled_beside_reference(g, width)
     assert text.count("row partition (") == 1
     off = np.abs(got.astype(int) - want)
     assert off.max() <= 1 and (off > 0).sum() <= 1
 
 
 @pytest.mark.parametrize("op", ["reduce_mean", "reduce_max"])
-def test_an_epilogue_of_reduced_rows(level, op):
+def test_an_epilogue_of_reduced_rows(width, op):
     g = gq.Graph()
     x, z = g.input("x", dtype="u8", shape=(2, 7, 40)), g.input("z", dtype="f32", shape=(7, 1))
     y = g.multiply(apply(g, op, g.square(g.dequantize(x, scales=[0.02], zps=[100]))), z)
     g.output(g.quantize(g.add(y, g.input("b", dtype="f32", shape=(1,))), dtype="s8", scales=[0.1]), name="y")
-    got, want, text = compiled_beside_reference(g, level)
+    got, want, text = compiled_beside_reference(g, width)
     assert text.count("row partition (") == 1 and np.abs(got.astype(int) - want).max() <= 1
 
 
 @pytest.mark.parametrize("mode", ["none", "inf_as_zero"])
-def test_softmax_of_infinities_and_nan(level, mode):
+def test_softmax_of_infinities_and_nan(width, mode):
     inf, nan = np.inf, np.nan
     x = np.float32([[0, -inf, 1, -200], [-inf] * 4, [nan, 0, 1, 2], [inf, 0, 1, 2], [-0.0, 0, -0.0, 0],
                     [3e38, -3e38, 0, 1]])
     g = graph("softmax", 4, shape=(6,), mode=mode)
-    model = gq.compile(g, isa=level, strict=True)
+    model = gq.compile(g, isa=width, strict=True)
     with np.errstate(all="ignore"):
         got, want, reference = model(x=x), model.formula(x=x), gq.reference(g, x=x)
     np.testing.assert_array_equal(got, want)
@@ -103,10 +103,10 @@ def test_softmax_of_infinities_and_nan(level, mode):
 
 @pytest.mark.parametrize("op", ["reduce_max", "reduce_min", "reduce_sum"])
 @pytest.mark.parametrize("n", [4, 19])
-def test_reductions_of_special_values(level, op, n):
+def test_reductions_of_special_values(width, op, n):
     x = np.random.default_rng(0).choice(np.float32([np.nan, np.inf, -np.inf, -0.0, 0.0, 1, -2, 3e38]), (3, 64, n))
     x[0] = np.nan_to_num(x[0], nan=5)
-    model = gq.compile(graph(op, n, shape=(3, 64)), isa=level, strict=True)
+    model = gq.compile(graph(op, n, shape=(3, 64)), isa=width, strict=True)
     with np.errstate(all="ignore"):
         got, want, reference = model(x=x), model.formula(x=x), gq.reference(graph(op, n, shape=(3, 64)), x=x)
     np.testing.assert_array_equal(got, want)
@@ -132,9 +132,9 @@ def test_thread_counts_and_splits(threads):
 @pytest.mark.parametrize("how", sorted(ROWS))
 @pytest.mark.parametrize("n", [1, 7, 37])
 @pytest.mark.parametrize("dtype", ["f32", "u8"])
-def test_nothing_beyond_the_buffers_is_touched(level, how, n, dtype):
+def test_nothing_beyond_the_buffers_is_touched(width, how, n, dtype):
     """Source, room, numbers and result lie at the end of readable memory."""
-    chosen = next(one for one in isa.available() if one.name == level)
+    chosen = next(one for one in isa.available() if one.name == width)
     reduces = how in REDUCTIONS
     x, out = guarded(np.ones((2, n), np.float32)), guarded(np.zeros((2, 1 if reduces else n), STORAGE[dtype]))
     result = acc("f32") if dtype == "f32" else elementary.quantize(acc("f32"), 100.0, 3.0, "u8")

@@ -1,0 +1,39 @@
+"""What multiplies no integers is the same code at all ISA levels whose vectors are equally wide."""
+from contextlib import ExitStack
+
+import pytest
+
+import graphq as gq
+from graphq.kernels import levels
+from graphq.kernels.jit import isa, modules
+from graphq.testing import random_inputs
+
+LISTS = "strides=[1, 1], pads_begin=[1, 1], pads_end=[1, 1]"
+GRAPHS = {
+    "eltwise": "x: u8[3,21]) { %0 = dequantize(x, scales=[0.1])\n %1 = tanh(%0)\n"
+               " %y = quantize(%1, dtype=s8, scales=[0.01]) return %y }",
+    "row": "x: f32[3,21]) { %y = softmax(x, axis=-1) return %y }",
+    "pool": "x: f32[1,5,6,21]) { %y = avg_pool(x, kernel=[3, 3], exclude_pad=true, LISTS) return %y }",
+    "interpolate": "x: f32[1,5,6,21]) { %y = interpolate(x, mode=\"linear\", sizes=[7, 9]) return %y }",
+    "depthwise": "x: f32[1,5,6,21], w: f32[3,3,1,21]) {"
+                 " %y = convolution(x, w, groups=21, dilations=[1, 1], LISTS) return %y }",
+    "convolution": "x: f32[1,5,6,21], w: f32[3,3,21,8]) {"
+                   " %y = convolution(x, w, dilations=[1, 1], LISTS) return %y }",
+}
+
+
+@pytest.mark.parametrize("lanes", [1, 8, 16])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_one_code_for_all_levels_of_a_width(name, lanes):
+    g = gq.parse("graph net(" + GRAPHS[name].replace("LISTS", LISTS))
+    first, *others = (level.name for level in isa.LEVELS if level.lanes == lanes)
+    assert others or lanes == 1
+    inputs = random_inputs(g)
+    for level in (first, *others):
+        with ExitStack() as stack:
+            if level not in [x.name for x in isa.available()]:
+                stack.enter_context(isa.emulate(level))
+            levels.resolve(level)  # which tries a kernel of integers
+            before = modules.statistics()
+            gq.compile(g, isa=level, threads=1, strict=True)(inputs)
+            assert level == first or modules.statistics() == before, level
