@@ -67,7 +67,10 @@ def __getattr__(name: str) -> Any:
     """Import what few processes need, when it is asked for."""
     if name not in _MODULES:
         raise AttributeError(f"module 'graphq' has no attribute {name!r}")
-    module = import_module(f"graphq.{_MODULES[name]}")
+    try:
+        module = import_module(f"graphq.{_MODULES[name]}")
+    except OSError as e:  # no more open files
+        raise CompileError(f"graphq.{name} cannot be imported: {e}") from None
     return module if name in ("quantization", "testing") else getattr(module, name)
 
 

@@ -1,6 +1,7 @@
 """load_onnx: from a checked ONNX model to a Graph."""
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from pathlib import Path
 
@@ -33,8 +34,12 @@ def load_onnx(source: Source, *, memory: int | None = None) -> Graph:
     constants would take more than `memory` bytes (None: half of the machine's memory).
     """
     with budget(memory):
-        model, folder, where = read_model(source)
-        return _loaded(model, folder, where)
+        try:
+            model, folder, where = read_model(source)
+            return _loaded(model, folder, where)
+        except MemoryError as e:
+            name = source if isinstance(source, str | os.PathLike) else "model"
+            raise CompileError(f"{name}: not enough memory{f': {e}' if str(e) else ''}") from None
 
 
 def _loaded(model: ModelProto, folder: str | None, where: str) -> Graph:

@@ -19,7 +19,10 @@ _loaded: list[object] = []
 def link(code: bytes | memoryview, names: Sequence[str]) -> Mapping[str, int]:
     """Load an object file: the addresses of the functions of these names. Raises KernelError where LLVM refuses it."""
     with llvm_lock.hold:
-        import llvmlite.binding as llvm
+        try:
+            import llvmlite.binding as llvm
+        except OSError as error:  # no more open files
+            raise KernelError(f"LLVM cannot be loaded: {error}") from None
 
         library = llvm.JITLibraryBuilder().add_object_img(bytes(code)).add_current_process()
         for name in names:

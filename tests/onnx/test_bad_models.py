@@ -6,6 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import graphq as gq
 from graphq.errors import GraphError, GraphqError, ParseError
+from graphq.onnx.protos import tensors
 
 ADD = "net (float[2] x) => (float[2] y) <float[2] w = {3, 4}> { y = Add(x, w) }"
 
@@ -53,6 +54,28 @@ def test_bad_external_data(tmp_path, location, facts, message):
     (folder / "m.onnx").write_bytes(external(location, **facts).SerializeToString())
     with pytest.raises(GraphqError, match=message):
         gq.load_onnx(folder / "m.onnx")
+
+
+def test_external_data_is_looked_at_before_it_is_read(tmp_path, monkeypatch):
+    """A sparse file of 1 TiB, and memory that is not there."""
+    with open(tmp_path / "w.bin", "wb") as file:
+        file.truncate(1 << 40)
+    m = external("w.bin")
+    (tmp_path / "m.onnx").write_bytes(m.SerializeToString())
+    with pytest.raises(GraphError, match="1099511627776 bytes do not fit a tensor of 8"):
+        gq.load_onnx(tmp_path / "m.onnx")
+    m.graph.initializer[0].dims[0] = 1 << 38
+    (tmp_path / "m.onnx").write_bytes(m.SerializeToString())
+    with pytest.raises(gq.CompileError, match="initializer 'w'.* would take 1.02e.03 GiB"):
+        gq.load_onnx(tmp_path / "m.onnx")
+    (tmp_path / "m.onnx").write_bytes(external("w.bin", length=8).SerializeToString())
+
+    def fail(*arguments):
+        raise MemoryError
+
+    monkeypatch.setattr(tensors, "_read", fail)
+    with pytest.raises(gq.CompileError, match="m.onnx: not enough memory"):
+        gq.load_onnx(tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize("text,message", [

@@ -8,7 +8,7 @@ import stat
 import numpy as np
 from onnx import SparseTensorProto, TensorProto, numpy_helper
 
-from graphq.budget import reserve
+from graphq.budget import expect, reserve
 from graphq.errors import GraphError, ParseError
 from graphq.ir.tensor_type import check_size
 from graphq.onnx.protos.types import dtype_of
@@ -27,11 +27,13 @@ def array_of(tensor: TensorProto, folder: str | None, where: str) -> np.ndarray:
     if any(d < 0 for d in tensor.dims):
         raise GraphError(f"{where}: negative dimension in {list(tensor.dims)}")
     check_size(tensor.dims, where)
+    nbytes = _bytes(math.prod(tensor.dims), dtype.bits, dtype.itemsize)
     if tensor.data_location == TensorProto.EXTERNAL:
-        tensor = _with_data(tensor, folder, where)
+        expect(nbytes, f"{where} {dtype}{list(tensor.dims)}")
+        tensor = _with_data(tensor, nbytes, folder, where)
     if tensor.HasField("raw_data"):
         raw = tensor.raw_data  # each access is a copy
-        if len(raw) != _bytes(math.prod(tensor.dims), dtype.bits, dtype.itemsize):
+        if len(raw) != nbytes:
             raise GraphError(f"{where}: {len(raw)} bytes do not fit {dtype}{list(tensor.dims)}")
         if dtype.bits not in PACKED:
             reserve(len(raw), f"{where} {dtype}{list(tensor.dims)}")
@@ -63,13 +65,12 @@ def _bytes(size: int, bits: int, itemsize: int) -> int:
     return -(-size // PACKED[bits]) if bits in PACKED else size * itemsize
 
 
-def _with_data(tensor: TensorProto, folder: str | None, where: str) -> TensorProto:
-    """The tensor with the bytes of its file."""
+def _with_data(tensor: TensorProto, nbytes: int, folder: str | None, where: str) -> TensorProto:
+    """The tensor with the bytes of its file, which must be so many."""
     facts = {e.key: e.value for e in tensor.external_data}
-    data = _read(facts.get("location", ""), _number(facts, "offset", where), _number(facts, "length", where), folder,
-                 where)
     out = TensorProto(data_type=tensor.data_type, dims=tensor.dims, name=tensor.name)
-    out.raw_data = data
+    out.raw_data = _read(facts.get("location", ""), _number(facts, "offset", where) or 0,
+                         _number(facts, "length", where), nbytes, folder, where)
     return out
 
 
@@ -82,8 +83,8 @@ def _number(facts: dict[str, str], key: str, where: str) -> int | None:
     return int(text)
 
 
-def _read(location: str, offset: int | None, length: int | None, folder: str | None, where: str) -> bytes:
-    """Bytes of the file `location`, which must lie in the model's folder."""
+def _read(location: str, first: int, length: int | None, wanted: int, folder: str | None, where: str) -> bytes:
+    """The bytes that a tensor wants, of the file `location`, which must lie in the model's folder."""
     if folder is None:
         raise ParseError(f"{where}: external data needs a model that is loaded from a path")
     root = os.path.realpath(folder)
@@ -96,11 +97,13 @@ def _read(location: str, offset: int | None, length: int | None, folder: str | N
             raise ParseError(f"{where}: external data: {location!r} is not a regular file")
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            first = offset or 0
             count = size - first if length is None else length
             if count < 0 or first + count > size:
                 raise ParseError(f"{where}: external data: {location!r} has {size} bytes, the model wants {count} "
                                  f"from {first}")
+            if count != wanted:
+                raise GraphError(f"{where}: external data: {location!r}: {count} bytes do not fit a tensor "
+                                 f"of {wanted}")
             file.seek(first)
             return file.read(count)
     except OSError as e:
