@@ -36,10 +36,8 @@ def exact(model: onnx.ModelProto) -> onnx.ModelProto:
     dtypes |= {t.name: t.data_type for t in constants.values()}
     shifted: dict[str, str] = {}
     for node in model.graph.node:
-        if dtypes.get(node.input[0]) == TensorProto.INT8:
-            continue
         for weights, zero in WEIGHTS.get(node.op_type, ()):
-            if dtypes.get(node.input[weights]) != TensorProto.INT8:
+            if dtypes.get(node.input[0]) == TensorProto.INT8 or dtypes.get(node.input[weights]) != TensorProto.INT8:
                 continue
             node.input.extend([""] * (zero + 1 - len(node.input)))
             for place in (weights, zero):
