@@ -226,7 +226,7 @@ def _mapped(file: FileIO) -> memoryview:
 def _copied(file: FileIO, begin: int, nbytes: int) -> memoryview:
     """A copy of bytes of a file."""
     expect(nbytes, "the file")
-    room = memoryview(aligned_empty(nbytes))
+    room = aligned_empty(nbytes).data
     file.seek(begin)
     at = 0
     while count := file.readinto(room[at:]):
