@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeGuard, cast
 
 import numpy as np
@@ -16,7 +16,7 @@ from graphq.ir.interpret import check_array, check_inputs, named_inputs, pack_ou
 from graphq.ir.names import counted
 from graphq.ir.signature import Signature
 from graphq.kernels.jit.isa import Level
-from graphq.locks import Lock
+from graphq.locks import Lock, lazy_property
 from graphq.open_shapes import OpenPlans
 from graphq.paths import path_of
 from graphq.plan.arena import Arenas
@@ -85,7 +85,7 @@ class CompiledGraph:
         """The graph as the user gave it."""
         return self._read_source()
 
-    @cached_property
+    @lazy_property
     def rows_mix(self) -> str | None:
         """Why the results of a row of the batch may depend on the other rows; None where they cannot."""
         from graphq.row_wise import why_rows_mix
@@ -144,7 +144,7 @@ class CompiledGraph:
         latest = self._open.latest if self._open else None
         return in_full(self._fixed or latest or (made[-1] if made else self._without_shapes))
 
-    @cached_property
+    @lazy_property
     def _without_shapes(self) -> Passed:
         """What the passes can do before the first call with open shapes; no run needs it."""
         with budget(self.options.memory):

@@ -2,13 +2,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeAlias
 
 import ml_dtypes
 import numpy as np
 
 from graphq.errors import GraphError
+from graphq.locks import lazy_property
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,12 +37,12 @@ class DType:
         """Bytes an element takes in memory; those of 2 and 4 bits take one, as in ml_dtypes."""
         return self.numpy.itemsize
 
-    @cached_property
+    @lazy_property
     def min(self) -> float:
         """The least finite value."""
         return self._limit("min")
 
-    @cached_property
+    @lazy_property
     def max(self) -> float:
         """The greatest finite value."""
         return self._limit("max")

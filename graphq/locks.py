@@ -9,6 +9,8 @@ kinds, for two kinds of state:
 
 All are re-entrant: a signal's handler runs on the main thread between two of its instructions, and may call a model
 while that thread holds a lock. So what a lock guards may change under a frame that holds it: look again after a call.
+
+`lazy_property` needs no lock.
 """
 from __future__ import annotations
 
@@ -16,6 +18,10 @@ import logging
 import os
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+T = TypeVar("T")
 
 log = logging.getLogger("graphq")
 
@@ -24,6 +30,30 @@ PATIENCE_SECONDS = 10.0
 _waited_for: list[Lock] = []
 _taken: list[Lock] = []
 _renewed: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+class lazy_property(Generic[T]):
+    """A property that is computed when it is first read, and kept in the object's `__dict__`.
+
+    Threads that read it at the same time may all compute it; the first result is kept, and all get that one. There is
+    no lock, as `functools.cached_property` has one in Python 3.11, which a fork copies while another thread holds it.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self.compute, self.__doc__ = compute, compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> lazy_property[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> lazy_property[T] | T:
+        """The kept result, or what is computed now."""
+        if instance is None:
+            return self
+        return instance.__dict__.setdefault(self.name, self.compute(instance))
 
 
 class Lock:

@@ -12,7 +12,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from graphq.budget import budget
 from graphq.errors import CompileError, GraphError, GraphqError
 from graphq.ir import Graph, TensorType
 from graphq.ir.signature import Signature
-from graphq.locks import Lock
+from graphq.locks import Lock, lazy_property
 from graphq.plan.arena import Arenas
 from graphq.plan.plan import Plan, open_numbers
 from graphq.plan.runtime import Runner, Words
@@ -160,7 +160,7 @@ class StoredVariant:
         self.sizes, self.options = stored.sizes or (), options
         self._stored, self._anew = stored, anew
 
-    @cached_property
+    @lazy_property
     def _read(self) -> tuple[Words, Program, Trace]:
         def made(plan: Plan, trace: Trace | None) -> tuple[Words, Program, Trace]:
             assert trace is not None
@@ -178,7 +178,7 @@ class StoredVariant:
         """The trace of its sizes."""
         return self._read[2]
 
-    @cached_property
+    @lazy_property
     def variant(self) -> Variant:
         """The same, made anew."""
         return self._anew(self.sizes)
@@ -243,7 +243,7 @@ class OpenPlans:
         """The graph as the user gave it."""
         return self._read_source()
 
-    @cached_property
+    @lazy_property
     def dimensions(self) -> list[Dimension]:
         """The open dimensions of all inputs, in order."""
         return open_dimensions(self.source)

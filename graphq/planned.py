@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -12,6 +11,7 @@ from graphq.errors import CompileError
 from graphq.ir import Graph, TensorType
 from graphq.ir.signature import Signature
 from graphq.kernels.jit.isa import Level
+from graphq.locks import lazy_property
 from graphq.passes.pipeline import run_passes
 from graphq.plan.arena import Arenas
 from graphq.plan.plan import NativeStep, Plan
@@ -199,7 +199,7 @@ class Loaded:
         self.run, self.plan, self.output_types = runner, runner.plan, runner.plan.output_types
         self._anew = anew
 
-    @cached_property
+    @lazy_property
     def planned(self) -> Ready:
         """The same, made anew."""
         return self._anew()

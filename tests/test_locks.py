@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from graphq import locks
-from graphq.locks import Lock
+from graphq.locks import Lock, lazy_property
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # Python 3.12, of a fork with threads
 
@@ -182,3 +182,48 @@ def test_a_fork_that_waits_no_longer_says_so(waited_for, monkeypatch, caplog):
         holder.leave.set()
         holder.thread.join()
     assert "a fork waited 0.01 s for another thread" in caplog.text and free(waited_for)
+
+
+def test_a_fork_reads_a_property_that_another_thread_computes():
+    """functools.cached_property has one lock for all objects in Python 3.11, and the child waits for it."""
+    inside, leave, parent = threading.Event(), threading.Event(), os.getpid()
+
+    class Slow:
+        @lazy_property
+        def number(self):
+            if os.getpid() == parent:
+                inside.set()
+                leave.wait(30)
+            return 1
+
+    thread = threading.Thread(target=lambda: Slow().number)
+    thread.start()
+    inside.wait()
+
+    def check():
+        signal.alarm(10)
+        return Slow().number == 1
+
+    try:
+        assert in_child(check)
+    finally:
+        leave.set()
+        thread.join()
+
+
+def test_threads_that_compute_a_property_together_get_one_result():
+    both = threading.Barrier(2)
+
+    class Pair:
+        @lazy_property
+        def made(self):
+            both.wait(30)
+            return object()
+
+    pair, found = Pair(), []
+    threads = [threading.Thread(target=lambda: found.append(pair.made)) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert found[0] is found[1] is pair.made

@@ -18,10 +18,10 @@ SOURCE = {"graphq": "graphq", "kernels": "graphq.kernels", "passes": "graphq.pas
 
 ROOMS = {
     "graphq.errors": "the exceptions",
+    "graphq.locks": "locks between threads, forks and signal handlers; properties that are computed once",
     "graphq.dtypes": "element types",
     "graphq.sizes": "open sizes: numbers that follow from dimensions that are not known yet",
     "graphq.budget": "the limit of memory",
-    "graphq.locks": "locks between threads, forks and signal handlers",
     "graphq.paths": "names of files",
     "graphq.ir": "the graph: values, nodes, declarations of operations, text, verifier, reference interpreter",
     "graphq.rewrite": "what passes are written with: patterns, matcher, rewrites, partitions",

@@ -5,7 +5,6 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from math import prod
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -23,6 +22,7 @@ from graphq.kernels.jit import cache, isa
 from graphq.kernels.jit.cache import Code
 from graphq.kernels.jit.modules import Module, saved
 from graphq.kernels.threads.team import modules_of_team
+from graphq.locks import lazy_property
 from graphq.passes.pipeline import PIPELINE
 from graphq.plan.plan import Plan, open_numbers
 from graphq.planned import Options, StoredPlan
@@ -139,7 +139,7 @@ class Saved:
             self._fail(f"its model cannot have been made for {made.threads} threads")
         return made
 
-    @cached_property
+    @lazy_property
     def misfit(self) -> str | None:
         """Why plans and code of the file cannot be used here, if they cannot."""
         index = self.file.index
@@ -159,7 +159,7 @@ class Saved:
             self._fail("no graph")
         return graph
 
-    @cached_property
+    @lazy_property
     def signature(self) -> Signature:
         """The graph's signature, which saves reading it. Only if there is no `misfit`."""
         inputs, outputs = self._types("inputs", 3), self._types("outputs", 2)
@@ -171,7 +171,7 @@ class Saved:
         """That of `CompiledGraph`. Only if there is no `misfit`."""
         return None if self.file.index.get("rows_mix") is None else self._of(str, self.file.index, "rows_mix")
 
-    @cached_property
+    @lazy_property
     def modules(self) -> list[Module]:
         """The kernel modules, whose code is not looked at before it is used. Only if there is no `misfit`."""
         def module(kind: Any, key: Any, names: Any, section: Any) -> Module:

@@ -13,7 +13,6 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -22,6 +21,7 @@ import numpy as np
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
 from graphq.ir.operations import add_builder
+from graphq.locks import lazy_property
 from graphq.sizes import Size
 
 if TYPE_CHECKING:
@@ -91,23 +91,23 @@ class Op:
         """Whether it takes any number of operands."""
         return bool(self.operands) and self.operands[-1].variadic
 
-    @cached_property
+    @lazy_property
     def doc(self) -> str:
         """What the operation does."""
         return inspect.getdoc(self.reference) or ""
 
-    @cached_property
+    @lazy_property
     def per_axis(self) -> Mapping[str, int | None]:
         """The attributes that may be one number for all spatial axes; and what is left out (None: it must be given)."""
         return {name: x for name, x in _PER_AXIS.items() if name in self.attributes and "strides" in self.attributes}
 
-    @cached_property
+    @lazy_property
     def counts(self) -> tuple[int, float]:
         """How many operands it takes, at least and at most."""
         most = math.inf if self.variadic else len(self.operands)
         return sum(not (p.optional or p.variadic) for p in self.operands), most
 
-    @cached_property
+    @lazy_property
     def signature(self) -> inspect.Signature:
         """How its builder method is called: operands by place, attributes and `name` by keyword."""
         P = inspect.Parameter

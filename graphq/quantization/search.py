@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from graphq.compile import compile
 from graphq.errors import InputError
 from graphq.ir import Graph, TensorType
+from graphq.locks import lazy_property
 from graphq.quantization.biases import correctable, shift_biases
 from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
 from graphq.quantization.compare import distance, floats
@@ -163,7 +163,7 @@ class Search:
         """The setting with 16 bits for all factors of the products that are `little_work`."""
         return wider(setting, [(name, part) for name in self.little_work for part in self.parts(name)])
 
-    @cached_property
+    @lazy_property
     def little_work(self) -> list[str]:
         """The names of the products that have least of the work, LITTLE of it together.
 

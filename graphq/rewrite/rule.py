@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
+from graphq.locks import lazy_property
 from graphq.rewrite.match import Match, Matcher, Reason, roots
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
@@ -91,7 +91,7 @@ class Rewrite:
         work = _Application(self, graph, explain=True, parts=parts)
         return work.run(), work.refusals()
 
-    @cached_property
+    @lazy_property
     def _form(self) -> _Form:
         """What the class says, read once: a graph meets most rewrites without a node for them."""
         _, *names = _parameters(self, "pattern")

@@ -6,10 +6,11 @@ in the process that compiles (`compiling`). `types` are Numba's types, imported 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from inspect import Parameter, Signature, signature
 from types import CellType, CodeType, FunctionType
 from typing import Any
+
+from graphq.locks import lazy_property
 
 
 class Deferred:
@@ -22,7 +23,7 @@ class Deferred:
     def __repr__(self) -> str:
         return f"<deferred {self.body.__name__}>"
 
-    @cached_property
+    @lazy_property
     def made(self) -> Any:
         """The object that Numba's decorator gives."""
         return self._make(self.body)

@@ -7,7 +7,6 @@ loop: LLVM would read a field again after each store that might be to it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from graphq.errors import KernelError
 from graphq.kernels.jit.deferred import intrinsic, types
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, I64
 from graphq.kernels.jit.x86 import at, load
+from graphq.locks import lazy_property
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Record:
         """How many fields are before one."""
         return self.fields.index(name)
 
-    @cached_property
+    @lazy_property
     def view(self) -> Any:
         """The intrinsic (address) that gives a kernel the record at an address."""
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
 from graphq.errors import KernelError
-from graphq.locks import Lock
+from graphq.locks import Lock, lazy_property
 
 Number: TypeAlias = float | int | bool
 ExprLike: TypeAlias = "Expr | float | int"
@@ -100,7 +100,7 @@ class Basic:
     types: str
     numpy: Callable[..., Any]
 
-    @cached_property
+    @lazy_property
     def results(self) -> dict[tuple[str, ...], str]:
         """The result type per tuple of argument types."""
         rules = (rule.split("->") for rule in self.types.split(","))

@@ -3,13 +3,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from graphq.errors import KernelError
 from graphq.kernels.lanes.expression import BASIC, COMPUTE, STORAGE, Expr, lower, make, substitute, walk
+from graphq.locks import lazy_property
 
 _NUMPY = {"f32": np.float32, "s32": np.int32, "bool": np.bool_}
 
@@ -79,7 +79,7 @@ class Store:
         """What the store is pickled as: without recursion, as chains may be long."""
         return _of_flat, _flat(self)
 
-    @cached_property
+    @lazy_property
     def _text(self) -> str:
         return f"Store{_flat(self)}"
 
@@ -102,7 +102,7 @@ class Store:
         """All its expressions."""
         return self.expr, *(() if self.ties is None else self.ties.roots)
 
-    @cached_property
+    @lazy_property
     def loads(self) -> tuple[tuple[int, str, str], ...]:
         """The operands (slot, dtype, kind) that are read, by slot."""
         return tuple(sorted({x.value for x in walk(*self.roots) if x.op == "load"}))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -19,6 +18,7 @@ from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, Value
 from graphq.ir.constants import add_known, computed, known
 from graphq.ir.op import lookup
+from graphq.locks import lazy_property
 from graphq.onnx.importers.arrays import element
 from graphq.onnx.protos.bodies import body_of, leave_out
 from graphq.onnx.protos.fallback import parsed, since_version, single, used_names
@@ -84,7 +84,7 @@ class Call:
     version: int
     inputs: tuple[Value | None, ...]
 
-    @cached_property
+    @lazy_property
     def attrs(self) -> dict[str, Any]:
         """The attributes that the node has; tensors as arrays, text as str."""
         out = {}
