@@ -119,7 +119,8 @@ def test_a_fixed_plan_is_used_as_it_is(tmp_path):
         assert gq.load_compiled(tmp_path / "m").origin == f"loaded from {tmp_path / 'm'}", name
 
 
-def test_every_level(level, tmp_path):
+def test_every_level(level, tmp_path, monkeypatch):
+    monkeypatch.delenv("GRAPHQ_ISA", raising=False)  # which a file's own level does not override
     for g in (images(), graph_of("dense")):
         model = gq.compile(g, isa=level, threads=2)
         feeds = feeds_of(g)
@@ -203,6 +204,7 @@ def test_other_versions_and_machines_compile_anew(name, tmp_path, monkeypatch, c
 
 
 def test_another_level_compiles_anew(tmp_path, monkeypatch):
+    monkeypatch.delenv("GRAPHQ_ISA", raising=False)
     g = images()
     model, feeds = gq.compile(g, isa="scalar"), feeds_of(g)
     model.save(tmp_path / "m")

@@ -1,4 +1,6 @@
 """quantize: all products in integers, near f32; schemes, names, files, what is refused."""
+from functools import cache, lru_cache
+
 import numpy as np
 import pytest
 from float_networks import attention, convolutional, perceptron
@@ -12,13 +14,25 @@ from graphq.quantization.products import prepared, products
 NETWORKS = [convolutional, perceptron, attention]
 
 
+@cache
+def networks():
+    """The networks with their batches, one graph of each for all tests: none may change it."""
+    return {network: network() for network in NETWORKS}
+
+
+@lru_cache(maxsize=32)
+def compiled(graph):
+    """One model of a graph, which no longer changes: its plans are made once, whatever asks for them."""
+    return gq.compile(graph)
+
+
 def loss(quantised, graph, batches):
-    a, b = gq.compile(quantised), gq.compile(graph)
+    a, b = compiled(quantised), compiled(graph)
     return max(distance(a(x), b(x)) for x in batches)
 
 
 def covered(graph, batch):
-    model = gq.compile(graph)
+    model = compiled(graph)
     model(batch)
     return model.coverage().share
 
@@ -28,7 +42,7 @@ def covered(graph, batch):
     Scheme(), Scheme(method="min_max"), Scheme(method="percentile"), Scheme(activations="s8", symmetric=True),
     Scheme(activations="s8"), Scheme(symmetric=True), Scheme(bias="f32", per_channel=False)], ids=str)
 def test_static_schemes(network, scheme):
-    graph, batches = network()
+    graph, batches = networks()[network]
     made = quantize(graph, batches, scheme)
     assert covered(made, batches[0]) == 1
     assert loss(made, graph, batches) < 0.02
@@ -39,16 +53,16 @@ def test_static_schemes(network, scheme):
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_compiled_graph_is_the_reference(network):
     """Numbers near ties are settled in the order of sums of another engine; all else is equal."""
-    graph, batches = network()
+    graph, batches = networks()[network]
     made = quantize(graph, batches[:1], Scheme())
     x = batches[-1]
-    np.testing.assert_allclose(gq.compile(made)(x), gq.reference(made, x), atol=0.02)
+    np.testing.assert_allclose(compiled(made)(x), gq.reference(made, x), atol=0.02)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("rows", [False, True])
 def test_dynamic(network, rows):
-    graph, batches = network()
+    graph, batches = networks()[network]
     made = quantize(graph, scheme=Scheme(mode="dynamic", rows=rows))
     assert covered(made, batches[0]) == 1
     assert loss(made, graph, batches) < 0.005
@@ -77,7 +91,7 @@ def test_weight_only(bits, block, most):
 @pytest.mark.parametrize("network", NETWORKS)
 def test_sixteen_bits_are_two_of_eight(network):
     """What 8 bits leave over is a product of its own, in integers, too."""
-    graph, batches = network()
+    graph, batches = networks()[network]
     names = [p.name for p in products(prepared(graph))]
     losses = [loss(quantize(graph, batches, Scheme(method="min_max", **more)), graph, batches)
               for more in ({}, {"wide": names}, {"wide_weights": names}, {"wide": names, "wide_weights": names})]
@@ -132,7 +146,7 @@ def test_statistics_of_another_graph():
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_automatic_setting(network):
-    graph, batches = network()
+    graph, batches = networks()[network]
     found = automatic(graph, batches[:-1])
     assert covered(found.graph, batches[0]) == 1 or found.setting.scheme.exclude
     plain = quantize(graph, batches[:-1], Scheme(method="min_max"))
@@ -188,14 +202,14 @@ def test_a_constant_tensor_and_a_graph_without_products():
 @pytest.mark.parametrize("network", NETWORKS)
 def test_files_run_in_onnx_runtime_with_the_same_integers(network, tmp_path):
     """Outputs that are no integers differ by the order of f32 sums, which ONNX leaves open."""
-    graph, batches = network()
+    graph, batches = networks()[network]
     path = tmp_path / "q.onnx"
     made = quantize(graph, batches)
     integers = [n.output for n in made.nodes_of(("quantize",))]
     made.set_outputs([*made.outputs, *integers], [*made.output_names, *(f"q{k}" for k in range(len(integers)))])
     gq.save_onnx(made, path)
     onnx_runtime = session(path)
-    mine, again = gq.compile(made), gq.compile(gq.load_onnx(path))
+    mine, again = compiled(made), gq.compile(gq.load_onnx(path))
     for batch in batches:
         got, loaded = mine(batch), again(batch)
         for name, theirs in zip(got, onnx_runtime.run(None, batch), strict=True):
