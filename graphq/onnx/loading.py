@@ -15,9 +15,9 @@ from graphq.onnx.protos.tensors import array_of, dense
 from graphq.onnx.protos.types import agree, tensor_type
 from graphq.onnx.reading import Source, read_model
 
-for _family in ("attention", "contributed", "control", "conv", "einsum", "eltwise", "fused", "grouped", "matmul",
-                "microsoft", "move", "norm", "pick", "pool", "quant", "recurrent", "reduce", "shape", "signal",
-                "transformer", "trees"):
+for _family in ("attention", "by_reference", "contributed", "control", "conv", "einsum", "eltwise", "fused", "grouped",
+                "matmul", "microsoft", "move", "norm", "pick", "pool", "quant", "recurrent", "reduce", "shape",
+                "signal", "transformer", "trees"):
     import_module(f"graphq.onnx.importers.{_family}")  # each fills IMPORTERS
 
 

@@ -31,11 +31,15 @@ def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
 
 @register_op(infer=infer_onnx_node, resolve=resolve_onnx_node)
 def onnx_node(*srcs: Array, op_type: str, model: np.ndarray) -> tuple[Array, ...]:
-    """One ONNX node, run by ONNX's reference evaluator; needs the package onnx.
+    """One ONNX node; needs the package onnx.
+
+    Where graphq has operations for it, now that its operands are known, these run, else ONNX's reference evaluator.
 
     `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
     that shape inference sees them. `op_type` is the operator's name, for people.
     """
+    from graphq.onnx.importers.importer import evaluated
     from graphq.onnx.protos.fallback import run
 
-    return run(model.tobytes(), srcs)
+    results = evaluated(model.tobytes(), srcs)
+    return run(model.tobytes(), srcs) if results is None else results

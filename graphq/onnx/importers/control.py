@@ -51,7 +51,7 @@ def loop(c: Call) -> Outputs:
 def scan(c: Call) -> Outputs:
     """Since version 9, which has no batches."""
     if c.version < 9:
-        return None
+        c.refuse("a Scan of batches, as it was before version 9, is not supported")
     body, scanned = c.attr("body"), c.attr("num_scan_inputs")
     captured = list(dict.fromkeys(_captured(c, body)))
     values = [c.input(k) for k in range(len(c.inputs))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from graphq.dtypes import f64
 from graphq.errors import GraphError
 from graphq.ir import Dim, Value
 from graphq.onnx.importers.importer import Call, Outputs, imports
@@ -70,6 +71,8 @@ def conv_transpose(c: Call) -> Outputs:
     count = spatial(x)
     attrs = windows(c, count)
     expect_kernel(c, w)
+    if x.dtype == f64 and {"output_shape", "output_padding", "auto_pad"} & {*c.attrs}:
+        c.refuse("a ConvTranspose of f64, which ONNX's reference runs, takes strides, pads and dilations alone")
     more = list(c.attr("output_padding") or [0] * count)
     sizes: Sequence[int] | None = c.attr("output_shape")
     if sizes is not None or attrs["auto_pad"] != "none":

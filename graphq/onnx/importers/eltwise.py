@@ -9,7 +9,9 @@ import numpy as np
 from graphq.dtypes import DType, bf16, f16, f32, s32
 from graphq.ir import Value
 from graphq.ir.op import lookup
+from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.onnx.importers.shape import dims_of
 from graphq.onnx.protos.types import dtype_of
 from graphq.ops.arithmetic import NUMBERS
 from graphq.ops.cast import CASTABLE
@@ -47,8 +49,17 @@ def with_alpha(c: Call) -> Outputs:
 
 @imports(*BINARY)
 def binary(c: Call) -> Outputs:
-    """Add, Sub, Mul, Div since version 7, which broadcast as NumPy does."""
-    return None if c.version < 7 else _binary(c, BINARY[c.node.op_type], c.input(0), c.input(1))
+    """Add, Sub, Mul, Div."""
+    return _binary(c, BINARY[c.node.op_type], *aligned(c))
+
+
+def aligned(c: Call) -> tuple[Value, Value]:
+    """Two operands that broadcast as NumPy has it; before version 7 the second one lay at `axis` of the first."""
+    a, b, axis = c.input(0), c.input(1), c.attr("axis")
+    if c.version >= 7 or axis is None:
+        return a, b
+    dims, rank = dims_of(b), len(dims_of(a))
+    return a, c.graph.static_reshape(b, shape=[*dims, *[1] * (rank - axis % rank - len(dims))])
 
 
 def _binary(c: Call, function: str, a: Value, b: Value) -> Value:
@@ -61,8 +72,6 @@ def _binary(c: Call, function: str, a: Value, b: Value) -> Value:
 @imports(*VARIADIC)
 def variadic(c: Call) -> Outputs:
     """Max, Min, Sum of any number of tensors, from the first to the last."""
-    if c.version < 8:
-        return None
     function = VARIADIC[c.node.op_type]
     return reduce(lambda a, b: _binary(c, function, a, b), [c.input(k) for k in range(len(c.inputs))])
 
@@ -95,6 +104,8 @@ def mod(c: Call) -> Outputs:
 @imports("Pow")
 def pow_(c: Call) -> Outputs:
     """`x**y` for a constant scalar y of any dtype; y = 2 is a product."""
+    if "axis" in c.attrs:
+        return standard(c, "Pow", [*aligned(c)])
     y = c.data(1)
     if y is None or y.size != 1 or y.ndim > (len(c.input(0).shape or ())):
         return None
@@ -129,7 +140,7 @@ def _clip_numbers(c: Call) -> Value:
 @imports("Mean")
 def mean(c: Call) -> Outputs:
     """The sum, from the first to the last, over their number."""
-    if c.version < 8 or not c.floats():
+    if not c.floats():
         return None
     total = reduce(c.graph.add, [c.input(k) for k in range(len(c.inputs))])
     return c.graph.divide(total, one(total, len(c.inputs)))
@@ -180,8 +191,9 @@ def swish(c: Call) -> Outputs:
 
 @imports("PRelu")
 def prelu(c: Call) -> Outputs:
-    """The slope broadcasts to x as in NumPy."""
-    return c.graph.prelu(c.input(0), c.input(1), per_channel_broadcast=False)
+    """The slope broadcasts to x as in NumPy; before version 7 a row of slopes was one a channel."""
+    channels = c.version < 7 and len(dims_of(c.input(1))) == 1 and dims_of(c.input(1)) != (1,)
+    return c.graph.prelu(c.input(0), c.input(1), per_channel_broadcast=channels, data_format="NCX")
 
 
 @imports("Gelu")

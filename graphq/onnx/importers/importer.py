@@ -17,11 +17,12 @@ from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, helper
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, Value
 from graphq.ir.constants import add_known, computed, known
+from graphq.ir.interpret import evaluate
 from graphq.ir.op import lookup
 from graphq.locks import lazy_property
 from graphq.onnx.importers.arrays import element
 from graphq.onnx.protos.bodies import body_of, leave_out
-from graphq.onnx.protos.fallback import parsed, since_version, single, used_names
+from graphq.onnx.protos.fallback import bodies, parsed, since_version, single, used_names
 from graphq.onnx.protos.tensors import array_of
 from graphq.ops.infer import FLOATS
 from graphq.sizes import number
@@ -209,6 +210,29 @@ def resolve(graph: Graph, model: bytes, operands: Sequence[Value | None]) -> tup
     return tuple(outs.values())
 
 
+def evaluated(model: bytes, operands: Sequence[np.ndarray | None]) -> tuple[np.ndarray, ...] | None:
+    """What graphq's operations give for an onnx_node whose operands' numbers are known; None where there are none.
+
+    So a node of which only numbers were not known before it runs has the meaning that it has with constants.
+    """
+    proto = parsed(model)
+    node = proto.graph.node[0]
+    if (DOMAINS.get(node.domain, node.domain), node.op_type) not in IMPORTERS or any(bodies(node)):
+        return None
+    graph = Graph()
+    scope = Scope({i.domain: i.version for i in proto.opset_import})
+    for slot, array in zip(proto.graph.input, operands, strict=True):
+        scope.values[slot.name] = graph.add_constant(np.asarray(array))
+    for tensor in proto.graph.initializer:
+        scope.values[tensor.name] = graph.add_constant(array_of(tensor, None, tensor.name))
+    outs, _ = _translated(graph, node, scope)
+    if outs is None:
+        return None
+    graph.set_outputs(list(outs.values()), list(outs))
+    graph.prune()
+    return tuple(evaluate(graph, {}))
+
+
 def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, Value] | None, str]:
     """The outputs by the operator's importer, or None and the reason."""
     domain = DOMAINS.get(node.domain, node.domain)
@@ -228,7 +252,7 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
     inputs = tuple(scope.values[name] if name else None for name in node.input)
     first = len(graph.nodes)
     try:
-        outs = (importer or _expanded)(Call(graph, node, scope, version, inputs))
+        outs = (importer or by_body)(Call(graph, node, scope, version, inputs))
     except Refused:
         raise
     except GraphError as e:
@@ -247,7 +271,7 @@ def _translated(graph: Graph, node: NodeProto, scope: Scope) -> tuple[dict[str, 
     return {name: v for name, v in zip(node.output, _fold(graph, first, made), strict=False) if name}, ""
 
 
-def _expanded(c: Call) -> Outputs:
+def by_body(c: Call) -> Outputs:
     """The operator's body, where ONNX has one; raises GraphError where it has none."""
     domain = DOMAINS.get(c.node.domain, c.node.domain)
     prefix = f"{c.node.name or next(iter(c.node.output), '')}/"

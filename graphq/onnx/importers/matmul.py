@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 from graphq.ir import Value
+from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.eltwise import one
 from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.ops.infer import FLOATS
 
 
 @imports("MatMul")
@@ -14,7 +16,9 @@ def matmul(c: Call) -> Outputs:
 
 @imports("Gemm")
 def gemm(c: Call) -> Outputs:
-    """`alpha * A' @ B' + beta * C`."""
+    """`alpha * A' @ B' + beta * C`; ONNX's reference, which runs other dtypes, has no older versions."""
+    if c.version < 7 and c.input(0).dtype not in FLOATS:
+        return standard(c, "Gemm", list(c.inputs), **{k: v for k, v in c.attrs.items() if k != "broadcast"})
     return product(c, c.input(0), c.input(1), c.optional(2), beta=c.attr("beta", 1.0))
 
 

@@ -76,7 +76,7 @@ def expanded(c: Call, x: Value, shape: tuple[int, ...]) -> Value:
 @imports("Pad")
 def pad(c: Call) -> Outputs:
     """Modes constant, edge, reflect, wrap; pads of all axes or of `axes`."""
-    pads, axes = c.ints("pads", 1), c.ints("axes", 3)
+    pads, axes = c.ints("pads" if c.version > 1 else "paddings", 1), c.ints("axes", 3)
     rank = len(dims_of(c.input(0)))
     if pads is None:
         c.refuse("pads are required")
@@ -94,7 +94,10 @@ def pad(c: Call) -> Outputs:
 def tile(c: Call) -> Outputs:
     """By a reshape with dimensions of 1, an expand over them and a reshape."""
     dims, repeats = dims_of(c.input(0)), c.numbers(1)
-    if c.version < 6 or len(repeats) != len(dims) or min(repeats, default=0) < 0:
+    if c.version < 6:  # how often, along the axis of input 2
+        axis = c.numbers(2)[0] % len(dims)
+        repeats = [repeats[0] if k == axis else 1 for k in range(len(dims))]
+    if len(repeats) != len(dims) or min(repeats, default=0) < 0:
         raise GraphError(f"repeats {repeats} do not fit {c.input(0).type}")
     out = [d * r for d, r in zip(dims, repeats, strict=True)]
     apart = c.graph.static_reshape(c.input(0), shape=[n for d in dims for n in (1, d)])

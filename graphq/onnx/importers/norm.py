@@ -7,8 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from graphq.dtypes import bf16, f16, f32
+from graphq.dtypes import bf16, f16, f32, f64
 from graphq.ir import Graph, Value
+from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.eltwise import one
 from graphq.onnx.importers.importer import MICROSOFT, Call, Outputs, imports
 from graphq.onnx.importers.shape import dims_of
@@ -22,28 +23,60 @@ def softmax(c: Call) -> Outputs:
     Of f16 the steps of ONNX's function, each rounded; of bf16 ONNX's reference rounds the sum after each element.
     """
     g, x = c.graph, c.input(0)
-    if x.dtype not in (f16, f32):
-        return None
     is_log = c.node.op_type == "LogSoftmax"
+    if x.dtype not in (f16, f32):
+        return None if c.version >= 13 else as_matrix(c, lambda x: standard(c, c.node.op_type, [x], axis=1)[0])
     build = partial(_in_steps, g, is_log) if x.dtype != f32 else g.log_softmax if is_log else g.softmax
-    axis = c.attr("axis", -1 if c.version >= 13 else 1)
     if c.version >= 13:
-        return build(x, axis=axis)
-    dims = dims_of(x)
-    axis = normal_axis(axis, dims)
-    if axis == len(dims) - 1:
-        return build(x, axis=axis)
-    flat = g.static_reshape(x, shape=[math.prod(dims[:axis]), math.prod(dims[axis:])])
-    return g.static_reshape(build(flat, axis=1), shape=dims)
+        return build(x, axis=c.attr("axis", -1))
+    axis = normal_axis(c.attr("axis", 1), dims_of(x))
+    return build(x, axis=axis) if axis == len(dims_of(x)) - 1 else as_matrix(c, lambda x: build(x, axis=1))
+
+
+def as_matrix(c: Call, build: Callable[[Value], Value]) -> Value:
+    """`build` of input 0 as a matrix, whose columns are the dimensions from `axis` on: operators before version 13."""
+    x, dims = c.input(0), dims_of(c.input(0))
+    axis = normal_axis(c.attr("axis", 1), dims)
+    flat = c.graph.static_reshape(x, shape=[math.prod(dims[:axis]), math.prod(dims[axis:])])
+    return c.graph.static_reshape(build(flat), shape=dims)
+
+
+@imports("Hardmax")
+def hardmax(c: Call) -> Outputs:
+    """Along `axis` since version 13, by ONNX's reference."""
+    return None if c.version >= 13 else as_matrix(c, lambda x: standard(c, "Hardmax", [x], axis=1)[0])
+
+
+@imports("LpNormalization")
+def lp_normalization(c: Call) -> Outputs:
+    """`x` over the norm along `axis`, 0 where that is 0."""
+    x, p = c.input(0), c.attr("p", 2)
+    axis = c.graph.add_constant(np.asarray([c.attr("axis", -1)], np.int64))
+    (norm,), zero = standard(c, f"ReduceL{p}", [x, axis]), c.graph.add_constant(one(x, 0))
+    return standard(c, "Where", [*standard(c, "Equal", [norm, zero]), zero, *standard(c, "Div", [x, norm])])
 
 
 @imports("BatchNormalization")
 def batch_normalization(c: Call) -> Outputs:
-    """In inference; the first spatial form (`spatial` 0 of old versions) is left to ONNX."""
-    if c.outputs > 1 or c.attr("training_mode", 0) or not c.attr("spatial", 1) or c.version < 7:
+    """In inference. `spatial` 0, of old versions, has parameters for each element of an image.
+
+    Of ONNX's reference only the newest version has the channels' axis right.
+    """
+    x, g = c.input(0), c.graph
+    if c.outputs > 1 or c.attr("training_mode", 0):
+        if c.version < 14 or x.dtype in (bf16, f16):
+            c.refuse(f"training in version {c.version} of {x.dtype} is not supported")
         return None
-    return c.graph.batch_norm_inference(*(c.input(k) for k in range(5)), epsilon=c.attr("epsilon", 1e-5),
-                                        data_format="NCX")
+    if not c.attr("spatial", 1):
+        flat = [g.static_reshape(x, shape=[0, -1], special_zero=True),
+                *(g.static_reshape(c.input(k), shape=[-1]) for k in range(1, 5))]
+        y = standard(c, "BatchNormalization", flat, epsilon=c.attr("epsilon", 1e-5))[0]
+        return g.static_reshape(y, shape=dims_of(x))
+    if x.dtype == f64:
+        return None if c.version >= 14 else standard(c, "BatchNormalization", list(c.inputs),
+                                                     epsilon=c.attr("epsilon", 1e-5))
+    build = partial(g.batch_norm_inference, epsilon=c.attr("epsilon", 1e-5), data_format="NCX")
+    return _in_f32(c, build) if c.input(1).dtype == f16 else build(*(c.input(k) for k in range(5)))
 
 
 @imports("MeanVarianceNormalization")
@@ -68,8 +101,15 @@ def _in_steps(g: Graph, is_log: bool, x: Value, *, axis: int) -> Value:
 @imports("LayerNormalization", domain=MICROSOFT)
 def layer_normalization(c: Call) -> Outputs:
     """Over the dimensions from `axis` on, statistics in f32."""
-    if c.outputs > 1 or c.attr("stash_type", 1) != 1:
+    if c.attr("stash_type", 1) != 1:
         return None
+    if c.outputs > 1:  # the statistics are f32
+        x, g = c.input(0), c.graph
+        if x.dtype not in (bf16, f16):
+            return None
+        wide = [v if v is None else g.type_cast(v, dtype=f32) for v in c.inputs]
+        y, *statistics = standard(c, "LayerNormalization", wide, c.outputs, **c.attrs)
+        return [g.type_cast(y, dtype=x.dtype), *statistics]
 
     def normalised(x: Value, gamma: Value, beta: Value | None = None) -> Value:
         if beta is None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from graphq.ir.op import lookup
+from graphq.onnx.importers.eltwise import aligned
 from graphq.onnx.importers.importer import Call, Outputs, imports
 
 ALIKE = {"And": "logical_and", "Equal": "equal", "Greater": "greater", "IsNaN": "is_nan", "Less": "less",
@@ -11,10 +12,9 @@ ALIKE = {"And": "logical_and", "Equal": "equal", "Greater": "greater", "IsNaN": 
 
 @imports(*ALIKE)
 def alike(c: Call) -> Outputs:
-    """Operators of ALIKE, since version 7, which broadcast as NumPy does."""
-    if c.version < 7 and len(c.inputs) == 2:
-        return None
-    return c.graph.add_node(lookup(ALIKE[c.node.op_type]), [c.input(k) for k in range(len(c.inputs))], {})
+    """Operators of ALIKE."""
+    operands = aligned(c) if len(c.inputs) == 2 else [c.input(0)]
+    return c.graph.add_node(lookup(ALIKE[c.node.op_type]), operands, {})
 
 
 @imports("GreaterOrEqual")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from graphq.dtypes import boolean, s8, u8
+from graphq.dtypes import boolean, f32, s8, u8
 from graphq.errors import GraphError
 from graphq.ir import Value
 from graphq.onnx.importers.arrays import scaled
@@ -16,6 +16,7 @@ from graphq.onnx.importers.conv import expect_fit, spatial, windows
 from graphq.onnx.importers.eltwise import one
 from graphq.onnx.importers.importer import Call, Outputs, imports
 from graphq.onnx.importers.shape import dims_of, known
+from graphq.ops.infer import FLOATS
 from graphq.ops.window import padding
 from graphq.sizes import number
 
@@ -56,7 +57,7 @@ def _ends(x: Value, attrs: Mapping[str, Any]) -> tuple[list[int], bool]:
     return ends, as_onednn
 
 
-def with_pads(c: Call, outputs: int) -> Outputs:
+def with_pads(c: Call) -> Outputs:
     """The operator with pads in place of `ceil_mode` and `auto_pad`, for ONNX's reference; None where it has neither.
 
     ONNX's shape inference has the window beyond the source before version 22. The reference refuses `auto_pad` where
@@ -72,7 +73,7 @@ def with_pads(c: Call, outputs: int) -> Outputs:
         pads = [padding(attrs["auto_pad"], n, (k - 1) * d + 1, s, 0, 0) for n, k, d, s
                 in zip(x.type.dims[2:], attrs["kernel"], attrs["dilations"], attrs["strides"], strict=True)]
         own["pads"] = [begin for begin, _ in pads] + [end for _, end in pads]
-    return standard(c, c.node.op_type, [c.input(0)], outputs, opset=c.scope.opsets[""], **own)
+    return standard(c, c.node.op_type, [c.input(0)], opset=c.scope.opsets[""], **own)
 
 
 def picked(c: Call, pick: Callable[[Value], Value]) -> Value:
@@ -96,18 +97,51 @@ def channels_first(x: Value, count: int | None, build: Callable[[Value], Value])
 
 @imports("MaxPool")
 def max_pool(c: Call) -> Outputs:
-    """Without the indices, which ONNX's reference gives."""
+    """Its second output are the places of the maxima."""
+    x = c.input(0)
     if c.outputs > 1:
-        return with_pads(c, c.outputs)
-    return picked(c, lambda x: c.graph.max_pool(x, **pool(c)))
+        return _with_places(c)
+    return picked(c, lambda x: c.graph.max_pool(x, **pool(c))) if x.dtype in (*FLOATS, *BYTES) else with_pads(c)
+
+
+def _with_places(c: Call) -> list[Value]:
+    """Maxima and their places among all elements: tap by tap, of equal ones the first.
+
+    With `storage_order` 1 places are counted as if the first axis of an image varied fastest. ONNX's reference leaves
+    out images and channels where strides are 1.
+    """
+    x, g, attrs = c.input(0), c.graph, pool(c)
+    if x.dtype not in (*FLOATS, *BYTES):
+        c.refuse(f"places of maxima of {x.type} are not supported")
+    if x.dtype in BYTES:
+        x = g.cast(x, dtype=f32)
+    dims = dims_of(x)
+    ends = _ends(x, attrs)[0] if attrs["rounding_type"] == "ceil" else attrs["pads_end"]
+    pads = [padding(attrs["auto_pad"], n, (k - 1) * d + 1, s, begin, end) for n, k, d, s, begin, end in zip(
+        dims[2:], attrs["kernel"], attrs["dilations"], attrs["strides"], attrs["pads_begin"], ends, strict=True)]
+    places = np.arange(prod(dims)).reshape(*dims[:2], *(dims[2:] if not c.attr("storage_order", 0) else dims[:1:-1]))
+    places = places if not c.attr("storage_order", 0) else np.moveaxis(places, range(2, len(dims)),
+                                                                       range(len(dims) - 1, 1, -1))
+    around = {"pads_begin": [0, 0, *(b for b, _ in pads)], "pads_end": [0, 0, *(e for _, e in pads)]}
+    values = g.pad(x, value=-np.inf, **around), g.pad(g.add_constant(np.ascontiguousarray(places)), **around)
+    axes = list(zip(dims[2:], attrs["kernel"], attrs["dilations"], attrs["strides"], pads, strict=True))
+    best: list[Value] = []
+    for tap in np.ndindex(*attrs["kernel"]):
+        starts = [t * d for t, (_, _, d, _, _) in zip(tap, axes, strict=True)]
+        last = [(n + b + e - (k - 1) * d - 1) // s * s for n, k, d, s, (b, e) in axes]
+        here = [g.slice(v, axes=range(2, len(dims)), starts=starts, ends=[a + m + 1 for a, m in zip(
+            starts, last, strict=True)], steps=attrs["strides"]) for v in values]
+        more = g.greater(here[0], best[0]) if best else None
+        best = here if more is None else [g.choose(more, a, b) for a, b in zip(here, best, strict=True)]
+    return [best[0] if x is c.input(0) else g.cast(best[0], dtype=c.input(0).dtype), best[1]]
 
 
 @imports("LpPool")
 def lp_pool(c: Call) -> Outputs:
     """`(sum |x|**p)**(1 / p)` as the mean of a window times its elements; padding adds nothing, and so may count."""
     attrs, p, x, g = pool(c), c.attr("p", 2), c.input(0), c.graph
-    if set(attrs.pop("dilations")) - {1}:
-        return with_pads(c, 1)
+    if set(attrs.pop("dilations")) - {1} or x.dtype not in FLOATS:
+        return with_pads(c)
     if attrs["rounding_type"] == "ceil":
         attrs |= {"rounding_type": "floor", "pads_end": _ends(x, {**attrs, "dilations": [1] * len(attrs["kernel"])})[0]}
     powers = g.square(x) if p == 2 else g.pow(g.abs(x), beta=p)
@@ -123,8 +157,10 @@ def avg_pool(c: Call) -> Outputs:
     ONNX Runtime's kernel of newer versions, which is that of rounding up with counted padding, too, adds in order.
     """
     attrs, x = pool(c), c.input(0)
+    if x.dtype not in FLOATS:
+        return with_pads(c)
     if set(attrs.pop("dilations")) - {1}:  # what rounding up adds does not count, so it is no padding
-        return None if attrs["auto_pad"] == "none" else with_pads(c, 1)
+        return None if attrs["auto_pad"] == "none" else with_pads(c)
     exclude, ends = not c.attr("count_include_pad", 0), attrs["pads_end"]
     in_order = c.version >= 19 or bool(c.attr("ceil_mode", 0)) and not exclude
     counted = [min(a, b) for a, b in zip(ends, windows(c, len(ends))["pads_end"], strict=True)]
@@ -145,8 +181,26 @@ def global_pool(c: Call) -> Outputs:
     if c.node.op_type == "GlobalMaxPool":
         if 0 in sizes:
             c.refuse(f"an image without pixels has no greatest one, got {c.input(0).type}")
+        if c.input(0).dtype not in FLOATS:
+            return standard(c, "ReduceMax", [c.input(0), pixels(c)])
         return c.graph.max_pool(c.input(0), **attrs)
     return c.graph.avg_pool(c.input(0), exclude_pad=True, **attrs)
+
+
+def pixels(c: Call) -> Value:
+    """The axes of an image's pixels."""
+    return c.graph.add_constant(np.arange(2, 2 + spatial(c.input(0))))
+
+
+@imports("GlobalLpPool")
+def global_lp_pool(c: Call) -> Outputs:
+    """`(sum |x|**p)**(1 / p)` of the pixels."""
+    x, p, g = c.input(0), c.attr("p", 2), c.graph
+    if p in (1, 2):
+        return standard(c, f"ReduceL{int(p)}", [x, pixels(c)])
+    if x.dtype not in FLOATS:
+        c.refuse(f"a norm of p {p} takes f32, bf16 and f16, got {x.type}")
+    return g.pow(standard(c, "ReduceSum", [g.pow(g.abs(x), beta=p), pixels(c)])[0], beta=1 / p)
 
 
 @imports("Upsample")

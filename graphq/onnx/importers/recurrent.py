@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,10 +21,21 @@ Direction = Callable[[Value, int, bool], Sequence[Value]]
 """(input, its number, reverse) to all states and the last ones."""
 
 
+def _in_f32(c: Call, build: Callable[[Call], list[Value]]) -> Outputs:
+    """`build` of the node, of f16 and bf16 in f32; ONNX's reference of f64 passes over lengths and directions."""
+    g, dtype = c.graph, c.input(0).dtype
+    if dtype == t.f32:
+        return build(c)
+    if dtype not in (t.bf16, t.f16):
+        c.refuse(f"a recurrence of {dtype} is not supported")
+    wide = tuple(g.type_cast(v, dtype=t.f32) if v is not None and v.dtype == dtype else v for v in c.inputs)
+    return [g.type_cast(y, dtype=dtype) for y in build(replace(c, inputs=wide))]
+
+
 @imports("LSTM")
 def lstm(c: Call) -> Outputs:
     """W and R of each direction; their biases add up."""
-    return _directions(c, partial(_lstm, c))
+    return _in_f32(c, lambda c: _directions(c, partial(_lstm, c)))
 
 
 def _lstm(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
@@ -53,7 +65,7 @@ def _peepholes(c: Call, d: int) -> Value | None:
 @imports("GRU")
 def gru(c: Call) -> Outputs:
     """The recurrent bias of the last gate goes with its products."""
-    return _directions(c, partial(_gru, c))
+    return _in_f32(c, lambda c: _directions(c, partial(_gru, c)))
 
 
 def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
@@ -72,7 +84,7 @@ def _gru(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
 @imports("RNN")
 def rnn(c: Call) -> Outputs:
     """Of tanh."""
-    return _directions(c, partial(_rnn, c))
+    return _in_f32(c, lambda c: _directions(c, partial(_rnn, c)))
 
 
 def _rnn(c: Call, x: Value, d: int, reverse: bool) -> Sequence[Value]:
@@ -109,7 +121,7 @@ def _constant(c: Call, k: int) -> np.ndarray:
     return data
 
 
-def _directions(c: Call, direction: Direction) -> Outputs:
+def _directions(c: Call, direction: Direction) -> list[Value]:
     """Y, Y_h (and Y_c): the results of the directions side by side."""
     way = c.attr("direction", "forward")
     count = 2 if way == "bidirectional" else 1

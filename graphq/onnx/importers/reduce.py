@@ -1,9 +1,11 @@
 """Importers of reductions of floats."""
 from __future__ import annotations
 
+from graphq.dtypes import f64
 from graphq.ir import Value
 from graphq.ir.op import lookup
-from graphq.onnx.importers.importer import Call, Outputs, imports
+from graphq.onnx.importers.importer import Call, Outputs, by_body, imports
+from graphq.ops.infer import FLOATS
 
 REDUCTIONS = {"ReduceL1": "reduce_l1", "ReduceL2": "reduce_l2", "ReduceMax": "reduce_max", "ReduceMean": "reduce_mean",
               "ReduceMin": "reduce_min", "ReduceProd": "reduce_prod", "ReduceSum": "reduce_sum"}
@@ -24,8 +26,18 @@ def sum_of_squares(c: Call) -> Outputs:
 @imports("ReduceLogSum")
 def log_of_sum(c: Call) -> Outputs:
     """`log(sum(x))`"""
+    if c.input(0).dtype not in (*FLOATS, f64):
+        c.refuse(f"a logarithm of sums takes floats, got {c.input(0).type}")
     total = _reduced(c, c.input(0), "ReduceSum")
     return None if total is None else c.graph.log(total)
+
+
+@imports("ReduceLogSumExp")
+def log_of_sum_of_powers(c: Call) -> Outputs:
+    """By ONNX's function, or before it had one by its reference."""
+    if c.input(0).dtype not in (*FLOATS, f64):
+        c.refuse(f"a logarithm of sums takes floats, got {c.input(0).type}")
+    return by_body(c)
 
 
 def _reduced(c: Call, x: Value, name: str) -> Value | None:

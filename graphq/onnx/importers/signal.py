@@ -18,9 +18,11 @@ def stft(c: Call) -> Outputs:
     Of f32, real or complex; sums of products instead of a fast transform, so within the rounding errors of f32.
     """
     x, g = c.input(0), c.graph
+    if x.dtype != f32:
+        c.refuse(f"the signal must be f32, got {x.type}: ONNX's reference has other lengths than its shape inference")
     if x.shape is not None and len(x.shape) == 2:  # as ONNX Runtime takes it
         x = g.static_reshape(x, shape=[0, -1, 1], special_zero=True)
-    if x.dtype != f32 or x.shape is None or len(x.shape) != 3 or x.shape[2] is None or not (c.has(2) or c.has(3)):
+    if x.shape is None or len(x.shape) != 3 or x.shape[2] is None or not (c.has(2) or c.has(3)):
         return None
     length = int(known(c, 3).reshape(())) if c.has(3) else known(c, 2).size
     bins = length // 2 + 1 if c.attr("onesided", 1) else length

@@ -64,7 +64,8 @@ def tree_ensemble(c: Call) -> Outputs:
     """Sums, without sets of members and transforms."""
     a = c.attrs
     modes = np.asarray(a["nodes_modes"], np.uint8)
-    if c.attr("aggregate_function", 1) != 1 or c.attr("post_transform", 0) or modes.max(initial=0) > 5:
+    _expect_plain(c, c.attr("post_transform", 0), c.attr("aggregate_function", 1) > 1)
+    if c.attr("aggregate_function", 1) != 1 or modes.max(initial=0) > 5:
         raise GraphError("graphq has trees of sums without transforms, and no sets of members")
     inner, leaves = len(modes), len(a["leaf_targetids"])
     own = np.arange(inner, inner + leaves)
@@ -85,11 +86,19 @@ def tree_ensemble(c: Call) -> Outputs:
                   np.zeros(a["n_targets"], weights.dtype)).value(c, _source(c))
 
 
+def _expect_plain(c: Call, transform: Any, extreme: bool) -> None:
+    """Refuse what ONNX's reference has not: transforms, and extremes of targets that no leaf of a row has."""
+    if transform not in (0, "NONE") or extreme and c.attr("n_targets") > 1:
+        c.refuse("transforms, and a minimum or maximum of several targets, are not supported")
+
+
 @imports("TreeEnsembleRegressor", domain="ai.onnx.ml")
 def tree_ensemble_regressor(c: Call) -> Outputs:
     """Sums, without transforms; f32."""
-    if c.attr("aggregate_function", "SUM") != "SUM" or c.attr("post_transform", "NONE") != "NONE":
-        raise GraphError("graphq has trees of sums without transforms")
+    aggregate = c.attr("aggregate_function", "SUM")
+    _expect_plain(c, c.attr("post_transform", "NONE"), aggregate in ("MIN", "MAX"))
+    if aggregate != "SUM":
+        raise GraphError("graphq has trees of sums alone")
     return _old(c, "target", c.attr("n_targets")).value(c, _source(c))
 
 

@@ -1,0 +1,104 @@
+"""Importers of operators that ONNX's reference runs, but for forms in which it differs from the specification.
+
+Such a form is written as one that the reference has right, or refused by name. tests/onnx/test_every_operator.py
+compares all forms with another implementation.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from graphq.dtypes import bf16, f16, f32
+from graphq.ir import Value
+from graphq.onnx.importers.composed import standard
+from graphq.onnx.importers.importer import Call, Outputs, imports
+
+
+@imports("Det", "DeformConv")
+def in_f32(c: Call) -> Outputs:
+    """Of f16 and bf16 in f32, rounded once: the reference has no determinants of f16, and rounds sums at each step."""
+    x, g = c.input(0), c.graph
+    if x.dtype not in (bf16, f16):
+        return None
+    wide = [v if v is None else g.type_cast(v, dtype=f32) for v in c.inputs]
+    return g.type_cast(standard(c, c.node.op_type, wide, **c.attrs)[0], dtype=x.dtype)
+
+
+@imports("RoiAlign")
+def roi_align(c: Call) -> Outputs:
+    """Version 10 did not move coordinates by half a pixel; the reference has the newer ones alone."""
+    if c.version >= 16:
+        return None
+    return standard(c, "RoiAlign", list(c.inputs), **c.attrs, coordinate_transformation_mode="output_half_pixel")
+
+
+@imports("MaxRoiPool")
+def max_roi_pool(c: Call) -> Outputs:
+    """ONNX has no reference for it."""
+    c.refuse("MaxRoiPool is not supported")
+
+
+@imports("OneHot")
+def one_hot(c: Call) -> Outputs:
+    """The depth may be a tensor of one element, of which the reference wants the scalar."""
+    depth = c.input(1)
+    if depth.shape != (1,):
+        return None
+    scalar = c.graph.static_reshape(depth, shape=[])
+    return standard(c, "OneHot", [c.input(0), scalar, c.input(2)], opset=c.scope.opsets[""], **c.attrs)
+
+
+@imports("Unique")
+def unique(c: Call) -> Outputs:
+    """The reference leaves the order of elements, `sorted` 0, along the first axis alone."""
+    x = c.input(0)
+    if not c.attr("sorted", 1) and c.attr("axis", 0) not in (0, -len(x.shape or ())):
+        c.refuse(f"the order of elements along axis {c.attr('axis')} of {x.type}, sorted 0, is not supported")
+    if "axis" in c.attrs or x.shape is None or len(x.shape) == 1:
+        return None
+    row: list[Value | None] = [c.graph.static_reshape(x, shape=[-1])]
+    return standard(c, "Unique", row, c.outputs, opset=c.scope.opsets[""], **c.attrs)
+
+
+ML = "ai.onnx.ml"
+TRANSFORMS = {"NONE": "", "LOGISTIC": "Sigmoid", "SOFTMAX": "Softmax"}
+"""The transformations of results that are an operator of ONNX."""
+
+
+@imports("LinearRegressor", domain=ML)
+def linear_regressor(c: Call) -> Outputs:
+    """`x @ coefficients.T + intercepts`, transformed; a row of coefficients a target."""
+    x, g, targets, transform = c.input(0), c.graph, c.attr("targets", 1), c.attr("post_transform", "NONE")
+    if transform not in TRANSFORMS or x.shape is None or len(x.shape) != 2:
+        c.refuse(f"post_transform {transform} of {x.type} is not supported")
+    rows = np.float32(c.attr("coefficients")).reshape(targets, -1)
+    y = g.matmul(x if x.dtype == f32 else g.cast(x, dtype=f32), g.constant(np.ascontiguousarray(rows.T)))
+    if c.attr("intercepts"):
+        y = g.add(y, g.constant(np.float32(c.attr("intercepts"))))
+    return standard(c, TRANSFORMS[transform], [y]) if TRANSFORMS[transform] else y
+
+
+@imports("LinearClassifier", domain=ML)
+def linear_classifier(c: Call) -> Outputs:
+    """Each label has its coefficients."""
+    labels = c.attr("classlabels_ints") or c.attr("classlabels_strings") or ()
+    if len(c.attr("intercepts") or labels) != len(labels):
+        c.refuse("one row of coefficients for two labels, whose second score ONNX leaves open, is not supported")
+    return None
+
+
+@imports("Normalizer", domain=ML)
+def normalizer(c: Call) -> Outputs:
+    """MAX divides by the greatest element of a row; the reference has that of the greatest size."""
+    x, g = c.input(0), c.graph
+    if c.attr("norm", "MAX") != "MAX":
+        return None
+    wide = x if x.dtype == f32 else g.cast(x, dtype=f32)
+    return g.divide(wide, g.reduce_max(wide, axes=[-1], keep_dims=True))
+
+
+@imports("SVMClassifier", "SVMRegressor", domain=ML)
+def support_vectors(c: Call) -> Outputs:
+    """Of floats, without probabilities."""
+    if c.input(0).dtype.name.startswith("s") or c.attr("prob_a"):
+        c.refuse("support vector machines of integers or with probabilities are not supported")
+    return None
