@@ -215,10 +215,10 @@ def doubling(trips, states=1):
 
 @pytest.mark.parametrize("states", [0, 1])
 def test_a_loop_whose_values_grow_at_run_time_is_stopped(states, monkeypatch):
-    x = np.ones(1 << 20, np.float32)
+    x = np.ones(1 << 18, np.float32)
     turns = 3
     assert gq.reference(doubling(turns, states), x=x).size == (x.size << turns if states else x.size * turns)
-    monkeypatch.setattr(budget, "default_limit", lambda: 256 * MIB)
+    monkeypatch.setattr(budget, "default_limit", lambda: 64 * MIB)
     for run in (lambda g: gq.reference(g, x=x), lambda g: gq.compile(g)(x=x)):
         with pytest.raises(CompileError, match="states and values of a loop after .* turns.*half of the memory"):
             run(doubling(1 << 40, states))
