@@ -74,11 +74,13 @@ def expect(nbytes: int, what: str) -> None:
     """
     if is_open(nbytes):  # counted at the sizes that a call has
         return
-    now = _CURRENT.get() or _Budget(default_limit())
+    current = _CURRENT.get()
+    now = current or _Budget(default_limit())
     if now.used + nbytes > now.limit:
+        hint = "; the option memory=BYTES of load_onnx and compile raises it"
         taken = f", which with the {size_text(now.used)} taken so far" if now.used else ", which"
         raise CompileError(f"{what} would take {size_text(nbytes)}{taken} is more than the limit of "
-                           f"{size_text(now.limit)}; the option memory=BYTES of load_onnx and compile raises it")
+                           f"{size_text(now.limit)}{hint if current else ', half of the memory here'}")
 
 
 def reserve(nbytes: int, what: str) -> None:

@@ -10,8 +10,24 @@ def how_to_install(extra: str) -> str:
     return f'pip install -e ".[{extra}]" in a checkout of graphq'
 
 
+LONGEST = 4000
+"""Characters of a message, at most: names, equations and lists of a model may have any length."""
+
+
 class GraphqError(Exception):
-    """Base class of all errors that graphq raises on purpose."""
+    """Base class of all errors that graphq raises on purpose; the middle of a long message is left out."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(shortened(str(message)))
+
+
+def shortened(message: str) -> str:
+    """A message of at most LONGEST characters, in which what is left out is said."""
+    gone = len(message) - LONGEST + 100
+    if len(message) <= LONGEST:
+        return message
+    head = (LONGEST - 100) * 2 // 3
+    return f"{message[:head]} [... {gone} characters are left out here ...] {message[head + gone:]}"
 
 
 class GraphError(GraphqError, ValueError):
@@ -34,7 +50,7 @@ class PassError(VerifyError):
     """
 
     def __init__(self, message: str, name: str, test: str | None) -> None:
-        super().__init__(message)
+        Exception.__init__(self, message)  # with the whole test
         self.name, self.test = name, test
 
     def __reduce__(self) -> tuple[type[PassError], tuple[str, str, str | None]]:

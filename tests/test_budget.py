@@ -7,6 +7,7 @@ import pytest
 import graphq as gq
 from graphq import budget
 from graphq.errors import CompileError
+from graphq.ir.op import lookup
 from graphq.ops.conv_transpose import conv_transpose
 from graphq.ops.window import padded as padded_source
 from graphq.ops.window import window_counts
@@ -196,3 +197,28 @@ def test_all_stages_have_the_limit():
     assert model(x=np.ones(100, np.float32)).shape == (100, 100)
     with pytest.raises(CompileError, match="the limit of 1 MiB"):
         model(x=np.ones(1000, np.float32))
+
+
+def doubling(trips, states=1):
+    """A loop whose state, or else the values that it keeps, grow with each turn."""
+    body = gq.Graph("body")
+    body.input("k", dtype="s64", shape=())
+    going, x = body.input("going", dtype="boolean", shape=()), body.input("v", dtype="f32", shape=(None,))
+    body.set_outputs([going, body.concat(x, x, axis=0)] if states else [going, body.relu(x)], ["go", "w"])
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(None,))
+    (y,) = g.add_node(lookup("loop"), [g.add_constant(np.array(trips)), g.add_constant(np.array(True)), x],
+                      {"body": body, "states": states})
+    g.output(y, name="y")
+    return g
+
+
+@pytest.mark.parametrize("states", [0, 1])
+def test_a_loop_whose_values_grow_at_run_time_is_stopped(states, monkeypatch):
+    x = np.ones(1 << 18, np.float32)
+    turns = 3
+    assert gq.reference(doubling(turns, states), x=x).size == (x.size << turns if states else x.size * turns)
+    monkeypatch.setattr(budget, "default_limit", lambda: 64 * MIB)
+    for run in (lambda g: gq.reference(g, x=x), lambda g: gq.compile(g)(x=x)):
+        with pytest.raises(CompileError, match="states and values of a loop after .* turns.*half of the memory"):
+            run(doubling(1 << 40, states))

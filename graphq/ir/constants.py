@@ -24,7 +24,7 @@ FOLDED = 1 << 16
 """Results of at most so many elements are computed while a graph is built."""
 
 _LONG = frozenset({"avg_pool", "loop", "max_pool"})
-_LONG_ONNX = frozenset({"AveragePool", "Loop", "LpPool", "MaxPool", "Scan"})
+_LONG_ONNX = frozenset({"AveragePool", "Loop", "LpPool", "MaxPool", "RoiAlign", "Scan", "TfIdfVectorizer"})
 
 UNFOLDED = frozenset({"constant", "dequantize", "dynamic_dequantize", "partition", "sized_constant"})
 """Operations that stay though their operands are constants, as fusions want them."""

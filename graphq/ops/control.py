@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from graphq.budget import expect
 from graphq.dtypes import boolean, s64
 from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType, Value
@@ -18,6 +19,9 @@ from graphq.ir.interpret import evaluate
 from graphq.ir.op import lookup, register_op
 from graphq.ops.compute import Array
 from graphq.ops.infer import normal_axis
+
+ASKED = 1 << 24
+"""Bytes that a loop's states and values may take before the limit of memory is asked for."""
 
 
 @runtime_checkable
@@ -140,11 +144,13 @@ def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> t
     """Run `body` while `cond` holds, `trips` times at most (ONNX Loop).
 
     The body takes (iteration, cond, states, other operands) and gives (cond, states, values); it gives the last states,
-    and the values of all iterations, stacked.
+    and the values of all iterations, stacked. Raises CompileError when states and values, which may grow with each
+    turn, take more memory than a model may (`graphq.budget`).
     """
     carried, rest = list(srcs[:states]), srcs[states:]
     going, most = bool(cond.reshape(())), int(trips.reshape(()))
     kept: list[list[Array]] = [[] for _ in body.outputs[1 + states:]]
+    held, asked = 0, ASKED
     for k in count():
         if not going or k >= most:
             break
@@ -152,6 +158,11 @@ def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> t
         going, carried = bool(more.reshape(())), outs[:states]
         for values, x in zip(kept, outs[states:], strict=True):
             values.append(x)
+            held += x.nbytes
+        nbytes = held + sum(x.nbytes for x in carried)
+        if nbytes > 2 * asked:  # not in each turn: to ask for the limit takes time
+            asked = nbytes
+            expect(2 * nbytes, f"the states and values of a loop after {k + 1} turns, and their next ones")
     return (*carried, *(_stack(values, v.type) for values, v in zip(kept, body.outputs[1 + states:], strict=True)))
 
 

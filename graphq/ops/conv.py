@@ -76,10 +76,13 @@ def infer_convolution(src: TensorType, weights: TensorType, bias: TensorType | N
                       strides: tuple[int, ...], pads_begin: tuple[int, ...], pads_end: tuple[int, ...],
                       dilations: tuple[int, ...], auto_pad: str, groups: int, data_format: str,
                       weights_format: str) -> TensorType:
-    """Weights have I = channels / groups; an axis of the output has (size + pads - span) // stride + 1 elements."""
+    """Weights have I = channels / groups; an axis of the output has (size + pads - span) // stride + 1 elements.
+
+    Negative pads_end keep windows off the end of the source.
+    """
     check_operands(src, weights, bias, groups)
     count = check_lists(src, {"strides": strides, "dilations": dilations},
-                        {"pads_begin": pads_begin, "pads_end": pads_end})
+                        {"pads_begin": pads_begin}, pads_end=pads_end)
     n, c, *sizes = channels_first(src.shape, count, data_format)
     o, i, *taps = weight_dims(weights.shape, weights_format, count)
     check_channels("channels of 'src'", c, None if i is None else i * groups, src.shape,

@@ -44,7 +44,7 @@ def spread(values: Array, shape: tuple[int, ...], axis: int, block_size: int) ->
         return values.reshape(())
     k = axis % len(shape)
     if block_size:
-        return np.repeat(values, block_size, axis=k)[(*[slice(None)] * k, slice(shape[k]))]
+        return np.take(values, np.arange(shape[k]) // min(block_size, max(shape[k], 1)), axis=k)
     return values.reshape([-1 if d == k else 1 for d in range(len(shape))])
 
 

@@ -32,11 +32,11 @@ from graphq.ops.window import (
 def infer_max_pool(src: TensorType, *, strides: tuple[int, ...], pads_begin: tuple[int, ...],
                    pads_end: tuple[int, ...], kernel: tuple[int, ...], rounding_type: str, auto_pad: str,
                    dilations: tuple[int, ...] | None, data_format: str) -> TensorType:
-    """An axis of the output has (size + pads - span) / stride + 1 elements, rounded down or up."""
+    """An axis of the output has (size + pads - span) / stride + 1 elements, rounded down or up; pads_end may be < 0."""
     expect_dtype("src", src, FLOATS)
     dilations = (1,) * len(kernel) if dilations is None else dilations
     count = check_lists(src, {"kernel": kernel, "strides": strides, "dilations": dilations},
-                        {"pads_begin": pads_begin, "pads_end": pads_end})
+                        {"pads_begin": pads_begin}, pads_end=pads_end)
     n, c, *sizes = channels_first(src.shape, count, data_format)
     spans = [span(k, d) for k, d in zip(kernel, dilations, strict=True)]
     out = output_sizes(sizes, spans, strides, pads_begin, pads_end, auto_pad, ceil=rounding_type == "ceil")

@@ -18,16 +18,18 @@ DataFormat: TypeAlias = Literal["NCX", "NXC"]
 Pads: TypeAlias = list[tuple[int, int]]
 
 
-def check_lists(src: TensorType, positive: dict[str, tuple[int, ...]], not_negative: dict[str, tuple[int, ...]]) -> int:
+def check_lists(src: TensorType, positive: dict[str, tuple[int, ...]], not_negative: dict[str, tuple[int, ...]],
+                **others: tuple[int, ...]) -> int:
     """The number of spatial axes; raises GraphError unless every list has one value of its range for each of them."""
-    lists = {**positive, **not_negative}
+    lists = {**positive, **not_negative, **others}
     count = len(next(iter(lists.values()))) if src.shape is None else len(src.shape) - 2
     if count < 1:
         raise GraphError(f"'src' must have a batch, a channel and spatial axes, got {src}")
     for name, values in lists.items():
-        low = 1 if name in positive else 0
-        if len(values) != count or any(v < low for v in values):
-            raise GraphError(f"{name} must be {count} values >= {low}, one a spatial axis of {src}, got {list(values)}")
+        low = 1 if name in positive else 0 if name in not_negative else None
+        if len(values) != count or low is not None and any(v < low for v in values):
+            least = "" if low is None else f" >= {low}"
+            raise GraphError(f"{name} must be {count} values{least}, one a spatial axis of {src}, got {list(values)}")
     return count
 
 
@@ -47,7 +49,10 @@ def padding(auto_pad: str, size: int, span: int, stride: int, begin: int, end: i
 
 
 def output_size(size: Dim, span: Dim, stride: int, pads: tuple[int, int], auto_pad: str, *, ceil: bool = False) -> Dim:
-    """The output of one axis of a convolution or pool; raises GraphError when the window does not fit."""
+    """The output of one axis of a convolution or pool; raises GraphError when the window does not fit.
+
+    Negative padding at the end, which oneDNN takes too, keeps windows off the end of the source.
+    """
     if size is None:
         return None
     if auto_pad in ("same_upper", "same_lower") and size > 0:
@@ -71,16 +76,21 @@ def output_sizes(sizes: Sequence[Dim], spans: Sequence[Dim], strides: Sequence[i
 def padded(x: Array, pads: Sequence[tuple[int, int]], fill: float = 0.0) -> Array:
     """`x` [n, c, spatial...] with so many elements of `fill` around its spatial axes.
 
-    Raises CompileError, before it is made, when that would take too much memory.
+    Negative numbers at an end cut elements off. Raises CompileError, before it is made, when that would take too much
+    memory.
     """
     sizes = [n + begin + end for n, (begin, end) in zip(x.shape[2:], pads, strict=True)]
     expect(prod([*x.shape[:2], *sizes]) * x.itemsize, f"a source of {list(x.shape)} padded by {list(pads)}")
-    return np.pad(x, [(0, 0), (0, 0), *pads], constant_values=fill)
+    whole = np.pad(x, [(0, 0), (0, 0), *((begin, max(end, 0)) for begin, end in pads)], constant_values=fill)
+    return whole[(slice(None), slice(None), *map(slice, sizes))]
 
 
 def window_counts(size: int, taps: int, stride: int, pads: tuple[int, int], outputs: int, *, inside: bool) -> Array:
-    """How many taps of each window of a pool lie in the source (`inside`), or in the padded source, f32 [outputs]."""
-    begin, end = (0, 0) if inside else pads
+    """How many taps of each window of a pool lie in the source (`inside`), or in the padded source, f32 [outputs].
+
+    Negative padding at the end leaves out windows; elements of the source count in those that are left.
+    """
+    begin, end = (0, 0) if inside else (pads[0], max(pads[1], 0))
     expect(32 * outputs, f"counting the taps of {outputs} windows")
     first = np.arange(outputs) * stride - pads[0]
     return np.maximum(np.minimum(first + taps, size + end) - np.maximum(first, -begin), 0).astype(np.float32)

@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -137,17 +139,24 @@ class Statistics(Mapping[str, TensorStatistics]):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Statistics:
-        """Read what `save` wrote; raises InputError for another file."""
-        with np.load(path, allow_pickle=False) as z:
-            if not isinstance(z, Mapping) or "batches" not in z:
-                raise InputError(f"{path} holds no statistics")
-            tensors = {}
-            for key in z:
-                kind, _, name = key.partition("/")
-                if kind != "range":
-                    continue
-                low, high, low_average, high_average, second = (float(x) for x in z[key])
-                t = TensorStatistics(low, high, (low_average, high_average), second)
-                t.counts[z[f"bins/{name}"]] = z[f"counts/{name}"]
-                tensors[name] = t
-            return cls(tensors, int(z["batches"]))
+        """Read what `save` wrote; raises InputError for another file, OSError for one that cannot be read."""
+        with open(path, "rb") as file:
+            try:
+                with np.load(file, allow_pickle=False) as z:
+                    tensors = {key[6:]: _loaded(z, key[6:]) for key in z if key.startswith("range/")}
+                    return cls(tensors, int(z["batches"]))
+            except (*DAMAGED, BadZipFile, zlib.error) as e:
+                raise InputError(f"{path} holds no statistics: {type(e).__name__}: {e}") from None
+
+
+DAMAGED = (ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, NotImplementedError, OSError, TypeError,
+           ValueError)
+"""What NumPy raises of a file that is no archive, or of one whose arrays are others than `save` writes."""
+
+
+def _loaded(archive: Mapping[str, np.ndarray], name: str) -> TensorStatistics:
+    """What an archive has of one tensor; raises what NumPy does where that is not what `save` wrote."""
+    low, high, low_average, high_average, second = (float(x) for x in archive[f"range/{name}"])
+    t = TensorStatistics(low, high, (low_average, high_average), second)
+    t.counts[archive[f"bins/{name}"]] = archive[f"counts/{name}"]
+    return t

@@ -7,7 +7,7 @@ a copy.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -65,33 +65,40 @@ def lower_concat(body: Graph, constants: Arrays = ()) -> Concat:
         raise Unsupported(f"the epilogue changes the shape of {node.output.type} to {list(out)}",
                           "quantize before the operation that changes the shape")
     axis, start, parts = node.attrs["axis"] % len(out), 0, []
-    for k, value in enumerate(node.operands):
-        parts.append(_part(body, node, k, axis, start))
+    own = {v.node for v in node.operands}
+    rest = [n for n in body.nodes if n not in own]
+    numbers = {v: k for k, v in enumerate(body.inputs)}
+    for value in node.operands:
+        parts.append(_part(rest, node, value, numbers, body.outputs[0], axis, start))
         start += value.type.dims[axis]
     return Concat(out, parts[0].lowered.store, (), axis=axis, parts=tuple(parts))
 
 
-def _part(body: Graph, node: Node, k: int, axis: int, start: int) -> Part:
-    """The part of source k: the body with the source in place of the concat."""
-    source = list(node.operands)[k]
-    others = {v.node for v in node.operands} - {source.node}
+def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Value, int], result: Value, axis: int,
+          start: int) -> Part:
+    """The part of one source: the body with the source in place of the concat.
+
+    `rest` are the body's nodes, the concat among them, without those that give its sources; `numbers` are those of the
+    body's inputs. So n parts take time in proportion to n.
+    """
+    nodes = [*([] if source.node is None else [source.node]), *rest]
+    read = {source, *(v for n in nodes if n is not node for v in n.operands)}
     part, new = Graph("part"), dict[Value, Value]()
-    for v in body.inputs:
-        if v is source or any(u.node is not node and u.node not in others for u in v.uses):
-            new[v] = part.input(str(v.name), dtype=v.dtype, shape=v.type.dims)
-    inputs = tuple(n for n, v in enumerate(body.inputs) if v in new)
+    for v in sorted((v for v in read if v in numbers), key=numbers.__getitem__):
+        new[v] = part.input(str(v.name), dtype=v.dtype, shape=v.type.dims)
+    inputs = tuple(numbers[v] for v in new)
     after: set[Value] = {node.output}
-    for n in body.nodes:
+    for n in nodes:
         if n is node:
             new[n.output] = new[source]
-        elif n not in others:
-            if after.intersection(n.operands):
-                after.add(n.output)
-                _check_operands(n, after, axis)
-            attrs = _sliced(n, axis, start, source.type.dims[axis]) if n.output in after else n.attrs
-            operands = [None if v is None else new[v] for v in n.inputs]
-            new[n.output] = part.add_node(n.op, operands, attrs)[0]
-    result = new[body.outputs[0]]
+            continue
+        if after.intersection(n.operands):
+            after.add(n.output)
+            _check_operands(n, after, axis)
+        attrs = _sliced(n, axis, start, source.type.dims[axis]) if n.output in after else n.attrs
+        operands = [None if v is None else new[v] for v in n.inputs]
+        new[n.output] = part.add_node(n.op, operands, attrs)[0]
+    result = new[result]
     if result.node is None:
         e = EpilogueBuilder(result.type.dims)
         store = Store(e.input(part.inputs.index(result), result), result.dtype.name)

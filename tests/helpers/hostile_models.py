@@ -108,6 +108,8 @@ REFUSED = {
     "DepthToSpace": model("DepthToSpace", X2, blocksize=T40),
     "TreeEnsembleRegressor": model("TreeEnsembleRegressor", info("x", [1, 4]), n_targets=T40, **TREE),
     "sparse Constant": model("Constant", sparse_value=helper.make_sparse_tensor(ONE, const("i", [5]), [T40])),
+    "Scan inputs": model("Scan", ONE, num_scan_inputs=1 << 28, body=helper.make_graph(
+        [helper.make_node("Identity", ["a"], ["b"])], "body", [info("a", [])], [info("b", [])])),
     "Attention heads": model("GroupQueryAttention", info("q", [1, 4, 64]), info("k", [1, 4, 64]), info("v", [1, 4, 64]),
                              "", "", const("s", [3], np.int32), const("t", 4, np.int32), domain="com.microsoft",
                              num_heads=T40, kv_num_heads=T40),
@@ -124,6 +126,14 @@ LOADED = {
                                      helper.make_node("ConcatFromSequence", ["s"], ["w"], axis=0)),
     "MaxPool and its indices": of_nodes([helper.make_node("MaxPool", ["x"], ["y", "z"], auto_pad="SAME_UPPER",
                                                           kernel_shape=[1 << 33])], [], [C]),
+    **{f"{op} in blocks of 2**{bits}": model(
+        op, const("q", np.ones((2, 3)), dtype), const("s", np.ones((2, 1)), np.float32), *zero,
+        opset=21, axis=1, block_size=1 << bits)
+       for op, dtype, zero in (("DequantizeLinear", np.int8, ()),
+                               ("QuantizeLinear", np.float32, (const("z", np.zeros((2, 1)), np.int8),)))
+       for bits in (28, 40, 62)},
+    "RoiAlign": model("RoiAlign", const("x", np.ones((1, 1, 4, 4)), np.float32), const("r", [[0, 0, 3, 3]], np.float32),
+                      const("i", [0]), sampling_ratio=1 << 28, output_height=2, output_width=2),
     "Unsqueeze": model("Unsqueeze", X, const("a", np.arange(100_000))),
 }
 """What may load, and be compiled without kernels, for a run alone would take long."""

@@ -87,6 +87,10 @@ def test_external_data_is_looked_at_before_it_is_read(tmp_path, monkeypatch):
      r"Conv 'y': kernel_shape must be that of the weights .*got \[2\]"),
     ("net (float[1, 2, 7] x, float[2, 3, 3] w) => (float[1, 3, 9] y) "
      "{ y = ConvTranspose <kernel_shape = [4]> (x, w) }", "ConvTranspose 'y': kernel_shape must be that of the weig"),
+    ("net (float[1, 2, 7] x, float[3, 2, 3] w) => (float[1, 3, n] y) { y = Conv <pads = [0, -1]> (x, w) }",
+     r"Conv 'y': pads must not be negative, got \[0, -1\]"),
+    ("net (float[1, 2, 7] x) => (float[1, 2, n] y) { y = MaxPool <kernel_shape = [2], pads = [0, -1]> (x) }",
+     "MaxPool 'y'"),
     ("net (float[2, 3] x, float[4, 5] w) => (float[2, 5] y) { y = MatMul(x, w) }", "MatMul 'y'"),
     ("net (string[2] x) => (string[2] y) { y = Identity(x) }", "input 'x': element type string is not supported"),
     ("net (seq(float[2]) x) => (int64 y) { y = SequenceLength(x) }", "must be a tensor, got sequence_type"),
@@ -98,7 +102,7 @@ def test_external_data_is_looked_at_before_it_is_read(tmp_path, monkeypatch):
      r"QuantizeLinear 'y': scales must have shape \[\], \[1\] or \[3\] for \[2,3\] at axis 1, got \[2\]"),
     ("net (uint8[2] x) => (float[2] y) <float s = {1}, uint8[2] z = {0, 0}> { y = DequantizeLinear(x, s, z) }",
      "DequantizeLinear 'y': scale and zero point must have the same shape"),
-], ids=range(14))
+], ids=range(16))
 def test_models_that_break_a_rule_name_the_node(text, message):
     with pytest.raises(GraphError, match=message):
         gq.load_onnx(model(text))

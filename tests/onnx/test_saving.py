@@ -124,6 +124,7 @@ def test_nodes_of_older_operator_sets_are_converted(tmp_path):
     ('softmax(x, mode="inf_as_zero")', "Softmax has no"), ("softplus(x, beta=2)", "Softplus has no beta"),
     ("max_pool(x, strides=[2,2], pads_begin=[0,0], pads_end=[0,0], kernel=[2,2], rounding_type=\"ceil\")",
      "rounds sizes up otherwise"),
+    ("max_pool(x, strides=[1,1], pads_begin=[0,0], pads_end=[0,-1], kernel=[2,2])", "no negative pads, got .*0, -1"),
     ("gen_index(x, axis=1)", "ONNX has no operator for it"), ("softmax(x, dtype=bf16)", "does not give bf16"),
 ])
 def test_what_onnx_cannot_say(statement, message, tmp_path):

@@ -47,6 +47,21 @@ def test_convolution_as_onnx(run, onnx_node, shape, kernel, attrs):
     np.testing.assert_allclose(run("convolution", x, w, **attrs), wide, rtol=2e-7, atol=1e-6)
 
 
+def test_negative_padding_at_an_end_leaves_windows_out(run, infer):
+    x = np.float32([7, 3, 0, -4, -4, -9, -8]).reshape(1, 1, 1, 7)
+    w = np.float32([-3, -2, 2]).reshape(1, 1, 1, 3)
+    attrs = given(2, strides=[1, 2], pads_end=[0, -1])
+    assert run("convolution", x, w, **attrs).tolist() == [[[[-27, 0]]]]  # what oneDNN 3.13 gave
+    x, w = normal(2, 4, 9, 8), normal(6, 2, 3, 2)
+    attrs = given(2, groups=2, strides=[2, 1], pads_begin=[1, 5])
+    got, whole = (run("convolution", x, w, **{**attrs, "pads_end": ends}) for ends in ([-2, -9], [0, 0]))
+    np.testing.assert_array_equal(got, whole[:, :, :3, :3])
+    assert got.shape == (2, 6, 3, 3)
+    assert infer("convolution", "f32[1,4,8,8]", "f32[6,4,3,3]", **given(2, pads_end=[-5, 0])) == "f32[1,6,1,6]"
+    with pytest.raises(GraphError, match="a window of 3 elements does not fit into 8 padded by 0 and -6"):
+        infer("convolution", "f32[1,4,8,8]", "f32[6,4,3,3]", **given(2, pads_end=[-6, 0]))
+
+
 def test_convolution_as_scipy(run):
     x, w = normal(1, 1, 12, 13), normal(1, 1, 5, 4)
     want = signal.correlate2d(x[0, 0].astype(np.float64), w[0, 0].astype(np.float64), "valid").astype(np.float32)
@@ -166,7 +181,8 @@ BOTH = [
     (["f32[1,4]", W], {}, "must have a batch, a channel and spatial axes"),
     ([X, W], {"strides": [1]}, r"strides must be 2 values >= 1, .* got \[1\]"),
     ([X, W], {"dilations": [0, 1]}, r"dilations must be 2 values >= 1, .* got \[0, 1\]"),
-    ([X, W], {"pads_end": [0, -1]}, r"pads_end must be 2 values >= 0, .* got \[0, -1\]"),
+    ([X, W], {"pads_begin": [0, -1]}, r"pads_begin must be 2 values >= 0, .* got \[0, -1\]"),
+    ([X, W], {"pads_end": [-1]}, r"pads_end must be 2 values( >= 0)?, .* got \[-1\]"),
     ([X, "f32[6,4,3]"], {}, r"'weights' must have rank 4 as src, got \[6,4,3\]"),
     ([X, "f32[6,4,0,3]"], {}, r"at least one element along each axis, got weights \[6,4,0,3\]"),
     ([X, W], {"groups": 0}, "groups must be positive, got 0"),

@@ -79,6 +79,45 @@ def test_as_onednn(run):
     np.testing.assert_array_equal(got[0, 0], np.float32([[5, 7, 8], [9, 11, 12]]))
 
 
+LINE = np.float32([[[7, 3, 0, -4, -4, -9, -8]]])
+CUT = [  # kernel, stride, pads, whether sizes are rounded up, and what oneDNN 3.13 gave: means, maxima
+    (2, 1, 0, -1, False, [5, 1.5, -2, -4, -6.5], [7, 3, 0, -4, -4]),
+    (3, 2, 1, -1, False, [5, -1 / 3, -17 / 3], [7, 3, -4]),
+    (3, 2, 0, -1, False, [10 / 3, -8 / 3], [7, 0]),
+    (3, 3, 0, -2, False, [10 / 3], [7]),
+    (2, 2, 1, -2, False, [7, 1.5, -4], [7, 3, -4]),
+    (3, 3, 0, -2, True, [10 / 3, -17 / 3], [7, -4]),  # the last window has an element that the padding takes away
+    (3, 2, 0, -1, True, [10 / 3, -8 / 3, -7], [7, 0, -4]),
+]
+
+
+@pytest.mark.parametrize("kernel, stride, begin, end, ceil, means, maxima", CUT)
+def test_negative_padding_at_the_end_as_onednn(run, kernel, stride, begin, end, ceil, means, maxima):
+    attrs = given([kernel], strides=[stride], pads_begin=[begin], pads_end=[end],
+                  rounding_type="ceil" if ceil else "floor")
+    assert run("avg_pool", LINE, exclude_pad=True, **attrs).tolist() == [[np.float32(means).tolist()]]
+    assert run("max_pool", LINE, **attrs).tolist() == [[maxima]]
+    if not ceil:  # which oneDNN refuses
+        means = [3.5, *means[1:]] if (kernel, begin) == (2, 1) else [10 / 3, *means[1:]] if begin else means
+        assert run("avg_pool", LINE, exclude_pad=False, **attrs).tolist() == [[np.float32(means).tolist()]]
+
+
+@pytest.mark.parametrize("exclude_pad, want", [
+    (True, [0.875, -1.0, 1.5, 2.5, 37 / 12, 0.0, 1.625, 0.5, 0.875, -1.75, -2.75, 1.5, 1.5, 2.5, -1 / 12, 2.625,
+            0.25, 0.5]),
+    (False, [7 / 12, -2 / 3, 1.0, 2.5, 37 / 12, 0.0, 13 / 12, 1 / 3, 7 / 12, -7 / 6, -11 / 6, 1.0, 1.5, 2.5, -1 / 12,
+             1.75, 1 / 6, 1 / 3])])
+def test_a_mean_over_three_axes_as_onednn(run, exclude_pad, want):
+    """oneDNN's benchdnn has such a pool, with pads_end [-1, 1, 0]."""
+    x = np.float32("""3 8 0 2 9 4 3 1 1 8 -4 6 3 -9 -2 7 1 -9 5 4 7 -6 -8 7 -9 1 -8 -4 0 -1
+        -2 -9 -9 -7 -9 3 0 3 -5 2 5 -2 -1 9 6 9 -2 4 9 3 6 4 4 -2 7 -7 1 4 7 0
+        -2 -4 -1 0 4 7 -8 8 1 -3 3 1 -5 -3 4 2 0 -3 5 -2 -3 7 -4 -5 4 2 -9 -8 -2 6
+        -2 5 -3 -5 6 7 -8 -8 3 -3 1 -7 7 -1 8 6 4 -5 5 -9 1 -2 9 -6 8 -8 2 2 8 -4""".split()).reshape(1, 1, 4, 5, 6)
+    got = run("avg_pool", x, exclude_pad=exclude_pad,
+              **given([2, 3, 2], strides=[1, 2, 2], pads_begin=[0, 1, 0], pads_end=[-1, 1, 0]))
+    np.testing.assert_array_equal(got, np.float32(want).reshape(1, 1, 2, 3, 3))
+
+
 def test_what_rounding_up_adds_does_not_count(run):
     # Rows 2 and the padding's 3 of column 3: (12 + 8) / (rows 1, 2 of column 3 inside, one column beyond).
     got = run("avg_pool", Z, exclude_pad=False, rounding_type="ceil", **CORNER)

@@ -86,6 +86,34 @@ def test_a_file_without_statistics_is_refused(tmp_path):
         Statistics.load(tmp_path / "other.npz")
 
 
+SAVED = {"batches": 3, "range/t": np.zeros(5), "bins/t": np.array([7]), "counts/t": np.array([2])}
+
+
+@pytest.mark.parametrize("wrong", [
+    {"range/t": np.zeros(4)}, {"range/t": np.zeros((5, 2))}, {"bins/t": np.array([10**9])}, {"counts/t": np.zeros(3)},
+    {"bins/t": None}, {"batches": np.zeros(2)}, {"batches": "three"}, {"range/t": np.array([b"low"] * 5)}],
+    ids=range(8))
+def test_a_damaged_archive_is_refused(tmp_path, wrong):
+    path = tmp_path / "s.npz"
+    np.savez(path, **{name: x for name, x in {**SAVED, **wrong}.items() if x is not None})
+    with pytest.raises(gq.InputError, match="s.npz holds no statistics"):
+        Statistics.load(path)
+    np.savez(path, **SAVED)
+    assert Statistics.load(path).batches == 3
+
+
+@pytest.mark.parametrize("contents", [b"", b"text", b"PK\3\4", b"\x93NUMPY\1\0v\0{", "half"])
+def test_what_is_no_archive_is_refused(tmp_path, contents):
+    path = tmp_path / "s.npz"
+    np.savez(path, **SAVED)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:len(whole) // 2] if contents == "half" else contents)
+    with pytest.raises(gq.InputError, match="s.npz holds no statistics"):
+        Statistics.load(path)
+    with pytest.raises(FileNotFoundError):
+        Statistics.load(tmp_path / "none.npz")
+
+
 @pytest.mark.parametrize("batches, message", [
     ([], "at least one batch, got an empty iterable"),
     ({"x": np.zeros((1, 16), np.float32)}, "iterable of dicts .* got dict: put it into a list"),

@@ -121,6 +121,8 @@ def _windows(node: Node) -> dict[str, Any]:
     a = node.attrs
     out = {"strides": a["strides"], "dilations": a.get("dilations") or [1] * len(a["strides"])}
     if a["auto_pad"] == "none":
+        if min(a["pads_end"]) < 0:
+            raise GraphError(f"ONNX has no negative pads, got pads_end {list(a['pads_end'])}")
         return out | {"pads": [*a["pads_begin"], *a["pads_end"]]}
     return out | {"auto_pad": FROM_AUTO_PAD[a["auto_pad"]]}
 

@@ -55,6 +55,8 @@ def scan(c: Call) -> Outputs:
     body, scanned = c.attr("body"), c.attr("num_scan_inputs")
     captured = list(dict.fromkeys(_captured(c, body)))
     values = [c.input(k) for k in range(len(c.inputs))]
+    if not 0 <= scanned <= len(values):
+        c.refuse(f"num_scan_inputs must be in [0, {len(values)}], the operands, got {scanned}")
     states = values[:len(values) - scanned]
     outputs = len(body.output) - len(states)
     axes = list(c.attr("scan_input_axes", [0] * scanned))

@@ -18,6 +18,8 @@ def windows(c: Call, count: int, channels_last: bool = False) -> dict[str, Any]:
     pads = c.attr("pads") or [0] * (2 * count)
     if len(pads) != 2 * count:
         c.refuse(f"pads must be {2 * count} numbers, got {list(pads)}")
+    if min(pads) < 0:
+        c.refuse(f"pads must not be negative, got {list(pads)}")
     auto_pad = c.attr("auto_pad", "NOTSET")
     if auto_pad not in AUTO_PAD:
         c.refuse(f"auto_pad must be one of {', '.join(AUTO_PAD)}, got {auto_pad!r}")

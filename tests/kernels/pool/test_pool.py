@@ -22,6 +22,9 @@ CASES = {  # sizes, attributes
     "same": ((7, 5), dict(strides=[3, 2], kernel=[3, 4], pads_begin=[0, 0], pads_end=[0, 0], auto_pad="same_upper")),
     "1d": ((11,), dict(strides=[1], kernel=[5], pads_begin=[2], pads_end=[2])),
     "3d": ((4, 3, 5), dict(strides=[1, 2, 1], kernel=[2, 3, 2], pads_begin=[1, 1, 0], pads_end=[0, 1, 1])),
+    "cut": ((9, 8), dict(strides=[2, 1], kernel=[3, 2], pads_begin=[1, 1], pads_end=[-2, -4])),
+    "cut, rounded up": ((9, 8), dict(strides=[3, 2], kernel=[3, 2], pads_begin=[0, 1], pads_end=[-1, -3],
+                                     rounding_type="ceil")),
     "many taps": ((15, 14), dict(strides=[1, 1], kernel=[15, 13], pads_begin=[0, 0], pads_end=[0, 0])),
 }
 
