@@ -35,7 +35,8 @@ if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
 
 log = logging.getLogger("graphq")
 
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 Sizes: TypeAlias = tuple[int, ...]
 
 MAX_SHAPES = 64

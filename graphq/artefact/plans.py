@@ -82,7 +82,7 @@ def check(plan: Plan, signature: Signature) -> None:
           and len(plan.nodes) in (0, len(plan.steps)), "no errors or nodes")
     types = {"input": tuple(p.type for p in signature.inputs), "output": plan.output_types}
     for k, b in enumerate(plan.buffers):
-        _want(_is_buffer(b, types.get(getattr(b, "storage", None), ()), len(plan.errors)), f"buffer {k}")
+        _want(_is_buffer(b, types.get(getattr(b, "storage", ""), ()), len(plan.errors)), f"buffer {k}")
     _want([b.index for b in plan.buffers if b.storage == "input"] == list(range(len(signature.inputs))), "other inputs")
     for step in plan.steps:
         _want(_is_native(step, plan) if type(step) is NativeStep else _is_python(step, plan), f"step {step!r:.80}")
@@ -124,7 +124,7 @@ def _is_word(w: Argument, plan: Plan) -> bool:
     return type(w) is Function or _is_number(w, -(1 << 63))
 
 
-def _is_python(s: PythonStep, plan: Plan) -> bool:
+def _is_python(s: Any, plan: Plan) -> bool:
     return type(s) is PythonStep and type(s.kernel) is str and callable(s.call) and type(s.reference) is bool \
         and type(s.inputs) is tuple and type(s.outputs) is tuple \
         and all(b is None or _is_number(b) and b < len(plan.buffers) and plan.buffers[b].type is not None
@@ -135,7 +135,7 @@ def _is_python(s: PythonStep, plan: Plan) -> bool:
 def _is_number(x: Any, least: int = 0) -> bool:
     """Whether `x` is an integer of a word, or a Size that is one in the example."""
     x = assumed(x) if type(x) is Size else x
-    return isinstance(x, int | np.integer) and least <= x < 1 << 63
+    return isinstance(x, int | np.integer) and least <= int(x) < 1 << 63
 
 
 def _fits(type: TensorType, wanted: TensorType) -> bool:

@@ -84,14 +84,15 @@ def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[s
         return {}
     g.set_outputs(list(distinct.values()), list(distinct))
     g.prune()
-    model, sums, count = compile(g), dict.fromkeys(distinct, np.float64(0)), 0
+    model, count = compile(g), 0
+    sums: dict[str, np.ndarray] = dict.fromkeys(distinct, np.zeros(()))
     for batch in checked_batches(batches):
         count += 1
         for name, hessian in named_outputs(model.outputs, model(batch)).items():
             sums[name] = sums[name] + hessian.astype(np.float64)
     if not count:
         raise GraphError("rounding by 'gptq' needs at least one batch, got an empty iterable")
-    return {name: np.asarray(sums[labels[v]]) for name, v in outputs.items()}
+    return {name: sums[labels[v]] for name, v in outputs.items()}
 
 
 def gptq(w: np.ndarray, scales: np.ndarray, block: int, limit: int, hessian: np.ndarray) -> np.ndarray:

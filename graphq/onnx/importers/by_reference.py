@@ -73,7 +73,7 @@ def linear_regressor(c: Call) -> Outputs:
     rows = np.float32(c.attr("coefficients")).reshape(targets, -1)
     y = g.matmul(x if x.dtype == f32 else g.cast(x, dtype=f32), g.constant(np.ascontiguousarray(rows.T)))
     if c.attr("intercepts"):
-        y = g.add(y, g.constant(np.float32(c.attr("intercepts"))))
+        y = g.add(y, g.constant(np.array(c.attr("intercepts"), np.float32)))
     return standard(c, TRANSFORMS[transform], [y]) if TRANSFORMS[transform] else y
 
 

@@ -1,6 +1,7 @@
 """Helpers of importers: an operator as another one of ONNX with other operands, or as a function in ONNX's text."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +20,7 @@ NEWER = 23
 """The first operator set of ONNX that has Attention and RotaryEmbedding."""
 
 
-def standard(c: Call, op_type: str, inputs: list[Value | None], outputs: int = 1, *, opset: int = OPSET,
+def standard(c: Call, op_type: str, inputs: Sequence[Value | None], outputs: int = 1, *, opset: int = OPSET,
              **attrs: Any) -> list[Value]:
     """The outputs of ONNX's operator."""
     prefix = f"{_prefix(c)}{op_type}"

@@ -122,8 +122,9 @@ def _with_places(c: Call) -> list[Value]:
     places = np.arange(prod(dims)).reshape(*dims[:2], *(dims[2:] if not c.attr("storage_order", 0) else dims[:1:-1]))
     places = places if not c.attr("storage_order", 0) else np.moveaxis(places, range(2, len(dims)),
                                                                        range(len(dims) - 1, 1, -1))
-    around = {"pads_begin": [0, 0, *(b for b, _ in pads)], "pads_end": [0, 0, *(e for _, e in pads)]}
-    values = g.pad(x, value=-np.inf, **around), g.pad(g.add_constant(np.ascontiguousarray(places)), **around)
+    begins, ends = [0, 0, *(b for b, _ in pads)], [0, 0, *(e for _, e in pads)]
+    values = (g.pad(x, value=-np.inf, pads_begin=begins, pads_end=ends),
+              g.pad(g.add_constant(np.ascontiguousarray(places)), pads_begin=begins, pads_end=ends))
     axes = list(zip(dims[2:], attrs["kernel"], attrs["dilations"], attrs["strides"], pads, strict=True))
     best: list[Value] = []
     for tap in np.ndindex(*attrs["kernel"]):
@@ -208,9 +209,11 @@ def upsample(c: Call) -> Outputs:
     """Resize of version 10, whose scales are attributes before version 9."""
     mode = c.attr("mode", "nearest")
     if c.version < 7:
-        scales = [1, 1, c.attr("height_scale"), c.attr("width_scale")]
-        return _asymmetric(c, c.graph.constant(np.float32(scales)), "linear" if mode == "bilinear" else mode)
-    return _asymmetric(c, c.input(1) if c.version > 7 else c.graph.constant(np.float32(c.attr("scales"))), mode)
+        scales = np.array([1, 1, c.attr("height_scale"), c.attr("width_scale")], np.float32)
+        return _asymmetric(c, c.graph.constant(scales), "linear" if mode == "bilinear" else mode)
+    if c.version == 7:
+        return _asymmetric(c, c.graph.constant(np.array(c.attr("scales"), np.float32)), mode)
+    return _asymmetric(c, c.input(1), mode)
 
 
 def _asymmetric(c: Call, scales: Value, mode: str) -> Outputs:
