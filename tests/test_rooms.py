@@ -20,6 +20,7 @@ ROOMS = {
     "graphq.errors": "the exceptions",
     "graphq.dtypes": "element types",
     "graphq.sizes": "open sizes: numbers that follow from dimensions that are not known yet",
+    "graphq.guards": "guards of open sizes as text",
     "graphq.budget": "the limit of memory",
     "graphq.locks": "locks between threads, forks and signal handlers",
     "graphq.paths": "names of files",

@@ -4,8 +4,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphq.errors import ParseError
-from graphq.kernels.threads.team import pieces
-from graphq.plan.plan import NativeStep, Plan, PythonStep, Ref, Step, touched
+from graphq.plan.plan import NativeStep, Plan, PythonStep, Ref, Step, rooms_of, touched
 from graphq.sizes import assumed, number
 
 
@@ -31,7 +30,7 @@ def on_threads(plan: Plan, threads: int) -> Plan:
         if not isinstance(step, NativeStep) or step.rooms is None:
             return step
         words = list(step.words)
-        words[step.rooms] = number(pieces, step.blocks, threads) if step.parallel else 1
+        words[step.rooms] = number(rooms_of, step.parallel, step.blocks, threads)
         return replace(step, words=tuple(words))
 
     return plan if threads == plan.threads else plan._replace(threads=threads, steps=tuple(map(shared, plan.steps)))

@@ -64,3 +64,21 @@ def test_what_is_asked_of_a_graph_with_open_shapes_before_its_first_call(tmp_pat
     again = gq.load_compiled(tmp_path / "m")
     assert again.explain() == f"{again.origin}\n{model.explain()}"
     assert gq.to_text(again.graph) == gq.to_text(model.graph)
+
+
+def test_products_of_open_depth_in_files(tmp_path):
+    """Bounds, blocks and tiles that follow from the sizes do so in a model that was loaded."""
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(None, 16))
+    q = g.dequantize(g.quantize(x, dtype="u8", scales=[0.1], zps=[99]), scales=[0.1], zps=[99])
+    g.output(g.quantize(g.matmul(q, q, transpose_a=True), dtype="s8", scales=[0.5]), name="y")
+    model = gq.compile(g, threads=2)
+    model(rows(40))
+    model.save(tmp_path / "m")
+    again = gq.load_compiled(tmp_path / "m")
+    before = len(again._open.plans())
+    for n in (40, 17, 100):
+        assert np.array_equal(again(rows(n)), model(rows(n))) and len(again._open.plans()) == before == 2
+        plans = [m._open.at(((n, 16),)).plan for m in (again, model)]
+        cut = [[(s.kernel, s.blocks, s.parallel) for s in p.steps] for p in plans]
+        assert cut[0] == cut[1]
