@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeGuard, cast
 
@@ -228,7 +229,8 @@ class CompiledGraph:
 
     def explanation(self, *, kernels: bool = False) -> Report:
         """What `explain` says, as data (`graphq.report.records`); the passes run once more for it."""
-        return self._latest.explanation(kernels=kernels)
+        report = self._latest.explanation(kernels=kernels)
+        return report if self._open is None else replace(report, classes=self._open.classes())
 
     def parts(self) -> list[Part]:
         """What `report` shows: the graph before and after the passes; of a model in stages those of its parts."""

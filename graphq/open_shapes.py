@@ -19,7 +19,9 @@ import numpy as np
 
 from graphq.budget import budget
 from graphq.errors import CompileError, GraphError, GraphqError
+from graphq.guards import why_not
 from graphq.ir import Graph, TensorType
+from graphq.ir.names import counted
 from graphq.ir.signature import Signature
 from graphq.locks import Lock, lazy_property
 from graphq.plan.arena import Arenas
@@ -55,6 +57,11 @@ def size_class(size: int) -> int:
     Plans of one class differ little in speed: tiles and shares of threads are chosen for one size of it.
     """
     return size if size < 2 else 2 + (size.bit_length() - 2) // 3
+
+
+def range_of(of: int) -> str:
+    """The sizes of a class, as text."""
+    return str(of) if of < 2 else f"{2 << 3 * (of - 2)} to {(2 << 3 * (of - 1)) - 1}"
 
 
 def examples(sizes: Sequence[int]) -> Sizes:
@@ -108,9 +115,13 @@ def _contents(array: np.ndarray) -> tuple[object, ...]:
 
 
 class Variant(Passed):
-    """A graph of open sizes after the passes, and its plan. Raises as `Planned` does."""
+    """A graph of open sizes after the passes, and its plan. Raises as `Planned` does.
+
+    `because` says what did not hold of the variants of its class that were there before.
+    """
 
     plan: Plan
+    because = ""
 
     def __init__(self, graph: Graph, options: Options, trace: Trace, shared: _Shared,
                  again: Callable[[Sizes], Graph]) -> None:
@@ -138,6 +149,10 @@ class Variant(Passed):
         values = self.program.at(sizes)
         return None if values is None else _AtSizes(self, sizes, Runner(self.words, arenas, self.options.cache, values))
 
+    def why_not(self, sizes: Sizes, names: Sequence[str]) -> str:
+        """What does not hold at these sizes, of dimensions of these names."""
+        return why_not(self.program, self.trace, sizes, names)
+
     def coverage(self) -> Coverage:
         """Which share of the graph's multiply-accumulates integer partitions do, at the sizes that are assumed."""
         return self.coverage_at(tuple(self.sizes.values()))
@@ -156,6 +171,8 @@ class Variant(Passed):
 
 class StoredVariant:
     """A variant whose plan a file has, read when it is needed; `anew` makes the variant, which reports ask for."""
+
+    because = ""
 
     def __init__(self, stored: StoredPlan, options: Options, anew: Callable[[Sizes], Variant]) -> None:
         self.sizes, self.options = stored.sizes or (), options
@@ -191,6 +208,10 @@ class StoredVariant:
         if values is None:
             return None
         return Loaded(Runner(words, arenas, self.options.cache, values), lambda: self._report(sizes, arenas))
+
+    def why_not(self, sizes: Sizes, names: Sequence[str]) -> str:
+        """What does not hold at these sizes, of dimensions of these names."""
+        return why_not(self._read[1], self.trace, sizes, names)
 
     def _report(self, sizes: Sizes, arenas: Arenas) -> Ready:
         made = self.variant.at(sizes, arenas)
@@ -259,6 +280,22 @@ class OpenPlans:
     def plans(self) -> list[tuple[Plan, Trace | None]]:
         """The plans of all variants, and the traces of their sizes."""
         return [(v.plan, v.trace) for v in self._all()]
+
+    def classes(self) -> tuple[str, ...]:
+        """Lines on the classes of sizes that were met: the plans of each, and what made it need several."""
+        if not self._variants:
+            return ()
+        names = [d.name for d in self.dimensions]
+        plans, ranges = counted(len(self._all()), "plan"), counted(len(self._variants), "range")
+        lines = [f"open sizes: {plans} for {ranges}"]
+        for of, variants in sorted(self._variants.items()):
+            sizes = dict(zip(names, map(range_of, of), strict=True))
+            lines.append(f"  {', '.join(f'{n} = {r}' for n, r in sizes.items())}: {counted(len(variants), 'plan')}")
+            for v in variants:
+                if v.because:
+                    made = dict(zip(names, v.sizes.values() if isinstance(v, Variant) else v.sizes, strict=True))
+                    lines.append(f"    one for {', '.join(f'{n} = {k}' for n, k in made.items())}: {v.because}")
+        return tuple(lines)
 
     def _all(self) -> list[Variant | StoredVariant]:
         with self._order.hold:
@@ -333,8 +370,12 @@ class OpenPlans:
                 made = None
             if made is not None:
                 return made
+        names = [d.name for d in self.dimensions]
+        because = "; ".join(dict.fromkeys(v.why_not(sizes, names) for v in self._variants.get(of, ())))
         try:
-            made = self._variant(sizes).at(sizes, self.arenas)
+            variant = self._variant(sizes)
+            variant.because = because
+            made = variant.at(sizes, self.arenas)
         except GraphError as e:
             self._explain(sizes)
             raise e from None

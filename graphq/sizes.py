@@ -116,6 +116,14 @@ def _computes(function: Callable[..., Any], *, swapped: bool = False, neutral: i
     return method
 
 
+def _defers(function: Callable[..., Any], *, swapped: bool = False) -> Any:
+    """The method of Later that computes `function` of it and something else: a Later again."""
+    def method(self: Later, other: Any) -> Any:
+        return later(function, *((other, self) if swapped else (self, other)))
+
+    return method
+
+
 def _changes(function: Callable[..., Any]) -> Any:
     """The method of Size that computes `function` of it: a Size again."""
     def method(self: Size) -> Any:
@@ -206,7 +214,11 @@ class Size:
 
 
 class Later:
-    """What `later` gave: an array, or another object, that follows from open sizes; `assumed` in the example."""
+    """What `later` gave: an array, or another object, that follows from open sizes; `assumed` in the example.
+
+    NumPy's functions and Python's operators take a Later of an array as they take arrays, and give a Later. What needs
+    to know more, as a condition or a shape does, decides, and so adds a guard.
+    """
 
     __slots__ = ("slot", "trace")
 
@@ -217,6 +229,37 @@ class Later:
     def assumed(self) -> Any:
         """The object in the example."""
         return self.trace.values[self.slot]
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any) -> Any:
+        return later(getattr(ufunc, method) if method != "__call__" else ufunc, *inputs)
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, args: tuple[Any, ...],
+                           kwargs: Mapping[str, Any]) -> Any:
+        return later(function, *args) if not kwargs else NotImplemented
+
+    __add__, __radd__ = _defers(operator.add), _defers(operator.add, swapped=True)
+    __sub__, __rsub__ = _defers(operator.sub), _defers(operator.sub, swapped=True)
+    __mul__, __rmul__ = _defers(operator.mul), _defers(operator.mul, swapped=True)
+    __truediv__, __rtruediv__ = _defers(operator.truediv), _defers(operator.truediv, swapped=True)
+    __lt__, __le__, __gt__, __ge__ = map(_defers, (operator.lt, operator.le, operator.gt, operator.ge))
+    __bool__, __float__ = _converts(bool), _converts(float)
+
+    def all(self) -> Any:
+        """Whether all elements are true."""
+        return later(np.all, self)
+
+    def any(self) -> Any:
+        """Whether an element is true."""
+        return later(np.any, self)
+
+    def astype(self, dtype: Any) -> Any:
+        """The elements as numbers of another type."""
+        return later(np.asarray, self, dtype)
+
+    @property
+    def size(self) -> int:
+        """The number of elements, which a guard keeps."""
+        return self.trace.decide(np.size, self)
 
 
 def later(function: Callable[..., T], *arguments: Any) -> T:
@@ -292,13 +335,19 @@ def number(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments) if trace is None else Size(trace, trace.call(function, *arguments))
 
 
+def numbers(count: int, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
+    """The `count` numbers that `function(*arguments)` gives, Sizes where arguments hold one: see `number`."""
+    found = later(function, *arguments)
+    return tuple(number(operator.getitem, found, k) for k in range(count))
+
+
 class Program:
     """Computes numbers and objects of a trace for other sizes: only what guards and `results` need."""
 
     def __init__(self, trace: Trace, results: Iterable[Size | Later]) -> None:
         self._results = {x.slot for x in results}
-        guards = _needed(trace, set(trace.guards))
-        needed = _needed(trace, self._results) | guards
+        guards = needed_slots(trace, set(trace.guards))
+        needed = needed_slots(trace, self._results) | guards
         # first what guards need: where one fails, nothing else is computed
         calls = [c for c in trace.calls if c.slot in guards] + \
             [c for c in trace.calls if c.slot in needed and c.slot not in guards]
@@ -310,20 +359,29 @@ class Program:
 
     def at(self, sizes: Sequence[int]) -> Values | None:
         """All results for these values of the leaves; None where the plan does not hold for them."""
-        values = self._values.copy()
+        values, failed = self._run(sizes)
+        return None if failed is not None else Values({k: values[k] for k in self._results})
+
+    def failed(self, sizes: Sequence[int]) -> int | None:
+        """The slot of the first guard that does not hold for these sizes, or of what cannot be computed for them."""
+        return self._run(sizes)[1]
+
+    def _run(self, sizes: Sequence[int]) -> tuple[list[Any], int | None]:
+        """The values of all slots, up to the one that fails."""
+        values, slot = self._values.copy(), 0
         for slot, size in zip(self._leaves, sizes, strict=True):
             values[slot] = size
         try:
             for slot, function, arguments, guarded, answer in self._calls:
                 value = values[slot] = function(*[values[k] for k in arguments])
                 if guarded and value != answer:
-                    return None
+                    return values, slot
         except (ArithmeticError, LookupError, ValueError, GraphqError):  # as of a division by a size of 0
-            return None
-        return Values({k: values[k] for k in self._results})
+            return values, slot
+        return values, None
 
 
-def _needed(trace: Trace, slots: set[int]) -> set[int]:
+def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
     """The slots that these follow from, and themselves."""
     out = set(slots)
     for call in reversed(trace.calls):
@@ -344,7 +402,7 @@ class Record(NamedTuple):
 
 def record(trace: Trace, results: Iterable[Size | Later]) -> Record:
     """The record of a trace, for these results. Of what follows from sizes it has the numbers of the example alone."""
-    needed = _needed(trace, {x.slot for x in results} | set(trace.guards))
+    needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}
     return Record({k: x for k in sorted(needed) if type(x := trace.values[k]) in _PLAIN or k not in made}, calls,

@@ -9,7 +9,8 @@ import pytest
 import graphq as gq
 from graphq.errors import CompileError, GraphError
 from graphq.ir import TensorType
-from graphq.open_shapes import MAX_SHAPES, Variant, examples, open_dimensions, size_class
+from graphq.open_shapes import MAX_SHAPES, Variant, examples, open_dimensions, range_of, size_class
+from graphq.plan.plan import NativeStep, Ref
 
 
 def arrays(graph, rng, *shapes):
@@ -274,6 +275,7 @@ def test_a_variant_that_is_made_while_another_caller_looks_is_kept(monkeypatch):
 
 def test_sizes_of_a_class_have_one_example():
     assert [size_class(n) for n in (0, 1, 2, 15, 16, 127, 128, 1023, 1024)] == [0, 1, 2, 2, 3, 3, 4, 4, 5]
+    assert list(map(range_of, range(5))) == ["0", "1", "2 to 15", "16 to 127", "128 to 1023"]
     for sizes in ((1, 20, 1, 20), (5, 6, 7), (100, 200, 3000, 1), (0, 40), tuple(range(20, 40))):
         found = examples(sizes)
         assert list(map(size_class, found)) == list(map(size_class, sizes))
@@ -286,3 +288,100 @@ def test_open_dimensions_have_names():
     assert [d.name for d in open_dimensions(g)] == ["a.0", "b.1"]
     g.meta = {"dimensions": {("a", 0): "batch"}}
     assert [d.name for d in open_dimensions(g)] == ["batch", "b.1"]
+
+
+def static_attention(dtype="u8", zp=7, heads=2, size=16):
+    """Attention of integers alone: both operands of its products are activations, over an open length."""
+    rng = np.random.default_rng(2)
+    g = gq.Graph("static attention")
+    x = g.input("x", dtype="f32", shape=(None, None, heads * size))
+
+    def small(v, scale, zp=0, dtype="s8"):
+        return g.dequantize(g.quantize(v, scales=[scale], zps=[zp], dtype=dtype), scales=[scale], zps=[zp])
+
+    def projected():
+        y = small(g.matmul(small(x, 0.05), weights(g, rng, heads * size, heads * size)), 0.2, zp, dtype)
+        y = g.static_reshape(y, shape=[0, 0, heads, size], special_zero=True)
+        return g.static_transpose(y, order=[0, 2, 1, 3])
+
+    p = g.softmax(small(g.matmul(projected(), projected(), transpose_b=True), 0.3), axis=-1)
+    y = small(g.matmul(small(p, 1 / 255, dtype="u8"), projected()), 0.01)
+    g.output(small(g.multiply(y, np.linspace(-1, 1, size, dtype=np.float32)), 0.01), name="y")
+    return g
+
+
+@pytest.mark.parametrize(("dtype", "zp"), [("u8", 7), ("u8", 128), ("s8", 0), ("s8", -9)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_of_activations_are_those_of_fixed_shapes(dtype, zp, threads):
+    check(static_attention(dtype, zp), *LENGTHS, threads=threads)
+
+
+@pytest.mark.parametrize("isa", ["scalar", "avx2"])
+def test_products_of_activations_at_lower_levels(isa):
+    check(static_attention(), LENGTHS[0], LENGTHS[1], LENGTHS[3], isa=isa)
+
+
+def at_sizes(graph, feeds, **options):
+    """The steps of the plan with open sizes at these, and of the plan that is made for them."""
+    types = {v.name: TensorType(v.dtype, feeds[v.name].shape) for v in graph.inputs}
+    open_ = gq.compile(graph, **options)
+    open_(feeds)
+    fixed_ = gq.compile(graph.specialise(types), **options)
+    return open_._open.latest.runner.plan, fixed_._fixed.runner.plan
+
+
+def tables(plan):
+    """The constants that each step reads."""
+    return [[plan.buffers[w.buffer].data.tobytes() for w in s.words if isinstance(w, Ref)
+             and plan.buffers[w.buffer].storage == "constant"] for s in plan.steps if isinstance(s, NativeStep)]
+
+
+@pytest.mark.parametrize("length", [17, 24, 60, 127, 128, 300])
+def test_bands_around_ties_are_those_of_the_size(length):
+    """Bounds of sums over an open k: all numbers that a step reads are those of the plan for this k."""
+    graph = static_attention()
+    plans = at_sizes(graph, arrays(graph, np.random.default_rng(0), (2, length, 32)), threads=1)
+    of_open, of_fixed = map(tables, plans)
+    assert of_open == of_fixed and sum(map(len, of_open)) > 20
+
+
+def test_products_of_activations_need_no_plan_for_each_length():
+    graph, rng = static_attention(), np.random.default_rng(0)
+    model = gq.compile(graph)
+    for length in (60, 24, 25, 26, 100, 17, 127, 16, 33):
+        model(arrays(graph, rng, (2, length, 32)))
+    assert [len(v) for v in model._open._variants.values()] == [1, 1]  # the first is of the sizes assumed at compile
+
+
+@pytest.mark.parametrize(("make", "shapes"), [
+    (mlp, [(2, 32), (5, 32), (16, 32), (40, 32), (127, 32), (500, 32), (1000, 32)]),
+    (lambda: mlp(256), [(3, 256), (16, 256), (33, 256), (120, 256), (200, 256)]),
+    (static_attention, [(1, 16, 32), (1, 64, 32), (4, 120, 32), (1, 300, 32)]),
+    (attention, [(1, 16, 32), (4, 120, 32), (1, 300, 32), (8, 130, 32)]),
+    (network, [(1, 3, 32, 32), (1, 3, 64, 96), (2, 3, 96, 96), (1, 3, 160, 128)]),
+])
+@pytest.mark.parametrize("isa", ["avx2", None])
+def test_blocks_and_threads_follow_the_size(make, shapes, isa):
+    """Steps are cut, shared or not, and integers multiplied by the kernels, as in the plan of the fixed shape."""
+    graph, rng, parallel = make(), np.random.default_rng(0), set()
+    for shape in shapes:
+        plans = at_sizes(graph, arrays(graph, rng, shape), threads=2, isa=isa)
+        cut = [[(s.blocks, s.parallel, s.function.name) for s in p.steps if isinstance(s, NativeStep)]
+               for p in plans]
+        assert cut[0] == cut[1], shape
+        kernels = [[s.kernel for s in p.steps if s.kernel.startswith("matmul_u8")] for p in plans]
+        assert kernels[0] == kernels[1], shape
+        parallel.update(p for _, p, _ in cut[0])
+    assert parallel == {False, True}
+
+
+def test_reports_say_what_made_a_plan():
+    g = gq.Graph("cut")
+    x = g.input("x", dtype="f32", shape=(None, 4))
+    g.output(g.slice(x, starts=[0], ends=[60], axes=[0], steps=[1]), name="y")
+    model = gq.compile(g)
+    for n in (70, 20, 100, 30):
+        assert model(np.ones((n, 4), np.float32)).shape == (min(n, 60), 4)
+    text = model.explain()
+    assert "  x.0 = 16 to 127: 2 plans\n    one for x.0 = 70: x.0 < 60 is not True" in text, text
+    assert model.explanation().classes[0] == "open sizes: 3 plans for 2 ranges"

@@ -21,6 +21,7 @@ ROOMS = {
     "graphq.locks": "locks between threads, forks and signal handlers; properties that are computed once",
     "graphq.dtypes": "element types",
     "graphq.sizes": "open sizes: numbers that follow from dimensions that are not known yet",
+    "graphq.guards": "guards of open sizes as text",
     "graphq.budget": "the limit of memory",
     "graphq.paths": "names of files",
     "graphq.ir": "the graph: values, nodes, declarations of operations, text, verifier, reference interpreter",

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from graphq.guards import text_of
 from graphq.sizes import (
     Later,
     Program,
@@ -17,6 +18,7 @@ from graphq.sizes import (
     largest,
     later,
     number,
+    numbers,
     parts,
     plain,
     smallest,
@@ -213,3 +215,42 @@ def test_functions_get_named_tuples_by_their_names():
     t = Trace()
     found = later(lambda w: w.size // w.step, Window(t.leaf(12, "n"), 3))
     assert at(t, [found], 15) == [5]
+
+
+def test_arrays_that_follow_from_sizes_compute_as_arrays_do():
+    t = Trace()
+    n = t.leaf(4, "n")
+    x = later(np.arange, n)
+    one = np.ones(1)
+    results = [x + 1, 1 - x, x * 2.0, 3.0 / (x + 1), one * x, one - x, np.maximum(x, 2), np.where(x < 2, x, one),
+               (x >= 1).any(), (x >= 0).all(), (x * 0.5).astype(np.int32), np.atleast_1d(x)]
+    assert all(isinstance(y, Later) for y in results) and not t.guards
+    for size in (4, 1, 7):
+        a = np.arange(size)
+        want = [a + 1, 1 - a, a * 2.0, 3.0 / (a + 1), one * a, one - a, np.maximum(a, 2), np.where(a < 2, a, one),
+                (a >= 1).any(), (a >= 0).all(), (a * 0.5).astype(np.int32), np.atleast_1d(a)]
+        for found, wanted in zip(at(t, results, size), want, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+            assert np.asarray(found).dtype == np.asarray(wanted).dtype
+
+
+def test_what_arrays_decide_is_a_guard():
+    t = Trace()
+    x = later(np.arange, t.leaf(4, "n"))
+    assert bool((x > 2).any()) and at(t, [x], 3) is None and at(t, [x], 5) is not None
+    assert x.size == 4 and at(t, [x], 5) is None
+    with pytest.raises(TypeError):
+        np.sum(x, axis=0)
+
+
+def test_what_fails_is_said_in_terms_of_the_sizes():
+    t = Trace()
+    n, m = t.leaf(12, "n"), t.leaf(5, "m")
+    assert (n + 4) // 2 > m
+    assert number(math.gcd, n, m) == 1
+    program = Program(t, [])
+    assert program.failed([12, 5]) is None
+    assert text_of(t, program.failed([2, 5]), ["height", "m"]) == "((height + 4) // 2) > m"
+    assert text_of(t, program.failed([20, 5]), ["height", "m"]) == "gcd(height, m) == 1"
+    first, second = numbers(2, divmod, n, 5)
+    assert at(t, [first, second], 16, 3) == [3, 1] and numbers(2, divmod, 7, 2) == (3, 1)

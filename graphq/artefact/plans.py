@@ -11,8 +11,7 @@ from graphq.errors import ParseError
 from graphq.ir import TensorType
 from graphq.ir.signature import Signature
 from graphq.kernels.jit.modules import Function, FunctionTable
-from graphq.kernels.threads.team import pieces
-from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, Step, touched
+from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, Step, rooms_of, touched
 from graphq.sizes import Later, Record, Size, assumed, number
 
 
@@ -38,7 +37,7 @@ def on_threads(plan: Plan, threads: int) -> Plan:
         if not isinstance(step, NativeStep) or step.rooms is None:
             return step
         words = list(step.words)
-        words[step.rooms] = number(pieces, step.blocks, threads) if step.parallel else 1
+        words[step.rooms] = number(rooms_of, step.parallel, step.blocks, threads)
         return replace(step, words=tuple(words))
 
     return plan if threads == plan.threads else plan._replace(threads=threads, steps=tuple(map(shared, plan.steps)))
@@ -109,13 +108,15 @@ def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
 
 
 def _is_native(s: NativeStep, plan: Plan) -> bool:
-    return type(s.kernel) is str and type(s.function) is Function and type(s.words) is tuple and s.keep is None \
-        and _is_number(s.blocks) and type(s.parallel) is bool and _is_number(s.macs) \
+    return type(s.kernel) in (str, Later) and type(s.function) is Function and type(s.words) is tuple \
+        and s.keep is None and _is_number(s.blocks) and type(assumed(s.parallel)) is bool and _is_number(s.macs) \
         and (s.rooms is None or _is_number(s.rooms) and s.rooms < len(s.words)) \
         and all(_is_word(w, plan) for w in s.words)
 
 
 def _is_word(w: Argument, plan: Plan) -> bool:
+    if type(w) is Later:  # a function that follows from open sizes; the trace computes it
+        return True
     if type(w) is Ref:
         return type(w.buffer) is int and 0 <= w.buffer < len(plan.buffers) and _is_number(w.offset) \
             and assumed(w.offset) <= assumed(plan.buffers[w.buffer].nbytes)

@@ -65,10 +65,15 @@ def add_known(graph: Graph, array: np.ndarray | Later) -> Value:
     """A constant, or one that follows from open sizes."""
     if isinstance(array, np.ndarray):
         return graph.add_constant(array)
-    dense: Any = later(np.ascontiguousarray, array)
+    dense: Any = later(_dense, array)
     example = dense.assumed
     shape = [number(_dimension, dense, k) for k in range(example.ndim)]
     return graph.add_node(SIZED_CONSTANT, (), {"value": dense, "shape": shape, "dtype": as_dtype(example.dtype)})[0]
+
+
+def _dense(array: np.ndarray) -> np.ndarray:
+    """The array in rows; one number stays one, where NumPy's `ascontiguousarray` makes a vector of it."""
+    return np.asarray(array, order="C")
 
 
 def _dimension(array: np.ndarray, axis: int) -> int:

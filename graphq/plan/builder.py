@@ -10,9 +10,8 @@ from graphq.ir import Graph, TensorType, Value
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.registry import Step as KernelStep
 from graphq.kernels.jit.registry import Target
-from graphq.kernels.threads.team import pieces
-from graphq.plan.plan import VIEWS, Argument, Buffer, MakeError, NativeStep, Ref, Step
-from graphq.sizes import Later, is_open, number
+from graphq.plan.plan import VIEWS, Argument, Buffer, MakeError, NativeStep, Ref, Step, rooms_of
+from graphq.sizes import Later, number
 
 MOST_AHEAD = 1 << 18
 """Bytes of the next step's weights that are prefetched at the most, a quarter of L2."""
@@ -57,11 +56,12 @@ class PlanBuilder:
         """Add a kernel's step, unless it has nothing to do; one block, little work, or no second thread: serially."""
         if step.blocks > 0:
             self._announce(step, words)
-            parallel = self.target.threads > 1 and not step.serial and (is_open(step.blocks) or step.blocks > 1)
+            threads = self.target.threads if step.threads is None else step.threads
+            parallel = self.target.threads > 1 and number(_is_parallel, threads, step.blocks)
             at = None
             if step.room is not None:
                 at, nbytes = step.record.number(step.room[0]), step.room[1]
-                rooms = number(pieces, step.blocks, self.target.threads) if parallel else 1
+                rooms = number(rooms_of, parallel, step.blocks, self.target.threads)
                 words[at:at + 2] = Ref(self.temporary(nbytes * rooms)), rooms
             if step.aligned is not None and isinstance(operand := words[step.record.number(step.aligned)], Ref):
                 self.buffers[operand.buffer] = replace(self.buffers[operand.buffer], aligned=True)
@@ -94,6 +94,10 @@ class PlanBuilder:
                 Buffer("output", value.type.nbytes, value.type, k)
             self.of[value] = self.add(buffer)
         return self.of[value]
+
+
+def _is_parallel(threads: int, blocks: int) -> bool:
+    return threads > 1 and blocks > 1
 
 
 def _nbytes(array: np.ndarray) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 from graphq.ir import TensorType
 from graphq.kernels.jit.modules import Function
 from graphq.kernels.jit.registry import Word
+from graphq.kernels.threads.team import pieces
 from graphq.sizes import Later
 
 VIEWS = frozenset({"static_reshape"})
@@ -64,6 +65,11 @@ class NativeStep:
     keep: object = field(default=None, repr=False, compare=False)
     macs: int = 0
     rooms: int | None = None
+
+
+def rooms_of(parallel: bool, blocks: int, threads: int) -> int:
+    """How many pieces a step's blocks are cut in at the most, which have a room each."""
+    return pieces(blocks, threads) if parallel else 1
 
 
 class PythonStep(NamedTuple):
@@ -116,5 +122,6 @@ class Plan(NamedTuple):
 def open_numbers(plan: Plan) -> list[object]:
     """All that may follow from open sizes."""
     return [[(b.nbytes, b.data, b.type and b.type.shape) for b in plan.buffers],
-            [s if isinstance(s, PythonStep) else (s.words, s.blocks, s.macs) for s in plan.steps],
+            [s if isinstance(s, PythonStep) else (s.kernel, s.words, s.blocks, s.parallel, s.keep, s.macs)
+             for s in plan.steps],
             [t.shape for t in plan.output_types], plan.errors]

@@ -79,8 +79,8 @@ class Words:
         self.template = np.array(template or [0], np.int64)
         self.open_buffers = [k for k, b in enumerate(plan.buffers)
                              if is_open((b.nbytes, b.data, b.type and b.type.shape))]
-        self.open_steps = [k for k, s in enumerate(plan.steps)
-                           if is_open(s if isinstance(s, PythonStep) else (s.blocks, s.macs))]
+        self.open_steps = [k for k, s in enumerate(plan.steps) if is_open(
+            s if isinstance(s, PythonStep) else (s.kernel, s.blocks, s.parallel, s.keep, s.macs))]
         self.lives = find_lives([b for b in touched(step) if plan.buffers[b].storage == "arena"]
                                 for step in plan.steps)
         self.clashes = find_clashes(self.lives)
@@ -250,9 +250,8 @@ def plan_at(words: Words, values: Values) -> Plan:
 
 
 def _native_at(s: NativeStep, values: Values) -> NativeStep:
-    blocks = values.of(s.blocks)
-    return NativeStep(s.kernel, s.function, s.words, blocks, s.parallel and blocks > 1, s.keep, values.of(s.macs),
-                      s.rooms)
+    return NativeStep(values.of(s.kernel), s.function, s.words, values.of(s.blocks), values.of(s.parallel),
+                      values.of(s.keep), values.of(s.macs), s.rooms)
 
 
 def _type_at(type: TensorType, values: Values) -> TensorType:

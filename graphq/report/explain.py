@@ -37,6 +37,7 @@ def as_text(report: Report, *, full: bool = False) -> str:
              f"{counted(report.threads, 'thread')}"]
     if report.sizes:
         lines.append(f"numbers are those of {', '.join(f'{place} = {n}' for place, n in report.sizes.items())}")
+    lines += report.classes
     if report.coverage and (report.coverage.total or report.coverage.uncounted):
         lines.append(f"coverage: {report.coverage.text}")
     lines += _kinds(partitions)

@@ -145,9 +145,10 @@ class CoverageRecord:
 class Report:
     """All that `explain()` says of a graph that runs in one plan; a graph in stages has one report for each `part`.
 
-    `planned` says whether there is a plan yet. `sizes` are those of open dimensions that numbers are for. `source` are
-    the operations as the user gave them. `became` says of each of their results, and of those that passes made, which
-    node it is in after the passes (None: computed when the model was compiled, or merged with an equal one).
+    `planned` says whether there is a plan yet. `sizes` are those of open dimensions that numbers are for, `classes`
+    lines on the ranges of sizes that have plans. `source` are the operations as the user gave them. `became` says of
+    each of their results, and of those that passes made, which node it is in after the passes (None: computed when the
+    model was compiled, or merged with an equal one).
     """
 
     graph: str
@@ -162,6 +163,7 @@ class Report:
     near_misses: tuple[NearMiss, ...] = ()
     coverage: CoverageRecord | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
     ties: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ()
     source: tuple[Operation, ...] = ()

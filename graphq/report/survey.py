@@ -31,6 +31,7 @@ from graphq.report.records import (
 from graphq.report.replay import Replay
 from graphq.report.ties import ties
 from graphq.rewrite.rule import Refusal
+from graphq.sizes import assumed
 
 
 class Facts(NamedTuple):
@@ -130,8 +131,8 @@ def _partition(node: Node) -> Partition:
 def _step(k: int, step: Step, plan: Plan, found: Evidence | None) -> StepRecord:
     node = plan.nodes[k] if k < len(plan.nodes) else None
     if isinstance(step, NativeStep):
-        return StepRecord(k, node, step.kernel, "native", int(step.blocks), step.parallel, int(step.macs),
-                          found)
+        return StepRecord(k, node, assumed(step.kernel), "native", int(step.blocks), bool(step.parallel),
+                          int(step.macs), found)
     assert isinstance(step, PythonStep)
     return StepRecord(k, node, step.kernel, "reference" if step.reference else "python")
 

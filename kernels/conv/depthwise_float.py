@@ -31,7 +31,7 @@ from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import F32, I64, c64, intrinsic, splat, stack
 from graphq.kernels.jit.memory import aligned_empty
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, Target, threads_for
+from graphq.kernels.jit.registry import Step, Target, rows_of_block, threads_for
 from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.x86 import Loop, at, filled, load, load_first, smaller, store, vector
 from graphq.kernels.lanes.expression import STORAGE
@@ -257,8 +257,8 @@ def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
     tiles = across * (x.batch * x.m // largest(1, ow))
     cycles = tiles * (50 + tile.pixels * -(-channels // tile.width) * (taps + 8))
     parts = threads_for(target.threads, cycles)
-    each = largest(1, -(-tiles // (4 * parts)) if parts > 1 else tiles)
+    each = rows_of_block(tiles, 1, parts)
     words = {"image_bytes": windows.image_bytes, "tiles": tiles, "across": across, "each": each, "m": x.m,
              "channels": channels}
     return Step(f"depthwise_{dtype}_{target.level.name}", made.block, TILES, words, -(-tiles // each), made,
-                x.products, serial=parts == 1)
+                x.products, threads=parts)

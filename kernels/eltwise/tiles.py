@@ -12,7 +12,7 @@ from graphq.kernels.lanes.expression import lower, walk
 from graphq.kernels.lanes.outputs import HEAD, load_outputs, write
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.space import Space
-from graphq.sizes import assumed, largest
+from graphq.sizes import numbers
 
 BLOCKS_PER_THREAD = 4
 SPACE = Record(*HEAD, "batch", "m", "n", "each", "rows", "columns")
@@ -41,20 +41,22 @@ def plan_eltwise(store: Store, space: Space, target: Target) -> Step:
     made = modules.load("eltwise", eltwise_blocks, cache=target.cache)
     outputs, table = load_outputs(store, target.level.lanes, target.cache)
     batch, m, n = space.batch, space.m, space.n
-    each, rows, columns = split(batch, m, n, _parts(store, assumed(batch * m * n), target))
+    operations = len(list(walk(lower(store.expr))))
+    each, rows, columns = numbers(3, _blocks, batch, m, n, operations, target.level.lanes, target.threads)
     blocks = -(-batch // each) * -(-m // rows) * -(-n // columns)
     words: dict[str, Word] = {"batch": batch, "m": m, "n": n, "each": each, "rows": rows, "columns": columns,
                               "functions": table}
     return Step(f"eltwise_{target.level.name}", made.block, SPACE, words, blocks, (made, outputs, table))
 
 
-def _parts(store: Store, elements: int, target: Target) -> int:
-    """Choose a number of blocks by the work there is.
+def _blocks(batch: int, m: int, n: int, operations: int, lanes: int, threads: int) -> tuple[int, int, int]:
+    """Choose blocks, as `split`, by the work there is.
 
     A vector takes a cycle per operation (measured: 0.65 to 0.85), and 4 to be moved.
     """
-    cycles = elements * (len(list(walk(lower(store.expr)))) + 4) // target.level.lanes
-    return 1 if target.threads == 1 else max(1, min(BLOCKS_PER_THREAD * target.threads, cycles // BLOCK_CYCLES))
+    cycles = batch * m * n * (operations + 4) // lanes
+    most = 1 if threads == 1 else max(1, min(BLOCKS_PER_THREAD * threads, cycles // BLOCK_CYCLES))
+    return split(batch, m, n, most)
 
 
 def split(batch: int, m: int, n: int, parts: int) -> tuple[int, int, int]:
@@ -62,10 +64,10 @@ def split(batch: int, m: int, n: int, parts: int) -> tuple[int, int, int]:
 
     Gives batch elements, rows and columns per block, each at least 1.
     """
-    if assumed(batch) >= parts or not assumed(batch * m * n):
-        return largest(1, batch // parts), largest(1, m), largest(1, n)
-    parts = -(-parts // assumed(batch))
-    if assumed(m) >= parts:
-        return 1, largest(1, m // parts), largest(1, n)
-    parts = -(-parts // assumed(m))
-    return 1, 1, largest(1, -(-n // (parts * 64))) * 64
+    if batch >= parts or not batch * m * n:
+        return max(1, batch // parts), max(1, m), max(1, n)
+    parts = -(-parts // batch)
+    if m >= parts:
+        return 1, max(1, m // parts), max(1, n)
+    parts = -(-parts // m)
+    return 1, 1, max(1, -(-n // (parts * 64))) * 64

@@ -16,6 +16,7 @@ from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum,
 from graphq.kernels.lanes.expression import minimum as least
 from graphq.kernels.ties.drift import Drift, along_channels, unsettled
 from graphq.kernels.ties.quick import Rounding, span
+from graphq.sizes import Later, later
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,17 +51,18 @@ class EpilogueBuilder:
     sources: list[Source] = field(default_factory=list)
     _slots: dict[Any, Expr] = field(default_factory=dict)
 
-    def parameter(self, values: Iterable[float] | np.ndarray, dtype: Literal["f32", "s32"], axis: int | None,
+    def parameter(self, values: Iterable[float] | np.ndarray | Later, dtype: Literal["f32", "s32"], axis: int | None,
                   role: str = "") -> Expr:
         """Numbers of the operation itself: one for all, or one for each place along output dimension `axis`.
 
         The same numbers of one role are one operand; those of another are not, so that kernels depend on no accident.
         """
-        data = np.ascontiguousarray(values, STORAGE[dtype])
+        data: Any = later(np.ascontiguousarray, values, STORAGE[dtype]) if isinstance(values, Later) else \
+            np.ascontiguousarray(values, STORAGE[dtype])
         shape = tuple(data.size if k == axis else 1 for k in range(len(self.out)))
         if data.size == 1 or axis is None:
-            shape, data = (), data[:1]
-        key = ("parameter", dtype, shape, data.tobytes(), role)
+            shape = ()
+        key = ("parameter", dtype, shape, data.slot if isinstance(data, Later) else data.tobytes(), role)
         return self.slot(Source("parameter", dtype, shape, data=data), key)
 
     def input(self, index: int, value: Value, shape: tuple[int, ...] | None = None) -> Expr:
@@ -95,7 +97,7 @@ class EpilogueBuilder:
         for x in self._slots.values():
             source = self.sources[x.value[0]]
             data = self.constants[source.index] if source.origin == "input" and self.constants else source.data
-            if data is not None and x.op == "load" and x.value[2] in ("column", "scalar"):
+            if isinstance(data, np.ndarray) and x.op == "load" and x.value[2] in ("column", "scalar"):
                 known[x] = data
         return known
 

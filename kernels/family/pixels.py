@@ -31,7 +31,7 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, Windows, tap_addresses
 from graphq.kernels.ties.settle import load_literal, settler
 from graphq.kernels.ties.sum_records import PIXEL_SUM, SUM_BYTES
-from graphq.sizes import assumed, largest
+from graphq.sizes import numbers
 
 PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width", "step",
                 "tile", "weights", "chunk", "offsets")
@@ -231,23 +231,27 @@ class PixelKernel(NamedTuple):
     macs: int = 0
 
 
+def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple[int, int, int]:
+    """Choose the rows and channels of a block, all of these where it is `whole`, and the rows of a tile."""
+    parts = 4 * threads if threads > 1 else 1
+    each = max(1, -(-m // -(-parts // max(1, batch))))
+    share = -(-channels // (max(1, parts // max(1, batch * m)) * 64)) * 64
+    width = max(1, channels if whole else min(CHANNELS, share, channels))
+    return each, width, max(1, min(MOST_ROWS, CHANNELS // width))
+
+
 def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
     """Plan a kernel over all pixels and channels, the accumulators of which `store` takes."""
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
     literal = None if store.ties is None else load_literal("pixels", cache)
     outputs, table = (None, None) if kernel.direct else load_outputs(store, target.level.lanes, cache)
-    rows = batch * m
-    parts = threads_for(target.threads, kernel.cycles * rows)
-    parts = 4 * parts if parts > 1 else 1
-    each = largest(1, -(-m // -(-parts // max(1, assumed(batch)))))
-    share = -(-channels // (max(1, parts // max(1, assumed(rows))) * 64)) * 64
-    width = max(1, channels if kernel.whole else min(CHANNELS, share, channels))
+    threads = threads_for(target.threads, kernel.cycles * (batch * m))
+    each, width, step = numbers(3, split, batch, m, channels, threads, kernel.whole)
     blocks = batch * -(-m // each) * -(-channels // width)
-    step = max(1, min(MOST_ROWS, CHANNELS // width))
     words: dict[str, Word] = {
         "image_bytes": x.windows.image_bytes, "pixels": x.windows.pixels, "batch": batch, "m": m, "channels": channels,
         "each": each, "width": width, "step": step, "tile": kernel.tile.tile, "chunk": kernel.chunk,
         "literal": literal or 0, "functions": table or 0}
     keep = kernel.block, outputs, table, kernel.tile, literal
     name = f"{kernel.name}_{target.level.name}"
-    return Step(name, kernel.block.block, PIXELS, words, blocks, keep, kernel.macs, serial=parts == 1)
+    return Step(name, kernel.block.block, PIXELS, words, blocks, keep, kernel.macs, threads=threads)

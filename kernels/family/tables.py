@@ -57,7 +57,7 @@ def _numbers(store: Store, sources: Sequence[Source],
     for slot, _, kind in store.loads:
         source = sources[slot]
         data = constants[source.index] if source.origin == "input" else source.data
-        if kind == "scalar" and data is not None and data.size == 1:
+        if kind == "scalar" and isinstance(data, np.ndarray) and data.size == 1:
             numbers[slot] = data.reshape(1)
     return numbers
 

@@ -18,7 +18,7 @@ from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.jit.records import Record
-from graphq.sizes import assumed, largest
+from graphq.sizes import assumed, number
 
 ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
 Word: TypeAlias = int | Function | FunctionTable
@@ -63,12 +63,12 @@ class Step:
     """What a plan needs to run a kernel: the block function, the header words, and the number of blocks.
 
     `words` are fields of `record`, and `more` follow the record. Addresses of data are 0: the caller fills them in.
-    `keep` are the modules of all its functions. `macs` are the multiply-accumulates that the result asks for. `serial`
-    says that a second thread is not worth it. `weights` is the field with the address of weights, `ahead` the first of
-    two fields for the address and size of what to prefetch, the weights of the next step. `room` are the first of two
-    fields for the address of rooms that blocks write into and for how many there are, and the bytes of one: each piece
-    of the blocks (`team.pieces`) has its own. `aligned` is the field of an operand that is better read from a multiple
-    of 64 bytes.
+    `keep` are the modules of all its functions. `macs` are the multiply-accumulates that the result asks for. `threads`
+    are those that the work is worth, where more are not. `weights` is the field with the address of weights, `ahead`
+    the first of two fields for the address and size of what to prefetch, the weights of the next step. `room` are the
+    first of two fields for the address of rooms that blocks write into and for how many there are, and the bytes of
+    one: each piece of the blocks (`team.pieces`) has its own. `aligned` is the field of an operand that is better read
+    from a multiple of 64 bytes.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Step:
     blocks: int
     keep: object = field(default=None, repr=False, compare=False)
     macs: int = 0
-    serial: bool = False
+    threads: int | None = None
     more: Sequence[int] = ()
     weights: str | None = None
     ahead: str | None = None
@@ -113,7 +113,21 @@ BLOCK_CYCLES = 10_000
 
 def threads_for(threads: int, cycles: float) -> int:
     """The threads, at most `threads`, that work of so many cycles of one core is worth."""
-    return max(1, min(threads, int(assumed(cycles) // BLOCK_CYCLES)))
+    return number(_threads_for, threads, cycles) if threads > 1 else 1
+
+
+def _threads_for(threads: int, cycles: float) -> int:
+    return max(1, min(threads, int(cycles // BLOCK_CYCLES)))
+
+
+def rows_of_block(rows: int, batch: int, threads: int, unit: int = 1) -> int:
+    """How many of the `rows` of each of `batch` elements a block has, a multiple of `unit`: four blocks a thread."""
+    return number(_rows_of_block, rows, batch, threads, unit)
+
+
+def _rows_of_block(rows: int, batch: int, threads: int, unit: int) -> int:
+    parts = max(1, min(-(-rows // unit), -(-4 * threads // max(1, batch)))) if threads > 1 else 1
+    return max(1, -(-rows // (parts * unit)) * unit)
 
 
 class RowLoop(NamedTuple):
@@ -135,13 +149,11 @@ class RowLoop(NamedTuple):
 def plan_rows(loop: RowLoop, words: Mapping[str, Word], target: Target, more: Sequence[int] = ()) -> Step:
     """Plan a loop over rows, four blocks a thread; `words` are fields of its record, `more` words after it."""
     threads = threads_for(target.threads, loop.cycles * loop.rows * loop.batch)
-    rows, batch = assumed(loop.rows), assumed(loop.batch)
-    parts = max(1, min(-(-rows // loop.unit), -(-4 * threads // max(1, batch)))) if threads > 1 else 1
-    each = largest(1, -(-loop.rows // (parts * loop.unit)) * loop.unit)
+    each = rows_of_block(loop.rows, loop.batch, threads, loop.unit)
     name = loop.factory.__name__
     made = modules.load(name, loop.factory, *loop.of, cache=target.cache)
     return Step("_".join(map(str, (name, *loop.of))), made.block, loop.record, {**words, "each": each},
-                loop.batch * -(-loop.rows // each), made, serial=threads == 1, more=more)
+                loop.batch * -(-loop.rows // each), made, threads=threads, more=more)
 
 
 KERNELS: dict[str, Kernel] = {}

@@ -28,6 +28,7 @@ from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import Expr, acc, op
 from graphq.kernels.numbers.float_sums import float_sums
 from graphq.kernels.ties.literal import Literal, matmul_order
+from graphq.sizes import is_open, later
 
 MATMULS = ("matmul", "matmul_integer")
 
@@ -301,4 +302,7 @@ def _centred_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParamete
         return known(total - p.k * (zw.data + (128 if p.b_dtype == "u8" else 0)), (p.n,))
     shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]  # 2-D weights of a 1-D source: (n,)
     sums = e.slot(Source("column sums", "s32", shape), "column sums")
-    return sums if zw.absent else sums - zw.expr(e) * p.k
+    if zw.absent:
+        return sums
+    k = e.parameter(later(np.array, [p.k]), "s32", None) if is_open(p.k) else p.k
+    return sums - zw.expr(e) * k

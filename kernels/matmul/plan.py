@@ -13,6 +13,9 @@ convolution of the matmul, with weights packed tap by tap. Tables are byte offse
 """
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from operator import getitem
 from typing import Any, Literal, NamedTuple
 
 from graphq.kernels.jit import modules
@@ -21,7 +24,16 @@ from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
 from graphq.kernels.jit.isa import Level, is_emulated, level_named
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import ActivationLayout, Kernel, Step, Target, Word, select, threads_for
+from graphq.kernels.jit.registry import (
+    KERNELS,
+    ActivationLayout,
+    Kernel,
+    Step,
+    Target,
+    Word,
+    select,
+    threads_for,
+)
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import HEAD, load_outputs, packs, start, w_scale, w_zp, write
 from graphq.kernels.lanes.stores import Store
@@ -31,7 +43,7 @@ from graphq.kernels.matmul.tiles import DTYPES, FLOATS, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows, view_windows
 from graphq.kernels.ties.settle import load_literal, settler
 from graphq.kernels.ties.sum_records import PANEL_SUM, SUM_BYTES
-from graphq.sizes import assumed, is_open, largest
+from graphq.sizes import assumed, is_open, later, numbers
 
 MOST_VECTORS = 128
 """Vectors of a tile's accumulators: 2,048 are 16 lanes each, 1,024 are 8 at the least, or 64 of one."""
@@ -242,51 +254,114 @@ def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_ti
     return chosen
 
 
+SCALES = [2.0**(k / 4) for k in (*range(-24, -12, 2), *range(-12, 9))]
+"""What open sizes of the example are multiplied by, for others of their classes; half as many would miss kernels."""
+
+
+@lru_cache(maxsize=256)
+def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool, ...], level: str,
+            layout: ActivationLayout) -> tuple[Kernel, ...]:
+    """The kernels that products of other sizes than the example's (m, n, k) may select, in the order of the table."""
+    found = set()
+    for by in SCALES:
+        m, n, k = (max(1, round(size * by)) if o else size for size, o in zip(sizes, is_open, strict=True))
+        found.add(select("matmul", dtypes, m, n, k, level_named(level), layout=layout))
+    return tuple(kernel for kernel in KERNELS.values() if kernel in found)
+
+
+class _Blocks(NamedTuple):
+    """How a product is cut: the `kernel`, by number, and the fields of MATMUL.
+
+    `threads` are those that the work is worth, `blocks` their number; `room_bytes` a block's for copies of activations.
+    """
+
+    kernel: int
+    threads: int
+    blocks: int
+    each_rows: int
+    each_panels: int
+    rows: int
+    panels: int
+    tail_panels: int
+    kept: int
+    room_bytes: int
+
+
+def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None) -> _Blocks:
+    """Choose the blocks by the cheapest kernel of these names, whose last panels come `tail` at a time, or at once."""
+    costs = [KERNELS[name].cost(KERNELS[name], x.m, x.n, x.depth) for name in names]
+    number = costs.index(min(costs))
+    kernel, windows = KERNELS[names[number]], x.layout == "windows"
+    rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
+    tiles, all_panels = max(1, -(-x.m // rows)), max(1, panel_count(x.n))
+    worth = threads_for(threads, costs[number] * x.batch)
+    copies = 0
+    if kernel.level == "amx":
+        copies = rows * (line_bytes(x.row_bytes, x.taps) if windows else 64 * (x.row_bytes % 64 > 0))
+    most_tiles = max(1, (1 << 20) // max(1, rows * x.depth))
+    if copies and windows and all_panels > panels:
+        most_tiles = COPIES // copies
+    each_tiles, each_panels = split(tiles, all_panels, panels, x.batch, worth, most_tiles)
+    kept = copies if each_panels > panels and each_tiles * copies <= COPIES else 0
+    blocks = x.batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if x.m and x.n else 0
+    return _Blocks(number, worth, blocks, each_tiles * rows, each_panels, rows, panels,
+                   tail or panel_count(x.n) % panels or panels, kept, each_tiles * kept or copies)
+
+
 def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None,
                 log: list[str] | None = None) -> Step:
     """Plan a product, the sums of which `store` takes.
 
-    `kernel` forces a kernel, else `select` chooses, and says why in `log`. Raises KernelError when there is none.
+    `kernel` forces a kernel, else `select` chooses, and says why in `log`; of open sizes at each of them. Raises
+    KernelError when there is none.
     """
     level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
     batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
     if layout == "windows" and ROWS * line_bytes(row_bytes, taps) > COPIES and level.includes("amx"):
         # the copies of a single tile would not be in L2
         level = level_named("avx512_vnni")
+    forced = kernel is not None
     kernel = kernel or select("matmul", x.dtypes, m, n, depth, level, log, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth))
     literal = None if store.ties is None else load_literal(layout, cache)  # first, as it takes longest to compile
     block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], cache=cache)
     outputs, table = (None, None) if writer == "tile" else load_outputs(store, level.lanes, cache)
     inside = () if writer == "function" else (store, packs(PANEL, store))
-    rows, panels = kernel.tile[0], kernel.tile[1] // PANEL
-    tail_panels = 1 if is_open(n) else panel_count(n) % panels or panels
-    emulated = is_emulated(kernel.level)
-    tile, tail = (modules.load(f"{kernel.name}_{layout}_{width}", kernel.build, kernel.dtypes[0], rows, width,
-                               emulated, layout, *inside, cache=cache)
-                  for width in (panels, tail_panels))
-    tiles, all_panels = largest(1, -(-m // rows)), largest(1, panel_count(n))
-    worth = threads_for(target.threads, kernel.cost(kernel, *map(assumed, (m, n, depth))) * assumed(batch))
-    copies = 0
-    if kernel.level == "amx":
-        copies = rows * (line_bytes(row_bytes, taps) if layout == "windows" else 64 * (row_bytes % 64 > 0))
-    most_tiles = max(1, (1 << 20) // max(1, rows * assumed(depth)))
-    if copies and layout == "windows" and all_panels > panels:
-        most_tiles = COPIES // copies
-    each_tiles, each_panels = split(assumed(tiles), assumed(all_panels), panels, assumed(batch), worth, most_tiles)
-    kept = copies if each_panels > panels and each_tiles * copies <= COPIES else 0
-    room = each_tiles * kept or copies
-    blocks = batch * -(-tiles // each_tiles) * -(-all_panels // each_panels) if m and n else 0
+    kernels: Sequence[Kernel] = [kernel]
+    if is_open(x) and not forced and not inside:  # a Store's own tiles take long to compile
+        sizes = x.m, x.n, depth
+        kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level.name, layout)
+    any_tail = is_open(n) and not inside
+
+    def made(kernel: Kernel, panels: int) -> modules.Module:
+        return modules.load(f"{kernel.name}_{layout}_{panels}", kernel.build, kernel.dtypes[0], kernel.tile[0], panels,
+                            is_emulated(kernel.level), layout, *inside, cache=cache)
+
+    def tails(most: int) -> Iterable[int]:
+        return range(1, most + 1) if any_tail else [1 if is_open(n) else panel_count(n) % most or most]
+
+    cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, [k.name for k in kernels], x, target.threads,
+                           1 if is_open(n) and inside else None))
+    widths = [k.tile[1] // PANEL for k in kernels]
+    whole = [made(k, width) for k, width in zip(kernels, widths, strict=True)]
+    rest = [[made(k, width).tile for width in tails(most)] for k, most in zip(kernels, widths, strict=True)]
+    tile: Any = later(getitem, [x.tile for x in whole], cut.kernel)
+    tail: Any = later(getitem, later(getitem, rest, cut.kernel), cut.tail_panels - 1 if any_tail else 0)
+    setup: Any = later(getitem, [x.setup if k.level == "amx" else 0 for k, x in zip(kernels, whole, strict=True)],
+                  cut.kernel)
     # AMX reads rows that cross lines of the cache at half the speed: 1024 x 1024 x 1024 takes 1.2 times as long.
-    lines = kernel.level == "amx" and layout == "rows" and row_bytes % 64 == 0 and all_panels > panels
+    lines = kernel.level == "amx" and layout == "rows" and assumed(row_bytes) % 64 == 0 \
+        and assumed(panel_count(n)) > kernel.tile[1] // PANEL
     words: dict[str, Word] = {
-        "stride": row_bytes, "batch": batch, "m": m, "n": n, "k": row_bytes, "each_rows": each_tiles * rows,
-        "each_panels": each_panels, "rows": rows, "panels": panels, "tail_panels": tail_panels,
-        "tile": tile.tile, "tail": tail.tile, "setup": tile.setup if kernel.level == "amx" else 0,
-        "literal": literal or 0, "functions": table or 0, "room_count": 1, "room_bytes": room, "kept": kept}
-    return Step(kernel.name, block.block, MATMUL, words, blocks, (block, outputs, table, tile, tail, literal),
-                batch * m * n * x.k * taps, serial=worth == 1, weights="w", ahead="ahead",
-                room=("rooms", room) if room else None, aligned="a" if lines else None)
+        "stride": row_bytes, "batch": batch, "m": m, "n": n, "k": row_bytes, "each_rows": cut.each_rows,
+        "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels, "tail_panels": cut.tail_panels,
+        "tile": tile, "tail": tail, "setup": setup, "literal": literal or 0, "functions": table or 0, "room_count": 1,
+        "room_bytes": cut.room_bytes, "kept": cut.kept}
+    name: Any = later(getitem, [k.name for k in kernels], cut.kernel)
+    room = ("rooms", cut.room_bytes) if is_open(cut.room_bytes) or cut.room_bytes else None
+    return Step(name, block.block, MATMUL, words, cut.blocks, (block, outputs, table, tile, tail, literal),
+                batch * m * n * x.k * taps, threads=cut.threads, weights="w", ahead="ahead", room=room,
+                aligned="a" if lines else None)
 
 
 COPIED = 0.2

@@ -133,4 +133,4 @@ def plan_range(count: int, target: Target) -> tuple[Step, Step]:
     pieces = largest(1, -(-count // PIECE))
     found = plan_rows(RowLoop(extremes_block, RANGE, pieces, PIECE / 8), {"count": count}, target)
     made = modules.load("scale_block", scale_block, cache=target.cache)
-    return found, Step("scale_block", made.block, SCALE, {"blocks": found.blocks}, 1, made, serial=True)
+    return found, Step("scale_block", made.block, SCALE, {"blocks": found.blocks}, 1, made)

@@ -142,9 +142,9 @@ def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple
     each = -(-pieces // blocks)
     count = modules.load("histogram_block", histogram_block, how, cache=target.cache)
     counted = Step("histogram_block", count.block, COUNT, {"size": size, "each": each}, -(-pieces // each), count,
-                   serial=blocks == 1)
+                   threads=blocks)
     made = modules.load("histogram_sum", histogram_sum, how, cache=target.cache)
-    return counted, Step("histogram_sum", made.block, SUM, {"blocks": counted.blocks}, 1, made, serial=True)
+    return counted, Step("histogram_sum", made.block, SUM, {"blocks": counted.blocks}, 1, made)
 
 
 def histogram_steps(b: PlanBuilder, node: Node) -> None:

@@ -10,14 +10,13 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import load_s64
 from graphq.kernels.jit.records import SLOT, SLOTS, Record
-from graphq.kernels.jit.registry import Step, Target, threads_for
+from graphq.kernels.jit.registry import Step, Target, rows_of_block, threads_for
 from graphq.kernels.lanes.store_code import epilogue
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers.rows import LANES
 from graphq.kernels.operands.space import Space
 from graphq.kernels.rows.loops import numbers_of
 from graphq.kernels.rows.lower import RowLowering
-from graphq.sizes import assumed, largest
 
 ROWS = Record("batch", "m", "n", "each", "room", "room_bytes", "numbers", "step", "epsilon", "columns")
 """m rows of n elements a batch element, `each` a block. The caller fills in the addresses of
@@ -29,7 +28,6 @@ ROWS = Record("batch", "m", "n", "each", "room", "room_bytes", "numbers", "step"
 `columns` are the results of a row, n or 1: where LLVM sees that it is 1, it stores the four bytes of an s32 for the low
 byte."""
 view, view_slot = ROWS.view, SLOT.view
-BLOCKS_PER_THREAD = 4
 
 
 def row_blocks(how: str, prologue: Store, store: Store, lanes: int, direct: bool, reduces: bool) -> Functions:
@@ -79,8 +77,7 @@ def plan_row(r: RowLowering, store: Store, space: Space, target: Target) -> Step
     batch, m, n = space.batch, space.m, space.n
     vectors = -(-n // LANES)
     worth = threads_for(target.threads, batch * m * (100 + 40 * vectors))  # 128 x 384 and 1536 x 128 on Zen 4: 20 to 45
-    parts = max(1, min(assumed(m), -(-BLOCKS_PER_THREAD * worth // max(1, assumed(batch))))) if worth > 1 else 1
-    each = largest(1, -(-m // parts))
+    each = rows_of_block(m, batch, worth)
     words = {"batch": batch, "m": m, "n": n, "each": each, "room_bytes": room_bytes(n), "step": 4 * batch * m,
              "columns": 1 if r.reduces else n}
-    return Step(f"{r.how}_{target.level.name}", made.block, ROWS, words, batch * -(-m // each), made, serial=worth == 1)
+    return Step(f"{r.how}_{target.level.name}", made.block, ROWS, words, batch * -(-m // each), made, threads=worth)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from math import prod
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +18,7 @@ import numpy as np
 from graphq.ir import Node, Value
 from graphq.kernels.lanes.expression import Expr, substitute
 from graphq.kernels.ties.sum_errors import UNIT
+from graphq.sizes import assumed, later
 
 MOST_NEAR = 2.0**-6
 """Of a step: however large the difference may be, no more than a 32nd of the outputs is near a tie."""
@@ -68,12 +72,11 @@ class ErrorBounds(NamedTuple):
 
     def times(self, factor: np.ndarray | float, relative: float) -> ErrorBounds:
         """Both bounds times a factor, and another relative one."""
-        return ErrorBounds(np.asarray(self.proved * factor), np.asarray(self.estimated * factor), relative)
+        return ErrorBounds(self.proved * factor, self.estimated * factor, relative)
 
     def plus(self, more: np.ndarray | float, relative: float) -> ErrorBounds:
         """Both bounds and a number, and another relative one. What is not bounded counts as 0 where one estimates."""
-        return ErrorBounds(np.asarray(self.proved + more),
-                          np.asarray(self.estimated + np.where(np.isfinite(more), more, 0.0)), relative)
+        return ErrorBounds(self.proved + more, self.estimated + np.where(np.isfinite(more), more, 0.0), relative)
 
 
 NONE = ErrorBounds(np.zeros(()), np.zeros(()), 0.0)
@@ -83,6 +86,7 @@ class Band(NamedTuple):
     """Which quotients of a quantize are near a tie: those at most `half` + `relative` * |quotient| steps from one.
 
     `proved`: all quotients outside of the band are proved to round as in the graph as written; else that is estimated.
+    Of open sums it says so of those of the example.
     """
 
     half: np.ndarray
@@ -156,8 +160,8 @@ class Drift:
             parts = [x.times(size, 0) for x, size in zip(known, reversed(sizes), strict=True) if not x.none]
             if not all(np.isfinite(x.proved).all() for x in parts):
                 return None
-            return ErrorBounds(np.asarray(sum(x.proved for x in parts)), np.asarray(sum(x.estimated for x in parts)),
-                              relative)
+            proved, estimated = (reduce(add, x) for x in zip(*[x[:2] for x in parts], strict=True))
+            return ErrorBounds(proved, estimated, relative)
         if name in ("maximum", "minimum"):
             return ErrorBounds(np.maximum(first.proved, second.proved), np.maximum(first.estimated, second.estimated),
                               max(first.relative, second.relative))
@@ -196,7 +200,7 @@ class Drift:
         scales = scales if along else scales.min(initial=np.inf)
         proved, estimated = (x / scales + 2 * UNIT for x in difference[:2])
         half = np.minimum(np.where(proved <= CHEAP, proved, estimated), MOST_NEAR)
-        made = Band(half, difference.relative + 4 * UNIT, bool((half == proved).all()))
+        made = Band(half, difference.relative + 4 * UNIT, bool(assumed(np.equal(half, proved).all())))
         self.bands.append(made)
         return made
 
@@ -228,7 +232,7 @@ class Drift:
         if name in ("add", "subtract", "bias_add"):
             return 1.01 * sum(sizes)
         if name == "multiply":
-            return 1.01 * float(np.prod(sizes))
+            return 1.01 * prod(sizes)
         if name in ("relu", "maximum", "minimum"):
             return max(sizes)
         if name == "softplus":
@@ -241,7 +245,7 @@ class Drift:
         """How large an operand is at the most, one a column where it is a constant row of columns."""
         data = self.constants.get(value) if value is not None else None
         if data is None or data.size == 0:
-            return np.asarray(self.bound(value) if data is None else 0.0)
+            return later(np.asarray, self.bound(value) if data is None else 0.0)
         size = np.abs(data.astype(np.float64))
         row = by_column and size.ndim > 0 and size.size == size.shape[-1] == self.columns
         return size.ravel() if row else np.asarray(size.max())

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.kernels.lanes.expression import fused
+from graphq.sizes import number
 
 ORDERS = ("chains", "quads", "octets", "taps")
 Order = Text["chains", "quads", "octets", "taps"]
@@ -105,7 +106,7 @@ def matmul_order(m: int, n: int, k: int, *, transposed: bool = False) -> tuple[O
         return ("octets" if transposed else "quads"), 1
     if n == 1 and not transposed:
         return "octets", 1
-    return "chains", chain_block(n, k)
+    return "chains", number(chain_block, n, k)
 
 
 def chain_block(n: int, k: int) -> int:

@@ -265,7 +265,7 @@ def _quickly(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, most
 
 def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
     """The constant that u adds to y / s."""
-    return np.asarray(0.5 + zps + np.where(half < _WIDEST, half, 0.0))
+    return 0.5 + zps + np.where(half < _WIDEST, half, 0.0)
 
 
 def band(half: np.ndarray) -> np.ndarray:

@@ -7,11 +7,13 @@ hold. Both know the weights, where those are constant.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import getitem
 from typing import NamedTuple
 
 import numpy as np
 
 from graphq.kernels.ties.literal import Literal
+from graphq.sizes import later
 
 UNIT = 2.0**-24
 """The most that rounding to f32 changes a number, relative to the number."""
@@ -56,10 +58,10 @@ def sum_error(literal: Literal, low: int, high: int, weights: np.ndarray | tuple
     number for each of `literal`'s scales.
     """
     activations = min(low, 0), max(high, 0)  # padding is 0
-    k, columns = weights if isinstance(weights, tuple) else weights.shape
     if isinstance(weights, tuple):
-        scales, starts = literal.w_scale, np.abs(literal.start).max(initial=0)
-        return SumError(*_bounds(literal, activations, k, _unknown(literal, *weights), scales, starts))
+        bounds = later(_of_any_weights, literal, activations, *weights)
+        return SumError(later(getitem, bounds, 0), later(getitem, bounds, 1))
+    k, columns = weights.shape
     scales, starts = (np.tile(np.broadcast_to(x, columns // batch), batch)
                       for x in (literal.w_scale, np.abs(literal.start)))
     step = max(1, PART // max(1, k))
@@ -90,7 +92,11 @@ def _chains(literal: Literal, w: np.ndarray) -> np.ndarray:
 
 def _filled(w: np.ndarray, size: int) -> np.ndarray:
     """An array with zeros after those of the last dimension, up to `size`."""
-    return w if w.shape[-1] == size else np.pad(w, ((0, 0), (0, 0), (0, size - w.shape[-1])))
+    if w.shape[-1] == size:
+        return w
+    out = np.zeros((*w.shape[:-1], size), w.dtype)
+    out[..., :w.shape[-1]] = w
+    return out
 
 
 def _known(literal: Literal, w: np.ndarray, scales: np.ndarray) -> Sums:
@@ -101,6 +107,12 @@ def _known(literal: Literal, w: np.ndarray, scales: np.ndarray) -> Sums:
     factors = (w * scales[:, None]).astype(np.float64) @ np.ones(w.shape[1])
     moved = factors - signed.sum(axis=(1, 2), dtype=np.float64) * scales
     return Sums(np.abs(parts) @ ones, signed, np.einsum("ncpk,ncpk->ncp", parts, parts), moved)
+
+
+def _of_any_weights(literal: Literal, activations: tuple[int, int], k: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Both bounds for weights that are not constant: functions of k, which may be open."""
+    starts = np.abs(literal.start).max(initial=0)
+    return _bounds(literal, activations, k, _unknown(literal, k, most), literal.w_scale, starts)
 
 
 def _unknown(literal: Literal, k: int, most: int) -> Sums:

@@ -1,10 +1,13 @@
 """What the block functions of literal sums (`settle`) are called with: a layer's constants and an output's record."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from graphq.kernels.jit.records import Record
 from graphq.kernels.ties.literal import ORDERS, Literal
+from graphq.sizes import later
 
 SPEC = Record("order", "block", "channels", "merged", "tap_k", "parts", "signed", "zero_point", "scale", "per", "pixel")
 """The constants of a layer's literal sums.
@@ -32,7 +35,11 @@ SUM_BYTES = max(PANEL_SUM.nbytes, PIXEL_SUM.nbytes)
 def spec(literal: Literal, channels: int, *, signed: bool, tap_k: int = 0, merged: int = 1, parts: int = 1,
          pixel: int = 0, per: int = 0) -> np.ndarray:
     """The SPEC of a layer, s64 words."""
-    return np.array(SPEC.words({
+    return later(_s64, SPEC.words({
         "order": ORDERS.index(literal.order), "block": literal.block, "channels": channels, "merged": merged,
         "tap_k": tap_k, "parts": parts, "signed": signed, "zero_point": literal.x_zp,
-        "scale": int(np.float32(literal.x_scale).view(np.uint32)), "per": per, "pixel": pixel}), np.int64)
+        "scale": int(np.float32(literal.x_scale).view(np.uint32)), "per": per, "pixel": pixel}))
+
+
+def _s64(words: Sequence[int]) -> np.ndarray:
+    return np.array(words, np.int64)

@@ -1,18 +1,18 @@
 """Importers on open sizes: what they make of a model is what they make of it at fixed shapes."""
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import graphq as gq
 from graphq.ir import TensorType
 
 
-def loaded(nodes, inputs, initializers=()):
+def loaded(nodes, inputs, initializers=(), version=17):
     """A model of f32 inputs, by their shapes, whose output is y."""
     infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in inputs.items()]
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "g", infos, [y], list(initializers))
-    return gq.load_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    return gq.load_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=8))
 
 
 def check(graph, *cases):
@@ -51,3 +51,48 @@ def test_likely_sizes_that_take_too_much_memory():
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="cubic")
     model = gq.compile(loaded([node], {"x": ["N", 8, "H", "W"]}, [scales]), memory=1 << 20)
     assert model(np.ones((1, 8, 4, 5), np.float32)).shape == (1, 8, 12, 15)
+
+
+def normalised(op, dims, scale, bias=(), **attrs):
+    """A normalisation of x, whose parameters have these shapes."""
+    rng = np.random.default_rng(1)
+    parameters = [(n, s) for n, s in (("scale", scale), ("bias", bias)) if s]
+    initializers = [numpy_helper.from_array(rng.normal(size=s).astype(np.float32), n) for n, s in parameters]
+    return loaded([helper.make_node(op, ["x", *(n for n, _ in parameters)], ["y"], **attrs)], {"x": dims}, initializers,
+                  version=23)
+
+
+@pytest.mark.parametrize(("op", "axis", "scale", "bias"), [
+    ("LayerNormalization", -1, (1,), (1,)), ("LayerNormalization", -1, (8,), (1,)),
+    ("LayerNormalization", -1, (1,), (8,)), ("LayerNormalization", -1, (8,), (8,)),
+    ("LayerNormalization", -1, (8,), ()),
+    ("LayerNormalization", 1, (8,), ()), ("LayerNormalization", 1, (1, 8), (3, 8)),
+    ("LayerNormalization", 1, (3, 1), (1,)), ("LayerNormalization", 1, (3, 8), (3, 8)),
+    ("RMSNormalization", -1, (1,), ()), ("RMSNormalization", -1, (8,), ()), ("RMSNormalization", 1, (1, 8), ()),
+])
+def test_scales_that_broadcast_over_open_dimensions(op, axis, scale, bias):
+    x = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32)
+    want = None
+    for dims in ([2, 3, 8], ["a", "b", "c"], ["a", 3, "c"], [2, "b", 8], ["a", "b", 8]):
+        got = gq.compile(normalised(op, dims, scale, bias, axis=axis), threads=1)(x)
+        want = got if want is None else want
+        np.testing.assert_array_equal(got, want, err_msg=str(dims))
+    rng = np.random.default_rng(1)
+    parameters = [rng.normal(size=s).astype(np.float32).astype(np.float64) for s in (scale, bias) if s]
+    axes = tuple(range(axis % 3, 3))
+    centred = x.astype(np.float64) - (x.mean(axes, np.float64, keepdims=True) if op[0] == "L" else 0)
+    y = centred / np.sqrt(np.square(centred).mean(axes, keepdims=True) + 1e-5) * parameters[0]
+    np.testing.assert_allclose(want, y + parameters[1] if bias else y, atol=1e-5)
+
+
+def test_a_scale_larger_than_what_is_normalised_is_refused():
+    with pytest.raises(gq.errors.GraphqError):
+        gq.compile(normalised("LayerNormalization", ["a", "b"], (8,)))(np.ones((3, 4), np.float32))
+
+
+def test_the_number_of_elements_is_one_number():
+    model = gq.compile(loaded([helper.make_node("Size", ["x"], ["n"]), helper.make_node("Cast", ["n"], ["y"], to=1)],
+                              {"x": ["a", "b"]}))
+    for shape in ((3, 4), (20, 30)):
+        y = model(np.ones(shape, np.float32))
+        assert np.shape(y) == () and y == np.prod(shape)

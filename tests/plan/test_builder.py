@@ -80,4 +80,4 @@ def test_each_piece_of_the_blocks_has_a_room_of_its_own():
         room, count = made.words[ROOMS:ROOMS + 2]
         assert count == (pieces(step.blocks, threads) if made.parallel else 1)
         assert b.buffers[room.buffer].storage == "arena" and b.buffers[room.buffer].nbytes == count * nbytes > 0
-        assert made.parallel == (threads > 1 and step.blocks > 1 and not step.serial)
+        assert made.parallel == (threads > 1 and step.blocks > 1 and step.threads != 1)

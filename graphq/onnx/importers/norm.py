@@ -4,10 +4,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from graphq.dtypes import bf16, f16, f32, f64
+from graphq.errors import GraphError
 from graphq.ir import Graph, Value
 from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.eltwise import one
@@ -111,13 +113,36 @@ def layer_normalization(c: Call) -> Outputs:
         y, *statistics = standard(c, "LayerNormalization", wide, c.outputs, **c.attrs)
         return [g.type_cast(y, dtype=x.dtype), *statistics]
 
+    g, axis = c.graph, c.attr("axis", -1)
+    how: dict[str, Any] = dict(keep_stats=False, epsilon=c.attr("epsilon", 1e-5), begin_norm_axis=axis)
+
     def normalised(x: Value, gamma: Value, beta: Value | None = None) -> Value:
+        if any(p is not None and _broadcasts(p, x, axis) for p in (gamma, beta)):
+            y = _same_shape(g.multiply(g.layer_norm(x, use_affine=False, **how), gamma), x)
+            return y if beta is None else _same_shape(g.add(y, beta), x)
         if beta is None:
-            beta = c.graph.add_constant(np.zeros(dims_of(gamma), gamma.dtype.numpy))
-        return c.graph.layer_norm(x, gamma, beta, keep_stats=False, epsilon=c.attr("epsilon", 1e-5),
-                                  begin_norm_axis=c.attr("axis", -1))
+            beta = g.add_constant(np.zeros(dims_of(gamma), gamma.dtype.numpy))
+        return g.layer_norm(x, gamma, beta, **how)
 
     return _in_f32(c, normalised)
+
+
+def _broadcasts(parameter: Value, x: Value, axis: int) -> bool:
+    """Whether a scale or bias may broadcast into the dimensions of x from `axis` on, some of which may be open."""
+    if parameter.shape is None or x.shape is None:
+        return False
+    dims, tail = parameter.shape, x.shape[axis:]
+    if len(dims) == 1 and None not in tail and dims[0] == math.prod(d for d in tail if d is not None):
+        return False
+    return len(dims) != len(tail) or any(
+        d != t and (t is not None or d in (None, 1)) for d, t in zip(dims, tail, strict=True))
+
+
+def _same_shape(y: Value, x: Value) -> Value:
+    """y; raises GraphError where a scale or bias has made it larger than x."""
+    if x.type.known and y.shape != x.shape:
+        raise GraphError(f"scale and bias must broadcast into {x.type}, together they are {y.type}")
+    return y
 
 
 def _in_f32(c: Call, build: Callable[..., Value]) -> Value:
@@ -158,8 +183,11 @@ def rms_normalization(c: Call) -> Outputs:
     """Over the dimensions from `axis` on."""
     if c.attr("stash_type", 1) != 1:
         return None
-    return c.graph.rms_norm(c.input(0), c.input(1), epsilon=c.attr("epsilon", 1e-5),
-                            begin_norm_axis=c.attr("axis", -1))
+    x, gamma = c.input(0), c.input(1)
+    how: dict[str, Any] = dict(epsilon=c.attr("epsilon", 1e-5), begin_norm_axis=c.attr("axis", -1))
+    if _broadcasts(gamma, x, how["begin_norm_axis"]):
+        return _same_shape(c.graph.multiply(c.graph.rms_norm(x, **how), gamma), x)
+    return c.graph.rms_norm(x, gamma, **how)
 
 
 @imports("SimplifiedLayerNormalization", domain=MICROSOFT)
