@@ -47,7 +47,7 @@ SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult, ast.Div: ast.Mult, ast.And: ast.Or, ast.Or: ast.And}
 PAIRS = ("left right", "first last", "k n", "m n", "begin end", "lo hi", "low high", "start stop", "smallest largest",
          "rows columns", "inputs outputs", "min max", "any all", "minimum maximum", "floor ceil", "before after",
-         "scale zero_point", "a b", "height width", "source target", "src dst", "args kwargs", "append extend", "zps scales",
+         "scale zero_point", "a b", "height width", "source target", "src dst", "append extend", "zps scales",
          "pads_begin pads_end", "input_type output_type", "operands results", "values names", "keys values")
 OTHER = {a: b for pair in PAIRS for a, b in (pair.split(), pair.split()[::-1])}
 
@@ -121,16 +121,16 @@ def _of(node: ast.AST) -> Iterator[Edit]:
                 yield Edit("arguments swapped", node, ast.unparse(ast.Call(function, swapped, keywords)))
             if keywords:
                 yield Edit("keyword dropped", node, ast.unparse(ast.Call(function, arguments, keywords[:-1])))
-            if isinstance(function, ast.Name) and function.id in ("reversed", "sorted", "abs", "set") and len(arguments) == 1:
-                yield Edit("call dropped", node, f"list({ast.unparse(arguments[0])})" if function.id != "abs"
-                           else f"({ast.unparse(arguments[0])})")
+            if isinstance(function, ast.Name) and function.id in ("reversed", "sorted", "abs") and len(arguments) == 1:
+                yield Edit("call dropped", node, f"{'' if function.id == 'abs' else 'list'}({ast.unparse(arguments[0])})")
         case ast.Tuple(elements, ast.Load()) if len(elements) > 1:
             yield Edit("last element dropped", node, f"({ast.unparse(ast.Tuple(elements[:-1], ast.Load()))})")
-            yield Edit("elements swapped", node, f"({ast.unparse(ast.Tuple([*elements[1::-1], *elements[2:]], ast.Load()))})")
+            swapped = ast.Tuple([*elements[1::-1], *elements[2:]], ast.Load())
+            yield Edit("elements swapped", node, f"({ast.unparse(swapped)})")
         case ast.Subscript(value, ast.Slice(lower, upper, step)) if lower or upper:
             yield Edit("whole of a slice", node, f"{ast.unparse(value)}[{'' if not step else '::' + ast.unparse(step)}"
                        f"{':' if not step else ''}]")
-        case ast.comprehension(_, iterable, [*_, last]):
+        case ast.comprehension(_, _, [*_, last]):
             yield Edit("filter dropped", last, "True")
         case ast.AugAssign() | ast.Expr(ast.Call()) | ast.Delete():
             yield Edit("statement dropped", node, "pass")
@@ -159,8 +159,9 @@ def room(path: str) -> str:
 def draw(seed: int, count: int, only: list[str]) -> list[Bug]:
     """Bugs of a seed: files in proportion to their lines, then kinds alike, then places of the kind."""
     rng = random.Random(seed)
-    files = {str(path.relative_to(ROOT)): path.read_text() for folder in SOURCES for path in sorted((ROOT / folder).rglob("*.py"))}
-    files = {path: text for path, text in files.items() if not only or any(path.startswith(start) for start in only)}
+    files = {str(path.relative_to(ROOT)): path.read_text()
+             for folder in SOURCES for path in sorted((ROOT / folder).rglob("*.py"))}
+    files = {path: text for path, text in files.items() if not only or path.startswith(tuple(only))}
     found: dict[str, Bug] = {}
     for _ in range(50 * count):
         if len(found) == count:
@@ -200,7 +201,8 @@ def nearest(path: str) -> list[str]:
     while not folder.is_dir() or not list(folder.glob("test_*.py")):
         folder = folder.parent
     if folder == ROOT / "tests":  # a room of one file
-        return [f"tests/test_{inner.stem}.py" if (folder / f"test_{inner.stem}.py").exists() else "tests/test_compile.py"]
+        mirror = f"tests/test_{inner.stem}.py"
+        return [mirror if (ROOT / mirror).exists() else "tests/test_compile.py"]
     names = set(re.findall(r"^(?:def|class) ([A-Za-z]\w+)", (ROOT / path).read_text(), re.M))
     names |= set(re.findall(r"@(?:imports|register_op|exports)\(\"(\w+)\"", (ROOT / path).read_text())) | {inner.stem}
 
@@ -227,8 +229,9 @@ def outcome(bug: Bug, folder: Path, seconds: int) -> str:
     """The test that catches a bug, 'survived', or 'out of time'."""
     original = (folder / bug.path).read_text()
     (folder / bug.path).write_text(bug.text)
-    environment = os.environ | {"PYTHONPATH": str(folder), "GRAPHQ_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1",
-                                "PYTEST_XDIST_WORKER": "planted"}  # conftest.py then keeps the folder of the cache
+    environment = os.environ | {
+        "PYTHONPATH": str(folder), "GRAPHQ_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_XDIST_WORKER": "planted"}  # conftest.py then keeps the folder of the cache
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", "--tb=line",
                *nearest(bug.path)]
 
@@ -253,6 +256,7 @@ def outcome(bug: Bug, folder: Path, seconds: int) -> str:
 
 
 def main() -> None:
+    """Plant the bugs that the command line asks for, and print what caught each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=60)
