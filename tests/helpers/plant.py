@@ -122,7 +122,8 @@ def _of(node: ast.AST) -> Iterator[Edit]:
             if keywords:
                 yield Edit("keyword dropped", node, ast.unparse(ast.Call(function, arguments, keywords[:-1])))
             if isinstance(function, ast.Name) and function.id in ("reversed", "sorted", "abs") and len(arguments) == 1:
-                yield Edit("call dropped", node, f"{'' if function.id == 'abs' else 'list'}({ast.unparse(arguments[0])})")
+                kept = "" if function.id == "abs" else "list"
+                yield Edit("call dropped", node, f"{kept}({ast.unparse(arguments[0])})")
         case ast.Tuple(elements, ast.Load()) if len(elements) > 1:
             yield Edit("last element dropped", node, f"({ast.unparse(ast.Tuple(elements[:-1], ast.Load()))})")
             swapped = ast.Tuple([*elements[1::-1], *elements[2:]], ast.Load())
@@ -192,24 +193,26 @@ def written(file: Path) -> list[Bug]:
     return bugs
 
 
-def nearest(path: str) -> list[str]:
+def nearest(path: str, root: Path) -> list[str]:
     """The test files of a source file's room: its mirror, then the room's, those that name most of its names first."""
     inner = Path(*Path(path).parts[1:] if path.startswith("graphq/") else Path(path).parts)
-    folder = ROOT / "tests" / inner.parent
+    folder = root / "tests" / inner.parent
     if inner.parent.name == "matmul_4bit":
-        folder = ROOT / "tests/kernels/matmul"
+        folder = root / "tests/kernels/matmul"
     while not folder.is_dir() or not list(folder.glob("test_*.py")):
         folder = folder.parent
-    if folder == ROOT / "tests":  # a room of one file
+    if folder == root / "tests":  # a room of one file
         mirror = f"tests/test_{inner.stem}.py"
-        return [mirror if (ROOT / mirror).exists() else "tests/test_compile.py"]
-    names = set(re.findall(r"^(?:def|class) ([A-Za-z]\w+)", (ROOT / path).read_text(), re.M))
-    names |= set(re.findall(r"@(?:imports|register_op|exports)\(\"(\w+)\"", (ROOT / path).read_text())) | {inner.stem}
+        return [mirror if (root / mirror).exists() else "tests/test_compile.py"]
+    source = (root / path).read_text()
+    names = {inner.stem, *re.findall(r"^(?:def|class) ([A-Za-z]\w+)", source, re.M)}
+    registered = " ".join(re.findall(r"@(?:imports|exports)\(([^)]*)\)", source))
+    names |= {*re.findall(r"\w+", registered)}
 
     def order(test: Path) -> tuple[bool, float, str]:
         words = Counter(re.findall(r"\w+", test.read_text()))
         return test.name != f"test_{inner.stem}.py", -sum(words[name] > 0 for name in names), test.name
-    return [str(x.relative_to(ROOT)) for x in sorted(folder.rglob("test_*.py"), key=order)]
+    return [str(x.relative_to(root)) for x in sorted(folder.rglob("test_*.py"), key=order)]
 
 
 def copied(folder: Path) -> Path:
@@ -233,7 +236,7 @@ def outcome(bug: Bug, folder: Path, seconds: int) -> str:
         "PYTHONPATH": str(folder), "GRAPHQ_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1",
         "PYTEST_XDIST_WORKER": "planted"}  # conftest.py then keeps the folder of the cache
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", "--tb=line",
-               *nearest(bug.path)]
+               *nearest(bug.path, folder)]
 
     def limited() -> None:  # seconds of the processor, so that a busy machine changes nothing
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
@@ -249,6 +252,8 @@ def outcome(bug: Bug, folder: Path, seconds: int) -> str:
         (folder / bug.path).write_text(original)
     if process.returncode == 0:
         return "survived"
+    if process.returncode > 2:
+        raise SystemExit(f"pytest does not run: {output[-500:]}")
     if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return "out of time"
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.M)
