@@ -226,3 +226,86 @@ def test_epsilons_of_sums_that_are_normalised(op, epsilon, beta, bias):
     near(out[0], want, 2e-3)
     rough = normed(x, 1e-5, GAMMA, BETA if beta and not simple else 0, not simple)
     assert simple or np.abs(rough - want).max() > 0.02  # another epsilon would be seen
+
+
+@pytest.mark.parametrize("segments", [False, True])
+@pytest.mark.parametrize("positions", [False, True])
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize("epsilon", [None, 1e-3])
+def test_embeddings(segments, positions, mask, epsilon):
+    ids = rng.integers(0, 20, (2, 5)).astype(np.int32)
+    parts, places = rng.integers(0, 3, (2, 5)).astype(np.int32), rng.integers(0, 16, (2, 5)).astype(np.int32)
+    words, spots, kinds = (floats(n, 8) * F(1e-3) for n in (20, 16, 3))
+    lengths = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+    given = [("ids", ids), ("segments", parts if segments else None), ("W", words), ("P", spots),
+             ("T", kinds if segments else None), ("G", GAMMA), ("H", BETA), ("mask", lengths if mask else None),
+             ("places", places if positions else None)]
+    while given[-1][1] is None:
+        given.pop()
+    total = words[ids] + spots[places if positions else np.arange(5)] + (kinds[parts] if segments else 0)
+    attrs = {} if epsilon is None else {"epsilon": epsilon}
+    for count in (1, 2, 3):
+        out = results("EmbedLayerNormalization", given, attrs, count)
+        assert len(out) == count
+        near(out[0], normed(total, 1e-12 if epsilon is None else epsilon, GAMMA, BETA), 2e-3)
+        if count > 1:
+            assert out[1].dtype == np.int32 and out[1].tolist() == ([3, 5] if mask else [0, 0])
+        if count > 2:
+            near(out[2], total)
+
+
+@pytest.mark.parametrize("alpha", [None, 0.5])
+def test_the_quick_gelu(alpha):
+    x = floats(3, 9)
+    near(results("QuickGelu", [("x", x)], {} if alpha is None else {"alpha": alpha})[0],
+         x / (1 + np.exp(-(alpha or 1.702) * x.astype(float))))
+
+
+@pytest.mark.parametrize("turned", [(), ("transA",), ("transB",), ("transBatchA",), ("transBatchB",),
+                                    ("transA", "transBatchB"), ("transBatchA", "transBatchB", "transB")])
+@pytest.mark.parametrize("alpha", [None, 0.25])
+def test_products_with_turned_operands(turned, alpha):
+    """Turned by transX at the last two dimensions, by transBatchX before that from [m, batch, k] to [batch, m, k]."""
+    a, b = floats(2, 3, 8), floats(2, 8, 5)
+    want = (alpha or 1) * (a.astype(float) @ b)
+    for name in ("transA", "transB"):
+        if name in turned:
+            a, b = (a.swapaxes(1, 2), b) if name == "transA" else (a, b.swapaxes(1, 2))
+    for name in ("transBatchA", "transBatchB"):
+        if name in turned:
+            a, b = (a.swapaxes(0, 1), b) if name == "transBatchA" else (a, b.swapaxes(0, 1))
+    attrs = dict.fromkeys(turned, 1) | ({} if alpha is None else {"alpha": alpha})
+    near(results("FusedMatMul", [("a", np.ascontiguousarray(a)), ("b", np.ascontiguousarray(b))], attrs)[0], want)
+
+
+@pytest.mark.parametrize("activation, attrs, function", [
+    ("Relu", {}, lambda y: np.maximum(y, 0)),
+    ("LeakyRelu", {"activation_alpha": 0.3}, lambda y: np.where(y < 0, 0.3 * y, y)),
+    ("LeakyRelu", {}, lambda y: np.where(y < 0, 0.01 * y, y)), ("Tanh", {}, np.tanh),
+    ("HardSigmoid", {"activation_alpha": 0.3, "activation_beta": 0.1}, lambda y: np.clip(0.3 * y + 0.1, 0, 1)),
+    ("Elu", {"activation_alpha": 2.0}, lambda y: np.where(y < 0, 2 * np.expm1(y), y)),
+    ("ThresholdedRelu", {"activation_alpha": 0.5}, lambda y: np.where(y > 0.5, y, 0))])
+def test_a_product_and_its_activation(activation, attrs, function):
+    a, b, c = floats(3, 8), floats(5, 8), floats(5)
+    attrs = {"activation": activation, "transB": 1, "alpha": 0.5, "beta": 2.0, **attrs}
+    near(results("FusedGemm", [("a", a), ("b", b), ("c", c)], attrs)[0], function(0.5 * a.astype(float) @ b.T + 2 * c))
+
+
+@pytest.mark.parametrize("op", ["FusedConv", "NhwcFusedConv"])
+@pytest.mark.parametrize("activation, numbers, function", [
+    ("", (), lambda y: y), ("Relu", (), lambda y: np.maximum(y, 0)),
+    ("Clip", (-0.5, 1.5), lambda y: np.clip(y, -0.5, 1.5)),
+    ("LeakyRelu", (0.3,), lambda y: np.where(y < 0, 0.3 * y, y)),
+    ("HardSigmoid", (0.3, 0.1), lambda y: np.clip(0.3 * y + 0.1, 0, 1))])
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_convolution_and_its_activation(op, activation, numbers, function, skip):
+    """Kernels of one pixel in two groups, at every second column."""
+    x, w, bias, more = floats(2, 4, 3, 5), floats(6, 2, 1, 1), floats(6), floats(2, 6, 3, 3)
+    y = np.concatenate([np.einsum("nchw,oc->nohw", x[:, k:k + 2, :, ::2].astype(float), w[3 * k // 2:][:3, :, 0, 0])
+                        for k in (0, 2)], axis=1) + bias[:, None, None]
+    want = function(y + (more if skip else 0))
+    if op.startswith("Nhwc"):
+        x, more, want = (np.ascontiguousarray(v.transpose(0, 2, 3, 1)) for v in (x, more, want))
+    given = [("x", x), ("w", w), ("b", bias), *([("z", more)] if skip else [])]
+    attrs = {"group": 2, "strides": [1, 2]} | ({"activation": activation} if activation else {})
+    near(results(op, given, attrs | ({"activation_params": list(numbers)} if numbers else {}))[0], want)
