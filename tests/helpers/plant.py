@@ -201,9 +201,9 @@ def nearest(path: str, root: Path) -> list[str]:
         folder = root / "tests/kernels/matmul"
     while not folder.is_dir() or not list(folder.glob("test_*.py")):
         folder = folder.parent
-    if folder == root / "tests":  # a room of one file
-        mirror = f"tests/test_{inner.stem}.py"
-        return [mirror if (root / mirror).exists() else "tests/test_compile.py"]
+    alone = folder == root / "tests"  # a room of one file
+    if alone and (folder / f"test_{inner.stem}.py").exists():
+        return [f"tests/test_{inner.stem}.py"]
     source = (root / path).read_text()
     names = {inner.stem, *re.findall(r"^(?:def|class) ([A-Za-z]\w+)", source, re.M)}
     registered = " ".join(re.findall(r"@(?:imports|exports)\(([^)]*)\)", source))
@@ -212,7 +212,8 @@ def nearest(path: str, root: Path) -> list[str]:
     def order(test: Path) -> tuple[bool, float, str]:
         words = Counter(re.findall(r"\w+", test.read_text()))
         return test.name != f"test_{inner.stem}.py", -sum(words[name] > 0 for name in names), test.name
-    return [str(x.relative_to(root)) for x in sorted(folder.rglob("test_*.py"), key=order)]
+    files = sorted(folder.glob("test_*.py") if alone else folder.rglob("test_*.py"), key=order)
+    return [str(x.relative_to(root)) for x in files[:3 if alone else None]]
 
 
 def copied(folder: Path) -> Path:
