@@ -229,7 +229,7 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def outcome(bug: Bug, folder: Path, seconds: int) -> str:
+def outcome(bug: Bug, folder: Path, seconds: int, tests: list[str]) -> str:
     """The test that catches a bug, 'survived', or 'out of time'."""
     original = (folder / bug.path).read_text()
     (folder / bug.path).write_text(bug.text)
@@ -237,7 +237,7 @@ def outcome(bug: Bug, folder: Path, seconds: int) -> str:
         "PYTHONPATH": str(folder), "GRAPHQ_CACHE_DIR": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1",
         "PYTEST_XDIST_WORKER": "planted"}  # conftest.py then keeps the folder of the cache
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n0", "-p", "no:cacheprovider", "--tb=line",
-               *nearest(bug.path, folder)]
+               *(tests or nearest(bug.path, folder))]
 
     def limited() -> None:  # seconds of the processor, so that a busy machine changes nothing
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
@@ -267,6 +267,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--only", nargs="*", default=[], help="folders or files")
+    parser.add_argument("--tests", nargs="*", default=[], help="run these in place of the nearest")
     parser.add_argument("--patches", type=Path, help="bugs written by hand")
     parser.add_argument("--seconds", type=int, default=60, help="of the processor, a bug at most")
     parser.add_argument("--list", action="store_true", help="show the bugs and run nothing")
@@ -277,7 +278,7 @@ def main() -> None:
         folder = Path(name) if options.list else copied(Path(name))
         for number, bug in enumerate(bugs, 1):
             begin = time.perf_counter()
-            result = "listed" if options.list else outcome(bug, folder, options.seconds)
+            result = "listed" if options.list else outcome(bug, folder, options.seconds, options.tests)
             kind = result if result in ("survived", "out of time", "listed") else "caught"
             tally[room(bug.path)][kind] += 1
             print(f"{number}. {bug.path} ({bug.kind}): {result}, {time.perf_counter() - begin:.0f} s", flush=True)

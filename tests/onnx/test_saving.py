@@ -219,3 +219,35 @@ def test_what_onnx_cannot_say(statement, message, tmp_path):
     with pytest.raises(GraphError, match=f"save: %r = .*{message}"):
         gq.save_onnx(g, tmp_path / "g.onnx")
     assert not (tmp_path / "g.onnx").exists()
+
+
+@pytest.mark.parametrize("types, statement, shapes", [
+    ("x: f32[?,3,4]", "static_reshape(x, shape=[0,-1], special_zero=true)", [(2, 3, 4), (5, 3, 4)]),
+    ("x: f32[?,?,4]", "static_reshape(x, shape=[0,0,2,2], special_zero=true)", [(2, 3, 4), (1, 1, 4)]),
+    ("x: f32[?,3]", "static_reshape(x, shape=[0,7])", [(0, 3)]),
+    ("x: f32[?,3]", "static_reshape(x, shape=[-1,1])", [(2, 3), (0, 3)]),
+    ("x: f32[?,3,?]", "static_transpose(x, order=[-1,0,1])", [(2, 3, 4)]),
+    ("x: f32[?,?,4]", "softmax(x, axis=1)", [(2, 3, 4)]), ("x: f32[?,?,4]", "softmax(x, axis=-2)", [(2, 3, 4)]),
+    ("x: f32[?,3,?,4]", "avg_pool(x, kernel=[2,2], exclude_pad=false, pads_begin=[1,0], in_order=true)",
+     [(2, 3, 4, 4)]),
+    ("x: f32[?,?,3]", "matmul(x, x, transpose_b=true)", [(2, 3, 3), (1, 5, 3)]),
+    ("x: f32[?,3], y: f32[?,1]", "add(x, y)", [(2, 3), (2, 1)]),
+    ("x: f32[?,3]", "concat(x, x, axis=0)", [(2, 3)]),
+    ("x: f32[?,3,?]", "reduce_sum(x, axes=[0,-1], keep_dims=true)", [(2, 3, 4)]),
+    ("x: f32[?,3,?]", "reduce_sum(x, axes=[1])", [(2, 3, 4)]),
+    ("x: f32[?,3,?]", "slice(x, axes=[0], starts=[-2], ends=[-1], steps=[1])", [(4, 3, 2)]),
+])
+def test_round_trips_of_open_shapes(types, statement, shapes, tmp_path):
+    """Types stay open; each set of shapes gives the same numbers."""
+    g = gq.parse(f"graph({types}) {{\n %r = {statement}\n return %r\n}}")
+    gq.save_onnx(g, tmp_path / "g.onnx")
+    h = gq.load_onnx(tmp_path / "g.onnx")
+    assert [v.type for v in h.inputs] == [v.type for v in g.inputs]
+    rng = np.random.default_rng(0)
+    for shape in shapes[:1] if "y:" in types else shapes:
+        feeds = {"x": rng.standard_normal(shape).astype(np.float32)}
+        feeds |= {"y": rng.standard_normal(shapes[1]).astype(np.float32)} if "y:" in types else {}
+        want = gq.reference(g, feeds)
+        got = gq.reference(h, feeds)
+        assert got.shape == want.shape
+        np.testing.assert_array_equal(got, want)
