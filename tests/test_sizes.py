@@ -277,3 +277,18 @@ def test_a_record_without_results_has_its_guards_still():
     found = record(t, [])
     assert len(found.calls) == 2 and Program(restored(found), []).at([3]) is None
     assert Program(restored(found), []).at([9]) is not None
+
+
+@pytest.mark.parametrize("other", ["n", None, (4,), [4]])
+def test_comparisons_with_what_is_no_number_decide_nothing(other):
+    t = Trace()
+    n = t.leaf(4, "n")
+    assert n != other and not n == other and not t.guards
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+        with pytest.raises(TypeError):
+            compare(n, other)
+    for compute in (operator.sub, operator.floordiv, operator.mod):
+        if not isinstance(other, str):
+            with pytest.raises(TypeError):
+                compute(n, other)
+    assert not t.guards and not t.calls

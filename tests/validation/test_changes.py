@@ -97,7 +97,8 @@ def test_equal_arrays_and_graphs_as_attributes_are_no_change():
     value = constant.attrs["value"]
     constant.attrs = {**constant.attrs, "value": value.copy()}
     assert not snapshot.changed(g)
-    for other in (value + 1, value.astype(np.float16), np.repeat(value, 2), -value, value.view(np.int32), value[:, None]):
+    for other in (value + 1, value.astype(np.float16), np.repeat(value, 2), -value, value.view(np.int32),
+                  value[:, None]):
         constant.attrs = {**constant.attrs, "value": other}
         assert snapshot.changed(g)
 
