@@ -218,6 +218,22 @@ MEASURED = """
     static_reshape(static_reshape(x, shape=[-1]), shape=[-1,6,4])
     add(static_reshape(x, shape=[-1,8]), static_reshape(x, shape=[-1,8]))
     static_reshape(add(static_reshape(x, shape=[-1,8]), static_reshape(relu(x), shape=[-1,8])), shape=[-1,24])
+    convolution(image, kernel)
+    conv_transpose(image, kernel)
+    avg_pool(image, kernel=[2,2], exclude_pad=true)
+    interpolate(image, mode="nearest", sizes=[7,8])
+    batch_norm_inference(image, three, three, three, square, epsilon=0.1)
+    log_softmax(x, axis=0)
+    log_softmax(x, axis=2)
+    rms_norm(x, c6)
+    reduce_l1(x, axes=[1,2])
+    reduce_l1(x, axes=[0])
+    reduce_l2(x, axes=[1,2])
+    reduce_mean(x, axes=[0,2])
+    reduce_min(x, axes=[-1])
+    reduce_min(x, axes=[-3,1])
+    reduce_prod(x, axes=[1])
+    reorder(x)
     max_pool(image, kernel=[2,2])
     group_norm(image, groups=3, keep_stats=false, use_affine=false)
     max_pool(static_transpose(image, order=[1,0,2,3]), kernel=[2,2])
@@ -233,7 +249,8 @@ CAUTIOUS = {"reduce_sum(x)"}
 
 INPUTS = {"x": (6, 4, 6), "v": (6, 1), "x6": (6, 6), "v2": (6, 4), "image": (6, 5, 5, 3), "n": (6, 2)}
 CONSTANTS = {"c": (4, 6), "same": (6, 4, 6), "each": (6, 1, 1), "c6": (6,), "w": (6, 3), "w2": (2, 4), "w3": (6, 6, 3),
-             "w4": (3, 4), "w5": (4, 5), "b3": (6,), "b2": (3,), "w46": (4, 6), "table": (7, 5), "k": (3,),
+             "w4": (3, 4), "w5": (4, 5), "b3": (6,), "kernel": (2, 2, 3, 3), "three": (3,),
+             "square": (3,), "b2": (3,), "w46": (4, 6), "table": (7, 5), "k": (3,),
              "kk": (2, 2)}
 
 
@@ -266,6 +283,8 @@ def test_what_is_said_is_what_running_tells(statement):
                             rng.standard_normal(v.type.dims).astype(np.float32)) for v in g.inputs}
     if "same" in arrays:
         arrays["same"][:] = arrays["same"][0]
+    if "square" in arrays:
+        arrays["square"] = np.square(arrays["square"])
     g = g.specialise({}, {name: x for name, x in arrays.items() if name in CONSTANTS})
     apart = measured(g, {name: x for name, x in arrays.items() if name in INPUTS})
     assert (why_rows_mix(g) is None) == (apart and statement not in CAUTIOUS), why_rows_mix(g)
