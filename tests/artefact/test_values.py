@@ -11,7 +11,7 @@ from graphq.artefact.plans import check, compact, on_threads
 from graphq.artefact.values import PlanReader, Reader, Unsaved, Writer
 from graphq.dtypes import DTYPES, f32, s4, u8
 from graphq.errors import GraphqError, ParseError
-from graphq.ir import TensorType
+from graphq.ir import Graph, TensorType
 from graphq.ir.constants import SIZED_CONSTANT
 from graphq.ir.op import lookup
 from graphq.kernels.family.record import Family
@@ -181,3 +181,14 @@ def test_plans_on_fewer_threads():
     assert words(1, parallel=True, rooms=0) == (pieces(100, 1), 8, Ref(0))
     assert words(2, parallel=False, rooms=1) == (7, 1, Ref(0))
     assert words(2, parallel=True) == (7, 8, Ref(0))
+
+
+def test_facts_of_a_graph_without_a_form_are_left_out():
+    g = Graph("facts")
+    y = g.relu(g.input("x", dtype="f32", shape=(2,)))
+    g.output(y, name="y")
+    strange = {"object": object(), "in a tuple": (1, object()), "in a dict": {"k": object()}, ("k", object()): 1}
+    plain = {"dimensions": {("x", 0): "rows"}, "list": [1, (2.5, None, "x", True)]}
+    g.meta, y.node.meta = {**strange, **plain}, {**plain, **strange}
+    found = there_and_back(g, kind=Reader)
+    assert found.meta == plain and found.nodes[0].meta == plain and g.meta.keys() > plain.keys()

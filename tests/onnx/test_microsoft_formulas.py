@@ -309,3 +309,12 @@ def test_a_convolution_and_its_activation(op, activation, numbers, function, ski
     given = [("x", x), ("w", w), ("b", bias), *([("z", more)] if skip else [])]
     attrs = {"group": 2, "strides": [1, 2]} | ({"activation": activation} if activation else {})
     near(results(op, given, attrs | ({"activation_params": list(numbers)} if numbers else {}))[0], want)
+
+
+@pytest.mark.parametrize("name", ["transBatchA", "transBatchB"])
+def test_two_dimensions_of_batches(name):
+    """[m, batch, batch, k] becomes [batch, batch, m, k]."""
+    a, b = floats(2, 3, 4, 8), floats(2, 3, 8, 5)
+    want = a.astype(float) @ b
+    a, b = (np.ascontiguousarray(np.moveaxis(x, 2, 0) if name[-1] == side else x) for x, side in ((a, "A"), (b, "B")))
+    near(results("FusedMatMul", [("a", a), ("b", b)], {name: 1})[0], want)
