@@ -145,3 +145,21 @@ def test_a_model_shows_its_inputs_and_outputs():
     assert {k: str(t) for k, t in model.outputs.items()} == {"out0": "f32[?,3]"}
     assert repr(model) == ("<compiled graph net: x: f32[?,3], y: f32[1,3] -> out0: f32[?,3]; ISA level scalar, "
                            "1 thread>")
+
+
+def test_the_models_of_eight_sets_of_names_are_kept():
+    g = gq.Graph()
+    v = g.input("x", dtype="f32", shape=(2,))
+    for k in range(10):
+        v = g.relu(v, name=f"v{k}")
+    g.output(v, name="y")
+    model = gq.compile(g, threads=1)
+    x = np.float32([-1, 2])
+    for k in range(8):
+        assert model(x, fetch=f"v{k}").tolist() == [0, 2]
+        assert [names for names in model._fetching] == [(f"v{n}",) for n in range(k + 1)]
+    kept = dict(model._fetching)
+    model(x, fetch="v3")
+    assert model._fetching == kept
+    model(x, fetch=["v8"])
+    assert list(model._fetching) == [(f"v{n}",) for n in range(1, 9)]

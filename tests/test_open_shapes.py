@@ -9,7 +9,7 @@ import pytest
 import graphq as gq
 from graphq.errors import CompileError, GraphError
 from graphq.ir import TensorType
-from graphq.open_shapes import MAX_SHAPES, Variant, examples, open_dimensions, range_of, size_class
+from graphq.open_shapes import MAX_SHAPES, Variant, _Shared, examples, open_dimensions, range_of, size_class
 from graphq.plan.plan import NativeStep, Ref
 
 
@@ -385,3 +385,25 @@ def test_reports_say_what_made_a_plan():
     text = model.explain()
     assert "  x.0 = 16 to 127: 2 plans\n    one for x.0 = 70: x.0 < 60 is not True" in text, text
     assert model.explanation().classes[0] == "open sizes: 3 plans for 2 ranges"
+
+
+def test_the_classes_of_sizes_grow_by_factors_of_8():
+    for of, (low, high) in {2: (2, 15), 3: (16, 127), 4: (128, 1023), 5: (1024, 8191), 6: (8192, 65535)}.items():
+        assert size_class(low) == size_class(high) == of == size_class(high + 1) - 1
+    assert examples((5, 6, 7, 5)) == (12, 10, 14, 12) and examples((0, 1, 20)) == (0, 1, 52)
+    assert examples((200, 2000, 20000)) == (352, 2816, 22528)
+    assert examples(tuple(range(2, 8))) == (12, 10, 14, 6, 9, 7)  # more than there are: the size itself
+
+
+def test_equal_arrays_of_later_variants_are_those_of_earlier_ones():
+    """Of another type, shape or element they are not equal."""
+    x = np.arange(6, dtype=np.int32)
+    first = [x, x.copy(), np.float32([0])]
+    shared = _Shared()
+    assert all(a is b for a, b in zip(shared.of(first), first, strict=True))
+    others = [x.copy(), x.reshape(2, 3), x.view(np.uint32), x.view(np.float32), x[::-1], x[::2], x + 1,
+              np.float32([-0.0])]
+    found = shared.of(others)
+    assert found[0] is first[0] and all(a is b for a, b in zip(found[1:], others[1:], strict=True))
+    again = shared.of([y.copy() for y in others])
+    assert all(a is b for a, b in zip(again, found, strict=True))

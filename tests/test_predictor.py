@@ -199,3 +199,115 @@ def test_threads_are_the_share_or_what_is_asked_for(tmp_path, monkeypatch):
     assert gq.Predictor(tmp_path / "m")._prepared().model.threads == 1
     assert gq.Predictor(tmp_path / "m", threads=2)._prepared().model.threads == 2
     assert gq.Predictor(model, threads=1)._prepared().model.threads == 1
+
+
+def plain(rows=None, factor=1.0):
+    """A model of one operation, whose factor tells files apart."""
+    g = gq.Graph("plain")
+    x = g.input("x", dtype="f32", shape=(rows, 2))
+    g.output(g.add(g.multiply(x, np.full(2, factor, np.float32)), g.input("shift", dtype="f32", shape=())), name="y")
+    return g
+
+
+class Recorded:
+    """A model that keeps what it was called with."""
+
+    def __init__(self, model):
+        self.model, self.calls = model, []
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, arrays):
+        self.calls.append(arrays)
+        return self.model(arrays)
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return {rows: gq.compile(plain(rows), threads=1) for rows in (None, 1, 4)}
+
+
+@pytest.mark.parametrize("rows, options, count, met", [
+    (None, {}, 7, [7]), (None, {"batch": 3}, 7, [3, 3, 1]), (None, {"batch": 7}, 7, [7]), (None, {"batch": 9}, 7, [7]),
+    (None, {"pad_to": 4}, 7, [8]), (None, {"pad_to": 4}, 8, [8]), (None, {"pad_to": 4}, 9, [12]),
+    (None, {"batch": 6, "pad_to": 4}, 14, [8, 8, 4]),
+    (None, {"batch": 4, "pad_to": 4}, 9, [4, 4, 4]),
+    (None, {"pad_to": 1}, 7, [7]),
+    (4, {}, 7, [4, 4]), (4, {}, 8, [4, 4]), (4, {}, 1, [4]), (4, {"batch": 4}, 5, [4, 4]),
+    (1, {}, 3, [1, 1, 1]), (1, {"pad_to": 1}, 2, [1, 1])])
+def test_the_numbers_of_rows_that_a_model_meets(rows, options, count, met, compiled):
+    predictor = gq.Predictor(compiled[rows], threads=1, **options)
+    cut = predictor._prepared()
+    cut.model = Recorded(cut.model)
+    x = np.arange(2 * count, dtype=np.float32).reshape(count, 2)
+    y = predictor({"x": x, "shift": np.float32(0.5)})["y"]
+    np.testing.assert_array_equal(y, x + np.float32(0.5))
+    assert [len(call["x"]) for call in cut.model.calls] == met
+    at = 0
+    for call in cut.model.calls:  # each slice in order, its last row repeated
+        took = min(len(call["x"]), count - at, cut.most or count)
+        np.testing.assert_array_equal(call["x"][:took], x[at:at + took])
+        assert (call["x"][took:] == x[at + took - 1]).all() and call["shift"] == 0.5
+        at += took
+    assert at == count
+
+
+def score(path, **options):
+    return gq.Predictor(path, **options)({"x": np.ones((1, 2), np.float32), "shift": np.float32(0)})["y"][0, 0]
+
+
+def test_a_file_that_takes_the_name_of_another_is_loaded(tmp_path):
+    """Of the same size and time, in place or under another number, each alone tells them apart."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    gq.compile(plain(1, 2.0)).save(a)
+    gq.compile(plain(1, 3.0)).save(b)
+    assert (score(a), score(b)) == (2, 3) and a.stat().st_size == b.stat().st_size
+    when, second = a.stat().st_mtime_ns, b.read_bytes()
+    os.utime(b, ns=(when, when))
+    assert score(b) == 3
+    os.replace(b, a)  # another inode, all else alike
+    assert score(a) == 3
+    gq.compile(plain(1, 5.0)).save(b)
+    third = b.read_bytes()
+    a.write_bytes(third)  # the same inode, another time
+    os.utime(a, ns=(when + 1, when + 1))
+    assert score(a) == 5
+    a.write_bytes(second + b"")
+    os.utime(a, ns=(when + 2, when + 2))
+    assert score(a) == 3
+    a.unlink()
+    with pytest.raises(gq.ParseError):
+        score(a)
+
+
+def test_threads_are_of_the_key_of_a_model(tmp_path):
+    gq.compile(plain(1), threads=2).save(tmp_path / "m")
+    for threads in (1, 2, 1):
+        assert gq.Predictor(tmp_path / "m", threads=threads)._prepared().model.threads == threads
+
+
+def test_the_oldest_of_many_models_goes(tmp_path, monkeypatch):
+    from graphq import predictor
+    monkeypatch.setattr(predictor, "_models", {})
+    monkeypatch.setattr(predictor, "MOST_MODELS", 2)
+    gq.compile(plain(1)).save(tmp_path / "m")
+    data = (tmp_path / "m").read_bytes()
+    loaded = []
+    load = predictor.load_compiled
+    monkeypatch.setattr(predictor, "load_compiled", lambda path, **k: loaded.append(path[-1]) or load(path, **k))
+    for name in "abc":
+        (tmp_path / name).write_bytes(data)
+    for name in "abacbca":
+        score(tmp_path / name)
+    assert "".join(loaded) == "abca" and len(predictor._models) == 2
+
+
+def test_a_compiled_graph_is_kept_for_its_own_threads(compiled):
+    x = {"x": np.ones((1, 2), np.float32), "shift": np.float32(0)}
+    for threads in (None, 1):
+        assert gq.Predictor(compiled[1], threads=threads)._prepared().model is compiled[1]
+    other = gq.Predictor(compiled[1], threads=2)
+    assert other._prepared().model is not compiled[1] and other._prepared().model.threads == 2
+    assert gq.Predictor(compiled[1], threads=2)._prepared().model is not other._prepared().model
+    assert (other(x)["y"] == 1).all()

@@ -21,6 +21,8 @@ from graphq.sizes import (
     numbers,
     parts,
     plain,
+    record,
+    restored,
     smallest,
 )
 
@@ -254,3 +256,80 @@ def test_what_fails_is_said_in_terms_of_the_sizes():
     assert text_of(t, program.failed([20, 5]), ["height", "m"]) == "gcd(height, m) == 1"
     first, second = numbers(2, divmod, n, 5)
     assert at(t, [first, second], 16, 3) == [3, 1] and numbers(2, divmod, 7, 2) == (3, 1)
+
+
+OPERATORS = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod, operator.pow,
+             operator.and_, operator.or_, operator.lshift, operator.rshift, divmod)
+COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+
+
+@pytest.mark.parametrize("function", OPERATORS)
+@pytest.mark.parametrize("other", [0, 1, 2, 3, -1, np.int64(2)])
+def test_each_operator_is_that_of_ints_on_both_sides(function, other):
+    t = Trace()
+    n, m = t.leaf(6, "n"), t.leaf(4, "m")
+    calls = [lambda a, b: function(a, b), lambda a, b: function(a, other), lambda a, b: function(b, a)]
+    calls += [lambda a, b: function(other, a)] if type(other) is int else []
+    for call in calls:
+        try:
+            want = [call(a, b) for a, b in ((6, 4), (5, 3), (1, 1), (13, 2))]
+            found = call(n, m)
+        except (ArithmeticError, ValueError, TypeError):  # a shift by -1, a shift of a Size on the right
+            continue
+        assert [at(t, [found], a, b) for a, b in ((6, 4), (5, 3), (1, 1), (13, 2))] == [[x] for x in want]
+    assert not t.guards
+
+
+def traces():
+    """Traces with guards, named tuples, dicts and objects, what is asked of them, and sizes at which to ask."""
+    for compare in COMPARISONS:
+        for value in (3, 4, 5):
+            t = Trace()
+            n, m = t.leaf(4, "n", "rows"), t.leaf(7, "m")
+            compare(n, value)
+            compare(m - n, 3)
+            yield t, [n * m, later(np.arange, n), Pair(n + 1, {"k": (m, 2.5, -0.0, None, "x", True)})]
+
+
+def test_a_trace_from_a_record_answers_and_refuses_as_its_own():
+    held = refused = 0
+    for trace, results in traces():
+        again = restored(record(trace, parts(results)))
+        assert again.sealed and again.assumed == trace.assumed and again.guards == trace.guards
+        for sizes in ((4, 7), (3, 6), (5, 8), (4, 8), (3, 7), (6, 7), (2, 9)):
+            programs = [Program(t, parts(results)).at(sizes) for t in (trace, again)]
+            assert (programs[0] is None) == (programs[1] is None)
+            if programs[0] is None:
+                refused += 1
+                continue
+            held += 1
+            own, read = (p.of(results) for p in programs)
+            assert own[0] == read[0] == sizes[0] * sizes[1]
+            assert own[1].tolist() == read[1].tolist() == [*range(sizes[0])]
+            assert own[2] == read[2] == Pair(sizes[0] + 1, {"k": (sizes[1], 2.5, -0.0, None, "x", True)})
+            assert repr(own[2]) == repr(read[2])  # -0.0
+    assert held > 20 and refused > 20
+
+
+def test_a_record_without_results_has_its_guards_still():
+    t = Trace()
+    n = t.leaf(4, "n")
+    assert n + 1 > 4
+    found = record(t, [])
+    assert len(found.calls) == 2 and Program(restored(found), []).at([3]) is None
+    assert Program(restored(found), []).at([9]) is not None
+
+
+@pytest.mark.parametrize("other", ["n", None, (4,), [4]])
+def test_comparisons_with_what_is_no_number_decide_nothing(other):
+    t = Trace()
+    n = t.leaf(4, "n")
+    assert n != other and not n == other and not t.guards
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+        with pytest.raises(TypeError):
+            compare(n, other)
+    for compute in (operator.sub, operator.floordiv, operator.mod):
+        if not isinstance(other, str):
+            with pytest.raises(TypeError):
+                compute(n, other)
+    assert not t.guards and not t.calls

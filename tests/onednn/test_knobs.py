@@ -309,3 +309,11 @@ def test_onednns_cases_apply():
         if loaded[case.file] is not None:
             apply_knobs(loaded[case.file], case.knobs)
     assert all("yet" in reason for reason in missing), missing
+
+
+def test_strides_of_an_order_in_memory():
+    from graphq.onednn.document import UNKNOWN, dense_stride, strides_in_order
+    assert strides_in_order((2, 3, 4), (0, 1, 2)) == dense_stride((2, 3, 4)) == (12, 4, 1)
+    assert strides_in_order((2, 3, 4), (2, 0, 1)) == (3, 1, 6) and strides_in_order((2, 3, 4), (1, 2, 0)) == (1, 8, 2)
+    assert strides_in_order((2, 0, 4), (0, 1, 2)) == (4, 4, 1) and strides_in_order((), ()) == ()
+    assert dense_stride((2, None)) == (UNKNOWN, UNKNOWN) and dense_stride(None) == (UNKNOWN,)

@@ -91,3 +91,80 @@ def test_pools_of_integers_whose_windows_lie_in_the_padding():
     want = np.pad(x, [(0, 0), (0, 0), (4, 4), (4, 4)], constant_values=-128)[:, :, ::3, ::3]
     for got in (gq.reference(g, x=x), gq.compile(g)(x=x)):
         np.testing.assert_array_equal(got, want)
+
+
+BAD = [np.nan, 0.0, -0.5, -np.inf]
+
+
+@pytest.mark.parametrize("at", [0, 2, 6])
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("op", ["DequantizeLinear", "QuantizeLinear"])
+def test_one_scale_of_many_that_is_none(op, bad, at):
+    scales = np.full(7, 0.5, np.float32)
+    given = "float" if op == "QuantizeLinear" else "int8"
+    text = f"net ({given}[3, 7] x) => (y) {{ y = {op} (x, s, z) }}"
+    model(text, s=scales, z=np.zeros(7, np.int8))
+    scales[at] = bad
+    with pytest.raises(gq.GraphError, match=f"scales must be positive, got {bad}"):
+        model(text, s=scales, z=np.zeros(7, np.int8))
+
+
+@pytest.mark.parametrize("at", [0, 3, 6])
+def test_one_zero_point_of_many_that_is_not_zero(at):
+    zps = np.zeros(7, np.int32)
+    text = "net (int32[3, 7] x) => (y) { y = DequantizeLinear (x, s, z) }"
+    model(text, s=np.ones(7, np.float32), z=zps)
+    zps[at] = 1
+    with pytest.raises(gq.GraphError, match="the zero point of s32 must be 0"):
+        model(text, s=np.ones(7, np.float32), z=zps)
+
+
+@pytest.mark.parametrize("scales", [(0.5,) * 4, (0.5, 0.25, 1, 2), (0.5, np.inf, 1, 2)])
+@pytest.mark.parametrize("zps", [(0,) * 4, (3, 0, -5, 100), (0, 0, 0, -1)])
+@pytest.mark.parametrize("axis", [0, 1, -1, None])
+def test_scales_and_zero_points_of_each_channel(scales, zps, axis):
+    """The last axis, the first one and the default one, 1; a channel may have what others have not."""
+    shape = (4, 3, 5) if axis == 0 else (3, 5, 4) if axis == -1 else (3, 4, 5)
+    x = rng.integers(-128, 128, shape, dtype=np.int8)
+    attribute = "" if axis is None else f"<axis = {axis}>"
+    dims = ", ".join(map(str, shape))
+    s, z = np.float32(scales), np.int8(zps)
+    along = [-1 if n == 4 else 1 for n in shape]
+    with np.errstate(invalid="ignore"):
+        want = (x.astype(np.float32) - z.reshape(along)) * s.reshape(along)
+    g = model(f"net (int8[{dims}] x) => (y) {{ y = DequantizeLinear {attribute} (x, s, z) }}", s=s, z=z)
+    np.testing.assert_array_equal(gq.reference(g, x=x), want)
+    f = rng.standard_normal(shape).astype(np.float32) * 40
+    rounded = np.clip(np.rint(f / s.reshape(along)) + z.reshape(along).astype(int), -128, 127)
+    g = model(f"net (float[{dims}] x) => (y) {{ y = QuantizeLinear {attribute} (x, s, z) }}", s=s, z=z)
+    np.testing.assert_array_equal(gq.reference(g, x=f), rounded)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("scales", [np.float32(0.01), np.float32([0.01, 0.02, 0.04, 0.5, 0.003, 1])])
+@pytest.mark.parametrize("open_result", [False, True])
+def test_convolutions_in_groups(last, biased, scales, open_result):
+    """Two groups, every second column; `open_result`: its scale is an input, so that the integers are dequantized."""
+    x, w = rng.integers(0, 256, (2, 4, 3, 5), dtype=np.uint8), rng.integers(-127, 128, (6, 2, 1, 1), dtype=np.int8)
+    bias = rng.integers(-9000, 9000, 6, dtype=np.int32)
+    wz = np.zeros_like(scales, np.int8)
+    sums = np.concatenate([np.einsum("nchw,oc->nohw", x[:, k:k + 2, :, ::2].astype(int) - 117,
+                                     w[3 * k // 2:][:3, :, 0, 0].astype(int)) for k in (0, 2)], axis=1)
+    sums = sums + (bias[:, None, None] if biased else 0)
+    xs, ys = np.float32(0.05), np.float32(0.3)
+    exact = sums * (float(xs) * np.atleast_1d(scales).astype(float)[:, None, None]) / float(ys) + 9
+    if last:
+        x, exact = np.ascontiguousarray(x.transpose(0, 2, 3, 1)), exact.transpose(0, 2, 3, 1)
+    domain = 'com.microsoft.QLinearConv <channels_last = 1, ' if last else "QLinearConv <"
+    dims = ", ".join(map(str, x.shape))
+    text = (f'<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> net (uint8[{dims}] x'
+            f'{", float ys" if open_result else ""}) => (y) '
+            f"{{ y = {domain}group = 2, strides = [1, 2]> (x, xs, xz, w, ws, wz, ys, yz{', b' if biased else ''}) }}")
+    m = onnx.parser.parse_model(text)
+    arrays = {"xs": xs, "xz": np.uint8(117), "w": w, "ws": scales, "wz": wz, "yz": np.uint8(9)}
+    arrays |= ({} if open_result else {"ys": ys}) | ({"b": bias} if biased else {})
+    m.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), name) for name, a in arrays.items())
+    got = gq.reference(gq.load_onnx(m), {"x": x, **({"ys": np.asarray(ys)} if open_result else {})})
+    assert got.dtype == np.uint8 and got.shape == exact.shape
+    assert np.abs(got - np.clip(exact, 0, 255)).max() <= 0.501

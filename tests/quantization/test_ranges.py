@@ -7,7 +7,8 @@ from graphq.dtypes import s8, s16, u8, u16
 from graphq.kernels.numbers.float_bins import histogram
 from graphq.ops.quant import dequantize, quantize
 from graphq.quantization import Scheme, TensorStatistics
-from graphq.quantization.ranges import chosen_range, from_range, parameters, squared_errors
+from graphq.quantization.parametrised import limits
+from graphq.quantization.ranges import Parameters, chosen_range, from_range, parameters, squared_errors
 
 RNG = np.random.default_rng(5)
 DATA = {"normal": RNG.standard_normal(20_000), "positive": np.maximum(RNG.standard_normal(20_000), 0),
@@ -111,3 +112,82 @@ def test_headroom():
 def test_wrong_schemes(wrong, message):
     with pytest.raises(gq.GraphError, match=message):
         Scheme(**wrong)
+
+
+@pytest.mark.parametrize("low, high, dtype, symmetric, scale, zp", [
+    (-127.5, 127.5, u8, False, 1, 128), (-0.5, 254.5, u8, False, 1, 0), (-1.5, 253.5, u8, False, 1, 2),
+    (-2.5, 252.5, u8, False, 1, 2), (-254.5, 0.5, s8, False, 1, 126), (-255, 0, u8, False, 1, 255),
+    (0, 255, s8, False, 1, -128), (3, 510, u8, False, 2, 0), (-510, -3, u8, False, 2, 255),
+    (0, 510, u8, True, 2, 0), (-1, 254, u8, True, 2, 128), (-254, 1, s8, True, 2, 0), (0, 254, s8, True, 2, 0),
+    (0, 1e-31, u8, False, 1, 0), (-1e-31, 0, u8, False, 1, 0), (-1e-31, 0, u8, True, 1, 128), (0, 0, s8, False, 1, 0),
+    (-32768, 32767, s16, False, 1, 0), (-0.5, 65534.5, u16, False, 1, 0), (-32767, 5, u16, True, 1, 32768)])
+def test_zero_points_that_round_and_ends_of_ranges(low, high, dtype, symmetric, scale, zp):
+    assert from_range(low, high, dtype, symmetric) == Parameters(dtype, (scale,), (zp,))
+
+
+def test_the_smallest_scale():
+    least = float(np.float32(2.0**-100))
+    assert from_range(0, 255 * least, u8, False).scales == (least,)
+    assert from_range(0, 254 * least, u8, False).scales == (1.0,)
+
+
+def test_attributes():
+    assert Parameters(u8, (0.5,), (3,)).attrs == {"qtype": "per_tensor", "axis": 1, "scales": [0.5], "zps": [3]}
+    assert Parameters(u8, (0.5,), (0,)).attrs["zps"] is None
+    assert Parameters(s8, (0.5, 2), (0, 1), 0).attrs == {"qtype": "per_channel", "axis": 0, "scales": [0.5, 2],
+                                                         "zps": [0, 1]}
+    assert Parameters(s8, (0.5, 2), (0, 0), 3).attrs["axis"] == 3
+    assert Parameters(u8, (0.5,), (3,)).limits == (-1.5, 126)
+
+
+def test_a_range_is_kept_for_what_it_follows_from():
+    """The statistics of one tensor serve many schemes, in any order, and more batches."""
+    schemes = [Scheme(method=m, symmetric=s, percentile=p) for m in ("mse", "percentile", "min_max")
+               for s in (False, True) for p in (90, 99.9)]
+    kept = statistics(DATA["outliers"])
+    for data in (None, DATA["shifted"]):
+        if data is not None:
+            kept.add(histogram(data.astype(np.float32))[0], data.min(), data.max())
+        for scheme in schemes:
+            for dtype in (u8, s8):
+                fresh = TensorStatistics(kept.low, kept.high, kept.average, kept.second, kept.counts.copy())
+                assert parameters(kept, scheme, dtype) == parameters(fresh, scheme, dtype), (scheme, dtype)
+
+
+@pytest.mark.parametrize("dtype", [u8, s8])
+def test_all_of_a_percentile_of_a_hundred(dtype):
+    for name in ("outliers", "positive", "negative"):
+        t = statistics(DATA[name])
+        assert chosen_range(t, Scheme(method="percentile", percentile=100), dtype) == (
+            max(t.low, -max(-t.low, t.high)), min(t.high, max(-t.low, t.high)))
+
+
+@pytest.mark.parametrize("dtype, symmetric", [(u8, False), (u8, True), (s8, False), (s8, True)])
+@pytest.mark.parametrize("name", ["outliers", "positive", "negative", "shifted"])
+def test_mse_is_the_least_of_a_search(name, dtype, symmetric):
+    t = statistics(DATA[name])
+    low, high = chosen_range(t, Scheme(method="mse", symmetric=symmetric), dtype)
+    ends = [(min(t.low, 0) * a, max(t.high, 0) * b) for a in np.linspace(1, 0.28, 25) for b in np.linspace(1, 0.28, 25)]
+    errors = squared_errors(t.bins(), [from_range(*e, dtype, symmetric) for e in [(low, high), *ends]])
+    assert errors[0] <= 1.02 * errors[1:].min()
+    assert t.low <= low <= 0 or low == 0 or symmetric
+    assert low >= min(t.low, 0) and high <= max(t.high, 0)
+
+
+@pytest.mark.parametrize("dtype, zp", [(u8, 0), (u8, 77), (s8, 0), (s8, -128)])
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_steps_that_stand_for_integers(dtype, zp, wide):
+    """`round(x / step)` between the limits is dequantize(quantize(x)), of wide tensors with what is left over."""
+    p = Parameters(dtype, (0.25,), (zp,))
+    part = {k: float(v) for k, v in limits(p, wide).items()}
+    x = np.float32([-1e3, -63.9, -32.2, -32.1, -0.13, -0.125, 0, 0.125, 0.1251, 3.37, 31.8, 44, 63.9, 1e3])
+    high = dequantize.reference(quantize.reference(x, dtype=dtype, **p.attrs), **p.attrs)
+    if wide:
+        rest = Parameters(s8, (0.25 / 256,), (0,))
+        left = np.clip(x - high, -128 * 0.25 / 256, 127 * 0.25 / 256)
+        high = high + dequantize.reference(quantize.reference(left, dtype=s8, **rest.attrs), **rest.attrs)
+    found = part["step"] * np.clip(np.rint(x / part["step"]), part["low"], part["high"])
+    np.testing.assert_allclose(found, high, atol=part["step"] if wide else 0, rtol=0)
+    ends = (int(dtype.min) - zp) * 0.25, (int(dtype.max) - zp) * 0.25
+    want = (ends[0] - 0.125, ends[1] + 0.125 - 0.25 / 256) if wide else ends
+    assert (part["low"] * part["step"], part["high"] * part["step"]) == want

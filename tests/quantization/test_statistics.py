@@ -5,8 +5,9 @@ from float_networks import attention, convolutional, perceptron
 
 import graphq as gq
 from graphq.kernels.numbers.float_bins import histogram
-from graphq.quantization import Scheme, Statistics, calibrate, quantize
+from graphq.quantization import Scheme, Statistics, TensorStatistics, calibrate, quantize
 from graphq.quantization.products import prepared
+from graphq.quantization.statistics import Channels
 
 
 def values(graph, name, batches):
@@ -136,3 +137,42 @@ def test_wrong_names():
         calibrate(graph, batches, tensors=["nothing"])
     with pytest.raises(gq.GraphError, match="expected a Graph"):
         calibrate(3, batches)
+
+
+BATCHES = [np.float32([[3, -1, 0], [2, -5, 0]]), np.float32([[9, 0, 1], [-1, 2, -7]]),
+           np.float32([[-4, 1, 2], [5, 1, 1]]), np.float32([[0, 0, 0.5], [1, -0.5, 0]])]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (1, 0, 3, 2), (2, 3, 0, 1)])
+def test_numbers_do_not_depend_on_the_order_of_batches(order):
+    """The largest element, and the second largest, may be in any of them, the third too."""
+    t, c = TensorStatistics(), None
+    for k in order:
+        x = BATCHES[k].astype(np.float64)
+        counts, (low, high) = histogram(BATCHES[k])
+        t.add(counts, float(low), float(high))
+        parts = x.min(axis=0), x.max(axis=0), x.mean(axis=0), np.square(x).mean(axis=0)
+        if c is None:
+            c = Channels(1, *parts, np.zeros(3))
+        else:
+            c.add(*parts)
+    whole = np.concatenate(BATCHES).astype(np.float64)
+    assert (t.low, t.high, t.second, t.size) == (-7, 9, 5, 24)
+    np.testing.assert_array_equal([c.low, c.high], [whole.min(axis=0), whole.max(axis=0)])
+    np.testing.assert_array_equal(c.largest, np.abs(whole).max(axis=0))
+    np.testing.assert_array_equal(c.second, np.sort([np.abs(x).max(axis=0) for x in BATCHES], axis=0)[-2])
+    np.testing.assert_allclose([c.mean, c.square], [whole.mean(axis=0), np.square(whole).mean(axis=0)])
+    lower, upper, n = t.bins()
+    assert n.sum() == 24 and (lower[1:] >= upper[:-1]).all() and lower[0] == -7 and upper[-1] == 9
+    inside = [((lower[k] <= whole) & (whole <= upper[k])).sum() for k in range(len(n))]
+    assert (np.array(inside) >= n).all() and (n > 0).all()
+
+
+def test_what_a_new_batch_is_expected_to_exceed():
+    def one(low, high, second):
+        return TensorStatistics(low, high, None, second)
+
+    tensors = {"a": one(-4, 2, 2), "b": one(-1, 3, 3), "c": one(0, 6, 4), "d": one(-9, 9, 3), "e": one(-5, 8, 5),
+               "none": one(-1, 1, 0)}
+    assert Statistics(tensors, 3).unseen == pytest.approx(np.quantile([2, 1, 1.5, 3, 1.6], 0.75))
+    assert Statistics({"none": tensors["none"]}, 1).unseen == 1.25

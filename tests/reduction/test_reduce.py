@@ -113,3 +113,19 @@ def test_partitions_shrink_with_their_bodies():
     least = reduce_graph(g, has("partition"))
     verify(least)
     assert len(least.nodes) == 1
+
+
+def test_no_candidate_keeps_an_input_that_nothing_uses():
+    from graphq.reduction.simplifications import fewer_nodes, fewer_outputs
+    g = gq.parse("""graph(x: f32[2], y: f32[2], z: f32[2]) {
+      %a = add(x, y)
+      %b = relu(z)
+      return x, %a, %b
+    }""")
+    count = 0
+    for make in (*fewer_outputs(g), *fewer_nodes(g)):
+        made = make()
+        verify(made)
+        assert all(v.uses for v in made.inputs)
+        count += 1
+    assert count > 6

@@ -3,9 +3,18 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.dtypes import DTYPES
+from graphq.dtypes import DTYPES, f32, s8, u8
+from graphq.ir import TensorType
 from graphq.validation.compare import Baseline, find_difference
-from graphq.validation.inputs import Inputs, adversarial_inputs, quantizations
+from graphq.validation.inputs import (
+    Inputs,
+    Quantization,
+    adversarial_inputs,
+    input_types,
+    quantizations,
+    random_array,
+    small_integers,
+)
 
 QUANTIZED = """graph(x: f32[64,64], n: u8[64,64], s: s8[64,64], b: boolean[64]) {
   %0 = quantize(x, dtype=u8, scales=[0.3], zps=[7])
@@ -82,3 +91,43 @@ def test_what_differs():
     assert found(("add", 1.0), ("add", 1.0000001), rtol=1e-5) is None
     assert "of 32 elements differ" in found(("add", 1.0), ("add", 1.1), rtol=1e-5)
     assert "0.0 before, -0.0 after" in found(("add", 0.0), ("multiply", 1.0))
+
+
+@pytest.mark.parametrize("name", [n for n, t in DTYPES.items() if t.kind != "float"])
+def test_random_integers_are_of_the_whole_range_or_small(name):
+    dtype = DTYPES[name]
+    x = random_array(TensorType(dtype, (300, 300)), np.random.default_rng(0)).astype(object)
+    ends = (0, 1) if dtype.kind == "bool" else (-1000, 1000) if dtype.bits >= 32 and dtype.min < 0 else None
+    if ends is None and dtype.bits >= 32:
+        ends = (x.min(), x.max())
+        assert ends[0] >= 0
+    low, high = ends or (dtype.min, dtype.max)
+    assert low <= x.min() <= low + 2 + (dtype.bits == 16) * 40 and high - 2 - (dtype.bits == 16) * 40 <= x.max() <= high
+
+
+def test_small_integers():
+    given = {"k": np.array([-7, 4, 3]), "n": np.int32([5, -2]), "u": np.uint8([7, 200]), "x": np.float32([2.5])}
+    found = small_integers(given)
+    assert found["k"].tolist() == [1, 0, 1] and found["k"].dtype == np.int64
+    assert found["n"].tolist() == [1, 0] and found["n"].dtype == np.int32
+    assert found["u"] is given["u"] and found["x"] is given["x"]
+
+
+def test_quantizations_of_channels_and_of_floats():
+    g = gq.parse("""graph(x: f32[2,3], q: u8[2,3], f: f8_e4m3[2,3]) {
+      %0 = quantize(x, dtype=s8, qtype="per_channel", scales=[0.5,0.25,2], zps=[1,-2,3])
+      %1 = dequantize(q, scales=[4])
+      %2 = dequantize(f, scales=[8])
+      %3 = dequantize(q, scales=[4])
+      return %0, %1, %2, %3
+    }""")
+    assert quantizations(g) == [Quantization(0.5, 1, s8), Quantization(0.25, -2, s8), Quantization(2, 3, s8),
+                                Quantization(4, 0, u8), Quantization(8, 0, DTYPES["f8_e4m3"])]
+
+
+def test_shapes_that_are_given():
+    g = gq.parse("graph(x: f32[?,3], y: u8[2]) {\n return x, y\n}")
+    assert input_types(g, {"x": (5, 3)}) == {"x": TensorType(f32, (5, 3)), "y": TensorType(u8, (2,))}
+    assert next(adversarial_inputs(g, sizes={"x": (4, 3)})).arrays["x"].shape == (4, 3)
+    with pytest.raises(gq.GraphError):
+        input_types(g)

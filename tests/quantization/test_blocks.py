@@ -1,0 +1,60 @@
+"""Weights in blocks: bits of both widths, any number of blocks, either orientation of the weights."""
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.dtypes import s4, s8
+from graphq.ops.dynamic_quant import dynamic_dequantize
+from graphq.quantization import Scheme
+from graphq.quantization.blocks import block_scales, insert_blocks
+from graphq.quantization.products import prepared
+
+RNG = np.random.default_rng(4)
+
+
+def weights(k, n):
+    """Columns and blocks of very different ranges, one block of zeros."""
+    w = RNG.standard_normal((k, n)).astype(np.float32) * np.logspace(-2, 2, n, dtype=np.float32)
+    w *= np.logspace(-1, 1, k, dtype=np.float32)[:, None]
+    w[:4, 0] = 0
+    return w
+
+
+@pytest.mark.parametrize("bits, dtype, limit", [(4, s4, 7), (8, s8, 127)])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("k, block, used", [(12, 4, 4), (20, 4, 4), (12, 12, 12), (14, 4, 14), (12, 32, 12)])
+def test_each_block_has_its_own_scale(bits, dtype, limit, transposed, k, block, used):
+    w = weights(k, 5)
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(3, k))
+    g.output(g.matmul(x, np.ascontiguousarray(w.T) if transposed else w, transpose_b=transposed, name="y"))
+    g = prepared(g)
+    insert_blocks(g, Scheme(mode="weight_only", weight_bits=bits, block=block))
+    node, = g.nodes_of(("dynamic_dequantize",))
+    q, scales = (v.data for v in node.inputs)
+    assert node.inputs[0].dtype == dtype
+    assert tuple(node.attrs["group_shape"]) == ((1, used) if transposed else (used, 1))
+    made = dynamic_dequantize.reference(q, scales, **node.attrs)
+    made, q, scales = (np.asarray(a.T if transposed else a, np.float32) for a in (made, q, scales))
+    assert scales.shape == (k // used, 5) and np.abs(q).max() == limit
+    np.testing.assert_array_equal(scales, block_scales(w, used, limit))
+    parts, integers = w.reshape(-1, used, 5), q.reshape(-1, used, 5)
+    np.testing.assert_array_equal(integers, np.clip(np.rint(parts / scales[:, None]), -limit, limit))
+    np.testing.assert_array_equal(made.reshape(parts.shape), integers * scales[:, None])
+    assert (np.abs(integers).max(axis=1) >= 0.7 * limit)[np.abs(parts).max(axis=1) > 0].all()
+
+
+@pytest.mark.parametrize("limit", [7, 127])
+def test_scales_are_the_best_of_thirteen(limit):
+    w = weights(12, 6)
+    found = block_scales(w, 4, limit)
+    parts = w.reshape(3, 4, 6)
+    top = np.abs(parts).max(axis=1)
+
+    def errors(s):
+        return np.square(parts - np.clip(np.rint(parts / s[:, None]), -limit, limit) * s[:, None]).sum(axis=1)
+
+    tried = [np.maximum((top * f / limit).astype(np.float32), np.float32(2.0**-100)) for f in np.linspace(1, 0.7, 13)]
+    best = np.min([errors(s) for s in tried], axis=0)
+    np.testing.assert_array_equal(errors(found)[top > 0], best[top > 0])
+    assert (found[top == 0] == 1).all() and (top == 0).sum() == 1
