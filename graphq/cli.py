@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
+from graphq import __version__
 from graphq.errors import GraphqError
 
 COMMANDS = {
@@ -68,7 +69,7 @@ def _parser(named: str | None) -> argparse.ArgumentParser:
     """The parser of all commands, with the arguments of the one that is named."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="graphq", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False, formatter_class=raw)
-    parser.add_argument("--version", action="version", version=f"graphq {_version()}")
+    parser.add_argument("--version", action="version", version=f"graphq {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, allow_abbrev=False, formatter_class=raw)
@@ -78,12 +79,3 @@ def _parser(named: str | None) -> argparse.ArgumentParser:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     return parser
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("graphq")
-    except PackageNotFoundError:
-        return "from a source tree"
