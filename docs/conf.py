@@ -1,6 +1,6 @@
 """The site of the documentation: Sphinx reads the Markdown pages of this folder, and docstrings of an installed graphq.
 
-    pip install ".[docs]" && python -m sphinx -W docs build/site
+`pip install -e ".[docs]" && python -m sphinx -W docs build/site` makes it.
 """
 from __future__ import annotations
 

@@ -12,14 +12,15 @@ from graphq.ir.copies import check_names, returning
 from graphq.ir.interpret import require_outputs
 from graphq.ir.verify import check_order
 from graphq.kernels import levels
+from graphq.kernels.jit.isa import LevelName
 from graphq.kernels.threads.count import resolve_threads
 from graphq.passes.pipeline import PIPELINE, check_passes
 from graphq.planned import Options
 from graphq.rewrite.rule import Pass
 
 
-def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | None = None, threads: int | None = None,
-            strict: bool = False, passes: Sequence[Pass] | None = None, cache: bool = True,
+def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: LevelName | None = None,
+            threads: int | None = None, strict: bool = False, passes: Sequence[Pass] | None = None, cache: bool = True,
             memory: int | None = None, verify: Literal["numeric"] | None = None) -> CompiledGraph:
     """Compile `graph`; the graph itself is not changed.
 

@@ -162,7 +162,7 @@ def test_files_are_short():
 
 @pytest.mark.parametrize("folder", ["kernels", "passes"])
 def test_links_give_the_folders_at_the_top_their_names(folder):
-    """Type checkers and editable installs find `graphq.kernels` by a link; archives, in which links are not, need none."""
+    """Type checkers and editable installs find `graphq.kernels` by a link; archives leave links out."""
     assert os.readlink(ROOT / "graphq" / folder) == f"../{folder}"
     assert f"graphq/{folder} export-ignore" in (ROOT / ".gitattributes").read_text()
 

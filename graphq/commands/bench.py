@@ -32,6 +32,7 @@ from graphq.errors import ParseError
 from graphq.ir import Graph
 from graphq.ir.interpret import named_outputs
 from graphq.ir.names import counted
+from graphq.kernels.jit.isa import LevelName
 from graphq.kernels.threads.team import run_until_settled
 
 
@@ -105,7 +106,7 @@ def _peer(name: str) -> str:
     return PEERS[name]
 
 
-def _ours(graph: Graph, level: str | None, threads: int) -> Side:
+def _ours(graph: Graph, level: LevelName | None, threads: int) -> Side:
     model = compile(graph, isa=level, threads=threads)
 
     def call(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:

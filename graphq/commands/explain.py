@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import argparse
 
-from graphq.commands.shared import add_model, add_target, compiled, load_graph
+from graphq.commands.shared import add_model, add_target, compiled, load_graph, write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,5 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Compile it, and print the report."""
     model = compiled(options, load_graph(options.file))
-    print(model.explain(options.value, kernels=options.kernels, full=options.full,
-                        format="json" if options.json else "text"))
+    what = {"kernels": options.kernels, "full": options.full}
+    if options.json:
+        write(options, "", model.explain(options.value, **what, format="json"))
+    else:
+        print(model.explain(options.value, **what))

@@ -5,7 +5,7 @@ Its results are the meaning of a graph; passes and kernels are tested against th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +14,14 @@ from graphq.ir.graph import Graph, Node, TensorType, Value
 from graphq.ir.signature import Signature
 from graphq.ir.verify import check_order
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Any:
+    Result = TypeVar("Result", np.ndarray, dict[str, np.ndarray], default=np.ndarray)
+    """What a call returns, for type checkers: an array, or where the caller's annotation says so a dict of several."""
+
+
+def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Result:  # type: ignore[type-var]
     """Run `graph` op by op in NumPy as the specifications say.
 
     Inputs in the graph's order, by name as keywords, or in one mapping by name. Returns the output as a new array, or a

@@ -5,6 +5,7 @@ Rounded to nearest, or one input channel after the other, each error made up for
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +85,8 @@ def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[s
         return {}
     g.set_outputs(list(distinct.values()), list(distinct))
     g.prune()
-    model, sums, count = compile(g), dict.fromkeys(distinct, np.float64(0)), 0
+    model, count = compile(g), 0
+    sums: dict[str, Any] = dict.fromkeys(distinct, 0.0)
     for batch in checked_batches(batches):
         count += 1
         for name, hessian in named_outputs(model.outputs, model(batch)).items():

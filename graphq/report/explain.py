@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from graphq.errors import GraphError
 from graphq.ir.names import counted
@@ -20,9 +21,9 @@ ALSO = 8
 """Of the operations that are outside for one cause, how many a report names."""
 
 
-def as_json(report: Report | ValueRecord) -> str:
-    """The report, or what it says of one value, as JSON (docs/explain.md has the schemas)."""
-    return json.dumps(asdict(report), allow_nan=False)
+def as_data(report: Report | ValueRecord) -> dict[str, Any]:
+    """The report, or what it says of one value, of what JSON has alone (docs/explain.md has the schemas)."""
+    return json.loads(json.dumps(asdict(report), allow_nan=False))
 
 
 def as_text(report: Report, *, full: bool = False) -> str:
