@@ -12,6 +12,7 @@ from graphq import __version__
 from graphq.errors import GraphqError
 
 COMMANDS = {
+    "compile": "compile a model, and save it: a file that runs without compilation",
     "run": "run a model on random or given inputs: how fast, what comes out, how far from the reference",
     "bench": "time a model by thread counts, ISA levels and other engines, in turns",
     "explain": "say what fused, what did not and why, and which kernels run it",
@@ -28,7 +29,8 @@ COMMANDS = {
 """The commands, each a module of `graphq.commands`, with what they are for."""
 
 DESCRIPTION = "An operator graph compiler for int8 inference: run models, time them, see what fused and why."
-EPILOG = """A MODEL is an ONNX file (.onnx), a oneDNN Graph file (.json), or a graph's text form (any other name).
+EPILOG = """A MODEL is an ONNX file (.onnx), a oneDNN Graph file (.json), a model that `graphq compile` saved
+(.graphq), or a graph's text form (any other name).
 Exit codes: 0 all is well; 1 results differ, or a case failed; 2 wrong usage, file or graph, said in one line on stderr.
 `graphq COMMAND --help` has a command's options; docs/command_line.md has examples, and what --json prints."""
 

@@ -1,6 +1,7 @@
 """Predictor: a model as a function of batches of any size, for engines that score tables, images and texts in bulk."""
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from graphq.compile import compile
 from graphq.compiled_graph import CompiledGraph
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.ir import Graph, TensorType
@@ -17,6 +19,11 @@ from graphq.loading import load_compiled
 from graphq.locks import Lock
 from graphq.paths import path_of
 from graphq.planned import Options
+
+log = logging.getLogger("graphq")
+
+GRAPHS = (".onnx", ".json")
+"""Ends of the names of files that hold a graph, and no compiled model."""
 
 MOST_MODELS = 8
 """Models that a process keeps for its predictors; the oldest goes first."""
@@ -28,9 +35,12 @@ _models: dict[tuple[Any, ...], CompiledGraph] = {}
 class Predictor:
     """Score batches of any number of rows: `predictor({"x": array})` gives the outputs in a dict, by name.
 
-    `model` is the path of a file that `CompiledGraph.save` wrote, or a compiled graph. Axis 0 of each input and of each
-    output is that of the rows; an input that is one number goes to all of them. A row's results do not depend on the
-    rows beside it, nor on how rows are cut into batches, on `threads` or on the machine, bit for bit:
+    `model` is the path of a file that `CompiledGraph.save` wrote, or a compiled graph. A graph and the path of one in
+    another kind of file (.onnx, .json) are compiled here, and anew where the predictor is sent, as a message says.
+
+    Axis 0 of each input and of each output is that of the rows; an input that is one number goes to all of them. A
+    row's results do not depend on the rows beside it, nor on how rows are cut into batches, on `threads` or on the
+    machine, bit for bit:
 
     - Models whose batch is fixed, often to 1, run on slices of that size. Of a slice that is not full the last row is
       repeated.
@@ -47,7 +57,7 @@ class Predictor:
     does; both when it first needs the model, here or where it is called.
     """
 
-    def __init__(self, model: str | os.PathLike[str] | CompiledGraph, *, threads: int | None = None,
+    def __init__(self, model: str | os.PathLike[str] | CompiledGraph | Graph, *, threads: int | None = None,
                  batch: int | None = None, pad_to: int | None = None) -> None:
         for name, value in (("threads", threads), ("batch", batch), ("pad_to", pad_to)):
             if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool)
@@ -58,6 +68,10 @@ class Predictor:
         self.path: str | None = None
         self._graph: tuple[Graph, Options] | None = None
         self._key: tuple[Any, ...] = (uuid.uuid4().hex, threads)
+        if isinstance(model, Graph) or not isinstance(model, CompiledGraph) and path_of(model).suffix in GRAPHS:
+            what, model = "a graph" if isinstance(model, Graph) else model, compile(model, threads=threads)
+            log.warning("%s is compiled, to %r, and again in each process that scores with it; they load what "
+                        "`graphq compile` or `save` makes of it", what, model)
         if isinstance(model, CompiledGraph):
             self._graph = model.source, model.options
             if threads is None or resolve_threads(threads) == model.threads:

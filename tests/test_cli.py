@@ -105,7 +105,7 @@ MORE = {"quantize": ["--mode=dynamic", "--out=out.txt"], "compare": ["g.txt", "-
     ("binary.onnx", b"\xff\xfe\x00", "not an ONNX model"), ("empty.txt", b"", "empty.txt: line 1, column 1"),
     ("binary.json", b"\xff\xfe\x00", "binary.json: "), ("text.json", b"graph(x: f32[4]) {", "text.json: "),
     ("text.onnx", b"graph(x: f32[4]) {", "not an ONNX model"), ("cut.json", b'{"version": ', "cut.json: "),
-    ("folder", "", "irectory")])
+    ("binary.graphq", b"\xff\xfe\x00", "binary.graphq: "), ("folder", "", "irectory")])
 @pytest.mark.parametrize("command", OF_MODELS)
 def test_bad_files_are_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, command, name, content, part):
     if name.endswith(".onnx"):

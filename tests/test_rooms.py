@@ -57,6 +57,7 @@ ROOMS = {
     "graphq.planned": "graphs that run in one plan, after the passes and when planned",
     "graphq.row_wise": "whether rows of a batch mix",
     "graphq.artefact": "compiled models in files",
+    "graphq.files": "graphs from files, by the ends of their names",
     "graphq.open_shapes": "graphs with open shapes: plans that hold for many sizes",
     "graphq.staged": "graphs that are planned in stages",
     "graphq.compiled_graph": "CompiledGraph",

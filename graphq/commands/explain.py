@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import argparse
 
-from graphq.commands.shared import add_model, add_target, compiled, load_graph, write
+from graphq.commands.shared import add_model, add_target, compiled, write
+from graphq.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Compile it, and print the report."""
-    model = compiled(options, load_graph(options.file))
+    model = compiled(options.file, load_graph(options.file), options.isa, options.threads)
     what = {"kernels": options.kernels, "full": options.full}
     if options.json:
         write(options, "", model.explain(options.value, **what, format="json"))
