@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -10,6 +11,7 @@ from typing import NoReturn
 
 from graphq import __version__
 from graphq.errors import GraphqError
+from graphq.ir.names import suggestion
 
 COMMANDS = {
     "compile": "compile a model, and save it: a file that runs without compilation",
@@ -38,8 +40,14 @@ Exit codes: 0 all is well; 1 results differ, or a case failed; 2 wrong usage, fi
 class Parser(argparse.ArgumentParser):
     """A parser that says what is wrong in one line."""
 
+    options: Sequence[str] = ()
+    """Those of the command that was named."""
+
     def error(self, message: str) -> NoReturn:
         """Exit with 2."""
+        _, unknown, rest = message.partition("unrecognized arguments: --")
+        if unknown:
+            message += suggestion("--" + re.split("[= ]", rest)[0], self.options)
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
@@ -80,4 +88,5 @@ def _parser(named: str | None) -> argparse.ArgumentParser:
             command.description = module.__doc__
             module.add_arguments(command)
             command.set_defaults(run=module.run)
+            parser.options = re.findall(r"--[a-z][\w-]*", command.format_help())
     return parser

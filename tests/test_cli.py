@@ -122,7 +122,9 @@ def test_bad_files_are_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, c
 @pytest.mark.parametrize("arguments, part", [
     ([], "required: COMMAND"), (["frobnicate"], "invalid choice: 'frobnicate'"), (["cache"], "required: action"),
     (["cache", "remove"], "invalid choice: 'remove'"), (["show"], "required: MODEL"),
-    (["show", "g.txt", "--elide=x"], "invalid int value: 'x'"), (["show", "g.txt", "--jsn"], "unrecognized arguments"),
+    (["show", "g.txt", "--elide=x"], "invalid int value: 'x'"), 
+    (["show", "g.txt", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
+    (["run", "g.txt", "--thread=2"], "did you mean --threads"),
     (["run", "g.json", "--frobnicate=1"], "unrecognized arguments: --frobnicate=1")])
 def test_wrong_arguments_are_one_line_and_exit_code_2(arguments, part, capsys):
     with pytest.raises(SystemExit) as stop:

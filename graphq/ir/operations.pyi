@@ -279,7 +279,7 @@ class Operations:
     def interpolate(self, src: Number, sizes_tensor: Number | None = None, /, *,
                     mode: Literal['nearest', 'linear', 'bilinear', 'trilinear'],
                     coordinate_transformation_mode: Literal['half_pixel', 'align_corners'] = 'half_pixel',
-                    sizes: Sequence[int] | np.ndarray = (), scales: Sequence[float] | np.ndarray = (),
+                    sizes: Sequence[int] | np.ndarray = (), scales: float | Sequence[float] | np.ndarray = (),
                     data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
         """Resize the spatial axes (oneDNN Interpolate). linear, bilinear and trilinear are the same over all axes.
 
@@ -464,7 +464,7 @@ class Operations:
         """
 
     def dequantize(self, src: Number, /, *, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor', axis: int = 1,
-                   scales: Sequence[float] | np.ndarray, zps: Sequence[int] | np.ndarray | None = None,
+                   scales: float | Sequence[float] | np.ndarray, zps: int | Sequence[int] | np.ndarray | None = None,
                    group_axis: int | None = None, name: str | None = None) -> Value:
         """`(src - zps) * scales` as f32, the difference exact in s32 (oneDNN Dequantize; s32 as in ONNX, zero point 0).
 
@@ -474,8 +474,8 @@ class Operations:
         """
 
     def quantize(self, src: Number, /, *, dtype: DTypeLike, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor',
-                 axis: int = 1, scales: Sequence[float] | np.ndarray, zps: Sequence[int] | np.ndarray | None = None,
-                 name: str | None = None) -> Value:
+                 axis: int = 1, scales: float | Sequence[float] | np.ndarray,
+                 zps: int | Sequence[int] | np.ndarray | None = None, name: str | None = None) -> Value:
         """`saturate(rint(src / scales) + zps)` as integers, ties to even; NaN gives the zero point (oneDNN Quantize).
 
         f8: `src / scales` rounded to nearest even; beyond the range, infinities included, the greatest finite value;

@@ -1,7 +1,6 @@
 """What fused, what did not and why, as text: the renderings of a `Report` behind `CompiledGraph.explain()`."""
 from __future__ import annotations
 
-import difflib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from graphq.errors import GraphError
-from graphq.ir.names import counted
+from graphq.ir.names import choice, counted
 from graphq.report.causes import BORDER
 from graphq.report.evidence import evidence_lines
 from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Report, StepRecord, ValueRecord
@@ -66,9 +65,7 @@ def about(report: Report, name: str) -> ValueRecord:
         if label is not None:
             return _value(part, label)
     known = [x.lstrip("%") for part in parts for x in (*part.became, *part.outputs)]
-    near = difflib.get_close_matches(name.lstrip("%"), known, 3)
-    raise GraphError(f"graph '{report.graph}' has no value '{name}'"
-                     + (f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else ""))
+    raise GraphError(f"graph '{report.graph}' has no value '{name}'{choice(name.lstrip('%'), known)}")
 
 
 def _parts(report: Report) -> Iterator[Report]:

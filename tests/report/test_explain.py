@@ -60,6 +60,8 @@ def test_inputs_and_constants(model):
 
 
 def test_unknown_names_and_formats(model):
+    with pytest.raises(gq.GraphError, match="graph 'two' has no value 'nix'; there are w, dw, dx, y, "):
+        model.explain("nix")
     with pytest.raises(gq.GraphError, match="graph 'two' has no value 'sum'; did you mean sums"):
         model.explain("sum")
     with pytest.raises(gq.GraphError, match="format must be 'text' or 'json', got 'xml'"):
