@@ -48,6 +48,9 @@ class Predictor:
       up to a multiple of it in the same way, so that the model meets few sizes.
     - Where an operation may mix rows, such as a scale that is computed from all of them, each row runs by itself.
 
+    `convert`: numbers of other dtypes, such as the f64 and s64 of tables, become those of the inputs. To floats they
+    are rounded; integers that are too large and fractions are refused.
+
     `threads`: at most so many (default: the process's share of the cores, see `graphq.kernels.threads.count`).
 
     It is pickled as the path and the settings, and a process that receives it loads the model at its first call, once.
@@ -58,12 +61,14 @@ class Predictor:
     """
 
     def __init__(self, model: str | os.PathLike[str] | CompiledGraph | Graph, *, threads: int | None = None,
-                 batch: int | None = None, pad_to: int | None = None) -> None:
+                 batch: int | None = None, pad_to: int | None = None, convert: bool = False) -> None:
         for name, value in (("threads", threads), ("batch", batch), ("pad_to", pad_to)):
             if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool)
                                       or not 0 < value < 2**31):
                 raise CompileError(f"{name} must be a positive int below 2**31, or None, got {value!r}")
-        self.threads, self.batch, self.pad_to = threads, batch, pad_to
+        if not isinstance(convert, bool):
+            raise CompileError(f"convert must be True or False, got {convert!r}")
+        self.threads, self.batch, self.pad_to, self.convert = threads, batch, pad_to, convert
         self._rows: _Rows | None = None
         self.path: str | None = None
         self._graph: tuple[Graph, Options] | None = None
@@ -82,7 +87,7 @@ class Predictor:
 
     def __repr__(self) -> str:
         return (f"<predictor of {self.path or 'a compiled graph'}: threads={self.threads}, batch={self.batch}, "
-                f"pad_to={self.pad_to}>")
+                f"pad_to={self.pad_to}, convert={self.convert}>")
 
     @property
     def inputs(self) -> dict[str, TensorType]:
@@ -101,7 +106,7 @@ class Predictor:
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Score the rows of these arrays. Raises InputError, naming the input, the rule and the values."""
         rows = self._prepared()
-        return rows.run(rows.checked(inputs))
+        return rows.run(rows.checked(inputs, self.convert))
 
     def _prepared(self) -> _Rows:
         """The model, which is loaded when it is first needed."""
@@ -169,8 +174,11 @@ class _Rows:
             batch = 1
         self.most, self.unit = self.fixed or batch, self.fixed or pad_to or 1
 
-    def checked(self, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The given arrays. Raises InputError where they do not fit the inputs, or differ in their number of rows."""
+    def checked(self, given: Mapping[str, Any], convert: bool) -> dict[str, np.ndarray]:
+        """The given arrays; with `convert` in the inputs' dtypes.
+
+        Raises InputError where they do not fit the inputs, or differ in their number of rows.
+        """
         if not isinstance(given, Mapping):
             raise InputError(f"a predictor takes arrays by the names of inputs, {{'name': array}}, got {given!r:.80}")
         names = list(self.model.inputs)
@@ -178,7 +186,8 @@ class _Rows:
             raise InputError(f"the model takes inputs {names}, got {list(given)}")
         out = {}
         for name, type in self.model.inputs.items():
-            out[name] = check_array(name, type if name in self.shared else _with_rows(type), given[name])
+            array = _converted(name, type, given[name]) if convert else given[name]
+            out[name] = check_array(name, type if name in self.shared else _with_rows(type), array)
             if name in self.batched and not out[name].ndim:
                 raise InputError(f"input '{name}' is a single number: axis 0 must be that of the rows")
         counts = {name: len(out[name]) for name in self.batched}
@@ -219,6 +228,18 @@ class _Rows:
                 raise GraphError(f"output '{name}' has shape {list(x.shape)} for {count + more} rows: its axis 0 "
                                  "is not that of the rows")
         return {name: x[:count] for name, x in outputs.items()}
+
+
+def _converted(name: str, type: TensorType, array: Any) -> Any:
+    """The numbers in the input's dtype: floats rounded, integers exact."""
+    x = np.asarray(array)
+    if x.dtype == type.dtype.numpy or x.dtype.kind not in "biuf":
+        return x
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = x.astype(type.dtype.numpy)
+    if not (np.isinf(made) <= np.isinf(x)).all() if type.dtype.kind == "float" else not np.array_equal(made, x):
+        raise InputError(f"input '{name}' must be {type}, which cannot hold all of the numbers given, of {x.dtype}")
+    return made
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:

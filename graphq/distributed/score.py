@@ -31,7 +31,8 @@ def score(dataset: Any, model: str | os.PathLike[str] | CompiledGraph | Graph | 
     first, which a log message says, travels to the workers, and each compiles it.
 
     `columns` names, for an input, its column, or a list of columns that are stacked to make it; an input that it does
-    not name is the column of its own name. Data must have the input's dtype: nothing is converted. `outputs`: those
+    not name is the column of its own name. Data must have the input's dtype, but for a Predictor
+    with `convert=True`. `outputs`: those
     to keep (all). `keep`: the columns that go with them (all). An output of one number a row becomes a column of its
     name. One of more numbers becomes an array in a bag or a Ray dataset, in a dataframe the columns `NAME_0`,
     `NAME_1` and so on.

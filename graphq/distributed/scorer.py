@@ -40,6 +40,10 @@ class Scorer:
         for name, columns in self.sources.items():
             if not columns:
                 raise InputError(f"columns: input '{name}' is made of one column or more, got none")
+            type = self.predictor.inputs[name]
+            if not isinstance(self.columns.get(name, name), str) and type.shape is not None and len(type.shape) == 2 \
+                    and type.shape[1] not in (None, len(columns)):
+                raise InputError(f"columns: input '{name}' is {type}, got {len(columns)} columns")
 
     @property
     def results(self) -> dict[str, TensorType]:

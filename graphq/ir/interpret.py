@@ -153,7 +153,8 @@ def check_array(name: str, type: TensorType, array: Any, *, word: str = "input")
     except Exception as e:  # an object's own __array__ may raise anything
         raise InputError(f"{where}: {e.__class__.__name__}: {e}") from e
     if x.dtype != type.dtype.numpy:
-        raise InputError(f"{where}, got dtype {x.dtype} (no implicit conversion: use astype)")
+        raise InputError(f"{where}, got dtype {x.dtype} (no implicit conversion: use astype, or "
+                         "Predictor(..., convert=True))")
     if not _fits(type, x):
         raise InputError(f"{where}, got shape {list(x.shape)}")
     return np.require(x, requirements=["C", "A"]) if x.ndim else np.array(x)
