@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
+        print("graphq: interrupted", file=sys.stderr)
         return 130
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))

@@ -133,6 +133,15 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(arguments, part, capsys):
     assert stop.value.code == 2 and part in err and err.startswith("graphq") and err.count("\n") == 1
 
 
+def test_an_interruption_is_said(file, monkeypatch, capsys):
+    def interrupted(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("graphq.commands.show.run", interrupted)
+    assert main(["show", str(file)]) == 130
+    assert capsys.readouterr().err == "graphq: interrupted\n"
+
+
 def test_version_and_help_in_a_process():
     assert run("--version").stdout == f"graphq {gq.__version__}\n"
     text = run("--help").stdout
