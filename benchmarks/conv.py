@@ -17,6 +17,8 @@ from peers import ONEDNN, ORT, Call, Layer
 from timing import Case
 
 import graphq as gq
+from graphq.dtypes import Name
+from graphq.kernels.jit.isa import LevelName
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ CASES = {
 }
 
 
-def graphq_call(o: Layer, c: Geometry, threads: int, isa: str | None) -> Call:
+def graphq_call(o: Layer, c: Geometry, threads: int, isa: LevelName | None) -> Call:
     """The layer compiled by graphq."""
     g = gq.Graph("case")
     x = g.dequantize(g.input("x", shape=o.x.shape, dtype=o.dtype), scales=[o.x_scale], zps=[o.x_zp])
@@ -59,7 +61,7 @@ def graphq_call(o: Layer, c: Geometry, threads: int, isa: str | None) -> Call:
     return partial(gq.compile(g, threads=threads, isa=isa, strict=True), {"x": o.x})
 
 
-def quantised(name: str, threads: int, isa: str | None, *, dtype: str) -> Case:
+def quantised(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> Case:
     """u8 or s8, bias, ReLU, requantised."""
     c = CASES[name]
     shape = (c.oc, c.ic // c.groups, c.kernel, c.kernel)

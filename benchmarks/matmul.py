@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -22,6 +23,8 @@ from peers import EIGHT, NUMPY, ONEDNN, ORT, Call, Layer
 from timing import Case
 
 import graphq as gq
+from graphq.dtypes import Name
+from graphq.kernels.jit.isa import LevelName
 
 CASES = {  # m, k, n
     "mm_1024": (1024, 1024, 1024),
@@ -36,11 +39,12 @@ MORE = {"mm_gemv_4096": (1, 4096, 4096)}
 SIZES = CASES | MORE
 GROUP = 128  # rows of 4-bit weights that share a scale; all where they do not divide k
 R_SCALE, R_ZP = 0.04, 128  # of the residual
-FLOATS = {"f32": (np.float32, 1e-5), "bf16": (ml_dtypes.bfloat16, 2e-2), "f16": (np.float16, 2e-3)}
+FLOATS: dict[Name, tuple[Any, float]] = {"f32": (np.float32, 1e-5), "bf16": (ml_dtypes.bfloat16, 2e-2),
+                                         "f16": (np.float16, 2e-3)}
 """Dtypes, and how far from f32 a result may be."""
 
 
-def graphq_layer(o: Layer, threads: int, isa: str | None, *, gelu: bool = False, group: int = 0) -> Call:
+def graphq_layer(o: Layer, threads: int, isa: LevelName | None, *, gelu: bool = False, group: int = 0) -> Call:
     """The quantised layer compiled by graphq; `gelu`: with GELU and the residual instead of ReLU.
 
     With `group` the weights are s4, so many rows to a scale.
@@ -64,7 +68,7 @@ def graphq_layer(o: Layer, threads: int, isa: str | None, *, gelu: bool = False,
     return partial(model, {"x": o.x, **o.more})
 
 
-def quantised(name: str, threads: int, isa: str | None, *, dtype: str) -> Case:
+def quantised(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> Case:
     """u8 or s8, bias, ReLU, requantised."""
     m, k, n = SIZES[name]
     o = Layer.random((m, k), (k, n), 1, dtype)
@@ -74,7 +78,7 @@ def quantised(name: str, threads: int, isa: str | None, *, dtype: str) -> Case:
                 m * k * n, m * k + k * n + 8 * n + m * n)
 
 
-def gelu_add(name: str, threads: int, isa: str | None) -> Case:
+def gelu_add(name: str, threads: int, isa: LevelName | None) -> Case:
     """u8, bias, GELU, a u8 residual added, u8. oneDNN is not asked: with a residual of its own scale."""
     m, k, n = SIZES[name]
     o = Layer.random((m, k), (k, n), 1)
@@ -88,7 +92,7 @@ def gelu_add(name: str, threads: int, isa: str | None) -> Case:
                 m * k * n, m * k + k * n + 8 * n + 2 * m * n)
 
 
-def four_bit(name: str, threads: int, isa: str | None) -> Case:
+def four_bit(name: str, threads: int, isa: LevelName | None) -> Case:
     """As u8, of weights that are s4 in groups; the same weights as s8, with a scale a column, are the peer."""
     m, k, n = SIZES[name]
     o = Layer.random((m, k), (k, n), 1)
@@ -98,7 +102,7 @@ def four_bit(name: str, threads: int, isa: str | None) -> Case:
                 m * k * n, m * k + k * n // 2 + 4 * n * (k // group) + 4 * n + m * n)
 
 
-def floating(name: str, threads: int, isa: str | None, *, dtype: str) -> Case:
+def floating(name: str, threads: int, isa: LevelName | None, *, dtype: Name) -> Case:
     """x @ w of a float dtype, in and out."""
     m, k, n = SIZES[name]
     kind, tolerance = FLOATS[dtype]

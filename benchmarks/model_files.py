@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from graphq.kernels.jit.isa import LevelName
+
 Feeds = dict[str, np.ndarray]
 Run = Callable[[Mapping[str, np.ndarray]], list[np.ndarray]]
 
@@ -97,7 +99,7 @@ def agreement(decide: Callable[[np.ndarray], Sequence[object]], ours: list[list[
     return sum(map(all, sets)), sum(pairs) / max(1, len(pairs))
 
 
-def side(name: str, path: Path, feeds: Feeds, threads: int, isa: str | None = None) -> Run:
+def side(name: str, path: Path, feeds: Feeds, threads: int, isa: LevelName | None = None) -> Run:
     """`path` made ready on one side."""
     if name == "graphq":
         import graphq as gq

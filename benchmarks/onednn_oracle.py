@@ -84,7 +84,8 @@ def check(path: Path, given: argparse.Namespace) -> tuple[str, str]:
             inputs, fused = ask(given, path, graph, "fusion",
                                 accepted_inputs(graph, 0) if given.inputs == "graphq" else None)
             ours = gq.reference(graph, inputs)
-            for what, out in (("reference", ours), ("compiled", gq.compile(graph)(inputs))):
+            compiled: np.ndarray | dict[str, np.ndarray] = gq.compile(graph)(inputs)
+            for what, out in (("reference", ours), ("compiled", compiled)):
                 texts, grade = compare(what, out, fused)
                 details, worst = details + texts, max(worst, grade)
             if worst == 2:

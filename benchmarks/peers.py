@@ -14,6 +14,7 @@ import numpy as np
 import onednn_library
 
 from graphq.commands.peers import ORT
+from graphq.dtypes import Name
 from graphq.errors import how_to_install
 
 Call = Callable[[], np.ndarray]
@@ -51,12 +52,12 @@ class Layer:
     more: Mapping[str, np.ndarray] = field(default_factory=dict)  # further inputs of ONNX Runtime's model, by name
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> Name:
         """graphq's name of the activations' dtype."""
-        return {np.uint8: "u8", np.int8: "s8"}[self.x.dtype.type]
+        return "u8" if self.x.dtype == np.uint8 else "s8"
 
     @classmethod
-    def random(cls, x: tuple[int, ...], w: tuple[int, ...], axis: int, dtype: str = "u8") -> Layer:
+    def random(cls, x: tuple[int, ...], w: tuple[int, ...], axis: int, dtype: Name = "u8") -> Layer:
         """The same one for the same shapes and dtype."""
         r = np.random.default_rng(0)
         low, kind = (0, np.uint8) if dtype == "u8" else (-128, np.int8)

@@ -21,6 +21,7 @@ import peers
 from peers import Call
 
 from graphq.commands.turns import alternate, difference
+from graphq.kernels.jit.isa import LevelName
 
 Row = dict[str, Any]
 
@@ -39,7 +40,7 @@ class Case:
     tolerance: float = 1
 
 
-Variants = Mapping[str, Callable[[str, int, str | None], Case]]
+Variants = Mapping[str, Callable[[str, int, LevelName | None], Case]]
 """From a variant's name to what makes its case, of (case, threads, ISA level)."""
 
 

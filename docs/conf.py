@@ -1,9 +1,6 @@
 """The site of the documentation: Sphinx reads the Markdown pages of this folder, and docstrings of an installed graphq.
 
-    pip install ".[docs]" && python -P -m sphinx -W docs build/site
-
--P leaves the checkout's own folder graphq/ out of the path: only an installed copy has graphq.kernels and
-graphq.passes.
+`pip install -e ".[docs]" && python -m sphinx -W docs build/site` makes it.
 """
 from __future__ import annotations
 

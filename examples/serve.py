@@ -3,13 +3,15 @@
     GRAPHQ_MODEL=digits.graphq uvicorn --app-dir examples --workers 2 serve:app
 
 `POST /score` takes {"input": [rows]} in JSON and gives {"output": [rows]}; `GET /health` says that the process is
-there, and which model it has. The model is loaded when this module is imported: in each process of uvicorn, or once
-before gunicorn forks (`--preload`). Either way its weights are pages of the file, which all processes share.
+there, and which model it has: the SHA-256 of its file. The model is loaded when this module is imported: in each
+process of uvicorn, or once before gunicorn forks (`--preload`). Either way its weights are pages of the file, which
+all processes share.
 docs/deploy.md has the commands, and the signals that load a new model without a lost request.
 """
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,9 +26,10 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 MODEL = os.environ["GRAPHQ_MODEL"]
 MAX_BYTES = 16 << 20
+with open(MODEL, "rb") as file:
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
 predictor = gq.Predictor(MODEL, threads=1)
 types = {name: type.dtype.numpy for name, type in predictor.inputs.items()}
-written = os.stat(MODEL).st_mtime_ns
 
 
 def score(body: bytes) -> tuple[int, Mapping[str, Any]]:
@@ -69,7 +72,7 @@ async def app(scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
     elif scope["type"] != "http":
         raise ValueError(f"only HTTP is served, not {scope['type']}")
     elif (scope["method"], scope["path"]) == ("GET", "/health"):
-        await respond(send, 200, {"process": os.getpid(), "written": written})
+        await respond(send, 200, {"process": os.getpid(), "sha256": digest})
     elif (scope["method"], scope["path"]) == ("POST", "/score"):
         body = await read(receive)
         if body is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from graphq import dtypes, errors, ops, passes
+from graphq import dtypes, errors, files, ops, passes
 from graphq.compile import compile
 from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import DType
@@ -24,6 +24,8 @@ from graphq.ir.text import parse, to_text
 from graphq.onnx import load_onnx, save_onnx
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from graphq import quantization, testing
     from graphq.loading import load_compiled
     from graphq.onednn.files import load_onednn_json, save_onednn_json
@@ -50,6 +52,13 @@ def _repr_html_(self: Graph) -> str:
     return graph_html(self, repr(self))
 
 
+def _load_onednn(path: Path) -> Graph:
+    from graphq.onednn.files import load_onednn_json
+
+    return load_onednn_json(path)
+
+
+files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})  # so are the rooms of files
 add_method("partitions", _partitions)  # oneDNN's room, and that of reports, stand above that of graphs
 add_method("_repr_html_", _repr_html_)
 

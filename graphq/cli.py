@@ -3,14 +3,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import NoReturn
 
+from graphq import __version__
 from graphq.errors import GraphqError
+from graphq.ir.names import suggestion
 
 COMMANDS = {
+    "compile": "compile a model, and save it: a file that runs without compilation",
     "run": "run a model on random or given inputs: how fast, what comes out, how far from the reference",
     "bench": "time a model by thread counts, ISA levels and other engines, in turns",
     "explain": "say what fused, what did not and why, and which kernels run it",
@@ -27,7 +31,8 @@ COMMANDS = {
 """The commands, each a module of `graphq.commands`, with what they are for."""
 
 DESCRIPTION = "An operator graph compiler for int8 inference: run models, time them, see what fused and why."
-EPILOG = """A MODEL is an ONNX file (.onnx), a oneDNN Graph file (.json), or a graph's text form (any other name).
+EPILOG = """A MODEL is an ONNX file (.onnx), a oneDNN Graph file (.json), a model that `graphq compile` saved
+(.graphq), or a graph's text form (any other name).
 Exit codes: 0 all is well; 1 results differ, or a case failed; 2 wrong usage, file or graph, said in one line on stderr.
 `graphq COMMAND --help` has a command's options; docs/command_line.md has examples, and what --json prints."""
 
@@ -35,8 +40,14 @@ Exit codes: 0 all is well; 1 results differ, or a case failed; 2 wrong usage, fi
 class Parser(argparse.ArgumentParser):
     """A parser that says what is wrong in one line."""
 
+    options: Sequence[str] = ()
+    """Those of the command that was named."""
+
     def error(self, message: str) -> NoReturn:
         """Exit with 2."""
+        _, unknown, rest = message.partition("unrecognized arguments: --")
+        if unknown:
+            message += suggestion("--" + re.split("[= ]", rest)[0], self.options)
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
@@ -51,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
+        print("graphq: interrupted", file=sys.stderr)
         return 130
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
@@ -68,7 +80,7 @@ def _parser(named: str | None) -> argparse.ArgumentParser:
     """The parser of all commands, with the arguments of the one that is named."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="graphq", description=DESCRIPTION, epilog=EPILOG, allow_abbrev=False, formatter_class=raw)
-    parser.add_argument("--version", action="version", version=f"graphq {_version()}")
+    parser.add_argument("--version", action="version", version=f"graphq {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, allow_abbrev=False, formatter_class=raw)
@@ -77,13 +89,5 @@ def _parser(named: str | None) -> argparse.ArgumentParser:
             command.description = module.__doc__
             module.add_arguments(command)
             command.set_defaults(run=module.run)
+            parser.options = re.findall(r"--[a-z][\w-]*", command.format_help())
     return parser
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("graphq")
-    except PackageNotFoundError:
-        return "from a source tree"

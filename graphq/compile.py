@@ -1,27 +1,31 @@
 """compile: from a Graph to a CompiledGraph."""
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Literal
 
 from graphq.budget import budget, check_limit
 from graphq.compiled_graph import CompiledGraph
 from graphq.errors import CompileError, GraphError
+from graphq.files import load_graph
 from graphq.ir import Graph
 from graphq.ir.copies import check_names, returning
 from graphq.ir.interpret import require_outputs
 from graphq.ir.verify import check_order
 from graphq.kernels import levels
+from graphq.kernels.jit.isa import LevelName
 from graphq.kernels.threads.count import resolve_threads
 from graphq.passes.pipeline import PIPELINE, check_passes
 from graphq.planned import Options
 from graphq.rewrite.rule import Pass
 
 
-def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | None = None, threads: int | None = None,
-            strict: bool = False, passes: Sequence[Pass] | None = None, cache: bool = True,
-            memory: int | None = None, verify: Literal["numeric"] | None = None) -> CompiledGraph:
-    """Compile `graph`; the graph itself is not changed.
+def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | None = None,
+            isa: LevelName | None = None, threads: int | None = None, strict: bool = False,
+            passes: Sequence[Pass] | None = None, cache: bool = True, memory: int | None = None,
+            verify: Literal["numeric"] | None = None) -> CompiledGraph:
+    """Compile `graph`, or the graph of a file (.onnx, .json, the text form); the graph itself is not changed.
 
     `outputs`: names of the values to return, whatever the graph returns. A value that is returned is computed and
     stored as the graph states it, so nothing fuses across it (`explain()` shows what does).
@@ -40,10 +44,12 @@ def compile(graph: Graph, *, outputs: Sequence[str] | None = None, isa: str | No
     Raises PassError for a pass that changes numbers then: with its name and a test of the smallest graph that shows it.
     Raises GraphError when the graph has no outputs, or lacks one of `outputs`, KernelError for a level that this
     machine lacks, CompileError for other options that are wrong, when `strict` refuses and for a graph that would take
-    more than `memory`.
+    more than `memory`, what `load_onnx` and others raise, and OSError, for a file.
     """
+    if isinstance(graph, str | os.PathLike):
+        graph = load_graph(graph)
     if not isinstance(graph, Graph):
-        raise GraphError(f"compile takes a Graph, got {graph!r}")
+        raise GraphError(f"compile takes a Graph or a file of one, got {graph!r}")
     for name, value in (("strict", strict), ("cache", cache)):
         if not isinstance(value, bool):
             raise CompileError(f"{name} must be True or False, got {value!r}")

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeGuard, cast, overload
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from graphq.sizes import Trace
 from graphq.staged import StagedRunner
 
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
+    from graphq.ir.interpret import Result
     from graphq.report.coverage import Coverage
     from graphq.report.parts import Part
     from graphq.report.profile import Profile
@@ -171,6 +172,15 @@ class CompiledGraph:
         """Pickled as the graph and the options: kernels are compiled, or loaded from the cache, where it arrives."""
         return CompiledGraph, (self.source, self.options)
 
+    @overload
+    def __call__(self, /, *inputs: Any, out: np.ndarray | None = None, fetch: str, **named: Any) -> np.ndarray: ...
+    @overload
+    def __call__(self, /, *inputs: Any, out: np.ndarray | Mapping[str, np.ndarray] | None = None, fetch: None = None,
+                 **named: Any) -> Result: ...  # type: ignore[type-var]
+    @overload
+    def __call__(self, /, *inputs: Any, out: Mapping[str, np.ndarray] | None = None, fetch: Sequence[str],
+                 **named: Any) -> dict[str, np.ndarray]: ...
+
     def __call__(self, /, *inputs: Any, out: np.ndarray | Mapping[str, np.ndarray] | None = None,
                  fetch: str | Sequence[str] | None = None, **named: Any) -> Any:
         """Run on arrays in the inputs' order, or by name; the output, or a dict of several by name.
@@ -199,12 +209,19 @@ class CompiledGraph:
         outs = made.run(checked, None if out is None else self._check_out(made.output_types, out, checked))
         return outs[0] if len(outs) == 1 else dict(zip(self.signature.outputs, outs, strict=True))
 
+    @overload
     def explain(self, name: str | None = None, *, kernels: bool = False, full: bool = False,
-                format: Literal["text", "json"] = "text") -> str:
+                format: Literal["text"] = "text") -> str: ...
+    @overload
+    def explain(self, name: str | None = None, *, kernels: bool = False, full: bool = False,
+                format: Literal["json"]) -> dict[str, Any]: ...
+
+    def explain(self, name: str | None = None, *, kernels: bool = False, full: bool = False,
+                format: Literal["text", "json"] = "text") -> str | dict[str, Any]:
         """What fused into which partitions, which kernels run them, and why anything did not fuse (docs/explain.md).
 
         `name`: of one value alone, in which partition it is, or why in none. `full`: all lines of a large model's
-        report, and the near misses of all rewrites. `format` "json" gives all of it, as data.
+        report, and the near misses of all rewrites. `format` "json" gives all of it as data that JSON can hold.
 
         `kernels`: also what each kernel does and how fast it is on this machine, beside the machine's peak: the
         decisive instructions of its assembly counted, for which the first call compiles the kernels once more, and each
@@ -212,7 +229,7 @@ class CompiledGraph:
 
         Raises GraphError for a name that no value has, and for another format.
         """
-        from graphq.report.explain import about, as_json, as_text, value_text
+        from graphq.report.explain import about, as_data, as_text, value_text
 
         if format not in ("text", "json"):
             raise GraphError(f"format must be 'text' or 'json', got {format!r}")
@@ -221,7 +238,7 @@ class CompiledGraph:
         report = self.explanation(kernels=kernels)
         value = None if name is None else about(report, name)
         if format == "json":
-            return as_json(value or report)
+            return as_data(value or report)
         if value is not None:
             return value_text(value)
         text = as_text(report, full=full)
@@ -281,7 +298,7 @@ class CompiledGraph:
         """
         return self._latest.coverage()
 
-    def formula(self, /, *inputs: Any, **named: Any) -> Any:
+    def formula(self, /, *inputs: Any, **named: Any) -> Result:  # type: ignore[type-var]
         """The same numbers in NumPy: each partition by its written formula, all else by its reference.
 
         Equal bit for bit to calling the model, on every CPU and thread count.

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -87,10 +87,16 @@ DTYPES: dict[str, DType] = ONEDNN | {t.name: t for t in (f64, f8_e4m3fnuz, f8_e5
                                                         s16, u16, s2, u2)}
 _BY_NUMPY = {t.numpy: t for t in DTYPES.values()}
 
-DTypeLike: TypeAlias = "DType | str | np.dtype | type"
+Name: TypeAlias = Literal[
+    "f32", "bf16", "f16", "f8_e4m3", "f8_e5m2", "s64", "s32", "s8", "u8", "s4", "u4", "boolean", "f64", "f8_e4m3fnuz",
+    "f8_e5m2fnuz", "f8_e8m0", "f4_e2m1", "u64", "u32", "s16", "u16", "s2", "u2", "float16", "float32", "float64",
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"]
+"""The names of the dtypes, and NumPy's for them, for type checkers."""
+
+DTypeLike: TypeAlias = "DType | Name | np.dtype | type"
 
 
-def as_dtype(x: DTypeLike) -> DType:
+def as_dtype(x: DTypeLike | str) -> DType:
     """The DType of a name ("u8"), a NumPy dtype or a DType; raises GraphError on anything else."""
     if isinstance(x, DType):
         return x

@@ -8,14 +8,15 @@ from graphq.artefact.models import Saved, Settings
 from graphq.compiled_graph import CompiledGraph
 from graphq.kernels import levels
 from graphq.kernels.jit import isa as levels_of
-from graphq.kernels.jit.isa import Level
+from graphq.kernels.jit.isa import Level, LevelName
 from graphq.kernels.threads.count import resolve_threads
 from graphq.planned import Options, Stored
 
 log = logging.getLogger("graphq")
 
 
-def load_compiled(path: str | os.PathLike[str], *, isa: str | None = None, threads: int | None = None) -> CompiledGraph:
+def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
+                  threads: int | None = None) -> CompiledGraph:
     """The model that `CompiledGraph.save` wrote to `path`, ready to run; the same results, bit for bit.
 
     Weights stay in the file, which is mapped into memory: all processes that load it share them. `isa` and `threads`

@@ -1,6 +1,7 @@
 """Predictor: a model as a function of batches of any size, for engines that score tables, images and texts in bulk."""
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from graphq.compile import compile
 from graphq.compiled_graph import CompiledGraph
 from graphq.errors import CompileError, GraphError, InputError
 from graphq.ir import Graph, TensorType
@@ -17,6 +19,11 @@ from graphq.loading import load_compiled
 from graphq.locks import Lock
 from graphq.paths import path_of
 from graphq.planned import Options
+
+log = logging.getLogger("graphq")
+
+GRAPHS = (".onnx", ".json")
+"""Ends of the names of files that hold a graph, and no compiled model."""
 
 MOST_MODELS = 8
 """Models that a process keeps for its predictors; the oldest goes first."""
@@ -28,15 +35,21 @@ _models: dict[tuple[Any, ...], CompiledGraph] = {}
 class Predictor:
     """Score batches of any number of rows: `predictor({"x": array})` gives the outputs in a dict, by name.
 
-    `model` is the path of a file that `CompiledGraph.save` wrote, or a compiled graph. Axis 0 of each input and of each
-    output is that of the rows; an input that is one number goes to all of them. A row's results do not depend on the
-    rows beside it, nor on how rows are cut into batches, on `threads` or on the machine, bit for bit:
+    `model` is the path of a file that `CompiledGraph.save` wrote, or a compiled graph. A graph and the path of one in
+    another kind of file (.onnx, .json) are compiled here, and anew where the predictor is sent, as a message says.
+
+    Axis 0 of each input and of each output is that of the rows; an input that is one number goes to all of them. A
+    row's results do not depend on the rows beside it, nor on how rows are cut into batches, on `threads` or on the
+    machine, bit for bit:
 
     - Models whose batch is fixed, often to 1, run on slices of that size. Of a slice that is not full the last row is
       repeated.
     - Models whose batch is open run on all rows at once, or on slices of `batch` rows and the rest. `pad_to` fills each
       up to a multiple of it in the same way, so that the model meets few sizes.
     - Where an operation may mix rows, such as a scale that is computed from all of them, each row runs by itself.
+
+    `convert`: numbers of other dtypes, such as the f64 and s64 of tables, become those of the inputs. To floats they
+    are rounded; integers that are too large and fractions are refused.
 
     `threads`: at most so many (default: the process's share of the cores, see `graphq.kernels.threads.count`).
 
@@ -47,17 +60,23 @@ class Predictor:
     does; both when it first needs the model, here or where it is called.
     """
 
-    def __init__(self, model: str | os.PathLike[str] | CompiledGraph, *, threads: int | None = None,
-                 batch: int | None = None, pad_to: int | None = None) -> None:
+    def __init__(self, model: str | os.PathLike[str] | CompiledGraph | Graph, *, threads: int | None = None,
+                 batch: int | None = None, pad_to: int | None = None, convert: bool = False) -> None:
         for name, value in (("threads", threads), ("batch", batch), ("pad_to", pad_to)):
             if value is not None and (not isinstance(value, int | np.integer) or isinstance(value, bool)
                                       or not 0 < value < 2**31):
                 raise CompileError(f"{name} must be a positive int below 2**31, or None, got {value!r}")
-        self.threads, self.batch, self.pad_to = threads, batch, pad_to
+        if not isinstance(convert, bool):
+            raise CompileError(f"convert must be True or False, got {convert!r}")
+        self.threads, self.batch, self.pad_to, self.convert = threads, batch, pad_to, convert
         self._rows: _Rows | None = None
         self.path: str | None = None
         self._graph: tuple[Graph, Options] | None = None
         self._key: tuple[Any, ...] = (uuid.uuid4().hex, threads)
+        if isinstance(model, Graph) or not isinstance(model, CompiledGraph) and path_of(model).suffix in GRAPHS:
+            what, model = "a graph" if isinstance(model, Graph) else model, compile(model, threads=threads)
+            log.warning("%s is compiled, to %r, and again in each process that scores with it; they load what "
+                        "`graphq compile` or `save` makes of it", what, model)
         if isinstance(model, CompiledGraph):
             self._graph = model.source, model.options
             if threads is None or resolve_threads(threads) == model.threads:
@@ -68,7 +87,7 @@ class Predictor:
 
     def __repr__(self) -> str:
         return (f"<predictor of {self.path or 'a compiled graph'}: threads={self.threads}, batch={self.batch}, "
-                f"pad_to={self.pad_to}>")
+                f"pad_to={self.pad_to}, convert={self.convert}>")
 
     @property
     def inputs(self) -> dict[str, TensorType]:
@@ -87,7 +106,7 @@ class Predictor:
     def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Score the rows of these arrays. Raises InputError, naming the input, the rule and the values."""
         rows = self._prepared()
-        return rows.run(rows.checked(inputs))
+        return rows.run(rows.checked(inputs, self.convert))
 
     def _prepared(self) -> _Rows:
         """The model, which is loaded when it is first needed."""
@@ -155,8 +174,11 @@ class _Rows:
             batch = 1
         self.most, self.unit = self.fixed or batch, self.fixed or pad_to or 1
 
-    def checked(self, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """The given arrays. Raises InputError where they do not fit the inputs, or differ in their number of rows."""
+    def checked(self, given: Mapping[str, Any], convert: bool) -> dict[str, np.ndarray]:
+        """The given arrays; with `convert` in the inputs' dtypes.
+
+        Raises InputError where they do not fit the inputs, or differ in their number of rows.
+        """
         if not isinstance(given, Mapping):
             raise InputError(f"a predictor takes arrays by the names of inputs, {{'name': array}}, got {given!r:.80}")
         names = list(self.model.inputs)
@@ -164,7 +186,8 @@ class _Rows:
             raise InputError(f"the model takes inputs {names}, got {list(given)}")
         out = {}
         for name, type in self.model.inputs.items():
-            out[name] = check_array(name, type if name in self.shared else _with_rows(type), given[name])
+            array = _converted(name, type, given[name]) if convert else given[name]
+            out[name] = check_array(name, type if name in self.shared else _with_rows(type), array)
             if name in self.batched and not out[name].ndim:
                 raise InputError(f"input '{name}' is a single number: axis 0 must be that of the rows")
         counts = {name: len(out[name]) for name in self.batched}
@@ -205,6 +228,18 @@ class _Rows:
                 raise GraphError(f"output '{name}' has shape {list(x.shape)} for {count + more} rows: its axis 0 "
                                  "is not that of the rows")
         return {name: x[:count] for name, x in outputs.items()}
+
+
+def _converted(name: str, type: TensorType, array: Any) -> Any:
+    """The numbers in the input's dtype: floats rounded, integers exact."""
+    x = np.asarray(array)
+    if x.dtype == type.dtype.numpy or x.dtype.kind not in "biuf":
+        return x
+    with np.errstate(over="ignore", invalid="ignore"):
+        made = x.astype(type.dtype.numpy)
+    if not (np.isinf(made) <= np.isinf(x)).all() if type.dtype.kind == "float" else not np.array_equal(made, x):
+        raise InputError(f"input '{name}' must be {type}, which cannot hold all of the numbers given, of {x.dtype}")
+    return made
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:

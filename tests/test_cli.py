@@ -105,7 +105,7 @@ MORE = {"quantize": ["--mode=dynamic", "--out=out.txt"], "compare": ["g.txt", "-
     ("binary.onnx", b"\xff\xfe\x00", "not an ONNX model"), ("empty.txt", b"", "empty.txt: line 1, column 1"),
     ("binary.json", b"\xff\xfe\x00", "binary.json: "), ("text.json", b"graph(x: f32[4]) {", "text.json: "),
     ("text.onnx", b"graph(x: f32[4]) {", "not an ONNX model"), ("cut.json", b'{"version": ', "cut.json: "),
-    ("folder", "", "irectory")])
+    ("binary.graphq", b"\xff\xfe\x00", "binary.graphq: "), ("folder", "", "irectory")])
 @pytest.mark.parametrize("command", OF_MODELS)
 def test_bad_files_are_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, command, name, content, part):
     if name.endswith(".onnx"):
@@ -122,13 +122,24 @@ def test_bad_files_are_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, c
 @pytest.mark.parametrize("arguments, part", [
     ([], "required: COMMAND"), (["frobnicate"], "invalid choice: 'frobnicate'"), (["cache"], "required: action"),
     (["cache", "remove"], "invalid choice: 'remove'"), (["show"], "required: MODEL"),
-    (["show", "g.txt", "--elide=x"], "invalid int value: 'x'"), (["show", "g.txt", "--jsn"], "unrecognized arguments"),
+    (["show", "g.txt", "--elide=x"], "invalid int value: 'x'"), 
+    (["show", "g.txt", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
+    (["run", "g.txt", "--thread=2"], "did you mean --threads"),
     (["run", "g.json", "--frobnicate=1"], "unrecognized arguments: --frobnicate=1")])
 def test_wrong_arguments_are_one_line_and_exit_code_2(arguments, part, capsys):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     err = capsys.readouterr().err
     assert stop.value.code == 2 and part in err and err.startswith("graphq") and err.count("\n") == 1
+
+
+def test_an_interruption_is_said(file, monkeypatch, capsys):
+    def interrupted(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("graphq.commands.show.run", interrupted)
+    assert main(["show", str(file)]) == 130
+    assert capsys.readouterr().err == "graphq: interrupted\n"
 
 
 def test_version_and_help_in_a_process():

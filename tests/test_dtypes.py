@@ -1,10 +1,14 @@
 """Element types: names, storage, limits, and what is no dtype."""
+from typing import get_args
+
 import ml_dtypes
 import numpy as np
 import pytest
 
+from graphq import dtypes
 from graphq.dtypes import DTYPES, as_dtype, bf16, boolean, f8_e4m3, f32, s4, s8, s32, s64, u4, u8
 from graphq.errors import GraphError
+from graphq.kernels.jit import isa
 
 
 @pytest.mark.parametrize("name", DTYPES)
@@ -13,6 +17,13 @@ def test_name_numpy_and_self_give_the_same_dtype(name):
     assert as_dtype(name) is as_dtype(dtype) is as_dtype(dtype.numpy) is as_dtype(dtype.numpy.type) is dtype
     assert dtype == name and hash(dtype) == hash(name) and repr(dtype) == name
     assert dtype.itemsize == np.zeros(1, dtype.numpy).nbytes
+
+
+def test_type_checkers_know_the_names_and_no_others():
+    names, ours = get_args(dtypes.Name), len(DTYPES)
+    assert names[:ours] == tuple(DTYPES)
+    assert all(as_dtype(name).numpy == np.dtype(name) for name in names[ours:])
+    assert get_args(isa.LevelName) == tuple(level.name for level in isa.LEVELS)
 
 
 def test_equality_is_by_name():

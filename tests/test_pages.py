@@ -63,5 +63,6 @@ def test_commands_name_files_and_extras_that_exist():
     named = re.findall(r'"\.\[([\w,]+)\]', everything)
     for extra in {e for group in named for e in group.split(",")}:
         assert re.search(rf"^{extra} = \[", extras, re.MULTILINE), extra
-    command = r"^<!-- tests -->\n```bash\npython3 -m venv .* && .*pytest\n```$"
-    assert len(re.findall(command, TEXT["README.md"], re.MULTILINE)) == 1
+    for mark, end in (("tests", "pytest"), ("wheel", "digits_int8.py")):
+        command = rf"^<!-- {mark} -->\n```bash\npython3 -m venv .* && .*{end}\n```$"
+        assert len(re.findall(command, TEXT["README.md"], re.MULTILINE)) == 1

@@ -191,6 +191,30 @@ def test_a_compiled_graph_travels_as_its_graph(want):
     assert same(pickle.loads(done.stdout), want)
 
 
+@pytest.mark.parametrize("path", [None, "net.onnx"])
+def test_what_is_not_compiled_is_compiled_and_said(tmp_path, monkeypatch, caplog, want, path):
+    monkeypatch.chdir(tmp_path)
+    if path is not None:
+        pytest.importorskip("onnx")
+        gq.save_onnx(network(None), path)
+    predictor = gq.Predictor(path or network(None), threads=1, batch=8)
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith(f"{path or 'a graph'} is compiled, to <compiled graph network: x: f32[?,16]")
+    assert same(pickle.loads(pickle.dumps(predictor))(some(23)), want)
+
+
+def test_numbers_of_tables_are_converted_where_that_is_asked_for():
+    predictor = gq.Predictor(gq.compile(network(None), threads=1), convert=True)
+    x = some(5)
+    wide = {"x": x["x"].astype(np.float64), "y": x["y"].astype(np.float64), "factor": 0.5}
+    assert same(predictor(wide), predictor(x))
+    for name, wrong in (("y", wide["y"] + 0.5), ("y", np.full((5, 3), np.nan)), ("x", np.full((5, 16), 1e300))):
+        with pytest.raises(gq.InputError, match=f"input '{name}' must be .*, which cannot hold all of the numbers"):
+            predictor({**wide, name: wrong})
+    with pytest.raises(gq.InputError, match=r"got dtype float64 \(no implicit conversion: use astype, or Predictor"):
+        gq.Predictor(gq.compile(network(None), threads=1))(wide)
+
+
 def test_threads_are_the_share_or_what_is_asked_for(tmp_path, monkeypatch):
     monkeypatch.setenv("NUMBA_NUM_THREADS", "4")
     model = gq.compile(network(1), threads=2)

@@ -73,4 +73,4 @@ def test_errors_have_one_base():
 def test_version_is_that_of_the_distribution():
     from importlib.metadata import version
 
-    assert gq.__version__ == version("graphq")
+    assert gq.__version__ == version("graphq-compiler")

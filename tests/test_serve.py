@@ -1,4 +1,5 @@
 """examples/serve.py behind uvicorn: answers, errors, a reload under load that loses nothing, workers on a TCP port."""
+import hashlib
 import http.client
 import json
 import os
@@ -103,6 +104,8 @@ def test_answers_and_errors(server):
 
 def test_a_new_model_comes_without_a_lost_request(server):
     save("new.graphq", 2)
+    digests = [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in ("model.graphq", "new.graphq")]
+    assert ask("GET", "/health")[1]["sha256"] == digests[0]
     stop, answers = time.monotonic() + 120, []
 
     before = set()
@@ -125,6 +128,7 @@ def test_a_new_model_comes_without_a_lost_request(server):
         for future in asking:
             future.result()
     assert time.monotonic() < stop
+    assert {ask("GET", "/health")[1]["sha256"] for _ in range(20)} == {digests[1]}
     old, new = np.maximum(DATA, 0), np.maximum(2 * DATA, 0)
     assert {status for status, _ in answers} == {200}
     assert all(np.array_equal(y, old) or np.array_equal(y, new) for y in (np.float32(a["y"]) for _, a in answers))

@@ -25,13 +25,14 @@ import numpy as np
 
 from graphq.commands.arrays import add_inputs, input_arrays
 from graphq.commands.peers import PEERS, model_file
-from graphq.commands.shared import add_model, comma_separated, load_graph, save_graph, write
+from graphq.commands.shared import add_model, comma_separated, compiled, save_graph, write
 from graphq.commands.turns import alternate, difference
-from graphq.compile import compile
 from graphq.errors import ParseError
+from graphq.files import load_graph
 from graphq.ir import Graph
 from graphq.ir.interpret import named_outputs
 from graphq.ir.names import counted
+from graphq.kernels.jit.isa import LevelName
 from graphq.kernels.threads.team import run_until_settled
 
 
@@ -65,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
     graph = load_graph(options.file)
     arrays = input_arrays(graph, options)
     with tempfile.TemporaryDirectory() as folder:
-        sides = [_ours(graph, level, threads) for threads, level in product(counts, options.isa or [None])]
+        sides = [_ours(options.file, graph, level, threads)
+                 for threads, level in product(counts, options.isa or [None])]
         if peers:
             path = _onnx_file(options.file, graph, Path(folder))
             sides += [Side(name, threads, model_file(name, path, arrays, threads), False)
@@ -105,8 +107,8 @@ def _peer(name: str) -> str:
     return PEERS[name]
 
 
-def _ours(graph: Graph, level: str | None, threads: int) -> Side:
-    model = compile(graph, isa=level, threads=threads)
+def _ours(path: Path, graph: Graph, level: LevelName | None, threads: int) -> Side:
+    model = compiled(path, graph, level, threads)
 
     def call(arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return list(named_outputs(model.outputs, model(arrays)).values())

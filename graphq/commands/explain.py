@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import argparse
 
-from graphq.commands.shared import add_model, add_target, compiled, load_graph
+from graphq.commands.shared import add_model, add_target, compiled, write
+from graphq.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Compile it, and print the report."""
-    model = compiled(options, load_graph(options.file))
-    print(model.explain(options.value, kernels=options.kernels, full=options.full,
-                        format="json" if options.json else "text"))
+    model = compiled(options.file, load_graph(options.file), options.isa, options.threads)
+    what = {"kernels": options.kernels, "full": options.full}
+    if options.json:
+        write(options, "", model.explain(options.value, **what, format="json"))
+    else:
+        print(model.explain(options.value, **what))

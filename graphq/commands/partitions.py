@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import argparse
 
-from graphq.commands.shared import add_model, load_graph, write
+from graphq.commands.shared import add_model, write
+from graphq.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

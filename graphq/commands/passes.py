@@ -22,8 +22,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphq.commands.shared import add_model, comma_separated, load_graph, write
+from graphq.commands.shared import add_model, comma_separated, write
 from graphq.errors import ParseError, PassError
+from graphq.files import load_graph
 from graphq.ir import Graph
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify

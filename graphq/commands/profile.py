@@ -8,7 +8,8 @@ import argparse
 from pathlib import Path
 
 from graphq.commands.arrays import add_inputs, input_arrays
-from graphq.commands.shared import add_model, add_target, compiled, load_graph, write
+from graphq.commands.shared import add_model, add_target, compiled, write
+from graphq.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +27,7 @@ def run(options: argparse.Namespace) -> None:
     """Run it, and print a table."""
     graph = load_graph(options.file)
     arrays = input_arrays(graph, options)
-    model = compiled(options, graph)
+    model = compiled(options.file, graph, options.isa, options.threads)
     profile = model.profile(arrays, runs=options.runs, peaks=options.peaks)
     if options.trace is not None:
         profile.to_chrome_trace(options.trace)

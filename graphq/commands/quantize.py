@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from graphq.budget import size_text
-from graphq.commands.shared import add_model, bar, load_graph, save_graph, write
+from graphq.commands.shared import add_model, bar, save_graph, write
 from graphq.errors import GraphError, ParseError
+from graphq.files import load_graph
 from graphq.ir import Graph
 
 OPTIONS = "method", "activations", "mode", "weight_bits", "symmetric", "exclude"
@@ -20,9 +21,9 @@ OPTIONS = "method", "activations", "mode", "weight_bits", "symmetric", "exclude"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """MODEL, --data, --out, and the scheme's."""
     add_model(parser)
-    parser.add_argument("--data", metavar="DATA", help="what to calibrate with: a folder of .npz or .npy files, an "
-                                                       ".npz file, or module:function that gives dicts of arrays")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the file to write, of any kind")
+    parser.add_argument("--data", metavar="DATA", help="what to calibrate with: a folder of .npz or .npy files, such "
+                                                       "a file, or module:function that gives dicts of arrays")
+    parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="the file to write, of any kind")
     parser.add_argument("--method", choices=["min_max", "moving_average", "percentile", "entropy", "mse"],
                         help="how ranges are chosen (default: the best automatic setting)")
     parser.add_argument("--activations", choices=["u8", "s8", "u16", "s16"], help="integers of activations")

@@ -24,8 +24,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from graphq.commands.passes import named_pass
-from graphq.commands.shared import add_model, load_graph, save_graph, write
+from graphq.commands.shared import add_model, save_graph, write
 from graphq.errors import GraphqError, ParseError
+from graphq.files import load_graph
 from graphq.ir import Graph
 from graphq.ir.text import to_text
 from graphq.reduction import TRIALS, reduce_graph

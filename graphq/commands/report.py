@@ -5,13 +5,14 @@ import argparse
 from pathlib import Path
 
 from graphq.commands.arrays import add_inputs, input_arrays
-from graphq.commands.shared import add_model, add_target, compiled, load_graph, write
+from graphq.commands.shared import add_model, add_target, compiled, write
+from graphq.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """MODEL, --out, --profile with arrays, the target."""
     add_model(parser)
-    parser.add_argument("--out", type=Path, metavar="PAGE.html", help="the file to write (default: MODEL.html)")
+    parser.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the file to write (default: MODEL.html)")
     parser.add_argument("--profile", action="store_true", help="run it, and show times and the timeline")
     add_inputs(parser)
     add_target(parser)
@@ -21,7 +22,7 @@ def run(options: argparse.Namespace) -> None:
     """Compile it, run it if that is asked for, and write the page."""
     graph = load_graph(options.file)
     out = options.out or options.file.with_suffix(".html")
-    model = compiled(options, graph)
+    model = compiled(options.file, graph, options.isa, options.threads)
     if options.profile:
         model.report(out, input_arrays(graph, options))
     else:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphq.commands.arrays import add_inputs, check_names, input_arrays, pairs
-from graphq.commands.shared import add_json, add_target, compiled, load_graph, write
+from graphq.commands.shared import MODEL, add_json, add_target, compiled, write
 from graphq.dtypes import as_dtype
 from graphq.errors import ParseError
+from graphq.files import load_graph
 from graphq.ir import Graph
 from graphq.ir.interpret import named_outputs, reference
 from graphq.ir.tensor_type import TensorType
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from graphq.onednn.knob_text import KNOBS
 
     parser.add_argument("file", type=Path, nargs="?", metavar="MODEL",
-                        help="an ONNX file, a oneDNN Graph file or a text form")
+                        help=MODEL)
     add_json(parser)
     add_inputs(parser)
     parser.add_argument("--output", action="append", default=[], metavar="NAME=FILE.npy",
@@ -82,7 +83,7 @@ def _run_model(options: argparse.Namespace, graph: Graph) -> int:
     check_names("output", files, graph.output_names)
     arrays = input_arrays(graph, options)
     begin = time.perf_counter()
-    model = compiled(options, graph)
+    model = compiled(options.file, graph, options.isa, options.threads)
     results = named_outputs(graph.output_names, model(arrays))
     first = time.perf_counter() - begin
     run_until_settled(lambda: model(arrays))

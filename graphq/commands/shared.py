@@ -14,33 +14,13 @@ import numpy as np
 
 from graphq.compile import compile
 from graphq.compiled_graph import CompiledGraph
-from graphq.errors import ParseError
 from graphq.ir import Graph
-from graphq.ir.text import parse, to_text
-from graphq.ir.verify import verify
-from graphq.onnx import load_onnx, save_onnx
+from graphq.ir.text import to_text
+from graphq.kernels.jit.isa import LevelName
+from graphq.loading import load_compiled
+from graphq.onnx import save_onnx
 
-
-def load_graph(path: Path) -> Graph:
-    """The graph of a file, of the kind that its name says: .onnx, oneDNN Graph's .json, else the text form.
-
-    Raises GraphqError or OSError.
-    """
-    from graphq.onednn.files import load_onednn_json
-
-    if path.suffix == ".json":
-        return load_onednn_json(path)
-    if path.suffix == ".onnx":
-        return load_onnx(path)
-    try:
-        graph = parse(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ParseError(f"{path}: not a graph's text form (it cannot be decoded: {error.reason}); the names of ONNX "
-                         "models end in .onnx, those of oneDNN Graph files in .json") from None
-    except ParseError as error:
-        raise ParseError(f"{path}: {error}") from None
-    verify(graph)
-    return graph
+MODEL = "an ONNX file, a oneDNN Graph file, a saved model or a text form"
 
 
 def save_graph(graph: Graph, path: Path) -> None:
@@ -57,7 +37,7 @@ def save_graph(graph: Graph, path: Path) -> None:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """A MODEL, and --json."""
-    parser.add_argument("file", type=Path, metavar="MODEL", help="an ONNX file, a oneDNN Graph file or a text form")
+    parser.add_argument("file", type=Path, metavar="MODEL", help=MODEL)
     add_json(parser)
 
 
@@ -72,9 +52,11 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="at most N threads")
 
 
-def compiled(options: argparse.Namespace, graph: Graph) -> CompiledGraph:
-    """The graph compiled as `add_target`'s options say."""
-    return compile(graph, isa=options.isa, threads=options.threads)
+def compiled(path: Path, graph: Graph, isa: LevelName | None, threads: int | None) -> CompiledGraph:
+    """The model of a file and its graph: compiled or, of a saved model, loaded."""
+    if path.suffix == ".graphq":
+        return load_compiled(path, isa=isa, threads=threads)
+    return compile(graph, isa=isa, threads=threads)
 
 
 def comma_separated(text: str) -> list[str]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from graphq.commands.shared import add_model, load_graph, write
+from graphq.commands.shared import add_model, write
+from graphq.files import load_graph
 from graphq.ir.text import to_text
 
 

@@ -27,6 +27,14 @@ def score_array(rows: dask.array.Array, scorer: Scorer, options: Mapping[str, An
     ((name, result),) = scorer.results.items()
     if rows.ndim == 0:
         raise InputError("an array of no dimensions has no rows")
+    ((source, type),) = scorer.predictor.inputs.items()
+    if type.shape is not None and (len(type.shape) != rows.ndim or any(
+            None not in (want, have) and want != have and have == have  # an unknown size is NaN in Dask
+            for want, have in zip(type.shape[1:], rows.shape[1:], strict=True))):
+        raise InputError(f"input '{source}' must be {type}, got rows of an array of shape {list(rows.shape)}")
+    if rows.dtype != type.dtype.numpy and not scorer.predictor.convert:
+        raise InputError(f"input '{source}' must be {type}, got dtype {rows.dtype}: use astype, or give a "
+                         "Predictor(..., convert=True)")
     if result.shape is None:
         raise InputError(f"the model does not say how many dimensions its output '{name}' has")
     rest = result.shape[1:]

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from graphq.compiled_graph import CompiledGraph
 from graphq.distributed.scorer import Scorer
 from graphq.errors import GraphqError, InputError
+from graphq.ir import Graph
 from graphq.predictor import Predictor
 
 ENGINES = {
@@ -17,7 +19,7 @@ ENGINES = {
 """What scores a dataset, by its package and class: nothing is imported that the caller has not."""
 
 
-def score(dataset: Any, model: str | os.PathLike[str] | Predictor, *,
+def score(dataset: Any, model: str | os.PathLike[str] | CompiledGraph | Graph | Predictor, *,
           columns: Mapping[str, str | Sequence[str]] | None = None, outputs: Sequence[str] | None = None,
           keep: Sequence[str] | None = None, **options: Any) -> Any:
     """The rows of `dataset` with the outputs of `model`, as a lazy dataset of the same engine.
@@ -25,10 +27,12 @@ def score(dataset: Any, model: str | os.PathLike[str] | Predictor, *,
     `dataset`: a dask.dataframe, a dask.bag of dicts, a Ray dataset; or a dask.array, whose rows are those of a
     model's only input and which becomes those of one output. `model`: a file that `CompiledGraph.save` wrote, at a
     path that all workers see, or a Predictor of it (which may say how many rows run at a time). Each process loads
-    the file once, and the processes of a machine share its weights.
+    the file once, and the processes of a machine share its weights. An ONNX file or a graph will do: it is compiled
+    first, which a log message says, travels to the workers, and each compiles it.
 
     `columns` names, for an input, its column, or a list of columns that are stacked to make it; an input that it does
-    not name is the column of its own name. Data must have the input's dtype: nothing is converted. `outputs`: those
+    not name is the column of its own name. Data must have the input's dtype, but for a Predictor
+    with `convert=True`. `outputs`: those
     to keep (all). `keep`: the columns that go with them (all). An output of one number a row becomes a column of its
     name. One of more numbers becomes an array in a bag or a Ray dataset, in a dataframe the columns `NAME_0`,
     `NAME_1` and so on.

@@ -67,6 +67,10 @@ class Scorer:
                 if column not in names:
                     raise InputError(f"input '{name}': there is no column {column!r} among {have}; columns={{...}} "
                                      "says which columns make an input")
+            type = self.predictor.inputs[name]
+            if not isinstance(self.columns.get(name, name), str) and type.shape is not None and len(type.shape) == 2 \
+                    and type.shape[1] not in (None, len(columns)):
+                raise InputError(f"columns: input '{name}' is {type}, got {len(columns)} columns")
         kept = list(names) if self.keep is None else [name for name in names if name in self.keep]
         for name in self.results:
             if name in kept:

@@ -1,7 +1,6 @@
 """Copies of graphs: with other input types (`specialised`), and in a flat form for pickle and the module copy."""
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -11,6 +10,7 @@ from graphq.dtypes import f64
 from graphq.errors import GraphError
 from graphq.ir.constants import add_known, computed, known
 from graphq.ir.graph import Graph
+from graphq.ir.names import suggestion
 from graphq.ir.node import Node, Property, Value
 from graphq.ir.op import Op
 from graphq.ir.tensor_type import TensorType
@@ -69,10 +69,9 @@ def returning(graph: Graph, names: Sequence[str]) -> Graph:
     named |= dict(zip(out.output_names, out.outputs, strict=True))
     for name in names:
         if name not in named:
-            near = difflib.get_close_matches(name, named, 3)
-            raise GraphError(f"graph '{graph.name}' has no value named '{name}'; "
-                             + (f"did you mean {', '.join(near)}?" if near else
-                                f"to give it that name, write name='{name}' where it is made"))
+            raise GraphError(f"graph '{graph.name}' has no value named '{name}'"
+                             + (suggestion(name, named)
+                                or f"; to give it that name, write name='{name}' where it is made"))
     out.set_outputs([named[n] for n in names], names)
     out.prune()
     return out

@@ -5,7 +5,7 @@ Its results are the meaning of a graph; passes and kernels are tested against th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +14,14 @@ from graphq.ir.graph import Graph, Node, TensorType, Value
 from graphq.ir.signature import Signature
 from graphq.ir.verify import check_order
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Any:
+    Result = TypeVar("Result", np.ndarray, dict[str, np.ndarray], default=np.ndarray)
+    """What a call returns, for type checkers: an array, or where the caller's annotation says so a dict of several."""
+
+
+def reference(graph: Graph, /, *inputs: Any, **named: Any) -> Result:  # type: ignore[type-var]
     """Run `graph` op by op in NumPy as the specifications say.
 
     Inputs in the graph's order, by name as keywords, or in one mapping by name. Returns the output as a new array, or a
@@ -147,7 +153,8 @@ def check_array(name: str, type: TensorType, array: Any, *, word: str = "input")
     except Exception as e:  # an object's own __array__ may raise anything
         raise InputError(f"{where}: {e.__class__.__name__}: {e}") from e
     if x.dtype != type.dtype.numpy:
-        raise InputError(f"{where}, got dtype {x.dtype} (no implicit conversion: use astype)")
+        raise InputError(f"{where}, got dtype {x.dtype} (no implicit conversion: use astype, or "
+                         "Predictor(..., convert=True))")
     if not _fits(type, x):
         raise InputError(f"{where}, got shape {list(x.shape)}")
     return np.require(x, requirements=["C", "A"]) if x.ndim else np.array(x)

@@ -28,6 +28,21 @@ def listing(items: Iterable[object], word: str = "or") -> str:
     return f"{', '.join(most)} {word} {last}" if most else last
 
 
+def suggestion(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """`; did you mean a, b?` for a name that there is not, or nothing where none is near."""
+    import difflib
+
+    near = difflib.get_close_matches(name[:60], list(known), 3, cutoff)
+    return f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else ""
+
+
+def choice(name: str, known: Iterable[str]) -> str:
+    """The near names; where none is near, the first of those that there are."""
+    names = list(dict.fromkeys(known))
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return suggestion(name, names) or f"; there are {', '.join(names[:8])}{more}"
+
+
 def counted(n: int, what: str) -> str:
     """`1 block`, `2 blocks`"""
     return f"{n} {what}" if n == 1 else f"{n} {what}s"

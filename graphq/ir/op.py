@@ -20,7 +20,9 @@ import numpy as np
 
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
+from graphq.ir.names import suggestion
 from graphq.ir.operations import add_builder
+from graphq.ir.other_names import OTHER_NAMES
 from graphq.locks import lazy_property
 from graphq.sizes import Size
 
@@ -114,7 +116,8 @@ class Op:
         operands = [P(p.name, P.VAR_POSITIONAL if p.variadic else P.POSITIONAL_ONLY,
                       default=None if p.optional else P.empty) for p in self.operands]
         attributes = [P(a.name, P.KEYWORD_ONLY, default=self._left_out(a),
-                        annotation=int | a.annotation if a.name in self.per_axis else a.annotation)
+                        annotation=int | a.annotation if a.name in self.per_axis else
+                        _FOR_ALL[a.name] | a.annotation if a.name in _FOR_ALL else a.annotation)
                       for a in self.attributes.values()]
         return inspect.Signature([*operands, *attributes,
                                   P("name", P.KEYWORD_ONLY, default=None, annotation=str | None)])
@@ -157,6 +160,8 @@ class Op:
                 raise GraphError(f"attribute '{name}' is required")
             if name in self.per_axis and isinstance(value, int | np.integer) and not isinstance(value, bool):
                 value = (int(value),) * _spatial_axes(operands, name)
+            elif name in _FOR_ALL and isinstance(value, int | float | np.integer | np.floating | np.bool_):
+                value = (value,)
             given = name in attrs and type(value) is not a.annotation
             out[name] = normalise(a.annotation, value, name) if given else value
         return out
@@ -183,6 +188,9 @@ def _spatial_axes(operands: Sequence[TensorType | None], name: str) -> int:
 
 _PER_AXIS: dict[str, int | None] = {"strides": 1, "dilations": 1, "pads_begin": 0, "pads_end": 0, "kernel": None}
 """What convolutions and pools have for each spatial axis; oneDNN's files and patterns hold all of them."""
+
+_FOR_ALL: dict[str, type] = {"scales": float, "zps": int}
+"""Lists that a number may stand for where they have one element."""
 
 OPS: dict[str, Op] = {}
 _PLAIN = (int, float, str)
@@ -248,11 +256,9 @@ def lookup(name: str) -> Op:
 
 
 def unknown(name: str) -> str:
-    """The error message of an op that there is not, with near names."""
-    import difflib
-
-    near = difflib.get_close_matches(name, OPS, 3)
-    return f"unknown op '{name}'" + (f"; did you mean {', '.join(near)}?" if near else "")
+    """The error message of an op that there is not, with what it is called here, or near names."""
+    ours = OTHER_NAMES.get(name.lower())
+    return f"unknown op '{name}'" + (f"; did you mean {ours}?" if ours else suggestion(name, OPS, cutoff=0.7))
 
 
 def normalise(annotation: Any, value: Any, name: str) -> Any:

@@ -280,7 +280,7 @@ class Operations:
     def interpolate(self, src: Number, sizes_tensor: Number | None = None, /, *,
                     mode: Literal['nearest', 'linear', 'bilinear', 'trilinear'],
                     coordinate_transformation_mode: Literal['half_pixel', 'align_corners', 'asymmetric'] = 'half_pixel',
-                    sizes: Sequence[int] | np.ndarray = (), scales: Sequence[float] | np.ndarray = (),
+                    sizes: Sequence[int] | np.ndarray = (), scales: float | Sequence[float] | np.ndarray = (),
                     data_format: Literal['NCX', 'NXC'] = 'NXC', name: str | None = None) -> Value:
         """Resize the spatial axes (oneDNN Interpolate). linear, bilinear and trilinear are the same over all axes.
 
@@ -474,7 +474,7 @@ class Operations:
         """
 
     def dequantize(self, src: Number, /, *, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor', axis: int = 1,
-                   scales: Sequence[float] | np.ndarray, zps: Sequence[int] | np.ndarray | None = None,
+                   scales: float | Sequence[float] | np.ndarray, zps: int | Sequence[int] | np.ndarray | None = None,
                    group_axis: int | None = None, name: str | None = None) -> Value:
         """`(src - zps) * scales` as f32, the difference exact in s32 (oneDNN Dequantize; s32 as in ONNX, zero point 0).
 
@@ -484,8 +484,8 @@ class Operations:
         """
 
     def quantize(self, src: Number, /, *, dtype: DTypeLike, qtype: Literal['per_tensor', 'per_channel'] = 'per_tensor',
-                 axis: int = 1, scales: Sequence[float] | np.ndarray, zps: Sequence[int] | np.ndarray | None = None,
-                 name: str | None = None) -> Value:
+                 axis: int = 1, scales: float | Sequence[float] | np.ndarray,
+                 zps: int | Sequence[int] | np.ndarray | None = None, name: str | None = None) -> Value:
         """`saturate(rint(src / scales) + zps)` as integers, ties to even; NaN gives the zero point (oneDNN Quantize).
 
         f8: `src / scales` rounded to nearest even; beyond the range, infinities included, the greatest finite value;
@@ -616,7 +616,9 @@ class Operations:
         """A fused group of operations; means what its body means."""
 
     def onnx_node(self, *srcs: Number | None, op_type: str, model: np.ndarray, name: str | None = None) -> Any:
-        """One ONNX node, run by ONNX's reference evaluator; needs the package onnx.
+        """One ONNX node; needs the package onnx.
+
+        Where graphq has operations for it, now that its operands are known, these run, else ONNX's reference evaluator.
 
         `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
         that shape inference sees them. `op_type` is the operator's name, for people.

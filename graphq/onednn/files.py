@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from graphq.dtypes import ONEDNN
+from graphq.dtypes import ONEDNN, as_dtype
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import Graph, Node, Value
 from graphq.onednn.document import FileAttribute, FileOp, GraphFile, LogicalTensor, dense_stride, to_json
@@ -79,7 +79,7 @@ def to_graph(file: GraphFile, where: str, *, name: str | None = None, adjust: Ad
             readers.setdefault(t.id, []).append((op, number))
     values: dict[int, Value] = {}
     for t in (known[k] for k in inputs):
-        values[t.id] = graph.input(_name(names, t.id), dtype=t.dtype, shape=t.shape,
+        values[t.id] = graph.input(_name(names, t.id), dtype=as_dtype(t.dtype), shape=t.shape,
                                    property=t.property_type)  # type: ignore[arg-type]  # the reader checked it
     done = {}
     for op in ordered:

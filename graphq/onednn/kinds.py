@@ -9,6 +9,7 @@ from typing import Any, Literal
 from graphq.dtypes import DType
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import Node
+from graphq.ir.names import suggestion
 from graphq.ir.op import Op, walk_ops
 from graphq.ir.tensor_type import TensorType
 from graphq.onednn.document import FileAttribute, FileOp, LogicalTensor, shown
@@ -51,11 +52,8 @@ def op_of_kind(kind: str) -> Op:
     """The op of one of oneDNN's kinds; raises GraphError for an unknown one."""
     kind = canonical_kind(kind)
     if kind not in KINDS:
-        import difflib
-
-        near = difflib.get_close_matches(kind[:60], KINDS, 3)
         raise GraphError(f"kind: {shown(kind)} is not one of oneDNN's {len(KINDS)} forward operations"
-                         + (f"; did you mean {', '.join(near)}?" if near else ""))
+                         + suggestion(kind, KINDS))
     for op in walk_ops():
         if op.kind == kind:
             return op

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from graphq.ir import Graph
-from graphq.quantization.calibrate import Batches, checked_batches
+from graphq.quantization.calibrate import Batches
 from graphq.quantization.insert import by_statistics
 from graphq.quantization.parametrised import Difference, Parametrised, bias_of, takes_bias
 from graphq.quantization.products import Product, products
@@ -17,7 +17,7 @@ from graphq.quantization.statistics import Statistics
 def differences(graph: Graph, batches: Batches, statistics: Statistics, scheme: Scheme) -> dict[str, Difference]:
     """What quantization changes at each product of a prepared graph, by name."""
     model = Parametrised(graph, twins=True, per_channel=scheme.per_channel)
-    return model.differences(checked_batches(batches), by_statistics(graph, statistics, scheme))
+    return model.differences(batches, by_statistics(graph, statistics, scheme))
 
 
 def correct_biases(graph: Graph, found: Mapping[str, Difference]) -> int:

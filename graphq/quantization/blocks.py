@@ -86,7 +86,7 @@ def hessians(graph: Graph, chosen: list[Product], batches: Batches) -> Mapping[s
     g.prune()
     model, count = compile(g), 0
     sums: dict[str, np.ndarray] = dict.fromkeys(distinct, np.zeros(()))
-    for batch in checked_batches(batches):
+    for batch in checked_batches(batches, graph.inputs):
         count += 1
         for name, hessian in named_outputs(model.outputs, model(batch)).items():
             sums[name] = sums[name] + hessian.astype(np.float64)

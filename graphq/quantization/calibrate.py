@@ -5,8 +5,8 @@ kernel counts while the tensor is in the cache. A batch leaves 64 KB a tensor, w
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -14,14 +14,24 @@ from graphq.compile import compile
 from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError
-from graphq.ir import Graph, Value
+from graphq.ir import Graph, TensorType, Value
 from graphq.ir.copies import check_names
 from graphq.ir.interpret import named_outputs
 from graphq.quantization.products import prepared, products, values_by_name
 from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
 
 Batch: TypeAlias = Mapping[str, Any]
-Batches: TypeAlias = Iterable[Batch]
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """What gives batches as a CalibrationDataReader of onnxruntime.quantization does: one a call, at last None."""
+
+    def get_next(self) -> Batch | None:
+        """The next batch."""
+
+
+Batches: TypeAlias = Iterable[Batch] | Reader
 
 INVERSE = "inverse/"
 PER_TENSOR, PER_CHANNEL = ("counts", "extremes"), ("low", "high", "mean", "square")
@@ -31,10 +41,11 @@ def calibrate(graph: Graph, batches: Batches, *, tensors: Sequence[str] | None =
               channels: bool = False) -> Statistics:
     """Statistics of the tensors that quantization asks for: the factors of matmuls and convolutions.
 
-    `batches` is any iterable of dicts from the names of inputs to arrays, and is streamed once. `tensors` are the names
-    of other f32 values instead, `channels` asks for extremes and means of each channel, too; without `histograms` there
-    are extremes alone, which is faster, for the methods min_max and moving_average. Statistics belong to
-    `prepared(graph)`, in which batch normalisations are folded.
+    `batches` is any iterable of dicts from the names of inputs to arrays, or an object with `get_next` as
+    onnxruntime.quantization takes it, and is streamed once. Arrays of more rows than the model takes are cut.
+    `tensors` are the names of other f32 values instead, `channels` asks for extremes and means of each channel, too;
+    without `histograms` there are extremes alone, which is faster, for the methods min_max and moving_average.
+    Statistics belong to `prepared(graph)`, in which batch normalisations are folded.
 
     Raises InputError for no batches, for a batch that is no dict or does not fit the inputs, and for a NaN or an
     infinity, naming the tensor and the batch; GraphError for a name that no f32 value has.
@@ -51,6 +62,7 @@ class Calibration:
     def __init__(self, graph: Graph, *, tensors: Sequence[str] | None = None, histograms: bool = True,
                  channels: bool = False, divided: bool = False) -> None:
         graph = prepared(graph)
+        self.inputs = graph.inputs
         axes = channel_axes(graph) if channels or divided else {}
         names = tuple(axes) if divided else observed(graph) if tensors is None else check_names(tensors, "tensors")
         self.axes = axes if channels else {}
@@ -65,7 +77,7 @@ class Calibration:
                     if factors and name in factors else np.ones(shape, np.float32)
                     for name, shape in self.divided.items()}
         count = 0
-        for batch in checked_batches(batches):
+        for batch in checked_batches(batches, self.inputs):
             count += 1
             if self.model is not None:
                 out = self.model({**batch, **inverses} if inverses else batch)
@@ -97,15 +109,31 @@ def channel_axes(graph: Graph) -> dict[str, int]:
     return {name: axis for name, axis in axes.items() if axis is not None}
 
 
-def checked_batches(batches: Batches) -> Iterable[Batch]:
-    """The batches one by one; raises InputError for what is none."""
+def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch]:
+    """The batches one by one, cut into as many rows as the inputs have; raises InputError for what is none."""
+    if isinstance(batches, Reader):
+        batches = iter(batches.get_next, None)
+    types = {str(v.name): v.type for v in inputs}
     if isinstance(batches, Mapping) or not isinstance(batches, Iterable):
         raise InputError(f"batches must be an iterable of dicts by the names of inputs, got {type(batches).__name__}"
                          + (": put it into a list" if isinstance(batches, Mapping) else ""))
     for k, batch in enumerate(batches):
         if not isinstance(batch, Mapping):
             raise InputError(f"batch {k + 1} must be a dict by the names of inputs, got {type(batch).__name__}")
+        yield from _cut(batch, types)
+
+
+def _cut(batch: Batch, types: Mapping[str, TensorType]) -> Iterator[Batch]:
+    """A batch of more rows than the model takes at a time, as several; its last row fills the last of them."""
+    rows = {name: np.asarray(x) for name, x in batch.items() if name in types and types[name].shape != ()}
+    sizes = {((types[name].shape or (None,))[0], len(x) if x.ndim else 0) for name, x in rows.items()}
+    most, count = sizes.pop() if len(sizes) == 1 else (None, 0)
+    if not most or count <= most:
         yield batch
+        return
+    for first in range(0, count, most):
+        chosen = np.minimum(np.arange(first, first + most), count - 1)
+        yield {**batch, **{name: x[chosen] for name, x in rows.items()}}
 
 
 def _checked(graph: Graph, names: Sequence[str]) -> dict[str, Value]:

@@ -31,7 +31,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     share no tensors, and where their outputs are not the same ones.
     """
     left, right = _graph(quantized, "quantized"), prepared(_graph(against, "against"))
-    kept = list(checked_batches(batches))
+    kept = list(checked_batches(batches, left.inputs))
     if not kept:
         raise InputError("compare needs at least one batch, got an empty iterable")
     made, plain = values_by_name(left), values_by_name(right)

@@ -10,15 +10,16 @@ import numpy as np
 
 from graphq.errors import InputError
 from graphq.ir import Graph
-from graphq.quantization.calibrate import Batch
+from graphq.quantization.calibrate import Batch, checked_batches
 
 
 def load_data(text: str, graph: Graph) -> Sequence[Batch]:
     """The batches that `text` names; raises InputError, saying what is expected, where it names none.
 
     FOLDER holds an archive `*.npz` for each batch, with an array for each input, or, of a model with one input, arrays
-    `*.npy`. FILE.npz is one batch with an array for each input; with keys `0/in/x`, `1/in/x` it holds several. A
-    function `module:function` is called without arguments and gives dicts. Files are read when they are asked for.
+    `*.npy`. FILE.npy is one such array, FILE.npz one batch with an array for each input; with keys `0/in/x`, `1/in/x`
+    it holds several. A function `module:function` is called without arguments and gives dicts, or an object with
+    `get_next`. Files are read when they are asked for.
     """
     path = Path(text)
     names = [str(v.name) for v in graph.inputs]
@@ -27,17 +28,19 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
         if not files:
             raise InputError(f"{path} holds no .npz or .npy files")
         return _Files(files, names)
+    if path.suffix == ".npy":
+        return _Files([path], names)
     if path.suffix == ".npz":
         with _archive(path) as z:
             return _batches({k: z[k] for k in z.files}, names, str(path))
     module, colon, function = text.partition(":")
     if not colon:
-        raise InputError(f"data must be a folder, an .npz file or module:function, got {text}")
+        raise InputError(f"data must be a folder, an .npz or .npy file, or module:function, got {text}")
     try:
         made = getattr(importlib.import_module(module), function)()
     except (ImportError, AttributeError) as e:
         raise InputError(f"data {text}: {e}") from None
-    return list(made)
+    return list(checked_batches(made, graph.inputs))
 
 
 class _Files(Sequence[Batch]):

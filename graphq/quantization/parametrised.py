@@ -88,7 +88,7 @@ class Parametrised:
         if self.model is None:
             return
         parameters = self.inputs(chosen)
-        for batch in checked_batches(batches):
+        for batch in checked_batches(batches, self.graph.inputs):
             yield named_outputs(self.model.outputs, self.model({**batch, **parameters}))
 
     def inputs(self, chosen: Mapping[str, Quantized]) -> dict[str, np.ndarray]:

@@ -16,7 +16,8 @@ from graphq.quantization.statistics import Statistics
 def quantize(graph: Graph, data: Statistics | Batches | None = None, scheme: Scheme | None = None) -> Graph:
     """A quantized copy of an f32 graph, ready for `compile`, `save_onnx` and the text form; the graph is not changed.
 
-    `data` are batches, an iterable of dicts from the names of inputs to arrays, or what `calibrate` made of them.
+    `data` are batches, an iterable of dicts from the names of inputs to arrays or an object with `get_next`, or what
+    `calibrate` made of them.
     Batches without a `scheme` give the best automatic setting (`automatic` tells which): they are read several times,
     so that a list, or another sequence that loads a batch when it is asked for, takes the least memory. Dynamic and
     weight-only schemes take no data.

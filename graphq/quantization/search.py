@@ -73,7 +73,7 @@ class Search:
 
     def __init__(self, graph: Graph, batches: Batches, progress: Callable[[str], None] | None = None) -> None:
         self.graph, self.progress = prepared(graph), progress
-        self.batches = _numbered(batches)
+        self.batches = _numbered(batches, graph)
         self.folds = folds(len(self.batches))
         self.products = {p.name: p for p in products(self.graph)}
         model = compile(self.graph)
@@ -281,13 +281,13 @@ def wider(setting: Setting, factors: Sequence[tuple[str, str]]) -> Setting:
                                    for part in ("wide", "wide_weights")})
 
 
-def _numbered(batches: Batches) -> Sequence[Batch]:
-    """The batches by number: a sequence as it is, anything else read into a list; raises InputError without any."""
-    if isinstance(batches, Sequence):
-        for _ in checked_batches(batches[:1]):
-            pass
-    else:
-        batches = list(checked_batches(batches))
+def _numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
+    """The batches by number: a sequence as it is, anything else, and what is cut, read into a list.
+
+    Raises InputError without any.
+    """
+    if not isinstance(batches, Sequence) or len(list(checked_batches(batches[:1], graph.inputs))) > 1:
+        batches = list(checked_batches(batches, graph.inputs))
     if not len(batches):
         raise InputError("calibration needs at least one batch, got an empty iterable")
     return batches

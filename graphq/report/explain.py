@@ -1,14 +1,14 @@
 """What fused, what did not and why, as text: the renderings of a `Report` behind `CompiledGraph.explain()`."""
 from __future__ import annotations
 
-import difflib
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from graphq.errors import GraphError
-from graphq.ir.names import counted
+from graphq.ir.names import choice, counted
 from graphq.report.causes import BORDER
 from graphq.report.evidence import evidence_lines
 from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Report, StepRecord, ValueRecord
@@ -20,9 +20,9 @@ ALSO = 8
 """Of the operations that are outside for one cause, how many a report names."""
 
 
-def as_json(report: Report | ValueRecord) -> str:
-    """The report, or what it says of one value, as JSON (docs/explain.md has the schemas)."""
-    return json.dumps(asdict(report), allow_nan=False)
+def as_data(report: Report | ValueRecord) -> dict[str, Any]:
+    """The report, or what it says of one value, of what JSON has alone (docs/explain.md has the schemas)."""
+    return json.loads(json.dumps(asdict(report), allow_nan=False))
 
 
 def as_text(report: Report, *, full: bool = False) -> str:
@@ -66,9 +66,7 @@ def about(report: Report, name: str) -> ValueRecord:
         if label is not None:
             return _value(part, label)
     known = [x.lstrip("%") for part in parts for x in (*part.became, *part.outputs)]
-    near = difflib.get_close_matches(name.lstrip("%"), known, 3)
-    raise GraphError(f"graph '{report.graph}' has no value '{name}'"
-                     + (f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else ""))
+    raise GraphError(f"graph '{report.graph}' has no value '{name}'{choice(name.lstrip('%'), known)}")
 
 
 def _parts(report: Report) -> Iterator[Report]:

@@ -2,12 +2,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from itertools import cycle
 from typing import TypeAlias, TypeVar
 
 from graphq.errors import GraphError
 from graphq.ir import Graph
+from graphq.ir.names import choice
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 After: TypeAlias = Callable[[Pass, int, Graph], None]
@@ -101,8 +101,7 @@ def find_pass(passes: Sequence[Pass], name: str) -> Pass:
             return step
         if isinstance(step, Fixpoint) and name in _names(step.passes):
             return find_pass(step.passes, name)
-    near = get_close_matches(name, _names(passes), 3)
-    raise GraphError(f"no pass is named '{name}'" + (f"; did you mean {', '.join(near)}?" if near else ""))
+    raise GraphError(f"no pass is named '{name}'{choice(name, _names(passes))}")
 
 
 def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:
@@ -110,16 +109,16 @@ def without(passes: Sequence[Pass], *names: str) -> tuple[Pass, ...]:
 
     Raises GraphError for a name that no pass has.
     """
-    missing = set(names) - _names(passes)
+    missing = set(names).difference(_names(passes))
     if missing:
         raise GraphError(f"no pass is named '{min(missing)}'")
     return _without(passes, frozenset(names))
 
 
-def _names(passes: Sequence[Pass]) -> set[str]:
-    """The names of the passes, and of the passes of each Fixpoint."""
-    inner = (_names(step.passes) for step in passes if isinstance(step, Fixpoint))
-    return {pass_name(step) for step in passes}.union(*inner)
+def _names(passes: Sequence[Pass]) -> list[str]:
+    """The names of the passes, and of the passes of each Fixpoint after its own."""
+    return [name for step in passes
+            for name in (pass_name(step), *(_names(step.passes) if isinstance(step, Fixpoint) else ()))]
 
 
 def _without(passes: Sequence[Pass], names: frozenset[str]) -> tuple[Pass, ...]:

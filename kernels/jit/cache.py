@@ -129,7 +129,7 @@ def _opened(path: str, flags: int) -> int:
 def versions() -> str:
     """Everything beside its source and the machine that a module's compiled code comes from."""
     try:
-        own = version("graphq")
+        own = version("graphq-compiler")
     except PackageNotFoundError:
         own = "source"
     digest = hashlib.sha256()

@@ -11,7 +11,7 @@ import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from graphq.errors import KernelError
 from graphq.locks import Lock, importing
@@ -33,6 +33,9 @@ class Level(NamedTuple):
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl")
 _KIND = frozenset(("vendor_id", "cpu family", "model", "stepping"))
+LevelName: TypeAlias = Literal["scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx"]
+"""The names of LEVELS, for type checkers."""
+
 LEVELS = (
     Level("scalar", 1),
     Level("avx2", 8, _AVX2),

@@ -113,16 +113,21 @@ class Module:
 
     @property
     def code(self) -> folder.Code:
-        """The object code; waits for it. Raises KernelError when it cannot be compiled."""
+        """The object code; waits for it, and keeps it in the cache. Raises KernelError when it cannot be compiled."""
+        self._ready()
         return self._found or folder.Code(*(self._job or Job("object_code", self.source)).result())
 
     def address(self, name: str) -> int:
         """The address of a function; waits for the code."""
+        addresses = self._ready()
+        if name not in addresses:
+            raise KernelError(f"kernel module {self.name} has no function {name!r}")
+        return addresses[name]
+
+    def _ready(self) -> Mapping[str, int]:
         while self._addresses is None:
             self._link()
-        if name not in self._addresses:
-            raise KernelError(f"kernel module {self.name} has no function {name!r}")
-        return self._addresses[name]
+        return self._addresses
 
     def _link(self) -> None:
         """Load the code, which may be damaged where it comes from the folder: then it is compiled."""

@@ -61,7 +61,7 @@ def test_wrong_data(folder):
     np.savez(folder / "other.npz", y=np.zeros(3))
     for name, message in (("empty", "holds no .npz or .npy"), ("text.npz", "text.npz"),
                           ("other.npz", "must hold arrays x, or batches of them as 0/in/x; it holds y"),
-                          ("model.onnx", "must be a folder, an .npz file or module:function")):
+                          ("model.onnx", "must be a folder, an .npz or .npy file, or module:function")):
         with pytest.raises(gq.InputError, match=message):
             load_data(str(folder / name), graph)
 

@@ -77,6 +77,27 @@ def test_frame_in_one_process(here, artefact, expected):
     assert list(found["id"]) == list(table()["id"]) and list(found.index) == list(table().index)
 
 
+def test_arrays_that_cannot_fit_are_refused_at_once(artefact):
+    for wrong, words in ((DATA[:, :7], "got rows of an array of shape"), (DATA.ravel(), "rows of an array of shape"),
+                         (DATA.astype(np.float64), "got dtype float64: use astype")):
+        with pytest.raises(gq.InputError, match=words):
+            score(da.from_array(wrong), artefact, outputs=["y"])
+
+
+def test_numbers_of_tables_are_converted(here, artefact, expected):
+    frame = dd.from_pandas(table().astype(dict.fromkeys(PIXELS, np.float64)), npartitions=3)
+    found = score(frame, gq.Predictor(artefact, convert=True), columns={"x": PIXELS}, keep=["id"]).compute()
+    assert np.array_equal(found[["y_0", "y_1", "y_2", "y_3"]], expected["y"])
+    blocks = da.from_array(DATA.astype(np.int64), chunks=(300, 16))
+    assert np.array_equal(score(blocks, gq.Predictor(artefact, convert=True), outputs=["y"]).compute(), expected["y"])
+
+
+def test_a_graph_is_compiled_and_said(here, caplog, expected):
+    scored = score(da.from_array(DATA, chunks=(500, 16)), model().source, outputs=["y"])
+    assert [r for r in caplog.records if "a graph is compiled, to <compiled graph net" in r.getMessage()]
+    assert np.array_equal(scored.compute(), expected["y"])
+
+
 def test_empty_partitions(here, artefact):
     frame = dd.from_pandas(table(), npartitions=3)
     found = score(frame[frame["id"] == "row 5"], artefact, columns={"x": PIXELS}, keep=["id"]).compute()
@@ -105,6 +126,7 @@ def test_a_predictor_says_how_rows_run(here, artefact, expected):
     ({"columns": {"x": PIXELS}, "keep": ["name"]}, "keep: there is no column 'name'"),
     ({"columns": {"x": PIXELS}, "keep": "id"}, "keep takes a list of names"),
     ({"columns": {"x": []}}, "input 'x' is made of one column or more"),
+    ({"columns": {"x": PIXELS[:7]}}, r"columns: input 'x' is u8\[\?,16\], got 7 columns"),
     ({"columns": ["x"]}, "columns takes a mapping"),
 ])
 def test_wrong_names_of_a_frame(artefact, options, words):

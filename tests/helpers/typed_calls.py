@@ -19,6 +19,17 @@ def accepted(g: gq.Graph, x: gq.Value) -> gq.Value:
     return g.concat(probabilities, stats, g.gather(y, indices), axis=-1)
 
 
+def results(g: gq.Graph, x: np.ndarray) -> dict[str, np.ndarray]:
+    """What a model gives: an array, or where the annotation says so several by name."""
+    model = gq.compile(g, isa="avx2")
+    total: float = model(x).sum() + gq.reference(g, x).sum() + model(x, fetch="y").sum()
+    text: str = model.explain() + model.explain("y", format="text")
+    causes: list[object] = model.explain(format="json")["causes"]
+    several: dict[str, np.ndarray] = model(x)
+    print(total, text, causes, model.formula(x)["y"].shape, model(x, fetch=["y"])["y"].shape)
+    return several
+
+
 def refused(g: gq.Graph, x: gq.Value) -> None:
     """What is an error when it runs."""
     g.matmul(x, x, colour=1)  # type: ignore[call-arg]
@@ -26,6 +37,11 @@ def refused(g: gq.Graph, x: gq.Value) -> None:
     g.matmul(x, weights=x)  # type: ignore[call-arg]
     g.no_such_operation(x)  # type: ignore[attr-defined]
     g.softmax(x, mode="log")  # type: ignore[arg-type]
+    g.input("x", dtype="u9")  # type: ignore[arg-type]
+    g.quantize(x, dtype="byte", scales=[1.0])  # type: ignore[arg-type]
+    gq.compile(g, isa="avx3")  # type: ignore[arg-type]
+    print(gq.compile(g)(x).shap)  # type: ignore[attr-defined]
+    gq.compile(g).explain(format="xml")  # type: ignore[call-overload]
     g.clamp(x, min=0)  # type: ignore[call-arg]
     g.relu("x")  # type: ignore[arg-type]
     g.relu(x).relu()  # type: ignore[attr-defined]

@@ -1,6 +1,7 @@
 """Graphs as they are built: inputs, constants, operations, outputs, and what is refused."""
 import inspect
 import pydoc
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from graphq.dtypes import DTYPES
 from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType, Use
 from graphq.ir.op import OPS
+from graphq.ir.other_names import OTHER_NAMES
 from graphq.ir.verify import verify
 
 # -- building -------------------------------------------------------------------------------------------------
@@ -54,6 +56,12 @@ def test_operands_by_keyword(g, x):
 
 
 def test_unknown_op_names_near_ones(g):
+    with pytest.raises(GraphError, match="unknown op 'einsum'$"):
+        getattr(g, "einsum")  # noqa: B009
+    for theirs, ours in OTHER_NAMES.items():
+        assert theirs not in OPS and ("x" in ours or all(name in OPS for name in ours.split(", "))), theirs
+        with pytest.raises(GraphError, match=re.escape(f"unknown op '{theirs}'; did you mean {ours}?")):
+            getattr(g, theirs)
     with pytest.raises(GraphError, match="unknown op 'rellu'; did you mean relu"):
         g.rellu()
     with pytest.raises(GraphError, match="unknown op 'zzz'$"):
@@ -285,7 +293,7 @@ def test_an_absent_optional_operand_leaves_no_trace(g, x):
     (lambda g, x: g.clamp(x, min=0), "attribute 'max' is required"),
     (lambda g, x: g.clamp(x, min=2, max=1), "min must not exceed max"),
     (lambda g, x: g.clamp(x, min=0, max=10**400), "attribute 'max' must be of type float"),
-    (lambda g, x: g.quantize(x, dtype="u8", scales=0.1), "attribute 'scales' must be a list, got 0.1"),
+    (lambda g, x: g.quantize(x, dtype="u8", scales=True), "attribute 'scales' must be of type float, got True"),
     (lambda g, x: g.quantize(x, dtype="u8", scales="0.1"), "attribute 'scales' must be a list"),
     (lambda g, x: g.quantize(x, dtype="u8", scales={0.1}), "attribute 'scales' must be a list"),
     (lambda g, x: g.quantize(x, dtype="u8", scales=[0.1, 0.2]), "qtype per_tensor takes 1 scale, got 2"),

@@ -172,7 +172,7 @@ def test_required_attributes(name):
     ("gelu", {"mode": "gelu_fast"}, "'mode' must be one of 'gelu_erf', 'gelu_tanh', got 'gelu_fast'"),
     ("softmax", {"mode": "log"}, "'mode' must be one of 'none', 'inf_as_zero'"),
     ("quantize", {"qtype": "per_row", "scales": [1], "dtype": "u8"}, "'qtype' must be one of"),
-    ("quantize", {"scales": 1.0, "dtype": "u8"}, "'scales' must be a list, got 1.0"),
+    ("quantize", {"scales": "1.0", "dtype": "u8"}, "'scales' must be a list, got '1.0'"),
     ("quantize", {"scales": [1.0], "zps": [0.5], "dtype": "u8"}, "'zps' must be of type int, got 0.5"),
     ("static_reshape", {"shape": 4}, "'shape' must be a list"),
     ("relu", {"alpha": 1}, "has no attribute 'alpha'"),

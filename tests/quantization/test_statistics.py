@@ -27,6 +27,36 @@ def test_statistics_are_those_of_the_tensors(network):
         np.testing.assert_array_equal(t.counts, histogram(x.astype(np.float32))[0])
 
 
+class Reader:
+    """As onnxruntime.quantization takes it."""
+
+    def __init__(self, batches):
+        self.batches = list(batches)
+
+    def get_next(self):
+        return self.batches.pop(0) if self.batches else None
+
+
+@pytest.mark.parametrize("rows", [lambda x: [{"x": x}], lambda x: [{"x": x[:3]}, {"x": x[3:]}],
+                                  lambda x: Reader([{"x": x}])])
+def test_rows_are_cut_into_the_models_batches(rows):
+    graph, batches = convolutional()
+    assert graph.inputs[0].shape[0] == 1
+    want, found = calibrate(graph, batches), calibrate(graph, rows(np.concatenate([b["x"] for b in batches])))
+    assert found.batches == want.batches
+    for name, t in found.items():
+        assert (t.low, t.high) == (want[name].low, want[name].high)
+        np.testing.assert_array_equal(t.counts, want[name].counts)
+
+
+def test_the_last_row_fills_the_last_batch(g):
+    x = g.input("x", shape=(4, 2), dtype="f32")
+    g.output(g.multiply(g.matmul(x, np.ones((2, 2), np.float32)), g.input("k", shape=(), dtype="f32")), name="y")
+    data = np.arange(12, dtype=np.float32).reshape(6, 2)
+    assert calibrate(g, [{"x": data, "k": np.float32(1)}])["x"].size == 16
+    assert quantize(g, [{"x": data, "k": np.float32(1)}]).outputs[0].shape == (4, 2)
+
+
 def test_the_factors_of_products_are_observed():
     graph, batches = attention()
     names = list(calibrate(graph, batches))

@@ -101,6 +101,14 @@ def test_a_second_process_compiles_nothing_also_after_a_race(folder, fresh):
         assert times(load("test", multiples, 2)) == 42
 
 
+def test_code_that_is_asked_for_is_kept(folder, fresh):
+    with counted(compiled=1):
+        assert load("test", multiples, 9).code.object
+    fresh()
+    with counted(loaded=1):
+        assert times(load("test", multiples, 9)) == 189
+
+
 def test_damaged_files_are_made_anew(folder, fresh):
     with counted(compiled=1):
         assert times(load("test", multiples, 3)) == 63

@@ -1,0 +1,37 @@
+"""Compile a model and save it: a .graphq file, which `graphq.load_compiled` and other commands run without compilation.
+
+The numbers do not depend on the machine, the code in the file does: elsewhere it is made anew when the file is loaded.
+"""
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from graphq.budget import size_text
+from graphq.commands.shared import add_model, add_target, write
+from graphq.compile import compile
+from graphq.errors import ParseError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """MODEL, --out, the target."""
+    add_model(parser)
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE.graphq", 
+                        help="the file to write (default: MODEL.graphq)")
+    add_target(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Compile it, and write the file."""
+    out = options.out or options.file.with_suffix(".graphq")
+    if out.suffix != ".graphq":
+        raise ParseError(f"-o takes a name that ends in .graphq, by which commands know a saved model, got {out}")
+    begin = time.perf_counter()
+    model = compile(options.file, isa=options.isa, threads=options.threads)
+    model.save(out)
+    seconds, nbytes = time.perf_counter() - begin, out.stat().st_size
+    write(options, f"{model!r}\n{out}: {size_text(nbytes)}, after {seconds:.2f} s", {
+        "file": str(out), "bytes": nbytes, "seconds": seconds, "graph": model.source.name, "isa": model.level.name,
+        "threads": model.threads, "inputs": {name: str(type) for name, type in model.inputs.items()},
+        "outputs": {name: str(type) for name, type in model.outputs.items()}})
