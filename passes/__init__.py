@@ -25,6 +25,7 @@ from graphq.passes.normal_forms import (
     UniformChannelsArePerTensor,
     positive_axis,
 )
+from graphq.passes.normalise_channels import NormaliseChannelsAsPool
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
 from graphq.passes.pipeline import PIPELINE, canonicalise, run_passes
 from graphq.passes.requantize import (
@@ -55,8 +56,8 @@ __all__ = ["ANY", "PIPELINE", "ConcatBeforeDequantize", "ConvIntegerAsConvolutio
            "CubeAsProducts", "DropLimitAfterDequantize", "DropLimitBeforeQuantize", "DropMultiplyByOne",
            "DropNoopReshape", "DropNoopTranspose", "DropRepeatedRelu", "DropRequantize", "Fixpoint",
            "FoldPadIntoConvolution", "Fuse", "GatherBeforeDequantize", "Match", "MergeReshapes", "MergeTransposes",
-           "NormaliseGroupsAsRows", "PadBeforeDequantize", "Pass", "PickBeforeDequantize", "QuantizeBeforePad",
-           "QuantizeBeforeReshape", "QuantizeBeforeTranspose", "Refusal", "RequantizePicked",
+           "NormaliseChannelsAsPool", "NormaliseGroupsAsRows", "PadBeforeDequantize", "Pass", "PickBeforeDequantize",
+           "QuantizeBeforePad", "QuantizeBeforeReshape", "QuantizeBeforeTranspose", "Refusal", "RequantizePicked",
            "ReshapeBeforeDequantize", "Rewrite", "RowsLast", "SplitBiasOfRows", "StaticDequantize", "StaticQuantize",
            "TransposeAsReshape", "TransposeBeforeDequantize", "UniformChannelsArePerTensor", "WidenProducts",
            "canonicalise", "channels_last", "duplicate_dequantize", "eliminate_common_subexpressions",

@@ -117,6 +117,8 @@ REFUSED = {
                                [const("s", [1 << 26])]),
     "many ranges": of_nodes([helper.make_node("Range", ["a", "b", "c"], [f"y{k}"]) for k in range(99)], [],
                             [const("a", 0), const("b", 1 << 24), const("c", 1)]),
+    "MaxPool and its indices": of_nodes([helper.make_node("MaxPool", ["x"], ["y", "z"], auto_pad="SAME_UPPER",
+                                                          kernel_shape=[1 << 33])], [], [C]),
 }
 """What must be refused with a graphq error."""
 
@@ -124,8 +126,6 @@ LOADED = {
     "Loop": loop(helper.make_node("Add", ["v", "v"], ["w"])),
     "Loop by ONNX's reference": loop(helper.make_node("SequenceConstruct", ["v"], ["s"]),
                                      helper.make_node("ConcatFromSequence", ["s"], ["w"], axis=0)),
-    "MaxPool and its indices": of_nodes([helper.make_node("MaxPool", ["x"], ["y", "z"], auto_pad="SAME_UPPER",
-                                                          kernel_shape=[1 << 33])], [], [C]),
     **{f"{op} in blocks of 2**{bits}": model(
         op, const("q", np.ones((2, 3)), dtype), const("s", np.ones((2, 1)), np.float32), *zero,
         opset=21, axis=1, block_size=1 << bits)

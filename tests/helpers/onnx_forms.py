@@ -116,7 +116,8 @@ _each("Cast", form(X * 9, to=[TensorProto.INT32, TensorProto.FLOAT16, TensorProt
       form(X * 90, to=[TensorProto.FLOAT8E4M3FN, TensorProto.BFLOAT16], saturate=[None, 0], since=19),
       form(X, to=["INT32", "FLOAT16"], until=6))
 _each("CastLike", form(X, s64(1)), form(X, np.float16([1])))
-_each("Dropout", form(X, ratio=[None, 0.3], outputs=1), form(X, f32(0.3)[0], since=12), form(X, outputs=2, since=10))
+_each("Dropout", form(X, ratio=[None, 0.3], outputs=1), form(X, f32(0.3)[0], since=12),
+      form(X, outputs=2, since=12))  # no version before 12 says what the mask is outside of training
 
 # Along axes.
 _each("Softmax LogSoftmax Hardmax", form(X, axis=AXES[:4]), form(X, axis=[-1], since=11))

@@ -63,12 +63,22 @@ def test_a_matmul_bias_of_rows(tmp_path):
     np.testing.assert_allclose(gq.compile(g, strict=True)(inputs), want, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["MaxPool", "AvgPool"])
-def test_negative_pads_are_refused_as_onednn_does(kind, tmp_path):
-    """Its specification has non-negative values, and oneDNN 3.13 refuses the operation."""
+def pool_document(kind, begin, end):
+    """A pool of 2 x 2 windows, two apart."""
     more = {"exclude_pad": ("bool", 1)} if kind == "AvgPool" else {}
-    doc = document(op(1, kind, [tensor(0, [1, 1, 4, 4])], [tensor(1, [1, 1, 1, 1])], strides=("s64[]", [2, 2]),
-                      pads_begin=("s64[]", [0, 0]), pads_end=("s64[]", [-1, -1]), kernel=("s64[]", [2, 2]),
-                      data_format=("string", "NCX"), **more))
-    with pytest.raises(GraphError, match=r"pads_end must be 2 values >= 0.*got \[-1, -1\]"):
-        load(tmp_path, doc)
+    return document(op(1, kind, [tensor(0, [1, 1, 4, 4])], [tensor(1, [1, 1, 1, 1])], strides=("s64[]", [2, 2]),
+                       pads_begin=("s64[]", begin), pads_end=("s64[]", end), kernel=("s64[]", [2, 2]),
+                       data_format=("string", "NCX"), **more))
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AvgPool"])
+def test_windows_of_pools_may_end_before_the_source_does(kind, tmp_path):
+    g = load(tmp_path, pool_document(kind, [0, 0], [-1, -1]))
+    x = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+    assert gq.compile(g)(x).tolist() == gq.reference(g, t0=x).tolist() == [[[[5 if kind == "MaxPool" else 2.5]]]]
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AvgPool"])
+def test_negative_pads_before_the_source_are_refused(kind, tmp_path):
+    with pytest.raises(GraphError, match=r"pads_begin must be 2 values >= 0.*got \[-1, -1\]"):
+        load(tmp_path, pool_document(kind, [-1, -1], [0, 0]))

@@ -243,7 +243,7 @@ def test_scan_goes_backwards():
 def test_the_fallback_is_named_and_goes_with_text_and_copies():
     m = model("net (float[2, 3] x) => (float[2, 3] y) { y = Hardmax(x) }")
     g = gq.load_onnx(m)
-    assert "onnx_node Hardmax(x) : f32[2,3]\n    graphq has no operation for it" in gq.compile(g).explain()
+    assert "onnx_node Hardmax(x) : f32[2,3]\n    graphq has no operation for these operands" in gq.compile(g).explain()
     again = gq.parse(gq.to_text(g))
     x = np.float32([[1, 3, 2], [4, 0, 1]])
     for h in (g, again, g.copy()):

@@ -95,6 +95,10 @@ def channels_first(x: Value, count: int | None, build: Callable[[Value], Value])
     return x.graph.static_transpose(y, order=[0, *range(2, count + 2), 1])
 
 
+MOST_PLACES = 1 << 10
+"""Elements of a window in which the place of the maximum is looked for: each takes some nodes of the graph."""
+
+
 @imports("MaxPool")
 def max_pool(c: Call) -> Outputs:
     """Its second output are the places of the maxima."""
@@ -113,6 +117,8 @@ def _with_places(c: Call) -> list[Value]:
     x, g, attrs = c.input(0), c.graph, pool(c)
     if x.dtype not in (*FLOATS, *BYTES):
         c.refuse(f"places of maxima of {x.type} are not supported")
+    if prod(attrs["kernel"]) > MOST_PLACES:
+        c.refuse(f"places of maxima are found one by one, of at most {MOST_PLACES}, got windows {attrs['kernel']}")
     if x.dtype in BYTES:
         x = g.cast(x, dtype=f32)
     dims = dims_of(x)
