@@ -79,7 +79,7 @@ def test_calls_with_arguments():
 
 
 @pytest.mark.parametrize("x", [lambda: 1, object(), np.random.default_rng, math, {1, 2}, partial(lambda: 1),
-                               np.array([None]), [1, lambda: 2], {"a": object()}, there_and_back, 1j], ids=str)
+                               np.array([None]), [1, lambda: 2], {"a": object()}, there_and_back, 1j], ids=range(11))
 def test_what_has_no_form(x):
     with pytest.raises(Unsaved):
         Writer().of(x)
