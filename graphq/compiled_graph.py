@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeGuard, cast, overload
@@ -24,7 +24,19 @@ from graphq.plan.arena import Arenas
 from graphq.plan.plan import Plan
 from graphq.plan.runtime import Runner, Words
 from graphq.plan.stages import CONTROL, in_one_plan
-from graphq.planned import Loaded, Options, Passed, Planned, Ready, Reported, Runnable, Stored, StoredPlan, in_full
+from graphq.planned import (
+    ConstantInputs,
+    Loaded,
+    Options,
+    Passed,
+    Planned,
+    Ready,
+    Reported,
+    Runnable,
+    Stored,
+    StoredPlan,
+    in_full,
+)
 from graphq.rewrite.rule import Refusal
 from graphq.sizes import Trace
 from graphq.staged import StagedRunner
@@ -63,7 +75,7 @@ class CompiledGraph:
             self.rows_mix = graph.rows_mix
         self.options = options
         self.origin = ""
-        self._constants = _Constants(p.name for p in self.signature.inputs if p.property == "constant")
+        self._constants = ConstantInputs(p.name for p in self.signature.inputs if p.property == "constant")
         self._by_shapes: dict[Shapes, Runnable] = {}
         self._building: dict[Shapes, Lock] = {}
         self._fetching: dict[tuple[str, ...], CompiledGraph] = {}
@@ -419,37 +431,6 @@ class CompiledGraph:
             if any(np.may_share_memory(x, y) for y in (*inputs, *arrays[:k])):
                 raise InputError(f"out '{names[k]}' shares memory with an input or another output")
         return arrays
-
-
-class _Constants:
-    """The arrays of inputs marked constant: those of the call whose plan was made first, among all that came together.
-
-    A model and those of the values that it fetches have one of these.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = tuple(names)
-        self._kept: dict[str, dict[str, np.ndarray]] = {}
-
-    def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The arrays that are kept; copies of these while there are none.
-
-        Raises InputError where one has other bits than the one that is kept.
-        """
-        kept = self._kept.get("arrays")
-        if kept is None:
-            return {name: arrays[name].copy() for name in self.names}
-        for name, first in kept.items():
-            x = arrays[name]
-            if first.shape != x.shape or not np.array_equal(first.reshape(-1).view(np.uint8),
-                                                            x.reshape(-1).view(np.uint8)):
-                raise InputError(f"input '{name}' is marked constant: it must stay the array of the first call")
-        return kept
-
-    def keep(self, arrays: dict[str, np.ndarray]) -> None:
-        """Keep these, which a plan has. Raises InputError where others are kept: that plan must not be used."""
-        self._kept.setdefault("arrays", arrays)  # in one step, for threads and for handlers of signals
-        self.of(arrays)
 
 
 def _refuse_stages(graph: Graph) -> NoReturn:

@@ -1,13 +1,13 @@
 """What came of a graph that runs in one plan: the graph after the passes (`Passed`), its plan (`Planned`, `Loaded`)."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from graphq.errors import CompileError
+from graphq.errors import CompileError, InputError
 from graphq.ir import Graph, TensorType
 from graphq.ir.signature import Signature
 from graphq.kernels.jit.isa import Level
@@ -208,3 +208,34 @@ class Loaded:
 def in_full(made: T | Loaded) -> T | Ready:
     """What can also report: a plan that a file has is made anew for that."""
     return made.planned if isinstance(made, Loaded) else made
+
+
+class ConstantInputs:
+    """The arrays of inputs marked constant: those of the call whose plan was made first, among all that came together.
+
+    A model and those of the values that it fetches have one of these.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+        self._kept: dict[str, dict[str, np.ndarray]] = {}
+
+    def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The arrays that are kept; copies of these while there are none.
+
+        Raises InputError where one has other bits than the one that is kept.
+        """
+        kept = self._kept.get("arrays")
+        if kept is None:
+            return {name: arrays[name].copy() for name in self.names}
+        for name, first in kept.items():
+            x = arrays[name]
+            if first.shape != x.shape or not np.array_equal(first.reshape(-1).view(np.uint8),
+                                                            x.reshape(-1).view(np.uint8)):
+                raise InputError(f"input '{name}' is marked constant: it must stay the array of the first call")
+        return kept
+
+    def keep(self, arrays: dict[str, np.ndarray]) -> None:
+        """Keep these, which a plan has. Raises InputError where others are kept: that plan must not be used."""
+        self._kept.setdefault("arrays", arrays)  # in one step, for threads and for handlers of signals
+        self.of(arrays)

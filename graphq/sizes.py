@@ -405,7 +405,8 @@ def record(trace: Trace, results: Iterable[Size | Later]) -> Record:
     needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards))
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}
-    return Record({k: x for k in sorted(needed) if type(x := trace.values[k]) in _PLAIN or k not in made}, calls,
+    values = {k: x for k in sorted(needed) if (x := trace.values[k]) is not None and type(x) in _PLAIN or k not in made}
+    return Record(values, calls,
                   tuple(trace.leaves), dict(trace.assumed), dict(trace.guards))
 
 

@@ -131,7 +131,8 @@ def tile_modules(kernel, level):
     dtype = "s32" if kernel.dtypes[1] == "s8" else "f32"
     product = matmul.Product(kernel.dtypes[0], 64, 70, 70, w_dtype=kernel.dtypes[1])
     step = matmul.plan_matmul(Store(acc(dtype), dtype), product, Target(level), kernel)
-    return [x for x in step.keep if isinstance(x, modules.Module) and x.name.startswith(kernel.name)]
+    made = dict.fromkeys(x.module for x in step.keep if isinstance(x, modules.Function))
+    return [x for x in made if x.name.startswith(kernel.name)]
 
 
 FMA = {f"vfmadd{order}ps" for order in (132, 213, 231)}
