@@ -150,3 +150,16 @@ def random_graph(seed, size=18, marks=False):
     for k, v in enumerate([*loose, *[v for v in values if v.node is not None and rng.random() < 0.1 and v.uses]]):
         g.output(v, name=f"y{k}")
     return g
+
+
+def relu_or_tanh():
+    """A graph whose one operation has two bodies."""
+    g = Graph()
+    x, c = g.input("x", dtype="f32", shape=(4,)), g.input("c", dtype="boolean", shape=())
+    bodies = []
+    for op in ("relu", "tanh"):
+        body = Graph(op)
+        body.output(getattr(body, op)(body.input("a", dtype="f32", shape=(4,))))
+        bodies.append(body)
+    g.output(g.if_else(c, x, then_body=bodies[0], else_body=bodies[1]), name="y")
+    return g

@@ -1,6 +1,7 @@
 """What a pass changed: every kind of change is seen, nothing else is, and the parts around it grow to the whole."""
 import numpy as np
 import pytest
+from networks import relu_or_tanh
 
 import graphq as gq
 from graphq.validation.changes import Snapshot, detached
@@ -104,14 +105,7 @@ def test_equal_arrays_and_graphs_as_attributes_are_no_change():
 
 
 def test_bodies_are_detached_and_compared():
-    g = gq.Graph()
-    x, c = g.input("x", dtype="f32", shape=(4,)), g.input("c", dtype="boolean", shape=())
-    bodies = []
-    for op in ("relu", "tanh"):
-        body = gq.Graph(op)
-        body.output(getattr(body, op)(body.input("a", dtype="f32", shape=(4,))))
-        bodies.append(body)
-    g.output(g.if_else(c, x, then_body=bodies[0], else_body=bodies[1]), name="y")
+    g = relu_or_tanh()
     copy = detached(g)
     own, other = node(g, "if_else").attrs, node(copy, "if_else").attrs
     assert own["then_body"] is not other["then_body"] and gq.to_text(g) == gq.to_text(copy)

@@ -2,6 +2,7 @@
 import re
 
 import pytest
+from networks import relu_or_tanh
 from wrong_passes import WRONG, DropZeroPoint, ReluAsSelect, residual_network
 
 import graphq as gq
@@ -72,14 +73,7 @@ def test_open_shapes_get_sizes():
 
 
 def test_bodies_are_verified_too():
-    g = gq.Graph()
-    x, c = g.input("x", dtype="f32", shape=(4,)), g.input("c", dtype="boolean", shape=())
-    bodies = []
-    for op in ("relu", "tanh"):
-        body = gq.Graph(op)
-        body.output(getattr(body, op)(body.input("a", dtype="f32", shape=(4,))))
-        bodies.append(body)
-    g.output(g.if_else(c, x, then_body=bodies[0], else_body=bodies[1]), name="y")
+    g = relu_or_tanh()
     validate(g, PIPELINE)
     with pytest.raises(PassError, match="ReluAsSelect"):
         validate(g, [ReluAsSelect()])
