@@ -33,6 +33,8 @@ class _Call(NamedTuple):
 
 
 _PLAIN = frozenset({int, float, str, bool, type(None)})
+_SMALL = 64
+"""Bytes up to which equal arrays are one argument."""
 
 
 class Trace:
@@ -68,16 +70,13 @@ class Trace:
         kind = type(x)
         if kind is Size or kind is Later:
             return x.slot
-        if kind in _PLAIN:
-            key: tuple[Any, ...] = kind, x.hex() if kind is float else x  # -0.0 and NaN
-        elif isinstance(x, Mapping) and is_open(x):
+        if isinstance(x, Mapping) and is_open(x):
             return self.call(_mapping, tuple(x), tuple(x.values()))
-        elif isinstance(x, list | tuple) and is_open(x):
+        if isinstance(x, list | tuple) and is_open(x):
             return self.call(kind if hasattr(x, "_fields") else _sequence, *x)
-        else:
-            key = object, id(x)
+        key = _key(x)
         if key not in self._known:
-            self._known[key] = self._new(x)  # kept in `values`, so that no other object gets its id
+            self._known[key] = self._new(x)  # `values` keeps it, so its id stays its own
         return self._known[key]
 
     def decide(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -91,6 +90,18 @@ class Trace:
     def _new(self, value: Any) -> int:
         self.values.append(value)
         return len(self.values) - 1
+
+
+def _key(x: Any) -> tuple[Any, ...]:
+    """What tells arguments apart: contents of plain values, small arrays and what holds such; else identity."""
+    kind = type(x)
+    if kind in _PLAIN:
+        return kind, x.hex() if kind is float else x  # -0.0 and NaN
+    if kind is np.ndarray and x.nbytes <= _SMALL:
+        return kind, x.dtype.str, x.shape, x.tobytes()
+    if kind is dict:
+        return kind, *[(k, _key(y)) for k, y in x.items()]
+    return (kind, *map(_key, x)) if isinstance(x, tuple | list) else (object, id(x))
 
 
 def _mapping(keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:

@@ -333,3 +333,18 @@ def test_comparisons_with_what_is_no_number_decide_nothing(other):
             with pytest.raises(TypeError):
                 compute(n, other)
     assert not t.guards and not t.calls
+
+
+def test_equal_arguments_are_computed_once():
+    """Plain values, tuples, lists, dicts and small arrays are equal by their contents; larger arrays by identity."""
+    def one(x, n):
+        return n
+
+    for x, y, same in (((1, "a"), (1, "a"), True), ([1, (2,)], [1, (2,)], True), ((1,), (1.0,), False),
+                       ((1,), (True,), False), ((0.0,), (-0.0,), False), ((1,), [1], False),
+                       ({"a": 1}, {"a": 1}, True), ({"a": 1}, {"a": 2}, False),
+                       (np.arange(3), np.arange(3), True), (np.arange(3), np.arange(3.0), False),
+                       (np.zeros((2, 1)), np.zeros((1, 2)), False), (np.zeros(100), np.zeros(100), False)):
+        trace = Trace()
+        n = trace.leaf(7, "n")
+        assert (number(one, x, n).slot == number(one, y, n).slot) is same, (x, y)

@@ -111,7 +111,7 @@ class _Operand(NamedTuple):
         sizes, steps = (images, groups, *counts), (self.image, self.group, *self.spatial[:len(counts)])
         if not any(step and size != 1 for size, step in zip(sizes, steps, strict=True)):
             return None
-        return later(offsets, list(zip(sizes, steps, strict=True)))
+        return later(offsets, tuple(zip(sizes, steps, strict=True)))
 
 
 def _operand(ref: Ref, strides: Sequence[int], columns: int, phase: Phase) -> _Operand:

@@ -340,15 +340,15 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     def tails(most: int) -> Iterable[int]:
         return range(1, most + 1) if any_tail else [1 if is_open(n) else panel_count(n) % most or most]
 
-    cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, [k.name for k in kernels], x, target.threads,
+    cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, tuple(k.name for k in kernels), x, target.threads,
                            1 if is_open(n) and inside else None))
     widths = [k.tile[1] // PANEL for k in kernels]
     whole = [made(k, width) for k, width in zip(kernels, widths, strict=True)]
-    rest = [[made(k, width).tile for width in tails(most)] for k, most in zip(kernels, widths, strict=True)]
-    tile: Any = later(getitem, [x.tile for x in whole], cut.kernel)
+    rest = tuple(tuple(made(k, width).tile for width in tails(most)) for k, most in zip(kernels, widths, strict=True))
+    tile: Any = later(getitem, tuple(x.tile for x in whole), cut.kernel)
     tail: Any = later(getitem, later(getitem, rest, cut.kernel), cut.tail_panels - 1 if any_tail else 0)
-    setup: Any = later(getitem, [x.setup if k.level == "amx" else 0 for k, x in zip(kernels, whole, strict=True)],
-                  cut.kernel)
+    setup: Any = later(getitem, tuple(x.setup if k.level == "amx" else 0 for k, x in zip(kernels, whole, strict=True)),
+                       cut.kernel)
     # AMX reads rows that cross lines of the cache at half the speed: 1024 x 1024 x 1024 takes 1.2 times as long.
     lines = kernel.level == "amx" and layout == "rows" and assumed(row_bytes) % 64 == 0 \
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
@@ -357,7 +357,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels, "tail_panels": cut.tail_panels,
         "tile": tile, "tail": tail, "setup": setup, "literal": literal or 0, "functions": table or 0, "room_count": 1,
         "room_bytes": cut.room_bytes, "kept": cut.kept}
-    name: Any = later(getitem, [k.name for k in kernels], cut.kernel)
+    name: Any = later(getitem, tuple(k.name for k in kernels), cut.kernel)
     room = ("rooms", cut.room_bytes) if is_open(cut.room_bytes) or cut.room_bytes else None
     return Step(name, block.block, MATMUL, words, cut.blocks, (block, outputs, table, tile, tail, literal),
                 batch * m * n * x.k * taps, threads=cut.threads, weights="w", ahead="ahead", room=room,

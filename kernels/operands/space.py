@@ -72,7 +72,7 @@ def _table(dims: list[tuple[int, int]]) -> np.ndarray | None:
     """Byte offsets of all batch elements in order; None when all are 0."""
     if not any(step for _, step in dims):
         return None
-    return later(offsets, dims)
+    return later(offsets, tuple(dims))
 
 
 def offsets(dims: Sequence[tuple[int, int]]) -> np.ndarray:

@@ -58,36 +58,51 @@ def sum_error(literal: Literal, low: int, high: int, weights: np.ndarray | tuple
     number for each of `literal`'s scales.
     """
     activations = min(low, 0), max(high, 0)  # padding is 0
+    chains = _Chains(literal.order, literal.block, literal.taps)
+    unit = literal.x_scale, max(activations[1], -activations[0])
     if isinstance(weights, tuple):
-        bounds = later(_of_any_weights, literal, activations, *weights)
+        reach = later(_reach_of_any, chains, activations, *weights)
+        bounds = later(_bounds, reach, unit, literal.w_scale, np.abs(literal.start).max(initial=0), np.zeros(1))
         return SumError(later(getitem, bounds, 0), later(getitem, bounds, 1))
     k, columns = weights.shape
     scales, starts = (np.tile(np.broadcast_to(x, columns // batch), batch)
                       for x in (literal.w_scale, np.abs(literal.start)))
     step = max(1, PART // max(1, k))
-    parts = [_known(literal, np.ascontiguousarray(weights[:, c:c + step].T, np.float32), scales[c:c + step])
+    parts = [_known(chains, np.ascontiguousarray(weights[:, c:c + step].T, np.float32), scales[c:c + step])
              for c in range(0, max(1, columns), step)]
     known = Sums(*(np.concatenate(x) for x in zip(*parts, strict=True)))
-    bounds = _bounds(literal, activations, k, known, scales, starts)
+    bounds = _bounds(_reach(chains, activations, k, known), unit, scales, starts, known.moved)
     return SumError(*(x.reshape(batch, -1).max(axis=0) if batch > 1 else x for x in bounds))
 
 
-def _chains(literal: Literal, w: np.ndarray) -> np.ndarray:
-    """Weights [columns, k] as [columns, chains, pieces, PIECE], filled up with zeros.
+class _Chains(NamedTuple):
+    """How a sum of products is cut into chains, by a Literal's order, block and taps.
 
     A chain are products that are summed one after another before their sum goes to the total.
     """
-    columns, k = w.shape
-    taps = max(1, literal.taps) if literal.order == "taps" else 1
-    size = k // taps
-    length = max(1, {"quads": 4, "octets": -(-size // 8)}.get(literal.order, min(literal.block, size)))
-    piece = min(PIECE, length)
-    pieces = -(-length // piece)
-    lanes = 8 if literal.order == "octets" else 1
-    chains = -(-size // (length * lanes))
-    w = _filled(w.reshape(columns, taps, size), chains * length * lanes)
-    w = w.reshape(columns, taps * chains, length, lanes).swapaxes(2, 3).reshape(columns, taps * chains * lanes, length)
-    return _filled(w, pieces * piece).reshape(columns, taps * chains * lanes, pieces, piece)
+
+    order: str
+    block: int
+    taps: int
+
+    def of(self, w: np.ndarray) -> np.ndarray:
+        """Weights [columns, k] as [columns, chains, pieces, PIECE], filled up with zeros."""
+        columns, k = w.shape
+        taps = max(1, self.taps) if self.order == "taps" else 1
+        size = k // taps
+        length = max(1, {"quads": 4, "octets": -(-size // 8)}.get(self.order, min(self.block, size)))
+        piece = min(PIECE, length)
+        pieces = -(-length // piece)
+        lanes = 8 if self.order == "octets" else 1
+        chains = -(-size // (length * lanes))
+        w = _filled(w.reshape(columns, taps, size), chains * length * lanes)
+        w = w.reshape(columns, taps * chains, length, lanes).swapaxes(2, 3)
+        w = w.reshape(columns, taps * chains * lanes, length)
+        return _filled(w, pieces * piece).reshape(columns, taps * chains * lanes, pieces, piece)
+
+    def lengths(self, k: int) -> np.ndarray:
+        """How many products each piece has, [1, chains, pieces]."""
+        return np.asarray(self.of(np.ones((1, k))).sum(axis=-1))
 
 
 def _filled(w: np.ndarray, size: int) -> np.ndarray:
@@ -99,9 +114,9 @@ def _filled(w: np.ndarray, size: int) -> np.ndarray:
     return out
 
 
-def _known(literal: Literal, w: np.ndarray, scales: np.ndarray) -> Sums:
+def _known(chains: _Chains, w: np.ndarray, scales: np.ndarray) -> Sums:
     """The sums of known weights: of integers in f32, exact as sums of pieces are below 2**24."""
-    parts = _chains(literal, w)
+    parts = chains.of(w)
     ones = np.ones(parts.shape[-1], np.float32)
     signed = parts @ ones
     factors = (w * scales[:, None]).astype(np.float64) @ np.ones(w.shape[1])
@@ -109,29 +124,38 @@ def _known(literal: Literal, w: np.ndarray, scales: np.ndarray) -> Sums:
     return Sums(np.abs(parts) @ ones, signed, np.einsum("ncpk,ncpk->ncp", parts, parts), moved)
 
 
-def _of_any_weights(literal: Literal, activations: tuple[int, int], k: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Both bounds for weights that are not constant: functions of k, which may be open."""
-    starts = np.abs(literal.start).max(initial=0)
-    return _bounds(literal, activations, k, _unknown(literal, k, most), literal.w_scale, starts)
-
-
-def _unknown(literal: Literal, k: int, most: int) -> Sums:
+def _any(chains: _Chains, k: int, most: int) -> Sums:
     """The sums of weights that may be any from -most to most; for the estimate they are independent and uniform."""
-    count = _chains(literal, np.ones((1, k))).sum(axis=-1)
+    count = chains.lengths(k)
     squares = count * most**2 / 3
     total = np.sqrt(squares.cumsum(axis=-1))
     return Sums(most * count, np.diff(total, axis=-1, prepend=0), squares, np.zeros(1))
 
 
-def _bounds(literal: Literal, activations: tuple[int, int], k: int, w: Sums, scales: np.ndarray, starts: np.ndarray
-            ) -> tuple[np.ndarray, np.ndarray]:
-    """Both bounds. Products count in units of both scales, `starts` and the results in the output's unit."""
+class _Reach(NamedTuple):
+    """How far the partial sums of a column reach, added up over all roundings; in units of both scales.
+
+    `most` is of their sizes, `squares` of their mean squares; `totals` counts additions to the total, in which the
+    number that the sum starts from is rounded, too, and `roundings` all of an output.
+    """
+
+    most: np.ndarray
+    squares: np.ndarray
+    totals: int
+    roundings: int
+
+
+def _reach_of_any(chains: _Chains, activations: tuple[int, int], k: int, most: int) -> _Reach:
+    """The reach for weights that are not constant: a function of k, which may be open, and of no scale."""
+    return _reach(chains, activations, k, _any(chains, k, most))
+
+
+def _reach(chains: _Chains, activations: tuple[int, int], k: int, w: Sums) -> _Reach:
     low, high = activations
     near, far, variance = min(high, -low), max(high, -low), (high - low)**2 / 12
-    unit = float(literal.x_scale) * scales.astype(np.float64)
-    count = _chains(literal, np.ones((1, k))).sum(axis=-1)
-    totals = {"taps": 2, "octets": 3}.get(literal.order, 1)  # of additions to the total, for each chain at most
-    factors = 3 if literal.order in ("quads", "octets") else 2  # roundings of a product: of both factors, and its own
+    count = chains.lengths(k)
+    totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # of additions to the total, for each chain at most
+    factors = 3 if chains.order in ("quads", "octets") else 2  # roundings of a product: of both factors, and its own
     within = w.each(lambda x: x.cumsum(axis=2, dtype=np.float64))
     after = within.each(lambda x: x[:, :, -1].cumsum(axis=1))
 
@@ -147,9 +171,18 @@ def _bounds(literal: Literal, activations: tuple[int, int], k: int, w: Sums, sca
     most = (count * largest(within)).sum(axis=(1, 2)) + totals * largest(after).sum(axis=1) + factors * far * absolute
     walk = (count * mean_square(within)).sum(axis=(1, 2)) + totals * mean_square(after).sum(axis=1) \
         + factors * far**2 * squares
-    chains = after.absolute.shape[1]
-    roundings = k + totals * chains + 8  # that later ones work on results of earlier ones makes it larger
-    proved = UNIT * (unit * most + totals * chains * starts) / (1 - roundings * UNIT)
-    walk = unit**2 * walk + totals * chains * starts**2
-    moved = far * float(literal.x_scale) * np.abs(w.moved)
-    return proved, np.minimum(proved, SIGMAS * ROUNDING * np.sqrt(walk) + moved)
+    additions = totals * after.absolute.shape[1]
+    return _Reach(most, walk, additions, k + additions + 8)  # that later ones work on results of earlier ones: 8
+
+
+def _bounds(reach: _Reach, activations: tuple[np.float32, int], scales: np.ndarray, starts: np.ndarray,
+            moved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both bounds in the output's unit, for the scale of the activations and their largest size.
+
+    `scales` are those of the weights, `starts` the sizes that sums start from.
+    """
+    scale, far = float(activations[0]), activations[1]
+    unit = scale * scales.astype(np.float64)
+    proved = UNIT * (unit * reach.most + reach.totals * starts) / (1 - reach.roundings * UNIT)
+    walk = unit**2 * reach.squares + reach.totals * starts**2
+    return proved, np.minimum(proved, SIGMAS * ROUNDING * np.sqrt(walk) + far * scale * np.abs(moved))
