@@ -217,15 +217,13 @@ def nearest(path: str, root: Path) -> list[str]:
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the tree in which `graphq.kernels` and `graphq.passes` are found where they lie."""
+    """A copy of the tree."""
     for name in (*SOURCES, "tests", "benchmarks", "examples", "docs", "spec"):
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ROOT.iterdir():
         if file.is_file() and file.name != ".git":
             shutil.copy(file, folder)
-    for name in ("kernels", "passes"):
-        (folder / "graphq" / name).symlink_to(Path("..") / name)
     return folder
 
 
