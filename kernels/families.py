@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from graphq.errors import CompileError
-from graphq.ir import Node
+from graphq.ir import Graph, Node
 from graphq.kernels.concat.family import CONCAT
 from graphq.kernels.conv.family import CONVOLUTION
 from graphq.kernels.eltwise.family import ELTWISE
@@ -13,6 +13,7 @@ from graphq.kernels.matmul.family import MATMUL
 from graphq.kernels.matmul_4bit.family import MATMUL_4BIT
 from graphq.kernels.pool.family import POOL
 from graphq.kernels.rows.family import ROW
+from graphq.kernels.ties.attach import attach
 
 FAMILIES: tuple[Family, ...] = (CONVOLUTION, MATMUL, MATMUL_4BIT, POOL, INTERPOLATE, CONCAT, ROW, ELTWISE)
 
@@ -37,7 +38,8 @@ def lower_partition(node: Node) -> Lowered:
     Raises CompileError for an anchor that no family has.
     """
     family, known, constants = family_named(node.attrs["anchor"]), node.derived, [v.data for v in node.operands]
-    lowered = known.lowered if isinstance(known, Lowering) and known.holds(constants) else \
-        family.lower(node.attrs["body"], constants)
+    body: Graph = node.attrs["body"]
+    lowered = known.lowered if isinstance(known, Lowering) and known.holds(constants) else family.lower(body, constants)
+    lowered = attach(body, lowered, constants)
     node.derived = Lowering(constants, lowered)
     return lowered

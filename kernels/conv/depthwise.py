@@ -79,6 +79,11 @@ class Layout(NamedTuple):
         return columns.reshape(-1, QUAD)
 
     @property
+    def half(self) -> int:
+        """The lanes of a half of a chunk in `order` of pairs; 0 where channels lie one after another."""
+        return 0 if self.pixels or self.lanes == 1 else self.lanes
+
+    @property
     def chunk_bytes(self) -> int:
         """Bytes of a chunk's weights."""
         return len(self.taps) * 4 * self.size

@@ -15,7 +15,7 @@ from graphq.kernels.conv.padding import padding_block
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.operands.space import factor
-from graphq.kernels.ties import sum_records
+from graphq.kernels.operands.sum_terms import terms
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Buffer, PythonStep, Ref
 from graphq.plan.slots import Strides, operand_slot, output, run
@@ -54,10 +54,11 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     block = c.windows.block(padding, more)
     header = {"images": Ref(b.of[source]), "windows": Ref(padding_block(b, node, c, block)),
               "weights": Ref(weights)}
-    if lowered.literal is not None:
-        spec = sum_records.spec(lowered.literal, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier)
-        assert isinstance(how, depthwise.Layout)
-        header["spec"], header["offsets"] = Ref(b.constant(spec)), Ref(b.constant(how.offsets()))
+    if lowered.store.ties is not None:
+        assert lowered.products is not None and isinstance(how, depthwise.Layout)
+        found = terms(lowered.products.sum, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier, chunk=how.size,
+                      chunk_bytes=how.chunk_bytes, item=how.item, half=how.half)
+        header["terms"], header["offsets"] = Ref(b.constant(found)), Ref(b.constant(how.offsets()))
     slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any, ClassVar, NamedTuple
@@ -23,16 +24,16 @@ import numpy as np
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.conv import depthwise, depthwise_float
 from graphq.kernels.conv.phases import MOST_PHASES, Phase, count_phases, transposed_phases, whole
+from graphq.kernels.family.anchored import anchored, dequantized_products
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source
-from graphq.kernels.family.lower import Arrays, Lowered, result_dims
+from graphq.kernels.family.lower import Arrays, Lowered, Products, result_dims
 from graphq.kernels.family.scales import QuantParameter, known, reach, scaled, scales_of, wrapped, zero_points_of
-from graphq.kernels.family.settled import LiteralSums, anchored, literal_sums
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.matmul.lower import quantised_operands, refuse_overflow
 from graphq.kernels.numbers.float_sums import float_sums
+from graphq.kernels.numbers.sum_orders import DequantizedSum, Order, matmul_order
 from graphq.kernels.operands.windows import MOST_TAPS, Windows, windows
-from graphq.kernels.ties.literal import Literal, Order, matmul_order
 from graphq.ops.conv import weight_axes
 from graphq.ops.conv_transpose import transposed_padding
 from graphq.ops.window import padding
@@ -189,7 +190,7 @@ class IntegerConvolution(Convolution):
         return w if w.dtype == np.int8 and not self.b_zp.any() else w.astype(np.int32) - self.column_zps
 
     def weights_in_order(self, w: np.ndarray, order: Order) -> np.ndarray:
-        """w - zw [taps and channels, output channels], along the first dimension in the order of sums (`literal`)."""
+        """w - zw [taps and channels, output channels], along the first dimension in the order of sums as written."""
         w = self.matrix(w)
         k = self.windows.taps * self.filter.channels
         return w.transpose((1, 2, 0, 3) if order == "taps" else (2, 1, 0, 3)).reshape(k, self.filter.outputs)
@@ -208,8 +209,8 @@ class IntegerConvolution(Convolution):
         """As of any convolution, with the zero point that it runs with."""
         return Convolution.accumulate(replace(self, a_zp=known(self.a_zp.array(inputs), self.a_zp.shape)), inputs)
 
-    def literal_sums(self, inputs: Sequence[np.ndarray], indices: np.ndarray, literal: Literal) -> np.ndarray:
-        """The literal sums of the outputs of these flat indices, f32."""
+    def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
+        """The f32 sums as written of the outputs of these flat indices."""
         x, w = inputs[self.a], self.filter.matrix(inputs[self.b])
         groups, _, channels, columns = w.shape
         x = x.reshape(self.images, prod(x.shape[1:-1]), groups * channels)
@@ -230,9 +231,9 @@ class IntegerConvolution(Convolution):
                 channel = group[:, None] * channels + np.arange(channels)
                 rows = x[image[some][:, None, None], at[local[first:first + step]][:, :, None], channel[:, None]]
                 factors = w[group[:, None], phase.taps, :, own[:, None]]
-                if literal.order != "taps":
+                if how.order != "taps":
                     rows, factors = rows.swapaxes(1, 2), factors.swapaxes(1, 2)
-                out[some] = literal._replace(taps=len(phase.taps)).sums(
+                out[some] = how._replace(taps=len(phase.taps)).sums(
                     rows.reshape(len(some), k), factors.reshape(len(some), k), column[some])
         return out
 
@@ -284,34 +285,33 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     source, weights, *_ = node.operands
     producers = [v.node for v in (source, weights) if v.node is not None]
     c: Convolution
-    sums = None
+    products = None
     if producers:
         c, scales = _quantised(body, node, constants)
         accumulated = _compensated(e, c, constants[c.b])
         total = scaled(e, op("to_f32", accumulated), *scales)
-        sums = _literal(c, scales, constants[c.b])
+        products = _products(node, total, c, scales, constants[c.b])
     else:
         c = FloatConvolution(**_geometry(body, node, source, weights))
         total = accumulated = acc("f32")
-    return anchored(e, body, node, total, producers, c, accumulated, constants, sums)
+    return anchored(e, body, node, total, producers, c, accumulated, products)
 
 
-def _literal(c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
-             data: np.ndarray | None) -> LiteralSums | None:
-    """The literal sums: of a transposed convolution those of every tap's channels, one after another."""
+def _products(node: Node, total: Expr, c: IntegerConvolution, scales: tuple[QuantParameter, QuantParameter],
+              data: np.ndarray | None) -> Products | None:
+    """What the graph as written sums: in a transposed convolution every tap's channels, one after another."""
     taps, channels = c.windows.taps, c.filter.channels
     if taps > MOST_TAPS or scales[0].shape:
         return None
-    pixels = c.windows.pixels
     order: Order
     if c.filter.transposed:
         order, block = "taps", 128
     else:
-        order, block = matmul_order(c.filter.columns, pixels, taps * channels)
-    k, most = taps * channels, reach(c.b_dtype, known(c.b_zp, c.b_zp.shape))
-    weights = (k, most) if data is None else c.weights_in_order(data, order)
-    return literal_sums(*scales, c.a_zp, known(c.b_zp, c.b_zp.shape), order, block, c.a_dtype, weights,
-                        packed_zps=False, taps=taps)
+        order, block = matmul_order(c.filter.columns, c.windows.pixels, taps * channels)
+    b_zp = known(c.b_zp, c.b_zp.shape)
+    weights = reach(c.b_dtype, b_zp) if data is None else partial(c.weights_in_order, data, order)
+    return dequantized_products(node, total, taps * channels, *scales, c.a_zp, b_zp, order, block, c.a_dtype, weights,
+                                packed_zps=False, taps=taps)
 
 
 def _geometry(body: Graph, node: Node, a: Value, b: Value) -> dict[str, Any]:
@@ -444,5 +444,5 @@ def _compensated(e: EpilogueBuilder, c: IntegerConvolution, weights: np.ndarray 
         return acc()
     shape = (e.out[-1],)
     if weights is not None and zx.data is not None:
-        return acc() + e.slot(Source("compensation", "s32", shape), "compensation")
-    return acc() - e.slot(Source("column sums", "s32", shape), "column sums") * zx.expr(e)
+        return acc() + e.slot(Source("compensation", "s32", shape))
+    return acc() - e.slot(Source("column sums", "s32", shape)) * zx.expr(e)

@@ -24,9 +24,9 @@ from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.moves.transpose import dense
 from graphq.kernels.operands.space import Space, Walk, offsets
+from graphq.kernels.operands.sum_terms import terms
 from graphq.kernels.operands.tile_frame import RUN
 from graphq.kernels.operands.windows import Windows, windows
-from graphq.kernels.ties import sum_records
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Buffer, PythonStep, Ref
 from graphq.plan.slots import operand_slot, run, table
@@ -61,8 +61,8 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
         channels = _whole_groups(channels, itemsize)
     packed, parts = _weights(b, node, c, phase, merged)
     size = _packed_bytes(c, view.taps * parts, merged)
-    literal_in_rows = merged == 1 or lowered.literal is None  # sums over merged taps are in the order of windows
-    pixel = _even(c, view) if parts == 1 and literal_in_rows else None
+    in_rows = merged == 1 or lowered.store.ties is None  # a second look needs merged taps in windows
+    pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
     operands = []
@@ -88,12 +88,13 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     stride = a_walk.row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
     header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
               "w": w, "w_table": table(b, w_walk)}
-    if lowered.literal is not None:
+    if lowered.store.ties is not None:
+        assert lowered.products is not None
         joined = _joined(c)
-        spec = sum_records.spec(lowered.literal, c.filter.channels, signed=c.a_dtype == "s8",
-                           tap_k=_whole_groups(channels, itemsize), merged=merged, parts=parts,
-                           pixel=view.pixel_bytes, per=c.filter.columns if joined > 1 else 0)
-        header["spec"] = Ref(b.constant(spec))
+        found = terms(lowered.products.sum, c.filter.channels, signed=c.a_dtype == "s8",
+                      per=c.filter.columns if joined > 1 else 0, merged=merged, tap_k=_whole_groups(channels, itemsize),
+                      parts=parts, pixel=view.pixel_bytes)
+        header["terms"] = Ref(b.constant(found))
     run(b, step, header, slots)
 
 

@@ -9,7 +9,8 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import BLOCK_CYCLES, Step, Target, Word
 from graphq.kernels.lanes.expression import lower, walk
-from graphq.kernels.lanes.outputs import HEAD, load_outputs, write
+from graphq.kernels.lanes.outputs import load_outputs, write
+from graphq.kernels.lanes.second_look import HEAD
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.space import Space
 from graphq.sizes import numbers

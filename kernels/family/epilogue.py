@@ -14,8 +14,6 @@ from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, op, select, walk
 from graphq.kernels.lanes.expression import minimum as least
-from graphq.kernels.ties.drift import Drift, along_channels, unsettled
-from graphq.kernels.ties.quick import Rounding, span
 from graphq.sizes import Later, later
 
 
@@ -24,6 +22,7 @@ class Source:
     """Where an operand slot's data is: input `index` of the partition, an array of parameters, or a step's result.
 
     `shape` is the shape under which it broadcasts to the output; that of a table, which is the same for all, is ().
+    The same numbers of one `role` are one operand; those of another are not, so that kernels depend on no accident.
     """
 
     origin: Literal["input", "parameter", "table", "column sums", "row sums", "compensation", "row numbers"]
@@ -31,39 +30,44 @@ class Source:
     shape: tuple[int, ...]
     index: int = 0
     data: np.ndarray | None = None
+    role: str = ""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What is equal for sources that are one operand."""
+        data: Any = self.data
+        numbers = data if data is None else data.slot if isinstance(data, Later) else data.tobytes()
+        return self.origin, self.dtype, self.shape, self.index, numbers, self.role
 
 
 @dataclass
 class EpilogueBuilder:
     """Collects the operand slots while the rules turn nodes into expressions, for an output of shape `out`.
 
-    `anchored`: the expressions follow an anchor's accumulator (else the loop over memory is all there is). With `drift`
-    `roundings` are those of the quantizes after it; `unsettled` says of others why no outputs near a tie are found.
-    `constants` has the arrays of constant inputs.
+    `anchored`: the expressions follow an anchor's accumulator (else the loop over memory is all there is). `sources`
+    are those of the slots. `values` has the expressions of the body's values, as rules gave them.
     """
 
     out: tuple[int, ...]
     anchored: bool = False
-    drift: Drift | None = None
-    unsettled: list[str] = field(default_factory=list)
-    constants: Sequence[np.ndarray | None] = ()
-    roundings: list[Rounding] = field(default_factory=list)
     sources: list[Source] = field(default_factory=list)
+    values: dict[Value, Expr] = field(default_factory=dict)
     _slots: dict[Any, Expr] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Take up the sources of a builder before."""
+        for n, source in enumerate(self.sources):
+            self._slots[source.key] = self._load(n, source)
 
     def parameter(self, values: Iterable[float] | np.ndarray | Later, dtype: Literal["f32", "s32"], axis: int | None,
                   role: str = "") -> Expr:
-        """Numbers of the operation itself: one for all, or one for each place along output dimension `axis`.
-
-        The same numbers of one role are one operand; those of another are not, so that kernels depend on no accident.
-        """
+        """Numbers of the operation itself: one for all, or one for each place along output dimension `axis`."""
         data: Any = later(np.ascontiguousarray, values, STORAGE[dtype]) if isinstance(values, Later) else \
             np.ascontiguousarray(values, STORAGE[dtype])
         shape = tuple(data.size if k == axis else 1 for k in range(len(self.out)))
         if data.size == 1 or axis is None:
             shape = ()
-        key = ("parameter", dtype, shape, data.slot if isinstance(data, Later) else data.tobytes(), role)
-        return self.slot(Source("parameter", dtype, shape, data=data), key)
+        return self.slot(Source("parameter", dtype, shape, data=data, role=role))
 
     def input(self, index: int, value: Value, shape: tuple[int, ...] | None = None) -> Expr:
         """Input `index` of the partition, as its compute type."""
@@ -71,18 +75,22 @@ class EpilogueBuilder:
         dtype = "u8" if value.dtype == "boolean" else value.dtype.name
         if dtype not in STORAGE:
             raise Unsupported(f"kernels do not load {value.dtype}", f"cast {value.name} to f32 before")
-        x = self.slot(Source("input", dtype, shape, index), ("input", index, shape))
+        x = self.slot(Source("input", dtype, shape, index))
         return op("ne", x, 0) if value.dtype == "boolean" else x
 
-    def slot(self, source: Source, key: Any) -> Expr:
+    def slot(self, source: Source) -> Expr:
         """The expression that loads `source`, the same for the same key."""
+        key = source.key
         if key not in self._slots:
             self.fits(source.shape)
-            # What the kernel itself stores may not be read before its loop, as scalars are.
-            kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
-            self._slots[key] = load(len(self.sources), source.dtype, kind)
+            self._slots[key] = self._load(len(self.sources), source)
             self.sources.append(source)
         return self._slots[key]
+
+    def _load(self, slot: int, source: Source) -> Expr:
+        # What the kernel itself stores may not be read before its loop, as scalars are.
+        kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
+        return load(slot, source.dtype, kind)
 
     def fits(self, shape: tuple[int, ...]) -> None:
         """Refuse a shape that would enlarge the output."""
@@ -91,13 +99,12 @@ class EpilogueBuilder:
             raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(self.out)}",
                               "quantize before the operation that makes the result larger")
 
-    def numbers(self) -> dict[Expr, np.ndarray]:
-        """What operands load that are the same for all rows, of those that the plan knows."""
+    def numbers(self, constants: Sequence[np.ndarray | None]) -> dict[Expr, np.ndarray]:
+        """What operands load that are the same for all rows, of those that the plan knows, as constant inputs."""
         known = {}
-        for x in self._slots.values():
-            source = self.sources[x.value[0]]
-            data = self.constants[source.index] if source.origin == "input" and self.constants else source.data
-            if isinstance(data, np.ndarray) and x.op == "load" and x.value[2] in ("column", "scalar"):
+        for source, x in zip(self.sources, self._slots.values(), strict=True):
+            data = constants[source.index] if source.origin == "input" else source.data
+            if isinstance(data, np.ndarray) and x.value[2] in ("column", "scalar"):
                 known[x] = data
         return known
 
@@ -131,7 +138,7 @@ class EpilogueBuilder:
         return "column" if self.anchored and prod(shape) == shape[last] else "vector"
 
 
-def _of_bytes(y: Expr) -> bool:
+def of_bytes(y: Expr) -> bool:
     """Whether the accumulator reaches y through quantized numbers alone: then y is that of the graph as written."""
     known: dict[Expr, bool] = {}
     for x in walk(y):
@@ -286,47 +293,22 @@ def _dequantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
 
 @_rule("quantize")
 def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
-    """Saturate rint(y / s) + zp, as the reference has it.
-
-    Right after an anchor y * (1/s), 1/s rounded once from f64: outputs near a tie are settled by literal sums
-    (docs/numbers.md). Of 16 bits the sum's roundings decide of some in a hundred outputs, whatever the kernel: they are
-    not settled.
-    """
+    """Saturate rint(y / s) + zp, as the reference has it; after an anchor y * (1/s), with 1/s rounded once from f64."""
     a, axis = node.attrs, e.axis(node)
     if args[0].dtype == "s32":  # what `dequantized` left as it was
         return args[0]
     zps, dtype = e.parameter(a["zps"] or [0], "f32", axis), a["dtype"].name
-    with np.errstate(over="ignore"):
-        inverse = (1 / np.asarray(a["scales"], np.float32).astype(np.float64)).astype(np.float32)
-    wide = a["dtype"].bits > 8
-    literal = not e.anchored or _of_bytes(args[0]) or (e.drift is not None and e.drift.exact(node.inputs[0]))
-    exact = wide or literal
-    if not literal and (reason := unsettled(e.drift, node)) is not None:
-        e.unsettled.append(reason)
-    if not exact and not np.isfinite(inverse).all():
-        raise Unsupported("1/scale of a quantize is not a finite f32", "give the quantize a scale above 2**-127")
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)
-    zero_points = np.asarray(a["zps"] or [0], np.float64)
-    by_column = axis in (None, len(e.out) - 1)
-    if exact:
-        scale = e.parameter(a["scales"], "f32", axis)
-        if not ((elementary.QUOTIENTS[0] <= scales) & (scales <= elementary.QUOTIENTS[1])).all():
-            return elementary.quantize(args[0] / scale, 1.0, zps, dtype)
-        q = elementary.quantize_quotient(args[0], scale, e.parameter(inverse, "f32", axis), zps, dtype)
-        if e.drift is not None and e.drift.finite(node) and by_column and not wide:
-            e.roundings.append(Rounding(q, args[0], dtype, scales, zero_points))
-        return q
-    scale = e.parameter(inverse, "f32", axis)
-    q = elementary.quantize(args[0], scale, zps, dtype)
-    if e.drift is not None and (band := e.drift.band(node)) is not None:
-        quotient = e.drift.literal(args[0]) / e.parameter(a["scales"], "f32", axis)
-        e.drift.settled[q] = elementary.quantize(quotient, 1.0, zps, dtype)
-        slope = e.parameter([band.relative], "f32", None)
-        most = e.parameter(np.atleast_1d(0.5 - band.half), "f32", len(e.out) - 1)
-        near = elementary.near_tie(args[0], scale, zps, dtype, slope) >= most
-        width = band.half + span(dtype, zero_points) * band.relative if by_column and e.drift.finite(node) else None
-        e.roundings.append(Rounding(q, args[0], dtype, 1 / inverse.astype(np.float64), zero_points, scale, near, width))
-    return q
+    with np.errstate(over="ignore"):
+        inverse = (1 / scales).astype(np.float32)
+    if e.anchored and a["dtype"].bits <= 8 and not of_bytes(args[0]):
+        if not np.isfinite(inverse).all():
+            raise Unsupported("1/scale of a quantize is not a finite f32", "give the quantize a scale above 2**-127")
+        return elementary.quantize(args[0], e.parameter(inverse, "f32", axis), zps, dtype)
+    scale = e.parameter(a["scales"], "f32", axis)
+    if not ((elementary.QUOTIENTS[0] <= scales) & (scales <= elementary.QUOTIENTS[1])).all():
+        return elementary.quantize(args[0] / scale, 1.0, zps, dtype)
+    return elementary.quantize_quotient(args[0], scale, e.parameter(inverse, "f32", axis), zps, dtype)
 
 
 @_rule("dynamic_dequantize")
@@ -399,9 +381,8 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
         e.fits(node.output.type.dims)
         args = [None if is_anchor and k in own else _argument(e, body, node, k, known) for k in range(len(node.inputs))]
         y = anchor[1](args) if anchor and is_anchor else RULES[node.op.name](e, node, args)
+        e.values[node.output] = y
         known[node.output] = y if node.output is result else _intermediate(y, node.output)
-        if e.drift is not None and not is_anchor:
-            e.drift.follow(node)
     if result.type.dims != e.out:
         raise Unsupported(f"the result {result.type} has not the shape {list(e.out)}",
                           "quantize before the operation that changes the shape")
@@ -420,6 +401,12 @@ def above(value: Value) -> list[Node]:
             found[node] = None
             work += [v.node for v in node.operands]
     return sorted(found, key=GRAPH_ORDER)
+
+
+def along_channels(node: Node) -> bool:
+    """Whether a one-dimensional second operand runs along dimension 1."""
+    return node.op.name in ("bias_add", "prelu") and node.attrs["data_format"] == "NCX" \
+        and bool(node.attrs.get("per_channel_broadcast", True))
 
 
 def _intermediate(y: Expr, value: Value) -> Expr:

@@ -5,13 +5,13 @@ without an anchor.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from graphq.ir import Graph
+from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source, translate
 from graphq.kernels.family.tables import tabulate
 from graphq.kernels.family.unsupported import Unsupported
@@ -19,17 +19,38 @@ from graphq.kernels.jit.isa import Level
 from graphq.kernels.lanes.expression import Expr, acc, substitute
 from graphq.kernels.lanes.lookup import least_saved
 from graphq.kernels.lanes.stores import Store, evaluate
-from graphq.kernels.ties.literal import Literal
+from graphq.kernels.numbers.sum_orders import DequantizedSum
 
 Arrays = Sequence[np.ndarray | None]
 
 
 @runtime_checkable
-class Settled(Protocol):
-    """An accumulator that has literal sums, too: what settles outputs near a tie in the NumPy formula."""
+class SumsAsWritten(Protocol):
+    """An accumulator that gives the f32 sums of the graph as written, too."""
 
-    def literal_sums(self, inputs: Sequence[np.ndarray], indices: np.ndarray, literal: Literal) -> np.ndarray:
-        """The literal sums of the outputs of these flat indices, f32."""
+    def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
+        """The sums of the outputs of these flat indices, f32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """What an integer anchor sums in the graph as written: `k` products of dequantized numbers, in f32.
+
+    `node` is the anchor in the body, `total` the expression that stands for the sum, which includes the bias where sums
+    start at it. `activations` are the range of activations less their zero point. `weights` gives those less their zero
+    points, [k, columns] in the order of the sum, of `batch` matrices side by side; or, where they are not constant, is
+    the most that one can be in size. `packed_zps` are what kernels subtract from weights as they are packed.
+    """
+
+    node: Node
+    total: Expr
+    sum: DequantizedSum
+    k: int
+    activations: tuple[int, int]
+    weights: Callable[[], np.ndarray] | int
+    batch: int
+    packed_zps: np.ndarray
+    starts_at_bias: bool
 
 
 class Accumulator(Protocol):
@@ -51,9 +72,9 @@ class Lowered:
     `accumulated` is the part of its expression that equals what `anchor.accumulate` gives, None where kernels leave
     just that.
 
-    `literal` says how the literal sums of outputs near a tie run, where the store marks such outputs. `ties` says of
-    each quantize after an integer sum how they are found, by "proved" bounds or "estimated" ones, or else why they are
-    not.
+    `products` is what the graph as written sums, where the anchor does so exactly. `values` are the expressions of the
+    body's values after an anchor, until `ties.attach` has read them: then `ties` says of each quantize after a sum how
+    outputs near a rounding tie are found, by "proved" bounds or "estimated" ones, or else why they are not.
     """
 
     out: tuple[int, ...]
@@ -61,7 +82,8 @@ class Lowered:
     sources: tuple[Source, ...]
     anchor: Accumulator | None = None
     accumulated: Expr | None = None
-    literal: Literal | None = None
+    values: Mapping[Value, Expr] = field(default_factory=dict)
+    products: Products | None = None
     ties: tuple[str, ...] = ()
 
     @property
@@ -85,13 +107,13 @@ class Lowered:
         direct = self._direct()
         result = evaluate(Store(substitute(self.store.expr, direct), self.store.dtype), total, operands)
         result = np.array(np.broadcast_to(result, self.out), order="C")
-        if self.store.ties is not None and self.literal is not None:
-            assert isinstance(self.anchor, Settled)
+        if self.store.ties is not None and self.products is not None:
+            assert isinstance(self.anchor, SumsAsWritten)
             near = evaluate(substitute(self.store.ties.near, direct), total, operands)
             indices = np.flatnonzero(np.broadcast_to(near, self.out))
             at = np.unravel_index(indices, self.out)
             picked = [None if x is None else np.broadcast_to(x, self.out)[at] for x in operands]
-            sums = self.anchor.literal_sums(inputs, indices, self.literal)
+            sums = self.anchor.sums_as_written(inputs, indices, self.products.sum)
             result[at] = evaluate(Store(self.store.literal, self.store.dtype), sums, picked)
         return result
 

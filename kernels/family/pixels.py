@@ -26,27 +26,26 @@ from graphq.kernels.jit.modules import Module
 from graphq.kernels.jit.records import SLOT, SLOTS, Record
 from graphq.kernels.jit.registry import Step, Target, Word, threads_for
 from graphq.kernels.jit.x86 import Loop, at, load, store
-from graphq.kernels.lanes.outputs import HEAD, load_outputs, write
+from graphq.kernels.lanes.outputs import load_outputs, write
+from graphq.kernels.lanes.second_look import HEAD, load_second_look, look_again
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, Windows, tap_addresses
-from graphq.kernels.ties.settle import load_literal, settler
-from graphq.kernels.ties.sum_records import PIXEL_SUM, SUM_BYTES
 from graphq.sizes import numbers
 
 PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width", "step",
-                "tile", "weights", "chunk", "offsets")
-"""The argument block. The caller fills in the addresses of images, a WINDOWS block, weights, `spec` and offsets.
+                "tile", "weights", "offsets")
+"""The argument block. The caller fills in the addresses of images, a WINDOWS block, weights, `terms` and offsets.
 
     image_bytes, pixels      of an image
     each, width, step        rows of a block, channels of a block, rows of a tile
-    chunk, offsets           bytes of a chunk's weights, and where in it those of each tap are (literal sums)
+    offsets                  where in a chunk's weights those of each tap are, for a second look
 """
 view, view_slot = PIXELS.view, SLOT.view
 FRAME = Record("image", "windows", "image_bytes", "outer", "inner", "rows", "first", "channels", "target", "stride",
                "weights")
 """What a tile function is called with: `rows` pixels from (outer, inner) of the image on, `channels` from the first on.
 Row after row goes to the target, `stride` bytes apart."""
-view_frame, view_windows, view_sum = FRAME.view, WINDOWS.view, PIXEL_SUM.view
+view_frame, view_windows = FRAME.view, WINDOWS.view
 FRAME_BYTES = FRAME.nbytes
 SCRATCH = 16384
 """Bytes of accumulators that are written at a time."""
@@ -61,8 +60,8 @@ UNROLLED = 32
 
 ADDRESSES = 8 * (MOST_TAPS + 1)
 """Bytes for the addresses of an output pixel's taps."""
-GROUPS_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
-"""Entries of the vectors of a tile that may have ties, and one more."""
+ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
+"""An entry for each vector of a tile, and one more."""
 
 
 def tap_locator(ko: int, ki: int) -> Any:
@@ -115,14 +114,9 @@ def unrolled(ko: int, ki: int) -> tuple[int, int]:
     return (ko, ki) if ko * ki <= UNROLLED else (0, 0)
 
 
-def block_functions(direct: int, prepare: Any = None) -> Functions:
-    """Make the module of the block function. `direct`: tiles write outputs of so many bytes an element themselves.
-
-    Of Stores that have ties `prepare` fills in the record of a literal sum (`settle.settler`), whose `addresses` are a
-    room for those of taps. Blocks have all channels then.
-    """
-    writes, settles = direct == 0, prepare is not None
-    settle: Any = settler(prepare) if settles else None
+def block_functions(direct: int) -> Functions:
+    """Make the module of the block function. `direct`: tiles write outputs of so many bytes an element themselves."""
+    writes = direct == 0
 
     def block(args: int, index: int) -> None:
         x = view(args)
@@ -138,11 +132,10 @@ def block_functions(direct: int, prepare: Any = None) -> Functions:
         f.first = left
         f.channels = columns
         f.weights = x.weights
-        target, stride, groups, words = sums, 4 * columns, 0, 0
-        if settles:
-            groups, words = stack(GROUPS_BYTES), stack(SUM_BYTES)
-            view_sum(words).addresses = stack(ADDRESSES)
-        if not writes:
+        target, stride = sums, 4 * columns
+        if writes:
+            entries = stack(ENTRIES_BYTES)
+        else:
             out = view_slot(args + SLOTS)
             target, stride = out.address + left * direct, out.stride
             if out.table:
@@ -159,9 +152,9 @@ def block_functions(direct: int, prepare: Any = None) -> Functions:
                 f.target = target + i * stride
             call_block(tile, frame, 0)
             if writes:
-                uncertain = write(args, batch, i, left, rows, columns, sums, stride, groups)
-                if settles and uncertain:
-                    settle(args, batch, i, left, rows, columns, sums, stride, groups, uncertain, words)
+                count = write(args, batch, i, left, rows, columns, sums, stride, entries)
+                if count:
+                    look_again(args, batch, i, left, rows, columns, sums, stride, entries, count, frame)
 
     return Functions(speed=3, block=block)
 
@@ -218,7 +211,7 @@ class PixelKernel(NamedTuple):
     """A tile function, and the block function of `block_functions` that calls it.
 
     `cycles` estimates the work of a pixel. `direct`: tiles write outputs themselves. `whole`: a block has all channels,
-    at most CHANNELS. `chunk` are the bytes of a chunk's weights.
+    at most CHANNELS.
     """
 
     name: str
@@ -227,7 +220,6 @@ class PixelKernel(NamedTuple):
     cycles: float
     direct: bool = False
     whole: bool = False
-    chunk: int = 0
     macs: int = 0
 
 
@@ -243,15 +235,15 @@ def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple
 def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
     """Plan a kernel over all pixels and channels, the accumulators of which `store` takes."""
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
-    literal = None if store.ties is None else load_literal("pixels", cache)
+    again = None if store.ties is None else load_second_look("pixels", cache)
     outputs, table = (None, None) if kernel.direct else load_outputs(store, target.level.lanes, cache)
     threads = threads_for(target.threads, kernel.cycles * (batch * m))
     each, width, step = numbers(3, split, batch, m, channels, threads, kernel.whole)
     blocks = batch * -(-m // each) * -(-channels // width)
     words: dict[str, Word] = {
         "image_bytes": x.windows.image_bytes, "pixels": x.windows.pixels, "batch": batch, "m": m, "channels": channels,
-        "each": each, "width": width, "step": step, "tile": kernel.tile.tile, "chunk": kernel.chunk,
-        "literal": literal or 0, "functions": table or 0}
-    keep = kernel.block, outputs, table, kernel.tile, literal
+        "each": each, "width": width, "step": step, "tile": kernel.tile.tile, "again": again or 0,
+        "functions": table or 0}
+    keep = kernel.block, outputs, table, kernel.tile, again
     name = f"{kernel.name}_{target.level.name}"
     return Step(name, kernel.block.block, PIXELS, words, blocks, keep, kernel.macs, threads=threads)

@@ -50,12 +50,11 @@ class QuantParameter:
     def expr(self, e: EpilogueBuilder) -> Expr:
         """The numbers where they belong in the epilogue; integers modulo 2**32."""
         if self.data is None:
-            x = e.slot(Source("input", self.dtype, self.shape, self.index), ("input", self.index, self.shape))
+            x = e.slot(Source("input", self.dtype, self.shape, self.index))
             return x + self.plus if self.plus else x
         data = np.atleast_1d(self.data) if self.dtype == "f32" else wrapped(self.data)
         dtype: Literal["f32", "s32"] = "f32" if self.dtype == "f32" else "s32"
-        key = ("parameter", dtype, self.shape, data.tobytes())
-        return e.slot(Source("parameter", dtype, self.shape, data=data), key)
+        return e.slot(Source("parameter", dtype, self.shape, data=data, role="operand"))
 
 
 def known(values: object, shape: tuple[int, ...] = (), dtype: Literal["f32", "s32"] = "s32") -> QuantParameter:

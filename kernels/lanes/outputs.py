@@ -2,7 +2,7 @@
 
 The field `functions` of an argument block has the address of a STORE_FUNCTIONS table. Its `write` is
 `store_code.epilogue` of the Store. Where the Store has ties, `exact` and `rewrite` are those of its other forms, and
-the others are its factors of a column (`settle`). A call takes 2 ns.
+the others are its factors of a column. A call takes 2 ns.
 """
 from __future__ import annotations
 
@@ -19,9 +19,6 @@ from graphq.kernels.lanes.stores import Store
 
 ARITIES = {"write": 9, "exact": 9, "rewrite": 9, "w_scale": 3, "w_zp": 3, "start": 3}
 NAMES = tuple(ARITIES)
-HEAD = ("functions", "literal", "spec")
-"""The first fields of the argument blocks of kernels that write outputs of a Store: the addresses of its table of
-functions and, where it has ties, of the block function of literal sums and of their spec (`settle`)."""
 STORE_FUNCTIONS = Record(*NAMES, "lanes")
 """The table: the functions' addresses, 0 for those that a Store has not, and the lanes of the first two."""
 write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in enumerate(ARITIES.values()))

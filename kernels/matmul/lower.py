@@ -20,17 +20,19 @@ from typing import ClassVar
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.anchored import anchored, dequantized_products
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source
-from graphq.kernels.family.lower import Arrays, Lowered, result_dims
+from graphq.kernels.family.lower import Arrays, Lowered, Products, result_dims
 from graphq.kernels.family.scales import RANGES, QuantParameter, given, known, reach, scaled, scales_of, zero_points_of
-from graphq.kernels.family.settled import CHUNK, LiteralSums, anchored, literal_sums
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes.expression import Expr, acc, op
 from graphq.kernels.numbers.float_sums import float_sums
-from graphq.kernels.ties.literal import Literal, matmul_order
+from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
 from graphq.sizes import is_open, later
 
 MATMULS = ("matmul", "matmul_integer")
+CHUNK = 2**22
+"""Factors of sums as written that a formula takes at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +84,8 @@ class IntegerMatmul(Matmul):
         total = (a - self.a_zp.array(inputs).astype(np.float64)) @ (b - self.b_zp.array(inputs).astype(np.float64))
         return np.asarray(total).astype(np.int64).astype(np.int32)
 
-    def literal_sums(self, inputs: Sequence[np.ndarray], indices: np.ndarray, literal: Literal) -> np.ndarray:
-        """The literal sums of the outputs of these flat indices, f32."""
+    def sums_as_written(self, inputs: Sequence[np.ndarray], indices: np.ndarray, how: DequantizedSum) -> np.ndarray:
+        """The f32 sums as written of the outputs of these flat indices."""
         a, b = self.operands(inputs)
         a = a[None] if a.ndim == 1 else a
         batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -94,7 +96,7 @@ class IntegerMatmul(Matmul):
         for first in range(0, len(indices), step):
             some = slice(first, first + step)
             at = tuple(x[some] for x in outer)
-            out[some] = literal.sums(rows[(*at, i[some])], columns[(*at, j[some])], j[some])
+            out[some] = how.sums(rows[(*at, i[some])], columns[(*at, j[some])], j[some])
         return out
 
 
@@ -119,7 +121,7 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
     e = EpilogueBuilder(out, anchored=True)
     producers = [v.node for v in node.inputs[:2] if v is not None and v.node is not None]
     product: Matmul
-    sums = None
+    products = None
     if node.op.name == "matmul_integer":
         product = _integers(body, node, constants)
         total = accumulated = _compensated(e, product, constants)
@@ -127,30 +129,34 @@ def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
         product, scales = _quantised(body, node, constants)
         accumulated = _compensated(e, product, constants)
         total = scaled(e, op("to_f32", accumulated), *scales)
-        sums = _literal(body, node, product, scales, constants[product.b], constants)
+        products = _products(body, node, total, product, scales, constants)
     else:
         product = _floats(body, node)
         total = accumulated = acc("f32")
 
     own = range(4) if node.op.name == "matmul_integer" else range(2)
-    return anchored(e, body, node, total, producers, product, accumulated, constants, sums, own)
+    return anchored(e, body, node, total, producers, product, accumulated, products, own)
 
 
-def _literal(body: Graph, node: Node, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
-             weights: np.ndarray | None, constants: Arrays) -> LiteralSums | None:
-    """The literal sums; a matmul with a bias is ONNX's Gemm, whose sums start from it."""
+def _products(body: Graph, node: Node, total: Expr, p: IntegerMatmul, scales: tuple[QuantParameter, QuantParameter],
+              constants: Arrays) -> Products | None:
+    """What the graph as written sums; a matmul with a bias is ONNX's Gemm, whose sums start from it."""
     m = p.rows[-1] if len(p.b_shape) > 2 else prod(p.rows)
     order, block = matmul_order(m, p.n, p.k, transposed=p.transpose_b)
     bias = None if len(node.inputs) < 3 or node.inputs[2] is None else node.inputs[2]
     start = None if bias is None or bias.node is not None else constants[body.inputs.index(bias)]
-    integers: np.ndarray | tuple[int, int] = p.k, reach(p.b_dtype, p.b_zp)
-    batch = 1
-    if weights is not None and p.b_zp.data is not None:
-        w = (weights.swapaxes(-1, -2) if p.transpose_b else weights).astype(np.int16) - p.b_zp.data.astype(np.int16)
-        batch = prod(w.shape[:-2])
-        integers = np.moveaxis(w, -2, 0).reshape(p.k, batch * p.n)
-    return literal_sums(*scales, p.a_zp, p.b_zp, order, block, p.a_dtype, integers, batch=batch,
-                        shift=-128 if p.b_dtype == "u8" else 0, start=start)
+    data, zps = constants[p.b], p.b_zp.data
+
+    def weights() -> np.ndarray:
+        assert data is not None and zps is not None
+        w = (data.swapaxes(-1, -2) if p.transpose_b else data).astype(np.int16) - zps.astype(np.int16)
+        return np.moveaxis(w, -2, 0).reshape(p.k, prod(p.b_shape[:-2]) * p.n)
+
+    unknown = data is None or zps is None
+    return dequantized_products(
+        node, total, p.k, *scales, p.a_zp, p.b_zp, order, block, p.a_dtype,
+        reach(p.b_dtype, p.b_zp) if unknown else weights, batch=1 if unknown else prod(p.b_shape[:-2]),
+        shift=-128 if p.b_dtype == "u8" else 0, start=start)
 
 
 def _floats(body: Graph, node: Node) -> FloatMatmul:
@@ -290,7 +296,7 @@ def _compensated(e: EpilogueBuilder, p: IntegerMatmul, constants: Arrays) -> Exp
         else:
             total = total + known(-int(za.data) * d.data, d.shape).expr(e)
     if not zw.absent:
-        total = total - e.slot(Source("row sums", "s32", (*p.rows, 1)), "row sums") * zw.expr(e)
+        total = total - e.slot(Source("row sums", "s32", (*p.rows, 1))) * zw.expr(e)
     return total
 
 
@@ -301,7 +307,7 @@ def _centred_column_sums(e: EpilogueBuilder, p: IntegerMatmul, zw: QuantParamete
         total = weights.sum(axis=1 if p.transpose_b else 0, dtype=np.int64)
         return known(total - p.k * (zw.data + (128 if p.b_dtype == "u8" else 0)), (p.n,))
     shape = (*p.b_shape[:-2], 1, p.n)[-len(e.out):]  # 2-D weights of a 1-D source: (n,)
-    sums = e.slot(Source("column sums", "s32", shape), "column sums")
+    sums = e.slot(Source("column sums", "s32", shape))
     if zw.absent:
         return sums
     k = e.parameter(later(np.array, [p.k]), "s32", None) if is_open(p.k) else p.k

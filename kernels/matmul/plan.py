@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple
 
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
 from graphq.kernels.jit.isa import Level, is_emulated, level_named
 from graphq.kernels.jit.records import Record
@@ -35,14 +34,13 @@ from graphq.kernels.jit.registry import (
     threads_for,
 )
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
-from graphq.kernels.lanes.outputs import HEAD, load_outputs, packs, start, w_scale, w_zp, write
+from graphq.kernels.lanes.outputs import load_outputs, packs, write
+from graphq.kernels.lanes.second_look import HEAD, load_second_look, look_again
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.tiles import DTYPES, FLOATS, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows, view_windows
-from graphq.kernels.ties.settle import load_literal, settler
-from graphq.kernels.ties.sum_records import PANEL_SUM, SUM_BYTES
 from graphq.sizes import assumed, is_open, later, numbers
 
 MOST_VECTORS = 128
@@ -61,9 +59,9 @@ MATMUL = Record(*HEAD, "a", "a_table", "stride", "w", "w_table", "batch", "m", "
     rooms, room_count        for copies of activations (AMX), of `room_bytes`: one for each piece of the blocks
     kept                     bytes of a tile's copies, where they are kept for all columns
 
-The caller fills in a, w, their tables, `stride` and `spec`.
+The caller fills in a, w, their tables, `stride` and `terms`.
 """
-view, view_frame, view_sum, view_panel = MATMUL.view, FRAME.view, PANEL_SUM.view, DESCRIPTOR.view
+view, view_frame, view_panel = MATMUL.view, FRAME.view, DESCRIPTOR.view
 
 SHORT = 26
 """Operations of a Store that tiles do themselves, all of a residual's: its code is there for every register."""
@@ -71,11 +69,11 @@ SHORT_ROW = 256
 """Bytes of k for which they do."""
 MANY = 1 << 14
 """Outputs for which they do: a tile's code takes 0.1 to 0.3 s to compile."""
-GROUPS_BYTES = 8 * (MOST_VECTORS + 1)
-"""Entries of the vectors of a tile that may have ties, and one more."""
+ENTRIES_BYTES = 8 * (MOST_VECTORS + 1)
+"""An entry for each vector of a tile, and one more."""
 Writer = Literal["function", "tile", "both"]
 """Who writes the outputs of a tile: the Store's function from sums in memory; the tile from registers; or both, the
-function those of tiles that are not whole. Then sums are in memory, too, for ties are settled from there."""
+function those of tiles that are not whole. Then sums are in memory, too, for a second look."""
 
 
 class Product(NamedTuple):
@@ -115,24 +113,11 @@ class Product(NamedTuple):
         return self.row_bytes if self.taps == 1 else -(-self.row_bytes // 4) * 4 * self.taps
 
 
-@njit
-def _prepare(args: int, batch: int, row: int, column: int, r: int, words: int) -> None:
-    """Fill in the record of the literal sum of an output."""
-    of = view_sum(words)
-    of.row = r
-    of.column = column
-    of.scale = w_scale(args, batch, column)
-    of.zero_point = w_zp(args, batch, column)
-    of.start = start(args, batch, column)
-
-
 def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dtype: str) -> Functions:
     """Make the block function of matmuls, one for all Stores; activations of `itemsize` bytes are read by `layout`."""
     by_tile, by_function = writer != "function", writer != "tile"
     columns_read, windows_read, packed_4bit = layout == "columns", layout == "windows", w_dtype == "s4"
-    # Numba compiles what a function names, also in branches that are not.
-    settle: Any = settler(_prepare) if by_function else None
-    locate: Any = locate_windows if windows_read else None
+    locate: Any = locate_windows if windows_read else None  # Numba compiles what a function names, in any branch
 
     def block(args: int, index: int) -> None:
         x = view(args)
@@ -160,10 +145,7 @@ def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dty
         f.k = k
         f.acc = sums
         if by_function:
-            groups, words = stack(GROUPS_BYTES), stack(SUM_BYTES)
-            of = view_sum(words)
-            of.frame = frame
-            of.panel_bytes = panel_bytes
+            entries = stack(ENTRIES_BYTES)
         configured = 0
         blocks = x.batch * row_blocks * column_blocks
         copies = x.rooms + ((index + 1) * x.room_count - 1) // blocks * x.room_bytes
@@ -201,7 +183,7 @@ def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dty
                     configured = rows
                 if by_tile:
                     if by_function:
-                        f.entries = groups
+                        f.entries = entries
                     f.args = args
                     f.batch = batch
                     f.i = i
@@ -209,11 +191,11 @@ def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dty
                     f.columns = columns
                 call_block(tile if now == width else tail, frame, 0)
                 if by_function:
-                    uncertain = f.entries if by_tile else -1
-                    if uncertain < 0:
-                        uncertain = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, groups)
-                    if uncertain:
-                        settle(args, batch, i, 16 * j, rows, columns, sums, 64 * now, groups, uncertain, words)
+                    count = f.entries if by_tile else -1
+                    if count < 0:
+                        count = write(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries)
+                    if count:
+                        look_again(args, batch, i, 16 * j, rows, columns, sums, 64 * now, entries, count, frame)
             j += now
         if configured:
             call_block(setup, frame, 0)
@@ -323,7 +305,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     forced = kernel is not None
     kernel = kernel or select("matmul", x.dtypes, m, n, depth, level, log, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth))
-    literal = None if store.ties is None else load_literal(layout, cache)  # first, as it takes longest to compile
+    again = None if store.ties is None else load_second_look(layout, cache)  # first, as it takes longest to compile
     block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], cache=cache)
     outputs, table = (None, None) if writer == "tile" else load_outputs(store, level.lanes, cache)
     inside = () if writer == "function" else (store, packs(PANEL, store))
@@ -355,11 +337,11 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     words: dict[str, Word] = {
         "stride": row_bytes, "batch": batch, "m": m, "n": n, "k": row_bytes, "each_rows": cut.each_rows,
         "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels, "tail_panels": cut.tail_panels,
-        "tile": tile, "tail": tail, "setup": setup, "literal": literal or 0, "functions": table or 0, "room_count": 1,
+        "tile": tile, "tail": tail, "setup": setup, "again": again or 0, "functions": table or 0, "room_count": 1,
         "room_bytes": cut.room_bytes, "kept": cut.kept}
     name: Any = later(getitem, tuple(k.name for k in kernels), cut.kernel)
     room = ("rooms", cut.room_bytes) if is_open(cut.room_bytes) or cut.room_bytes else None
-    return Step(name, block.block, MATMUL, words, cut.blocks, (block, outputs, table, tile, tail, literal),
+    return Step(name, block.block, MATMUL, words, cut.blocks, (block, outputs, table, tile, tail, again),
                 batch * m * n * x.k * taps, threads=cut.threads, weights="w", ahead="ahead", room=room,
                 aligned="a" if lines else None)
 

@@ -14,7 +14,7 @@ from graphq.kernels.matmul import row_sums as rows
 from graphq.kernels.matmul.lower import Matmul
 from graphq.kernels.moves.transpose import plan_transpose
 from graphq.kernels.operands.space import Walk, broadcast_strides, factor
-from graphq.kernels.ties import sum_records
+from graphq.kernels.operands.sum_terms import terms
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref
 from graphq.plan.slots import Strides, every, operand_slot, output, run, table
@@ -47,9 +47,9 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     stride = p.rows[-1] * item if layout == "columns" else a_walk.row
     header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
               "w": w, "w_table": table(b, w_walk)}
-    if lowered.literal is not None:
-        spec = sum_records.spec(lowered.literal, p.k, signed=p.a_dtype == "s8")
-        header["spec"] = Ref(b.constant(spec))
+    if lowered.store.ties is not None:
+        assert lowered.products is not None
+        header["terms"] = Ref(b.constant(terms(lowered.products.sum, p.k, signed=p.a_dtype == "s8", parts=1)))
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 
 

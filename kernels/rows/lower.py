@@ -101,7 +101,7 @@ def _how(node: Node) -> str:
 def _result(e: EpilogueBuilder, node: Node, dims: tuple[int, ...]) -> Expr:
     """The operation's result from what kernels leave."""
     shape, count = (*dims[:-1], 1), NUMBERS.get(node.op.name, 0)
-    numbers = [e.slot(Source("row numbers", "f32", shape, k), ("row numbers", k)) for k in range(count)]
+    numbers = [e.slot(Source("row numbers", "f32", shape, k)) for k in range(count)]
     match node.op.name:
         case "softmax" | "rms_norm":
             return acc("f32") * numbers[0]

@@ -1,7 +1,7 @@
-"""The f32 factors of literal sums (`settle`): activations and packed weights, dequantised into the order of the sum.
+"""The f32 factors of sums as written: activations and packed weights, dequantised into the order of the sum.
 
-A literal sum adds products x * w of dequantised numbers; these functions read the bytes where they lie, dequantise
-them, and store x and w next to each other for `ordered_sums`.
+Such a sum adds products x * w of dequantised numbers; these functions read the bytes where they lie, dequantise them,
+and store x and w next to each other for `ordered_sums`.
 
 Vectors have eight lanes: after instructions on 16, each product of a chain takes 6.7 cycles, not 4 (Granite Rapids).
 Bytes are read as unsigned; signed ones are turned into unsigned by a `flip` of their highest bit, with a zero point
@@ -31,11 +31,11 @@ from graphq.kernels.jit.intrinsics import (
 )
 from graphq.kernels.jit.shuffles import columns_of
 from graphq.kernels.jit.x86 import at, filled, load, shuffle, store, vector
+from graphq.kernels.operands.sum_terms import TERMS
 from graphq.kernels.operands.windows import MOST_TAPS
 from graphq.kernels.ties.ordered_sums import f32_of
-from graphq.kernels.ties.sum_records import PANEL_SUM, SPEC
 
-view_panel, view_spec = PANEL_SUM.view, SPEC.view
+view_terms = TERMS.view
 PIECE = 4 * MOST_TAPS
 """Products of a piece at the most, four channels at the least."""
 PIECE_BYTES = 4 * (PIECE + 16)
@@ -110,17 +110,16 @@ def factors_of(_typing: Any, numbers: Any, count: Any, flip: Any, zp: Any, scale
 
 
 @njit
-def packed_factors(words: int, panel: int, factors: int, first: int, channels: int, addresses: int, places: int,
-                   lines: int, taps: int, step: int, part: int) -> None:
+def packed_factors(terms: int, w_zp: int, w_scale: Any, panel: int, factors: int, first: int, channels: int,
+                   addresses: int, places: int, lines: int, taps: int, step: int, part: int) -> None:
     """Store the factors of channels from `first` on, of `taps`, with tables of their addresses and places of weights.
 
     Vectors take 16 channels where there are `lines`, the addresses of the taps' weights; the last 16 may overlap those
     before. Of taps the last ones come first: what a vector stores beyond them is overwritten by the next channel's.
     """
-    of = view_panel(words)
-    spec = view_spec(of.spec)
-    parts, signed, zp, x_scale = spec.parts, spec.signed, spec.zero_point, f32_of(spec.scale)
-    w_zp, w_scale, weights = of.zero_point, f32_of(of.scale), factors + PIECE_BYTES
+    x = view_terms(terms)
+    parts, signed, zp, x_scale = x.parts, x.signed, x.zero_point, f32_of(x.scale)
+    weights = factors + PIECE_BYTES
     flip, whole = 128 if signed else 0, channels & -4 if lines and channels >= 16 else 0
     for start in range(0, whole, 16):
         c = min(start, whole - 16)

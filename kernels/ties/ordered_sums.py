@@ -1,4 +1,4 @@
-"""Sums of f32 products in the orders of `literal`, taken piece by piece: functions that kernels call.
+"""Sums of f32 products in the orders of `sum_orders`, taken piece by piece: functions that kernels call.
 
 An order is known by its number in ORDERS. A sum is a call of `begin`, one of `take` for each piece of the products, and
 one of `end`. Between these calls its state is three numbers: the total, the chain of products under way, and how many
@@ -18,7 +18,7 @@ from graphq.kernels.jit.deferred import njit, types
 from graphq.kernels.jit.intrinsics import F32, I32, I64, c64, declare, intrinsic, store_s32, store_s64
 from graphq.kernels.jit.shuffles import columns_of
 from graphq.kernels.jit.x86 import Loop, load, opaque, smaller, store, vector
-from graphq.kernels.ties.literal import ORDERS
+from graphq.kernels.numbers.sum_orders import ORDERS
 
 CHAINS, QUADS, OCTETS, TAPS = range(len(ORDERS))
 

@@ -1,4 +1,4 @@
-"""Error bounds: how far an anchor's f32 sum, in the order of `literal`, may lie from the exact sum of integers.
+"""Error bounds: how far an anchor's f32 sum, in the order of `sum_orders`, may lie from the exact sum of integers.
 
 docs/numbers.md derives both bounds. `proved` holds for any activations. `estimated` takes rounding errors as
 independent of each other, and the activations of a sum as independent numbers whose mean may be any that their type can
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.kernels.ties.literal import Literal
+from graphq.kernels.numbers.sum_orders import DequantizedSum
 from graphq.sizes import later
 
 UNIT = 2.0**-24
@@ -50,23 +50,24 @@ class Sums(NamedTuple):
         return Sums(f(self.absolute), f(self.signed), f(self.squares), self.moved)
 
 
-def sum_error(literal: Literal, low: int, high: int, weights: np.ndarray | tuple[int, int], batch: int = 1) -> SumError:
+def sum_error(how: DequantizedSum, low: int, high: int, weights: np.ndarray | tuple[int, int],
+              batch: int = 1) -> SumError:
     """The bounds for activations from `low` to `high` (zero points subtracted, from both operands).
 
     `weights` are integers [k, columns], in the order of the sums, of `batch` matrices side by side, for all of which a
     column's bound holds. When they are not constant: k, and the most that one can be in size; the result then has one
-    number for each of `literal`'s scales.
+    number for each of `sum_orders`'s scales.
     """
     activations = min(low, 0), max(high, 0)  # padding is 0
-    chains = _Chains(literal.order, literal.block, literal.taps)
-    unit = literal.x_scale, max(activations[1], -activations[0])
+    chains = _Chains(how.order, how.block, how.taps)
+    unit = how.x_scale, max(activations[1], -activations[0])
     if isinstance(weights, tuple):
         reach = later(_reach_of_any, chains, activations, *weights)
-        bounds = later(_bounds, reach, unit, literal.w_scale, np.abs(literal.start).max(initial=0), np.zeros(1))
+        bounds = later(_bounds, reach, unit, how.w_scale, np.abs(how.start).max(initial=0), np.zeros(1))
         return SumError(later(getitem, bounds, 0), later(getitem, bounds, 1))
     k, columns = weights.shape
     scales, starts = (np.tile(np.broadcast_to(x, columns // batch), batch)
-                      for x in (literal.w_scale, np.abs(literal.start)))
+                      for x in (how.w_scale, np.abs(how.start)))
     step = max(1, PART // max(1, k))
     parts = [_known(chains, np.ascontiguousarray(weights[:, c:c + step].T, np.float32), scales[c:c + step])
              for c in range(0, max(1, columns), step)]
@@ -76,7 +77,7 @@ def sum_error(literal: Literal, low: int, high: int, weights: np.ndarray | tuple
 
 
 class _Chains(NamedTuple):
-    """How a sum of products is cut into chains, by a Literal's order, block and taps.
+    """How a sum of products is cut into chains, by its order, block and taps.
 
     A chain are products that are summed one after another before their sum goes to the total.
     """

@@ -1,15 +1,15 @@
 """What models give where every output after an integer anchor is computed by the f32 sums of the graph as written."""
 import numpy as np
 
-from graphq.kernels.ties.drift import Band, Drift
+from graphq.kernels.ties.error_bounds import Band, BodyBounds
 
 
 def settle_everything(monkeypatch):
     """From here on, whatever is compiled takes all outputs to be near a tie."""
-    band = Drift.band
+    band = BodyBounds.band
 
     def everywhere(self, node):
         made = band(self, node)
         return None if made is None else Band(np.ones_like(made.half), made.relative, True)
 
-    monkeypatch.setattr(Drift, "band", everywhere)
+    monkeypatch.setattr(BodyBounds, "band", everywhere)

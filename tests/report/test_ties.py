@@ -3,9 +3,9 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.ties.drift import INEXACT
 from graphq.passes.pipeline import run_passes
 from graphq.report import ties as tie_report
+from graphq.report.ties import INEXACT
 
 W = "%w = constant(value=s8[2,2]{1, -2, 3, 4})\n %v = dequantize(%w, scales=[0.1])\n"
 Q, DQ = "quantize({}, dtype=u8, scales=[0.1])", "dequantize({}, scales=[0.1])"

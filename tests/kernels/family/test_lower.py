@@ -7,7 +7,7 @@ import pytest
 
 import graphq as gq
 from graphq.kernels.families import lower_partition
-from graphq.kernels.family import settled
+from graphq.kernels.family import anchored
 from graphq.passes import Fuse
 
 
@@ -66,8 +66,8 @@ def test_a_model_lowers_each_layer_once(monkeypatch):
     """With a bias in s32 and a quantized operand of the chain, whose constants fold and become one."""
     g = gq.Graph()
     x = y = g.input("x", shape=(4, 8), dtype="u8")
-    made, translate = [], settled.translate
-    monkeypatch.setattr(settled, "translate", lambda *args, **kws: made.append(args) or translate(*args, **kws))
+    made, translate = [], anchored.translate
+    monkeypatch.setattr(anchored, "translate", lambda *args, **kws: made.append(args) or translate(*args, **kws))
     for _ in range(3):
         w = g.dequantize(g.constant(np.ones((8, 8), np.int8)), scales=[0.5])
         bias = g.dequantize(g.constant(np.arange(8, dtype=np.int32)), scales=[0.01])

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from graphq.kernels.ties.literal import ORDERS, Literal
+from graphq.kernels.numbers.sum_orders import ORDERS, DequantizedSum
 from graphq.kernels.ties.sum_errors import UNIT, sum_error
 
 COLUMNS = 24
@@ -12,7 +12,7 @@ def made(order, k, rng, scale=0.0137, start=False):
     scales = rng.uniform(1e-3, 2e-3, COLUMNS).astype(np.float32)
     starts = rng.normal(size=COLUMNS).astype(np.float32) if start else np.zeros(1, np.float32)
     taps = 3 if order == "taps" else 1
-    return Literal(order, 128, np.float32(scale), 0, scales, np.zeros(1, np.int32), starts, taps)
+    return DequantizedSum(order, 128, np.float32(scale), 0, scales, np.zeros(1, np.int32), starts, taps)
 
 
 def weights(kind, k, rng):
@@ -78,7 +78,7 @@ def test_sums_of_nothing(order):
 @pytest.mark.parametrize("order,roundings", [("chains", 4), ("quads", 5), ("taps", 5)])
 def test_the_proved_bound_of_one_product_by_hand(order, roundings):
     """Of the factors (and the product, where it is not fused), of the chain's sum, and of its additions to totals."""
-    literal = Literal(order, 128, np.float32(0.25), 0, np.float32([0.5]), np.zeros(1, np.int32),
+    literal = DequantizedSum(order, 128, np.float32(0.25), 0, np.float32([0.5]), np.zeros(1, np.int32),
                       np.zeros(1, np.float32))
     proved, _ = sum_error(literal, -10, 200, np.array([[-7]], np.int16))
     np.testing.assert_allclose(proved, UNIT * 0.25 * 0.5 * 7 * 200 * roundings, rtol=1e-5)
@@ -87,7 +87,7 @@ def test_the_proved_bound_of_one_product_by_hand(order, roundings):
 def test_the_estimate_has_what_roundings_of_weights_add_up_to():
     """Where all weights are the same number, so that all are rounded the same way."""
     scale = np.float32(0.1)
-    literal = Literal("chains", 128, np.float32(0.25), 0, scale.reshape(1), np.zeros(1, np.int32),
+    literal = DequantizedSum("chains", 128, np.float32(0.25), 0, scale.reshape(1), np.zeros(1, np.int32),
                       np.zeros(1, np.float32))
     w = np.full((1000, 1), 7, np.int16)
     moved = 1000 * abs(float(np.float32(7) * scale) - 7 * float(scale))

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.ties.drift import CURVES, Drift, ErrorBounds
+from graphq.kernels.ties.error_bounds import CURVES, BodyBounds, ErrorBounds
 from graphq.kernels.ties.sum_errors import UNIT
 
 CASES = {
@@ -18,15 +18,15 @@ CASES = {
 
 
 def followed(name, difference, most):
-    """A drift that has followed the operation after a value of this difference and bound, and the operation's node."""
+    """A bounds that has followed the operation after a value of this difference and bound, and the operation's node."""
     op, attrs = CASES[name]
     g = gq.Graph()
     y = g.abs(g.input("x", shape=(4,), dtype="f32"))
     node = getattr(g, op)(y, **attrs).node
-    drift = Drift(4, {}, {})
-    drift.of[y], drift.bounds[y] = difference, most
-    drift.follow(node)
-    return drift, node
+    bounds = BodyBounds(4, {})
+    bounds.of[y], bounds.bounds[y] = difference, most
+    bounds.follow(node)
+    return bounds, node
 
 
 def test_all_curves_are_tried():
@@ -36,17 +36,17 @@ def test_all_curves_are_tried():
 @pytest.mark.parametrize("most", [0.25, 1.0, 3.0, 50.0])
 @pytest.mark.parametrize("name", CASES)
 def test_results_keep_to_their_bounds(name, most):
-    drift, node = followed(name, ErrorBounds(np.zeros(()), np.zeros(()), 0.0), most)
+    bounds, node = followed(name, ErrorBounds(np.zeros(()), np.zeros(()), 0.0), most)
     y = node.op.reference(np.linspace(-most, most, 2001), **node.attrs)
-    assert y.dtype == np.float64 and np.abs(y).max() <= drift.bounds[node.output]
+    assert y.dtype == np.float64 and np.abs(y).max() <= bounds.bounds[node.output]
 
 
 @pytest.mark.parametrize("by,relative", [(1e-3, 0.0), (0.0, 1e-3), (1e-4, 1e-3)])
 @pytest.mark.parametrize("name", CASES)
 def test_differences_keep_to_their_bounds(name, by, relative):
     x = np.concatenate([np.linspace(-12, 12, 4001), np.linspace(-300, 300, 4001)])
-    drift, node = followed(name, ErrorBounds(np.asarray(by), np.asarray(by), relative), 300.0)
-    found = drift.of[node.output]
+    bounds, node = followed(name, ErrorBounds(np.asarray(by), np.asarray(by), relative), 300.0)
+    found = bounds.of[node.output]
     y = node.op.reference(x, **node.attrs)
     for sign in (-1, 1):
         again = node.op.reference(x + sign * (by + relative * np.abs(x)), **node.attrs)
@@ -70,15 +70,15 @@ def test_differences_of_two_operands_keep_to_their_bounds(name, first, second):
     g = gq.Graph()
     values = [g.abs(g.input(n, shape=(4,), dtype="f32")) for n in "ab"]
     node = getattr(g, name)(*values).node
-    drift = Drift(4, {}, {})
+    bounds = BodyBounds(4, {})
     for v, (by, relative), size in zip(values, (first, second), most, strict=True):
-        drift.of[v], drift.bounds[v] = ErrorBounds(np.asarray(by), np.asarray(by), relative), size
-    drift.follow(node)
-    found = drift.of[node.output]
+        bounds.of[v], bounds.bounds[v] = ErrorBounds(np.asarray(by), np.asarray(by), relative), size
+    bounds.follow(node)
+    found = bounds.of[node.output]
     a = rng.uniform(-most[0], most[0], 20_000)
     b = np.where(rng.random(a.size) < 0.3, -a, rng.uniform(-most[1], most[1], a.size))
     y = BINARY[name](a, b)
-    assert np.abs(y).max() <= drift.bounds[node.output]
+    assert np.abs(y).max() <= bounds.bounds[node.output]
     room = found.proved + found.relative * np.abs(y)
     moved = [x + sign * (by + relative * np.abs(x)) for x, (by, relative), sign
              in zip((a, b), (first, second), rng.choice([-1, 1], (2, a.size)), strict=True)]
@@ -92,11 +92,11 @@ def test_a_constant_factor_scales_a_difference_by_column():
     y = g.abs(g.input("x", shape=(3, 4), dtype="f32"))
     c = g.input("c", shape=(4,), dtype="f32")
     z = g.multiply(y, c)
-    drift = Drift(4, {c: factors}, {})
-    drift.of[y], drift.bounds[y] = ErrorBounds(np.asarray(0.25), np.asarray(0.125), 0.0), 1.0
-    drift.follow(z.node)
-    assert np.array_equal(drift.of[z].proved, 0.25 * np.abs(factors))
-    assert np.array_equal(drift.of[z].estimated, 0.125 * np.abs(factors))
+    bounds = BodyBounds(4, {c: factors})
+    bounds.of[y], bounds.bounds[y] = ErrorBounds(np.asarray(0.25), np.asarray(0.125), 0.0), 1.0
+    bounds.follow(z.node)
+    assert np.array_equal(bounds.of[z].proved, 0.25 * np.abs(factors))
+    assert np.array_equal(bounds.of[z].estimated, 0.125 * np.abs(factors))
 
 
 @pytest.mark.parametrize("scales,axis", [([0.5], 1), ([0.5, 0.25, 2.0, 1.0], 1), ([0.5, 0.25, 2.0], 0)])
@@ -106,9 +106,8 @@ def test_bands_are_in_steps_of_the_scales(scales, axis):
     y = g.abs(g.input("x", shape=(3, 4), dtype="f32"))
     how = {} if len(scales) == 1 else {"qtype": "per_channel", "axis": axis, "zps": [0] * len(scales)}
     q = g.quantize(y, dtype="s8", scales=scales, **how)
-    drift = Drift(4, {}, {})
-    drift.of[y], drift.bounds[y] = ErrorBounds(np.asarray(1e-5), np.asarray(1e-6), 1e-7), 1.0
-    band = drift.band(q.node)
+    bounds = BodyBounds(4, {})
+    bounds.of[y], bounds.bounds[y] = ErrorBounds(np.asarray(1e-5), np.asarray(1e-6), 1e-7), 1.0
+    band = bounds.band(q.node)
     steps = np.asarray(scales) if axis == 1 and len(scales) > 1 else min(scales)
     assert band.proved and np.array_equal(band.half, 1e-5 / steps + 2 * UNIT) and band.relative > 1e-7
-    assert drift.bands == [band]

@@ -1,13 +1,10 @@
-"""The literal f32 sums of an integer anchor: what settles roundings that lie near a tie.
+"""Products of dequantized integers as a graph has them written: f32 sums, in a stated order.
 
-An integer partition computes y from an exact sum, with three roundings; the graph as written multiplies and adds in
-f32, with at least two roundings for each product. In most layers of real models they differ by 1e-6 to 1e-5 of a
-quantize's step, so that one of 10**5 to 10**6 outputs rounds to another integer, and a network carries such a step on
-to the end: with a few of them in MobileNetV2 the cosine of the last outputs is 0.98. So outputs whose y lies near a tie
-are computed once more, with the f32 operations as they are written (docs/numbers.md). ONNX and oneDNN leave the order
-of sums open. The orders here are those of ONNX Runtime's CPU kernels on x86-64 without optimisations of the graph,
-found by experiment, for one thread. In the layers of six models that were compared all sums are these, bit for bit, but
-a few of the last columns % 4 of octets, or rows where there is one column:
+Kernels sum integers exactly; the graph as written multiplies and adds in f32, with at least two roundings for each
+product. ONNX and oneDNN leave the order of such sums open. The orders here are those of ONNX Runtime's CPU kernels on
+x86-64 without optimisations of the graph, found by experiment, for one thread. In the layers of six models that were
+compared all sums are these, bit for bit, but a few of the last columns % 4 of octets, or rows where there is one
+column:
 
     chains    sum over blocks of `block` k in order, from `start`: fma(x[k], w[k], ... fma(x[0], w[0], 0))
     quads     sum over groups of four k in order, from `start`: ((p[0] + p[1]) + p[2]) + p[3], products rounded
@@ -18,8 +15,7 @@ k counts channels, and within a channel taps. x = f32(q - zx) * sx, w likewise.
 """
 from __future__ import annotations
 
-from typing import Literal as Text
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -27,11 +23,11 @@ from graphq.kernels.lanes.expression import fused
 from graphq.sizes import number
 
 ORDERS = ("chains", "quads", "octets", "taps")
-Order = Text["chains", "quads", "octets", "taps"]
+Order = Literal["chains", "quads", "octets", "taps"]
 
 
-class Literal(NamedTuple):
-    """How an anchor's literal sums are computed: their order, and the numbers that make f32 factors of integers.
+class DequantizedSum(NamedTuple):
+    """An f32 sum of products of dequantized integers: its order, and the numbers that make f32 factors of integers.
 
     A sum begins with `start`: one f32, or one a column. `taps` are those of a window, 1 for matmuls.
     """
@@ -52,7 +48,7 @@ class Literal(NamedTuple):
         return left, (w.astype(np.int32) - zp).astype(np.float32) * scale
 
     def sums(self, x: np.ndarray, w: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """The literal sums [p] of integers x and w [p, k], in order of k (of taps first for "taps")."""
+        """The sums [p] of integers x and w [p, k], in order of k (of taps first for "taps")."""
         x, w = self.factors(x, w, columns)
         total = _of(self.start, columns)[:, 0] + np.zeros(len(x), np.float32)
         with np.errstate(all="ignore"):

@@ -6,7 +6,7 @@
 
 An output is near a tie where y / s + zp lies within `half` of the middle between two integers. There fraction(u) is
 below 2 * half, and only there the quick form may give another integer than the exact one: `half` is larger than the
-error of u, and larger than the band in which literal sums settle outputs. So one comparison finds all outputs that need
+error of u, and larger than the band in which outputs are computed again. So one comparison finds all outputs that need
 a second look. q lies between lo and lo + 255.
 
 Fewer operations: where y is a sum of integers times constants, u is a chain of fused multiply-adds whose constants hold
@@ -16,8 +16,8 @@ floats they are u - lo + 256, saturated to [256.25, 511.75], rounded down, which
 What is stored is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Beyond 2**15, and for
 NaN, x86 rounds to -2**31, whose fraction 0 counts as near. A saturated value may count as near, too; but where the
 least integer stands for all values below it, as after a ReLU, u is kept at least a quarter above it, so that those do
-not. For functions of two bytes (`two_bytes`) constants are sought with which u decides all ties as y does: then none is
-near.
+not. For functions of two bytes (`exhaustive_requantize`) constants are sought with which u decides all ties as y does:
+then none is near.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import Expr, const, maximum, op, walk
 from graphq.kernels.lanes.origins import byte_type, decided_by_one_byte
 from graphq.kernels.lanes.stores import Pairs
-from graphq.kernels.ties.two_bytes import ONE, Byte, constants
+from graphq.kernels.ties.exhaustive_requantize import ONE, Byte, constants
 
 STEP = 2.0**-15
 """The last bit of f32 from 256 to 512."""
@@ -45,8 +45,8 @@ ValuesByExpr = Mapping[Expr, np.ndarray]
 class Rounding(NamedTuple):
     """A quantize's result q of y, and its parameters: one number or one a column.
 
-    Right after an anchor y * `inverse` is rounded, and outputs of which `near` holds are settled, those at most `width`
-    of a step from a tie. After a quantize the quotient is, exactly.
+    Of a sum y * `inverse` is rounded, and outputs of which `near` holds, those at most `width` of a step from a tie,
+    are computed again. Of bytes the quotient is rounded, exactly.
     """
 
     q: Expr
@@ -197,7 +197,7 @@ def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
     return bytes_
 
 
-def _literally(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) -> Spread:
+def _as_written(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) -> Spread:
     """The interval and error of y when its expression is computed as it is written."""
     known = dict(integers)
 
@@ -237,8 +237,8 @@ def error(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, stored: boo
         integers = _integers(u, most)
         if integers is None:
             return np.full(1, np.inf)
-        literal = _literally(y, integers, numbers)
-        far = literal.error / r.scales + half_unit(most)  # the quotient, or product, is rounded
+        written = _as_written(y, integers, numbers)
+        far = written.error / r.scales + half_unit(most)  # the quotient, or product, is rounded
         quick = _quickly(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 256.0 if stored else 512.0)
         # What is stored is rounded to an integer, too.
         return np.asarray((far + quick + (0.5 / ONE if stored else 0)) * (1 + 2.0**-10))
@@ -283,7 +283,7 @@ class Taken(NamedTuple):
     """A quantize that is computed in the quick form.
 
     Its operand y is `plain`, or the ReLU of that. `u` is the affine form of y / s where there is one, `error` what the
-    function of this name gives, and `decided` what `Quick.decided` gives.
+    function of this name gives, and `decided` what `FastRequantize.decided` gives.
     """
 
     rounding: Rounding
@@ -294,7 +294,7 @@ class Taken(NamedTuple):
     decided: Affine | None = None
 
 
-class Quick:
+class FastRequantize:
     """The quantizes of an epilogue in their quick forms, one after another.
 
     `numbers` are those that operands load. `parameter` makes an operand of f32 numbers, one or one a column, in a role.

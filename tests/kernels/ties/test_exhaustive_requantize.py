@@ -5,7 +5,7 @@ import pytest
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import const, fused, load, maximum, op
 from graphq.kernels.lanes.stores import evaluate
-from graphq.kernels.ties.two_bytes import Byte, constants
+from graphq.kernels.ties.exhaustive_requantize import Byte, constants
 
 STEPS = 8 * 2.0**-15
 

@@ -1,8 +1,8 @@
 """How far values of a partition's body may lie from those of the graph as written, and which outputs that concerns.
 
-An integer anchor's exact sum differs from the f32 sum of the graph as written (`literal`) by no more than `sum_errors`
-says. Operations carry the difference on, and add roundings of their own; a quantize ends it, but for values so near to
-a tie that the difference decides: those outputs are computed again. docs/numbers.md has the derivation.
+An integer anchor's exact sum differs from the f32 sum of the graph as written by no more than `sum_errors` says.
+Operations carry the difference on, and add roundings of their own; a quantize ends it, but for values so near to a tie
+that the difference decides: those outputs are computed again. docs/numbers.md has the derivation.
 """
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.ir import Node, Value
-from graphq.kernels.lanes.expression import Expr, substitute
-from graphq.kernels.ties.sum_errors import UNIT
+from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.epilogue import along_channels
+from graphq.kernels.family.lower import Arrays, Products
+from graphq.kernels.ties.sum_errors import UNIT, sum_error
 from graphq.sizes import assumed, later
 
 MOST_NEAR = 2.0**-6
 """Of a step: however large the difference may be, no more than a 32nd of the outputs is near a tie."""
 CHEAP = 2.0**-12
 """Of a step: a proved bound up to here is taken, as so few outputs are near a tie then."""
+ROUNDINGS = 6
+"""After a sum: of it to f32, of the product of scales, of their product, of both sums with a bias; and one to spare."""
 HUGE = 2.0**60
 """Bounds from here on count as infinite."""
 
@@ -47,10 +50,6 @@ CURVES = {
     "gelu": Curve(1.13, 0.35, 1, 6), "mish": Curve(1.1, 0.5, 1, 6), "hard_swish": Curve(1.5, 1.5, 1, 4),
 }
 """Of functions without parameters that matter here."""
-INEXACT = frozenset({
-    "exp", "log", "tanh", "sigmoid", "erf", "elu", "gelu", "mish", "softplus", "softmax", "log_softmax", "layer_norm",
-    "rms_norm", "reduce_sum", "reduce_l1", "reduce_l2"})
-"""Operations whose results may differ from those of their references in the last bits of f32, whatever they read."""
 
 
 class ErrorBounds(NamedTuple):
@@ -95,23 +94,32 @@ class Band(NamedTuple):
 
 
 @dataclass
-class Drift:
+class BodyBounds:
     """Follows a body's operations and keeps, for each value, how far it may be from that of the graph as written.
 
-    `columns` are those of the result, `constants` the arrays of the body's constant inputs. `sums` maps the anchor's
-    result to the same of the literal sum, `settled` the results of quantizes likewise. Values of known ErrorBounds are
-    in `of`; `unknown` names, for the others, the operation that has no rule. `bounds` are sizes that values do not
-    exceed. `bands` has the band of each quantize whose outputs near a tie are settled.
+    `columns` are those of the result, `constants` the arrays of the body's constant inputs. Values of known ErrorBounds
+    are in `of`; `unknown` names, for the others, the operation that has no rule. `bounds` are sizes that values do not
+    exceed.
     """
 
     columns: int
     constants: dict[Value, np.ndarray]
-    sums: dict[Expr, Expr]
     of: dict[Value, ErrorBounds] = field(default_factory=dict)
     bounds: dict[Value, float] = field(default_factory=dict)
-    settled: dict[Expr, Expr] = field(default_factory=dict)
     unknown: dict[Value, str] = field(default_factory=dict)
-    bands: list[Band] = field(default_factory=list)
+
+    @classmethod
+    def after(cls, p: Products, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
+        """The bounds of an anchor's result, whose sum is exact; `constants` are the arrays of constant inputs."""
+        made = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
+                             if a is not None and a.dtype.kind == "f"})
+        weights = (p.k, p.weights) if isinstance(p.weights, int) else p.weights()
+        bias = p.node.inputs[2] if len(p.node.inputs) > 2 else None
+        error = ErrorBounds(*sum_error(p.sum, *p.activations, weights, p.batch), 0.0)
+        made.of[p.node.output] = error.plus(3 * UNIT * made.size(bias), ROUNDINGS * UNIT)
+        scale = float(p.sum.x_scale) * float(p.sum.w_scale.max(initial=0))
+        made.bounds[p.node.output] = p.k * 2.0**16 * scale + made.bound(bias)
+        return made
 
     def known(self, value: Value | None) -> ErrorBounds | None:
         """The difference of an operand; None when it is not known."""
@@ -167,15 +175,6 @@ class Drift:
                               max(first.relative, second.relative))
         return None
 
-    def literal(self, y: Expr) -> Expr:
-        """An expression of the anchor's result as one of the literal sum."""
-        return substitute(y, self.sums | self.settled)
-
-    def exact(self, value: Value | None) -> bool:
-        """Whether a value is that of the graph as written."""
-        difference = self.known(value)
-        return difference is not None and difference.none
-
     def finite(self, node: Node) -> bool:
         """Whether what quantize `node` divides is finite, and scales are such that quotients are."""
         return self.bound(node.inputs[0]) < HUGE and all(1 / HUGE < s < HUGE for s in node.attrs["scales"])
@@ -200,9 +199,7 @@ class Drift:
         scales = scales if along else scales.min(initial=np.inf)
         proved, estimated = (x / scales + 2 * UNIT for x in difference[:2])
         half = np.minimum(np.where(proved <= CHEAP, proved, estimated), MOST_NEAR)
-        made = Band(half, difference.relative + 4 * UNIT, bool(assumed(np.equal(half, proved).all())))
-        self.bands.append(made)
-        return made
+        return Band(half, difference.relative + 4 * UNIT, bool(assumed(np.equal(half, proved).all())))
 
     def _curve(self, node: Node) -> Curve | None:
         name = node.op.name
@@ -249,24 +246,3 @@ class Drift:
         size = np.abs(data.astype(np.float64))
         row = by_column and size.ndim > 0 and size.size == size.shape[-1] == self.columns
         return size.ravel() if row else np.asarray(size.max())
-
-
-def unsettled(drift: Drift | None, node: Node) -> str | None:
-    """The reason why a quantize `node` after an anchor has no outputs settled; None where it has."""
-    if node.attrs["dtype"].bits > 8:
-        return f"quantize to {node.attrs['dtype']} is not settled: of 16 bits sums decide too many outputs"
-    if drift is None:
-        return "quantize is not settled: the sum before it is not one of operands dequantized by constant scales"
-    operation = drift.unknown.get(node.inputs[0]) if node.inputs[0] is not None else None
-    return operation and f"quantize is not settled: {operation} has no bound of how far it carries differences"
-
-
-def along_channels(node: Node) -> bool:
-    """Whether a one-dimensional second operand runs along dimension 1."""
-    return node.op.name in ("bias_add", "prelu") and node.attrs["data_format"] == "NCX" \
-        and bool(node.attrs.get("per_channel_broadcast", True))
-
-
-def constants_of(inputs: Sequence[Value], arrays: Sequence[np.ndarray | None]) -> dict[Value, np.ndarray]:
-    """The constant inputs of a body; of floats."""
-    return {v: a for v, a in zip(inputs, arrays, strict=False) if a is not None and a.dtype.kind == "f"}

@@ -4,7 +4,7 @@ import pytest
 from onnx_node import node_model
 from onnx_runtime import results
 
-from graphq.kernels.ties.literal import Literal, matmul_order
+from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
 
 SHAPES = [(1, 96, 700), (1, 8, 33), (5, 1, 700), (1, 1, 129), (40, 1, 64), (6, 1, 2000), (6, 2, 2000), (3, 15, 900),
           (3, 17, 900), (7, 96, 700), (7, 16, 300), (3, 300, 500), (64, 64, 128), (2, 20, 1024), (7, 40, 3)]
@@ -17,7 +17,7 @@ def test_matmuls(m, n, k, transposed):
     x, w = rng.integers(0, 256, (m, k)).astype(np.uint8), rng.integers(-128, 128, (k, n)).astype(np.int8)
     order, block = matmul_order(m, n, k, transposed=transposed)
     scales = np.float32(0.0173), 90, np.float32([0.0031]), np.int32([0])
-    literal = Literal(order, block, *scales, np.zeros(1, np.float32))
+    literal = DequantizedSum(order, block, *scales, np.zeros(1, np.float32))
     rows, columns = (a.ravel() for a in np.indices((m, n)))
     a, b = literal.factors(x, w.T, np.arange(n))
     feeds = {"a": a, "b": np.ascontiguousarray(b if transposed else b.T)}

@@ -1,0 +1,53 @@
+"""Lowering of a body around an anchor, and what the graph as written sums there: products of dequantized integers."""
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from graphq.ir import Graph, Node
+from graphq.kernels.family.epilogue import EpilogueBuilder, translate
+from graphq.kernels.family.lower import Accumulator, Lowered, Products
+from graphq.kernels.family.scales import RANGES, QuantParameter, wrapped
+from graphq.kernels.lanes.expression import Expr
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.numbers.sum_orders import DequantizedSum, Order
+
+
+def dequantized_products(
+        node: Node, total: Expr, k: int, x_scale: QuantParameter, w_scale: QuantParameter, x_zp: QuantParameter,
+        w_zp: QuantParameter, order: Order, block: int, x_dtype: str, weights: Callable[[], np.ndarray] | int, *,
+        batch: int = 1, shift: int = 0, packed_zps: bool = True, start: np.ndarray | None = None, taps: int = 1
+        ) -> Products | None:
+    """The products of dequantized operands; None where scales or zero points are known when it runs only.
+
+    `start`: the bias when sums start from it. Packed weights are raw ones plus `shift`, or (not `packed_zps`) less
+    their zero points. The other arguments are as in Products and DequantizedSum.
+    """
+    xs, ws, xz, wz = (n.data for n in (x_scale, w_scale, x_zp, w_zp))
+    if xs is None or ws is None or xz is None or wz is None or ws.ndim > 1 or wz.ndim > 1:
+        return None
+    sum_ = DequantizedSum(order, block, np.float32(xs), int(xz), np.atleast_1d(ws), np.atleast_1d(wz).astype(np.int32),
+                          np.zeros(1, np.float32) if start is None else start.ravel(), taps)
+    low, high = (x - int(xz) for x in RANGES[x_dtype])
+    zps = wrapped(wz + shift) if packed_zps else np.zeros(1, np.int32)
+    return Products(node, total, sum_, k, (low, high), weights, batch, zps, start is not None)
+
+
+def anchored(e: EpilogueBuilder, body: Graph, node: Node, total: Expr, producers: list[Node], anchor: Accumulator,
+             accumulated: Expr, products: Products | None = None, own: Container[int] = range(2)) -> Lowered:
+    """Lower a body whose anchor `node` gives `total`, and a bias where it has one; raises Unsupported.
+
+    `accumulated` is that part of `total` which is what the anchor accumulates. `producers` are the nodes that only the
+    anchor's kernel reads. `products` are what the graph as written sums.
+    """
+    def dense(args: list[Any]) -> Expr:
+        return total if len(args) < 3 or args[2] is None else total + args[2]
+
+    expr = translate(e, body, (node, dense), producers, own=own)
+    if products is not None and products.starts_at_bias:
+        products = replace(products, total=e.values[node.output])
+    store = Store(expr, body.outputs[0].dtype.name)
+    return Lowered(e.out, store, tuple(e.sources), anchor, accumulated, e.values, products)

@@ -1,0 +1,36 @@
+"""Where the terms of an output's sum lie: what a plan tells who adds the products of single outputs once more."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graphq.kernels.jit.records import Record
+from graphq.kernels.numbers.sum_orders import ORDERS, DequantizedSum
+from graphq.sizes import later
+
+TERMS = Record("order", "block", "signed", "zero_point", "scale", "channels", "per", "merged", "tap_k", "parts",
+               "pixel", "chunk", "chunk_bytes", "item", "half")
+"""How the graph as written sums, and how a kernel has packed what it sums.
+
+    order, block        of ORDERS, and the terms of a block
+    signed, zero_point, scale    of the activations: whether they are s8; the bits of an f32
+    channels            of the activations that an output reads
+    per                 columns of a group, or 0: one group has all
+    merged, tap_k       how many taps were packed as one, and the packed k of such a tap
+    parts               how many packed weights a weight is the sum of
+    pixel               bytes of a pixel
+    chunk, chunk_bytes, item, half    of depthwise weights: channels and bytes of a chunk, bytes of a weight, and the
+                        lanes of a half where pairs of taps lie in vpunpcklbw's order, else 0
+"""
+
+
+def terms(how: DequantizedSum, channels: int, *, signed: bool, **layout: int) -> np.ndarray:
+    """The TERMS of a layer, s64 words; `layout` has those fields that say how weights are packed, 0 if not given."""
+    return later(_s64, TERMS.words({
+        "order": ORDERS.index(how.order), "block": how.block, "signed": signed, "zero_point": how.x_zp,
+        "scale": int(np.float32(how.x_scale).view(np.uint32)), "channels": channels, **layout}))
+
+
+def _s64(words: Sequence[int]) -> np.ndarray:
+    return np.array(words, np.int64)

@@ -1,0 +1,109 @@
+"""The door of this room: `attach` says how outputs near a rounding tie are found, and what they are."""
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial, reduce
+
+import numpy as np
+
+from graphq.ir import Graph, Node
+from graphq.kernels.family.epilogue import EpilogueBuilder, of_bytes
+from graphq.kernels.family.lower import Arrays, Lowered
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.expression import Expr, acc, const, op, select, substitute
+from graphq.kernels.lanes.second_look import register_second_look
+from graphq.kernels.lanes.stores import Ties
+from graphq.kernels.ties.error_bounds import Band, BodyBounds
+from graphq.kernels.ties.fast_requantize import FastRequantize, Rounding, span
+from graphq.kernels.ties.tie_kernels import tie_kernels
+
+register_second_look(tie_kernels)
+
+
+def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
+    """The same with what computes outputs near a tie a second time, and with `ties`, which says how they are found.
+
+    `constants` has the arrays of constant inputs of the body, which `lowered` came from. What has no integer sum before
+    a quantize has no such outputs.
+    """
+    if not lowered.values:
+        return lowered
+    values, lowered = lowered.values, replace(lowered, values={})
+    p, quantizes = lowered.products, [n for n in body.nodes if _rounds_a_sum(n, values.get(n.output))]
+    if p is None or all(n.attrs["dtype"].bits > 8 for n in quantizes):
+        return replace(lowered, ties=tuple(_refused(n, None) for n in quantizes))
+    e = EpilogueBuilder(lowered.out, True, list(lowered.sources))
+    bounds = BodyBounds.after(p, body, e.out[-1] if e.out else 1, constants)
+    again, roundings, bands, refused = {p.total: acc("f32")}, list[Rounding](), list[Band](), list[str]()
+    for node in body.nodes:
+        if node is p.node or node.output not in values:
+            continue
+        if node in quantizes and (node.attrs["dtype"].bits > 8 or node.inputs[0] in bounds.unknown):
+            refused.append(_refused(node, bounds))
+        elif node in quantizes and (band := bounds.band(node)) is not None:
+            bands.append(band)
+            roundings.append(_of_sum(e, node, values[node.output], band, bounds, again))
+        elif node.op.name == "quantize":
+            roundings += _of_bytes(e, node, values[node.output], bounds)
+        bounds.follow(node)
+    if not bands:
+        return replace(lowered, ties=tuple(refused))
+    near, last = reduce(partial(op, "or"), [r.near for r in roundings if r.near is not None]), len(e.out) - 1
+    factors = (e.parameter(p.sum.w_scale, "f32", last, "w_scale"), e.parameter(p.packed_zps, "s32", last, "w_zp"),
+               e.parameter(p.sum.start, "f32", last, "start"))
+    if all(r.near is None or r.width is not None for r in roundings):
+        fast = FastRequantize(e.numbers(constants), lambda x, role: e.parameter(np.atleast_1d(x), "f32", last, role))
+        distance, below, pairs = fast.make(roundings, lowered.store.expr)
+        ties = Ties(near, tuple(again.items()), factors, distance, e.parameter(below, "s32", last), pairs)
+    else:
+        one = const(1, "s32")
+        ties = Ties(near, tuple(again.items()), factors, select(near, const(0, "s32"), one), one, ())
+    found = ["proved" if band.proved else "estimated" for band in bands]
+    return replace(lowered, store=replace(lowered.store, ties=ties), sources=tuple(e.sources), ties=(*found, *refused))
+
+
+def _rounds_a_sum(node: Node, q: Expr | None) -> bool:
+    """Whether a node of the body, whose expression is q, quantizes what the accumulator reaches but through bytes."""
+    return node.op.name == "quantize" and q is not None and q.op in ("quantize_to", "quantize_quotient_to") \
+        and not of_bytes(q.args[0])
+
+
+def _refused(node: Node, bounds: BodyBounds | None) -> str:
+    """The reason why outputs of a quantize that rounds a sum are not computed again."""
+    if node.attrs["dtype"].bits > 8:
+        return f"quantize to {node.attrs['dtype']} is not settled: of 16 bits sums decide too many outputs"
+    if bounds is None:
+        return "quantize is not settled: the sum before it is not one of operands dequantized by constant scales"
+    (value,) = node.operands
+    return f"quantize is not settled: {bounds.unknown[value]} has no bound of how far it carries differences"
+
+
+def _of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds: BodyBounds,
+            again: dict[Expr, Expr]) -> Rounding:
+    """The quantize q of a sum; `again` gets what it is of the sum as written, which is divided."""
+    a, axis, dtype = node.attrs, e.axis(node), node.attrs["dtype"].name
+    y, inverse, zps, *_ = q.args
+    quotient = substitute(y, again) / e.parameter(a["scales"], "f32", axis)
+    again[q] = elementary.quantize(quotient, 1.0, zps, dtype)
+    slope = e.parameter([band.relative], "f32", None)
+    most = e.parameter(np.atleast_1d(0.5 - band.half), "f32", len(e.out) - 1)
+    near = elementary.near_tie(y, inverse, zps, dtype, slope) >= most
+    scales, zero_points = _parameters(node)
+    width = None
+    if axis in (None, len(e.out) - 1) and bounds.finite(node):
+        width = band.half + span(dtype, zero_points) * band.relative
+    steps = 1 / (1 / scales).astype(np.float32).astype(np.float64)
+    return Rounding(q, y, dtype, steps, zero_points, inverse, near, width)
+
+
+def _of_bytes(e: EpilogueBuilder, node: Node, q: Expr, bounds: BodyBounds) -> list[Rounding]:
+    """The quantize q of bytes, if it is one that a sum of few operations can be."""
+    if q.op != "quantize_quotient_to" or node.attrs["dtype"].bits > 8 or not bounds.finite(node) \
+            or e.axis(node) not in (None, len(e.out) - 1):
+        return []
+    return [Rounding(q, q.args[0], node.attrs["dtype"].name, *_parameters(node))]
+
+
+def _parameters(node: Node) -> tuple[np.ndarray, np.ndarray]:
+    """Scales and zero points of a quantize, f64."""
+    return np.asarray(node.attrs["scales"], np.float32).astype(np.float64), np.asarray(node.attrs["zps"] or [0], float)

@@ -1,0 +1,199 @@
+"""The second look of kernels: outputs near a tie are found, summed as the graph has them written, and stored again.
+
+A block function takes a tile's entries (`lanes.second_look`). Of each it computes the outputs in their exact form,
+which says which are near a tie, and for these the sum in the order as written; then the Store's form of such a sum.
+There is one function for each way in which kernels read activations: they differ in where the taps of an output lie.
+Weights are read where they lie packed, 64 bytes apart. The f32 factors of a piece of the channels and taps are stored
+first (`factors`), in the order of sums, then `ordered_sums` takes them: so there is one loop for each order.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from graphq.kernels.family.pixels import ADDRESSES, PIXELS
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.intrinsics import I64, intrinsic, load_s8, load_s64, load_u8, stack, store_s32, store_s64
+from graphq.kernels.jit.records import Record
+from graphq.kernels.lanes.outputs import STORE_FUNCTIONS, exact, rewrite, start, w_scale, w_zp
+from graphq.kernels.lanes.second_look import HEAD, LOOK
+from graphq.kernels.lanes.store_code import GROUP
+from graphq.kernels.operands.sum_terms import TERMS
+from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT
+from graphq.kernels.operands.windows import WINDOWS, tap_addresses
+from graphq.kernels.ties.factors import FACTORS_BYTES, PIECE, PIECE_BYTES, TAPS_BYTES, factors_of, packed_factors
+from graphq.kernels.ties.ordered_sums import TAPS, begin, bits_of, clear, end, f32_of, take
+
+view_head, view_functions = Record(*HEAD).view, STORE_FUNCTIONS.view
+view_look, view_terms, view_pixels = LOOK.view, TERMS.view, PIXELS.view
+view_frame, view_windows = FRAME.view, WINDOWS.view
+TIES_BYTES = 8 * (GROUP + 1)
+"""Entries of a group of rows of a vector of columns, and one more."""
+
+
+@intrinsic
+def first_bit(_typing: Any, bits: Any) -> Any:
+    """The number of the lowest bit that is set, of bits that are not 0."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(I64, [I64, ir.IntType(1)])
+        return b.call(b.module.declare_intrinsic("llvm.cttz.i64", (), kind), [args[0], ir.IntType(1)(1)])
+
+    return types.intp(types.intp), codegen
+
+
+@njit
+def entry_of(entries: int, number: int) -> Any:
+    """The row, the first column and the bits of columns of an entry."""
+    entry = load_s64(entries + 8 * number)
+    return entry >> 16 & 0xFFFF, entry >> 32, entry & 0xFFFF
+
+
+def second_look(sum_: Any) -> Any:
+    """Make the block function that looks at a tile's `uncertain` entries.
+
+    `sum_(args, batch, row, column, frame, r, c)` is the sum as written, in bits, of the output at (row, column) of a
+    batch element, which is at (r, c) of the tile.
+    """
+
+    def look_again(look: int, uncertain: int) -> None:
+        x, ties, total = view_look(look), stack(TIES_BYTES), stack(8)
+        args, batch, i, left, rows, columns, frame = x.args, x.batch, x.row, x.column, x.rows, x.columns, x.frame
+        sums, stride, entries = x.sums, x.stride, x.entries
+        lanes = view_functions(view_head(args).functions).lanes
+        for group in range(uncertain):
+            top, c0, _ = entry_of(entries, group)
+            for tie in range(exact(args, batch, i + top, left + c0, min(GROUP, rows - top), min(lanes, columns - c0),
+                                   sums + stride * top + 4 * c0, stride, ties)):
+                down, c, bits = entry_of(ties, tie)
+                while bits:
+                    r, c1 = top + down, c0 + c + first_bit(bits)
+                    bits &= bits - 1
+                    store_s64(total, sum_(args, batch, i + r, left + c1, frame, r, c1))
+                    rewrite(args, batch, i + r, left + c1, 1, 1, total, 0, 0)
+
+    return look_again
+
+
+@njit
+def _packed_sum(args: int, batch: int, column: int, frame: int, c: int, panel_bytes: int, addresses: int, places: int,
+                taps: int, step: int, part: int) -> int:
+    """Sum over taps, whose activations lie at `addresses` and whose packed weights begin at the k's of `places`."""
+    terms = view_head(args).terms
+    x = view_terms(terms)
+    panel = view_frame(frame).w + c // 16 * panel_bytes + c % 16 * 4
+    order, block, channels = x.order, x.block, x.channels
+    zp, scale = w_zp(args, batch, column), f32_of(w_scale(args, batch, column))
+    total = f32_of(start(args, batch, column))
+    factors, lines, lanes = stack(FACTORS_BYTES), stack(TAPS_BYTES), stack(32)
+    each = 1 if order == TAPS else max(1, taps)  # taps of a sum
+    most = PIECE // each // 4 * 4
+    vectors = step == 1 and x.parts == 1
+    for t in range(taps + 7 if each > 1 else taps):  # the last vector of taps repeats the last one
+        tap = min(t, taps - 1)
+        place = load_s64(places + 8 * tap)
+        vectors = vectors and place & 3 == 0
+        store_s64(addresses + 8 * t, load_s64(addresses + 8 * tap))
+        store_s64(lines + 8 * t, panel + 16 * place)
+    clear(lanes)
+    for tap in range(0, taps, each):
+        so_far, chain, left = begin(order, block, total)
+        for first in range(0, channels, most):
+            now, row = min(most, channels - first), 8 * tap
+            packed_factors(terms, zp, scale, panel, factors, first, now, addresses + row, places + row,
+                           lines + row if vectors else 0, each, step, part)
+            so_far, chain, left = take(order, block, now * each, factors, factors + PIECE_BYTES, lanes, so_far, chain,
+                                       left)
+        total = end(order, block, lanes, total, so_far, chain, left)
+    return bits_of(total)
+
+
+@njit
+def _first_channel(args: int, column: int) -> int:
+    """The first channel of the column's group, where panels hold several groups."""
+    x = view_terms(view_head(args).terms)
+    return column // x.per * x.channels if x.per else 0
+
+
+@njit
+def rows_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
+    """Sum over k of a row of activations."""
+    f, first, address, weight = view_frame(frame), _first_channel(args, column), stack(8), stack(8)
+    store_s64(address, f.a + r * f.stride + first)
+    store_s64(weight, first)
+    return _packed_sum(args, batch, column, frame, c, (f.k + 3) // 4 * 64, address, weight, 1, 1, 0)
+
+
+@njit
+def columns_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
+    """Sum over k of a column of activations."""
+    f, first, address, weight = view_frame(frame), _first_channel(args, column), stack(8), stack(8)
+    step = f.stride
+    store_s64(address, f.a + r + first * step)
+    store_s64(weight, first)
+    return _packed_sum(args, batch, column, frame, c, (f.k + 3) // 4 * 64, address, weight, 1, step, 0)
+
+
+@njit
+def windows_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
+    """Sum over the taps of a window, which packed weights may hold merged, and in several parts."""
+    f, x = view_frame(frame), view_terms(view_head(args).terms)
+    image, windows, entries = f.a, f.stride, frame + ROWS_AT + 16 * r
+    outer, inner, w = load_s64(entries), load_s64(entries + 8), view_windows(windows)
+    channels, merged, tap_k, pixel = x.channels, x.merged, x.tap_k, x.pixel
+    first, panel_bytes = _first_channel(args, column), (f.k + 3) // 4 * 64 * w.ko * w.ki
+    ki, pad, lines = w.ki, windows + w.pad_row, w.ko // x.parts
+    addresses, places = stack(TAPS_BYTES), stack(TAPS_BYTES)
+    t = 0
+    for a in range(lines):
+        for b in range(ki):
+            offset = load_s64(outer + 8 * a) + load_s64(inner + 8 * b)
+            address = image + offset if offset >= 0 else pad
+            for q in range(merged):
+                store_s64(addresses + 8 * t, address + q * pixel + first)
+                store_s64(places + 8 * t, (a * ki + b) * tap_k + q * channels + first)
+                t += 1
+    return _packed_sum(args, batch, column, frame, c, panel_bytes, addresses, places, t, 1, lines * ki * tap_k)
+
+
+@njit
+def pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int, c: int) -> int:
+    """Sum over the taps of the one channel that an output channel reads."""
+    a, x, addresses = view_pixels(args), view_terms(view_head(args).terms), stack(ADDRESSES)
+    windows, pixels, channels, offsets = a.windows, a.pixels, a.channels, a.offsets
+    w, pixel = view_windows(windows), batch * a.m + row
+    taps, ow = w.ko * w.ki, w.width
+    image, inside = a.images + pixel // pixels * a.image_bytes, pixel % pixels
+    tap_addresses(windows, image, inside // ow, inside % ow, 0, taps, addresses)
+    chunk, half, item = column // x.chunk, x.half, x.item
+    lane = column - max(0, min(chunk * x.chunk, channels - x.chunk))
+    if half:
+        lane = lane % 16 // 8 * half + lane // 16 * 8 + lane % 8
+    first = a.weights + (channels + 15) // 16 * 64 + chunk * x.chunk_bytes + lane * 4
+    order, block, signed, zp = x.order, x.block, x.signed, x.zero_point
+    channel = column // x.per if x.per else column
+    scale, total = f32_of(w_scale(args, batch, column)), f32_of(0)
+    factors, lanes = stack(FACTORS_BYTES), stack(32)
+    weights = factors + PIECE_BYTES
+    clear(lanes)
+    for t in range(taps):
+        weight = first + load_s64(offsets + 8 * t)
+        store_s32(factors + 4 * t, load_u8(load_s64(addresses + 8 * t) + channel))
+        store_s32(weights + 4 * t, load_s8(weight) if item == 1 else load_u8(weight) | load_s8(weight + 1) << 8)
+    flip = 128 if signed else 0
+    factors_of(factors, taps, flip, zp + flip, f32_of(x.scale))
+    factors_of(weights, taps, 0, 0, scale)
+    each = 1 if order == TAPS else max(1, taps)  # taps of a sum
+    for t in range(0, taps, each):
+        so_far, chain, left = begin(order, block, total)
+        so_far, chain, left = take(order, block, each, factors + 4 * t, weights + 4 * t, lanes, so_far, chain, left)
+        total = end(order, block, lanes, total, so_far, chain, left)
+    return bits_of(total)
+
+
+def tie_kernels() -> Functions:
+    """Make the module of the second looks of all layouts of activations, as they share most code."""
+    return Functions(speed=3, rows=second_look(rows_sum), columns=second_look(columns_sum),
+                     windows=second_look(windows_sum), pixels=second_look(pixels_sum))
