@@ -31,7 +31,7 @@ from graphq.kernels.threads.count import process_cores
 from graphq.paths import path_of
 
 MAGIC = b"\x89graphq\n"
-FORMAT = 2
+FORMAT = 3
 """Grows with each change of the format, and of what plans and steps mean."""
 PIECE = 1 << 20
 """Bytes that one hash is of."""
