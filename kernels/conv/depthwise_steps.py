@@ -54,7 +54,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     block = c.windows.block(padding, more)
     header = {"images": Ref(b.of[source]), "windows": Ref(padding_block(b, node, c, block)),
               "weights": Ref(weights)}
-    if lowered.store.ties is not None:
+    if lowered.store.second_look is not None:
         assert lowered.products is not None and isinstance(how, depthwise.Layout)
         found = terms(lowered.products.sum, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier, chunk=how.size,
                       chunk_bytes=how.chunk_bytes, item=how.item, half=how.half)

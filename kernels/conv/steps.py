@@ -61,7 +61,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
         channels = _whole_groups(channels, itemsize)
     packed, parts = _weights(b, node, c, phase, merged)
     size = _packed_bytes(c, view.taps * parts, merged)
-    in_rows = merged == 1 or lowered.store.ties is None  # a second look needs merged taps in windows
+    in_rows = merged == 1 or lowered.store.second_look is None  # a second look needs merged taps in windows
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
@@ -88,7 +88,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     stride = a_walk.row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
     header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
               "w": w, "w_table": table(b, w_walk)}
-    if lowered.store.ties is not None:
+    if lowered.store.second_look is not None:
         assert lowered.products is not None
         joined = _joined(c)
         found = terms(lowered.products.sum, c.filter.channels, signed=c.a_dtype == "s8",

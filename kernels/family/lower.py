@@ -107,14 +107,14 @@ class Lowered:
         direct = self._direct()
         result = evaluate(Store(substitute(self.store.expr, direct), self.store.dtype), total, operands)
         result = np.array(np.broadcast_to(result, self.out), order="C")
-        if self.store.ties is not None and self.products is not None:
+        if self.store.second_look is not None and self.products is not None:
             assert isinstance(self.anchor, SumsAsWritten)
-            near = evaluate(substitute(self.store.ties.near, direct), total, operands)
-            indices = np.flatnonzero(np.broadcast_to(near, self.out))
+            needed = evaluate(substitute(self.store.second_look.needed, direct), total, operands)
+            indices = np.flatnonzero(np.broadcast_to(needed, self.out))
             at = np.unravel_index(indices, self.out)
             picked = [None if x is None else np.broadcast_to(x, self.out)[at] for x in operands]
             sums = self.anchor.sums_as_written(inputs, indices, self.products.sum)
-            result[at] = evaluate(Store(self.store.literal, self.store.dtype), sums, picked)
+            result[at] = evaluate(Store(self.store.again, self.store.dtype), sums, picked)
         return result
 
     def _direct(self) -> dict[Expr, Expr]:

@@ -235,7 +235,7 @@ def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple
 def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
     """Plan a kernel over all pixels and channels, the accumulators of which `store` takes."""
     cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
-    again = None if store.ties is None else load_second_look("pixels", cache)
+    again = None if store.second_look is None else load_second_look("pixels", cache)
     outputs, table = (None, None) if kernel.direct else load_outputs(store, target.level.lanes, cache)
     threads = threads_for(target.threads, kernel.cycles * (batch * m))
     each, width, step = numbers(3, split, batch, m, channels, threads, kernel.whole)

@@ -8,7 +8,6 @@ kernels that differ in them only are one.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -46,8 +45,7 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
         slot = len(sources) + list(tables).index(key)
         new[node] = op("lookup", load(slot, key[0], TABLE), new[chain.origin])
     looked_up = {node: new[node] for node in chains}
-    made = replace(store, expr=new[store.expr], ties=store.ties and store.ties.renamed(looked_up))
-    return _renumbered(made, [*sources, *tables.values()], None if part is None else new[part])
+    return _renumbered(store.renamed(looked_up), [*sources, *tables.values()], None if part is None else new[part])
 
 
 def _numbers(store: Store, sources: Sequence[Source],
@@ -117,6 +115,4 @@ def _renumbered(store: Store, sources: Sequence[Source],
     if [x[0] for x in loads] == list(range(len(sources))):
         return store, tuple(sources), part
     new = {load(*x): load(k, *x[1:]) for k, x in enumerate(loads)}
-    done: dict[Expr, Expr] = {}
-    made = Store(substitute(store.expr, new, done), store.dtype, store.ties and store.ties.renamed(new, done))
-    return made, tuple(sources[x[0]] for x in loads), None if part is None else substitute(part, new, done)
+    return store.renamed(new), tuple(sources[x[0]] for x in loads), None if part is None else substitute(part, new)

@@ -1,8 +1,8 @@
 """Functions of a Store that block functions call by address: so loops are compiled once, not once per Store.
 
 The field `functions` of an argument block has the address of a STORE_FUNCTIONS table. Its `write` is
-`store_code.epilogue` of the Store. Where the Store has ties, `exact` and `rewrite` are those of its other forms, and
-the others are its factors of a column. A call takes 2 ns.
+`store_code.epilogue` of the Store. Where the Store has a second look, `exact` and `rewrite` are those of its other
+forms, and the others are its factors of a column. A call takes 2 ns.
 """
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ write, exact, rewrite, w_scale, w_zp, start = (outer(n, arity) for n, arity in e
 
 def packs(lanes: int, store: Store) -> bool:
     """Whether bytes of a Store's outputs are packed four vectors at a time."""
-    return lanes == 16 and store.ties is not None and not is_emulated("avx512")
+    return lanes == 16 and store.second_look is not None and not is_emulated("avx512")
 
 
 def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
     """Make the module that writes the outputs of a Store, vectors of `lanes` at a time; `packed` as `packs` says."""
     made: dict[str, Any] = {"write": epilogue(store, lanes, packs=packed)}
-    if store.ties is not None:
-        made |= {"exact": epilogue(store, lanes, form="exact"), "rewrite": epilogue(store, 1, form="literal")}
-        factors = (factor(store.ties, n) for n in range(len(store.ties.factors)))
+    if store.second_look is not None:
+        made |= {"exact": epilogue(store, lanes, form="exact"), "rewrite": epilogue(store, 1, form="again")}
+        factors = (factor(store.second_look, n) for n in range(len(store.second_look.factors)))
         made |= zip(NAMES[len(made):], factors, strict=False)
     return Functions(speed=3, **made)
 
 
 def load_outputs(store: Store, lanes: int, cache: bool) -> tuple[Module, FunctionTable]:
     """The module of a Store's functions, and their table, with 0 for those that it has not."""
-    count = 1 if store.ties is None else 3 + len(store.ties.factors)
+    count = 1 if store.second_look is None else 3 + len(store.second_look.factors)
     module = modules.load("outputs", store_functions, store, lanes, packs(lanes, store), cache=cache)
     return module, FunctionTable([*(getattr(module, x) if n < count else 0 for n, x in enumerate(NAMES)), lanes])

@@ -17,7 +17,7 @@ from graphq.kernels.jit.intrinsics import HEADER_WORDS, I8, I16, I32, I64, c64, 
 from graphq.kernels.jit.x86 import prefetch
 from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, lower, walk
 from graphq.kernels.lanes.lookup import LookupTable, look_up_line, permutes
-from graphq.kernels.lanes.stores import Store, Ties
+from graphq.kernels.lanes.stores import SecondLook, Store
 from graphq.kernels.lanes.vector import (
     COMPUTE_IR,
     STORAGE_IR,
@@ -36,9 +36,9 @@ from graphq.kernels.lanes.vector import (
 )
 
 SLOT_WORDS = 3
-Form = Literal["quick", "exact", "literal"]
+Form = Literal["fast", "exact", "again"]
 GROUP = 4
-"""Rows of a vector of columns that are computed again when one of them may be near a tie.
+"""Rows of a vector of columns that are computed again when one of them may need a second look.
 
 With 8 ResNet-50 takes 1 to 2 % longer on AMX; MobileNetV2, and both at lower levels, as long.
 """
@@ -105,23 +105,23 @@ class EpilogueEmitter:
     """The emission of one epilogue over a block of rows x cols outputs; accumulators are in memory or registers."""
 
     def __init__(self, builder: ir.IRBuilder, store: Store, lanes: int, into_acc: bool = False,
-                 form: Form = "quick", packs: bool = False) -> None:
+                 form: Form = "fast", packs: bool = False) -> None:
         self.builder, self.store, self.lanes, self.into_acc = builder, store, lanes, into_acc
-        self.expr = lower({"quick": store.quick, "exact": store.expr, "literal": store.literal}[form])
-        self.near: Expr | None = None
+        self.expr = lower({"fast": store.fast, "exact": store.expr, "again": store.again}[form])
+        self.needed: Expr | None = None
         self.distance: Expr | None = None
         self.band: Expr | None = None
-        if store.ties is not None and form == "quick":
-            self.distance, self.band = lower(store.ties.distance), lower(store.ties.band)
-        elif store.ties is not None and form == "exact":
-            self.near = lower(store.ties.near)
-        roots = [x for x in (self.expr, self.near, self.distance, self.band) if x is not None]
+        if store.second_look is not None and form == "fast":
+            self.distance, self.band = lower(store.second_look.distance), lower(store.second_look.band)
+        elif store.second_look is not None and form == "exact":
+            self.needed = lower(store.second_look.needed)
+        roots = [x for x in (self.expr, self.needed, self.distance, self.band) if x is not None]
         self.nodes = list(dict.fromkeys(n for x in roots for n in walk(x)))
         self.rates = _rates(self.nodes)
         looked_up = self.expr.op == "lookup" and store.dtype in BYTES and permutes(lanes)
         self.packs = packs and self.distance is not None and (looked_up or self.expr.op.startswith("high_"))
         self.register: ir.Value | None = None  # the accumulators of the vector that is emitted, if not in memory
-        is_long = form == "quick" and lanes > 1 and len(self.at("vector")) > LONG
+        is_long = form == "fast" and lanes > 1 and len(self.at("vector")) > LONG
         self.wide = PACKED if self.packs else BESIDE if is_long else 1
 
     def at(self, rate: str) -> list[Expr]:
@@ -129,11 +129,11 @@ class EpilogueEmitter:
         return [n for n in self.nodes if self.rates[n] == rate]
 
     def emit(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value, rows: ir.Value, cols: ir.Value,
-             acc: ir.Value, ldacc: ir.Value, ties: ir.Value) -> None:
+             acc: ir.Value, ldacc: ir.Value, entries: ir.Value) -> None:
         """Emit the loops: over columns, then rows, where operands vary by column; else as outputs lie in memory."""
         b = self.builder
         self.begin(args, batch, i0, j0)
-        self.prepare(ties)
+        self.prepare(entries)
 
         def each_row(r: ir.Value) -> None:
             self.row(r)
@@ -141,7 +141,7 @@ class EpilogueEmitter:
             if self.into_acc:
                 self.out_row = self.acc_row
 
-        if self.at("column") or self.store.ties is not None:
+        if self.at("column") or self.store.second_look is not None:
             for group in self.groups(cols):
                 self.rows_of(group, rows, each_row)
         else:
@@ -153,7 +153,7 @@ class EpilogueEmitter:
                         self.store_vector(columns, values)
 
     def rows_of(self, group: Sequence[Columns], rows: ir.Value, each_row: Callable[[ir.Value], None]) -> None:
-        """Emit the outputs of all rows at these columns, and entries of those that have or may have ties near.
+        """Emit the outputs of all rows at these columns, and entries of those that need or may need a second look.
 
         The least distance of each lane in a group of rows says so, for one operation a vector.
         """
@@ -163,8 +163,8 @@ class EpilogueEmitter:
                 each_row(r)
                 for columns, values in zip(group, self.values_of(group, per_column), strict=True):
                     self.store_vector(columns, values)
-                    if self.near is not None:
-                        self.enter(columns, self.entry, values[self.near])
+                    if self.needed is not None:
+                        self.enter(columns, self.entry, values[self.needed])
             return
         with b.goto_entry_block():
             least = [b.alloca(vec(I32, self.lanes)) for _ in group]
@@ -235,7 +235,7 @@ class EpilogueEmitter:
     def append(self, entry: ir.Value, bits: ir.Value) -> None:
         """Append an entry: it is stored anyway, and counted if any of the bits is set."""
         b, count = self.builder, self.builder.load(self.count)
-        b.store(entry, pointer(b, b.add(self.ties, b.shl(count, c64(3))), I64), align=8)
+        b.store(entry, pointer(b, b.add(self.entries, b.shl(count, c64(3))), I64), align=8)
         b.store(b.add(count, b.zext(b.icmp_unsigned("!=", bits, bits.type(0)), I64)), self.count)
 
     def groups(self, cols: ir.Value) -> Iterator[list[Columns]]:
@@ -261,15 +261,15 @@ class EpilogueEmitter:
 
     def emit_registers(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value,
                        rows: Sequence[Sequence[ir.Value]], mask: ir.Value | None = None,
-                       ties: ir.Value | None = None) -> None:
+                       entries: ir.Value | None = None) -> None:
         """Emit the outputs of the vectors of `rows`; of a row the first lanes that the mask has.
 
-        With `ties` entries go there, and `count` says how many: of the "quick" form.
+        Of the "fast" form entries go to `entries`, if given, and `count` says how many.
         """
         b = self.builder
         self.begin(args, batch, i0, j0)
-        if ties is not None:
-            self.prepare(ties)
+        if entries is not None:
+            self.prepare(entries)
         each = len(rows[0])
         packed = each // PACKED * PACKED if self.packs else 0
         for first in (*range(0, packed, PACKED), *range(packed, each)):
@@ -291,9 +291,9 @@ class EpilogueEmitter:
                 for columns, x, values in zip(group, least, known, strict=False):
                     self.enter_near(columns, c64(top << 16), x, values)
 
-    def prepare(self, ties: ir.Value) -> None:
-        """Emit the count of entries, at `ties`."""
-        self.ties = ties
+    def prepare(self, entries: ir.Value) -> None:
+        """Emit the count of entries, which go to an address."""
+        self.entries = entries
         with self.builder.goto_entry_block():
             self.count = self.builder.alloca(I64)
         self.builder.store(c64(0), self.count)
@@ -373,19 +373,20 @@ def _zero(builder: ir.IRBuilder) -> ir.GlobalVariable:
 
 
 @cache
-def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "quick",
+def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "fast",
              packs: bool = False) -> Callable[..., None]:
-    """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc, ties) -> count: it writes rows x cols outputs.
+    """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc, entries) -> count: it writes outputs.
 
-    The first is (i0, j0). `args` is the address of the argument block; the accumulator of output (r, c) of the block is
-    the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16); the last one of a row is masked.
-    Nothing outside the operands and outputs is read or written. With `into_acc` the outputs go to where accumulators
-    would lie, and no slot says where. `packs` says that the CPU has AVX-512's packuswb and packsswb.
+    These are rows x cols, the first is (i0, j0). `args` is the address of the argument block; the accumulator of output
+    (r, c) of the block is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16); the last
+    one of a row is masked. Nothing outside the operands and outputs is read or written. With `into_acc` the outputs go
+    to where accumulators would lie, and no slot says where. `packs` says that the CPU has AVX-512's packuswb and
+    packsswb.
 
-    Of a store with ties the "quick" `form` is right but for groups of GROUP rows and `lanes` columns that it enters in
-    `ties`: column << 32 | first row << 16 | other bits, 8 bytes each. The "exact" form enters what is near a tie, with
-    a bit for each of the columns, and the "literal" one is what that is. They give the number of entries; there is room
-    for one more than there are vectors.
+    Of a store with a second look the "fast" `form` is right but for groups of GROUP rows and `lanes` columns that it
+    enters in `entries`: column << 32 | first row << 16 | other bits, 8 bytes each. The "exact" form enters what needs a
+    second look, with a bit for each of the columns, and the "again" one is what that is. They give the number of
+    entries; there is room for one more than there are vectors.
     """
     signature = types.intp(*[types.intp] * 9)
 
@@ -396,15 +397,15 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
 
     @intrinsic
     def write(_typing: Any, args: Any, batch: Any, i0: Any, j0: Any, rows: Any, cols: Any, acc: Any, ldacc: Any,
-              ties: Any) -> Any:
+              entries: Any) -> Any:
         return signature, codegen
 
     return write
 
 
-def factor(ties: Ties, number: int) -> Callable[..., int]:
+def factor(look: SecondLook, number: int) -> Callable[..., int]:
     """Make the intrinsic (args, batch, j): factor `number` for column j, the bits of its 4 bytes."""
-    expr = lower(ties.factors[number])
+    expr = lower(look.factors[number])
 
     def codegen(context: Any, b: Any, signature: Any, values: Any) -> Any:
         args, batch, j = values

@@ -1,8 +1,9 @@
 """Store: what a kernel writes for each output element, and as what type; its meaning in NumPy is `evaluate`."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,59 +17,50 @@ _NUMPY = {"f32": np.float32, "s32": np.int32, "bool": np.bool_}
 Pairs: TypeAlias = tuple[tuple[Expr, Expr], ...]
 
 
-class Ties(NamedTuple):
-    """How an output near a rounding tie is computed a second time.
+class SecondLook(NamedTuple):
+    """How outputs that need it are computed a second time, from another accumulator than the kernel's.
 
-    Where `near` (a bool) is true, the accumulator is replaced by the f32 sum in the order of the graph as written (its
-    literal sum, `kernels/ties/literal.py`), and each expression that depends on it by its partner in `settled`.
-    `factors` are what a literal sum takes from operands: scale and zero point of the weights, and where the sum starts.
+    Where `needed` (a bool) is true, the accumulator is replaced by that of the second look, an f32, and each expression
+    that depends on it by its partner in `again`. `factors` are what the second look takes from operands: scale and zero
+    point of the weights, and where the sum starts.
 
     A faster test comes first: outputs whose `distance` (the lower half of an s32) is below `band`, which varies by
-    column at most, are those near a tie and few others. For all others the expressions in `quick` may be replaced by
-    their partners, which take fewer operations.
+    column at most, are those that need a second look and few others. For all others the expressions in `fast` may be
+    replaced by their partners, which take fewer operations.
     """
 
-    near: Expr
-    settled: Pairs
+    needed: Expr
+    again: Pairs
     factors: tuple[Expr, ...]
     distance: Expr
     band: Expr
-    quick: Pairs
+    fast: Pairs
 
     @property
     def roots(self) -> tuple[Expr, ...]:
         """All its expressions."""
-        others = (b for _, b in (*self.settled, *self.quick))
-        return self.near, *others, *self.factors, self.distance, self.band
+        others = (b for _, b in (*self.again, *self.fast))
+        return self.needed, *others, *self.factors, self.distance, self.band
 
-    def renamed(self, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | None = None) -> Ties:
-        """The same with these nodes replaced; `done` as in `substitute`."""
-        done = {} if done is None else done
-
-        def one(x: Expr) -> Expr:
-            return substitute(x, new, done)
-
-        def each(pairs: Pairs) -> Pairs:
-            return tuple((one(a), one(b)) for a, b in pairs)
-
-        return Ties(one(self.near), each(self.settled), tuple(map(one, self.factors)), one(self.distance),
-                    one(self.band), each(self.quick))
+    def each(self, f: Callable[[Expr], Expr]) -> SecondLook:
+        """The same with `f` of each expression."""
+        return SecondLook(*_mapped(self, f))
 
 
 @dataclass(frozen=True)
 class Store:
-    """What a kernel writes: an expression, the storage type of its results, and how outputs near a tie are computed.
+    """What a kernel writes: an expression, the storage type of its results, and which outputs need a second look.
 
     s8 and u8 take the low byte of an s32, which the expression has brought into range; bf16 and f16 round to even.
     """
 
     expr: Expr
     dtype: str
-    ties: Ties | None = None
+    second_look: SecondLook | None = None
 
     def __post_init__(self) -> None:
-        settled = () if self.ties is None else self.ties.settled
-        for expr in (self.expr, *(b for a, b in settled if a is self.expr)):
+        again = () if self.second_look is None else self.second_look.again
+        for expr in (self.expr, *(b for a, b in again if a is self.expr)):
             if COMPUTE.get(self.dtype) != expr.dtype:
                 raise KernelError(f"a {expr.dtype} expression cannot be stored as {self.dtype}")
         loads = self.loads
@@ -88,19 +80,24 @@ class Store:
         return self._text
 
     @property
-    def literal(self) -> Expr:
-        """The expression of an output near a tie, whose accumulator is its literal sum."""
-        return self.expr if self.ties is None else substitute(self.expr, dict(self.ties.settled))
+    def again(self) -> Expr:
+        """The expression of an output that needs a second look, with the accumulator of that."""
+        return self.expr if self.second_look is None else substitute(self.expr, dict(self.second_look.again))
 
     @property
-    def quick(self) -> Expr:
+    def fast(self) -> Expr:
         """The expression with fewer operations, right for outputs whose `distance` is not below the band."""
-        return self.expr if self.ties is None else substitute(self.expr, dict(self.ties.quick))
+        return self.expr if self.second_look is None else substitute(self.expr, dict(self.second_look.fast))
 
     @property
     def roots(self) -> tuple[Expr, ...]:
         """All its expressions."""
-        return self.expr, *(() if self.ties is None else self.ties.roots)
+        return self.expr, *(() if self.second_look is None else self.second_look.roots)
+
+    def renamed(self, new: Mapping[Expr, Expr]) -> Store:
+        """The same with these nodes replaced."""
+        one = partial(substitute, new=new, done={})
+        return Store(one(self.expr), self.dtype, None if self.second_look is None else self.second_look.each(one))
 
     @lazy_property
     def loads(self) -> tuple[tuple[int, str, str], ...]:
@@ -161,7 +158,7 @@ def evaluate(what: Expr | Store, acc: Any, operands: Sequence[Any]) -> np.ndarra
 
 Flat: TypeAlias = tuple[tuple[tuple[str, tuple[int, ...], str, Any], ...], int, str, tuple[Any, ...] | None]
 """A store as plain values: its nodes (operation, numbers of its arguments, type, value), arguments before users; the
-number of its expression; its storage type; and its ties, with numbers in place of expressions."""
+number of its expression; its storage type; and its second look, with numbers in place of expressions."""
 
 
 def _flat(store: Store) -> Flat:
@@ -170,16 +167,17 @@ def _flat(store: Store) -> Flat:
     for node in walk(*store.roots):
         numbers[node] = len(numbers)
         nodes.append((node.op, tuple([numbers[a] for a in node.args]), node.dtype, node.value))
-    return tuple(nodes), numbers[store.expr], store.dtype, None if store.ties is None else _mapped(store.ties, numbers)
+    look = None if store.second_look is None else _mapped(store.second_look, numbers.__getitem__)
+    return tuple(nodes), numbers[store.expr], store.dtype, look
 
 
-def _mapped(x: Any, new: Mapping[Any, Any]) -> Any:
-    """The leaves of nested tuples replaced."""
-    return tuple([_mapped(y, new) for y in x]) if isinstance(x, tuple) else new[x]
+def _mapped(x: Any, f: Callable[[Any], Any]) -> Any:
+    """`f` of the leaves of nested tuples."""
+    return tuple([_mapped(y, f) for y in x]) if isinstance(x, tuple) else f(x)
 
 
-def _of_flat(nodes: Any, expr: int, dtype: str, ties: Any) -> Store:
+def _of_flat(nodes: Any, expr: int, dtype: str, look: Any) -> Store:
     known: dict[int, Expr] = {}
     for name, args, kind, value in nodes:
         known[len(known)] = make(name, tuple([known[n] for n in args]), kind, value)
-    return Store(known[expr], dtype, None if ties is None else Ties(*_mapped(ties, known)))
+    return Store(known[expr], dtype, None if look is None else SecondLook(*_mapped(look, known.__getitem__)))

@@ -209,12 +209,12 @@ def _writer(kernel: Kernel, store: Store, outputs: int, depth: int) -> Writer:
     Then there are tiles for every Store. Of floats that saves 8 % of the time of 16 k, 13 % of 24, 8 % of 32, and 2 %
     of 100, of VNNI 14 % of 16 k and 6 % of 64 (Zen 4, the convolutions of MobileNetV2).
     """
-    if depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.quick)))) > SHORT:
+    if depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
         return "function"
     if kernel.dtypes in FLOATS:
-        return "function" if kernel.level == "scalar" or store.ties is not None else "tile"
-    settles = kernel.dtypes in DTYPES and kernel.level == "avx512_vnni" and store.ties is not None
-    return "both" if settles else "function"
+        return "function" if kernel.level == "scalar" or store.second_look is not None else "tile"
+    looks = kernel.dtypes in DTYPES and kernel.level == "avx512_vnni" and store.second_look is not None
+    return "both" if looks else "function"
 
 
 def split(tiles: int, panels: int, width: int, batch: int, threads: int, most_tiles: int) -> tuple[int, int]:
@@ -305,7 +305,8 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     forced = kernel is not None
     kernel = kernel or select("matmul", x.dtypes, m, n, depth, level, log, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth))
-    again = None if store.ties is None else load_second_look(layout, cache)  # first, as it takes longest to compile
+    # first, as it takes longest to compile
+    again = None if store.second_look is None else load_second_look(layout, cache)
     block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], cache=cache)
     outputs, table = (None, None) if writer == "tile" else load_outputs(store, level.lanes, cache)
     inside = () if writer == "function" else (store, packs(PANEL, store))

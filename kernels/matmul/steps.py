@@ -47,7 +47,7 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     stride = p.rows[-1] * item if layout == "columns" else a_walk.row
     header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
               "w": w, "w_table": table(b, w_walk)}
-    if lowered.store.ties is not None:
+    if lowered.store.second_look is not None:
         assert lowered.products is not None
         header["terms"] = Ref(b.constant(terms(lowered.products.sum, p.k, signed=p.a_dtype == "s8", parts=1)))
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])

@@ -136,7 +136,7 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
     """Make the tile intrinsic of `rows` x 16 * `panels` outputs; `layout` says how it finds activations (Frame).
 
     With `result` it writes the outputs, from registers where all of the tile is valid; where not, sums of floats from
-    memory, and those whose ties are settled not at all. `packs` as in `store_code.epilogue`.
+    memory, and those that may need a second look not at all. `packs` as in `store_code.epilogue`.
     """
     parts, itemsize = products.parts, products.itemsize
     sums = _Blocks(products, rows * panels) if products.block else _TileSums(products, rows * panels)
@@ -223,7 +223,7 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
             state = accumulate(b, f, sums.start(b, f))
             if result is None:
                 sums.finish(b, f, state)
-            elif result.ties is None:
+            elif result.second_look is None:
                 _write(b, f, result, rows, panels, sums.totals(b, f, state))
             else:
                 sums.finish(b, f, state)
@@ -267,9 +267,9 @@ def _write(b: Any, f: Frame, result: Store, rows: int, panels: int, values: list
 def _write_whole(b: Any, f: Frame, epilogue: EpilogueEmitter, rows: int, panels: int, values: list[Any]) -> None:
     """Emit the outputs of sums in registers if the tile is whole; the number of entries, or -1."""
     block, entries = _OutputBlock(b, f, rows, panels), at(b, f.address, 8 * FRAME.number("entries"))
-    before, ties = b.block, load(b, entries, I64, 8)
+    before, room = b.block, load(b, entries, I64, 8)
     with b.if_then(block.whole):
-        epilogue.emit_registers(*block.first, _lines(values, rows), ties=ties)
+        epilogue.emit_registers(*block.first, _lines(values, rows), entries=room)
         count, inside = b.load(epilogue.count), b.block
     number = b.phi(I64)
     number.add_incoming(c64(-1), before)

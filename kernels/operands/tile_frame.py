@@ -33,8 +33,8 @@ FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "
     args, batch, i, j, columns    for tiles that write outputs: the argument block, the batch element, row and column of
                      the first output, and how many columns are valid
     ahead, step      the weights of the next tiles, to prefetch: `step` bytes with each group of four bytes of k
-    entries          for tiles that write outputs with ties: the address for the entries of `store_code.epilogue`; the
-                     tile leaves how many there are, or -1: then it was not whole, and wrote nothing
+    entries          for tiles that write outputs, of which some need a second look: the address for the entries of
+                     `store_code.epilogue`; the tile leaves how many there are, or -1: it was not whole, and wrote none
     copies, fresh    of AMX: the address for copies of activations, and whether the tile makes them (`matmul.amx.AGAIN`)
 """
 view, view_windows = FRAME.view, WINDOWS.view

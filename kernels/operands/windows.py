@@ -33,7 +33,7 @@ WINDOWS = Record("width", "ko", "ki", "outer_table", "inner_table", "pad_row", "
 """
 view = WINDOWS.view
 MOST_TAPS = 1024
-"""Windows of more taps have no depthwise kernel and no literal sums."""
+"""Windows of more taps have no depthwise kernel and no second look."""
 
 _LINE = 64
 _COPIES = 4

@@ -12,7 +12,7 @@ from graphq.kernels.family.lower import Arrays, Lowered
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import Expr, acc, const, op, select, substitute
 from graphq.kernels.lanes.second_look import register_second_look
-from graphq.kernels.lanes.stores import Ties
+from graphq.kernels.lanes.stores import SecondLook
 from graphq.kernels.ties.error_bounds import Band, BodyBounds
 from graphq.kernels.ties.fast_requantize import FastRequantize, Rounding, span
 from graphq.kernels.ties.tie_kernels import tie_kernels
@@ -54,12 +54,13 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
     if all(r.near is None or r.width is not None for r in roundings):
         fast = FastRequantize(e.numbers(constants), lambda x, role: e.parameter(np.atleast_1d(x), "f32", last, role))
         distance, below, pairs = fast.make(roundings, lowered.store.expr)
-        ties = Ties(near, tuple(again.items()), factors, distance, e.parameter(below, "s32", last), pairs)
+        look = SecondLook(near, tuple(again.items()), factors, distance, e.parameter(below, "s32", last), pairs)
     else:
         one = const(1, "s32")
-        ties = Ties(near, tuple(again.items()), factors, select(near, const(0, "s32"), one), one, ())
+        look = SecondLook(near, tuple(again.items()), factors, select(near, const(0, "s32"), one), one, ())
     found = ["proved" if band.proved else "estimated" for band in bands]
-    return replace(lowered, store=replace(lowered.store, ties=ties), sources=tuple(e.sources), ties=(*found, *refused))
+    store = replace(lowered.store, second_look=look)
+    return replace(lowered, store=store, sources=tuple(e.sources), ties=(*found, *refused))
 
 
 def _rounds_a_sum(node: Node, q: Expr | None) -> bool:

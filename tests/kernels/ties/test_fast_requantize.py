@@ -58,7 +58,7 @@ ROWS = 1000
 def test_quick_quantizes_are_exact_outside_of_bands(case):
     rng = np.random.default_rng(7)
     made, constants = layer(rng, **CASES[case])
-    store, ties, shape = made.store, made.store.ties, (200_000, 32)
+    store, look, shape = made.store, made.store.second_look, (200_000, 32)
     total = np.concatenate([rng.integers(-3000, 3000, (100_000, 32)), rng.integers(-10**6, 10**6, (100_000, 32))])
     operands = []
     for s in made.sources:
@@ -75,9 +75,9 @@ def test_quick_quantizes_are_exact_outside_of_bands(case):
 
     in_band, near = np.zeros(shape, bool), np.zeros(shape, bool)
     for rows in (slice(k, k + ROWS) for k in range(0, len(total), ROWS)):
-        in_band[rows] = value(op("lt", op("and", ties.distance, 0xFFFF), ties.band), rows)
-        near[rows] = value(ties.near, rows)
-        same = (value(store.expr, rows) & 0xFF) == (value(store.quick, rows) & 0xFF)
+        in_band[rows] = value(op("lt", op("and", look.distance, 0xFFFF), look.band), rows)
+        near[rows] = value(look.needed, rows)
+        same = (value(store.expr, rows) & 0xFF) == (value(store.fast, rows) & 0xFF)
         assert (same | in_band[rows]).all() and (in_band[rows] | ~near[rows]).all()
     assert near.any()
     if "cancel" not in case:  # there bands are as wide as roundings are
@@ -86,4 +86,4 @@ def test_quick_quantizes_are_exact_outside_of_bands(case):
 
 def test_ties_of_two_bytes_are_decided():
     made, _ = layer(np.random.default_rng(7), **CASES["ties decided"])
-    assert made.store.ties.distance.op == "shl"  # that of the first quantize alone
+    assert made.store.second_look.distance.op == "shl"  # that of the first quantize alone
