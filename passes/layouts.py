@@ -52,7 +52,9 @@ def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
     """`value` in the other layout: a constant, a view where only dimensions of 1 move, or a static_transpose."""
     assert value.shape is not None
     if value.data is not None:
-        return graph.add_constant(np.transpose(value.data, order))
+        constant = graph.add_constant(np.transpose(value.data, order))
+        graph.labels.stands(constant, value, order)
+        return constant
     shape = [value.shape[d] for d in order]
     first = shape if tuple(order) == to_first(len(order)) else value.shape
     if is_view(first):
