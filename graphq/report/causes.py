@@ -268,7 +268,8 @@ class _Analysis(Fusions):
         found = self._stays(last)
         homes = (None, self.graphs.home[last])  # copies that no fusion took are merged again
         readers = [(v, u) for n in equal(last) if self.graphs.home.get(n) in homes for v in n.outputs for u in v.users]
-        shared = len(readers) > 1 and all(self._shared(v, u) for v, u in readers)
+        narrow = last.op.name in DEQUANTIZES and next(last.operands).node in self.beside(last)  # 8 bits are there
+        shared = (len(readers) > 1 or narrow) and all(self._shared(v, u) for v, u in readers)
         return [] if shared and found.check == LANES else [found]
 
     def _stays(self, last: Node) -> Finding:

@@ -165,11 +165,14 @@ class Given:
         return self.label(value) if value.node is None else self.describe(value.node)
 
     def told(self, refused: Unsupported, values: Mapping[Value, Value]) -> Unsupported:
-        """A refusal of a body with axes and types of the given graph; `values` are those of `before` by the body's."""
+        """A refusal of a body with axes and types of the given graph; `values` are those of `before` by the body's.
+
+        Reasons may mention values of `before`, too.
+        """
         def words(mention: Mention) -> str:
             inner = mention.value if isinstance(mention, Axes) else mention
             readers = [v.node for user in inner.users if (v := values.get(user.outputs[0])) is not None]
-            place = self._read(values[inner], [r for r in readers if r is not None]) if inner in values else None
+            place = self._read(values.get(inner, inner), [r for r in readers if r is not None])
             if place is None:
                 return str(mention) if isinstance(mention, Axes) else str(mention.type)
             if not isinstance(mention, Axes):

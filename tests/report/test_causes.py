@@ -202,7 +202,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
         "top_k (%v) stands between the product and the dequantize", "quantize and dequantize %v"),
     "softmax along an axis that channels last moves": (
         conv(w="s8").replace(f"%q = quantize(%y, {Q})", f"%s = softmax(%y, axis=2)\n%q = quantize(%s, {Q})"), "%q",
-        "axis 1 of f32[1,5,5,4] is not the last", "transpose the source"),
+        "softmax works along axis 2 of f32[1,4,5,5], kernels along axis 1", "transpose the source"),
     "statistics that nothing uses": (
         body(f"%y = matmul(%dx, %dw)\n %n, %m, %v = layer_norm(%y, g, b)\n %q = quantize(%n, {Q})\n return %q",
              "x: u8[3,4], g: f32[2], b: f32[2]"), "%q",
