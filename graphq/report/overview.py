@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from graphq.budget import size_text
+from graphq.ir.names import counted
 from graphq.report.charts import table
 from graphq.report.coverage import millions, percent
 from graphq.report.details import CLASSES, css_class
@@ -23,7 +24,8 @@ Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come b
 def overview(parts: Sequence[Part], profile: Profile | None) -> str:
     """The HTML; parts of a model in stages follow one another."""
     time = "" if profile is None else \
-        f"<h2>Time</h2><p>{1e3 * profile.seconds:.4g} ms in {len(profile.steps)} steps</p>{_kernels(profile)}"
+        f"<h2>Time</h2><p>{1e3 * profile.seconds:.4g} ms in {counted(len(profile.steps), 'step')}</p>" \
+        + _kernels(profile)
     return HELP + time + "".join(x for number, part in enumerate(parts) for x in _part(part, number))
 
 
@@ -36,7 +38,7 @@ def _part(part: Part, number: int) -> Iterator[str]:
             for kind, text in CLASSES.items() if counts[kind])
     yield f'<div class="key">{"".join(keys)}</div>'
     if report.level:
-        yield f'<p class="note">ISA level {report.level}, {report.threads} threads</p>'
+        yield f'<p class="note">ISA level {report.level}, {counted(report.threads, "thread")}</p>'
     if report.sizes:
         yield f"<p>open sizes: {escape(', '.join(f'{name} = {n}' for name, n in report.sizes.items()))}</p>"
     if report.coverage is not None:

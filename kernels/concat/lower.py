@@ -116,9 +116,9 @@ def _check_operands(node: Node, after: set[Value], joined: Value, along: int) ->
         k = along - (rank - len(shape))
         channels = len(shape) == 1 and node.attrs.get("data_format") == "NCX"  # along dimension 1, not the last
         if v not in after and v.type.size != 1 and (channels or k >= 0 and shape[k] != 1):
-            raise Unsupported(f"an operand of {node.op.name}, " + "{operand}, varies along {own}, that of the concat",
+            raise Unsupported(f"an operand of {node.op.name}, " + "{other}, varies along {own}, that of the concat",
                               f"quantize and dequantize the concat before the {node.op.name}",
-                              operand=v, own=Axes(joined, (along,)))
+                              other=v, own=Axes(joined, (along,)))
 
 
 def _sliced(node: Node, axis: int, start: int, size: int) -> dict:

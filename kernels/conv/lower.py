@@ -276,9 +276,8 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in CONVOLUTIONS)
     if node.output.type.dims != out:
-        raise Unsupported("the epilogue changes the shape of {made} to {stored}",
-                          "quantize before the operation that changes the shape",
-                          made=node.output, stored=body.outputs[0])
+        how = "quantize before the operation that changes the shape"
+        raise Unsupported("the epilogue changes the shape of {a} to {b}", how, a=node.output, b=body.outputs[0])
     if node.attrs["data_format"] != "NXC":
         raise Unsupported("the convolution is channels-first (NCX), kernels are channels-last (NXC)")
     e = EpilogueBuilder(out, anchored=True)
@@ -365,9 +364,9 @@ def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tu
     """Scale and zero point of the source; one an output channel where each reads one input channel."""
     if left.attrs["qtype"] == "per_tensor":
         return scales_of(left, body, constants, ()), zero_points_of(left, body, constants, ())
-    source, last = next(left.operands), len(filter.dims) - 1
-    if left.op.name != "dequantize" or not filter.multiplier or left.attrs["axis"] % len(filter.dims) != last:
-        raise Unsupported(_INSIDE, PER_TENSOR, 0, own=Axes(source, (left.attrs["axis"],)))
+    k, rank = left.attrs["axis"], len(filter.dims)
+    if left.op.name != "dequantize" or not filter.multiplier or k % rank != rank - 1:
+        raise Unsupported(_INSIDE, PER_TENSOR, 0, own=Axes(next(left.operands), (k,)))
     scales = left.attrs["scales"]
     scale, zp = (np.repeat(x, filter.columns) for x in (scales, left.attrs["zps"] or [0] * len(scales)))
     return known(scale, scale.shape, "f32"), known(zp, zp.shape)
@@ -392,10 +391,10 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
     elif k == filter.axes[1] and filter.transposed and filter.multiplier:
         scale, zp = (_spread(n, filter, lambda x: np.repeat(x, filter.columns)) for n in numbers)
     else:
-        weights = next(right.operands)
+        w = next(right.operands)
         raise Unsupported("the weights are quantised along {own}, which is not that of the output channels",
                           "quantize the weights along the output channels, {outputs} of {weights}, or per tensor", 1,
-                          own=Axes(weights, (k,)), outputs=Axes(weights, (filter.axes[0],)), weights=weights)
+                          own=Axes(w, (k,)), outputs=Axes(w, (filter.axes[0],)), weights=w)
     return scale, zp
 
 
