@@ -9,7 +9,7 @@ from graphq.ir.names import counted
 from graphq.ir.verify import verify
 from graphq.passes.pipeline import run_passes
 from graphq.reduction import reduce_graph
-from graphq.rewrite.fixpoint import pass_name, tolerance_of
+from graphq.rewrite.fixpoint import After, pass_name, tolerance_of
 from graphq.rewrite.rule import Pass
 from graphq.validation.changes import Snapshot, detached
 from graphq.validation.compare import Baseline
@@ -19,18 +19,27 @@ from graphq.validation.printed import as_test
 TRIALS = 600
 """Graphs on which a pass is tried while a graph that it gets wrong is shrunk."""
 
-def validate(graph: Graph, passes: Sequence[Pass]) -> None:
+
+def validate(graph: Graph, passes: Sequence[Pass], told: After | None = None) -> None:
     """Run the passes on a copy of `graph`, and compare the references before and after each of them.
 
     A graph with open dimensions is compared at several sizes; then the passes run on copies of it with each of these
     sizes, as compilation too puts sizes in place of open dimensions first. Bodies of if_else, loop and scan are run
-    through the passes too. Raises PassError for a pass that changes numbers by more than its `tolerance` or leaves the
-    graph inconsistent, GraphError when the graph runs on none of the inputs.
+    through the passes too. `told` is called after each pass whose numbers are right. Raises PassError for a pass that
+    changes numbers by more than its `tolerance` or leaves the graph inconsistent, GraphError when the graph runs on
+    none of the inputs.
     """
     for body in (x for n in graph.nodes for x in n.attrs.values() if isinstance(x, Graph) and x.outputs):
-        validate(body, passes)
+        validate(body, passes, told)
     for copy in variants(graph):
-        run_passes(copy, passes, after=Validator(copy))
+        check = Validator(copy)
+
+        def after(step: Pass, count: int, graph: Graph, check: Validator = check) -> None:
+            check(step, count, graph)
+            if told is not None:
+                told(step, count, graph)
+
+        run_passes(copy, passes, after=after)
 
 
 def variants(graph: Graph) -> list[Graph]:
