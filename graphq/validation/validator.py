@@ -124,15 +124,16 @@ def failing(step: Pass, graph: Graph) -> Graph | None:
     return next((copy for copy in variants(graph) if failure(step, copy) is not None), None)
 
 
-def failure(step: Pass, graph: Graph) -> str | None:
+def failure(step: Pass, graph: Graph, tolerance: float | None = None) -> str | None:
     """What the pass does wrong to `graph`, which stays as it is; None where it does nothing, or nothing wrong.
 
-    A pass that raises an exception refuses the graph, which is not wrong.
+    A pass that raises an exception refuses the graph, which is not wrong. It may move results by `tolerance`, by its
+    own where there is none.
     """
-    return _tried(step, graph)[1]
+    return _tried(step, graph, tolerance)[1]
 
 
-def _tried(step: Pass, graph: Graph) -> tuple[int, str | None]:
+def _tried(step: Pass, graph: Graph, tolerance: float | None = None) -> tuple[int, str | None]:
     """How often the pass applied to a copy of `graph`, and what was wrong with the copy then."""
     after = detached(graph)
     snapshot = Snapshot(after)
@@ -149,7 +150,7 @@ def _tried(step: Pass, graph: Graph) -> tuple[int, str | None]:
             baseline = Baseline(snapshot.graph, adversarial_inputs(snapshot.graph))
         except GraphqError:
             return count, None
-        tolerance = tolerance_of(step)
+        tolerance = tolerance_of(step) if tolerance is None else tolerance
         text = baseline.difference(after, tolerance, tolerance)
     return count, text
 

@@ -19,7 +19,9 @@ class Axes(NamedTuple):
 
 
 def called_axes(axes: list[int]) -> str:
-    """`axis 1`, `axes 1 and 2`"""
+    """`axis 1`, `axes 1 and 2`, `no axes`"""
+    if not axes:
+        return "no axes"
     return f"{'axis' if len(axes) == 1 else 'axes'} {listing(map(str, axes), 'and')}"
 
 
