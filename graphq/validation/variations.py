@@ -72,9 +72,11 @@ def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
             if isinstance(node.attrs[name], np.ndarray | Graph):
                 continue
             for value in _others(name, node, attribute.annotation, rng):
-                yield (f"{name}={value!r} in {graph.describe(node)}",
-                       lambda n, node=node, name=name, value=value: {**n.attrs, name: value} if n is node else n.attrs,
-                       {})
+                yield f"{name}={value!r} in {graph.describe(node)}", partial(_with, node, {name: value}), {}
+
+
+def _with(chosen: Node, attrs: Mapping[str, Any], node: Node) -> Mapping[str, Any]:
+    return {**node.attrs, **attrs} if node is chosen else node.attrs
 
 
 def _others(name: str, node: Node, annotation: Any, rng: np.random.Generator) -> Iterator[Any]:
