@@ -149,6 +149,8 @@ class _Analysis(Fusions):
                            else f"pass {name} as {last.output.dtype}, and dequantize that")
         home = self.graphs.home.get(maker)
         fusion = self.fusion(maker, user)
+        if given.node(user) is given.value(value).node:
+            return self._several(last, fusion, user)
         blocked = next((n for n in self.beside(maker) if n.op.name in PRODUCTS and self.kind(n) == "float"), None)
         if given.is_output(value):
             later = value.graph.meta.get(STAGES, {}).get(given.value(value).name)
@@ -164,6 +166,10 @@ class _Analysis(Fusions):
                            f"{given.called(list(last.operands)[1])}, is computed from all of {name}",
                            f"quantize {name} by a constant scale, as gq.quantization.quantize finds it")
         others = [u for u in given.users(value) if u not in members]
+        if others and all(given.node(u) is given.node(user) for u in others):  # a pass made several of one operation
+            return Finding(last, fusion, LANES, user, user.outputs[0],
+                           f"{given.operation(user)} stands between {name} and the {last.op.name}, and takes {dtype}",
+                           f"quantize and dequantize {name}, before the {given.title(user)}")
         if others:
             where = "a second user" if len(others) == 1 else f"{len(others)} more users"
             read = next(given.node(last).operands)  # the passes may have dropped a relu between the two
@@ -192,6 +198,8 @@ class _Analysis(Fusions):
                            f"{given.operation(user)} stands between {name} and the {last.op.name}, and is computed in "
                            f"the layout of the graph, {given.value(value).type}, what makes {name} channels last",
                            f"quantize and dequantize {self._all_like(value, user)}, before the {given.title(user)}")
+        if not self.anchors(maker):  # a pass after the first fusions made something else of it
+            return self._several(last, fusion, maker)
         refused = self.together(maker, members)
         if refused is not None:
             source = given.under(next(maker.operands))
@@ -253,6 +261,13 @@ class _Analysis(Fusions):
         reads = f"{self.given.operation(user)} reads {self.given.called(value)} in {value.dtype}"
         return Finding(last, fusion, "kernels can compute it", user, value, f"{reads}: {refused}", refused.edit)
 
+    def _several(self, last: Node, fusion: str, node: Node) -> Finding:
+        """Passes compute an operation of the given graph as several, `node` among them, in floats."""
+        name, op = self.given.operation(node), self.given.title(node)
+        return Finding(last, fusion, LANES, node, node.outputs[0], f"{name} is computed as several operations, in f32",
+                       f"quantize and dequantize what the {op} reads, or write the {op} as operations that partitions "
+                       "take in")
+
     def _all_like(self, value: Value, user: Node) -> str:
         """The value, and all others that the user reads out of partitions in the same way."""
         like = [v for v in map(self.given.under, user.operands) if v is value or v.node is not None
@@ -293,6 +308,8 @@ class _Analysis(Fusions):
             return Finding(last, chain, BORDER, None, value, f"{name} is returned in {value.dtype}, and not quantized",
                            f"quantize {name} before it is returned")
         user = users[0]
+        if given.node(user) is given.value(value).node:
+            return self._several(last, chain, user)
         if self.kind(user) in ("integer", "quantised"):
             return Finding(last, self.fusion(user, user), "operands are quantised", user, value,
                            f"{name} is read in {value.dtype} by {given.describe(user)}",

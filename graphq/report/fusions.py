@@ -90,6 +90,11 @@ class Fusions:
                 return None
         return refused
 
+    def anchors(self, maker: Node) -> bool:
+        """Whether the partition of `maker` has its anchor among the operations before the fusions, if it has one."""
+        family = family_named(self.graphs.home[maker].attrs["anchor"])
+        return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
+
     def together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
         """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can."""
         home = self.graphs.home[maker]

@@ -63,6 +63,10 @@ class Given:
         self._origins = before.labels.origins or {}
         self._places: dict[Value, Place | None] = {}
         self._nodes: dict[Node, Node | None] = {}
+        self._gone: dict[Value, list[Value]] = {}  # what reorders made of a value that later passes took out
+        for value in self._origins:
+            if value.node is not None and value.node.removed and value.node.op.name in REORDERS:
+                self._gone.setdefault(next(value.node.operands), []).append(value)
 
     # -- values -------------------------------------------------------------------------------------------------
 
@@ -76,7 +80,7 @@ class Given:
         axes = tuple[int | None, ...](range(len(value.shape or ())))
         if value.graph is self.source:
             return Place(value, axes)
-        moved = _moved(Place(value, axes), self._origins)
+        moved = _moved(Place(value, axes), self._origins, self._gone)
         return next((Place(self.same[p.value], p.axes) for p in moved if p.value in self.same), None)
 
     def _read(self, value: Value, readers: Sequence[Node]) -> Place | None:
@@ -87,11 +91,17 @@ class Given:
 
     def value(self, value: Value) -> Value:
         """The value of the given graph, or that nearest to it; itself where there is none."""
-        place = self.place(value)
-        if place is not None:
-            return place.value
-        near = next((p for v in _around(value) if (p := self.place(v)) is not None), None)
+        near = next(iter(self._near(value)), None)
         return value if near is None else near.value
+
+    def _near(self, value: Value) -> list[Place]:
+        """The place of a value; or those nearest to it, what is made of it before what it is made of.
+
+        What a pass made in place of an operation leads to a value that stands for the result of that operation.
+        """
+        own = self.place(value)
+        return [own] if own is not None else \
+            [p for v in (*_below(value), *_around(value)) if (p := self.place(v)) is not None]
 
     def called(self, value: Value) -> str:
         """The value as it was given: `%y`, `x`, `%7 (relu)`."""
@@ -107,10 +117,7 @@ class Given:
     def node(self, node: Node) -> Node:
         """The operation as it was given: that whose result it makes, or else the nearest, of its kind if there is."""
         if node not in self._nodes:
-            own = self.place(node.outputs[0])
-            places = [own] if own is not None and own.value.node is not None else \
-                [p for v in _around(node.outputs[0]) if (p := self.place(v)) is not None]
-            makers = [p.value.node for p in places if p.value.node is not None]
+            makers = [p.value.node for p in self._near(node.outputs[0]) if p.value.node is not None]
             found = next((m for maker in makers if (m := _behind_moves(maker, node)) is not None), None)
             self._nodes[node] = found or next(iter(makers), None)
         return self._nodes[node] or node
@@ -183,18 +190,20 @@ class Given:
         return refused.told(words)
 
 
-def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({})) -> Iterator[Place]:
+def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({}),
+           gone: Mapping[Value, list[Value]] = MappingProxyType({})) -> Iterator[Place]:
     """The places of the same elements before and behind reorders, the nearest first."""
     work, seen = [place], {place.value}
     for at in work:  # which grows
         yield at
-        for v, order in _beside(at.value, origins):
+        for v, order in _beside(at.value, origins, gone.get(at.value, ())):
             if v not in seen and len(seen) < NEAR:
                 seen.add(v)
                 work.append(Place(v, tuple(None if k is None or k >= len(order) else order[k] for k in at.axes)))
 
 
-def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Value, Sequence[int | None]]]:
+def _beside(value: Value, origins: Mapping[Value, Origin],
+            gone: Sequence[Value]) -> Iterator[tuple[Value, Sequence[int | None]]]:
     """Values with the same elements, and for each axis of `value` which of theirs it is."""
     if value in origins:
         old, order = origins[value]
@@ -203,9 +212,9 @@ def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Val
     if maker is not None and maker.op.name in REORDERS:
         source = next(maker.operands)
         yield source, _axes(maker, value, source)
-    for user in value.users:
-        if user.op.name in REORDERS:
-            yield user.outputs[0], _axes(user, value, user.outputs[0])
+    for v in (*(u.outputs[0] for u in value.users if u.op.name in REORDERS), *gone):
+        assert v.node is not None
+        yield v, _axes(v.node, value, v)
 
 
 def _axes(move: Node, here: Value, there: Value) -> list[int | None]:
@@ -214,6 +223,16 @@ def _axes(move: Node, here: Value, there: Value) -> list[int | None]:
         order = transpose_order(move)
         return [*order] if here is move.outputs[0] else [order.index(k) for k in range(len(order))]
     return [kept_axis(k, here.type, there.type) for k in range(len(here.shape or ()))]
+
+
+def _below(value: Value) -> Iterator[Value]:
+    """Values that are made of one, the nearest first."""
+    work, seen = [value], {value}
+    for at in work:  # which grows
+        yield at
+        made = [v for u in at.users for v in u.outputs if v not in seen][:NEAR - len(seen)]
+        seen.update(made)
+        work += made
 
 
 def _around(value: Value) -> Iterator[Value]:

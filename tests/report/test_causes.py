@@ -268,6 +268,19 @@ def test_other_obstacles(obstacle):
     assert reason in cause.reason and edit in cause.edit
 
 
+@pytest.mark.parametrize("normalisation, reason", [
+    ("lrn(%y, size=3, alpha=0.1, beta=0.75, bias=1.0)", "lrn (%n) stands between %y and the quantize"),
+    ("group_norm(%y, groups=2, keep_stats=false, use_affine=false)", "group_norm (%n) is computed as several"),
+])
+def test_what_passes_compute_as_several_operations_is_one(normalisation, reason):
+    given = normalisation.replace(")", ', data_format="NCX")')
+    (cause,) = causes(conv(w="s8").replace(f"%q = quantize(%y, {Q})", f"%n = {given}\n%q = quantize(%n, {Q})"))
+    assert reason in cause.reason and (cause.value, cause.also) == ("%q", ("%n",))
+    behind = f"%p = quantize(%y, {Q})\n%d = dequantize(%p, scales=[0.2])\n%n = {given.replace('%y', '%d')}\n"
+    (cause,) = causes(conv(w="s8").replace(f"%q = quantize(%y, {Q})", f"{behind}%q = quantize(%n, {Q})"))
+    assert "is computed as several operations" in cause.reason or "reads %d in f32" in cause.reason
+
+
 def test_a_cause_names_node_and_value():
     (cause,) = causes(TWELVE["second f32 user"][0])
     assert (cause.fusion, cause.check, cause.also) == ("FuseMatmul", "one user", ("%z",))
