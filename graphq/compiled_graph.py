@@ -271,18 +271,19 @@ class CompiledGraph:
         return self._latest.parts()
 
     def report(self, path: str | os.PathLike[str], /, *inputs: Any, profile: Profile | None = None,
-               **named: Any) -> None:
+               title: str | None = None, **named: Any) -> None:
         """Write an HTML page with pictures of the graph before and after the passes, and what is known of each node.
 
         With `inputs`, as a call takes them, or a `profile` of this model, the page has times and a timeline. It has all
         in it, and needs no network. Pictures need Graphviz (the extra `report`); without it there are tables.
-        (Inputs named "profile" go into the mapping.) Raises InputError as a call does, OSError where it cannot write.
+        `title` is the graph's name where there is none. (Inputs named "profile" or "title" go into the mapping.)
+        Raises InputError as a call does, OSError where it cannot write.
         """
         from graphq.report.page import page
 
         if profile is None and (inputs or named):
             profile = self.profile(*inputs, **named)
-        text = page(self.source.name, self.parts(), profile)
+        text = page(title or self.source.name, self.parts(), profile)
         path_of(path).write_bytes(text.encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:
