@@ -232,9 +232,8 @@ class CompiledGraph:
                 profile: Profile | None = None, format: Literal["text", "json"] = "text") -> str | dict[str, Any]:
         """What fused into which partitions, which kernels run them, and why anything did not fuse (docs/explain.md).
 
-        `name`: of one value alone, in which partition it is, or why in none; an ONNX node's name means its result.
-        `full`: all lines of a large model's report, and the near misses of all rewrites. `format` "json" gives all of
-        it as data that JSON can hold.
+        `name`: of one value alone, or the result of an ONNX node, in which partition it is, or why in none. `full`: all
+        lines of a large model's report, and the near misses of all rewrites. `format` "json" gives it as a dict.
 
         `kernels`: also what each kernel does and how fast it is on this machine, beside the machine's peak: the
         decisive instructions of its assembly counted, for which the first call compiles the kernels once more, and each
