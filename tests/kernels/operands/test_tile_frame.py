@@ -18,7 +18,8 @@ def test_readers(rows, tail, group):
     operand = guarded(np.random.default_rng(rows).integers(0, 256, (4 + group, valid), dtype=np.uint8))  # [k, rows]
     last = guarded(np.arange(7, 7 + tail, dtype=np.uint8))
     frame, found = np.zeros(FRAME_BYTES // 8, np.int64), np.zeros(len(Frame._fields) + 2 * rows + 1, np.int64)
-    fields = {"a": operand.ctypes.data, "stride": valid, "w": 11, "k": 12, "rows": valid, "sums": 13, "acc": 14, "runs": 15}
+    fields = {"a": operand.ctypes.data, "stride": valid, "w": 11, "k": 12, "rows": valid, "sums": 13, "acc": 14,
+              "runs": 15}
     frame[:len(FRAME.words(dict.fromkeys(fields, 0)))] = FRAME.words(fields)
     addresses = np.array([x.ctypes.data for x in (frame, last, found)])
     modules.load("frame", reading_frame, rows, tail, group, cache=False).block(addresses.ctypes.data, 0)
