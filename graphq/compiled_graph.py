@@ -223,31 +223,35 @@ class CompiledGraph:
 
     @overload
     def explain(self, name: str | None = None, *, kernels: bool = False, full: bool = False,
-                format: Literal["text"] = "text") -> str: ...
+                profile: Profile | None = None, format: Literal["text"] = "text") -> str: ...
     @overload
     def explain(self, name: str | None = None, *, kernels: bool = False, full: bool = False,
-                format: Literal["json"]) -> dict[str, Any]: ...
+                profile: Profile | None = None, format: Literal["json"]) -> dict[str, Any]: ...
 
     def explain(self, name: str | None = None, *, kernels: bool = False, full: bool = False,
-                format: Literal["text", "json"] = "text") -> str | dict[str, Any]:
+                profile: Profile | None = None, format: Literal["text", "json"] = "text") -> str | dict[str, Any]:
         """What fused into which partitions, which kernels run them, and why anything did not fuse (docs/explain.md).
 
-        `name`: of one value alone, in which partition it is, or why in none. `full`: all lines of a large model's
-        report, and the near misses of all rewrites. `format` "json" gives all of it as data that JSON can hold.
+        `name`: of one value alone, or the result of an ONNX node, in which partition it is, or why in none. `full`: all
+        lines of a large model's report, and the near misses of all rewrites. `format` "json" gives it as a dict.
 
         `kernels`: also what each kernel does and how fast it is on this machine, beside the machine's peak: the
         decisive instructions of its assembly counted, for which the first call compiles the kernels once more, and each
-        step measured by itself, which takes some 0.1 s a step.
+        step measured by itself, which takes some 0.1 s a step. `profile`, one of this model: the causes come with their
+        share of its time, the longest first (where the model runs in one plan).
 
-        Raises GraphError for a name that no value has, and for another format.
+        Raises GraphError for a name that no value has, and for another format; InputError for another model's profile.
         """
         from graphq.report.explain import about, as_data, as_text, value_text
+        from graphq.report.groups import timed
 
         if format not in ("text", "json"):
             raise GraphError(f"format must be 'text' or 'json', got {format!r}")
         if name is not None and not isinstance(name, str):
             raise GraphError(f"explain takes the name of a value, got {name!r}")
         report = self.explanation(kernels=kernels)
+        if profile is not None and not report.parts:
+            report = timed(report, profile)
         value = None if name is None else about(report, name)
         if format == "json":
             return as_data(value or report)
@@ -266,18 +270,19 @@ class CompiledGraph:
         return self._latest.parts()
 
     def report(self, path: str | os.PathLike[str], /, *inputs: Any, profile: Profile | None = None,
-               **named: Any) -> None:
+               title: str | None = None, **named: Any) -> None:
         """Write an HTML page with pictures of the graph before and after the passes, and what is known of each node.
 
         With `inputs`, as a call takes them, or a `profile` of this model, the page has times and a timeline. It has all
         in it, and needs no network. Pictures need Graphviz (the extra `report`); without it there are tables.
-        (Inputs named "profile" go into the mapping.) Raises InputError as a call does, OSError where it cannot write.
+        `title` is the graph's name where there is none. (Inputs named "profile" or "title" go into the mapping.)
+        Raises InputError as a call does, OSError where it cannot write.
         """
         from graphq.report.page import page
 
         if profile is None and (inputs or named):
             profile = self.profile(*inputs, **named)
-        text = page(self.source.name, self.parts(), profile)
+        text = page(title or self.source.name, self.parts(), profile)
         path_of(path).write_bytes(text.encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:

@@ -61,6 +61,6 @@ def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
 def _level(own: Settings, isa: str | None) -> Level:
     """The level asked for; else the model's own where this machine has it; else the best that it has."""
     known = {level.name: level for level in levels_of.available()}.get(own.level)
-    if isa is None and not os.environ.get("GRAPHQ_ISA") and known is not None:
+    if known is not None and (isa or os.environ.get("GRAPHQ_ISA") or own.level) == own.level:
         return known
     return levels.resolve(isa, own.cache)

@@ -9,6 +9,7 @@ import numpy as np
 
 from graphq.errors import CompileError, InputError
 from graphq.ir import Graph, TensorType
+from graphq.ir.names import counted
 from graphq.ir.signature import Signature
 from graphq.kernels.jit.isa import Level
 from graphq.locks import lazy_property
@@ -102,8 +103,8 @@ class Passed:
         if self.options.strict and self.plan is not None and (slow := self.plan.references):
             from graphq.report.explain import as_text
 
-            raise CompileError(f"strict: {len(slow)} operations would run as NumPy references: {'; '.join(slow[:5])}\n"
-                               + as_text(self.explanation(kernels=False)))
+            raise CompileError(f"strict: {counted(len(slow), 'operation')} would run by NumPy references: "
+                               f"{'; '.join(slow[:5])}\n" + as_text(self.explanation(kernels=False)))
 
     def explanation(self, *, kernels: bool) -> Report:
         """The report on the graph, and on its plan if it has one."""

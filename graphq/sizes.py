@@ -33,8 +33,6 @@ class _Call(NamedTuple):
 
 
 _PLAIN = frozenset({int, float, str, bool, type(None)})
-_SMALL = 64
-"""Bytes up to which equal arrays are one argument."""
 
 
 class Trace:
@@ -97,7 +95,7 @@ def _key(x: Any) -> tuple[Any, ...]:
     kind = type(x)
     if kind in _PLAIN:
         return kind, x.hex() if kind is float else x  # -0.0 and NaN
-    if kind is np.ndarray and x.nbytes <= _SMALL:
+    if kind is np.ndarray and x.nbytes <= 64:
         return kind, x.dtype.str, x.shape, x.tobytes()
     if kind is dict:
         return kind, *[(k, _key(y)) for k, y in x.items()]
@@ -417,8 +415,7 @@ def record(trace: Trace, results: Iterable[Size | Later]) -> Record:
     calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
     made = {slot for slot, *_ in calls}
     values = {k: x for k in sorted(needed) if (x := trace.values[k]) is not None and type(x) in _PLAIN or k not in made}
-    return Record(values, calls,
-                  tuple(trace.leaves), dict(trace.assumed), dict(trace.guards))
+    return Record(values, calls, tuple(trace.leaves), dict(trace.assumed), dict(trace.guards))
 
 
 def restored(record: Record) -> Trace:

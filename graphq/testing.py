@@ -17,13 +17,15 @@ from graphq.rewrite.rule import Pass
 from graphq.validation.changes import detached
 from graphq.validation.compare import find_difference
 from graphq.validation.inputs import input_types, random_array
+from graphq.validation.validator import failure
+from graphq.validation.variations import variations
 
 __all__ = ["check_pass", "check_round_trip", "check_same_numbers", "random_array", "random_inputs"]
 
 
 def check_pass(rewrite: Pass, *, before: str, after: str | None | Any = None, count: int | None = None, seed: int = 0,
                rtol: float | None = None, atol: float | None = None,
-               sizes: Mapping[str, tuple[int, ...]] | None = None) -> Graph:
+               sizes: Mapping[str, tuple[int, ...]] | None = None, vary: bool = True) -> Graph:
     """Run `rewrite` on the text `before` and compare with the text `after`; the graph after the pass.
 
     `after=None` says that nothing may change, `after=ANY` that any text will do. Asserts the text, the number of
@@ -31,6 +33,9 @@ def check_pass(rewrite: Pass, *, before: str, after: str | None | Any = None, co
     print and parse, that the graph verifies, and that the references of both graphs agree on adversarial inputs, as
     `check_same_numbers` does: by default within the pass's own `tolerance`, which is none unless it says so. `sizes`
     gives shapes to inputs whose shapes the text leaves open.
+
+    Then the pass is tried on the same text with other constants, attributes and sizes (`graphq.validation.variations`),
+    as far as it applies to these: there too it must keep the numbers. `vary=False` leaves that out.
     """
     graph = parse(before)
     check_round_trip(graph)
@@ -43,6 +48,9 @@ def check_pass(rewrite: Pass, *, before: str, after: str | None | Any = None, co
     tolerance = tolerance_of(rewrite)
     check_same_numbers(original, graph, seed=seed, rtol=tolerance if rtol is None else rtol,
                        atol=tolerance if atol is None else atol, sizes=sizes)
+    for words, varied in variations(original, seed) if vary else ():
+        found = failure(rewrite, varied, max(rtol or 0.0, atol or 0.0, tolerance))
+        assert found is None, f"the pass is wrong for the same text with {words}: {found}\n{to_text(varied)}"
     return graph
 
 

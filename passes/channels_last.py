@@ -158,6 +158,7 @@ class _Placement:
         if moves:
             assert old.shape is not None
             self.other[old] = new
+            self.graph.labels.stands(new, old, to_last(len(old.shape)))
             uses = [u for u in old.uses if not self._is_last(u)]
             if uses:
                 new = moved(self.graph, new, to_first(len(old.shape)))

@@ -33,10 +33,10 @@ def taken(node: Node) -> bool:
 
 def lowering(family: Family, body: Graph, constants: Arrays, anchor: Node, root: Node) -> Lowering:
     """What comes of lowering a body whose anchor and last node are these; raises Unsupported with the reason."""
-    product, result = anchor.outputs[0].type, root.outputs[0].type
-    if product.known and result.known and result.size > product.size:
-        raise Unsupported(f"the epilogue broadcasts {product} to {result}: sums would be computed more than once",
-                          "quantize before the operation that broadcasts")
+    product, result = anchor.outputs[0], root.outputs[0]
+    if product.type.known and result.type.known and result.type.size > product.type.size:
+        raise Unsupported("the epilogue broadcasts {product} to {result}: sums would be computed more than once",
+                          "quantize before the operation that broadcasts", product=product, result=result)
     return Lowering(constants, family.lower(body, constants))
 
 

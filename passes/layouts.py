@@ -52,7 +52,9 @@ def moved(graph: Graph, value: Value, order: Sequence[int]) -> Value:
     """`value` in the other layout: a constant, a view where only dimensions of 1 move, or a static_transpose."""
     assert value.shape is not None
     if value.data is not None:
-        return graph.add_constant(np.transpose(value.data, order))
+        constant = graph.add_constant(np.transpose(value.data, order))
+        graph.labels.stands(constant, value, order)
+        return constant
     shape = [value.shape[d] for d in order]
     first = shape if tuple(order) == to_first(len(order)) else value.shape
     if is_view(first):
@@ -120,6 +122,12 @@ def _along_axis(node: Node) -> Form | None:
     return Form(tuple(ports), (True,) * len(node.outputs), {"axis": to_last(rank).index(node.attrs["axis"] % rank)})
 
 
+def _softmax(node: Node) -> Form | None:
+    """As others along an axis; but along the last one, where its kernels work, it stays in the given layout."""
+    rank = len(node.outputs[0].shape or ())
+    return None if rank and node.attrs["axis"] % rank == rank - 1 else _along_axis(node)
+
+
 def _scaled(node: Node) -> Form | None:
     """Quantize and its kin: the channels' axis moves; scales and zero points that are operands stay."""
     src = node.inputs[0]
@@ -177,7 +185,8 @@ RULES: dict[str, Callable[[Node], Form | None]] = {
     "reorder": _lane_wise,
     **dict.fromkeys((*CHANNELS_LAST, "bias_add", "batch_norm_inference", "group_norm"), _anchor),
     **dict.fromkeys(("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize"), _scaled),
-    **dict.fromkeys(("concat", "softmax", "log_softmax", "gen_index"), _along_axis),
+    **dict.fromkeys(("concat", "gen_index"), _along_axis),
+    **dict.fromkeys(("softmax", "log_softmax"), _softmax),
     **{name: _reduced for name in OPS if name.startswith("reduce_")},
     "prelu": _sloped,
     "static_reshape": _reshaped,

@@ -228,9 +228,15 @@ def _kept_axis(attrs: Mapping[str, Any], here: TensorType, there: TensorType) ->
     axis: int = attrs["axis"]
     if attrs["qtype"] == "per_tensor":
         return axis
+    if not here.known:
+        return None
+    return kept_axis(axis % len(here.dims), here, there)
+
+
+def kept_axis(axis: int, here: TensorType, there: TensorType) -> int | None:
+    """The dimension of `there` that is `axis` of `here` when one is reshaped to the other; None where none is."""
     if not here.known or not there.known:
         return None
-    axis %= len(here.dims)
     outside = prod(here.dims[:axis])
     return next((k for k, d in enumerate(there.dims) if d == here.dims[axis] and prod(there.dims[:k]) == outside), None)
 

@@ -216,7 +216,7 @@ def test_strict_refuses_when_it_compiles():
     g = gq.Graph()
     x = g.input("x", dtype="f32", shape=(None, 8))
     g.output(g.cum_sum(x, axis=1), name="y")
-    with pytest.raises(CompileError, match="strict: 1 operations would run as NumPy references"):
+    with pytest.raises(CompileError, match="strict: 1 operation would run by NumPy references"):
         gq.compile(g, strict=True)
 
 

@@ -6,7 +6,7 @@ from graphq.dtypes import DTYPES
 from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph, TensorType
 from graphq.ir.text import parse
-from graphq.rewrite.rule import Rewrite
+from graphq.rewrite.rule import ANY, Rewrite
 from graphq.testing import check_pass, check_round_trip, check_same_numbers, random_array, random_inputs
 
 RELU2 = """graph(x: f32[2,8]) {
@@ -103,7 +103,46 @@ def test_numbers_that_differ_for_special_values_alone():
     before = "graph(x: f32[64]) {\n %0 = constant(value=f32[]{0.0})\n %1 = add(x, %0)\n return %1 as y\n}"
     fails("output 'y' on inputs of the kind 'ties': .*: 0.0 before, -0.0 after", drop, before=before,
           after="graph(x: f32[64]) {return x as y}")
-    check_pass(drop, before=before, after="graph(x: f32[64]) {return x as y}", atol=1e-30)
+    check_pass(drop, before=before, after="graph(x: f32[64]) {return x as y}", atol=1e-30, vary=False)
+
+
+def _text(inputs, *statements):
+    lines = "".join(f"  %{k} = {x}\n" for k, x in enumerate(statements))
+    return f"graph({inputs}) {{\n{lines}  return %{len(statements) - 1} as y\n}}"
+
+
+WEAK = {  # rewrites that do not look at something, and texts for which they are right all the same
+    "a constant": (lambda g, x, c: g.add(x, c), lambda g, x, match: x,
+                   _text("x: s32[6]", "constant(value=s32[]{0})", "add(x, %0)")),
+    "a zero point": (lambda g, x, c: g.quantize(g.dequantize(x, attrs=ANY), attrs=ANY), lambda g, x, match: x,
+                     _text("x: u8[6]", "dequantize(x, scales=[0.5])", "quantize(%0, dtype=u8, scales=[0.5])")),
+    "an order": (lambda g, x, c: g.static_transpose(g.static_transpose(x)), lambda g, x, match: x,
+                 _text("x: f32[3,3,3]", "static_transpose(x, order=[1,0,2])", "static_transpose(%0, order=[1,0,2])")),
+    "a limit": (lambda g, x, c: g.relu(g.clamp(x, attrs=ANY)),
+                lambda g, x, match: g.clamp(x, **match.node("clamp").attrs),
+                _text("x: f32[6]", "clamp(x, min=0.0, max=2.0)", "relu(%0)")),
+    "a size": (lambda g, x, c: g.static_transpose(x),
+               lambda g, x, match: g.static_reshape(x, shape=match.root.output.shape),
+               _text("x: f32[1,6]", "static_transpose(x, order=[1,0])")),
+    "an axis": (lambda g, x, c: g.softmax(g.static_transpose(x), attrs=ANY),
+                lambda g, x, match: g.static_transpose(g.softmax(x, axis=1), order=[1, 0]),
+                _text("x: f32[4,4]", "static_transpose(x, order=[1,0])", "softmax(%0, axis=0)")),
+}
+
+
+@pytest.mark.parametrize("blind", WEAK)
+def test_a_check_that_is_too_weak_is_found_by_other_constants_sizes_and_attributes(blind):
+    pattern, replace, text = WEAK[blind]
+
+    class Weak(Rewrite):
+        def pattern(self, g, x, c):
+            return pattern(g, x, c)
+
+        def replace(self, g, x, match):
+            return replace(g, x, match)
+
+    check_pass(Weak(), before=text, after=ANY, atol=1e-6, vary=False)
+    fails("the pass is wrong for the same text with", Weak(), before=text, after=ANY, atol=1e-6)
 
 
 def test_outputs_have_the_same_names_and_types():

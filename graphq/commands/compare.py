@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Compare, and print a line a tensor."""
+    """Compare, and print the tensors that cost most."""
     from graphq.quantization.compare import compare
     from graphq.quantization.data import load_data
 

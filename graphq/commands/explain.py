@@ -3,23 +3,29 @@ from __future__ import annotations
 
 import argparse
 
+from graphq.commands.arrays import add_inputs, input_arrays
 from graphq.commands.shared import add_model, add_target, compiled, write
 from graphq.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """MODEL, what to say, the target."""
+    """MODEL, what to say, --profile with arrays, the target."""
     add_model(parser)
-    parser.add_argument("--value", metavar="NAME", help="say of one value in which partition it is, or why in none")
+    parser.add_argument("--value", metavar="NAME",
+                        help="say of one value, or of an ONNX node, in which partition it is, or why in none")
     parser.add_argument("--full", action="store_true", help="all lines of a large model's report")
     parser.add_argument("--kernels", action="store_true", help="also the kernels' instructions and speed")
+    parser.add_argument("--profile", action="store_true", help="run it, and say what share of the time each cause has")
+    add_inputs(parser)
     add_target(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Compile it, and print the report."""
-    model = compiled(options.file, load_graph(options.file), options.isa, options.threads)
-    what = {"kernels": options.kernels, "full": options.full}
+    graph = load_graph(options.file)
+    model = compiled(options.file, graph, options.isa, options.threads)
+    profile = model.profile(input_arrays(graph, options)) if options.profile else None
+    what = {"kernels": options.kernels, "full": options.full, "profile": profile}
     if options.json:
         write(options, "", model.explain(options.value, **what, format="json"))
     else:

@@ -7,8 +7,8 @@
 
 --passes takes names of the pipeline's passes, also of those in canonicalise, and passes of your own as FILE.py:NAME or
 module:NAME. Graphs for --print-after go to stderr. --verify numeric compares the references before and after each pass
-on adversarial inputs; for a pass that changes numbers it prints a test of the smallest graph that shows it, and exits
-with 1.
+on adversarial inputs, and prints a line a pass, in place of the graph; for a pass that changes numbers it prints a test
+of the smallest graph that shows it, and exits with 1.
 
 With --json: graph, near_misses (rewrite, node, reason), changes (pass, count) and fault (pass, message, test) or null.
 """
@@ -20,12 +20,13 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from graphq.commands.shared import add_model, comma_separated, write
 from graphq.errors import ParseError, PassError
 from graphq.files import load_graph
 from graphq.ir import Graph
+from graphq.ir.names import counted
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify
 from graphq.passes import PIPELINE, Pass, find_pass, run_passes
@@ -55,17 +56,19 @@ def run(options: argparse.Namespace) -> int:
     graph = load_graph(options.file)
     watch, source = _Watch(options), graph.copy()
     refusals = run_passes(graph, steps, after=watch)
+    verdicts = _Verdicts(steps, sys.stderr if options.json else sys.stdout)
     try:
         if options.verify == "numeric":
-            validate(source, steps)
+            validate(source, steps, verdicts)
     except PassError as error:
+        verdicts.wrong(error.name)
         write(options, str(error), {"graph": None, "near_misses": [], "changes": watch.changes,
                                     "fault": {"pass": error.name, "message": str(error), "test": error.test}})
         return 1
     text = to_text(graph, elide=options.elide)
     lines = [f"# {r.rewrite}: {r.node}: {r.reason}" for r in refusals]
     misses = [{"rewrite": r.rewrite, "node": r.node, "reason": r.reason} for r in refusals]
-    write(options, "\n".join([text, *lines]),
+    write(options, verdicts.end() if options.verify == "numeric" else "\n".join([text, *lines]),
           {"graph": text, "near_misses": misses, "changes": watch.changes, "fault": None})
     return 0
 
@@ -87,6 +90,52 @@ class _Watch:
             print(f"# after {name}: {count}\n{to_text(graph, elide=self.options.elide or SHORT)}\n", file=sys.stderr)
         if self.options.verify:
             verify(graph)
+
+
+WIDTH = 12
+"""Characters of a bar."""
+
+
+class _Verdicts:
+    """Called after each pass whose numbers are right: prints a line, with a bar of how far the passes are.
+
+    Of a Fixpoint the passes that changed something have a line each time. A graph that is checked at several sizes has
+    a heading for each.
+    """
+
+    def __init__(self, steps: Sequence[Pass], file: TextIO) -> None:
+        self.steps, self.file = steps, file
+        self.graph: Graph | None = None
+        self.at, self.checked, self.graphs = 0, 0, 0
+
+    def __call__(self, step: Pass, count: int, graph: Graph) -> None:
+        if graph is not self.graph:
+            self.graph, self.at, self.graphs = graph, 0, self.graphs + 1
+            types = ", ".join(f"{graph.label(v)}: {v.type}" for v in graph.inputs)
+            print(f"graph {graph.name}({types})", file=self.file, flush=True)
+        while self.at < len(self.steps) - 1 and not self._within(step):
+            self.at += 1
+        inner = self.steps[self.at] is not step
+        self.checked += bool(count)
+        if count or not inner:
+            self._line(pass_name(step), f"{counted(count, 'change')}, numbers are right" if count else "no change")
+
+    def wrong(self, name: str) -> None:
+        """The line of a pass that changes numbers."""
+        self._line(name, "WRONG")
+
+    def end(self) -> str:
+        """The last line."""
+        return f"numbers are right after each of {counted(self.checked, 'change')} of {counted(self.graphs, 'graph')}"
+
+    def _within(self, step: Pass) -> bool:
+        now = self.steps[self.at]
+        return now is step or isinstance(now, Fixpoint) and step in now.passes
+
+    def _line(self, name: str, verdict: str) -> None:
+        done = WIDTH * (self.at + 1) // len(self.steps)
+        print(f"[{'#' * done}{'.' * (WIDTH - done)}] {self.at + 1}/{len(self.steps)} {name}: {verdict}", file=self.file,
+              flush=True)
 
 
 def _listed(steps: Sequence[Pass], indent: str = "") -> list[str]:

@@ -24,8 +24,8 @@ def run(options: argparse.Namespace) -> None:
     out = options.out or options.file.with_suffix(".html")
     model = compiled(options.file, graph, options.isa, options.threads)
     if options.profile:
-        model.report(out, input_arrays(graph, options))
+        model.report(out, input_arrays(graph, options), title=options.file.name)
     else:
-        model.report(out)
+        model.report(out, title=options.file.name)
     nbytes = out.stat().st_size
     write(options, f"{out}: {nbytes} bytes", {"page": str(out), "bytes": nbytes})

@@ -143,6 +143,7 @@ class Graph(Operations):
         if old.type != new.type:
             raise GraphError(f"replace_uses: {self.label(old)}: {old.type} may not become "
                              f"{self.label(new)}: {new.type}")
+        self.labels.stands(new, old)
         chosen = list(old.uses if uses is None else dict.fromkeys(uses))
         for use in chosen:
             if use not in old.uses:

@@ -1,9 +1,9 @@
 """The labels of values in text and messages: their names, or numbers for values without a name."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from graphq.ir.names import listing, quote
 from graphq.ir.node import Value
@@ -12,15 +12,23 @@ if TYPE_CHECKING:
     from graphq.ir.graph import Graph
 
 
+Origin: TypeAlias = "tuple[Value, Sequence[int] | None]"
+"""What a value stands for, and the order of its axes there; None for the same order."""
+
 SHOWN = 4
 """Operands that the description of an unnamed value has at most."""
 
 
 class Labels:
-    """The labels of a graph's values. Numbers are counted anew after each change, unless they are `kept`."""
+    """The labels of a graph's values. Numbers are counted anew after each change, unless they are `kept`.
+
+    Once they are traced, `origins` has the values that there were then, with themselves, and for each value that took
+    the place of another that one, with the order of its axes in the new one (None: the same order).
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.kept = graph, False
+        self.origins: dict[Value, Origin] | None = None
         self._numbers: dict[Value, int] | None = None
 
     def of(self, value: Value) -> str:
@@ -51,6 +59,17 @@ class Labels:
         """Count anew."""
         if not self.kept:
             self._numbers = None
+
+    def trace(self) -> None:
+        """Keep the numbers, and from now on note what new values stand for, in `origins`."""
+        self.keep()
+        values = (*self.graph.inputs, *(o for n in self.graph.nodes for o in n.outputs))
+        self.origins = {v: (v, None) for v in values}
+
+    def stands(self, new: Value, old: Value, order: Sequence[int] | None = None) -> None:
+        """Note that `new` is `old`, or static_transpose(old, order)."""
+        if self.origins is not None:
+            self.origins.setdefault(new, (old, order))
 
     def replaced(self, old: Value, new: Value) -> None:
         """Let `new` take over the number of `old`, which nothing uses, where numbers are kept."""

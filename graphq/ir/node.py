@@ -24,6 +24,9 @@ Property: TypeAlias = Literal["undef", "variable", "constant", "host_scalar"]
 GRAPH_ORDER = attrgetter("position")
 """The key that sorts nodes as the graph has them."""
 
+ONNX_NAME = "onnx name"
+"""The key of a node's `meta` under which the name stands that it had in an ONNX file."""
+
 
 class Use(NamedTuple):
     """One place where a value is used: operand `number` of `node`, or graph output `number` when `node` is None."""

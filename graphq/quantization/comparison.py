@@ -36,6 +36,10 @@ class TensorDifference:
                 "saturated": "" if self.saturation is None else f"{100 * self.saturation:.3f}%"}
 
 
+SHOWN = 17
+"""Tensors of which a comparison's text has a line."""
+
+
 @dataclass
 class Comparison:
     """Differences in the order of their cost, those without one after them in graph order; `outputs`' 1 - cosine.
@@ -60,10 +64,12 @@ class Comparison:
         raise KeyError(name)
 
     def __str__(self) -> str:
-        """A table, a line a tensor."""
+        """A table of at most 20 lines: the tensors that cost most, a line each."""
         rows = [[*self.tensors[0].cells(), " tensor"],
-                *([*t.cells().values(), f" {quote(t.name)} ({t.op})"] for t in self.tensors)]
-        return "\n".join([self.summary, *(" ".join(f"{text:>9}" for text in row) for row in rows)])
+                *([*t.cells().values(), f" {quote(t.name)} ({t.op})"] for t in self.tensors[:SHOWN])]
+        more = len(self.tensors) - SHOWN
+        return "\n".join([self.summary, *(" ".join(f"{text:>9}" for text in row) for row in rows),
+                          *([f"... {more} more, as JSON or on a page"] if more > 0 else [])])
 
     def json(self) -> str:
         """The same as JSON; infinite numbers (SQNR of equal tensors) are null."""

@@ -8,13 +8,21 @@ from dataclasses import asdict
 from typing import Any
 
 from graphq.errors import GraphError
-from graphq.ir.names import choice, counted
+from graphq.ir.names import choice, counted, quote
 from graphq.report.causes import BORDER
 from graphq.report.evidence import evidence_lines
+from graphq.report.groups import alike, shared
 from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Report, StepRecord, ValueRecord
 
 LONG, SHOWN = 24, 8
 """A section of more lines than the former shows as many as the latter, unless all are asked for."""
+
+UNQUANTISED = "nothing in this model is quantised: graphq quantize MODEL --data SAMPLES -o QUANTIZED " \
+    "(graphq.quantization.quantize) makes an int8 model of it"
+"""What comes first of a model without scales."""
+
+SCALING = ("quantize", "dequantize", "dynamic_quantize", "dynamic_dequantize", "matmul_integer", "conv_integer")
+"""Operations of quantised models."""
 
 ALSO = 8
 """Of the operations that are outside for one cause, how many a report names."""
@@ -27,6 +35,13 @@ def as_data(report: Report | ValueRecord) -> dict[str, Any]:
 
 def as_text(report: Report, *, full: bool = False) -> str:
     """The report as text; `full`: all lines of all sections, and the near misses of all rewrites."""
+    every = [report, *_parts(report)]
+    first = [UNQUANTISED] if any(p.causes for p in every) and not any(
+        o.op in SCALING for p in every for o in p.source) else []
+    return "\n".join([*first, _text(report, full)])
+
+
+def _text(report: Report, full: bool) -> str:
     if report.parts:
         return "\n".join(_stages(report, full))
     partitions = [n for n in report.nodes if n.partition is not None]
@@ -55,17 +70,19 @@ def as_text(report: Report, *, full: bool = False) -> str:
 
 
 def about(report: Report, name: str) -> ValueRecord:
-    """What became of one value or node, by its name: in which partition and by which kernels, or why not.
+    """What became of one value, by its name, that of an output or that of the ONNX node that makes it.
+
+    In which partition it is and by which kernels it is computed, or why not.
 
     Raises GraphError, with near names, when nothing is called so.
     """
     parts = [report, *_parts(report)]
     for part in parts:
-        label = next((x for x in (f"%{name}", name, part.outputs.get(name)) if x in part.became
-                      or x in {t.label for t in part.inputs}), None)
+        label = next((x for x in (f"%{name}", f"%{quote(name)}", name, part.outputs.get(name), part.names.get(name))
+                      if x in part.became or x in {t.label for t in part.inputs}), None)
         if label is not None:
             return _value(part, label)
-    known = [x.lstrip("%") for part in parts for x in (*part.became, *part.outputs)]
+    known = [x.lstrip("%") for part in parts for x in (*part.became, *part.outputs, *part.names)]
     raise GraphError(f"graph '{report.graph}' has no value '{name}'{choice(name.lstrip('%'), known)}")
 
 
@@ -89,7 +106,17 @@ def _value(report: Report, label: str) -> ValueRecord:
     if node is not None and node.role == "constant" and made is not None and made.op != "constant":
         node = None
     steps = () if node is None else tuple(report.steps[k] for k in node.steps)
-    return ValueRecord(report.graph, label, operation=made, cause=cause, node=node, steps=steps)
+    return ValueRecord(report.graph, label, operation=made, cause=cause, node=node, steps=steps,
+                       viewed=None if node is None or node.role != "view" else _viewed(report, node))
+
+
+def _viewed(report: Report, view: GraphNode) -> GraphNode | None:
+    """The node whose result a view shows, through others; None where that is an input or a constant."""
+    makers = {t.label: n for n in report.nodes for t in n.operation.outputs}
+    node: GraphNode | None = view
+    while node is not None and node.role == "view":
+        node = makers.get(node.operation.inputs[0] or "")
+    return None if node is None or node.role == "constant" else node
 
 
 def value_text(record: ValueRecord) -> str:
@@ -103,8 +130,11 @@ def value_text(record: ValueRecord) -> str:
         text += f": {what}{cause.reason}; {cause.edit}"
     if node is None:
         return f"{text}\n  computed when the model was compiled, or merged with an equal operation"
+    viewed = "of an input or a constant" if (made := record.viewed) is None else \
+        f"of what {made.operation.outputs[0].label} makes" if made.partition is None else \
+        f"of what the {_in(made)}, makes"
     where = f"in the {_in(node)}" if node.partition is not None else {
-        "native": "in no partition: a kernel of its own", "view": "a view: it takes no step",
+        "native": "in no partition: a kernel of its own", "view": f"a view {viewed}: it takes no step",
         "reference": "in no partition: its NumPy reference", "constant": "a constant"}[node.role]
     return "\n".join([text, f"  {where}", *map(_step_text, record.steps), *([f"  {node.note}"] if node.note else [])])
 
@@ -144,14 +174,25 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
                           ("in floats at the graph's border:", [c for c in causes if c.check == BORDER])):
         if chosen:
             lines.append(title)
-            lines += _cut([f"  {line}" for c in chosen for line in _cause(c)], full, "lines")
+            groups = sorted(alike(chosen), key=lambda group: -(shared(group) or 0))
+            lines += _cut([f"  {line}" for group in groups for line in _entry(group)], full, "lines")
     return lines
 
 
-def _cause(cause: Cause) -> list[str]:
-    lines = [f"{cause.node}: {cause.reason}; {cause.edit}"]
-    names = [*cause.also[:ALSO], *([f"{len(cause.also) - ALSO} more"] if len(cause.also) > ALSO else [])]
-    return lines + ([f"  so too {', '.join(names)}"] if names else [])
+def _entry(group: Sequence[Cause]) -> list[str]:
+    """The lines of causes that are alike: the first, what else is outside for it, and the others' names."""
+    cause, *others = group
+    share = shared(group)
+    time = "" if share is None else f"{share:.1%} of the time: "
+    lines = [f"{time}{cause.node}: {cause.reason}; {cause.edit}"]
+    if cause.also:
+        lines.append(f"  so too {_names(cause.also)}")
+    return lines + ([f"  and {len(others)} more like it: {_names([c.value for c in others])}"] if others else [])
+
+
+def _names(labels: Sequence[str]) -> str:
+    """`%a, %b, 3 more`"""
+    return ", ".join([*labels[:ALSO], *([f"{len(labels) - ALSO} more"] if len(labels) > ALSO else [])])
 
 
 def _near(misses: Sequence[NearMiss]) -> list[str]:
@@ -202,7 +243,7 @@ def _stages(report: Report, full: bool) -> list[str]:
             lines.append("these run as NumPy references, but for their bodies; they decide the shapes of what follows:")
             lines += [f"  {n.operation.text}" for n in part.nodes if n.role != "constant"]
             for body, inner in part.parts.items():
-                lines += [f"{body}:", as_text(inner, full=full)]
+                lines += [f"{body}:", _text(inner, full)]
         else:
-            lines.append(as_text(part, full=full))
+            lines.append(_text(part, full))
     return lines

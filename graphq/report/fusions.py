@@ -4,22 +4,20 @@
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from graphq.errors import GraphqError
-from graphq.ir import Node, Value
+from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.kernels.families import FAMILIES, family_named
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.passes.fuse import Fuse, lowering
-from graphq.report.given import Given, called
+from graphq.report.given import QUANTIZES, Given
 from graphq.report.kinds import is_quantised, kind_of
 from graphq.report.products import FAR, PRODUCTS, path_up
 from graphq.report.records import Kind
 from graphq.report.replay import Replay
 from graphq.rewrite.partition import carve
-
-QUANTIZES = ("quantize", "dynamic_quantize")
 
 
 class Fusions:
@@ -30,7 +28,7 @@ class Fusions:
         self._kinds: dict[Node, Kind] = {}
         for node, home in graphs.home.items():
             self.members.setdefault(home, []).append(node)
-        self.given = Given(graphs.source, graphs.before)
+        self.given = Given(graphs.source, graphs.before, graphs.same)
         for nodes in self.members.values():
             nodes.sort(key=GRAPH_ORDER)
 
@@ -52,7 +50,7 @@ class Fusions:
 
     def up(self, value: Value) -> list[Value]:
         """The values from `value` up to that of an integer partition, through operations that are in none."""
-        return path_up(value, lambda v: v.node is not None and self.kind(v.node) in ("integer", "quantised")
+        return path_up(value, self.given, lambda v: v.node is not None and self.kind(v.node) in ("integer", "quantised")
                        and not is_quantised(v.dtype), lambda node: node.op.name not in QUANTIZES)
 
     def alone(self, node: Node) -> bool:
@@ -77,19 +75,25 @@ class Fusions:
 
         Nor is anything said of products, whose operands have to be dequantized: `product_finding` says it.
         """
-        *_, user = nodes
+        *makers, user = nodes
+        nodes = (*(n for n in makers if any(v in n.outputs for v in user.operands)), user)
         refused: Unsupported | None = None
         for family in (f for f in FAMILIES if user.op.name in f.operations and user.op.name not in PRODUCTS):
             try:
                 body, operands, _ = carve(self.graphs.before, nodes)
                 lowering(family, body, [v.data for v in operands], user, user)
             except Unsupported as e:
-                refused = refused or e
+                refused = refused or self.given.told(e, carved(body, operands, nodes))
             except GraphqError:
                 return None
             else:
                 return None
         return refused
+
+    def anchors(self, maker: Node) -> bool:
+        """Whether the partition of `maker` has its anchor among the operations before the fusions, if it has one."""
+        family = family_named(self.graphs.home[maker].attrs["anchor"])
+        return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
 
     def together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
         """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can."""
@@ -101,9 +105,9 @@ class Fusions:
             if len(results) == 1:
                 lowering(family, body, [v.data for v in operands], anchor, members[-1])
         except Unsupported as e:
-            return e
+            return self.given.told(e, carved(body, operands, [*before, *members]))
         except GraphqError as e:
-            return Unsupported(str(e), f"quantize and dequantize {called(maker.outputs[0])}")
+            return Unsupported(str(e), f"quantize and dequantize {self.given.called(maker.outputs[0])}")
         return None
 
     def product_below(self, value: Value) -> Node | None:
@@ -133,3 +137,11 @@ class Fusions:
                 return end
             (node,) = end.users
         return None
+
+
+def carved(body: Graph, operands: Sequence[Value], nodes: Iterable[Node]) -> dict[Value, Value]:
+    """For each value of a body that `carve` made of `nodes` the one that it is outside."""
+    own = dict(zip(body.inputs, operands, strict=True))
+    for inner, node in zip(body.nodes, sorted(set(nodes), key=GRAPH_ORDER), strict=True):
+        own.update(zip(inner.outputs, node.outputs, strict=True))
+    return own

@@ -1,18 +1,39 @@
-"""Given: operations of the graph before the fusions as the user gave them, by whose names and types reports call them.
+"""Given: the graph as the user gave it, for one that passes made of it: reports speak of its values, nodes and axes.
 
-The passes before the fusions move operations (a dequantize behind a transpose, a convolution to channels last) and
-compute constants; names go with the values.
+The passes before the fusions move operations (a dequantize behind a transpose, a convolution to channels last), compute
+constants, and add transposes. Each value that they make is one of the given graph with its axes in some order, which
+`Labels.origins` and the moves around the value tell; or it has no counterpart, and is told by the nearest one that has.
 """
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
 from graphq.ir import Graph, Node, Value
+from graphq.ir.labels import Origin
 from graphq.kernels.family.record import DEQUANTIZES
+from graphq.kernels.family.unsupported import Axes, Mention, Unsupported, called_axes
+from graphq.passes.move_quantization import kept_axis
+from graphq.passes.simplify_moves import transpose_order
 
 MOVES = frozenset({"static_reshape", "static_transpose", "gather", "slice", "expand", "pad", "concat"})
 """Operations that passes move to the other side of a dequantize, where its scales allow it."""
 
+QUANTIZES = ("quantize", "dynamic_quantize")
+
 REORDERS = ("static_transpose", "static_reshape")
 """Operations that passes add around others for another layout."""
+
+NEAR = 16
+"""Values that are looked at around one without a counterpart."""
+
+
+class Place(NamedTuple):
+    """Which value of the given graph a later one is; `axes` has for each of its axes that of `value` (None: none)."""
+
+    value: Value
+    axes: tuple[int | None, ...]
 
 
 def called(value: Value) -> str:
@@ -33,41 +54,203 @@ def equal(node: Node) -> list[Node]:
 class Given:
     """The graph as it was given, `source`, for the graph that passes made of it, `before` the fusions.
 
-    For constants that passes computed, `origins` has the values of `source` that they were computed from.
+    `same` has the value of `source` for each value with which the passes began. Whatever a method is asked of may be of
+    either graph.
     """
 
-    def __init__(self, source: Graph, before: Graph) -> None:
-        self._values = {source.label(v): v for n in source.nodes for v in n.outputs if v.data is None}
-        computed = (v for n in before.nodes_of(("constant",)) for v in n.outputs)
-        self.origins = {v: self._values[label] for v in computed if (label := before.label(v)) in self._values}
+    def __init__(self, source: Graph, before: Graph, same: Mapping[Value, Value]) -> None:
+        self.source, self.same = source, same
+        self._origins = before.labels.origins or {}
+        self._places: dict[Value, Place | None] = {}
+        self._nodes: dict[Node, Node | None] = {}
+        self._gone: dict[Value, list[Value]] = {}  # what reorders made of a value that later passes took out
+        for value in self._origins:
+            if value.node is not None and value.node.removed and value.node.op.name in REORDERS:
+                self._gone.setdefault(next(value.node.operands), []).append(value)
 
-    def node(self, node: Node) -> Node:
-        """The operation as it was given; its result may be that of a reorder now, or was that of a move then."""
-        work = [node.outputs[0]]
-        while work:
-            value = work.pop()
-            found = self._values.get(value.graph.label(value))
-            maker = None if found is None else found.node
-            while maker is not None and maker.op is not node.op:
-                maker = next(maker.operands).node if maker.op.name in MOVES else None
-            if maker is not None:
-                return maker
-            work += [u.outputs[0] for u in value.users if u.op.name in REORDERS]
-        first = next((n for n in equal(node) if node.graph.label(n.outputs[0]) in self._values), node)
-        return node if first is node else self.node(first)
+    # -- values -------------------------------------------------------------------------------------------------
+
+    def place(self, value: Value) -> Place | None:
+        """Where a value is in the given graph; None where it has no counterpart."""
+        if value not in self._places:
+            self._places[value] = self._find(value)
+        return self._places[value]
+
+    def _find(self, value: Value) -> Place | None:
+        axes = tuple[int | None, ...](range(len(value.shape or ())))
+        if value.graph is self.source:
+            return Place(value, axes)
+        moved = _moved(Place(value, axes), self._origins, self._gone)
+        return next((Place(self.same[p.value], p.axes) for p in moved if p.value in self.same), None)
+
+    def _read(self, value: Value, readers: Sequence[Node]) -> Place | None:
+        """Where a value is in the given graph: the place that a reader reads, before or behind moves, if there is."""
+        place = self.place(value)
+        operands = [v for r in readers for v in self.node(r).operands]
+        return place if place is None else next((p for p in _moved(place) if p.value in operands), place)
+
+    def value(self, value: Value) -> Value:
+        """The value of the given graph, or that nearest to it; itself where there is none."""
+        near = next(iter(self._near(value)), None)
+        return value if near is None else near.value
+
+    def _near(self, value: Value) -> list[Place]:
+        """The place of a value; or those nearest to it, what is made of it before what it is made of.
+
+        What a pass made in place of an operation leads to a value that stands for the result of that operation.
+        """
+        own = self.place(value)
+        return [own] if own is not None else \
+            [p for v in (*_below(value), *_around(value)) if (p := self.place(v)) is not None]
 
     def called(self, value: Value) -> str:
-        """The value as it was given, where a copy of a dequantize makes it: `%y`, `x`, `%7 (relu)`."""
-        node = value.node
-        if node is not None and node.op.name in DEQUANTIZES and (given := self.node(node)).op is node.op:
-            value = given.outputs[0]
-        return called(value)
+        """The value as it was given: `%y`, `x`, `%7 (relu)`."""
+        return called(self.value(value))
+
+    def label(self, value: Value) -> str:
+        """The label of the value as it was given."""
+        given = self.value(value)
+        return given.graph.label(given)
+
+    # -- nodes --------------------------------------------------------------------------------------------------
+
+    def node(self, node: Node) -> Node:
+        """The operation as it was given: that whose result it makes, or else the nearest, of its kind if there is."""
+        if node not in self._nodes:
+            makers = [p.value.node for p in self._near(node.outputs[0]) if p.value.node is not None]
+            found = next((m for maker in makers if (m := _behind_moves(maker, node)) is not None), None)
+            self._nodes[node] = found or next(iter(makers), None)
+        return self._nodes[node] or node
+
+    def added(self, node: Node | None) -> bool:
+        """Whether passes added a reorder: its result and what it reads are one value of the given graph."""
+        if node is None or node.op.name not in REORDERS or node.graph is self.source:
+            return False
+        here, there = self.place(next(node.operands)), self.place(node.outputs[0])
+        return here is not None and there is not None and here.value is there.value
+
+    def under(self, value: Value) -> Value:
+        """The value without the reorders that passes added after it."""
+        while self.added(value.node):
+            assert value.node is not None
+            value = next(value.node.operands)
+        return value
+
+    def users(self, value: Value) -> list[Node]:
+        """The nodes that read a value, also behind reorders that passes added."""
+        return list(dict.fromkeys(n for u in value.users
+                                  for n in (self.users(u.outputs[0]) if self.added(u) else [u])))
+
+    def is_output(self, value: Value) -> bool:
+        """Whether the graph returns a value, also behind reorders that passes added."""
+        return value.is_output or any(self.is_output(u.outputs[0]) for u in value.users if self.added(u))
+
+    def origin(self, value: Value) -> Value:
+        """For a constant that passes computed the value that it was computed from; other values are themselves."""
+        given = self.value(value)
+        return given if value.data is not None and given.data is None and given.type == value.type else value
+
+    # -- texts --------------------------------------------------------------------------------------------------
+
+    def title(self, node: Node) -> str:
+        """`relu`"""
+        given = self.node(node)
+        return given.op.title(given.attrs)
+
+    def operation(self, node: Node) -> str:
+        """`relu (%7)`"""
+        given = self.node(node)
+        return f"{given.op.title(given.attrs)} ({given.graph.label(given.outputs[0])})"
 
     def describe(self, node: Node) -> str:
         """The line of the operation as it was given."""
-        found = self.node(node)
-        return found.graph.describe(found)
+        given = self.node(node)
+        return given.graph.describe(given)
 
     def made(self, value: Value) -> str:
         """The line of what makes a value; the name of an input."""
-        return value.graph.label(value) if value.node is None else self.describe(value.node)
+        return self.label(value) if value.node is None else self.describe(value.node)
+
+    def told(self, refused: Unsupported, values: Mapping[Value, Value]) -> Unsupported:
+        """A refusal of a body with axes and types of the given graph; `values` are those of `before` by the body's.
+
+        Reasons may mention values of `before`, too.
+        """
+        def words(mention: Mention) -> str:
+            inner = mention.value if isinstance(mention, Axes) else mention
+            readers = [v.node for user in inner.users if (v := values.get(user.outputs[0])) is not None]
+            place = self._read(values.get(inner, inner), [r for r in readers if r is not None])
+            if place is None:
+                return str(mention) if isinstance(mention, Axes) else str(mention.type)
+            if not isinstance(mention, Axes):
+                return str(place.value.type) if place.value.dtype == inner.dtype else str(inner.type)
+            mapped = [place.axes[k] for k in mention.axes]
+            return str(mention) if None in mapped else called_axes(sorted(k for k in mapped if k is not None))
+
+        return refused.told(words)
+
+
+def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({}),
+           gone: Mapping[Value, list[Value]] = MappingProxyType({})) -> Iterator[Place]:
+    """The places of the same elements before and behind reorders, the nearest first."""
+    work, seen = [place], {place.value}
+    for at in work:  # which grows
+        yield at
+        for v, order in _beside(at.value, origins, gone.get(at.value, ())):
+            if v not in seen and len(seen) < NEAR:
+                seen.add(v)
+                work.append(Place(v, tuple(None if k is None or k >= len(order) else order[k] for k in at.axes)))
+
+
+def _beside(value: Value, origins: Mapping[Value, Origin],
+            gone: Sequence[Value]) -> Iterator[tuple[Value, Sequence[int | None]]]:
+    """Values with the same elements, and for each axis of `value` which of theirs it is."""
+    if value in origins:
+        old, order = origins[value]
+        yield old, range(len(value.shape or ())) if order is None else order
+    maker = value.node
+    if maker is not None and maker.op.name in REORDERS:
+        source = next(maker.operands)
+        yield source, _axes(maker, value, source)
+    for v in (*(u.outputs[0] for u in value.users if u.op.name in REORDERS), *gone):
+        assert v.node is not None
+        yield v, _axes(v.node, value, v)
+
+
+def _axes(move: Node, here: Value, there: Value) -> list[int | None]:
+    """For each axis of `here` that of `there`, where a reorder leads from one to the other."""
+    if move.op.name == "static_transpose":
+        order = transpose_order(move)
+        return [*order] if here is move.outputs[0] else [order.index(k) for k in range(len(order))]
+    return [kept_axis(k, here.type, there.type) for k in range(len(here.shape or ()))]
+
+
+def _below(value: Value) -> Iterator[Value]:
+    """Values that are made of one, the nearest first."""
+    work, seen = [value], {value}
+    for at in work:  # which grows
+        yield at
+        made = [v for u in at.users for v in u.outputs if v not in seen][:NEAR - len(seen)]
+        seen.update(made)
+        work += made
+
+
+def _around(value: Value) -> Iterator[Value]:
+    """The value, and others the nearest first, what is made of each before what it is made of."""
+    work, seen = [value], {value}
+    for at in work:  # which grows
+        yield at
+        beside = (*(v for u in at.users for v in u.outputs), *(at.node.operands if at.node is not None else ()))
+        for v in beside:
+            if v not in seen and len(seen) < NEAR:
+                seen.add(v)
+                work.append(v)
+
+
+def _behind_moves(maker: Node, node: Node) -> Node | None:
+    """The first operation like `node` from `maker` up, through those that passes make change places with it."""
+    at: Node | None = maker
+    passed = {*DEQUANTIZES, *QUANTIZES} if node.op.name in MOVES else MOVES
+    while at is not None and at.op is not node.op:
+        at = next(at.operands).node if at.op.name in passed else None
+    return at

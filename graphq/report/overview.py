@@ -6,15 +6,17 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from graphq.budget import size_text
+from graphq.ir.names import counted
 from graphq.report.charts import table
 from graphq.report.coverage import millions, percent
 from graphq.report.details import CLASSES, css_class
+from graphq.report.groups import alike, shared
 from graphq.report.parts import Part
 from graphq.report.profile import Profile
 from graphq.report.records import CoverageRecord
 
 SHOWN = 60
-"""Causes of one part that are listed; all stand in the text."""
+"""Causes of one part that are listed, those that are alike as one; all stand in the text."""
 
 HELP = """<p class="note">Hover over a box for what is known of it; click to keep that here. Drag to move,
 Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come back.</p>"""
@@ -23,8 +25,15 @@ Ctrl and the wheel to zoom, / to search, Enter for the next match, Esc to come b
 def overview(parts: Sequence[Part], profile: Profile | None) -> str:
     """The HTML; parts of a model in stages follow one another."""
     time = "" if profile is None else \
-        f"<h2>Time</h2><p>{1e3 * profile.seconds:.4g} ms in {len(profile.steps)} steps</p>{_kernels(profile)}"
+        f"<h2>Time</h2><p>{1e3 * profile.seconds:.4g} ms in {counted(len(profile.steps), 'step')}, by their medians " \
+        f"over all runs{_shown(profile)}</p>{_kernels(profile)}"
     return HELP + time + "".join(x for number, part in enumerate(parts) for x in _part(part, number))
+
+
+def _shown(profile: Profile) -> str:
+    """Which run the timeline shows, where there is one."""
+    return f"; the timeline shows one run, of {1e3 * profile.elapsed:.4g} ms from its first step to its last" \
+        if profile.elapsed else ""
 
 
 def _part(part: Part, number: int) -> Iterator[str]:
@@ -36,7 +45,7 @@ def _part(part: Part, number: int) -> Iterator[str]:
             for kind, text in CLASSES.items() if counts[kind])
     yield f'<div class="key">{"".join(keys)}</div>'
     if report.level:
-        yield f'<p class="note">ISA level {report.level}, {report.threads} threads</p>'
+        yield f'<p class="note">ISA level {report.level}, {counted(report.threads, "thread")}</p>'
     if report.sizes:
         yield f"<p>open sizes: {escape(', '.join(f'{name} = {n}' for name, n in report.sizes.items()))}</p>"
     if report.coverage is not None:
@@ -46,15 +55,20 @@ def _part(part: Part, number: int) -> Iterator[str]:
         yield (f"<h2>Memory</h2><p>arena {size_text(m.arena)} (without sharing {size_text(m.unshared)}), "
                f"constants {size_text(m.constants)}</p>")
     if report.causes:
-        yield f"<h2>Outside of integer partitions: {len(report.causes)} causes</h2><dl>"
-        for cause in report.causes[:SHOWN]:
+        groups = sorted(alike(report.causes), key=lambda group: -(shared(group) or 0))
+        yield f"<h2>Outside of integer partitions: {counted(len(groups), 'cause')}</h2><dl>"
+        for group in groups[:SHOWN]:
+            cause, share = group[0], shared(group)
             where = escape(cause.value)
             if cause.id is not None:
                 where = f'<a class="go" data-records="after{number}" data-to="n{cause.id}">{where}</a>'
-            yield f"<dt>{escape(cause.op)} {where}</dt><dd>{escape(cause.reason)}</dd>"
+            more = f" and {len(group) - 1} more like it" if len(group) > 1 else ""
+            time = "" if share is None else f", {share:.1%} of the time"
+            yield f"<dt>{escape(cause.op)} {where}{more}{time}</dt><dd>{escape(cause.reason)}"
+            yield f'<p class="edit">{escape(cause.edit)}</p></dd>' if cause.edit else "</dd>"
         yield "</dl>"
-        if len(report.causes) > SHOWN:
-            yield f"<p>and {len(report.causes) - SHOWN} more: see the text</p>"
+        if len(groups) > SHOWN:
+            yield f"<p>and {len(groups) - SHOWN} more: see the text</p>"
 
 
 def _coverage(c: CoverageRecord) -> Iterator[str]:

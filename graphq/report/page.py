@@ -9,10 +9,12 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
 
 from graphq.report.explain import as_text
+from graphq.report.groups import timed
 from graphq.report.overview import overview
 from graphq.report.parts import Part
 from graphq.report.profile import Profile
@@ -21,6 +23,8 @@ from graphq.report.views import Views
 
 def page(title: str, parts: Sequence[Part], profile: Profile | None) -> str:
     """The page of `CompiledGraph.report`: the parts of a model. Times are shown where there is a profile."""
+    if profile is not None and len(parts) == 1:
+        parts = [replace(parts[0], report=timed(parts[0].report, profile))]
     views = Views()
     for part in parts:
         views.add_part(part, profile if len(parts) == 1 else None)

@@ -1,8 +1,7 @@
 """Why a matmul or a convolution does not multiply integers: the operand, or the check of the kernels, in the way."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from graphq.dtypes import f32, s8, u8
@@ -18,7 +17,7 @@ from graphq.passes.pipeline import canonicalise
 from graphq.passes.static_quantization import ConvIntegerAsConvolution
 from graphq.plan.stages import STAGES
 from graphq.report.coverage import MACS
-from graphq.report.given import MOVES, Given, called
+from graphq.report.given import MOVES, Given
 from graphq.report.kinds import is_quantised
 from graphq.rewrite.partition import carve
 from graphq.rewrite.rule import Pass, Rewrite
@@ -59,11 +58,6 @@ def elsewhere(value: Value) -> str | None:
     return None if made is None else f"what an earlier stage makes, {made},"
 
 
-def operation(node: Node) -> str:
-    """`relu (%7)`"""
-    return f"{node.op.title(node.attrs)} ({node.graph.label(node.outputs[0])})"
-
-
 def product_finding(node: Node, given: Given, passes: Collection[Pass]) -> Finding:
     """Why a product is not in an integer partition; `given` says what the graph was."""
     family = _family(node)
@@ -73,10 +67,10 @@ def product_finding(node: Node, given: Given, passes: Collection[Pass]) -> Findi
                        or f"no fusion takes {node.op.name}", "write it as a matmul or convolution of dequantized "
                        "operands, in parts whose sums stay in s32")
     fusion = Fuse(family.name)
-    operands = [None if v is None else given.origins.get(v, v) for v in node.inputs]
+    operands = [None if v is None else given.origin(v) for v in node.inputs]
     obstacles = [] if "_integer" in node.op.name else [
         (k, o) for k, v in enumerate(operands[:2]) if v is not None and (o := _operand(k, v, given))]
-    refused = _refused(family, node, operands, {k for k, _ in obstacles})
+    refused = _refused(family, node, operands, {k for k, _ in obstacles}, given)
     if obstacles:
         first = obstacles[0][1]
         reasons, edits = [o.reason for _, o in obstacles], [o.edit for _, o in obstacles]
@@ -112,15 +106,17 @@ def _family(node: Node) -> Family | None:
     return next((f for f in families if (f.name == "matmul_4bit") == narrow), families[0] if families else None)
 
 
-def _refused(family: Family, node: Node, operands: Sequence[Value | None],
-             replaced: Collection[int]) -> Unsupported | None:
+def _refused(family: Family, node: Node, operands: Sequence[Value | None], replaced: Collection[int],
+             given: Given) -> Unsupported | None:
     """Why kernels cannot compute the product alone, once the operands `replaced` are dequantized; None if they can."""
-    body, constants = Graph("body"), []
+    body, constants, own = Graph("body"), [], dict[Value, Value]()
 
-    def given(value: Value) -> Value:
+    def taken(value: Value) -> Value:
         constants.append(value.data)
-        return body.input(f"i{len(body.inputs)}", dtype=value.dtype, shape=value.shape,
-                          property="constant" if value.data is not None else value.property)
+        x = body.input(f"i{len(body.inputs)}", dtype=value.dtype, shape=value.shape,
+                       property="constant" if value.data is not None else value.property)
+        own[x] = value
+        return x
 
     def operand(k: int, value: Value | None) -> Value | None:
         if value is None:
@@ -131,14 +127,15 @@ def _refused(family: Family, node: Node, operands: Sequence[Value | None],
             return body.dequantize(x, scales=[1.0])
         maker = value.node
         if k < 2 and maker is not None and maker.op.name in DEQUANTIZES:
-            return body.add_again(maker, [None if v is None else given(v) for v in maker.inputs])[0]
-        return given(value)
+            return body.add_again(maker, [None if v is None else taken(v) for v in maker.inputs])[0]
+        return taken(value)
 
     try:
-        body.output(body.add_again(node, [operand(k, v) for k, v in enumerate(operands)])[0])
+        result = body.output(body.add_again(node, [operand(k, v) for k, v in enumerate(operands)])[0])
+        own[result] = node.outputs[0]
         family.lower(body, constants)
     except Unsupported as e:
-        return e
+        return given.told(e, own)
     except GraphqError:  # dequantized operands would not fit its type: the operands say why
         return None
     return None
@@ -146,31 +143,35 @@ def _refused(family: Family, node: Node, operands: Sequence[Value | None],
 
 def _operand(k: int, value: Value, given: Given) -> Obstacle | None:
     """What is wrong with operand k of a product, or None where it comes from a dequantize."""
+    value = given.under(value)
     role, maker = ROLES[k], value.node
     if maker is not None and maker.op.name in DEQUANTIZES:
         return None
     integers = s8 if k else u8  # weights in s8 are what all products take, also where they are not constant
-    what = f"its {role}, {called(value)}, {'are' if k else 'is'}"
+    name = given.called(value)
+    what = f"its {role}, {name}, {'are' if k else 'is'}"
     if maker is None:
         stage = elsewhere(value)
         edit = "" if stage else f", or pass it as {integers} and dequantize that"
         return Obstacle(None, value, f"{what} {stage or 'an input of the graph'} in {value.dtype}",
-                        f"quantize {called(value)} to {integers} and dequantize it{edit}" if k
-                        else f"quantize and dequantize {called(value)}{edit}")
+                        f"quantize {name} to {integers} and dequantize it{edit}" if k
+                        else f"quantize and dequantize {name}{edit}")
     if value.data is not None:
         return Obstacle(maker, value, f"its {role}, a constant, are {value.dtype}" if k else f"{what} {value.dtype}",
                         f"store the {role} as s8 and dequantize that, as gq.quantization.quantize does")
     if maker.op.name == "cast" and is_quantised((integer := next(maker.operands)).dtype):
-        return Obstacle(maker, value, f"{what} a cast of {called(integer)}, {integer.dtype}, in place of a dequantize",
-                        f"dequantize {called(integer)} by scale 1 in place of the cast")
-    quantize = next((u for u in value.users if u.op.name == "quantize"), None)
+        cast = given.called(integer)
+        return Obstacle(maker, value, f"{what} a cast of {cast}, {integer.dtype}, in place of a dequantize",
+                        f"dequantize {cast} by scale 1 in place of the cast")
+    quantize = next((u for u in given.users(value) if u.op.name == "quantize"), None)
     if quantize is not None:
         return Obstacle(quantize, value, f"{what} {value.dtype}, beside the quantize that "
-                        f"makes {called(quantize.output)}", f"read the dequantized {called(quantize.output)} instead")
-    path = way_up(value) or way_up(value, given.origins)
+                        f"makes {given.called(quantize.output)}",
+                        f"read the dequantized {given.called(quantize.output)} instead")
+    path = way_up(value, given) or way_up(value, given, constants=True)
     if not path:
         return Obstacle(maker, value, f"{what} {value.dtype} that nothing quantizes",
-                        f"quantize and dequantize {called(value)}")
+                        f"quantize and dequantize {name}")
     return _between(role, path, given)
 
 
@@ -179,21 +180,21 @@ def _between(role: str, path: Sequence[Value], given: Given) -> Obstacle:
     *between, (source, dequantized) = [(v.node, v) for v in path if v.node is not None]
     computing = [(n, v) for n, v in between if n.op.name not in MOVES]
     last, result = computing[0] if computing else between[-1]
-    name, from_ = last.op.name, given.called(dequantized)
+    name, from_ = given.title(last), given.called(dequantized)
     before = f", with {len(computing) - 1} more before it," if len(computing) > 1 else ""
-    reason = f"{operation(last)}{before} stands between the product and the dequantize of its {role}, "
+    reason = f"{given.operation(last)}{before} stands between the product and the dequantize of its {role}, "
     reason += given.describe(source)
-    edit = f"quantize and dequantize {called(result)}"
+    edit = f"quantize and dequantize {given.called(result)}"
     if computing and all(n.op.name in ("type_cast", "cast") for n, _ in computing):
         after = "" if path[0].dtype == f32 else ", and cast its result"
         return Obstacle(last, result, reason, f"let the product read {from_} in f32, without the cast{after}")
     if name == "concat":
-        return Obstacle(last, result, f"{called(result)}, its {role}, joins sources of {_scales(last)}",
+        return Obstacle(last, result, f"{given.called(result)}, its {role}, joins sources of {_scales(last, given)}",
                         f"{edit}, or quantize its sources by one scale and zero point")
     if name in MOVES:
-        attrs = source.attrs
+        attrs = given.node(source).attrs
         scales = f", whose scales along axis {attrs['axis']} it would mix" if attrs["qtype"] == "per_channel" else ""
-        if not scales and (refused := not_moved(source, last)) is not None:
+        if not scales and (refused := not_moved(source, last, given)) is not None:
             return Obstacle(last, result, f"{reason}: {refused}", edit)
         return Obstacle(last, result, reason + scales,
                         f"dequantize after the {name}, or with one scale for the tensor" if scales
@@ -202,49 +203,52 @@ def _between(role: str, path: Sequence[Value], given: Given) -> Obstacle:
     if name in ("multiply", "divide") and factors and len(computing) == 1:
         one = factors[0]
         edit = f"fold the factor into the scale of {from_}, or {edit}" if one.data is not None else \
-            f"{name} the product by {called(one)}, which is not constant, instead, or {edit}"
+            f"{name} the product by {given.called(one)}, which is not constant, instead, or {edit}"
     return Obstacle(last, result, reason, edit)
 
 
-def not_moved(source: Node, move: Node) -> str | None:
+def not_moved(source: Node, move: Node, given: Given) -> str | None:
     """Why `canonicalise` does not put `move` before `source`, the dequantize that it reads; None where nothing says."""
+    if given.node(source).outputs[0] in given.node(move).operands:  # asked of the graph as given, so in its axes
+        source, move = given.node(source), given.node(move)
     body, _, _ = carve(source.graph, [source, move])
     _, misses = canonicalise.apply(body)
     return next((m.reason for m in misses), None)
 
 
-def _scales(concat: Node) -> str:
+def _scales(concat: Node, given: Given) -> str:
     """How the sources of a concat differ: `scales 0.1 and 0.2`."""
     found: dict[str, None] = {}
     for v in concat.operands:
         maker = v.node
         if maker is None or maker.op.name != "dequantize":
-            found[f"{v.dtype} that is not dequantized ({called(v)})"] = None
+            found[f"{v.dtype} that is not dequantized ({given.called(v)})"] = None
         elif maker.attrs["qtype"] != "per_tensor":
-            found[f"scales along axis {maker.attrs['axis']}"] = None
+            found[f"scales along axis {given.node(maker).attrs['axis']}"] = None
         else:
             (scale,), zps = maker.attrs["scales"], maker.attrs["zps"] or (0,)
             found[f"{next(maker.operands).dtype} by scale {scale:g}, zero point {zps[0]}"] = None
     return "different quantisation: " + listing(found, "and")
 
 
-def way_up(value: Value, origins: Mapping[Value, Value] | None = None) -> list[Value]:
+def way_up(value: Value, given: Given, *, constants: bool = False) -> list[Value]:
     """The values from `value` up to that of the next dequantize, which is the last; none where there is none near.
 
-    With `origins` a dequantize of a constant counts, too.
+    With `constants` a dequantize of a constant counts, too, and what others were computed from is looked at.
     """
     def dequantized(v: Value) -> bool:
         assert v.node is not None
-        return v.node.op.name in DEQUANTIZES and (origins is not None or next(v.node.operands).data is None)
+        return v.node.op.name in DEQUANTIZES and (constants or next(v.node.operands).data is None)
 
-    return path_up(value, dequantized, lambda node: node.op.name not in PRODUCTS, origins or {})
+    return path_up(value, given, dequantized, lambda node: node.op.name not in PRODUCTS, constants=constants)
 
 
-def path_up(value: Value, ends: Callable[[Value], bool], through: Callable[[Node], bool] = lambda node: True,
-            origins: Mapping[Value, Value] = MappingProxyType({})) -> list[Value]:
+def path_up(value: Value, given: Given, ends: Callable[[Value], bool],
+            through: Callable[[Node], bool] = lambda node: True, *, constants: bool = False) -> list[Value]:
     """The shortest path of values from `value` up to one at which it `ends`; none within FAR values.
 
-    It goes through nodes from their results to their operands; `origins` stand in place of operands.
+    It goes through nodes from their results to their operands, with `constants` to those that constants were computed
+    from; what passes added between is left out.
     """
     below: dict[Value, Value | None] = {value: None}
     queue = [value]
@@ -255,8 +259,9 @@ def path_up(value: Value, ends: Callable[[Value], bool], through: Callable[[Node
             path = [at]
             while (after := below[path[-1]]) is not None:
                 path.append(after)
-            return path[::-1]
-        for v in (origins.get(x, x) for x in (at.node.operands if through(at.node) and len(queue) < FAR else ())):
+            return [v for v in path[::-1] if v is at or not given.added(v.node)]
+        above = at.node.operands if through(at.node) and len(queue) < FAR else ()
+        for v in (given.origin(x) if constants else x for x in above):
             if v not in below:
                 below[v] = at
                 queue.append(v)

@@ -126,7 +126,7 @@ class Profile:
 
     def __str__(self) -> str:
         total = self.seconds or 1.0
-        lines = [f"{len(self.steps)} steps, {1e3 * self.seconds:.4g} ms; by kernel:"]
+        lines = [f"{counted(len(self.steps), 'step')}, {1e3 * self.seconds:.4g} ms; by kernel:"]
         lines += [f"  {1e3 * t:.4g} ms, {t / total:.1%}: {name}" for name, t in self.by_kernel().items()]
         lines.append("by step:")
         lines += [f"  {t}" for t in sorted(self.steps, key=lambda s: -s.seconds)]

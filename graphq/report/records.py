@@ -85,7 +85,7 @@ class Cause:
     `node` describes the operation, whose result is `value`; `id` is the number of the node that it became (None: it is
     gone). `fusion` is the pass that came nearest, `check` what failed of it. `blocking_node` and `blocking_value` are
     what stood in the way, None where the graph's border or a type did. `also` are the results of further operations
-    that are outside for the same reason.
+    that are outside for the same reason. `share` is that of a profile's time, where there is one.
     """
 
     id: int | None
@@ -99,6 +99,7 @@ class Cause:
     reason: str
     edit: str
     also: tuple[str, ...] = ()
+    share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,8 @@ class Report:
     `planned` says whether there is a plan yet. `sizes` are those of open dimensions that numbers are for, `classes`
     lines on the ranges of sizes that have plans. `source` are the operations as the user gave them. `became` says of
     each of their results, and of those that passes made, which node it is in after the passes (None: computed when the
-    model was compiled, or merged with an equal one).
+    model was compiled, or merged with an equal one). `names` are those of the nodes of an ONNX file, with the label of
+    what each of them makes.
     """
 
     graph: str
@@ -168,6 +170,7 @@ class Report:
     layouts: tuple[str, ...] = ()
     source: tuple[Operation, ...] = ()
     became: Mapping[str, int | None] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, Report] = field(default_factory=dict)
     schema: str = "graphq.explain/1"
 
@@ -179,7 +182,8 @@ class ValueRecord:
     `graph` is the graph, or the part of one in stages, in which it is, `value` its label. An `input` of the graph has
     `users`, lines of the nodes after the passes that read it. Any other value has the `operation` that makes it, as the
     user gave it, the `cause` for which it is outside of integer partitions, if it is, the `node` after the passes that
-    it is in (None: computed when the model was compiled, or merged with an equal one), and that node's `steps`.
+    it is in (None: computed when the model was compiled, or merged with an equal one), and that node's `steps`. Of a
+    view `viewed` is the node that makes what it shows (None: an input, or a constant).
     """
 
     graph: str
@@ -190,4 +194,5 @@ class ValueRecord:
     cause: Cause | None = None
     node: GraphNode | None = None
     steps: tuple[StepRecord, ...] = ()
+    viewed: GraphNode | None = None
     schema: str = "graphq.explain.value/1"

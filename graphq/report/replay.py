@@ -19,13 +19,15 @@ TAG = "before the fusions"
 class Replay(NamedTuple):
     """The graph as it was given (`source`), `before` the fusions, and `after` all passes.
 
-    `home` says what operations of `before` became: nodes of `after`, partitions above all. Constants that were
+    `same` has the value of `source` for each value of `before` with which the passes began, whether it is still there
+    or not. `home` says what operations of `before` became: nodes of `after`, partitions above all. Constants that were
     computed, and operations that were merged with equal ones, have none. `passes` are those that ran.
     """
 
     source: Graph
     before: Graph
     after: Graph
+    same: Mapping[Value, Value]
     home: Mapping[Node, Node]
     passes: tuple[Pass, ...]
 
@@ -36,7 +38,8 @@ def replay(graph: Graph, passes: Sequence[Pass]) -> Replay:
     Unnamed values of `before` keep the numbers that they have in the text of `graph`.
     """
     source = graph.copy()
-    graph.labels.keep()
+    graph.labels.trace()
+    given = dict(zip(_values(graph), _values(source), strict=True))
     first = next((k for k, step in enumerate(passes) if isinstance(step, Fusion)), len(passes))
     for step in passes[:first]:
         step(graph)
@@ -60,4 +63,9 @@ def replay(graph: Graph, passes: Sequence[Pass]) -> Replay:
             instead = next(instead.operands).node
         if instead is not None and instead.op.name != "constant":
             home.setdefault(node, instead)
-    return Replay(source, graph, after, home, tuple(passes))
+    return Replay(source, graph, after, given, home, tuple(passes))
+
+
+def _values(graph: Graph) -> list[Value]:
+    """All values, in an order that copies share."""
+    return [*graph.inputs, *(v for n in graph.nodes for v in n.outputs)]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ir.constants import SIZED_CONSTANT
 from graphq.ir.names import counted
+from graphq.ir.node import ONNX_NAME
 from graphq.ir.text import SHORT, attributes
 from graphq.kernels.families import lower_partition
 from graphq.kernels.jit.isa import Level
@@ -64,7 +65,8 @@ def survey(graphs: Replay, facts: Facts) -> Report:
         near_misses=tuple(NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in facts.refusals if r.reason),
         coverage=None if facts.covered is None else _coverage(facts.covered), sizes=dict(facts.sizes),
         ties=tuple(ties(graph)), layouts=tuple(_layouts(graph)),
-        source=tuple(operation(n) for n in graphs.source.nodes), became=_became(graphs))
+        source=tuple(operation(n) for n in graphs.source.nodes), became=_became(graphs, facts),
+        names=_names(graphs.source))
 
 
 def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequence[tuple[int, str, Report]],
@@ -153,11 +155,19 @@ def _layouts(graph: Graph) -> list[str]:
             *(f"  {graph.label(n.output)} = {reorder_text(next(n.operands).type, n.output.type)}" for n in moves)]
 
 
-def _became(graphs: Replay) -> dict[str, int | None]:
-    """For the label of each value that nodes make before the fusions, the number of the node after the passes."""
+def _became(graphs: Replay, facts: Facts) -> dict[str, int | None]:
+    """For the label of each value of the given graph, and of each that the report names, the node after the passes."""
     numbers = {node: k for k, node in enumerate(graphs.after.nodes)}
-    found: dict[str, int | None] = {graphs.source.label(v): None for n in graphs.source.nodes for v in n.outputs}
+    own: dict[str, int | None] = {graphs.source.label(v): None for n in graphs.source.nodes for v in n.outputs}
     for node in graphs.before.nodes:
         home = graphs.home.get(node)
-        found |= {graphs.before.label(v): None if home is None else numbers[home] for v in node.outputs}
-    return found
+        if home is not None:
+            own |= {label: numbers[home] for v in node.outputs if (label := graphs.before.label(v)) in own}
+    missed = {label: None for r in facts.refusals for label in r.node.partition(" = ")[0].split(", ")}
+    made = {facts.graph.label(v): k for k, node in enumerate(facts.graph.nodes) for v in node.outputs}
+    return own | {label: k for label, k in (missed | made).items() if label not in own}
+
+
+def _names(graph: Graph) -> dict[str, str]:
+    """For the name of each node of the ONNX file that a graph was loaded from the label of what it makes."""
+    return {str(name): graph.label(n.outputs[0]) for n in graph.nodes if (name := n.meta.get(ONNX_NAME))}

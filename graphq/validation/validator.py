@@ -9,7 +9,7 @@ from graphq.ir.names import counted
 from graphq.ir.verify import verify
 from graphq.passes.pipeline import run_passes
 from graphq.reduction import reduce_graph
-from graphq.rewrite.fixpoint import pass_name, tolerance_of
+from graphq.rewrite.fixpoint import After, pass_name, tolerance_of
 from graphq.rewrite.rule import Pass
 from graphq.validation.changes import Snapshot, detached
 from graphq.validation.compare import Baseline
@@ -19,18 +19,27 @@ from graphq.validation.printed import as_test
 TRIALS = 600
 """Graphs on which a pass is tried while a graph that it gets wrong is shrunk."""
 
-def validate(graph: Graph, passes: Sequence[Pass]) -> None:
+
+def validate(graph: Graph, passes: Sequence[Pass], told: After | None = None) -> None:
     """Run the passes on a copy of `graph`, and compare the references before and after each of them.
 
     A graph with open dimensions is compared at several sizes; then the passes run on copies of it with each of these
     sizes, as compilation too puts sizes in place of open dimensions first. Bodies of if_else, loop and scan are run
-    through the passes too. Raises PassError for a pass that changes numbers by more than its `tolerance` or leaves the
-    graph inconsistent, GraphError when the graph runs on none of the inputs.
+    through the passes too. `told` is called after each pass whose numbers are right. Raises PassError for a pass that
+    changes numbers by more than its `tolerance` or leaves the graph inconsistent, GraphError when the graph runs on
+    none of the inputs.
     """
     for body in (x for n in graph.nodes for x in n.attrs.values() if isinstance(x, Graph) and x.outputs):
-        validate(body, passes)
+        validate(body, passes, told)
     for copy in variants(graph):
-        run_passes(copy, passes, after=Validator(copy))
+        check = Validator(copy)
+
+        def after(step: Pass, count: int, graph: Graph, check: Validator = check) -> None:
+            check(step, count, graph)
+            if told is not None:
+                told(step, count, graph)
+
+        run_passes(copy, passes, after=after)
 
 
 def variants(graph: Graph) -> list[Graph]:
@@ -115,15 +124,16 @@ def failing(step: Pass, graph: Graph) -> Graph | None:
     return next((copy for copy in variants(graph) if failure(step, copy) is not None), None)
 
 
-def failure(step: Pass, graph: Graph) -> str | None:
+def failure(step: Pass, graph: Graph, tolerance: float | None = None) -> str | None:
     """What the pass does wrong to `graph`, which stays as it is; None where it does nothing, or nothing wrong.
 
-    A pass that raises an exception refuses the graph, which is not wrong.
+    A pass that raises an exception refuses the graph, which is not wrong. It may move results by `tolerance`, by its
+    own where there is none.
     """
-    return _tried(step, graph)[1]
+    return _tried(step, graph, tolerance)[1]
 
 
-def _tried(step: Pass, graph: Graph) -> tuple[int, str | None]:
+def _tried(step: Pass, graph: Graph, tolerance: float | None = None) -> tuple[int, str | None]:
     """How often the pass applied to a copy of `graph`, and what was wrong with the copy then."""
     after = detached(graph)
     snapshot = Snapshot(after)
@@ -140,7 +150,7 @@ def _tried(step: Pass, graph: Graph) -> tuple[int, str | None]:
             baseline = Baseline(snapshot.graph, adversarial_inputs(snapshot.graph))
         except GraphqError:
             return count, None
-        tolerance = tolerance_of(step)
+        tolerance = tolerance_of(step) if tolerance is None else tolerance
         text = baseline.difference(after, tolerance, tolerance)
     return count, text
 

@@ -16,7 +16,7 @@ import numpy as np
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder
 from graphq.kernels.family.lower import Arrays, Lowered, lower_eltwise, result_dims
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.lanes.stores import Store
 
@@ -62,8 +62,9 @@ def lower_concat(body: Graph, constants: Arrays = ()) -> Concat:
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "concat")
     if node.output.type.dims != out:
-        raise Unsupported(f"the epilogue changes the shape of {node.output.type} to {list(out)}",
-                          "quantize before the operation that changes the shape")
+        raise Unsupported("the epilogue changes the shape of {made} to {stored}",
+                          "quantize before the operation that changes the shape",
+                          made=node.output, stored=body.outputs[0])
     axis, start, parts = node.attrs["axis"] % len(out), 0, []
     own = {v.node for v in node.operands}
     rest = [n for n in body.nodes if n not in own]
@@ -94,7 +95,7 @@ def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Valu
             continue
         if after.intersection(n.operands):
             after.add(n.output)
-            _check_operands(n, after, axis)
+            _check_operands(n, after, node.output, axis)
         attrs = _sliced(n, axis, start, source.type.dims[axis]) if n.output in after else n.attrs
         operands = [None if v is None else new[v] for v in n.inputs]
         new[n.output] = part.add_node(n.op, operands, attrs)[0]
@@ -107,16 +108,17 @@ def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Valu
     return Part(start, lower_eltwise(part), inputs)
 
 
-def _check_operands(node: Node, after: set[Value], axis: int) -> None:
-    """Refuse operands that vary along the concat's axis: no part would have all of them."""
+def _check_operands(node: Node, after: set[Value], joined: Value, along: int) -> None:
+    """Refuse operands that vary along the axis of the concat, which gives `joined`: no part would have all of them."""
     rank = len(node.output.type.dims)
     for v in node.operands:
         shape = v.type.dims
-        along = axis - (rank - len(shape))
+        k = along - (rank - len(shape))
         channels = len(shape) == 1 and node.attrs.get("data_format") == "NCX"  # along dimension 1, not the last
-        if v not in after and v.type.size != 1 and (channels or along >= 0 and shape[along] != 1):
-            raise Unsupported(f"an operand {v.type} of {node.op.name} varies along the axis of the concat, {axis}",
-                              f"quantize and dequantize the concat before the {node.op.name}")
+        if v not in after and v.type.size != 1 and (channels or k >= 0 and shape[k] != 1):
+            raise Unsupported(f"an operand of {node.op.name}, " + "{other}, varies along {own}, that of the concat",
+                              f"quantize and dequantize the concat before the {node.op.name}",
+                              other=v, own=Axes(joined, (along,)))
 
 
 def _sliced(node: Node, axis: int, start: int, size: int) -> dict:

@@ -28,7 +28,7 @@ from graphq.kernels.family.anchored import anchored, dequantized_products
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source
 from graphq.kernels.family.lower import Arrays, Lowered, Products, result_dims
 from graphq.kernels.family.scales import QuantParameter, known, reach, scaled, scales_of, wrapped, zero_points_of
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.matmul.lower import quantised_operands, refuse_overflow
 from graphq.kernels.numbers.float_sums import float_sums
@@ -277,8 +277,8 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in CONVOLUTIONS)
     if node.output.type.dims != out:
-        raise Unsupported(f"the epilogue changes the shape of {node.output.type} to {list(out)}",
-                          "quantize before the operation that changes the shape")
+        how = "quantize before the operation that changes the shape"
+        raise Unsupported("the epilogue changes the shape of {a} to {b}", how, a=node.output, b=body.outputs[0])
     if node.attrs["data_format"] != "NXC":
         raise Unsupported("the convolution is channels-first (NCX), kernels are channels-last (NXC)")
     e = EpilogueBuilder(out, anchored=True)
@@ -341,7 +341,7 @@ def _quantised(body: Graph, node: Node,
                           "make the zero points constants, or leave them out", 1)
     c = IntegerConvolution(**_geometry(body, node, a, b), a_zp=a_zp, b_zp=np.atleast_1d(b_zp.data).astype(np.int32))
     if a_scale.shape and not c.depthwise:
-        raise Unsupported(_INSIDE.format(left.attrs["axis"]), PER_TENSOR, 0)
+        raise Unsupported(_INSIDE, PER_TENSOR, 0, own=Axes(a, (left.attrs["axis"],)))
     weights = constants[c.b]
     if weights is None and (c.b_zp.any() or c.b_dtype == "u8") and not c.depthwise:
         raise Unsupported("the weights are u8 or have zero points, and are not constant",
@@ -356,7 +356,7 @@ def _quantised(body: Graph, node: Node,
     return c, (a_scale, b_scale)
 
 
-_INSIDE = "the source is quantised per channel along axis {}: its scale would stand inside the sum"
+_INSIDE = "the source is quantised per channel along {own}: its scale would stand inside the sum"
 PER_TENSOR = "quantize the source per tensor"
 
 
@@ -364,9 +364,9 @@ def _of_source(left: Node, filter: Filter, body: Graph, constants: Arrays) -> tu
     """Scale and zero point of the source; one an output channel where each reads one input channel."""
     if left.attrs["qtype"] == "per_tensor":
         return scales_of(left, body, constants, ()), zero_points_of(left, body, constants, ())
-    axis = left.attrs["axis"]
-    if left.op.name != "dequantize" or not filter.multiplier or axis % len(filter.dims) != len(filter.dims) - 1:
-        raise Unsupported(_INSIDE.format(axis), PER_TENSOR, 0)
+    k, rank = left.attrs["axis"], len(filter.dims)
+    if left.op.name != "dequantize" or not filter.multiplier or k % rank != rank - 1:
+        raise Unsupported(_INSIDE, PER_TENSOR, 0, own=Axes(next(left.operands), (k,)))
     scales = left.attrs["scales"]
     scale, zp = (np.repeat(x, filter.columns) for x in (scales, left.attrs["zps"] or [0] * len(scales)))
     return known(scale, scale.shape, "f32"), known(zp, zp.shape)
@@ -381,18 +381,20 @@ def _of_weights(right: Node, filter: Filter, body: Graph, constants: Arrays) -> 
     """
     if right.attrs["qtype"] == "per_group":
         return _of_groups(right, filter, body, constants)
-    axis = right.attrs["axis"] % len(filter.dims) if right.attrs["qtype"] == "per_channel" else None
-    counts = () if axis is None else (filter.dims[axis],)
+    k = right.attrs["axis"] % len(filter.dims) if right.attrs["qtype"] == "per_channel" else None
+    counts = () if k is None else (filter.dims[k],)
     numbers = scales_of(right, body, constants, counts), zero_points_of(right, body, constants, counts)
-    if axis is None or axis == filter.axes[0] and not filter.transposed:
+    if k is None or k == filter.axes[0] and not filter.transposed:
         return numbers
-    if axis == filter.axes[0]:
+    if k == filter.axes[0]:
         scale, zp = (_spread(n, filter, lambda x: np.tile(x, filter.groups)) for n in numbers)
-    elif axis == filter.axes[1] and filter.transposed and filter.multiplier:
+    elif k == filter.axes[1] and filter.transposed and filter.multiplier:
         scale, zp = (_spread(n, filter, lambda x: np.repeat(x, filter.columns)) for n in numbers)
     else:
-        raise Unsupported(f"the weights are quantised along axis {axis}, which is not that of the output channels",
-                          f"quantize the weights along the output channels, axis {filter.axes[0]}, or per tensor", 1)
+        w = next(right.operands)
+        raise Unsupported("the weights are quantised along {own}, which is not that of the output channels",
+                          "quantize the weights along the output channels, {outputs} of {weights}, or per tensor", 1,
+                          own=Axes(w, (k,)), outputs=Axes(w, (filter.axes[0],)), weights=w)
     return scale, zp
 
 

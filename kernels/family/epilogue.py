@@ -384,8 +384,8 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
         e.values[node.output] = y
         known[node.output] = y if node.output is result else _intermediate(y, node.output)
     if result.type.dims != e.out:
-        raise Unsupported(f"the result {result.type} has not the shape {list(e.out)}",
-                          "quantize before the operation that changes the shape")
+        raise Unsupported("the result {result} has not the shape " + str(list(e.out)),
+                          "quantize before the operation that changes the shape", result=result)
     if result.dtype.name not in STORAGE:
         raise Unsupported(f"kernels do not store {result.dtype}", "quantize to u8 or s8, or leave the result in f32")
     return known[result] if inner is None else _intermediate(known[inner], inner)

@@ -1,14 +1,56 @@
 """Unsupported: why kernels cannot compute a body as one, and what a user can change."""
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from graphq.ir import Value
+from graphq.ir.names import listing
+
+
+class Axes(NamedTuple):
+    """Axes of a value of a body, as a reason mentions them: `axis 1`, `axes 1 and 2`."""
+
+    value: Value
+    axes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return called_axes(sorted(k % max(len(self.value.shape or ()), 1) for k in self.axes))
+
+
+def called_axes(axes: list[int]) -> str:
+    """`axis 1`, `axes 1 and 2`, `no axes`"""
+    if not axes:
+        return "no axes"
+    return f"{'axis' if len(axes) == 1 else 'axes'} {listing(map(str, axes), 'and')}"
+
+
+Mention: TypeAlias = Value | Axes
+"""What a reason says of a body's values: axes of one, or its type."""
+
 
 class Unsupported(Exception):  # a refusal with its reason, not a defect
     """The kernels cannot compute this as one; the message is the reason that reports show.
 
     `edit` is what a user can change in the graph so that they can, `operand` the number of the anchor's operand that
-    stands in the way, where it is one.
+    stands in the way, where it is one. Axes and types of the body's values, whose axes passes may have moved, are
+    `mentions`: `{name}` stands for each in the reason and the edit, and reports fill in those of the graph as given.
     """
 
-    def __init__(self, reason: str, edit: str = "", operand: int | None = None) -> None:
-        super().__init__(reason)
-        self.edit, self.operand = edit, operand
+    def __init__(self, reason: str, edit: str = "", operand: int | None = None, **mentions: Mention) -> None:
+        self.operand, self.mentions = operand, mentions
+        self._texts = reason, edit
+        super().__init__(self._filled(reason, _plain))
+        self.edit = self._filled(edit, _plain)
+
+    def told(self, words: Callable[[Mention], str]) -> Unsupported:
+        """The same, with these words for each mention."""
+        reason, edit = (self._filled(text, words) for text in self._texts)
+        return Unsupported(reason, edit, self.operand)
+
+    def _filled(self, text: str, words: Callable[[Mention], str]) -> str:
+        return text.format_map({name: words(m) for name, m in self.mentions.items()}) if self.mentions else text
+
+
+def _plain(mention: Mention) -> str:
+    return str(mention) if isinstance(mention, Axes) else str(mention.type)

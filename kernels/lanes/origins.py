@@ -1,6 +1,6 @@
 """Which values an expression is a function of, and which of these are bytes.
 
-A function of a single byte can be a table of 256 entries: `family.tables` makes them. `ties.quick`, which looks for
+A function of a single byte can be a table of 256 entries: `family.tables` makes them. `ties`, which looks for
 quantizes, leaves alone what lies within such a function.
 """
 from __future__ import annotations

@@ -24,7 +24,7 @@ from graphq.kernels.family.anchored import anchored, dequantized_products
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source
 from graphq.kernels.family.lower import Arrays, Lowered, Products, result_dims
 from graphq.kernels.family.scales import RANGES, QuantParameter, given, known, reach, scaled, scales_of, zero_points_of
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import Expr, acc, op
 from graphq.kernels.numbers.float_sums import float_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
@@ -180,15 +180,17 @@ def _quantised(body: Graph, node: Node,
     a, b = (next(n.operands) for n in (left, right))
     _check_ranks(a.type.dims, b.type.dims)
     if left.attrs["qtype"] != "per_tensor":
-        axis, rank = left.attrs["axis"], len(a.type.dims)
+        k, rank = left.attrs["axis"], len(a.type.dims)
         summed = max(rank - (2 if node.attrs["transpose_a"] else 1), 0)
-        raise Unsupported(f"the source is quantised per channel along axis {axis}: " + (
-            "its scale would stand inside the sum" if axis % rank == summed
-            else "kernels take one scale and zero point for the source"), "quantize the source per tensor", 0)
+        raise Unsupported("the source is quantised per channel along {own}: " + (
+            "its scale would stand inside the sum" if k % rank == summed
+            else "kernels take one scale and zero point for the source"), "quantize the source per tensor", 0,
+            own=Axes(a, (k,)))
     columns = len(b.type.dims) - (2 if node.attrs["transpose_b"] else 1)
     if right.attrs["qtype"] == "per_channel" and right.attrs["axis"] % len(b.type.dims) != columns:
-        raise Unsupported(f"the weights are quantised along axis {right.attrs['axis']}, which is not the columns'",
-                          f"quantize the weights along the columns, axis {columns} of {b.type}, or per tensor", 1)
+        raise Unsupported("the weights are quantised along {own}, which is not the columns'",
+                          "quantize the weights along the columns, {columns} of {weights}, or per tensor", 1,
+                          own=Axes(b, (right.attrs["axis"],)), columns=Axes(b, (columns,)), weights=b)
     n = (b.type.dims[columns],)
     product = IntegerMatmul(
         index[a], index[b], a.dtype.name, b.dtype.name, a.type.dims, b.type.dims,
@@ -247,7 +249,8 @@ def quantised_operands(node: Node, *, groups: bool = False) -> tuple[Node, Node]
         if producer.attrs["qtype"] == "per_group" and not (groups and producer is right):
             raise Unsupported(f"the {name} {has} scales of groups of {list(producer.attrs['group_shape'])}", one, k)
         if producer.attrs.get("group_axis") is not None:
-            raise Unsupported(f"the {name} {has} scales of groups along axis {producer.attrs['group_axis']}", one, k)
+            raise Unsupported(f"the {name} {has} scales of groups along " + "{own}", one, k,
+                              own=Axes(x, (producer.attrs["group_axis"],)))
         if producer.output.dtype != "f32":
             raise Unsupported(f"the {name} {verb} dequantized to {producer.output.dtype}, integer kernels scale in f32",
                               f"dequantize the {name} with scales of f32, and cast the result", k)

@@ -21,7 +21,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
 from graphq.kernels.family.scales import RANGES, wrapped
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import Expr, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul_4bit.pack import pack_4bit
@@ -150,8 +150,10 @@ class _Spread:
         self.along_k = 1 if transposed else 0
         self.n = shape[1 - self.along_k]
         if self.attrs["qtype"] == "per_channel" and self.attrs["axis"] % 2 == self.along_k:
-            raise Unsupported(f"the weights are quantised along axis {self.attrs['axis']}, which is not the columns'",
-                              f"quantize the weights along axis {1 - self.along_k}, or in groups", 1)
+            weights = next(node.operands)
+            raise Unsupported("the weights are quantised along {own}, which is not the columns'",
+                              "quantize the weights along {columns}, or in groups", 1,
+                              own=Axes(weights, (self.along_k,)), columns=Axes(weights, (1 - self.along_k,)))
 
     def of(self, values: np.ndarray) -> np.ndarray:
         """Scales or zero points, one a group and column."""

@@ -21,7 +21,7 @@ import numpy as np
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, acc
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.numbers.mean_sums import Order, array_total, pool_order
@@ -106,10 +106,11 @@ def source_of(body: Graph, node: Node, dequantize: Node | None) -> Value:
         raise Unsupported(f"the source is {value.dtype}, kernels over pixels take u8, s8, f32, bf16 and f16",
                           "quantize the source to u8 or s8", 0)
     if dequantize is not None and dequantize.attrs["qtype"] == "per_channel":
-        axis, rank = dequantize.attrs["axis"], len(value.type.dims)
-        if axis % rank != rank - 1:
-            raise Unsupported(f"the source is quantised along axis {axis}, which is not the channels'",
-                              "quantize the source per tensor, or along the channels", 0)
+        k, rank = dequantize.attrs["axis"], len(value.type.dims)
+        if k % rank != rank - 1:
+            raise Unsupported("the source is quantised along {own}, which is not the channels'",
+                              "quantize the source per tensor, or along the channels, {channels}", 0,
+                              own=Axes(value, (k,)), channels=Axes(value, (-1,)))
     return value
 
 
@@ -152,8 +153,10 @@ def _windows(node: Node, shape: tuple[int, ...],
     if node.op.name == "reduce_mean":
         axes = {a % len(shape) for a in node.attrs["axes"]}
         if not axes or len(shape) - 1 in axes:
-            raise Unsupported(f"of {len(shape)} axes {sorted(axes)} are reduced: kernels reduce any but the last",
-                              "transpose the source, so that the last axis stays")
+            source = next(node.operands)
+            raise Unsupported(node.op.name + " reduces {reduced} of {source}, kernels any but {last}",
+                              "transpose the source, so that the last axis stays", reduced=Axes(source, tuple(axes)),
+                              source=source, last=Axes(source, (-1,)))
         first = min(axes)
         inner = shape[first:-1]
         taps = [d if k + first in axes else 1 for k, d in enumerate(inner)]

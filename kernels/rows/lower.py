@@ -17,7 +17,7 @@ import numpy as np
 from graphq.ir import Graph, Node
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source, above, translate
 from graphq.kernels.family.lower import Arrays, Lowered, operand, result_dims
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import STORAGE, Expr, acc, op
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.numbers import rows as row_numbers
@@ -121,16 +121,20 @@ def _check(node: Node) -> None:
     if node.op.name in REDUCTIONS:
         axes = {x % rank for x in a["axes"]}
         if len(list(node.operands)) > 1 or axes != {rank - 1}:
-            raise Unsupported(f"axes {sorted(axes)} of {source.type} are reduced: kernels reduce the last",
-                              "transpose the source, so that the reduced axis is the last")
+            raise Unsupported(node.op.name + " reduces {reduced} of {source}, kernels {last}",
+                              "transpose the source, so that the reduced axis is the last",
+                              reduced=Axes(source, tuple(sorted(axes))), source=source, last=Axes(source, (-1,)))
         if not a["keep_dims"]:
-            raise Unsupported(f"{node.op.name} does not keep the reduced axis of {source.type}: kernels keep it",
-                              "keep it by keep_dims, and reshape the result")
+            raise Unsupported(node.op.name + " does not keep the reduced axis of {source}: kernels keep it",
+                              "keep it by keep_dims, and reshape the result", source=source)
     else:
-        axis = a["begin_norm_axis" if "begin_norm_axis" in a else "axis"]
-        if axis % max(rank, 1) != rank - 1:
-            raise Unsupported(f"axis {axis} of {source.type} is not the last, along which kernels work",
-                              "transpose the source, so that the axis is the last")
+        k = a["begin_norm_axis" if "begin_norm_axis" in a else "axis"] % max(rank, 1)
+        own = (k,) if "axis" in a else tuple(range(k, rank))
+        if own != (rank - 1,):
+            raise Unsupported(node.op.name + " works along {own} of {source}, kernels along {last}",
+                              "transpose the source, so that the axis is the last" if len(own) == 1 else
+                              "reshape the source, so that the axes are one, the last",
+                              own=Axes(source, own), source=source, last=Axes(source, (-1,)))
     if not dims or dims[-1] == 0:
         raise Unsupported(f"rows of {source.type} are empty")
     if source.dtype.name not in STORAGE:

@@ -231,7 +231,9 @@ def test_a_file_that_others_can_write_gives_no_code(tmp_path, monkeypatch):
     assert same(again(feeds), model(feeds))
 
 
-def test_without_a_cache_a_process_compiles_nothing(tmp_path):
+@pytest.mark.parametrize("asked", [False, True])
+def test_without_a_cache_a_process_compiles_nothing(tmp_path, asked):
+    """Nor where the environment asks for the level that the model has."""
     g = images()
     model, feeds = gq.compile(g), feeds_of(g)
     model.save(tmp_path / "m")
@@ -246,7 +248,8 @@ print(modules.statistics().compiled, "numba" in sys.modules, model.origin)
 """
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "m", tmp_path / "feeds.npz", tmp_path / "out.npz"],
                           capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "GRAPHQ_CACHE_DIR": str(tmp_path / "empty"), "OMP_NUM_THREADS": "1"})
+                          env={**os.environ, "GRAPHQ_CACHE_DIR": str(tmp_path / "empty"), "OMP_NUM_THREADS": "1",
+                               **({"GRAPHQ_ISA": model.level.name} if asked else {})})
     assert done.stdout.split(maxsplit=2) == ["0", "False", f"loaded from {tmp_path / 'm'}\n"], done.stdout + done.stderr
     assert same(dict(np.load(tmp_path / "out.npz")), model(feeds))
 

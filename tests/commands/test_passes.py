@@ -70,9 +70,15 @@ def test_passes_inside_of_a_fixpoint_are_printed_too(file, capsys):
 
 
 def test_numbers_are_verified(file, capsys):
-    assert run(capsys, file, "--verify=numeric")[0] == 0
+    code, out, _ = run(capsys, file, "--verify=numeric")
+    lines = out.splitlines()
+    assert code == 0 and lines[0] == "graph graph(x: u8[4,8], w: f32[8,3])" and "matmul(" not in out
+    assert sum("] 1/" in x and "eliminate_dead_code: no change" in x for x in lines) == 1
+    assert any("DropRepeatedRelu: 1 change, numbers are right" in x for x in lines)
+    assert lines[-2].startswith("[############]") and lines[-1].startswith("numbers are right after each of")
     wrong = f"{file.parent}/mine.py:ReluAsAbs"
     code, out, _ = run(capsys, file, "--passes", wrong, "--verify=numeric")
+    assert "[############] 1/1 ReluAsAbs: WRONG" in out
     assert code == 1 and "pass ReluAsAbs changed the graph's numbers" in out and "def test_relu_as_abs" in out
     code, out, _ = run(capsys, file, "--passes", wrong, "--verify=numeric", "--json")
     fault = json.loads(out)["fault"]

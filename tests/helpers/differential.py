@@ -18,6 +18,15 @@ SHARE = 0.01
 """Elements that may differ by a step, or by more than rounding errors after a quantize that fell the other way."""
 
 
+STEP = 0.05
+"""Of the largest element: what a step of a factor may change a product by."""
+
+
+def _in_few_rows(wrong):
+    """Whether few rows have all that is wrong: those of products whose one factor a quantize rounded the other way."""
+    return wrong.ndim > 0 and np.count_nonzero(wrong.any(axis=-1)) <= 1 + SHARE * wrong[..., 0].size
+
+
 def difference(got, want, steps, rtol=2e-4):
     """How two arrays differ beyond what is allowed, or None.
 
@@ -40,7 +49,8 @@ def difference(got, want, steps, rtol=2e-4):
     finite = np.abs(b[np.isfinite(b)]).max(initial=1e-6)
     with np.errstate(invalid="ignore"):
         wrong = ~same & ~(np.abs(a - b) <= rtol * finite)
-    if np.count_nonzero(wrong) > (few if steps is not None or got.size > 100 else 0):
+    if np.count_nonzero(wrong) > (few if steps is not None or got.size > 100 else 0) and not (
+            steps is not None and _in_few_rows(wrong) and np.abs(a - b)[wrong].max() <= STEP * finite):
         at = np.argmax(wrong)
         return f"{np.count_nonzero(wrong)} of {got.size} floats differ, {a.flat[at]:g} from {b.flat[at]:g} at {at}"
     return None

@@ -1,11 +1,12 @@
 """Kernel modules for tests: a process that compiles imports this file, so it imports little."""
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import intrinsic, njit, types
-from graphq.kernels.jit.intrinsics import I32, c64, load_s64, outer, stack, store_s64
+from graphq.kernels.jit.intrinsics import I32, I64, c64, load_s64, outer, stack, store_s64
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.x86 import at, flipped, load, store, vector
 from graphq.kernels.lanes.store_code import epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
+from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
 from graphq.kernels.threads.atomics import added as added_atomically
 from graphq.kernels.threads.atomics import release, semaphore_wait, this_thread
 from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, view_helper
@@ -266,3 +267,29 @@ def packing_bytes(dtype):
         return low_bytes(b, parts) if dtype is None else high_bytes(b, parts, dtype)
 
     return emitting(emit)
+
+
+def reading_frame(rows, tail_bytes, group_bytes):
+    """A block (addresses of a FRAME, of a source and of a target): what the frame's readers find.
+
+    Stored are the first fields; `rows` clamped row addresses; the last `tail_bytes` at the source as a group of four;
+    and group 1 of `rows` rows of transposed bytes, `group_bytes` of which exist.
+    """
+    @intrinsic
+    def found(_typing, frame, source, target):
+        def codegen(context, b, signature, args):
+            address, source, target = args
+            f = Frame.read(b, address)
+            numbers = [*f, *clamped(b, f, rows)]
+            groups = [tail_group(b, source, c64(tail_bytes), 1),
+                      *read_columns(b, f, rows, c64(1), c64(group_bytes), 1)]
+            for k, x in enumerate([*numbers, *(b.zext(group, I64) for group in groups)]):
+                store(b, x, at(b, target, 8 * k))
+            return context.get_dummy_value()
+
+        return types.void(types.intp, types.intp, types.intp), codegen
+
+    def block(args, index):
+        found(load_s64(args), load_s64(args + 8), load_s64(args + 16))
+
+    return Functions(block=block)

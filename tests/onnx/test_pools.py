@@ -132,6 +132,25 @@ def test_a_window_larger_than_its_padded_source_is_refused(op, attrs, open_shape
         gq.compile(gq.load_onnx(m))(x=x)
 
 
+@pytest.mark.parametrize("order", [0, 1])
+def test_places_of_maxima_where_shapes_are_open(order):
+    """One plan for all sizes: places count the elements of images and channels, padding has none."""
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((2, 3, 5, 4)).astype(np.float32)
+    attrs = {"kernel_shape": [2, 3], "pads": [1, 1, 0, 1], "strides": [1, 2], "storage_order": order}
+    model = gq.compile(gq.load_onnx(node_model("MaxPool", [("x", x)], attrs, 2, opset=18, domain="", open_shapes=True)))
+    for shape in ((2, 3, 5, 4), (3, 2, 7, 6), (1, 1, 2, 5)):
+        x = rng.standard_normal(shape).astype(np.float32)
+        values, places = model(x=x).values()
+        padded = np.pad(x, ((0, 0), (0, 0), (1, 0), (1, 1)), constant_values=-np.inf)
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (2, 3), axis=(2, 3))[:, :, :, ::2]
+        assert np.array_equal(values, windows.max(axis=(4, 5)))
+        n, c, *image = np.unravel_index(places, shape if order == 0 else (*shape[:2], *shape[:1:-1]))
+        h, w = image[::-1] if order else image
+        assert np.array_equal(x[n, c, h, w], values)
+        assert (n == np.arange(shape[0])[:, None, None, None]).all() and (c == np.arange(shape[1])[:, None, None]).all()
+
+
 def test_rounding_up_of_a_window_that_reaches_beyond_the_source():
     x = np.random.default_rng(1).standard_normal((1, 2, 3, 3)).astype(np.float32)
     m = node_model("MaxPool", [("x", x)], dict(kernel_shape=[5, 5], strides=[3, 3], ceil_mode=1), opset=18, domain="")

@@ -236,8 +236,10 @@ POOLED = f"%p = max_pool(x, {POOL}, {NCX})\n"
     ("%y = concat(%p, %p, axis=-3)", 1, 2),
     ("%q = concat(%p, %p, %p, axis=2)\n %y = reduce_max(%q, axes=[2])", 3, 2),
     ("%y = softmax(%p, axis=1)", 2, 2),
-    ("%y, %t = softmax(%p, axis=-1, keep_stats=true)", 2, 2),
-    ("%y = log_softmax(%p)", 2, 2),
+    ("%y, %t = softmax(%p, axis=-2, keep_stats=true)", 2, 2),
+    ("%y = softmax(%p, axis=-1)", 1, 2),  # along the last axis in the given layout, as kernels work
+    ("%y = log_softmax(%p, axis=2)", 2, 2),
+    ("%y = log_softmax(%p)", 1, 2),
     ("%y = gen_index(%p, axis=1)", 2, 2),
     ("%y = reduce_max(%p, axes=[1], keep_dims=true)", 2, 1),
     ("%y = reduce_sum(%p)", 2, 2),

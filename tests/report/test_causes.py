@@ -202,7 +202,7 @@ OTHERS = {  # the text, what is outside, the reason, the edit
         "top_k (%v) stands between the product and the dequantize", "quantize and dequantize %v"),
     "softmax along an axis that channels last moves": (
         conv(w="s8").replace(f"%q = quantize(%y, {Q})", f"%s = softmax(%y, axis=2)\n%q = quantize(%s, {Q})"), "%q",
-        "axis 1 of f32[1,5,5,4] is not the last", "transpose the source"),
+        "softmax works along axis 2 of f32[1,4,5,5], kernels along axis 1", "transpose the source"),
     "statistics that nothing uses": (
         body(f"%y = matmul(%dx, %dw)\n %n, %m, %v = layer_norm(%y, g, b)\n %q = quantize(%n, {Q})\n return %q",
              "x: u8[3,4], g: f32[2], b: f32[2]"), "%q",
@@ -266,6 +266,19 @@ def test_other_obstacles(obstacle):
     text, value, reason, edit = OTHERS[obstacle]
     cause = next(c for c in causes(text) if c.value == value)
     assert reason in cause.reason and edit in cause.edit
+
+
+@pytest.mark.parametrize("normalisation, reason", [
+    ("lrn(%y, size=3, alpha=0.1, beta=0.75, bias=1.0)", "lrn (%n) stands between %y and the quantize"),
+    ("group_norm(%y, groups=2, keep_stats=false, use_affine=false)", "group_norm (%n) is computed as several"),
+])
+def test_what_passes_compute_as_several_operations_is_one(normalisation, reason):
+    given = normalisation.replace(")", ', data_format="NCX")')
+    (cause,) = causes(conv(w="s8").replace(f"%q = quantize(%y, {Q})", f"%n = {given}\n%q = quantize(%n, {Q})"))
+    assert reason in cause.reason and (cause.value, cause.also) == ("%q", ("%n",))
+    behind = f"%p = quantize(%y, {Q})\n%d = dequantize(%p, scales=[0.2])\n%n = {given.replace('%y', '%d')}\n"
+    (cause,) = causes(conv(w="s8").replace(f"%q = quantize(%y, {Q})", f"{behind}%q = quantize(%n, {Q})"))
+    assert "is computed as several operations" in cause.reason or "reads %d in f32" in cause.reason
 
 
 def test_a_cause_names_node_and_value():

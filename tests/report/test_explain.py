@@ -1,8 +1,11 @@
 """`explain()`: the summary, one value, all of it, JSON, and graphs in stages."""
+import re
 from dataclasses import fields
 
 import numpy as np
 import pytest
+from moved_obstacles import ALL
+from onnx import helper, numpy_helper
 
 import graphq as gq
 from graphq.report import records
@@ -57,6 +60,50 @@ def test_inputs_and_constants(model):
     folded = gq.compile(gq.parse("graph(x: f32[2]) {\n %a = constant(value=f32[2]{1, 2})\n %b = exp(%a)\n"
                                  " %c = add(x, %b)\n return %c\n}"), threads=1)
     assert "computed when the model was compiled" in folded.explain("b")
+
+
+def test_names_of_onnx_nodes_and_all_labels_that_are_printed():
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["mid"], "fc1"), helper.make_node("Relu", ["mid"], ["r"], "act"),
+             helper.make_node("Gemm", ["r", "w", "b"], ["out"], "fc2")]
+    arrays = [numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in (("w", (4, 4)), ("b", (4,)))]
+    x, out = (helper.make_tensor_value_info(name, 1, (3, 4)) for name in ("x", "out"))
+    model = gq.compile(gq.load_onnx(helper.make_model(helper.make_graph(nodes, "g", [x], [out], arrays))), threads=1)
+    assert model.explain("fc1") == model.explain("mid") and model.explain("fc2") == model.explain("out")
+    with pytest.raises(gq.GraphError, match="no value 'fc3'; did you mean fc"):
+        model.explain("fc3")
+    first, *_ = model.explain().splitlines()
+    assert first.startswith("nothing in this model is quantised: graphq quantize MODEL --data SAMPLES -o QUANTIZED")
+
+
+@pytest.mark.parametrize("obstacle", ["a softmax along the height", "a dense layer behind a mean of pixels"])
+def test_every_label_that_is_printed_can_be_asked_for(obstacle):
+    model = gq.compile(gq.parse(ALL[obstacle][0]), threads=1)
+    labels = set(re.findall(r"%\w+", model.explain(full=True)))
+    assert len(labels) > 5 and all(model.explain(label) for label in labels)
+
+
+def test_a_view_says_what_makes_it():
+    model = gq.compile(gq.parse("graph(x: f32[4,6]) {\n %y = relu(x)\n %f = static_reshape(%y, shape=[24])\n"
+                                " %i = static_reshape(x, shape=[24])\n return %f, %i\n}"), threads=1)
+    assert "a view of what the eltwise partition (relu) : f32[4,6], in floats, makes: it takes no step" in \
+        model.explain("f")
+    assert "a view of an input or a constant: it takes no step" in model.explain("i")
+
+
+def test_causes_that_are_alike_are_one_entry_with_their_share_of_the_time():
+    lines = "".join(f"%y{k} = matmul(%y{k - 1}, %w)\n" for k in range(1, 12))
+    model = gq.compile(gq.parse("graph(x: f32[8,64]) {\n %w = constant(value=f32[64,64]{"
+                                + ", ".join(["0.01"] * 4096) + "})\n %y0 = relu(x)\n" + lines + "return %y11\n}"),
+                       threads=1)
+    profile = model.profile(np.ones((8, 64), np.float32), runs=2)
+    text = model.explain(profile=profile)
+    (entry,) = [x for x in text.splitlines() if "of the time: %y" in x and "matmul" in x]
+    assert "and 10 more like it: %y2, %y3, %y4, %y5, %y6, %y7, %y8, %y9, 2 more" in text
+    shares = [c["share"] for c in model.explain(profile=profile, format="json")["causes"]]
+    assert len(shares) == 11 and 0 < sum(shares) <= 1.0001 and min(shares) > 0
+    other = gq.compile(gq.parse("graph(x: f32[8,64]) {\n %y = relu(x)\n return %y\n}"), threads=1)
+    with pytest.raises(gq.InputError, match="the profile has 11 steps|the profile has 12 steps"):
+        other.explain(profile=profile)
 
 
 def test_unknown_names_and_formats(model):

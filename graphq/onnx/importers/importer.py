@@ -18,6 +18,7 @@ from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, Value
 from graphq.ir.constants import add_known, computed, known
 from graphq.ir.interpret import evaluate
+from graphq.ir.node import ONNX_NAME
 from graphq.ir.op import lookup
 from graphq.locks import lazy_property
 from graphq.onnx.importers.arrays import element
@@ -169,6 +170,7 @@ def import_graph(graph: Graph, proto: GraphProto, scope: Scope) -> list[Value]:
 
 def import_node(graph: Graph, node: NodeProto, scope: Scope) -> None:
     """Add one node and bind its outputs; raises GraphError that names it."""
+    first = len(graph.nodes)
     try:
         outs, why = _translated(graph, node, scope)
         if outs is None:
@@ -181,6 +183,9 @@ def import_node(graph: Graph, node: NodeProto, scope: Scope) -> None:
         scope.values[name] = value
         if value.node is not None and value.name is None and not graph.has_name(name):
             graph.rename(value, name)
+    if node.name:
+        for made in graph.nodes[first:]:
+            made.meta = {**made.meta, ONNX_NAME: node.name}
 
 
 def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str, Value]:
@@ -188,7 +193,7 @@ def _fallback(graph: Graph, node: NodeProto, scope: Scope, why: str) -> dict[str
     operands, attrs = single(node, scope.opsets, scope.values)
     first = len(graph.nodes)
     outs = graph.add_node(lookup("onnx_node"), operands, attrs)
-    graph.nodes[-1].meta = {"name": node.name, "why": why}
+    graph.nodes[-1].meta = {"why": why}
     return dict(zip(filter(None, node.output), _fold(graph, first, outs), strict=True))
 
 

@@ -1,7 +1,7 @@
 """Importers of pools and Resize."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -10,6 +10,8 @@ import numpy as np
 from graphq.dtypes import boolean, f32, s8, u8
 from graphq.errors import GraphError
 from graphq.ir import Value
+from graphq.ir.constants import add_known
+from graphq.ir.op import lookup
 from graphq.onnx.importers.arrays import scaled
 from graphq.onnx.importers.composed import standard
 from graphq.onnx.importers.conv import expect_fit, spatial, windows
@@ -18,7 +20,7 @@ from graphq.onnx.importers.importer import Call, Outputs, imports
 from graphq.onnx.importers.shape import dims_of, known
 from graphq.ops.infer import FLOATS
 from graphq.ops.window import padding
-from graphq.sizes import number
+from graphq.sizes import later, number
 
 BYTES = (s8, u8)
 
@@ -125,12 +127,10 @@ def _with_places(c: Call) -> list[Value]:
     ends = _ends(x, attrs)[0] if attrs["rounding_type"] == "ceil" else attrs["pads_end"]
     pads = [padding(attrs["auto_pad"], n, (k - 1) * d + 1, s, begin, end) for n, k, d, s, begin, end in zip(
         dims[2:], attrs["kernel"], attrs["dilations"], attrs["strides"], attrs["pads_begin"], ends, strict=True)]
-    places = np.arange(prod(dims)).reshape(*dims[:2], *(dims[2:] if not c.attr("storage_order", 0) else dims[:1:-1]))
-    places = places if not c.attr("storage_order", 0) else np.moveaxis(places, range(2, len(dims)),
-                                                                       range(len(dims) - 1, 1, -1))
+    places = add_known(g, later(_places_of_image, dims[2:], bool(c.attr("storage_order", 0))))
     begins, ends = [0, 0, *(b for b, _ in pads)], [0, 0, *(e for _, e in pads)]
     values = (g.pad(x, value=-np.inf, pads_begin=begins, pads_end=ends),
-              g.pad(g.add_constant(np.ascontiguousarray(places)), pads_begin=begins, pads_end=ends))
+              g.pad(places, pads_begin=begins, pads_end=ends))
     axes = list(zip(dims[2:], attrs["kernel"], attrs["dilations"], attrs["strides"], pads, strict=True))
     best: list[Value] = []
     for tap in np.ndindex(*attrs["kernel"]):
@@ -140,7 +140,20 @@ def _with_places(c: Call) -> list[Value]:
             starts, last, strict=True)], steps=attrs["strides"]) for v in values]
         more = g.greater(here[0], best[0]) if best else None
         best = here if more is None else [g.choose(more, a, b) for a, b in zip(here, best, strict=True)]
-    return [best[0] if x is c.input(0) else g.cast(best[0], dtype=c.input(0).dtype), best[1]]
+    found, = g.add_node(lookup("arithmetic"), [best[1], add_known(g, later(_first_places, dims))], {"function": "add"})
+    return [best[0] if x is c.input(0) else g.cast(best[0], dtype=c.input(0).dtype), found]
+
+
+def _places_of_image(dims: Sequence[int], first_fastest: bool) -> np.ndarray:
+    """The places of a channel's elements, [1, 1, *dims], s64."""
+    places = np.arange(prod(dims), dtype=np.int64)
+    return (places.reshape(dims[::-1]).T if first_fastest else places.reshape(dims))[None, None]
+
+
+def _first_places(dims: Sequence[int]) -> np.ndarray:
+    """The places of the first elements of all channels, [n, c, 1, ...], s64."""
+    count = dims[0] * dims[1]
+    return (np.arange(count, dtype=np.int64) * prod(dims[2:])).reshape(*dims[:2], *[1] * (len(dims) - 2))
 
 
 @imports("LpPool")

@@ -1,0 +1,130 @@
+"""Variations: a graph with other constants, sizes and attributes than those written, for passes that check too little.
+
+A pass that is tried on one graph alone shows what it does to the numbers, attributes and sizes of that graph; one that
+forgets to look at some of them (a zero point, an axis, a padding) is right there by accident.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import Any, Literal, TypeAlias, get_args, get_origin
+
+import numpy as np
+
+from graphq.dtypes import DType, s8, u8
+from graphq.errors import GraphqError
+from graphq.ir import Graph, Node, TensorType, Value
+from graphq.reduction.subgraphs import rebuilt
+from graphq.validation.inputs import random_array
+
+MOST = 64
+"""Variations of a graph, at most."""
+
+Change: TypeAlias = "tuple[str, Callable[[Node], Mapping[str, Any]], Mapping[int, int]]"
+"""What is changed, in words; the attributes of each node; sizes of inputs in place of others."""
+
+
+def variations(graph: Graph, seed: int = 0) -> Iterator[tuple[str, Graph]]:
+    """Copies of a graph with one thing changed, with words for it; those that its operations refuse are left out.
+
+    In turns: all constants redrawn, or negated; an attribute with another value that its operation may take; a size of
+    the inputs, wherever the graph has it, one larger, or 1. The same for the same seed and graph.
+    """
+    rng = np.random.default_rng(seed)
+    kinds = (_constants(rng), _attributes(graph, rng), _sizes(graph))
+    changes = [c for turn in zip_longest(*kinds) for c in turn if c is not None]
+    for words, attrs, sizes in changes[:MOST]:
+        try:
+            yield words, rebuilt(graph, types=partial(_resized, sizes=sizes), attributes=attrs)
+        except (GraphqError, ValueError, TypeError, IndexError):  # references that infer results are NumPy functions
+            continue
+
+
+def _resized(value: Value, sizes: Mapping[int, int]) -> TensorType:
+    shape = value.shape
+    return TensorType(value.dtype, None if shape is None else tuple(_replaced(shape, sizes)))
+
+
+def _constants(rng: np.random.Generator) -> Iterator[Change]:
+    """All constants: random numbers, and these with the other sign."""
+    def drawn(node: Node) -> Mapping[str, Any]:
+        if node.op.name != "constant":
+            return node.attrs
+        return {"value": random_array(node.output.type, rng)}
+
+    def negated(node: Node) -> Mapping[str, Any]:
+        if node.op.name != "constant" or node.output.dtype.kind == "bool":
+            return node.attrs
+        value = node.attrs["value"]
+        return {"value": (-value.astype(np.float64)).clip(node.output.dtype.min, node.output.dtype.max)
+                .astype(value.dtype)}
+
+    yield "other constants", drawn, {}
+    yield "constants of the other sign", negated, {}
+    yield "other constants", drawn, {}
+
+
+def _attributes(graph: Graph, rng: np.random.Generator) -> Iterator[Change]:
+    """Each attribute of each node with other values."""
+    for node in graph.nodes:
+        for name, attribute in node.op.attributes.items():
+            if isinstance(node.attrs[name], np.ndarray | Graph):
+                continue
+            for value in _others(name, node, attribute.annotation, rng):
+                yield f"{name}={value!r} in {graph.describe(node)}", partial(_with, node, {name: value}), {}
+
+
+def _with(chosen: Node, attrs: Mapping[str, Any], node: Node) -> Mapping[str, Any]:
+    return {**node.attrs, **attrs} if node is chosen else node.attrs
+
+
+def _others(name: str, node: Node, annotation: Any, rng: np.random.Generator) -> Iterator[Any]:
+    """Other values of an attribute, of the same kind."""
+    value = node.attrs[name]
+    if name == "zps":
+        count = len(node.attrs["scales"])
+        yield rng.integers(1, 100, count).tolist()
+        yield None
+    elif isinstance(value, DType):
+        yield from {"u8": [s8], "s8": [u8]}.get(value.name, [])
+    elif isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int):
+        yield from (value + 1, value - 1)
+    elif isinstance(value, float):
+        yield from (-value if value else -1.0, 1.7 * value + 0.3)
+    elif isinstance(value, str):
+        yield from (x for x in get_args(annotation) if get_origin(annotation) is Literal and x != value)
+    elif isinstance(value, tuple) and value and all(isinstance(x, int) and not isinstance(x, bool) for x in value):
+        yield [x + 1 for x in value]
+        yield [*value[:-1], value[-1] + 1]
+        if value[::-1] != value:
+            yield list(value[::-1])
+    elif isinstance(value, tuple) and value and all(isinstance(x, float) for x in value):
+        yield (np.array(value) * rng.uniform(0.5, 2.0, len(value))).astype(np.float32).tolist()
+        if value[::-1] != value:
+            yield list(value[::-1])
+
+
+def _sizes(graph: Graph) -> Iterator[Change]:
+    """Each size of an input, in all inputs, constants and shapes that are attributes."""
+    found = dict.fromkeys(d for v in graph.inputs for d in v.shape or () if d)
+    for size in found:
+        for other in dict.fromkeys((size + 1, 1)):
+            if other == size:
+                continue
+            sizes = {size: other}
+
+            def resized(node: Node, sizes: Mapping[int, int] = sizes) -> Mapping[str, Any]:
+                if node.op.name == "constant":
+                    value = node.attrs["value"]
+                    return {"value": np.resize(value, _replaced(value.shape, sizes))}
+                return {**node.attrs, **{name: _replaced(node.attrs[name], sizes) for name in ("shape", "sizes")
+                                         if isinstance(node.attrs.get(name), tuple)}}
+
+            yield f"{other} in place of the size {size}", resized, sizes
+
+
+def _replaced(shape: Sequence[Any], sizes: Mapping[int, int]) -> list[Any]:
+    return [sizes.get(d, d) for d in shape]
