@@ -4,9 +4,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from graphq import dtypes, errors, files, ops, passes
+from graphq import dtypes, errors, files, ops
 from graphq.compile import compile
-from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import DType
 from graphq.errors import (
     CompileError,
@@ -21,15 +20,17 @@ from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ir.interpret import reference
 from graphq.ir.operations import add_method
 from graphq.ir.text import parse, to_text
-from graphq.onnx import load_onnx, save_onnx
+from graphq.locks import importing
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from graphq import quantization, testing
+    from graphq import passes, quantization, testing
+    from graphq.compiled_graph import CompiledGraph
     from graphq.loading import load_compiled
     from graphq.onednn.files import load_onednn_json, save_onednn_json
     from graphq.onednn.partitions import Partition
+    from graphq.onnx import load_onnx, save_onnx
     from graphq.predictor import Predictor
 
 __version__ = "0.1.0"
@@ -53,12 +54,14 @@ def _repr_html_(self: Graph) -> str:
 
 
 def _load_onednn(path: Path) -> Graph:
-    from graphq.onednn.files import load_onednn_json
-
-    return load_onednn_json(path)
+    return __getattr__("load_onednn_json")(path)
 
 
-files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})  # so are the rooms of files
+def _load_onnx(path: Path) -> Graph:
+    return __getattr__("load_onnx")(path)
+
+
+files.READERS.update({".onnx": _load_onnx, ".json": _load_onednn})  # so are the rooms of files
 add_method("partitions", _partitions)  # oneDNN's room, and that of reports, stand above that of graphs
 add_method("_repr_html_", _repr_html_)
 
@@ -67,20 +70,23 @@ __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "Gra
            "errors", "load_compiled", "load_onednn_json", "load_onnx", "ops", "parse", "passes", "quantization",
            "reference", "save_onednn_json", "save_onnx", "testing", "to_text"]
 
-_MODULES = {"Partition": "onednn.partitions", "Predictor": "predictor", "load_compiled": "loading",
-            "load_onednn_json": "onednn.files", "save_onednn_json": "onednn.files", "quantization": "quantization",
+_MODULES = {"CompiledGraph": "compiled_graph", "Partition": "onednn.partitions", "Predictor": "predictor",
+            "load_compiled": "loading", "load_onednn_json": "onednn.files", "load_onnx": "onnx", "passes": "passes",
+            "quantization": "quantization", "save_onednn_json": "onednn.files", "save_onnx": "onnx",
             "testing": "testing"}
+"""The public names whose modules are imported when they are asked for: what builds graphs needs none of them."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what few processes need, when it is asked for."""
+    """Import what builds no graphs, when it is asked for."""
     if name not in _MODULES:
         raise AttributeError(f"module 'graphq' has no attribute {name!r}")
     try:
-        module = import_module(f"graphq.{_MODULES[name]}")
+        with importing.hold:
+            module = import_module(f"graphq.{_MODULES[name]}")
     except OSError as e:  # no more open files
         raise CompileError(f"graphq.{name} cannot be imported: {e}") from None
-    return module if name in ("quantization", "testing") else getattr(module, name)
+    return module if name == _MODULES[name] else getattr(module, name)
 
 
 def __dir__() -> list[str]:

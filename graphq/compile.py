@@ -3,22 +3,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from graphq.budget import budget, check_limit
-from graphq.compiled_graph import CompiledGraph
 from graphq.errors import CompileError, GraphError
 from graphq.files import load_graph
 from graphq.ir import Graph
 from graphq.ir.copies import check_names, returning
 from graphq.ir.interpret import require_outputs
 from graphq.ir.verify import check_order
-from graphq.kernels import levels
-from graphq.kernels.jit.isa import LevelName
-from graphq.kernels.threads.count import resolve_threads
-from graphq.passes.pipeline import PIPELINE, check_passes
-from graphq.planned import Options
-from graphq.rewrite.rule import Pass
+from graphq.locks import importing
+
+if TYPE_CHECKING:
+    from graphq.compiled_graph import CompiledGraph
+    from graphq.kernels.jit.isa import LevelName
+    from graphq.rewrite.rule import Pass
 
 
 def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | None = None,
@@ -55,8 +54,13 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
             raise CompileError(f"{name} must be True or False, got {value!r}")
     if verify not in (None, "numeric"):
         raise CompileError(f'verify must be None or "numeric", got {verify!r}')
-    chosen = PIPELINE if passes is None else passes
-    check_passes(chosen)
+    with importing.hold:  # who builds graphs alone needs none of it
+        from graphq.compiled_graph import CompiledGraph
+        from graphq.kernels import levels
+        from graphq.kernels.threads.count import resolve_threads
+        from graphq.passes.pipeline import PIPELINE, check_passes
+        from graphq.planned import Options
+    chosen = None if passes is None else check_passes(passes)
     check_order(graph)
     check_limit(memory)
     if outputs is not None:
@@ -64,9 +68,9 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     require_outputs(graph)
     most = resolve_threads(threads)
     if verify is not None:
-        _verify(graph, chosen, memory)
+        _verify(graph, PIPELINE if chosen is None else chosen, memory)
     for level in levels.choices(isa, cache):
-        model = CompiledGraph(graph, Options(level, most, strict, tuple(chosen), cache, memory))
+        model = CompiledGraph(graph, Options(level, most, strict, chosen, cache, memory))
         if levels.works(level, cache):  # asked now, as its kernels compile while the plan is made
             break
     return model

@@ -6,10 +6,10 @@ import os
 
 from graphq.artefact.models import Saved, Settings
 from graphq.compiled_graph import CompiledGraph
-from graphq.kernels import levels
 from graphq.kernels.jit import isa as levels_of
 from graphq.kernels.jit.isa import Level, LevelName
 from graphq.kernels.threads.count import resolve_threads
+from graphq.locks import importing
 from graphq.planned import Options, Stored
 
 log = logging.getLogger("graphq")
@@ -63,4 +63,6 @@ def _level(own: Settings, isa: str | None) -> Level:
     known = {level.name: level for level in levels_of.available()}.get(own.level)
     if known is not None and (isa or os.environ.get("GRAPHQ_ISA") or own.level) == own.level:
         return known
+    with importing.hold:
+        from graphq.kernels import levels  # which has the kernels of its self-test
     return levels.resolve(isa, own.cache)

@@ -23,13 +23,12 @@ from graphq.guards import why_not
 from graphq.ir import Graph, TensorType
 from graphq.ir.names import counted
 from graphq.ir.signature import Signature
-from graphq.locks import Lock, lazy_property
+from graphq.locks import Lock, importing, lazy_property
 from graphq.plan.arena import Arenas
 from graphq.plan.plan import Plan, open_numbers
 from graphq.plan.runtime import Runner, Words
 from graphq.plan.stages import in_one_plan
 from graphq.planned import Loaded, Options, Passed, Ready, StoredPlan
-from graphq.planning import build_plan
 from graphq.sizes import Program, Trace, parts
 
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
@@ -127,6 +126,8 @@ class Variant(Passed):
                  again: Callable[[Sizes], Graph]) -> None:
         super().__init__(graph, options, lambda: again(tuple(self.sizes.values())))
         self.trace, self.again_at = trace, again
+        with importing.hold:
+            from graphq.planning import build_plan
         plan = build_plan(graph, options.level, options.threads, options.cache)
         trace.sealed = True
         buffers, constants = list(plan.buffers), graph.nodes_of(["constant"])

@@ -12,12 +12,10 @@ from graphq.ir import Graph, TensorType
 from graphq.ir.names import counted
 from graphq.ir.signature import Signature
 from graphq.kernels.jit.isa import Level
-from graphq.locks import lazy_property
-from graphq.passes.pipeline import run_passes
+from graphq.locks import importing, lazy_property
 from graphq.plan.arena import Arenas
 from graphq.plan.plan import NativeStep, Plan
 from graphq.plan.runtime import Runner, Words
-from graphq.planning import build_plan, evaluate_formulas
 from graphq.rewrite.rule import Pass, Refusal
 from graphq.sizes import Trace
 
@@ -37,9 +35,19 @@ class Options(NamedTuple):
     level: Level
     threads: int
     strict: bool
-    passes: tuple[Pass, ...]
+    passes: tuple[Pass, ...] | None
+    """None: those of PIPELINE, which a saved model need not import."""
     cache: bool
     memory: int | None
+
+    @property
+    def pipeline(self) -> Sequence[Pass]:
+        """The passes."""
+        if self.passes is not None:
+            return self.passes
+        with importing.hold:
+            from graphq.passes.pipeline import PIPELINE
+        return PIPELINE
 
 
 class Reported(Protocol):
@@ -92,10 +100,14 @@ class Passed:
 
     def __init__(self, graph: Graph, options: Options, again: Callable[[], Graph]) -> None:
         self.graph, self.options, self.again = graph, options, again
-        self.refusals = run_passes(graph, options.passes)
+        with importing.hold:
+            from graphq.passes.pipeline import run_passes
+        self.refusals = run_passes(graph, options.pipeline)
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs in NumPy, partitions by their formulas."""
+        from graphq.planning import evaluate_formulas
+
         return evaluate_formulas(self.graph, inputs)
 
     def check_references(self) -> None:
@@ -116,7 +128,7 @@ class Passed:
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
         evidence = {k: gather(runner, k, self.options.cache) for k in native} if runner else {}
         covered = None if plan is None else self.coverage()
-        return survey(replay(self.again(), self.options.passes),
+        return survey(replay(self.again(), self.options.pipeline),
                       Facts(self.graph, plan, self.refusals, level, threads, evidence, covered, self.sizes))
 
     def parts(self) -> list[Part]:
@@ -158,6 +170,8 @@ class Planned(Ready):
 
     def __init__(self, graph: Graph, options: Options, again: Callable[[], Graph], arenas: Arenas) -> None:
         super().__init__(graph, options, again)
+        with importing.hold:
+            from graphq.planning import build_plan
         self.plan = build_plan(graph, options.level, options.threads, options.cache)
         self.check_references()
         self.run_by(Runner(Words(self.plan), arenas, options.cache))

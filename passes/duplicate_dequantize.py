@@ -5,7 +5,7 @@ Copies that nothing fuses with are merged again later.
 from __future__ import annotations
 
 from graphq.ir import Graph
-from graphq.kernels.family.record import DEQUANTIZES
+from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import taken
 
 

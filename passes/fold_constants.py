@@ -6,7 +6,7 @@ from collections.abc import Callable
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node
 from graphq.ir.constants import evaluated, runs_long
-from graphq.kernels.family.record import DEQUANTIZES
+from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import feeds_anchor, taken
 
 MAX_ELEMENTS = 1 << 26

@@ -8,8 +8,9 @@ from graphq.ir import Graph, Node, Value
 from graphq.kernels.families import ANCHORS, family_named
 from graphq.kernels.family.epilogue import RULES, refuses
 from graphq.kernels.family.lower import Arrays, Lowering
-from graphq.kernels.family.record import DEQUANTIZES, MAX_EPILOGUE, Family
+from graphq.kernels.family.record import MAX_EPILOGUE, Family
 from graphq.kernels.family.unsupported import Unsupported
+from graphq.ops.quant import DEQUANTIZES
 from graphq.rewrite.partition import Fusion
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
 from graphq.rewrite.rule import Match

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from graphq.budget import recount, reserve
@@ -34,7 +34,7 @@ from graphq.passes.normalise_groups import NormaliseGroupsAsRows
 from graphq.passes.rows_last import RowsLast
 from graphq.passes.widen_floats import WidenProducts
 from graphq.rewrite.fixpoint import After, Fixpoint, apply, pass_name
-from graphq.rewrite.rule import Pass, Refusal
+from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 canonicalise = Fixpoint(
     "canonicalise",
@@ -93,6 +93,8 @@ PIPELINE: tuple[Pass, ...] = (
     eliminate_dead_code,
 )
 
+_NAMED: Mapping[str, Pass] = {pass_name(p): p for p in PIPELINE}
+
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After | None = None) -> list[Refusal]:
     """Run the passes on `graph` in order; the near misses of the rewrites among them.
@@ -127,13 +129,33 @@ def _constant_bytes(graph: Graph) -> int:
     return sum(node.attrs["value"].nbytes for node in graph.nodes_of(("constant",)))
 
 
-def check_passes(passes: Sequence[Pass]) -> None:
-    """Raise GraphError for what is not a list of passes."""
+def check_passes(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """The passes; raises GraphError for what is not a list of passes."""
     if not isinstance(passes, list | tuple):
         raise GraphError(f"passes must be a list of passes, got {passes!r}")
     for step in passes:
         if isinstance(step, type) or not callable(step):
             raise GraphError(f"a pass is a function or an instance of a Rewrite, got {step!r}")
+    return tuple(passes)
+
+
+def names_of(passes: Sequence[Pass]) -> list[str]:
+    """The names of passes by which `named` finds them; raises GraphError for one that is not of PIPELINE."""
+    for step in passes:
+        known = _NAMED.get(pass_name(step))
+        if isinstance(step, Fixpoint):
+            found = repr(step) == repr(known)
+        else:
+            found = step is known or isinstance(step, Rewrite) and type(step) is type(known)
+        if not found:
+            raise GraphError("a model can be saved if its passes are of graphq's PIPELINE; "
+                             f"{pass_name(step)} is not")
+    return list(map(pass_name, passes))
+
+
+def named(names: Sequence[str]) -> tuple[Pass, ...]:
+    """The passes of PIPELINE of these names. Raises KeyError."""
+    return tuple(_NAMED[name] for name in names)
 
 
 def _verify_after(step: Pass, graph: Graph) -> None:

@@ -15,19 +15,17 @@ from graphq.artefact.plans import check, check_record, compact, on_threads, open
 from graphq.artefact.values import ForeignReader, PlanReader, Reader, Unsaved, Writer
 from graphq.budget import budget, expect
 from graphq.dtypes import DTYPES, as_dtype
-from graphq.errors import CompileError, GraphError, GraphqError
+from graphq.errors import CompileError, GraphqError
 from graphq.ir import Graph, TensorType
 from graphq.ir.signature import Parameter, Signature
 from graphq.kernels.jit import cache, isa
 from graphq.kernels.jit.cache import Code
 from graphq.kernels.jit.modules import Module, saved
 from graphq.kernels.threads.team import modules_of_team
-from graphq.locks import lazy_property
-from graphq.passes.pipeline import PIPELINE
+from graphq.locks import importing, lazy_property
 from graphq.plan.plan import Plan, open_numbers
 from graphq.planned import Options, StoredPlan
-from graphq.rewrite.fixpoint import Fixpoint, pass_name
-from graphq.rewrite.rule import Pass, Rewrite
+from graphq.rewrite.rule import Pass
 from graphq.sizes import Trace, parts, restored
 from graphq.sizes import record as recorded_of
 
@@ -38,17 +36,6 @@ log = logging.getLogger("graphq")
 JSON_GROWTH = 24
 """Bytes of memory that a byte of JSON becomes, at the most: `[],` is a list in a list."""
 
-_PASSES: Mapping[str, Pass] = {pass_name(p): p for p in PIPELINE}
-
-
-def _is_named(step: Pass) -> bool:
-    """Whether a pass is the one of its name in PIPELINE, or a copy of it."""
-    known = _PASSES.get(pass_name(step))
-    if isinstance(step, Fixpoint):
-        return repr(step) == repr(known)
-    return step is known or isinstance(step, Rewrite) and type(step) is type(known)
-
-
 def save(path: str | os.PathLike[str], source: Graph, options: Options,
          plans: Sequence[tuple[Plan, Trace | None]], rows_mix: str | None) -> None:
     """Write a model: its graph as the user gave it, and its plan, or plans with open sizes and their traces.
@@ -57,10 +44,7 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
 
     Raises GraphError where the path cannot be written, or for passes that are not of PIPELINE, which no file can name.
     """
-    unnamed = [p for p in options.passes if not _is_named(p)]
-    if unnamed:
-        raise GraphError(f"a model can be saved if its passes are of graphq's PIPELINE; {pass_name(unnamed[0])} is not")
-    passes, default = list(map(pass_name, options.passes)), list(map(pass_name, PIPELINE))
+    passes = None if options.passes is None else _pipeline().names_of(options.passes)
     writer = Writer()
     graph = writer.of(source)
     name, inputs, outputs = Signature.of(source)
@@ -77,7 +61,7 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
         "versions": cache.versions(), "cpu": isa.cpu(),
         "options": {"level": options.level.name, "emulated": options.level.emulated, "threads": options.threads,
                     "strict": options.strict, "cache": options.cache, "memory": options.memory,
-                    "passes": None if passes == default else passes},
+                    "passes": passes},
         "name": name, "inputs": [writer.of((p.name, p.type, p.property)) for p in inputs],
         "outputs": [writer.of(x) for x in outputs.items()], "graph": 0, "rows_mix": rows_mix,
         "plans": [[k, trace and list(trace.assumed.values())] for k, (_, trace) in enumerate(made, 1)],
@@ -97,6 +81,13 @@ def _of_plan(writer: Writer, plan: Plan, trace: Trace | None) -> list[Any] | Non
         return None
 
 
+def _pipeline() -> Any:
+    """The module of PIPELINE, which a model that runs by it needs not."""
+    with importing.hold:
+        from graphq.passes import pipeline
+    return pipeline
+
+
 class Settings(NamedTuple):
     """What a file says of how its model runs: the options of `compile`; at most so many threads."""
 
@@ -106,11 +97,11 @@ class Settings(NamedTuple):
     strict: bool
     cache: bool
     memory: int | None
-    passes: tuple[Pass, ...]
+    passes: tuple[Pass, ...] | None
 
 
 MOST_THREADS = 1 << 20
-OF_OTHERS = Settings("", False, MOST_THREADS, False, True, None, PIPELINE)
+OF_OTHERS = Settings("", False, MOST_THREADS, False, True, None, None)
 """What counts for a file that others could write, of which the graph alone is used: the defaults of `compile`."""
 
 
@@ -133,8 +124,7 @@ class Saved:
         made = Settings(
             self._of(str, options, "level"), self._of(bool, options, "emulated"), self._of(int, options, "threads"),
             self._of(bool, options, "strict"), self._of(bool, options, "cache"), memory,
-            PIPELINE if names is None else
-            self.read(lambda: tuple(_PASSES[name] for name in self._of(list, options, "passes"))))
+            None if names is None else self.read(lambda: _pipeline().named(self._of(list, options, "passes"))))
         if not 1 <= made.threads <= MOST_THREADS:
             self._fail(f"its model cannot have been made for {made.threads} threads")
         return made

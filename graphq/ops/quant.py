@@ -24,6 +24,8 @@ from graphq.ops.infer import Shape, expect_dtype, normal_axis, show
 
 QType: TypeAlias = Literal["per_tensor", "per_channel"]
 
+DEQUANTIZES = ("dequantize", "dynamic_dequantize")
+"""Operations that give reals for quantized integers: with scales that are known, and with tensors."""
 QUANTIZED = (s8, u8, f8_e4m3, f8_e5m2, s16, u16)
 """oneDNN's, and ONNX's of 16 bits."""
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from graphq.ir import Graph, Node, Value
 from graphq.ir.copies import add_copy
-from graphq.kernels.family.record import DEQUANTIZES
+from graphq.ops.quant import DEQUANTIZES
 
 
 class Stages(NamedTuple):

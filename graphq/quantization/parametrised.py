@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from graphq.compile import CompiledGraph, compile
+from graphq.compile import compile
+from graphq.compiled_graph import CompiledGraph
 from graphq.ir import Graph, Value
 from graphq.ir.interpret import named_outputs
 from graphq.quantization.calibrate import Batches, checked_batches

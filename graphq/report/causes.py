@@ -14,8 +14,9 @@ from graphq.ir.constants import SIZED_CONSTANT
 from graphq.ir.names import listing
 from graphq.kernels.families import ANCHORS
 from graphq.kernels.family.epilogue import refuses
-from graphq.kernels.family.record import DEQUANTIZES, MAX_EPILOGUE
+from graphq.kernels.family.record import MAX_EPILOGUE
 from graphq.kernels.family.unsupported import Unsupported
+from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import Fuse
 from graphq.plan.stages import STAGES
 from graphq.report.fusions import Fusions

@@ -9,9 +9,10 @@ from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.names import listing
 from graphq.kernels.families import FAMILIES
-from graphq.kernels.family.record import DEQUANTIZES, Family
+from graphq.kernels.family.record import Family
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.native import NATIVE
+from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.fuse import Fuse
 from graphq.passes.pipeline import canonicalise
 from graphq.passes.static_quantization import ConvIntegerAsConvolution

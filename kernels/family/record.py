@@ -17,8 +17,6 @@ Pattern: TypeAlias = Callable[[PatternBuilder], PatternLike]
 Steps: TypeAlias = "Callable[[PlanBuilder, Node, Lowered], None]"
 Count: TypeAlias = Callable[[Node], int]
 
-DEQUANTIZES = ("dequantize", "dynamic_dequantize")
-"""With scales that are known, and with tensors."""
 
 MAX_EPILOGUE = 24
 """Operations after the anchor: up to 20 unary and binary ones as in oneDNN's patterns, casts and quantize besides."""

@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 from graphq.ir import Node
-from graphq.kernels.family.record import DEQUANTIZES, Family, any_operands
+from graphq.kernels.family.record import Family, any_operands
 from graphq.kernels.matmul.lower import MATMULS, lower_matmul
 from graphq.kernels.matmul.steps import matmul_steps
+from graphq.ops.quant import DEQUANTIZES
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
 

@@ -1,0 +1,66 @@
+"""What `import graphq`, loading a saved model and the command line import: counts of modules, which decide the time."""
+import json
+import subprocess
+import sys
+
+import pytest
+
+import graphq as gq
+
+MOST_TO_BUILD = 80
+MOST_TO_RUN = 120
+PACKAGES = {"numba", "llvmlite", "networkx", "onnx", "argparse", "asyncio"}
+
+
+def imported(code: str, *arguments: str) -> set[str]:
+    """The modules that a new process has after this code."""
+    code += "\nimport json, sys\nprint(json.dumps(list(sys.modules)))"
+    made = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return set(json.loads(made.stdout.splitlines()[-1]))
+
+
+def own(modules: set[str]) -> list[str]:
+    return sorted(m for m in modules if m.split(".")[0] == "graphq")
+
+
+def test_building_a_graph_imports_no_compiler():
+    found = imported("import numpy, graphq as gq\ng = gq.Graph()\nx = g.input('x', dtype='f32', shape=(2,))\n"
+                     "g.output(g.relu(x))\ngq.reference(g, {'x': numpy.ones(2, 'f4')})")
+    assert len(own(found)) <= MOST_TO_BUILD
+    assert not found & PACKAGES
+    assert not [m for m in own(found) if m.startswith(("graphq.passes", "graphq.plan", "graphq.kernels.jit"))]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    g = gq.Graph()
+    x = g.input("x", dtype="u8", shape=(4, 8))
+    w = g.constant([[1] * 16] * 8, dtype="s8")
+    y = g.matmul(g.dequantize(x, scales=[0.5]), g.dequantize(w, scales=[0.25]))
+    g.output(g.quantize(g.relu(y), dtype="u8", scales=[0.5]))
+    path = tmp_path_factory.mktemp("saved") / "model.graphq"
+    gq.compile(g, threads=1).save(path)
+    return path
+
+
+def test_running_a_saved_model_imports_no_compiler(saved):
+    found = imported("import sys, numpy, graphq as gq\nmodel = gq.load_compiled(sys.argv[1])\n"
+                     "assert model(numpy.ones((4, 8), 'u1')).shape == (4, 16)", str(saved))
+    assert len(own(found)) <= MOST_TO_RUN
+    assert not found & (PACKAGES - {"llvmlite"})  # LLVM links the code
+    assert not [m for m in own(found) if m.startswith(("graphq.passes", "graphq.kernels.matmul"))]
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "nothing", ""])
+def test_help_imports_no_compiler(arguments):
+    found = imported("import contextlib, io, sys, graphq.cli\nwith contextlib.redirect_stdout(io.StringIO()), "
+                     "contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):\n"
+                     "    graphq.cli.main(sys.argv[1:])", *arguments.split())
+    assert len(own(found)) <= MOST_TO_RUN
+    assert not found & (PACKAGES - {"argparse"})
+
+
+def test_public_names_are_found_late_and_listed():
+    assert set(gq.__all__) <= set(dir(gq))
+    for name in gq.__all__:
+        assert getattr(gq, name) is not None
