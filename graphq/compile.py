@@ -13,6 +13,7 @@ from graphq.ir.copies import check_names, returning
 from graphq.ir.interpret import require_outputs
 from graphq.ir.verify import check_order
 from graphq.locks import importing
+from graphq.paths import path_of
 
 if TYPE_CHECKING:
     from graphq.compiled_graph import CompiledGraph
@@ -45,34 +46,46 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     machine lacks, CompileError for other options that are wrong, when `strict` refuses and for a graph that would take
     more than `memory`, what `load_onnx` and others raise, and OSError, for a file.
     """
-    if isinstance(graph, str | os.PathLike):
-        graph = load_graph(graph)
-    if not isinstance(graph, Graph):
+    if not isinstance(graph, Graph | str | os.PathLike):
         raise GraphError(f"compile takes a Graph or a file of one, got {graph!r}")
     for name, value in (("strict", strict), ("cache", cache)):
         if not isinstance(value, bool):
             raise CompileError(f"{name} must be True or False, got {value!r}")
     if verify not in (None, "numeric"):
         raise CompileError(f'verify must be None or "numeric", got {verify!r}')
-    with importing.hold:  # who builds graphs alone needs none of it
+    check_limit(memory)
+    names = None if outputs is None else check_names(outputs, "outputs")
+    with importing.hold:
+        from graphq.kept import Kept
+        from graphq.kernels.threads.count import resolve_threads
+    most = resolve_threads(threads)
+    kept = None
+    if not isinstance(graph, Graph):
+        path = path_of(graph)
+        if cache and passes is None and verify is None:
+            kept = Kept.of(path, isa, most, names, strict, memory)
+            found = kept.find() if kept is not None else None
+            if found is not None:
+                return found
+        graph = load_graph(path)
+    with importing.hold:
         from graphq.compiled_graph import CompiledGraph
         from graphq.kernels import levels
-        from graphq.kernels.threads.count import resolve_threads
         from graphq.passes.pipeline import PIPELINE, check_passes
         from graphq.planned import Options
     chosen = None if passes is None else check_passes(passes)
     check_order(graph)
-    check_limit(memory)
-    if outputs is not None:
-        graph = returning(graph, check_names(outputs, "outputs"))
+    if names is not None:
+        graph = returning(graph, names)
     require_outputs(graph)
-    most = resolve_threads(threads)
     if verify is not None:
         _verify(graph, PIPELINE if chosen is None else chosen, memory)
     for level in levels.choices(isa, cache):
         model = CompiledGraph(graph, Options(level, most, strict, chosen, cache, memory))
         if levels.works(level, cache):  # asked now, as its kernels compile while the plan is made
             break
+    if kept is not None:
+        kept.keep(model)
     return model
 
 

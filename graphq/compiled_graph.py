@@ -89,10 +89,10 @@ class CompiledGraph:
         stored = graph.plans if isinstance(graph, Stored) else ()
         if fixed:
             self._fixed = self._loaded(stored[0]) if stored else self._build(self.source.copy)
-        self._open = None if fixed or constant else \
+        self.open_plans = None if fixed or constant else \
             OpenPlans(self.signature, self._read_source, options, self._arenas)
-        if self._open is not None:
-            self._open.begin(stored)
+        if self.open_plans is not None:
+            self.open_plans.begin(stored)
 
     @property
     def source(self) -> Graph:
@@ -114,7 +114,7 @@ class CompiledGraph:
         """
         from graphq.artefact.models import save
 
-        save(path, self.source, self.options, self._plans(), self.rows_mix)
+        save(path, self.source, self.options, self.plans(), self.rows_mix)
 
     def _loaded(self, stored: StoredPlan) -> Loaded:
         """What runs a plan of a file."""
@@ -125,11 +125,11 @@ class CompiledGraph:
         with budget(self.options.memory):
             return cast(Loaded, stored.read(made))
 
-    def _plans(self) -> list[tuple[Plan, Trace | None]]:
+    def plans(self) -> list[tuple[Plan, Trace | None]]:
         """What runs: the plan of a graph of fixed shape, or plans with open sizes."""
         if isinstance(self._fixed, Ready | Loaded):
             return [(self._fixed.plan, None)]
-        return self._open.plans() if self._open else []
+        return self.open_plans.plans() if self.open_plans else []
 
     @property
     def graph(self) -> Graph:
@@ -155,7 +155,7 @@ class CompiledGraph:
     def _latest(self) -> Reported:
         """What was compiled last; before the first call with open shapes, what can be said without them."""
         made = list(self._by_shapes.values())
-        latest = self._open.latest if self._open else None
+        latest = self.open_plans.latest if self.open_plans else None
         return in_full(self._fixed or latest or (made[-1] if made else self._without_shapes))
 
     @lazy_property
@@ -263,7 +263,7 @@ class CompiledGraph:
     def explanation(self, *, kernels: bool = False) -> Report:
         """What `explain` says, as data (`graphq.report.records`); the passes run once more for it."""
         report = self._latest.explanation(kernels=kernels)
-        return report if self._open is None else replace(report, classes=self._open.classes())
+        return report if self.open_plans is None else replace(report, classes=self.open_plans.classes())
 
     def parts(self) -> list[Part]:
         """What `report` shows: the graph before and after the passes; of a model in stages those of its parts."""
@@ -364,7 +364,7 @@ class CompiledGraph:
         A signal's handler may come in the midst, and make the plan of the same shapes.
         """
         key = tuple([arrays[n].shape for n in self.names])
-        if self._open is not None and (at_shapes := self._open.at(key)) is not None:
+        if self.open_plans is not None and (at_shapes := self.open_plans.at(key)) is not None:
             return at_shapes
         made = self._by_shapes.get(key) or self._planned(key, arrays)
         self._constants.of(arrays)  # those of the plan: it is in `_by_shapes` once they are kept

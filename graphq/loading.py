@@ -32,30 +32,38 @@ def load_compiled(path: str | os.PathLike[str], *, isa: LevelName | None = None,
     CompileError where it would take too much memory.
     """
     saved = Saved(path)
-    own, misfit = saved.settings, saved.misfit
-    if misfit is None:
+    if saved.misfit is None:
         saved.provide()
+    options, misfit = options_of(saved, isa, threads)
+    made = as_saved(saved, options) if misfit is None else None
+    model = made or CompiledGraph(saved.source, options)
+    model.origin = f"loaded from {saved.file.path}"
+    if misfit is not None:
+        model.origin += f"; compiled anew, as {misfit}"
+        log.warning("%s: compiled anew, as %s", saved.file.path, misfit)
+    elif made is None:
+        model.origin += "; planned anew with the file's kernels"
+    return model
+
+
+def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Options, str | None]:
+    """How a file's model runs here, and why its plans and code cannot be used for that, if they cannot."""
+    own, misfit = saved.settings, saved.misfit
     most = resolve_threads(threads)
     most = min(most, own.threads) if threads is None else most
     level = _level(own, isa)
-    options = Options(level, most, own.strict, own.passes, own.cache, own.memory)
     if misfit is None and (level.name, level.emulated) != (own.level, own.emulated):
         misfit = f"it was saved for ISA level {own.level}, not {level.name}"
     if misfit is None and most > own.threads:
         misfit = f"it was saved for {own.threads} threads, not {most}"
-    plans = saved.plans(most) if misfit is None else []
-    if plans:
-        stored = Stored(plans, saved.signature, lambda: saved.source, saved.rows_mix)
-        model = CompiledGraph(stored, options)
-        model.origin = f"loaded from {saved.file.path}"
-        return model
-    model = CompiledGraph(saved.source, options)
-    if misfit is None:
-        model.origin = f"loaded from {saved.file.path}; planned anew with the file's kernels"
-    else:
-        model.origin = f"loaded from {saved.file.path}; compiled anew, as {misfit}"
-        log.warning("%s: compiled anew, as %s", saved.file.path, misfit)
-    return model
+    return Options(level, most, own.strict, own.passes, own.cache, own.memory), misfit
+
+
+def as_saved(saved: Saved, options: Options) -> CompiledGraph | None:
+    """The model by the plans of its file, which fit these options; None where it has none."""
+    plans = saved.plans(options.threads)
+    return CompiledGraph(Stored(plans, saved.signature, lambda: saved.source, saved.rows_mix), options) if plans \
+        else None
 
 
 def _level(own: Settings, isa: str | None) -> Level:

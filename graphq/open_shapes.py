@@ -259,6 +259,8 @@ class OpenPlans:
         self._order = Lock()
         """Held while entries of `_variants` or `_by_shapes` move, so that none is missing for a moment, or for good."""
         self._latest: Variant | AtSizes | None = None
+        self.grown: Callable[[OpenPlans], None] | None = None
+        """Told of each plan that a call adds."""
         self.anew = any(p.type.shape is None for p in signature.inputs)
 
     @property
@@ -341,7 +343,11 @@ class OpenPlans:
             if made is None:
                 with self._making.setdefault(of, Lock()).hold, budget(self.options.memory):
                     try:
-                        made = self._known(of, sizes) or self._new(of, sizes)
+                        made = self._known(of, sizes)
+                        if made is None:
+                            made = self._new(of, sizes)
+                            if self.grown is not None:
+                                self.grown(self)
                     except _Anew:
                         self.anew = True
         if made is not None:

@@ -183,7 +183,7 @@ print(gq.compile(g, isa="scalar", threads=1)(x=np.full(5, -1, np.float32)).sum()
     assert before["folder:"] == str(folder) and int(before["modules:"]) > 0 and int(before["bytes:"]) > 0
     (folder / "mine.txt").write_text("not a kernel")
     cleared = run("cache", "clear", GRAPHQ_CACHE_DIR=str(folder))
-    assert cleared.stdout == f"{before['modules:']} kernel modules removed\n" and cleared.returncode == 0
+    assert cleared.stdout == f"{before['modules:']} kernel modules and 0 models removed\n" and cleared.returncode == 0
     after = info()
     assert (after["modules:"], after["bytes:"]) == ("0", "0")
     assert (folder / "mine.txt").exists()
@@ -214,8 +214,9 @@ def test_json(file, capsys, monkeypatch, tmp_path):
     assert part["operations"] == [{"id": 0, "name": "dequantize"}, {"id": 1, "name": "relu"}]
     assert (part["id"], part["supported"], part["inputs"], part["outputs"]) == (0, True, ["x"], ["%y"])
     monkeypatch.setenv("GRAPHQ_CACHE_DIR", str(tmp_path / "cache"))
-    assert printed(capsys, "cache", "info") == {"folder": str(tmp_path / "cache"), "modules": 0, "bytes": 0}
-    assert printed(capsys, "cache", "clear") == {"removed": 0}
+    assert printed(capsys, "cache", "info") == {"folder": str(tmp_path / "cache"), "modules": 0, "models": 0,
+                                                  "bytes": 0}
+    assert printed(capsys, "cache", "clear") == {"removed": 0, "models": 0}
 
 
 def test_explain_of_one_value(file, capsys):

@@ -37,10 +37,11 @@ JSON_GROWTH = 24
 """Bytes of memory that a byte of JSON becomes, at the most: `[],` is a list in a list."""
 
 def save(path: str | os.PathLike[str], source: Graph, options: Options,
-         plans: Sequence[tuple[Plan, Trace | None]], rows_mix: str | None) -> None:
+         plans: Sequence[tuple[Plan, Trace | None]], rows_mix: str | None, *, team: bool = True) -> None:
     """Write a model: its graph as the user gave it, and its plan, or plans with open sizes and their traces.
 
-    `rows_mix` is that of `CompiledGraph`.
+    `rows_mix` is that of `CompiledGraph`. `team`: with the kernels that run any plan, for machines whose kernel cache
+    lacks them.
 
     Raises GraphError where the path cannot be written, or for passes that are not of PIPELINE, which no file can name.
     """
@@ -49,7 +50,7 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
     graph = writer.of(source)
     name, inputs, outputs = Signature.of(source)
     made = [(x, trace) for plan, trace in plans if (x := _of_plan(writer, compact(plan), trace))]
-    for module in modules_of_team():
+    for module in modules_of_team() if team else ():
         writer.modules.setdefault(module, len(writer.modules))
     codes = [(module, module.code) for module in writer.modules]
     sections = [memoryview(json.dumps(x, separators=(",", ":")).encode()) for x in (graph, *(x for x, _ in made))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 
 from graphq.commands.shared import add_json, write
+from graphq.ir.names import counted
 from graphq.kernels.jit import cache
 
 
@@ -17,8 +18,10 @@ def run(options: argparse.Namespace) -> None:
     """Do it."""
     if options.action == "clear":
         removed = cache.clear()
-        write(options, f"{removed} kernel modules removed", {"removed": removed})
+        write(options, f"{counted(removed.modules, 'kernel module')} and {counted(removed.models, 'model')} removed",
+              {"removed": removed.modules, "models": removed.models})
     else:
         info = cache.info()
-        write(options, f"folder:  {info.path}\nmodules: {info.modules}\nbytes:   {info.bytes}",
-              {"folder": str(info.path), "modules": info.modules, "bytes": info.bytes})
+        write(options, f"folder:  {info.path}\nmodules: {info.modules}\nmodels:  {info.models}\nbytes:   {info.bytes}",
+              {"folder": str(info.path), "modules": info.modules, "models": info.models,
+               "bytes": info.bytes})

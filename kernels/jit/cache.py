@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: object files in one folder of the user, whatever process wrote them.
+"""The cache of compiled kernels and models: files in one folder of the user, whatever process wrote them.
 
 A file's name holds a hash of all that its code comes from (`Entry.key`); the file holds that key, too, and a checksum
 of both, so that neither an old file, nor a damaged one, nor another kernel's is ever run. Code is only read from files
@@ -33,12 +33,14 @@ from graphq.kernels.jit import isa
 
 log = logging.getLogger("graphq")
 
-MOST_BYTES = 256 << 20
-"""Of all files: some 100 models have as many kernels."""
+MOST_BYTES = 1 << 30
+"""Of all files. The kernels of 100 models take a quarter of it, their weights what they take."""
+MOST_OF_A_MODEL = MOST_BYTES // 4
+"""Models of larger files are not kept: a few would drive out all others."""
 DAY = 86_400.0
 UNUSED_DAYS = 30.0
-_OURS = re.compile(r"[a-z][a-z0-9_]*_([0-9a-f]{32}\.o|[0-9a-f]{16}(\.py|\.[0-9a-f]{16}\.o))(\.tmp\.\w+)?")
-"""The second form is that of files that graphq 0.1.0 wrote."""
+_OURS = re.compile(r"[a-z][a-z0-9_]*_[0-9a-f]{32}(\.o(\.tmp\.\w+)?|\.graphq)|\.graphq\.[0-9a-f]{32}")
+"""Kernels, those that are being written, models, and those that are being written."""
 _DIGEST = hashlib.sha256().digest_size
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -59,10 +61,11 @@ def provide(codes: Mapping[str, Code]) -> None:
 
 
 class Info(NamedTuple):
-    """The folder, its number of kernel modules, and the bytes of all its files."""
+    """The folder, its numbers of kernel modules and of models, and the bytes of all its files."""
 
     path: Path
     modules: int
+    models: int
     bytes: int
 
 
@@ -84,8 +87,7 @@ class Entry:
                 if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
                     return None
                 data = file.read()
-            if time.time() - found.st_mtime > DAY:
-                os.utime(path)
+            used(path)
         except OSError:
             return None
         head, _, code = data[_DIGEST:].partition(b"\n")
@@ -113,7 +115,27 @@ class Entry:
         except OSError as error:  # full disk, folder gone
             log.warning("kernel cache %s cannot be used: %s", path.parent, error)
         else:
-            _tidy_once(path.parent)
+            wrote(path)
+
+
+def model_name(digest: str) -> str:
+    """The name of the file of a compiled model, by a hexadecimal digest of all that decides it."""
+    return f"model_{digest[:32]}.graphq"
+
+
+def used(path: Path) -> None:
+    """Note that a file was used, which keeps it. Raises OSError."""
+    if time.time() - path.stat().st_mtime > DAY:
+        os.utime(path)
+
+
+def wrote(path: Path) -> None:
+    """Tidy the folder of a file that was just written, once in a process."""
+    _tidy_once(path.parent)
+
+
+def _unfinished(name: str) -> bool:
+    return ".tmp." in name or name.startswith(".")
 
 
 def _opened(path: str, flags: int) -> int:
@@ -260,7 +282,7 @@ def tidy(path: Path, now: float | None = None) -> int:
     removed, room = 0, MOST_BYTES
     for entry, facts in sorted(_files(path), key=lambda x: -x[1].st_mtime):
         room -= facts.st_size
-        left_over = ".tmp." in entry.name and now - facts.st_mtime > DAY / 24  # of a process that was killed
+        left_over = _unfinished(entry.name) and now - facts.st_mtime > DAY / 24  # of a process that was killed
         if room < 0 or left_over or now - facts.st_mtime > UNUSED_DAYS * DAY:
             Path(entry.path).unlink(missing_ok=True)
             removed += 1
@@ -270,14 +292,19 @@ def tidy(path: Path, now: float | None = None) -> int:
 def info() -> Info:
     """Say where the cache is and how much it holds."""
     path = folder()
-    sizes = {entry.name: facts.st_size for entry, facts in _files(path)}
-    return Info(path, sum(name.endswith(".o") for name in sizes), sum(sizes.values()))
+    return _counted(path, {entry.name: facts.st_size for entry, facts in _files(path)})
 
 
-def clear() -> int:
-    """Remove the cache's files, and no others; the number of modules removed. Loaded modules stay usable."""
-    removed = 0
-    for entry, _ in list(_files(folder())):
+def clear() -> Info:
+    """Remove the cache's files, and no others; what was removed. What is loaded stays usable."""
+    path, sizes = folder(), {}
+    for entry, facts in list(_files(path)):
         Path(entry.path).unlink(missing_ok=True)
-        removed += entry.name.endswith(".o")
-    return removed
+        sizes[entry.name] = facts.st_size
+    return _counted(path, sizes)
+
+
+def _counted(path: Path, sizes: Mapping[str, int]) -> Info:
+    finished = [name for name in sizes if not _unfinished(name)]
+    models = sum(name.endswith(".graphq") for name in finished)
+    return Info(path, len(finished) - models, models, sum(sizes.values()))

@@ -318,10 +318,12 @@ def test_the_temporary_folder_goes_with_the_process_that_made_it(tmp_path):
 
 NOW = 2e9
 OURS = ("a_1_" + "0" * 32 + ".o", "matmul_" + "0123456789abcdef" * 2 + ".o")
-FORMER = ("steps_" + "0" * 16 + ".py", "steps_" + "0" * 16 + "." + "f" * 16 + ".o")
-"""As graphq 0.1.0 wrote them."""
+MODELS = ("model_" + "0" * 32 + ".graphq", "model_" + "89abcdef" * 4 + ".graphq")
+UNFINISHED = ".graphq." + "0" * 32
+"""A model that a process is writing."""
 FOREIGN = ("notes.py", "test_short.o", "x_" + "0" * 32 + ".py", "X_" + "0" * 32 + ".o", "x_" + "0" * 31 + "g.o",
-           "x_" + "0" * 32 + ".o.bak", "x_" + "0" * 32 + ".o.tmp.a.b")
+           "x_" + "0" * 32 + ".o.bak", "x_" + "0" * 32 + ".o.tmp.a.b", ".graphq", "mine.graphq",
+           "model_" + "0" * 31 + ".graphq", MODELS[0] + ".bak", UNFINISHED[:-1])
 
 
 def put(folder, name, size=10, age=0.0):
@@ -331,18 +333,19 @@ def put(folder, name, size=10, age=0.0):
 
 def test_old_files_go(folder):
     cache.folder()
-    for name in (*FORMER, *FOREIGN, OURS[0]):
+    for name in (*FOREIGN, OURS[0], MODELS[0]):
         put(folder, name, age=31 * DAY)
-    put(folder, OURS[1], age=29 * DAY)
-    assert cache.tidy(folder, now=NOW) == 3
-    assert names(folder) == sorted((*FOREIGN, OURS[1]))
+    for name in (OURS[1], MODELS[1]):
+        put(folder, name, age=29 * DAY)
+    assert cache.tidy(folder, now=NOW) == 2
+    assert names(folder) == sorted((*FOREIGN, OURS[1], MODELS[1]))
     assert cache.tidy(folder, now=NOW) == 0
 
 
 def test_the_least_recently_used_go_beyond_a_size(folder, monkeypatch):
     cache.folder()
     monkeypatch.setattr(cache, "MOST_BYTES", 100)
-    files = [f"x_{k:032x}.o" for k in range(5)]
+    files = [f"x_{k:032x}.{('o', 'graphq')[k % 2]}" for k in range(5)]
     for k, name in enumerate(files):
         put(folder, name, size=40, age=(3 * k + 2) % 5)  # the ages are 2, 0, 3, 1, 4
     put(folder, "notes.py", size=1000)
@@ -352,11 +355,13 @@ def test_the_least_recently_used_go_beyond_a_size(folder, monkeypatch):
 
 def test_files_that_killed_processes_left_go(folder):
     cache.folder()
-    for k, name in enumerate((*OURS, *FORMER)):
-        put(folder, f"{name}.tmp.old{k}", age=DAY / 20)
-        put(folder, f"{name}.tmp.young{k}", age=DAY / 30)
-    assert cache.tidy(folder, now=NOW) == 4
-    assert len(names(folder)) == 4 and all("young" in x for x in names(folder))
+    young = [f"{OURS[0]}.tmp.young", ".graphq." + "1" * 32]
+    for name in (f"{OURS[0]}.tmp.old", UNFINISHED):
+        put(folder, name, age=DAY / 20)
+    for name in young:
+        put(folder, name, age=DAY / 30)
+    assert cache.tidy(folder, now=NOW) == 2
+    assert names(folder) == sorted(young)
 
 
 def test_links_and_folders_stay(folder, tmp_path):
@@ -364,7 +369,7 @@ def test_links_and_folders_stay(folder, tmp_path):
     put(tmp_path, "elsewhere", age=99 * DAY)
     (folder / OURS[0]).symlink_to(tmp_path / "elsewhere")
     (folder / OURS[1]).mkdir()
-    assert cache.tidy(folder, now=NOW) == 0 and cache.clear() == 0
+    assert cache.tidy(folder, now=NOW) == 0 and cache.clear() == cache.Info(folder, 0, 0, 0)
     assert names(folder) == sorted(OURS)
 
 
@@ -390,14 +395,14 @@ def test_a_folder_that_cannot_be_tidied_is_a_warning(folder, monkeypatch, caplog
 
 
 def test_info_and_clear_know_only_our_files(folder):
-    assert cache.info() == cache.Info(folder, 0, 0)
-    for name in (*OURS, *FORMER, *FOREIGN):
+    nothing = cache.Info(folder, 0, 0, 0)
+    assert cache.info() == nothing
+    for name in (*OURS, MODELS[0], *FOREIGN, OURS[0] + ".tmp.abc", UNFINISHED):
         put(folder, name)
-    put(folder, OURS[0] + ".tmp.abc")
-    assert cache.info() == cache.Info(folder, 3, 50)
-    assert cache.clear() == 3
+    assert cache.info() == cache.Info(folder, 2, 1, 50)
+    assert cache.clear() == cache.Info(folder, 2, 1, 50)
     assert names(folder) == sorted(FOREIGN)
-    assert cache.info() == cache.Info(folder, 0, 0) and cache.clear() == 0
+    assert cache.info() == nothing and cache.clear() == nothing
 
 
 def test_no_byte_of_a_file_may_have_changed(folder, entry):
