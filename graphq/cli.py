@@ -26,7 +26,7 @@ COMMANDS = {
     "partitions": "print the partitions that oneDNN Graph would make",
     "quantize": "quantize an f32 model to int8",
     "compare": "say how far a quantized model's tensors are from f32, and what costs most",
-    "cache": "say where the kernel cache is and what it holds; empty it",
+    "cache": "say where the cache of kernels and models is and what it holds; empty it",
 }
 """The commands, each a module of `graphq.commands`, with what they are for."""
 

@@ -33,9 +33,10 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     `isa`: the highest instruction set level to use ("scalar", "avx2", "avx_vnni", "avx512", "avx512_vnni", "amx";
     default $GRAPHQ_ISA, else the best that this machine has). `threads`: at most so many (default: all cores the
     process may use). `strict`: refuse operations that would run as NumPy references. `passes`: instead of
-    `passes.PIPELINE`. `cache`: keep compiled kernels on disk. `memory`: the bytes that constants, packed weights,
-    tables and what lies between steps may take (default: half of the machine's memory). Results do not depend on `isa`,
-    `threads`, `cache` or `memory`.
+    `passes.PIPELINE`. `cache`: keep compiled kernels on disk, and models of files: the next process with the same file
+    and options finds the model, of which `origin` tells. `memory`: the bytes that constants, packed weights, tables and
+    what lies between steps may take (default: half of the machine's memory). Results do not depend on `isa`, `threads`,
+    `cache` or `memory`.
 
     `verify="numeric"` proves the passes by trial first: the op-by-op reference runs before and after each pass that
     changes the graph, on inputs at rounding ties, edges of ranges, NaN and infinities, which takes seconds to minutes

@@ -1,4 +1,4 @@
-"""Say where the kernel cache is and what it holds (`info`), or remove all of graphq's files from it (`clear`)."""
+"""Say where the cache of kernels and models is and what it holds (`info`), or remove all of it (`clear`)."""
 from __future__ import annotations
 
 import argparse
