@@ -21,6 +21,7 @@ from graphq.ir.interpret import reference
 from graphq.ir.operations import add_method
 from graphq.ir.text import parse, to_text
 from graphq.locks import importing
+from graphq.onnx import node  # noqa: F401 - it registers an operation
 
 if TYPE_CHECKING:
     from pathlib import Path

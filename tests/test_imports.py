@@ -60,6 +60,13 @@ def test_help_imports_no_compiler(arguments):
     assert not found & (PACKAGES - {"argparse"})
 
 
+def test_all_operations_are_there_before_a_compiler_is():
+    code = "import graphq, graphq.ir.op as op\nprint(len(list(op.walk_ops())))\ngraphq.compile, graphq.passes, graphq.load_onnx\n"
+    code += "import graphq.planning, graphq.onnx.loading, graphq.quantization\nprint(len(list(op.walk_ops())))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert said[0] == said[1] and int(said[0]) > 100
+
+
 def test_public_names_are_found_late_and_listed():
     assert set(gq.__all__) <= set(dir(gq))
     for name in gq.__all__:

@@ -409,6 +409,9 @@ class Operations:
         elements. The order of elements does not matter.
         """
 
+    def partition(self, *operands: Number | None, body: Graph, anchor: str, name: str | None = None) -> Any:
+        """A fused group of operations; means what its body means."""
+
     def arg_max(self, src: Number, /, *, axis: int = 0, keep_dims: bool = True, select_last_index: bool = False,
                 name: str | None = None) -> Value:
         """The index of the greatest element along `axis`, the first or last one of equal ones (ONNX ArgMax)."""
@@ -611,9 +614,6 @@ class Operations:
         A node compares the row's `feature` with `split` (see COMPARE) and goes on to `true` or `false`; NaN goes to `true`
         where `missing` says so. A leaf goes on to itself; all are reached in `depth` steps. (ONNX TreeEnsemble)
         """
-
-    def partition(self, *operands: Number | None, body: Graph, anchor: str, name: str | None = None) -> Any:
-        """A fused group of operations; means what its body means."""
 
     def onnx_node(self, *srcs: Number | None, op_type: str, model: np.ndarray, name: str | None = None) -> Any:
         """One ONNX node; needs the package onnx.

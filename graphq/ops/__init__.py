@@ -21,6 +21,7 @@ from graphq.ops import (
     norm,
     normalise,
     observe,
+    partition,
     pick,
     pool,
     quant,
@@ -34,6 +35,6 @@ from graphq.ops import (
 
 __all__ = ["arithmetic", "binary", "cast", "constant", "control", "conv", "conv_transpose", "detect", "dropout",
            "dynamic_quant", "eltwise", "grid_sample", "integer", "interpolate", "linear_quant", "logic", "matmul",
-           "move", "norm", "normalise", "observe", "pick", "pool", "quant", "recurrent", "reduce", "shape",
+           "move", "norm", "normalise", "observe", "partition", "pick", "pool", "quant", "recurrent", "reduce", "shape",
            "structure", "threshold",
            "trees"]

@@ -1,37 +1,14 @@
-"""Partitions: a partition is a node that holds a body graph, the operations as the user wrote them, and an anchor.
-
-The anchor names the kind of kernel that computes the body.
-"""
+"""Partitions are made: nodes of a graph, carved out as a body, become one node (`graphq/ops/partition.py`)."""
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
 from graphq.errors import GraphError
-from graphq.ir import Graph, Node, TensorType, Value
-from graphq.ir.interpret import evaluate
+from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
-from graphq.ir.op import OPS, register_op
+from graphq.ir.op import OPS
 from graphq.rewrite.rule import Match, Rewrite
-
-
-def infer_partition(*types: TensorType, body: Graph, anchor: str) -> tuple[TensorType, ...]:
-    """The body's output types; its inputs must be the operands."""
-    wanted = [v.type for v in body.inputs]
-    if list(types) != wanted:
-        raise GraphError(f"operands are ({', '.join(map(str, types))}), the body takes ({', '.join(map(str, wanted))})")
-    if not body.outputs:
-        raise GraphError(f"the body '{body.name}' has no outputs")
-    return tuple(v.type for v in body.outputs)
-
-
-@register_op(infer=infer_partition)
-def partition(*operands: np.ndarray, body: Graph, anchor: str) -> tuple[np.ndarray, ...]:
-    """A fused group of operations; means what its body means."""
-    inputs = {str(v.name): x for v, x in zip(body.inputs, operands, strict=True)}
-    return tuple(evaluate(body, inputs))
 
 
 def fuse(graph: Graph, nodes: Iterable[Node], anchor: str) -> Value:

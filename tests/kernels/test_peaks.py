@@ -29,11 +29,12 @@ def test_loops_contain_their_instruction(name):
         pytest.skip(f"no {needs(name)} here")
     assert peaks.peak(name) > 0
     counts = assembly.instructions(modules.load("peak", peaks.peak_module, name))
-    also = {"vpmaddwd": "vpdpwssd"}.get(name.split()[0], "")  # where the CPU has it, LLVM prefers it
-    assert any(x in counts for x in (name, name.replace("vpmaddwd", also))), counts
+    also = {"vpmaddwd": "vpdpwssd"}.get(name.split()[0], name)  # where the CPU has it, LLVM prefers it
     assert max(peaks.products(x) for x in counts) == peaks.products(name)
     least = peaks.TILE_CHAINS if "tmm" in name else peaks.CHAINS
-    assert min(n for x, n in counts.items() if peaks.products(x)) >= least
+    found = max(counts.get(x, 0) for x in (name, name.replace(name.split()[0], also)))
+    assert found >= least, counts
+    assert sum(n for x, n in counts.items() if peaks.products(x)) <= found + 1  # LLVM may start a sum with another one
 
 
 def test_tile_registers_are_asked_for_where_nothing_else_has_done_so():
