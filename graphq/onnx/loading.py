@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from pathlib import Path
 
 from onnx import ModelProto, ValueInfoProto
@@ -14,11 +13,6 @@ from graphq.onnx.importers.importer import DOMAINS, Scope, import_graph
 from graphq.onnx.protos.tensors import array_of, dense
 from graphq.onnx.protos.types import agree, tensor_type
 from graphq.onnx.reading import Source, read_model
-
-for _family in ("attention", "by_reference", "contributed", "control", "conv", "einsum", "eltwise", "fused", "grouped",
-                "matmul", "microsoft", "move", "norm", "pick", "pool", "quant", "recurrent", "reduce", "shape",
-                "signal", "transformer", "trees"):
-    import_module(f"graphq.onnx.importers.{_family}")  # each fills IMPORTERS
 
 
 def load_onnx(source: Source, *, memory: int | None = None) -> Graph:

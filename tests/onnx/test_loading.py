@@ -1,4 +1,7 @@
 """load_onnx: names, shapes, functions, control flow; runs that are staged; what the fallback is."""
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import pytest
@@ -54,6 +57,31 @@ def test_symbolic_dimensions_are_open_and_resolve_at_the_first_call():
         np.testing.assert_array_equal(compiled(x=x), want)
         np.testing.assert_array_equal(gq.reference(g, x=x), want)
         assert "onnx_node" not in ops(compiled.graph)
+
+
+ELSEWHERE = """
+import sys
+import graphq as gq
+from graphq.files import load_graph
+g = load_graph(sys.argv[1])
+types = {"x": gq.TensorType(gq.dtypes.f32, (3, 2, 6))}
+before, after = ({n.op.name for n in x.nodes} - {"constant"} for x in (g, g.specialise(types)))
+print("onnx_node" in before, sorted(after))
+"""
+
+
+@pytest.mark.parametrize("name", ["m.graphq", "m.txt"])
+def test_graphs_of_files_resolve_where_no_onnx_file_was_loaded(name, tmp_path):
+    m = model("""net (float[batch, seq, 6] x) => (float[b, s, 2, 3] y) <int64[2] tail = {2, 3}, int64[2] i = {0, 1}> {
+        shape = Shape(x)  lead = Gather(shape, i)  target = Concat <axis = 0> (lead, tail)  r = Relu(x)
+        y = Reshape(r, target) }""")
+    g = gq.load_onnx(m)
+    if name.endswith("txt"):
+        (tmp_path / name).write_text(gq.to_text(g))
+    else:
+        gq.compile(g).save(tmp_path / name)
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE, str(tmp_path / name)], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("True ['relu', 'static_reshape']\n", 0), done.stderr
 
 
 def test_a_dimension_of_minus_one_is_open():
