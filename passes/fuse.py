@@ -34,11 +34,16 @@ def taken(node: Node) -> bool:
 
 def lowering(family: Family, body: Graph, constants: Arrays, anchor: Node, root: Node) -> Lowering:
     """What comes of lowering a body whose anchor and last node are these; raises Unsupported with the reason."""
+    check_sizes(anchor, root)
+    return Lowering(constants, family.lower(body, constants))
+
+
+def check_sizes(anchor: Node, root: Node) -> None:
+    """Raise Unsupported for an anchor whose result the operations up to `root` broadcast."""
     product, result = anchor.outputs[0], root.outputs[0]
     if product.type.known and result.type.known and result.type.size > product.type.size:
         raise Unsupported("the epilogue broadcasts {product} to {result}: sums would be computed more than once",
                           "quantize before the operation that broadcasts", product=product, result=result)
-    return Lowering(constants, family.lower(body, constants))
 
 
 class Fuse(Fusion):
@@ -84,8 +89,9 @@ class Fuse(Fusion):
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
         """A kernel must be able to compute it, each sum once."""
         anchor = next((n for n in match.nodes if n.op.name in self.family.operations), match.root)
-        body, operands = self.extracted(g, match, notes)
         try:
+            check_sizes(anchor, match.root)  # before a body is made, as longer and longer epilogues are tried
+            body, operands = self.extracted(g, match, notes)
             notes["lowering"] = lowering(self.family, body, [v.data for v in operands], anchor, match.root)
         except Unsupported as e:
             return str(e)
