@@ -3,6 +3,7 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import graphq as gq
@@ -49,6 +50,20 @@ def test_running_a_saved_model_imports_no_compiler(saved):
     assert len(own(found)) <= MOST_TO_RUN
     assert not found & (PACKAGES - {"llvmlite"})  # LLVM links the code
     assert not [m for m in own(found) if m.startswith(("graphq.passes", "graphq.kernels.matmul"))]
+
+
+def test_running_a_saved_model_of_an_onnx_file_imports_no_onnx(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    net (float[n, 4] x) => (float[n, 4] y, int64[m] r) <int64[1] i = {0}, int64 zero = {0}, int64 one = {1}> {
+        shape = Shape(x)  n1 = Gather(shape, i)  n0 = Squeeze(n1, i)  r = Range(zero, n0, one)  y = Relu(x) }"""
+    model = gq.compile(gq.load_onnx(onnx.parser.parse_model(text)), threads=1)
+    assert model(x=np.ones((3, 4), np.float32))["r"].tolist() == [0, 1, 2]
+    model.save(tmp_path / "m.graphq")
+    found = imported("import sys, numpy, graphq as gq\nmodel = gq.load_compiled(sys.argv[1])\n"
+                     "assert model(numpy.ones((5, 4), 'f4'))['r'].tolist() == [0, 1, 2, 3, 4]",
+                     str(tmp_path / "m.graphq"))
+    assert not found & (PACKAGES - {"llvmlite"})
 
 
 @pytest.mark.parametrize("arguments", ["--help", "--version", "nothing", ""])

@@ -21,11 +21,11 @@ from graphq.ir.interpret import evaluate
 from graphq.ir.node import ONNX_NAME
 from graphq.ir.op import lookup
 from graphq.locks import lazy_property
-from graphq.onnx.importers.arrays import element
 from graphq.onnx.protos.bodies import body_of, leave_out
 from graphq.onnx.protos.fallback import bodies, parsed, since_version, single, used_names
 from graphq.onnx.protos.tensors import array_of
 from graphq.ops.infer import FLOATS
+from graphq.ops.open_arrays import element
 from graphq.sizes import number
 
 Outputs: TypeAlias = "Value | Sequence[Value] | None"

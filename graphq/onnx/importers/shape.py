@@ -10,10 +10,10 @@ from graphq.budget import reserve
 from graphq.errors import GraphError
 from graphq.ir import Value, constants
 from graphq.ir.constants import add_known
-from graphq.onnx.importers.arrays import filled, numbers_between
 from graphq.onnx.importers.importer import Call, Outputs, Refused, imports
 from graphq.onnx.protos.tensors import dense
 from graphq.ops.infer import normal_axis
+from graphq.ops.open_arrays import filled, numbers_between
 from graphq.sizes import Later, assumed, later
 
 

@@ -1,4 +1,4 @@
-"""What importers compute of open sizes. Plans keep these functions, so this file does without the package onnx."""
+"""What importers of models compute of open sizes. Plans keep these functions, so they are found without importers."""
 from __future__ import annotations
 
 import math
