@@ -2,8 +2,8 @@
 
 A kept model is a file as `CompiledGraph.save` writes it, in the folder of the kernel cache, which says who may write
 there, how much there may be, and what goes first. Its name is a digest of the bytes of the user's file, the options,
-the versions of graphq and of the packages that it computes with, and the kind of processor. What is damaged or does not
-fit is removed, and the model is compiled anew.
+the versions of graphq and of the packages that it computes with, and the kind of processor. In place of a file
+that is damaged, or does not fit, the model is compiled and kept anew.
 """
 from __future__ import annotations
 
@@ -59,14 +59,12 @@ class Kept:
             saved = Saved(path)
             options, misfit = options_of(saved, self._level, self._threads)
             model = None if misfit else as_saved(saved, options)
+            if model is None:
+                return None
+            cache.used(path)
         except (GraphqError, OSError) as e:
             log.warning("a kept model cannot be used, and is compiled anew: %s", e)
-            self._remove()
             return None
-        if model is None:
-            self._remove()
-            return None
-        cache.used(path)
         model.origin = f"compiled before, and kept in {path}"
         self._follow(model, saved.rows_mix)
         return model
@@ -94,12 +92,6 @@ class Kept:
             log.warning("a compiled model is not kept: %s", e)
         else:
             cache.wrote(path)
-
-    def _remove(self) -> None:
-        try:
-            (cache.folder() / self.name).unlink(missing_ok=True)
-        except OSError as e:
-            log.warning("%s", e)
 
 
 @once
