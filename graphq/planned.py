@@ -18,6 +18,7 @@ from graphq.plan.arena import Arenas
 from graphq.plan.plan import NativeStep, Plan
 from graphq.plan.runtime import Runner, Words
 from graphq.planning import build_plan, evaluate_formulas
+from graphq.progress import progress
 from graphq.rewrite.rule import Pass, Refusal
 from graphq.sizes import Trace
 
@@ -114,7 +115,7 @@ class Passed:
 
         runner, plan, (level, threads, *_) = self.runner, self.plan, self.options
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
-        evidence = {k: gather(runner, k, self.options.cache) for k in native} if runner else {}
+        evidence = {k: gather(runner, k, self.options.cache) for k in progress(native, "steps")} if runner else {}
         covered = None if plan is None else self.coverage()
         return survey(replay(self.again(), self.options.passes),
                       Facts(self.graph, plan, self.refusals, level, threads, evidence, covered, self.sizes))

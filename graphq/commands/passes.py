@@ -30,6 +30,7 @@ from graphq.ir.names import counted
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify
 from graphq.passes import PIPELINE, Pass, find_pass, run_passes
+from graphq.progress import bars
 from graphq.rewrite.fixpoint import Fixpoint, pass_name
 from graphq.validation.validator import validate
 
@@ -59,7 +60,8 @@ def run(options: argparse.Namespace) -> int:
     verdicts = _Verdicts(steps, sys.stderr if options.json else sys.stdout)
     try:
         if options.verify == "numeric":
-            validate(source, steps, verdicts)
+            with bars(False):  # the lines say how far it is
+                validate(source, steps, verdicts)
     except PassError as error:
         verdicts.wrong(error.name)
         write(options, str(error), {"graph": None, "near_misses": [], "changes": watch.changes,

@@ -12,6 +12,7 @@ from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, Value
 from graphq.ir.interpret import named_outputs
 from graphq.ir.node import GRAPH_ORDER
+from graphq.progress import progress
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.comparison import Comparison, TensorDifference
 from graphq.quantization.products import PRODUCTS, Product, prepared, products, values_by_name
@@ -42,7 +43,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     limits = _limits(made)
     have, want = compile(left, outputs=names), compile(right, outputs=names)
     sums = {name: _Sums(limits.get(name)) for name in names}
-    for k, batch in enumerate(kept):
+    for k, batch in enumerate(progress(kept, "batches")):
         got, exact = (named_outputs(model.outputs, model(batch)) for model in (have, want))
         for name in names:
             if np.isnan(exact[name]).any():
@@ -175,7 +176,7 @@ def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence
     wanted = [floats(model(batch)) for batch in batches]
     loss = loss_of(compile(left), batches, wanted)
     costs = {}
-    for p in products(right):
+    for p in progress(list(products(right)), "products"):
         exact = in_f32(left, p, shared) if rank and p.name in shared else None
         if exact is not None:
             costs[p.name] = loss - loss_of(compile(exact), batches, wanted)

@@ -12,6 +12,7 @@ import numpy as np
 from graphq.ir.names import counted
 from graphq.plan.plan import NativeStep
 from graphq.plan.runtime import Runner
+from graphq.progress import progress
 from graphq.report.evidence import ceiling, prepare, touched_bytes
 
 _NAME = re.compile(r"%\S+ = ")
@@ -166,7 +167,7 @@ def profile_steps(runner: Runner, inputs: Sequence[np.ndarray], runs: int, *, pe
                               float(seconds[:, k].min()), pieces))
     if peaks:
         prepare(plan)
-        for k, step in enumerate(plan.steps):
+        for k, step in enumerate(progress(plan.steps, "peaks")):
             if isinstance(step, NativeStep):
                 decisive, peak = ceiling(plan, step, cache)
                 steps[k] = replace(steps[k], decisive=decisive, peak=peak)
