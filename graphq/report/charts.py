@@ -22,17 +22,18 @@ Box = Callable[[int], tuple[str, str]]
 
 
 def timeline(profile: Profile, box: Box) -> str:
-    """The pieces of a run by threads; `box` is asked for the numbers of steps."""
+    """The pieces of a run by threads, and how long each was busy; `box` is asked for the numbers of steps."""
     width = min(max(860, 6 * len(profile.steps)), 6000)
-    scale, tracks = width / (profile.elapsed or 1.0), profile.tracks
+    scale, busy = width / (profile.elapsed or 1.0), profile.busy
+    tracks = {thread: list(busy).index(name) for thread, name in profile.tracks.items()}
     shapes = []
-    for k, (thread, name) in enumerate(tracks.items()):
-        shapes.append(_text(0, TRACK * k + 20, name))
-        for step in profile.steps:
-            shapes += [_group(*box(step.number), _rectangle(
-                LEFT + scale * p.begin, TRACK * k + 4, scale * p.seconds, TRACK - 8))
-                for p in step.pieces if p.thread == thread]
-    bottom = TRACK * len(tracks)
+    for k, (name, part) in enumerate(busy.items()):
+        shapes.append(_text(0, TRACK * k + 15, name))
+        shapes.append(_text(0, TRACK * k + 27, f"{part:.0%} busy" if part else "idle"))
+    for step in profile.steps:
+        shapes += [_group(*box(step.number), _rectangle(
+            LEFT + scale * p.begin, TRACK * tracks[p.thread] + 4, scale * p.seconds, TRACK - 8)) for p in step.pieces]
+    bottom = TRACK * len(busy)
     for k in range(11):
         x = LEFT + width * k / 10
         shapes.append(_line(x, 0, x, bottom + 4) + _text(x - 14, bottom + 16, f"{100 * profile.elapsed * k:.3g} ms"))

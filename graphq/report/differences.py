@@ -95,7 +95,8 @@ def _bars(tensors: Sequence[TensorDifference], ids: Mapping[str, str], kinds: Ma
     for column in columns.values():
         longest = max((x for x, _ in column if math.isfinite(x)), default=0.0)
         scaled.append([(min(max(x / longest, 0.0), 1.0) if longest > 0 else 0.0, text) for x, text in column])
-    rows = ((ids[t.name], kinds[ids[t.name]], shortened(t.name), cells)
+    names = shortened(t.name for t in ordered)
+    rows = ((ids[t.name], kinds[ids[t.name]], names[t.name], cells)
             for t, *cells in zip(ordered, *scaled, strict=True))
     return bars(tuple(columns), rows)
 
