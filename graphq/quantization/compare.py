@@ -25,7 +25,8 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     """Compare all tensors that both graphs name alike, also those inside of partitions, on batches.
 
     `against` is the f32 graph that the quantized one was made of. With `rank` each product by itself is computed in
-    f32, all others as they are, which compiles the model as many times, and tensors are sorted by what that gains.
+    f32, all others as they are, which compiles the model as many times, and tensors are sorted by what that gains
+    where it is more than noise.
     The batches are kept in memory, and all tensors of one.
 
     Raises InputError for no batches, for batches without elements and for a NaN in f32; GraphError where the graphs
@@ -61,7 +62,6 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
         costs, loss = _costs(left, right, set(names), kept, rank)
         for row in rows:
             row.cost = costs.get(row.name)
-    rows.sort(key=lambda t: -np.inf if t.cost is None else t.cost, reverse=True)
     return Comparison(rows, loss, left.copy())
 
 

@@ -1,4 +1,4 @@
-"""Charts as SVG: the timeline of a run, the arena's buffers over the plan's steps, bars of tensors; and tables."""
+"""Charts: the timeline of a run and the arena's buffers over the plan's steps as SVG; bars of tensors and tables."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,9 +13,6 @@ LEFT, TRACK = 74, 34
 
 MEMORY_HEIGHT = 460
 """The height of the chart of the arena, in pixels."""
-
-ROW, NAMES, BAR = 17, 230, 150
-"""The height of a row of bars, the width of their names, and that of the longest bar, in pixels."""
 
 Box = Callable[[int], tuple[str, str]]
 """For the number of a step or buffer, the id of its record and its CSS class."""
@@ -60,17 +57,11 @@ def bars(head: Sequence[str], rows: Iterable[tuple[str, str, str, Sequence[tuple
 
     A bar is a share of the longest, from 0 to 1, and text that stands behind it.
     """
-    column = BAR + 65
-    shapes = [_text(NAMES + column * k, ROW - 5, text) for k, text in enumerate(head)]
-    y = ROW
+    made = [f"<div><span></span>{''.join(f'<span>{escape(text)}</span>' for text in head)}</div>"]
     for id, kind, name, columns in rows:
-        inside = [_text(0, y + ROW - 5, name)]
-        for k, (share, text) in enumerate(columns):
-            x, width = NAMES + column * k, BAR * share
-            inside += [_rectangle(x, y + 2, width, ROW - 4), _text(x + width + 5, y + ROW - 5, text)]
-        shapes.append(_group(id, kind, "".join(inside)))
-        y += ROW
-    return _chart(NAMES + column * len(head), y + 4, shapes)
+        cells = (f'<span><i style="--share:{share:.4f}"></i>{escape(text)}</span>' for share, text in columns)
+        made.append(f'<div class="b {kind}" data-n="{id}"><span>{escape(name)}</span>{"".join(cells)}</div>')
+    return f'<div class="bars">{"".join(made)}</div>'
 
 
 def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], numbers: int) -> str:
