@@ -21,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """MODEL, --data, --out, and the scheme's."""
     add_model(parser)
     parser.add_argument("--data", metavar="DATA", help="what to calibrate with: a folder of .npz or .npy files, such "
-                                                       "a file, or module:function that gives dicts of arrays")
+                                                       "a file, or a function that gives dicts of arrays: FILE.py:NAME "
+                                                       "or module:NAME")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="the file to write, of any kind")
     parser.add_argument("--method", choices=["min_max", "moving_average", "percentile", "entropy", "mse"],
                         help="how ranges are chosen (default: the best automatic setting)")
