@@ -300,7 +300,7 @@ def _numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
 
     Raises InputError without any.
     """
-    if not isinstance(batches, Sequence) or len(list(checked_batches(batches[:1], graph.inputs))) > 1:
+    if not isinstance(batches, Sequence) or sum(1 for _ in checked_batches(batches, graph.inputs)) > len(batches):
         batches = list(checked_batches(batches, graph.inputs))
     if not len(batches):
         raise InputError("calibration needs at least one batch, got an empty iterable")
