@@ -1,6 +1,7 @@
 """Serve an artefact over HTTP: an ASGI application for any ASGI server, one thread of the model in each process.
 
-    GRAPHQ_MODEL=digits.graphq uvicorn --app-dir examples --workers 2 serve:app
+    GRAPHQ_MODEL=digits.graphq python examples/serve_workers.py
+    GRAPHQ_MODEL=digits.graphq uvicorn --app-dir examples serve:app
 
 `POST /score` takes {"input": [rows]} in JSON and gives {"output": [rows]}; `GET /health` says that the process is
 there, and which model it has: the SHA-256 of its file. The model is loaded when this module is imported: in each

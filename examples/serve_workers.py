@@ -1,20 +1,31 @@
-"""Serve examples/serve.py on a TCP port from several processes of uvicorn.
+"""Serve examples/serve.py on a TCP port from several processes of uvicorn, and load new models without a lost request.
 
     GRAPHQ_MODEL=digits.graphq python examples/serve_workers.py [--workers 2] [--host 127.0.0.1] [--port 8000]
 
-The same as `uvicorn --workers`, but that answers do not wait, and that a worker may take a minute to load its model.
-uvicorn writes head and body of an answer one by one; where its processes share a socket that it made, Nagle's
-algorithm holds the body back until the client has acknowledged the head, which it puts off for 40 ms. The socket made
-here has TCP_NODELAY, which connections inherit.
-(One process of uvicorn, sockets in the file system, and gunicorn do not need this.)
+To load a new model, give its file the name of the old one (`os.replace`) and send SIGHUP. This differs from
+`uvicorn --workers` in two ways:
+
+- A reload has one outcome for all workers, which a line on stdout states. As many new workers start as there are old
+  ones; when all are ready the old ones retire, and if one is not ready in `--timeout` seconds all the old ones stay.
+  uvicorn replaces one worker after the other and stops where one fails, which leaves both models in service.
+- Answers do not wait. uvicorn writes head and body of an answer one by one; where its processes share a socket that it
+  made, Nagle's algorithm holds the body back until the client has acknowledged the head, which it puts off for 40 ms.
+  The socket made here has TCP_NODELAY, which connections inherit.
 """
 from __future__ import annotations
 
 import argparse
+import hashlib
+import os
+import signal
 import socket
+import time
+from io import BufferedReader
 from pathlib import Path
 
-import uvicorn
+from uvicorn import Config
+from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Process
 
 
 def listener(host: str, port: int) -> socket.socket:
@@ -24,13 +35,77 @@ def listener(host: str, port: int) -> socket.socket:
     return made
 
 
+class Workers(Multiprocess):
+    """uvicorn's workers, all of which serve one version of a model's file.
+
+    The file is opened once a reload. Its workers, and those that replace dead ones, open the same file through this
+    process (/proc/PID/fd/N), whichever file has the name by then.
+    """
+
+    def __init__(self, config: Config, sockets: list[socket.socket], model: Path) -> None:
+        super().__init__(config, sockets)
+        self.model, self.file = model, model.open("rb")
+        self.provide(self.file)
+
+    def provide(self, file: BufferedReader) -> None:
+        """Let workers that start from now on load this file."""
+        os.environ["GRAPHQ_MODEL"] = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+
+    def restart_all(self) -> None:
+        """Replace all workers or none; uvicorn calls this at SIGHUP."""
+        try:
+            file = self.model.open("rb")
+        except OSError as error:
+            print(f"reload failed, all workers keep their model: {error}", flush=True)
+            return
+        self.provide(file)
+        fresh = [Process(self.config, self.sockets) for _ in self.processes]
+        for process in fresh:
+            process.start()
+        if self.ready(fresh):
+            old, self.processes = self.processes, fresh
+            self.file.close()
+            self.file = file
+            for process in old:
+                process.terminate()
+            print(f"reload: all {len(fresh)} workers serve {digest(file)}", flush=True)
+        else:
+            old = fresh
+            self.provide(self.file)
+            file.close()
+            for process in old:
+                process.kill()
+            print(f"reload failed, all {len(fresh)} workers keep {digest(self.file)}: a new one was not ready",
+                  flush=True)
+        for process in old:
+            process.join()
+
+    def ready(self, fresh: list[Process]) -> bool:
+        """Wait until all these workers are ready; False where one ends, or time is up, or this process is to end."""
+        end = time.monotonic() + self.config.timeout_worker_healthcheck
+        while not all(process.is_ready() for process in fresh):
+            if not all(process.process.is_alive() for process in fresh) or time.monotonic() > end \
+                    or {signal.SIGINT, signal.SIGTERM}.intersection(self.signal_queue):
+                return False
+            time.sleep(0.1)
+        return True
+
+
+def digest(file: BufferedReader) -> str:
+    """The SHA-256 of a file, as `GET /health` shows it."""
+    file.seek(0)
+    return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000, help="0: any that is free")
+    parser.add_argument("--timeout", type=int, default=60, metavar="S", help="seconds in which a worker must be ready")
     options = parser.parse_args()
+    config = Config("serve:app", workers=options.workers, log_level="warning",  # `serve` lies beside this file
+                    timeout_worker_healthcheck=options.timeout)
     with listener(options.host, options.port) as shared:
         print("http://{}:{}/score".format(*shared.getsockname()), flush=True)
-        uvicorn.run("serve:app", app_dir=str(Path(__file__).parent), fd=shared.fileno(), workers=options.workers,
-                    log_level="warning", timeout_worker_healthcheck=60)
+        Workers(config, [shared], Path(os.environ["GRAPHQ_MODEL"])).run()

@@ -12,6 +12,7 @@ from typing import NoReturn
 from graphq import __version__
 from graphq.errors import GraphqError
 from graphq.ir.names import suggestion
+from graphq.progress import bars
 
 COMMANDS = {
     "compile": "compile a model, and save it: a file that runs without compilation",
@@ -57,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser(given[0] if given else None).parse_args(given)
     code = 0
     try:
-        code = options.run(options) or 0
+        with bars(sys.stderr.isatty()):
+            code = options.run(options) or 0
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

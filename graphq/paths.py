@@ -1,6 +1,9 @@
-"""Checks of the file paths that users give."""
+"""File paths that users give, and Python objects in files and modules."""
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,3 +16,20 @@ def path_of(path: Any) -> Path:
         return Path(path)
     except TypeError:
         raise GraphError(f"a path must be a str or a path object, got {path!r:.80}") from None
+
+
+def named_object(text: str) -> Any:
+    """What `FILE.py:NAME` or `module:NAME` names.
+
+    Raises ImportError, AttributeError or OSError where there is none, and what the file or the module raises.
+    """
+    place, _, name = text.rpartition(":")
+    if not place.endswith(".py"):
+        return getattr(importlib.import_module(place), name)
+    path = Path(place).resolve()
+    spec = importlib.util.spec_from_file_location(f"graphq_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where inspect finds the source
+    spec.loader.exec_module(module)
+    return getattr(module, name)

@@ -16,6 +16,7 @@ from graphq.locks import importing, lazy_property
 from graphq.plan.arena import Arenas
 from graphq.plan.plan import NativeStep, Plan
 from graphq.plan.runtime import Runner, Words
+from graphq.progress import progress
 from graphq.rewrite.rule import Pass, Refusal
 from graphq.sizes import Trace
 
@@ -126,7 +127,7 @@ class Passed:
 
         runner, plan, (level, threads, *_) = self.runner, self.plan, self.options
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
-        evidence = {k: gather(runner, k, self.options.cache) for k in native} if runner else {}
+        evidence = {k: gather(runner, k, self.options.cache) for k in progress(native, "steps")} if runner else {}
         covered = None if plan is None else self.coverage()
         return survey(replay(self.again(), self.options.pipeline),
                       Facts(self.graph, plan, self.refusals, level, threads, evidence, covered, self.sizes))

@@ -15,13 +15,14 @@ from graphq.kernels.native import NATIVE
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import VIEWS, Buffer, Plan, PythonStep
 from graphq.plan.reference import reference_steps
+from graphq.progress import progress
 
 
 def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
     """The plan of `graph`, all of whose types are known."""
     b = PlanBuilder(graph, level, threads, cache)
     nodes: list[int | None] = []
-    for k, node in enumerate(graph.nodes):
+    for k, node in enumerate(progress(graph.nodes, "plan")):
         try:
             _node(b, node)
         except CompileError as e:

@@ -103,8 +103,12 @@ class Predictor:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_rows": None}
 
-    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Score the rows of these arrays. Raises InputError, naming the input, the rule and the values."""
+    def __call__(self, inputs: Any) -> dict[str, np.ndarray]:
+        """Score rows: a dict of arrays by the names of inputs, the array of a model with one input, or a table.
+
+        Of a table of pandas, Arrow or Polars the columns are the inputs of their names, or all together the rows of
+        the only input. Raises InputError, naming the input, the rule and the values.
+        """
         rows = self._prepared()
         return rows.run(rows.checked(inputs, self.convert))
 
@@ -174,14 +178,19 @@ class _Rows:
             batch = 1
         self.most, self.unit = self.fixed or batch, self.fixed or pad_to or 1
 
-    def checked(self, given: Mapping[str, Any], convert: bool) -> dict[str, np.ndarray]:
+    def checked(self, given: Any, convert: bool) -> dict[str, np.ndarray]:
         """The given arrays; with `convert` in the inputs' dtypes.
 
         Raises InputError where they do not fit the inputs, or differ in their number of rows.
         """
-        if not isinstance(given, Mapping):
-            raise InputError(f"a predictor takes arrays by the names of inputs, {{'name': array}}, got {given!r:.80}")
         names = list(self.model.inputs)
+        if not isinstance(given, Mapping):
+            columns = _columns(given)
+            if len(names) > 1 and not columns:
+                raise InputError(f"a predictor of several inputs takes arrays by their names, {{'name': array}}, or a "
+                                 f"table, got {given!r:.80}")
+            whole = len(names) == 1 and columns != names
+            given = {names[0]: given} if whole else {name: given[name] for name in columns}
         if set(given) != set(names):
             raise InputError(f"the model takes inputs {names}, got {list(given)}")
         out = {}
@@ -228,6 +237,11 @@ class _Rows:
                 raise GraphError(f"output '{name}' has shape {list(x.shape)} for {count + more} rows: its axis 0 "
                                  "is not that of the rows")
         return {name: x[:count] for name, x in outputs.items()}
+
+
+def _columns(table: Any) -> list[str]:
+    """The names of a table's columns: Arrow's, or pandas' and Polars'; none of what is no table."""
+    return list(getattr(table, "column_names", getattr(table, "columns", ())))
 
 
 def _converted(name: str, type: TensorType, array: Any) -> Any:

@@ -33,6 +33,7 @@ from graphq.passes.normalise_channels import NormaliseChannelsAsPool
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
 from graphq.passes.rows_last import RowsLast
 from graphq.passes.widen_floats import WidenProducts
+from graphq.progress import progress
 from graphq.rewrite.fixpoint import After, Fixpoint, apply, pass_name
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
@@ -113,7 +114,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
     check_passes(passes)
     graph.labels.keep()
     reserve(_constant_bytes(graph), "the graph's constants")
-    for step in passes:
+    for step in progress(passes, "passes"):
         count, missed = apply(step, graph, after=after)
         refusals += missed
         if count and "passes" in debug:

@@ -144,7 +144,8 @@ def test_bad_settings(tmp_path):
 def test_bad_inputs():
     predictor = gq.Predictor(gq.compile(network(4)))
     good = some(3)
-    for given, said in (([1], "by the names of inputs"), ({}, "takes inputs"), ({**good, "z": 1}, "takes inputs"),
+    for given, said in (([1], "takes arrays by their names"), ({}, "takes inputs"),
+                        ({**good, "z": 1}, "takes inputs"),
                         ({**good, "x": good["x"].astype(np.float64)}, "'x' must be f32"),
                         ({**good, "x": good["x"][:, :5]}, "'x' must be f32"), ({**good, "x": good["x"][0]}, "'x' must"),
                         ({**good, "x": good["x"][:2]}, "as many rows each, got {'x': 2, 'y': 3}"),
@@ -213,6 +214,32 @@ def test_numbers_of_tables_are_converted_where_that_is_asked_for():
             predictor({**wide, name: wrong})
     with pytest.raises(gq.InputError, match=r"got dtype float64 \(no implicit conversion: use astype, or Predictor"):
         gq.Predictor(gq.compile(network(None), threads=1))(wide)
+
+
+TABLES = {"pandas": lambda m, columns: m.DataFrame(columns), "pyarrow": lambda m, columns: m.table(columns),
+          "polars": lambda m, columns: m.DataFrame(columns)}
+
+
+@pytest.mark.parametrize("package", TABLES)
+def test_tables(package):
+    columns = {"a": [1.0, 2.0, -3.0], "b": [4, 5, 6]}
+    table = TABLES[package](pytest.importorskip(package), columns)
+    rows = gq.Graph("rows")
+    rows.output(rows.relu(rows.input("x", dtype="f32", shape=(None, 2))), name="y")
+    predictor = gq.Predictor(gq.compile(rows, threads=1), convert=True)
+    for given in (table, {"x": table}):
+        np.testing.assert_array_equal(predictor(given)["y"], np.float32([[1, 4], [2, 5], [0, 6]]))
+    np.testing.assert_array_equal(predictor(np.eye(2))["y"], np.eye(2))
+    named = gq.Graph("named")
+    named.output(named.relu(named.input("a", dtype="f32", shape=(None,))), name="y")
+    with pytest.raises(gq.InputError, match=r"input 'a' must be f32\[\?\], got .*\[3, ?2\]"):
+        gq.Predictor(gq.compile(named, threads=1), convert=True)(table)
+    named.output(named.input("b", dtype="s64", shape=(None,)), name="z")
+    out = gq.Predictor(gq.compile(named, threads=1), convert=True)(table)
+    assert out["y"].tolist() == [1, 2, 0] and out["z"].tolist() == columns["b"]
+    named.output(named.input("c", dtype="f32", shape=(None,)), name="c")
+    with pytest.raises(gq.InputError, match=r"takes inputs \['a', 'b', 'c'\], got \['a', 'b'\]"):
+        gq.Predictor(gq.compile(named, threads=1))(table)
 
 
 def test_threads_are_the_share_or_what_is_asked_for(tmp_path, monkeypatch):

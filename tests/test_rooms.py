@@ -24,6 +24,7 @@ ROOMS = {
     "graphq.guards": "guards of open sizes as text",
     "graphq.budget": "the limit of memory",
     "graphq.paths": "names of files",
+    "graphq.progress": "how far long work is: bars",
     "graphq.ir": "the graph: values, nodes, declarations of operations, text, verifier, reference interpreter",
     "graphq.rewrite": "what passes are written with: patterns, matcher, rewrites, partitions",
     "graphq.kernels": "the package of the kernels, which is empty",

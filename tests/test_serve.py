@@ -1,4 +1,4 @@
-"""examples/serve.py behind uvicorn: answers, errors, a reload under load that loses nothing, workers on a TCP port."""
+"""examples/serve.py and its workers: answers, errors, reloads under load, which lose nothing and have one outcome."""
 import hashlib
 import http.client
 import json
@@ -22,17 +22,8 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 DATA = np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)
 
 
-class Connection(http.client.HTTPConnection):
-    """A connection over a socket in the file system, on which no other test listens."""
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(60)
-        self.sock.connect("serve.sock")
-
-
-def ask(method, path, body=None):
-    connection = Connection("server")
+def ask(port, method, path, body=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, body if body is None or isinstance(body, bytes) else json.dumps(body))
         response = connection.getresponse()
@@ -59,80 +50,106 @@ def until(condition):
         time.sleep(0.1)
 
 
-def healthy():
-    try:
-        return ask("GET", "/health")[0] == 200
-    except OSError:
-        return False
-
-
 def save(path, factor):
     g = gq.Graph("net")
     g.output(g.relu(g.matmul(g.input("x", shape=(None, 6), dtype="f32"), factor * np.eye(6))), name="y")
-    model = gq.compile(g, threads=1)
-    model.save(path)
-    return model
+    gq.compile(g, threads=1).save(path)
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
+    """Two workers of model.graphq; `port` is theirs."""
     pytest.importorskip("uvicorn")
     monkeypatch.chdir(tmp_path)
     save("model.graphq", 1)
-    process = subprocess.Popen([sys.executable, "-m", "uvicorn", "--app-dir", EXAMPLES, "--workers", "2", "--uds",
-                                "serve.sock", "--log-level", "warning", "--timeout-worker-healthcheck", "60",
-                                "serve:app"],
-                               env={**os.environ, "GRAPHQ_MODEL": "model.graphq"})
+    process = subprocess.Popen([sys.executable, EXAMPLES / "serve_workers.py", "--port", "0"], text=True,
+                               stdout=subprocess.PIPE, env={**os.environ, "GRAPHQ_MODEL": "model.graphq"})
     try:
-        until(healthy)
+        process.port = int(process.stdout.readline().split("/")[2].split(":")[1])
         yield process
     finally:
         process.terminate()
         process.wait(60)
+        process.stdout.close()
+
+
+def workers(server):
+    """The digest that each worker serves, by its process."""
+    found = {}
+
+    def both_known():
+        answer = ask_again(server.port, "GET", "/health")[1]
+        found[answer["process"]] = answer["sha256"]
+        return len(found) == 2
+
+    until(both_known)
+    return found
+
+
+def reload(server, path):
+    """Replace the model, signal, and give the line that says what came of it."""
+    os.replace(path, "model.graphq")
+    server.send_signal(signal.SIGHUP)
+    return server.stdout.readline().strip()
 
 
 def test_answers_and_errors(server):
-    status, answer = ask("POST", "/score", {"x": DATA.tolist()})
+    status, answer = ask(server.port, "POST", "/score", {"x": DATA.tolist()})
     assert status == 200 and np.array_equal(np.float32(answer["y"]), np.maximum(DATA, 0))
     for body, words in ((b"no JSON", "Expecting value"), ([1], "object"), ({}, "takes inputs"), ({"x": [[1, 2]]}, "x"),
                         ({"x": [["a"] * 6]}, "could not convert"), ({"x": [[1] * 6, [2]]}, "inhomogeneous")):
-        status, answer = ask("POST", "/score", body)
+        status, answer = ask(server.port, "POST", "/score", body)
         assert status == 400 and words in answer["error"]
-    assert ask("GET", "/nothing")[0] == 404
-    assert ask("POST", "/score", {"x": []})[0] == 400
+    assert ask(server.port, "GET", "/nothing")[0] == 404
+    assert ask(server.port, "POST", "/score", {"x": []})[0] == 400
 
 
-def test_a_new_model_comes_without_a_lost_request(server):
-    save("new.graphq", 2)
-    digests = [hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in ("model.graphq", "new.graphq")]
-    assert ask("GET", "/health")[1]["sha256"] == digests[0]
-    stop, answers = time.monotonic() + 120, []
+def test_new_models_come_without_a_lost_request(server):
+    old, new, newest = (save(name, factor) for name, factor in (("model.graphq", 1), ("new", 2), ("newest", 3)))
+    before = workers(server)
+    assert set(before.values()) == {old}
+    answers, asking = [], True
 
-    before = set()
-
-    def both_known():
-        before.add(ask("GET", "/health")[1]["process"])
-        return len(before) == 2
-
-    until(both_known)
-
-    def ask_until_new():
-        """Ask until both old workers have ended."""
-        while time.monotonic() < stop and any(os.path.exists(f"/proc/{process}") for process in before):
-            answers.append(ask_again("POST", "/score", {"x": DATA.tolist()}))
+    def ask_on():
+        while asking:
+            answers.append(ask_again(server.port, "POST", "/score", {"x": DATA.tolist()}))
 
     with ThreadPoolExecutor(3) as clients:
-        asking = [clients.submit(ask_until_new) for _ in range(3)]
-        os.replace("new.graphq", "model.graphq")
-        server.send_signal(signal.SIGHUP)
-        for future in asking:
+        done = [clients.submit(ask_on) for _ in range(3)]
+        os.replace("new", "model.graphq")
+        server.send_signal(signal.SIGHUP)  # the second signal comes while the first one's workers start
+        time.sleep(1)
+        second = reload(server, "newest"), server.stdout.readline().strip()
+        asking = False
+        for future in done:
             future.result()
-    assert time.monotonic() < stop
-    assert {ask("GET", "/health")[1]["sha256"] for _ in range(20)} == {digests[1]}
-    old, new = np.maximum(DATA, 0), np.maximum(2 * DATA, 0)
+    assert second[0] in {f"reload: all 2 workers serve {digest}" for digest in (new, newest)}
+    assert second[1] == f"reload: all 2 workers serve {newest}"
+    until(lambda: not any(os.path.exists(f"/proc/{process}") for process in before))
+    assert set(workers(server).values()) == {newest}
+    expected = [np.maximum(factor * DATA, 0) for factor in (1, 2, 3)]
     assert {status for status, _ in answers} == {200}
-    assert all(np.array_equal(y, old) or np.array_equal(y, new) for y in (np.float32(a["y"]) for _, a in answers))
-    assert np.array_equal(np.float32(ask("POST", "/score", {"x": DATA.tolist()})[1]["y"]), new)
+    assert all(any(np.array_equal(np.float32(a["y"]), y) for y in expected) for _, a in answers)
+
+
+def test_a_reload_that_fails_changes_no_worker(server):
+    before = workers(server)
+    (digest,) = set(before.values())
+    Path("broken").write_bytes(Path("model.graphq").read_bytes()[:-100])
+    assert reload(server, "broken") == f"reload failed, all 2 workers keep {digest}: a new one was not ready"
+    assert workers(server) == before
+    os.kill(min(before), signal.SIGKILL)  # the worker that replaces it has their model, not the file of its name
+
+    def replaced():
+        now = workers(server)
+        return len(now.keys() & before.keys()) == 1 and set(now.values()) == {digest}
+
+    until(replaced)
+    os.remove("model.graphq")
+    server.send_signal(signal.SIGHUP)
+    assert "No such file" in server.stdout.readline()
+    assert set(workers(server).values()) == {digest}
 
 
 def test_connections_to_workers_send_small_parts_at_once():
@@ -140,22 +157,3 @@ def test_connections_to_workers_send_small_parts_at_once():
     listener = runpy.run_path(str(EXAMPLES / "serve_workers.py"))["listener"]
     with listener("127.0.0.1", 0) as made, socket.create_connection(made.getsockname()), made.accept()[0] as accepted:
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-def test_workers_on_a_tcp_port(tmp_path):
-    pytest.importorskip("uvicorn")
-    save(tmp_path / "model.graphq", 1)
-    environment = {**os.environ, "GRAPHQ_MODEL": str(tmp_path / "model.graphq")}
-    process = subprocess.Popen([sys.executable, EXAMPLES / "serve_workers.py", "--port", "0"], text=True,
-                               stdout=subprocess.PIPE, env=environment)
-    try:
-        place = process.stdout.readline().split("/")[2]
-        connection = http.client.HTTPConnection(place, timeout=120)  # the kernel keeps it until a worker is there
-        for rows in (DATA, DATA[:3]):
-            connection.request("POST", "/score", json.dumps({"x": rows.tolist()}))
-            assert np.array_equal(np.float32(json.loads(connection.getresponse().read())["y"]), np.maximum(rows, 0))
-        connection.close()
-    finally:
-        process.terminate()
-        process.wait(60)
-        process.stdout.close()

@@ -13,8 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("against", type=Path, metavar="F32_MODEL", help="the f32 model")
     parser.add_argument("--data", required=True, metavar="DATA",
-                        help="what to run both on: a folder of .npz or .npy files, an .npz file, or module:function "
-                             "that gives dicts of arrays")
+                        help="what to run both on: a folder of .npz or .npy files, such a file, or a function that "
+                             "gives dicts of arrays: FILE.py:NAME or module:NAME")
     parser.add_argument("--page", type=Path, metavar="PAGE.html", help="also write an HTML page: charts, and the graph")
     parser.add_argument("--no-rank", action="store_true", help="leave out what each product costs at the outputs")
 

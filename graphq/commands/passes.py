@@ -15,11 +15,8 @@ With --json: graph, near_misses (rewrite, node, reason), changes (pass, count) a
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TextIO
 
 from graphq.commands.shared import add_model, comma_separated, write
@@ -30,6 +27,8 @@ from graphq.ir.names import counted
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify
 from graphq.passes import PIPELINE, Pass, find_pass, run_passes
+from graphq.paths import named_object
+from graphq.progress import bars
 from graphq.rewrite.fixpoint import Fixpoint, pass_name
 from graphq.validation.validator import validate
 
@@ -59,7 +58,8 @@ def run(options: argparse.Namespace) -> int:
     verdicts = _Verdicts(steps, sys.stderr if options.json else sys.stdout)
     try:
         if options.verify == "numeric":
-            validate(source, steps, verdicts)
+            with bars(False):  # the lines say how far it is
+                validate(source, steps, verdicts)
     except PassError as error:
         verdicts.wrong(error.name)
         write(options, str(error), {"graph": None, "near_misses": [], "changes": watch.changes,
@@ -153,26 +153,13 @@ def named_pass(name: str) -> Pass:
 
     A class is made an instance without arguments.
     """
-    place, colon, attribute = name.rpartition(":")
-    if not colon:
+    if ":" not in name:
         return find_pass(PIPELINE, name)
     try:
-        found = getattr(_module(place), attribute)
+        found = named_object(name)
         made = found() if isinstance(found, type) else found
     except (AttributeError, ImportError, SyntaxError, TypeError) as error:
         raise ParseError(f"pass {name}: {error}") from None
     if not callable(made):
         raise ParseError(f"pass {name}: {made!r} is no pass")
     return made
-
-
-def _module(place: str) -> Any:
-    if not place.endswith(".py"):
-        return importlib.import_module(place)
-    path = Path(place).resolve()
-    spec = importlib.util.spec_from_file_location(f"graphq_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where inspect finds the source
-    spec.loader.exec_module(module)
-    return module

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from graphq.budget import size_text
-from graphq.commands.shared import add_model, bar, save_graph, write
+from graphq.commands.shared import add_model, save_graph, write
 from graphq.errors import GraphError, ParseError
 from graphq.files import load_graph
 from graphq.ir import Graph
@@ -22,7 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """MODEL, --data, --out, and the scheme's."""
     add_model(parser)
     parser.add_argument("--data", metavar="DATA", help="what to calibrate with: a folder of .npz or .npy files, such "
-                                                       "a file, or module:function that gives dicts of arrays")
+                                                       "a file, or a function that gives dicts of arrays: FILE.py:NAME "
+                                                       "or module:NAME")
     parser.add_argument("-o", "--out", type=Path, required=True, metavar="FILE", help="the file to write, of any kind")
     parser.add_argument("--method", choices=["min_max", "moving_average", "percentile", "entropy", "mse"],
                         help="how ranges are chosen (default: the best automatic setting)")
@@ -50,12 +50,10 @@ def run(options: argparse.Namespace) -> None:
     losses: dict[str, float] = {}
     if scheme is None:
         assert batches is not None
-        with bar(None, "settings") as tried:
-            choice = automatic(graph, batches, progress=lambda setting: _shown(tried, setting))
+        choice = automatic(graph, batches)
         made, losses = choice.graph, {str(setting): loss for setting, loss in choice.losses.items()}
     else:
-        with bar(batches, "batches") as read:
-            made = quantize(graph, read if needs_data else batches, scheme)
+        made = quantize(graph, batches, scheme)
     if _quantizes(made) == _quantizes(graph):
         raise GraphError(f"{options.file} has no matmul or convolution in f32 to quantize")
     save_graph(made, options.out)
@@ -69,10 +67,3 @@ def run(options: argparse.Namespace) -> None:
 def _quantizes(graph: Graph) -> int:
     """How many operations quantize or dequantize."""
     return sum(n.op.name.endswith("quantize") for n in graph.nodes)
-
-
-def _shown(progress: Any, text: str) -> None:
-    """One more step of a progress bar, if there is one."""
-    if progress is not None:
-        progress.set_postfix_str(text)
-        progress.update()

@@ -61,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
             tried += 1
             found = check(candidate)
             if found and sys.stderr.isatty():
-                print(f"{tried} graphs tried, {len(candidate.nodes)} nodes left", file=sys.stderr)
+                print(f"{tried} of at most {options.trials} graphs tried, {len(candidate.nodes)} nodes left",
+                      file=sys.stderr)
             return found
 
         start = graph if step is None else failing(step, graph) or graph

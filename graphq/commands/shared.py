@@ -4,9 +4,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +78,3 @@ def plain(data: Any) -> Any:
     if isinstance(data, float) and not math.isfinite(data):
         return None
     return data
-
-
-def bar(items: Any, what: str) -> Any:
-    """A context of tqdm's bar over items, on a terminal where it is installed; else of the items as they are."""
-    if sys.stderr.isatty():
-        try:
-            from tqdm import tqdm
-        except ImportError:
-            pass
-        else:
-            return tqdm(items, desc=what, leave=False)
-    return nullcontext(items)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from graphq.commands.shared import bar
+from graphq.progress import progress
 
 ROUNDS = 8
 """Turns that each side gets; the first call of a turn, with the other side's data in the caches, is not counted."""
@@ -20,17 +20,16 @@ PAUSE = 0.05
 def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[list[float]]:
     """Milliseconds of each call; the calls take turns that last `seconds` together."""
     times: list[list[float]] = [[] for _ in calls]
-    with bar(range(ROUNDS), "rounds") as rounds:
-        for _ in rounds:
-            for call, out in zip(calls, times, strict=True):
-                time.sleep(PAUSE)
+    for _ in progress(range(ROUNDS), "rounds"):
+        for call, out in zip(calls, times, strict=True):
+            time.sleep(PAUSE)
+            call()
+            end = time.perf_counter() + seconds / (len(calls) * ROUNDS)
+            begin = 0.0
+            while begin < end:
+                begin = time.perf_counter()
                 call()
-                end = time.perf_counter() + seconds / (len(calls) * ROUNDS)
-                begin = 0.0
-                while begin < end:
-                    begin = time.perf_counter()
-                    call()
-                    out.append(1e3 * (time.perf_counter() - begin))
+                out.append(1e3 * (time.perf_counter() - begin))
     return times
 
 

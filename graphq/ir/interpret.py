@@ -13,6 +13,7 @@ from graphq.errors import GraphError, GraphqError, InputError
 from graphq.ir.graph import Graph, Node, TensorType, Value
 from graphq.ir.signature import Signature
 from graphq.ir.verify import check_order
+from graphq.progress import progress
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -47,7 +48,7 @@ def evaluate(graph: Graph, inputs: Mapping[str, np.ndarray],
     """
     env: dict[Value, np.ndarray] = {v: inputs[str(v.name)] for v in graph.inputs}
     left = {v: len(v.uses) for v in graph.inputs}
-    for node in graph.nodes:
+    for node in progress(graph.nodes, "reference"):
         args = [None if v is None else env[v] for v in node.inputs]
         for value, array in zip(node.outputs, _run(graph, node, args, attributes(node)), strict=True):
             env[value], left[value] = array, len(value.uses)

@@ -23,6 +23,7 @@ from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
 from graphq.plan.arena import Arena, Arenas, Slot, find_clashes, find_lives, plan_arena
 from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, touched
+from graphq.progress import progress
 from graphq.sizes import Values, assumed, is_open
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Words:
 
     def address_functions(self) -> None:
         """Fill in the addresses of functions, which are known once they are compiled."""
-        for at, function in self.functions:
+        for at, function in progress(self.functions, "kernels"):
             self.template[at] = index(function)
         self.functions = []
 
@@ -181,7 +182,7 @@ class Runner:
 
         try:
             team.run_until_settled(run)
-            found = [run() for _ in range(runs)]
+            found = [run() for _ in progress(range(runs), "runs")]
         finally:
             instance.arena = None
             self._arenas.give_back(arena)

@@ -15,7 +15,6 @@ then the best setting is made with the statistics of all. One model, compiled on
 """
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from graphq.ir import Graph
@@ -45,9 +44,9 @@ class Choice:
         return "\n".join(f"{'*' if s == self.setting else ' '} {1 - loss:.6f}  {s}" for s, loss in self.losses.items())
 
 
-def automatic(graph: Graph, batches: Batches, *, progress: Callable[[str], None] | None = None) -> Choice:
-    """Quantize by the setting whose outputs are nearest to f32 on data held out; `progress` is told what is tried."""
-    work = Search(graph, batches, progress)
+def automatic(graph: Graph, batches: Batches) -> Choice:
+    """Quantize by the setting whose outputs are nearest to f32 on data held out."""
+    work = Search(graph, batches)
     setting = chosen_setting(work)
     made = work.made(setting)
     made.meta = {**made.meta, "quantization": {

@@ -17,6 +17,7 @@ from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.copies import check_names
 from graphq.ir.interpret import named_outputs
+from graphq.progress import progress
 from graphq.quantization.products import prepared, products, values_by_name
 from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
 
@@ -117,7 +118,7 @@ def checked_batches(batches: Batches, inputs: Iterable[Value]) -> Iterator[Batch
     if isinstance(batches, Mapping) or not isinstance(batches, Iterable):
         raise InputError(f"batches must be an iterable of dicts by the names of inputs, got {type(batches).__name__}"
                          + (": put it into a list" if isinstance(batches, Mapping) else ""))
-    for k, batch in enumerate(batches):
+    for k, batch in enumerate(progress(batches, "batches")):
         if not isinstance(batch, Mapping):
             raise InputError(f"batch {k + 1} must be a dict by the names of inputs, got {type(batch).__name__}")
         yield from _cut(batch, types)

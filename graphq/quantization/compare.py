@@ -12,6 +12,7 @@ from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, Value
 from graphq.ir.interpret import named_outputs
 from graphq.ir.node import GRAPH_ORDER
+from graphq.progress import progress
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.comparison import Comparison, TensorDifference
 from graphq.quantization.products import PRODUCTS, Product, prepared, products, values_by_name
@@ -24,7 +25,8 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     """Compare all tensors that both graphs name alike, also those inside of partitions, on batches.
 
     `against` is the f32 graph that the quantized one was made of. With `rank` each product by itself is computed in
-    f32, all others as they are, which compiles the model as many times, and tensors are sorted by what that gains.
+    f32, all others as they are, which compiles the model as many times, and tensors are sorted by what that gains
+    where it is more than noise.
     The batches are kept in memory, and all tensors of one.
 
     Raises InputError for no batches, for batches without elements and for a NaN in f32; GraphError where the graphs
@@ -42,7 +44,7 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
     limits = _limits(made)
     have, want = compile(left, outputs=names), compile(right, outputs=names)
     sums = {name: _Sums(limits.get(name)) for name in names}
-    for k, batch in enumerate(kept):
+    for k, batch in enumerate(progress(kept, "batches")):
         got, exact = (named_outputs(model.outputs, model(batch)) for model in (have, want))
         for name in names:
             if np.isnan(exact[name]).any():
@@ -60,7 +62,6 @@ def compare(quantized: Graph | CompiledGraph, against: Graph | CompiledGraph, ba
         costs, loss = _costs(left, right, set(names), kept, rank)
         for row in rows:
             row.cost = costs.get(row.name)
-    rows.sort(key=lambda t: -np.inf if t.cost is None else t.cost, reverse=True)
     return Comparison(rows, loss, left.copy())
 
 
@@ -175,7 +176,7 @@ def _costs(left: Graph, right: Graph, shared: Collection[str], batches: Sequence
     wanted = [floats(model(batch)) for batch in batches]
     loss = loss_of(compile(left), batches, wanted)
     costs = {}
-    for p in products(right):
+    for p in progress(list(products(right)), "products"):
         exact = in_f32(left, p, shared) if rank and p.name in shared else None
         if exact is not None:
             costs[p.name] = loss - loss_of(compile(exact), batches, wanted)

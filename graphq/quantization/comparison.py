@@ -42,19 +42,31 @@ SHOWN = 17
 
 @dataclass
 class Comparison:
-    """Differences in the order of their cost, those without one after them in graph order; `outputs`' 1 - cosine.
+    """Differences in the order of their cost, then those without one in the order given; `outputs`' 1 - cosine.
 
-    `graph` is the quantized graph, in which a page shows them.
+    `graph` is the quantized graph, in which a page shows them. `noise` is how far costs are uncertain: the most by
+    which outputs got worse as one product was computed in f32, which it does by chance alone. Costs up to that are in
+    no order.
     """
 
     tensors: list[TensorDifference]
     loss: float
     graph: Graph = field(repr=False, compare=False)
+    noise: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.noise = max((-t.cost for t in self.tensors if t.cost is not None and t.cost < 0), default=0.0)
+        self.tensors.sort(key=lambda t: self.known_cost(t) or 0.0, reverse=True)
+
+    def known_cost(self, tensor: TensorDifference) -> float | None:
+        """The cost of a tensor; None where it has none, or one that may be noise."""
+        return None if tensor.cost is None or tensor.cost <= self.noise else tensor.cost
 
     @property
     def summary(self) -> str:
-        """The loss in a line."""
-        return f"outputs: 1 - cosine {self.loss:.2e}"
+        """The loss in a line, and which costs are noise."""
+        noise = f"; costs up to {self.noise:.1e} are noise, in no order" if self.noise else ""
+        return f"outputs: 1 - cosine {self.loss:.2e}{noise}"
 
     def __getitem__(self, name: str) -> TensorDifference:
         """The tensor of that name. Raises KeyError where there is none."""
@@ -75,7 +87,7 @@ class Comparison:
         """The same as JSON; infinite numbers (SQNR of equal tensors) are null."""
         rows = [{k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(t).items()}
                 for t in self.tensors]
-        return json.dumps({"loss": self.loss, "tensors": rows}, indent=1)
+        return json.dumps({"loss": self.loss, "noise": self.noise, "tensors": rows}, indent=1)
 
     def report(self, path: str | os.PathLike[str], /) -> None:
         """Write an HTML page: all tensors in graph order and by cost, as charts, and the graph coloured by cost.

@@ -1,7 +1,6 @@
 """Calibration data for the command line: a folder of arrays, an .npz archive, or a Python function."""
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import numpy as np
 
 from graphq.errors import InputError
 from graphq.ir import Graph
+from graphq.paths import named_object
 from graphq.quantization.calibrate import Batch, checked_batches
 
 
@@ -18,27 +18,27 @@ def load_data(text: str, graph: Graph) -> Sequence[Batch]:
 
     FOLDER holds an archive `*.npz` for each batch, with an array for each input, or, of a model with one input, arrays
     `*.npy`. FILE.npy is one such array, FILE.npz one batch with an array for each input; with keys `0/in/x`, `1/in/x`
-    it holds several. A function `module:function` is called without arguments and gives dicts, or an object with
-    `get_next`. Files are read when they are asked for.
+    it holds several. A function, `FILE.py:NAME` or `module:NAME`, is called without arguments and gives dicts, or an
+    object with `get_next`. Files are read when they are asked for.
     """
     path = Path(text)
     names = [str(v.name) for v in graph.inputs]
     if path.is_dir():
         files = sorted((*path.glob("*.npz"), *path.glob("*.npy")))
         if not files:
-            raise InputError(f"{path} holds no .npz or .npy files")
+            raise InputError(f"{path} holds no .npz or .npy files; a function FILE.py:NAME makes arrays of others")
         return _Files(files, names)
     if path.suffix == ".npy":
         return _Files([path], names)
     if path.suffix == ".npz":
         with _archive(path) as z:
             return _batches({k: z[k] for k in z.files}, names, str(path))
-    module, colon, function = text.partition(":")
-    if not colon:
-        raise InputError(f"data must be a folder, an .npz or .npy file, or module:function, got {text}")
+    if ":" not in text:
+        raise InputError("data must be a folder, an .npz or .npy file, or a function as FILE.py:NAME or module:NAME, "
+                         f"got {text}")
     try:
-        made = getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError) as e:
+        made = named_object(text)()
+    except (ImportError, AttributeError, SyntaxError) as e:
         raise InputError(f"data {text}: {e}") from None
     return list(checked_batches(made, graph.inputs))
 

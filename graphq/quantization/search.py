@@ -1,7 +1,7 @@
 """What the automatic search works with: folds of the batches, and the loss of a setting on batches held out."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -11,6 +11,7 @@ from graphq.compile import compile
 from graphq.errors import InputError
 from graphq.ir import Graph, TensorType
 from graphq.locks import lazy_property
+from graphq.progress import progress
 from graphq.quantization.biases import correctable, shift_biases
 from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
 from graphq.quantization.compare import distance, floats
@@ -68,11 +69,25 @@ def _few(numbers: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(numbers[int(k)] for k in np.linspace(0, len(numbers) - 1, size))
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """The batches of these numbers, each read when it is asked for."""
+
+    batches: Sequence[Batch]
+    numbers: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self.batches[k] for k in self.numbers)
+
+
 class Search:
     """The batches, the `folds` of them, and what was worked out so far."""
 
-    def __init__(self, graph: Graph, batches: Batches, progress: Callable[[str], None] | None = None) -> None:
-        self.graph, self.progress = prepared(graph), progress
+    def __init__(self, graph: Graph, batches: Batches) -> None:
+        self.graph = prepared(graph)
         self.batches = _numbered(batches, graph)
         self.folds = folds(len(self.batches))
         self.products = {p.name: p for p in products(self.graph)}
@@ -95,13 +110,11 @@ class Search:
     def best(self, settings: Sequence[Setting]) -> Setting:
         """The one of least loss; the first, where that is good enough."""
         first = settings[0]
-        return first if self.loss(first) <= GOOD else min(settings, key=self.loss)
+        return first if self.loss(first) <= GOOD else min(progress(settings, "settings"), key=self.loss)
 
     def loss(self, setting: Setting) -> float:
         """The largest 1 - cosine of an output with f32 that a comparison found."""
         if setting not in self.losses:
-            if self.progress is not None:
-                self.progress(str(setting))
             self.losses[setting] = max(x for fold in self.folds for x in self._losses(setting, fold))
         return self.losses[setting]
 
@@ -112,7 +125,7 @@ class Search:
         return [self._distance(k, floats(model(self.batches[k]))) for k in fold.held_out]
 
     def _losses_of(self, chosen: Mapping[str, Quantized], fold: Fold) -> list[float]:
-        outputs = self.outputs.runs((self.batches[k] for k in fold.held_out), chosen)
+        outputs = self.outputs.runs(Chosen(self.batches, fold.held_out), chosen)
         return [self._distance(k, floats(out)) for k, out in zip(fold.held_out, outputs, strict=False)]
 
     def _distance(self, k: int, outputs: Sequence[np.ndarray]) -> float:
@@ -129,7 +142,7 @@ class Search:
             ranges += [Candidate("min_max", margin=m) for m in MARGINS]
         tried = [c._replace(smooth=s) for s in (False, True) for c in ranges]
         scores = {name: dict.fromkeys(tried, 0.0) for name in self.calibration.values}
-        for candidate in tried:
+        for candidate in progress(tried, "ranges"):
             noise = self.noise(self.uniform(candidate))
             for name, product in self.products.items():
                 for k in product.activations:
@@ -140,7 +153,7 @@ class Search:
         """Of each product, by name, what quantization changes of its result, all else exact: noise over signal."""
         sums: dict[str, float] = {}
         for fold in self.folds:
-            held_out = (self.batches[k] for k in fold.held_out)
+            held_out = Chosen(self.batches, fold.held_out)
             for name, d in self.twins.differences(held_out, self.chosen(setting, fold.seen)).items():
                 sums[name] = sums.get(name, 0.0) + d.ratio
         return sums
@@ -194,7 +207,7 @@ class Search:
                       if part in self.parts(n) and n not in getattr(setting.scheme, part)}
         order = sorted(noise, key=lambda key: noise[key], reverse=True)
         losses = {}
-        for name, part in order[:TRIED]:
+        for name, part in progress(order[:TRIED], "factors"):
             exact = with_scheme(setting, **{"wide_weights" if part == "wide" else "wide": (name,)})
             losses[name, part] = float(np.mean([x for fold in self.folds for x in self._losses_of(
                 {name: self.chosen(exact, fold.seen)[name]}, fold)]))
@@ -208,7 +221,8 @@ class Search:
     def best_made(self, count: int) -> Setting:
         """Of the `count` settings of least loss, made with all statistics, the one of least loss on all batches."""
         least = sorted(self.losses, key=self.loss)[:count]
-        return min(least, key=lambda setting: max(self.loss(setting), self._loss_made(setting)))
+        return min(progress(least, "settings made"),
+                   key=lambda setting: max(self.loss(setting), self._loss_made(setting)))
 
     def _loss_made(self, setting: Setting) -> float:
         model = compile(self.made(setting))
@@ -235,7 +249,7 @@ class Search:
         if setting.correct:
             key = replace(setting, correct=False)
             if key not in known.shifts:
-                differences = self.twins.differences((self.batches[k] for k in _few(seen)), found)
+                differences = self.twins.differences(Chosen(self.batches, _few(seen)), found)
                 known.shifts[key] = {n: d.shift for n, d in differences.items()
                                      if correctable(self.products[n], d.shift)}
             found = {n: replace(q, shift=known.shifts[key].get(n)) for n, q in found.items()}
@@ -244,9 +258,9 @@ class Search:
     def known(self, seen: tuple[int, ...]) -> Known:
         """The statistics of some batches."""
         if seen not in self._known:
-            plain = self.calibration.statistics(self.batches[k] for k in seen)
+            plain = self.calibration.statistics(Chosen(self.batches, seen))
             factors = smoothing(self.graph, plain)
-            smoothed = self.divided.statistics((self.batches[k] for k in seen), factors) if factors else plain
+            smoothed = self.divided.statistics(Chosen(self.batches, seen), factors) if factors else plain
             self._known[seen] = Known(plain, factors, smoothed)
         return self._known[seen]
 
@@ -286,7 +300,7 @@ def _numbered(batches: Batches, graph: Graph) -> Sequence[Batch]:
 
     Raises InputError without any.
     """
-    if not isinstance(batches, Sequence) or len(list(checked_batches(batches[:1], graph.inputs))) > 1:
+    if not isinstance(batches, Sequence) or sum(1 for _ in checked_batches(batches, graph.inputs)) > len(batches):
         batches = list(checked_batches(batches, graph.inputs))
     if not len(batches):
         raise InputError("calibration needs at least one batch, got an empty iterable")

@@ -1,4 +1,4 @@
-"""Charts as SVG: the timeline of a run, the arena's buffers over the plan's steps, bars of tensors; and tables."""
+"""Charts: the timeline of a run and the arena's buffers over the plan's steps as SVG; bars of tensors and tables."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,25 +14,23 @@ LEFT, TRACK = 74, 34
 MEMORY_HEIGHT = 460
 """The height of the chart of the arena, in pixels."""
 
-ROW, NAMES, BAR = 17, 230, 150
-"""The height of a row of bars, the width of their names, and that of the longest bar, in pixels."""
-
 Box = Callable[[int], tuple[str, str]]
 """For the number of a step or buffer, the id of its record and its CSS class."""
 
 
 def timeline(profile: Profile, box: Box) -> str:
-    """The pieces of a run by threads; `box` is asked for the numbers of steps."""
+    """The pieces of a run by threads, and how long each was busy; `box` is asked for the numbers of steps."""
     width = min(max(860, 6 * len(profile.steps)), 6000)
-    scale, tracks = width / (profile.elapsed or 1.0), profile.tracks
+    scale, busy = width / (profile.elapsed or 1.0), profile.busy
+    tracks = {thread: list(busy).index(name) for thread, name in profile.tracks.items()}
     shapes = []
-    for k, (thread, name) in enumerate(tracks.items()):
-        shapes.append(_text(0, TRACK * k + 20, name))
-        for step in profile.steps:
-            shapes += [_group(*box(step.number), _rectangle(
-                LEFT + scale * p.begin, TRACK * k + 4, scale * p.seconds, TRACK - 8))
-                for p in step.pieces if p.thread == thread]
-    bottom = TRACK * len(tracks)
+    for k, (name, part) in enumerate(busy.items()):
+        shapes.append(_text(0, TRACK * k + 15, name))
+        shapes.append(_text(0, TRACK * k + 27, f"{part:.0%} busy" if part else "idle"))
+    for step in profile.steps:
+        shapes += [_group(*box(step.number), _rectangle(
+            LEFT + scale * p.begin, TRACK * tracks[p.thread] + 4, scale * p.seconds, TRACK - 8)) for p in step.pieces]
+    bottom = TRACK * len(busy)
     for k in range(11):
         x = LEFT + width * k / 10
         shapes.append(_line(x, 0, x, bottom + 4) + _text(x - 14, bottom + 16, f"{100 * profile.elapsed * k:.3g} ms"))
@@ -59,17 +57,11 @@ def bars(head: Sequence[str], rows: Iterable[tuple[str, str, str, Sequence[tuple
 
     A bar is a share of the longest, from 0 to 1, and text that stands behind it.
     """
-    column = BAR + 65
-    shapes = [_text(NAMES + column * k, ROW - 5, text) for k, text in enumerate(head)]
-    y = ROW
+    made = [f"<div><span></span>{''.join(f'<span>{escape(text)}</span>' for text in head)}</div>"]
     for id, kind, name, columns in rows:
-        inside = [_text(0, y + ROW - 5, name)]
-        for k, (share, text) in enumerate(columns):
-            x, width = NAMES + column * k, BAR * share
-            inside += [_rectangle(x, y + 2, width, ROW - 4), _text(x + width + 5, y + ROW - 5, text)]
-        shapes.append(_group(id, kind, "".join(inside)))
-        y += ROW
-    return _chart(NAMES + column * len(head), y + 4, shapes)
+        cells = (f'<span><i style="--share:{share:.4f}"></i>{escape(text)}</span>' for share, text in columns)
+        made.append(f'<div class="b {kind}" data-n="{id}"><span>{escape(name)}</span>{"".join(cells)}</div>')
+    return f'<div class="bars">{"".join(made)}</div>'
 
 
 def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], numbers: int) -> str:

@@ -1,8 +1,8 @@
 """What a page says of each box: records, which the page's script shows under the pointer or, of a chosen box, beside.
 
 A record has a title `t`, rows `r` (a label, text, and a CSS class if it has one), the first of which says what the box
-is of, and links `go` to other boxes: the set of records, the box's id, and text. Titles and first rows can be searched
-for.
+is of, and links `go` to other boxes: the set of records, the box's id, and text. With a profile `s` is its share of the
+time. Titles and first rows can be searched for.
 """
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
     for node in report.nodes:
         if node.role == "constant":
             continue  # has no box
-        own = [report.steps[k] for k in node.steps]
-        rows = [*_operands(node.operation, types), *_partition(node), *_steps(own),
-                *_time([times[k] for k in node.steps if k in times], total), *_why(causes.get(node.id, ()))]
+        own, spent = [report.steps[k] for k in node.steps], [times[k] for k in node.steps if k in times]
+        rows = [*_operands(node.operation, types), *_partition(node), *_steps(own), *_time(spent, total),
+                *_why(causes.get(node.id, ()))]
         if node.macs:
             rows.append(["MACs", f"{node.macs:,}"])
         if node.note:
@@ -57,6 +57,8 @@ def compiled_records(report: Report, times: Mapping[int, StepTime], after: str, 
         label = node.operation.outputs[0].label if node.operation.outputs else ""
         records[f"n{node.id}"] = _record(_title(node), node.operation, rows,
                                          [[before, places[label], "as written"]] if label in places else [])
+        if spent and total:
+            records[f"n{node.id}"]["s"] = round(sum(t.seconds for t in spent) / total, 5)
         for k, inner in enumerate(node.partition.body if node.partition else ()):
             records[f"n{node.id}n{k}"] = _record(inner.title, inner, [*_operands(inner, {}), *_attributes(inner)],
                                                  [[after, f"n{node.id}", f"in the {_title(node)}"]])

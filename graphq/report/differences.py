@@ -20,20 +20,21 @@ if TYPE_CHECKING:
     from graphq.quantization.comparison import Comparison, TensorDifference
 
 COSTS = {"most": "costs at least half of what the costliest does", "much": "costs at least a tenth of that",
-         "little": "costs less, or nothing", "plain": "has no cost of its own"}
+         "little": "costs less", "plain": "has no cost of its own, or one that may be noise"}
 """The CSS classes of tensors, and what the legend calls them."""
 
 
 def differences_page(found: Comparison) -> str:
     """The HTML: the tensors in graph order, in the order of their costs, and where there is Graphviz the graph."""
     drawn, ids, views = outline(found.graph), _ids(found.graph), Views()
-    costs = [t.cost for t in found.tensors if t.cost is not None]
-    kinds = {ids[t.name]: _kind(t, max(costs, default=0)) for t in found.tensors}
+    costs = {t.name: found.known_cost(t) for t in found.tensors}
+    highest = max((x for x in costs.values() if x is not None), default=0.0)
+    kinds = {ids[name]: _kind(cost, highest) for name, cost in costs.items()}
     boxes: dict[str, list[TensorDifference]] = {}
     for t in found.tensors:
         boxes.setdefault(ids[t.name], []).append(t)
     views.records["tensors"] = _records(drawn, boxes)
-    views.add("Graph order", _bars(found.tensors, ids, kinds), "tensors")
+    views.add("Graph order", _bars(found, ids, kinds), "tensors")
     views.add("By cost", _table(found.tensors, ids), "tensors")
     if available():
         def lines(box: Box) -> Sequence[str]:
@@ -58,12 +59,11 @@ def _ids(graph: Graph) -> dict[str, str]:
     return {v.name: f"n{k}" for k, node in enumerate(graph.nodes) for v in node.outputs if v.name is not None}
 
 
-def _kind(t: TensorDifference, highest: float) -> str:
+def _kind(cost: float | None, highest: float) -> str:
     """The CSS class of a tensor, by its share of the highest cost."""
-    if t.cost is None:
+    if cost is None:
         return "plain"
-    share = t.cost / highest if highest > 0 else 0
-    return "most" if share >= 0.5 else "much" if share >= 0.1 else "little"
+    return "most" if cost >= 0.5 * highest else "much" if cost >= 0.1 * highest else "little"
 
 
 def _lines(t: TensorDifference) -> Iterator[str]:
@@ -85,17 +85,18 @@ def _records(drawn: Outline, boxes: Mapping[str, Sequence[TensorDifference]]) ->
     return records
 
 
-def _bars(tensors: Sequence[TensorDifference], ids: Mapping[str, str], kinds: Mapping[str, str]) -> str:
+def _bars(found: Comparison, ids: Mapping[str, str], kinds: Mapping[str, str]) -> str:
     """The chart, a row a tensor in graph order."""
-    ordered = sorted(tensors, key=lambda t: int(ids[t.name][1:]))
+    ordered = sorted(found.tensors, key=lambda t: int(ids[t.name][1:]))
     columns = {"SQNR dB": [(t.sqnr, t.cells()["SQNR dB"]) for t in ordered],
                "1 - cosine": [(1 - t.cosine, f"{1 - t.cosine:.1e}") for t in ordered],
-               "cost": [(t.cost or 0.0, t.cells()["cost"]) for t in ordered]}
+               "cost": [(found.known_cost(t) or 0.0, t.cells()["cost"]) for t in ordered]}
     scaled = []
     for column in columns.values():
         longest = max((x for x, _ in column if math.isfinite(x)), default=0.0)
         scaled.append([(min(max(x / longest, 0.0), 1.0) if longest > 0 else 0.0, text) for x, text in column])
-    rows = ((ids[t.name], kinds[ids[t.name]], shortened(t.name), cells)
+    names = shortened(t.name for t in ordered)
+    rows = ((ids[t.name], kinds[ids[t.name]], names[t.name], cells)
             for t, *cells in zip(ordered, *scaled, strict=True))
     return bars(tuple(columns), rows)
 

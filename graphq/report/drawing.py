@@ -1,8 +1,11 @@
 """Pictures of outlines as SVG, laid out when they are made, so that a browser only shows them."""
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
+from itertools import accumulate
 from unicodedata import east_asian_width
 
 from graphq.ir.outline import Box, Outline
@@ -15,7 +18,10 @@ MARGIN = 7
 """Pixels around a picture, and around the text of a box."""
 
 LONGEST = 36
-"""The most characters of a line; longer lines lose their middle."""
+"""The most characters of a line; longer lines lose what they share with others (`shortened`)."""
+
+PIECES = re.compile(r"(?<=[/._:])")
+"""Where names are cut: behind what separates their parts."""
 
 Lines = Callable[[Box], Sequence[str]]
 
@@ -27,7 +33,9 @@ def draw(outline: Outline, lines: Lines, kind: Callable[[Box], str]) -> str:
     is not installed.
     """
     boxes = list(outline.walk())
-    texts = {box.id: [shortened(x) for x in lines(box)] for box in boxes}
+    texts = {box.id: list(lines(box)) for box in boxes}
+    short = shortened(x for text in texts.values() for x in text)
+    texts = {id: [short[x] for x in text] for id, text in texts.items()}
     layout = lay_out(outline, {id: _size(text) for id, text in texts.items()})
     shapes: dict[bool, list[str]] = {True: [], False: []}
     titles = []
@@ -49,11 +57,30 @@ def class_of(box: Box) -> str:
     return "io" if box.kind in ("input", "output") else "group" if box.kind == "group" else "plain"
 
 
-def shortened(text: str) -> str:
-    """The text, or its begin and its end where it is longer than a line; what cannot be printed is a mark."""
-    text = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
-    half = LONGEST // 2
-    return text if len(text) <= LONGEST else f"{text[:half]}…{text[-half + 1:]}"
+def shortened(texts: Iterable[str]) -> dict[str, str]:
+    """Lines for these texts; what cannot be printed is a mark.
+
+    A text longer than a line loses parts at its begin and its end, those first that most of the long texts have there
+    too: names of a model differ in their middle. Where one part alone is too long, it loses its middle.
+    """
+    lines = {text: "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split())) for text in texts}
+    pieces = {line: PIECES.split(line) for line in lines.values() if len(line) > LONGEST}
+    begins = Counter(x for parts in pieces.values() for x in accumulate(parts))
+    ends = Counter(x for parts in pieces.values() for x in accumulate(reversed(parts), lambda end, x: x + end))
+    return {text: _cut(line, pieces[line], begins, ends) if line in pieces else line for text, line in lines.items()}
+
+
+def _cut(line: str, parts: Sequence[str], begins: Counter[str], ends: Counter[str]) -> str:
+    """A line as `shortened` makes it: `begins` and `ends` say how many lines have a begin or an end."""
+    first, last = 0, len(parts)
+    while last - first > 1 and len("".join(parts[first:last])) > LONGEST - 2:
+        if begins["".join(parts[:first + 1])] >= ends["".join(parts[last - 1:])]:
+            first += 1
+        else:
+            last -= 1
+    text, half = "".join(parts[first:last]), LONGEST // 2
+    text = text if len(text) <= LONGEST else f"{text[:half]}…{text[-half + 1:]}"
+    return f"{'…' * (first > 0)}{text}{'…' * (last < len(parts))}"
 
 
 def _size(lines: Sequence[str]) -> tuple[float, float]:

@@ -3,6 +3,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const aside = document.querySelector("aside"), overview = [...aside.childNodes];
 const tip = document.getElementById("tip"), search = document.getElementById("search"), found = document.getElementById("found");
 const views = [...document.querySelectorAll(".view")], tabs = [...document.querySelectorAll("nav button")];
+const heat = document.getElementById("heat");
 let view = views[0], hits = [], at = -1, zoom = new Map();
 
 const make = (tag, text, name) => {
@@ -78,6 +79,20 @@ function next(step) {
   select(hits[at].dataset.n, true);
 }
 
+function share(r) {  // of the time: a box's own, or that of the partition that its operation is in
+  return r?.s || Math.max(0, ...(r?.go || []).map(([records, id]) => data[records][id]?.s || 0));
+}
+function colour(byTime) {
+  heat.setAttribute("aria-pressed", byTime);
+  for (const v of views.filter(v => v.classList.contains("picture"))) {
+    const records = data[v.dataset.records], most = Math.max(...Object.values(records).map(share));
+    for (const box of v.querySelectorAll(".b:not(.title, .group)")) {
+      const part = 100 * share(records[box.dataset.n]) / most;
+      box.querySelector("rect").style.fill = byTime ? `color-mix(in oklab, var(--hot) ${part}%, var(--back))` : "";
+    }
+  }
+}
+
 function scale(factor, x = view.clientWidth / 2, y = view.clientHeight / 2) {
   const svg = view.querySelector(":scope > svg");
   if (!svg || !view.classList.contains("picture")) return;
@@ -97,6 +112,8 @@ for (const t of tabs) t.addEventListener("click", () => { clear(); show(document
 document.getElementById("out").addEventListener("click", () => scale(1 / 1.3));
 document.getElementById("in").addEventListener("click", () => scale(1.3));
 document.getElementById("fit").addEventListener("click", () => scale());
+heat.hidden = !Object.values(data).some(records => Object.values(records).some(r => r.s)) || !document.querySelector(".picture");
+heat.addEventListener("click", () => colour(heat.getAttribute("aria-pressed") !== "true"));
 search.addEventListener("input", look);
 document.addEventListener("keydown", e => {
   if (e.target === search && e.key === "Enter") next(e.shiftKey ? -1 : 1);

@@ -43,9 +43,10 @@ def document(title: str, views: Views, aside: str) -> str:
     tabs = "".join(f'<button data-view="v{k}">{escape(name)}</button>' for k, name in enumerate(views.names))
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">
-<title>{escape(title)}</title><style>{text_file("page.css")}{text_file("picture.css")}</style></head><body>
+<title>{escape(title)}</title><style>{text_file("picture.css")}{text_file("page.css")}</style></head><body>
 <header><h1 title="{escape(title)}">{escape(title)}</h1><nav>{tabs}</nav>
 <span><input type="search" id="search" placeholder="find a name or an operation"> <span id="found"></span></span>
+<button id="heat" hidden>colour by time</button>
 <span><button id="out">−</button> <button id="in">+</button> <button id="fit">fit</button></span></header>
 <main>{"".join(views.html)}</main><aside>{aside}</aside><div id="tip" hidden></div>
 <script type="application/json" id="data">{_json(views.records)}</script><script>{script}</script></body></html>

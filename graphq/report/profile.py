@@ -12,6 +12,7 @@ import numpy as np
 from graphq.ir.names import counted
 from graphq.plan.plan import NativeStep
 from graphq.plan.runtime import Runner
+from graphq.progress import progress
 from graphq.report.evidence import ceiling, prepare, touched_bytes
 
 _NAME = re.compile(r"%\S+ = ")
@@ -84,11 +85,12 @@ class Profile:
     """The steps of a run in order; as text their sums by kernel and each of them, the longest first.
 
     Times are medians over all runs. The pieces of the steps are those of one run, the one of median length; `caller` is
-    the thread that called.
+    the thread that called, `most` how many threads the plan may use.
     """
 
     steps: tuple[StepTime, ...]
     caller: int = 0
+    most: int = 1
 
     @property
     def seconds(self) -> float:
@@ -111,6 +113,15 @@ class Profile:
         """What timelines call the threads: `caller`, `helper 1` and so on."""
         return {thread: f"helper {k}" if k else "caller" for k, thread in enumerate(self.threads)}
 
+    @property
+    def busy(self) -> dict[str, float]:
+        """Which part of the run each track's thread ran pieces; 0 of helpers that the plan may use, and none came."""
+        tracks = self.tracks
+        seconds = {**dict.fromkeys(tracks.values(), 0.0), **{f"helper {k}": 0.0 for k in range(len(tracks), self.most)}}
+        for p in (p for s in self.steps for p in s.pieces):
+            seconds[tracks[p.thread]] += p.seconds
+        return {name: t / self.elapsed for name, t in seconds.items()} if self.elapsed else {}
+
     def by_kernel(self) -> dict[str, float]:
         """Seconds by kernel, the longest first; NumPy references count by their operation."""
         sums: dict[str, float] = {}
@@ -131,11 +142,8 @@ class Profile:
         lines.append("by step:")
         lines += [f"  {t}" for t in sorted(self.steps, key=lambda s: -s.seconds)]
         if self.elapsed:
-            busy = dict.fromkeys(self.threads, 0.0)
-            for p in (p for s in self.steps for p in s.pieces):
-                busy[p.thread] += p.seconds
-            lines.append(f"a run of {1e3 * self.elapsed:.4g} ms on {counted(len(busy), 'thread')}, busy for "
-                         + ", ".join(f"{t / self.elapsed:.0%}" for t in busy.values()))
+            lines.append(f"a run of {1e3 * self.elapsed:.4g} ms on {counted(len(self.busy), 'thread')}, busy for "
+                         + ", ".join(f"{part:.0%}" for part in self.busy.values()))
         return "\n".join(lines)
 
 
@@ -166,11 +174,11 @@ def profile_steps(runner: Runner, inputs: Sequence[np.ndarray], runs: int, *, pe
                               float(seconds[:, k].min()), pieces))
     if peaks:
         prepare(plan)
-        for k, step in enumerate(plan.steps):
+        for k, step in enumerate(progress(plan.steps, "peaks")):
             if isinstance(step, NativeStep):
                 decisive, peak = ceiling(plan, step, cache)
                 steps[k] = replace(steps[k], decisive=decisive, peak=peak)
-    return Profile(tuple(steps), get_ident())
+    return Profile(tuple(steps), get_ident(), plan.threads)
 
 
 def merged(parts: Sequence[Profile]) -> Profile:
@@ -180,4 +188,4 @@ def merged(parts: Sequence[Profile]) -> Profile:
     for part in parts:
         steps += [replace(s, pieces=tuple(replace(p, begin=p.begin + begun) for p in s.pieces)) for s in part.steps]
         begun += part.elapsed
-    return Profile(tuple(steps), parts[0].caller if parts else 0)
+    return Profile(tuple(steps), parts[0].caller if parts else 0, max((part.most for part in parts), default=1))

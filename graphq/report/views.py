@@ -8,6 +8,7 @@ from html import escape
 from graphq.budget import size_text
 from graphq.errors import how_to_install
 from graphq.ir.outline import Box, outline
+from graphq.progress import progress
 from graphq.report.charts import memory, table, timeline
 from graphq.report.details import Record, compiled_records, css_class, source_records
 from graphq.report.drawing import class_of, draw
@@ -42,12 +43,14 @@ class Views:
         prefix = f"{part.name}: " if part.name else ""
         if available():
             nodes = {f"n{n.id}": n for n in report.nodes}
-            self.add(prefix + "Partitions", _partitions(part, nodes, times), after, "picture")
-            self.add(prefix + "Operations", draw(outline(part.graph), _operations, lambda box: _kind(box, nodes)),
-                     after, "picture")
-            if part.source is not None:
-                self.add(prefix + "As written", draw(outline(part.source), _operations,
-                                                     lambda box: kinds.get(box.id, class_of(box))), before, "picture")
+            pictures = [("Partitions", after, lambda: _partitions(part, nodes, times)),
+                        ("Operations", after, lambda: draw(outline(part.graph), _operations,
+                                                           lambda box: _kind(box, nodes)))]
+            if (source := part.source) is not None:
+                pictures.append(("As written", before, lambda: draw(outline(source), _operations,
+                                                                    lambda box: kinds.get(box.id, class_of(box)))))
+            for name, shown, make in progress(pictures, "pictures"):
+                self.add(prefix + name, make(), shown, "picture")
         else:
             hint = f"<p>Pictures need Graphviz: {escape(how_to_install('report'))}</p>"
             self.add(prefix + "Nodes", hint + _nodes(report), after)

@@ -49,6 +49,8 @@ def test_data_from_a_function(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(tmp_path))
     (batch,) = load_data("my_batches:some", perceptron()[0])
     assert batch["x"].sum() == 16
+    (batch,) = load_data(f"{tmp_path / 'my_batches.py'}:some", perceptron()[0])
+    assert batch["x"].sum() == 16
     for text in ("my_batches:other", "no_such_module:some"):
         with pytest.raises(gq.InputError, match=f"data {text}"):
             load_data(text, perceptron()[0])
@@ -61,7 +63,7 @@ def test_wrong_data(folder):
     np.savez(folder / "other.npz", y=np.zeros(3))
     for name, message in (("empty", "holds no .npz or .npy"), ("text.npz", "text.npz"),
                           ("other.npz", "must hold arrays x, or batches of them as 0/in/x; it holds y"),
-                          ("model.onnx", "must be a folder, an .npz or .npy file, or module:function")):
+                          ("model.onnx", "must be a folder, an .npz or .npy file, or a function as FILE.py:NAME")):
         with pytest.raises(gq.InputError, match=message):
             load_data(str(folder / name), graph)
 

@@ -36,7 +36,7 @@ class Page(HTMLParser):
         at = names.index(view)
         found = self.elements[first[at]:first[at + 1]]
         return {a["data-n"]: a["class"].split()[1:] for tag, a, _ in found
-                if tag == "g" and "data-n" in a and "title" not in a["class"]}
+                if tag in ("g", "div") and "data-n" in a and "title" not in a["class"]}
 
     def check_self_contained(self):
         """No element loads anything, and the policy forbids it; the one script is the one whose hash the policy has."""

@@ -40,6 +40,13 @@ def searched(network):
     return Search(graph, batches), batches, [model(x) for x in batches]
 
 
+def test_batches_of_unequal_rows_are_cut():
+    graph, batches = convolutional()
+    x = np.concatenate([b["x"] for b in batches])
+    found = Search(graph, [{"x": x[:1]}, {"x": x[1:]}]).batches
+    assert [len(b["x"]) for b in found] == [1] * len(x) and np.array_equal(np.concatenate([b["x"] for b in found]), x)
+
+
 @pytest.mark.parametrize("network", [convolutional, perceptron, attention])
 @pytest.mark.parametrize("smooth, wide", [(False, False), (True, False), (True, True)])
 def test_one_model_stands_for_all_settings(network, smooth, wide):

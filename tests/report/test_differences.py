@@ -1,4 +1,5 @@
 """The page of `Comparison.report`: each tensor's numbers, colours by cost, names as text, nothing from a network."""
+import json
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ from float_networks import convolutional, perceptron
 from html_page import Page
 
 import graphq as gq
-from graphq.quantization import Scheme, compare, quantize
+from graphq.quantization import Comparison, Scheme, TensorDifference, compare, quantize
 from graphq.report import differences
 
 
@@ -52,20 +53,21 @@ def test_the_chart_is_in_graph_order_and_bars_are_in_proportion(found, tmp_path)
     page = written(found, tmp_path)
     assert list(page.boxes("Graph order")) == sorted(page.boxes("Graph order"), key=lambda id: int(id[1:]))
     chart, tags = {}, [tag for tag, _, _ in page.elements]
-    for tag, attrs, (text,) in page.elements[tags.index("g"):tags.index("table")]:
-        if tag == "g":
+    for tag, attrs, (text,) in page.elements[tags.index("section"):tags.index("table")]:
+        if tag == "div":
             bars, texts = [], []
-        elif tag == "rect":
-            bars.append(float(attrs["width"]))
-        elif tag == "text":
+        elif tag == "i":
+            bars.append(float(attrs["style"].removeprefix("--share:")))
+        elif tag == "span":
             texts.append(text)
             chart[texts[0]] = bars, texts
     most, far = max(t.sqnr for t in found.tensors), max(1 - t.cosine for t in found.tensors)
     cost = found.tensors[0].cost
+    assert chart[""][1] == ["", "SQNR dB", "1 - cosine", "cost"]
     for t in found.tensors:
         bars, texts = chart[t.name]
-        shares = [t.sqnr / most, (1 - t.cosine) / far, max(t.cost or 0, 0) / cost]
-        assert bars == [pytest.approx(max(150 * share, 0.6), abs=0.01) for share in shares]
+        shares = [t.sqnr / most, (1 - t.cosine) / far, (found.known_cost(t) or 0) / cost]
+        assert bars == [pytest.approx(share, abs=1e-4) for share in shares]
         assert texts[1:3] == [f"{t.sqnr:.1f}", f"{1 - t.cosine:.1e}"]
 
 
@@ -78,10 +80,27 @@ def test_colours_are_by_cost(found, tmp_path):
     highest = found.tensors[0].cost
     for t in found.tensors:
         (id,) = (id for id, r in page.data["tensors"].items() if ["tensor", t.name] in r["r"])
-        share = None if t.cost is None else t.cost / highest
+        share = None if found.known_cost(t) is None else t.cost / highest
         assert kinds[id] == ["plain" if share is None else "most" if share >= 0.5 else
                              "much" if share >= 0.1 else "little"]
-    assert ["most"] in kinds.values() and ["little"] in kinds.values() and kinds["i0"] == ["io"]
+    assert ["most"] in kinds.values() and ["plain"] in kinds.values() and kinds["i0"] == ["io"]
+
+
+def test_costs_that_may_be_noise_are_in_no_order_and_have_no_colour(tmp_path):
+    g = gq.Graph("net")
+    x = g.input("x", dtype="f32", shape=(2, 2))
+    costs = {"a": 0.02, "b": None, "c": 0.4, "d": -0.03, "e": 0.03, "f": 0.05}
+    for name in costs:
+        x = g.relu(x, name=name)
+    g.output(x)
+    found = Comparison([TensorDifference(name, "relu", 20.0, 0.99, 0.1, None, cost) for name, cost in costs.items()],
+                       0.5, g)
+    assert found.noise == 0.03 and [t.name for t in found.tensors] == ["c", "f", "a", "b", "d", "e"]
+    assert found.summary == "outputs: 1 - cosine 5.00e-01; costs up to 3.0e-02 are noise, in no order"
+    assert json.loads(found.json())["noise"] == 0.03
+    kinds = written(found, tmp_path).boxes("Graph order")
+    assert kinds == {"n0": ["plain"], "n1": ["plain"], "n2": ["most"], "n3": ["plain"], "n4": ["plain"], "n5": ["much"]}
+    assert Comparison([], 0.5, g).summary == "outputs: 1 - cosine 5.00e-01"
 
 
 def test_without_costs_without_graphviz_and_of_equal_graphs(tmp_path, monkeypatch):

@@ -78,6 +78,21 @@ def test_records_have_types_kernels_times_and_reasons(written):
     assert causes and {rows(after[f"n{c.id}"])["why"] for c in causes if c.id is not None} <= {c.reason for c in causes}
 
 
+def test_boxes_have_their_share_of_the_time(written):
+    model, page = written
+    shares = {id: r["s"] for id, r in page.data["after0"].items() if "s" in r}
+    assert shares.keys() <= page.boxes("Partitions").keys() and sum(shares.values()) == pytest.approx(1, abs=1e-3)
+    assert [a for a, text in page.of("button") if text == "colour by time"] == [{"id": "heat", "hidden": None}]
+
+
+def test_colours_are_those_of_the_readers_scheme(written):
+    _, page = written
+    (style,) = (text for _, text in page.of("style"))
+    light, dark = style.split("@media (prefers-color-scheme: dark)")
+    for name in ("back", "text", "integer", "float", "reference", "most", "hot"):
+        assert f"--{name}: #" in light and f"--{name}: #" in dark
+
+
 def test_links_lead_to_boxes(written):
     _, page = written
     shown = {"after0": {**page.boxes("Operations"), **page.boxes("Partitions")}, "before0": page.boxes("As written")}

@@ -1,10 +1,12 @@
 """The timeline: which thread ran which blocks of which step when, and the file of trace events that says so."""
 import json
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.report.charts import timeline
 from graphq.report.profile import Piece, Profile, StepTime, merged
 from graphq.report.timeline import trace_events
 
@@ -91,6 +93,16 @@ def test_events_by_hand():
         ("softmax", 1, 0, 2000), ("matmul", 2, 2000, 500), ("matmul", 1, 2500, 1000)]
     assert pieces[1]["args"] == {"step": 1, "kernel": "matmul", "blocks": "2 to 5", "median_ms": 1, "GOPS": 2,
                                  "GB/s": 3}
+
+
+def test_helpers_that_did_nothing_are_idle():
+    profile = Profile((StepTime(0, "matmul", 0.004, 0, pieces=(Piece(7, 0.0, 0.003), Piece(9, 0.003, 0.001))),), 7, 4)
+    assert profile.busy == {"caller": 0.75, "helper 1": 0.25, "helper 2": 0, "helper 3": 0}
+    assert str(profile).splitlines()[-1] == "a run of 4 ms on 4 threads, busy for 75%, 25%, 0%, 0%"
+    shown = ElementTree.fromstring(timeline(profile, lambda step: ("n0", "integer")))
+    texts = [x.text for x in shown.iter() if x.tag.endswith("text")]
+    assert texts[:8] == ["caller", "75% busy", "helper 1", "25% busy", "helper 2", "idle", "helper 3", "idle"]
+    assert Profile(()).busy == {}
 
 
 def test_parts_follow_one_another():
