@@ -107,5 +107,6 @@ if __name__ == "__main__":
     config = Config("serve:app", workers=options.workers, log_level="warning",  # `serve` lies beside this file
                     timeout_worker_healthcheck=options.timeout)
     with listener(options.host, options.port) as shared:
+        workers = Workers(config, [shared], Path(os.environ["GRAPHQ_MODEL"]))
         print("http://{}:{}/score".format(*shared.getsockname()), flush=True)
-        Workers(config, [shared], Path(os.environ["GRAPHQ_MODEL"])).run()
+        workers.run()
