@@ -25,6 +25,7 @@ from graphq.kernels.threads.team import modules_of_team
 from graphq.locks import importing, lazy_property
 from graphq.plan.plan import Plan, open_numbers
 from graphq.planned import Options, StoredPlan
+from graphq.progress import progress
 from graphq.rewrite.rule import Pass
 from graphq.sizes import Trace, parts, restored
 from graphq.sizes import record as recorded_of
@@ -52,7 +53,7 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
     made = [(x, trace) for plan, trace in plans if (x := _of_plan(writer, compact(plan), trace))]
     for module in modules_of_team() if team else ():
         writer.modules.setdefault(module, len(writer.modules))
-    codes = [(module, module.code) for module in writer.modules]
+    codes = [(module, module.code) for module in progress(writer.modules, "kernels")]
     sections = [memoryview(json.dumps(x, separators=(",", ":")).encode()) for x in (graph, *(x for x, _ in made))]
     begin = len(sections)
     sections += [memoryview(code.object) for _, code in codes]
