@@ -12,7 +12,7 @@ from graphq.plan.plan import NativeStep
 from graphq.report import evidence
 
 RNG = np.random.default_rng(0)
-DECISIVE = {"avx2": ("vpmaddwd ymm", "vpdpwssd ymm"), "avx_vnni": ("vpdpbusd ymm",),
+DECISIVE = {"avx2": ("vpmaddubsw ymm",), "avx_vnni": ("vpdpbusd ymm",),
             "avx512": ("vpmaddwd zmm", "vpdpwssd zmm"), "avx512_vnni": ("vpdpbusd zmm",), "amx": ("tdpbusd tmm",)}
 
 
