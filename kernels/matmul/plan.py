@@ -357,8 +357,8 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
-    """Whether constant weights are to be sorted: those of integers, for a CPU with AVX2 and nothing newer."""
-    return level.name == "avx2" and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
+    """Whether constant weights are to be sorted: those of integers, for a CPU without VNNI."""
+    return level.name in ("avx2", "avx512") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
 
 
 COPIED = 0.2

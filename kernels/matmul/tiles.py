@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from graphq.kernels.matmul.amx import amx_setup, amx_tile
 from graphq.kernels.matmul.float import floats
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.scalar import scalar_tile
-from graphq.kernels.matmul.vector import saturating, vector_tile, vnni, widened
+from graphq.kernels.matmul.vector import in_order, vector_tile, vnni, widened
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
 SORTED = "s8sorted"
@@ -85,7 +84,7 @@ def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
 def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: int) -> float:
     """Estimate cycles: four operations for each part, three to widen its weights and two for each row, `rate` a cycle.
 
-    Fitted on a Xeon, four k: 20 cycles for 6 x 16 and 15 for 2 x 32 on AVX2 (rate 3.2).
+    Fitted on a Xeon, four k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51 for 12 x 32 on AVX-512 (2.4).
     """
     rows = kernel.tile[0]
     return _bytile_count(kernel, m, n, k, parts, lambda panels: max(
@@ -133,8 +132,15 @@ def build_avx2(dtype: str, rows: int, panels: int, emulated: bool, layout: str, 
 def build_avx2_sorted(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
     """Build vpmaddubsw on 32 bytes of products that cannot saturate, and vpmaddwd on the others."""
-    products = replace(widened(dtype, 8, emulated), exact_first=saturating(dtype, 8, emulated))
-    return tile_functions(vector_tile(rows, panels, products, layout, store, packs=packed))
+    return tile_functions(vector_tile(rows, panels, in_order(dtype, 8, emulated), layout, store, packs=packed))
+
+
+@register_kernel("matmul", SORTED_DTYPES, ((12, 16), (8, 16), (4, 16), (2, 16), (1, 16)), "avx512",
+                 partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
+def build_avx512_sorted(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+                        packed: bool = False) -> Functions:
+    """Build vpmaddubsw on 64 bytes of products that cannot saturate, and vpmaddwd on the others."""
+    return tile_functions(vector_tile(rows, panels, in_order(dtype, 16, emulated), layout, store, packs=packed))
 
 
 @register_kernel("matmul", DTYPES, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx_vnni", partial(estimate_vnni, parts=2),
@@ -145,8 +151,8 @@ def build_avx_vnni(dtype: str, rows: int, panels: int, emulated: bool, layout: s
     return tile_functions(vector_tile(rows, panels, vnni(dtype, 8, emulated), layout, store, packs=packed))
 
 
-@register_kernel("matmul", DTYPES, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
-                 partial(estimate_widened, parts=1, rate=2), layouts=COPYING)
+@register_kernel("matmul", DTYPES, ((12, 32), (8, 32), (4, 32), (2, 32), (1, 32)), "avx512",
+                 partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
 def build_avx512(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                  packed: bool = False) -> Functions:
     """Build vpmaddwd on 32 bytes of products widened to 16 bits."""

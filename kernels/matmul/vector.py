@@ -121,6 +121,11 @@ def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
                     silent=silent(a_dtype))
 
 
+def in_order(a_dtype: str, lanes: int, emulated: bool) -> Products:
+    """Multiply sorted weights."""
+    return replace(widened(a_dtype, lanes, emulated), exact_first=saturating(a_dtype, lanes, emulated))
+
+
 def signed_halves(b: Any, x: Any) -> tuple[Any, Any]:
     """The even and the odd s8 of words, as s16."""
     eight = filled(x.type, 8)

@@ -13,7 +13,7 @@ from graphq.report import evidence
 
 RNG = np.random.default_rng(0)
 DECISIVE = {"avx2": ("vpmaddubsw ymm",), "avx_vnni": ("vpdpbusd ymm",),
-            "avx512": ("vpmaddwd zmm", "vpdpwssd zmm"), "avx512_vnni": ("vpdpbusd zmm",), "amx": ("tdpbusd tmm",)}
+            "avx512": ("vpmaddubsw zmm",), "avx512_vnni": ("vpdpbusd zmm",), "amx": ("tdpbusd tmm",)}
 
 
 def network(rows=48, constant=True):
