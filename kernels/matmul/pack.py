@@ -118,6 +118,14 @@ def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
     return out
 
 
+def exact_share(packed: np.ndarray, k: int, n: int, taps: int = 1) -> float:
+    """The share of groups of sorted weights, as `pack_sorted` packs them, that vpmaddubsw multiplies."""
+    order = packed[..., packed_bytes(taps * group_count(k) * 4, n):].view(np.int32)
+    panels, groups = panel_count(n), k // 4
+    counts = order[..., :panels * taps * (1 + groups)].reshape(-1, 1 + groups)[:, 0]
+    return float(counts.sum() / max(1, counts.size * groups))
+
+
 def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """`w` with zeros after it along each axis, up to `shape`; itself where it has that."""
     if w.shape == shape:

@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
+
+import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
@@ -47,6 +50,10 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     product = matmul.Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout,
                              w_dtype=matmul.SORTED if sorts else None)
     step = matmul.plan_matmul(lowered.store, product, b.target)
+    if sorts:
+        data = b.buffers[packed].data
+        assert isinstance(data, np.ndarray)
+        step = replace(step, exact=pack.exact_share(data, p.k, p.n))
     (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     stride = p.rows[-1] * item if layout == "columns" else a_walk.row
     header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
