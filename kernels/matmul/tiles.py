@@ -81,7 +81,7 @@ def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
                      lambda panels: max(rows * panels, rows / parts + panels, 4, _stream(rows, panels, m)))
 
 
-def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: int) -> float:
+def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
     """Estimate cycles: four operations for each part, three to widen its weights and two for each row, `rate` a cycle.
 
     Fitted on a Xeon, four k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51 for 12 x 32 on AVX-512 (2.4).
