@@ -89,9 +89,9 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     step = matmul.plan_matmul(lowered.store, product, b.target)
     step = replace(step, macs=step.macs // _joined(c))
     if sorts:
-        data = b.buffers[packed].data
-        assert isinstance(data, np.ndarray)
-        step = replace(step, exact=pack.exact_share(data, channels, columns, view.taps * parts))
+        rows = b.buffers[packed].data
+        assert isinstance(rows, np.ndarray)
+        step = replace(step, exact=pack.exact_share(rows, channels, columns, view.taps * parts))
     *slots, (a, a_walk), (w, w_walk) = [(o.ref, walk) for o, walk in zip(operands, space.walks, strict=True)]
     stride = a_walk.row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
     header = {"a": a, "a_table": table(b, a_walk), "stride": stride,

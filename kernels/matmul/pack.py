@@ -96,7 +96,7 @@ def sort(w: np.ndarray) -> np.ndarray:
     pairs = w[..., :4 * groups, :].reshape(*outer, taps, groups, 2, 2, n).astype(np.int16)
     saturates = (np.abs(pairs.sum(axis=-2, dtype=np.int16)) > 128).any(axis=-2)
     saturates = padded(saturates, (*outer, taps, groups, panels * PANEL)).reshape(*outer, taps, groups, panels, PANEL)
-    saturates = np.moveaxis(saturates.any(axis=-1), -1, -3)
+    saturates = np.moveaxis(np.asarray(saturates.any(axis=-1)), -1, -3)
     first = groups - saturates.sum(axis=-1, keepdims=True)
     return np.concatenate([first, 4 * saturates.argsort(axis=-1, kind="stable")], axis=-1, dtype=np.int32)
 
