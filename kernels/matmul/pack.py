@@ -15,6 +15,7 @@ make them: one of both signs, and the sum of two of the same sign, is within 128
 """
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -111,10 +112,10 @@ def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
     *outer, taps, rows, n = w.shape
     w = (w ^ np.uint8(0x80)).view(np.int8) if w.dtype == np.uint8 else w
     packed, order = pack(w.reshape(*outer, taps * rows, n)), sort(w[..., :k, :])
-    size = packed.shape[-1]
-    out = aligned_empty(int(np.prod(outer)) * (size + sort_bytes(k, n, taps))).reshape(*outer, -1)
+    size, room = packed.shape[-1], sort_bytes(k, n, taps)
+    out = aligned_empty(prod(outer) * (size + room)).reshape(*outer, size + room)
     out[..., :size] = packed
-    out[..., size:] = padded(order.reshape(*outer, -1).view(np.uint8), (*outer, out.shape[-1] - size))
+    out[..., size:] = padded(order.reshape(*outer, prod(order.shape[-3:])).view(np.uint8), (*outer, room))
     return out
 
 

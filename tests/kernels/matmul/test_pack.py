@@ -68,6 +68,12 @@ def test_sorted_groups_that_cannot_saturate_come_first(taps, k, n):
         assert count == len(exact) and places == exact + sorted(set(range(0, k // 4 * 4, 4)) - set(exact))
 
 
+def test_no_matrices_to_sort():
+    packed = pack.pack_sorted(np.zeros((0, 3, 8, 20), np.int8), 8)
+    assert packed.shape == (0, pack.packed_bytes(24, 20) + pack.sort_bytes(8, 20, 3))
+    assert pack.exact_share(packed, 8, 20, 3) == 0
+
+
 def test_sorted_u8_weights_are_those_less_128():
     w = weights(np.uint8, (2, 8, 20))
     assert (pack.pack_sorted(w, 8) == pack.pack_sorted((w ^ np.uint8(128)).view(np.int8), 8)).all()
