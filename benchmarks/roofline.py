@@ -8,8 +8,8 @@ from typing import Any
 from graphq.kernels import peaks
 from graphq.kernels.jit import isa
 
-DECISIVE = {"avx2": "vpmaddwd ymm", "avx_vnni": "vpdpbusd ymm", "avx512": "vpmaddwd zmm", "avx512_vnni": "vpdpbusd zmm",
-            "amx": "tdpbusd tmm"}
+DECISIVE = {"avx2": "vpmaddubsw ymm", "avx_vnni": "vpdpbusd ymm", "avx512": "vpmaddubsw zmm",
+            "avx512_vnni": "vpdpbusd zmm", "amx": "tdpbusd tmm"}
 """The instruction that bounds int8 at each ISA level."""
 SMALL = 1 << 20
 """Bytes that caches hold."""

@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import cycle
 
 import numpy as np
 
@@ -17,8 +18,9 @@ from graphq.kernels.jit.isa import Level, available, level_named, native
 from graphq.kernels.jit.registry import KERNELS, Step, Target
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.matmul.pack import pack
+from graphq.kernels.matmul.pack import pack_sorted
 from graphq.kernels.matmul.plan import Product, plan_matmul
+from graphq.kernels.matmul.tiles import DTYPES, SORTED_DTYPES
 from graphq.locks import Lock
 
 SELF_TEST = 35, 37, 70
@@ -73,10 +75,12 @@ def works(level: Level, cache: bool = True) -> bool:
 
 
 def plan_self_test(level: Level, cache: bool = True) -> list[Step]:
-    """Plan a small matmul of u8 and one of s8 activations by kernels of the level."""
-    names = [next(x for x in KERNELS.values() if x.level == level.name and x.dtypes == (a, "s8")) for a in ("u8", "s8")]
+    """Plan small matmuls of u8 and of s8 activations by kernels of the level."""
+    first = {x.dtypes: x for x in reversed(KERNELS.values()) if x.level == level.name}
+    names = [first[x] for x in (*DTYPES, *SORTED_DTYPES) if x in first]
     target = Target(level, cache=cache)
-    return [plan_matmul(Store(acc(), "s32"), Product(x.dtypes[0], *SELF_TEST), target, x) for x in names]
+    return [plan_matmul(Store(acc(), "s32"), Product(x.dtypes[0], *SELF_TEST, w_dtype=x.dtypes[1]), target, x)
+            for x in names]
 
 
 def self_test(level: Level, cache: bool = True) -> str | None:
@@ -85,8 +89,9 @@ def self_test(level: Level, cache: bool = True) -> str | None:
     numbers = np.arange(k * (m + n), dtype=np.uint32) ** 2 * np.uint32(2654435761)  # numpy.random takes 10 ms to import
     digits = (numbers >> 24).astype(np.uint8)
     a, w = digits[:m * k].reshape(m, k), digits[m * k:].view(np.int8).reshape(k, n)
-    for step, flip in zip(plan_self_test(level, cache), (0, 0x80), strict=True):
-        out, packed = np.zeros((m, n), np.int32), pack(w)
+    w[:k // 2] >>= 1  # so that vpmaddubsw takes some
+    for step, flip in zip(plan_self_test(level, cache), cycle((0, 0x80)), strict=False):
+        out, packed = np.zeros((m, n), np.int32), pack_sorted(w[None], k)
         step.run(step.arguments({"a": a.ctypes.data, "w": packed.ctypes.data}, [(out.ctypes.data, 0, 4 * n)]))
         if not (out == (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)).all():
             return f"{step.name} computes a wrong product"

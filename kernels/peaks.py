@@ -19,7 +19,7 @@ from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import F32, I16, I32, I64, declare, intrinsic, stack
 from graphq.kernels.jit.isa import is_emulated
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.x86 import Loop, Tiles, at, instruction, load, madd16, store, vector
+from graphq.kernels.jit.x86 import Loop, Tiles, at, filled, instruction, load, madd8, madd16, store, vector
 from graphq.kernels.matmul.amx import STATE, amx_setup
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES
 from graphq.kernels.threads import team
@@ -30,8 +30,8 @@ COPY = Record("source", "target", "nbytes")
 view_peak, view_copy, view_frame = PEAK.view, COPY.view, FRAME.view
 LANES = {"ymm": 8, "zmm": 16, "tmm": 256}
 """32-bit elements of a register, of those worth a peak: AMX tiles have 16 x 16."""
-PRODUCTS = {"tdpbusd": 64, "tdpbssd": 64, "vpdpbusd": 4, "vpdpwssd": 2, "vpmaddwd": 2, "vpmulld": 1, "vfmadd231ps": 1,
-            "vmulps": 1}
+PRODUCTS = {"tdpbusd": 64, "tdpbssd": 64, "vpdpbusd": 4, "vpdpwssd": 2, "vpmaddubsw": 4, "vpmaddwd": 2, "vpmulld": 1,
+            "vfmadd231ps": 1, "vmulps": 1}
 """Multiply-accumulates of an instruction for each element of the result."""
 CHAINS = 12
 """Accumulators of a loop: with an operand they fit into 16 registers; two a cycle may take 6 cycles each."""
@@ -104,8 +104,11 @@ def vector_loop(mnemonic: str, lanes: int) -> Any:
     def step(b: Any, acc: Any, x: Any) -> Any:
         if mnemonic in ("vpdpbusd", "vpdpwssd"):
             return instruction(b, f"avx512.{mnemonic}.{32 * lanes}", kind, [acc, x, x])
+        words = vector(I16, 2 * lanes)
+        if mnemonic == "vpmaddubsw":  # whose results are of use as sums of two
+            return b.add(acc, madd16(b, madd8(b, acc, x), filled(words, 1)))
         if mnemonic == "vpmaddwd":  # a product of the accumulator: LLVM would take any other out of the loop
-            return b.add(acc, madd16(b, *(b.bitcast(v, vector(I16, 2 * lanes)) for v in (acc, x))))
+            return b.add(acc, madd16(b, *(b.bitcast(v, words) for v in (acc, x))))
         if mnemonic == "vfmadd231ps":
             return b.call(declare(b, f"llvm.fma.v{lanes}f32", kind, [kind] * 3), [x, x, acc])
         return b.fadd(b.fmul(acc, x), x) if mnemonic == "vmulps" else b.add(b.mul(acc, x), x)

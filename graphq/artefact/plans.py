@@ -111,7 +111,7 @@ def _is_native(s: NativeStep, plan: Plan) -> bool:
     return type(s.kernel) in (str, Later) and type(s.function) is Function and type(s.words) is tuple \
         and s.keep is None and _is_number(s.blocks) and type(assumed(s.parallel)) is bool and _is_number(s.macs) \
         and (s.rooms is None or _is_number(s.rooms) and s.rooms < len(s.words)) \
-        and all(_is_word(w, plan) for w in s.words)
+        and type(s.exact) in (type(None), float) and all(_is_word(w, plan) for w in s.words)
 
 
 def _is_word(w: Argument, plan: Plan) -> bool:

@@ -66,7 +66,7 @@ class PlanBuilder:
             if step.aligned is not None and isinstance(operand := words[step.record.number(step.aligned)], Ref):
                 self.buffers[operand.buffer] = replace(self.buffers[operand.buffer], aligned=True)
             self.steps.append(NativeStep(step.name, step.function, tuple(words), step.blocks, parallel, step.keep,
-                                         step.macs, None if at is None else at + 1))
+                                         step.macs, None if at is None else at + 1, step.exact))
 
     def _announce(self, step: KernelStep, words: list[Argument]) -> None:
         """Let the last step that prefetches bring the constant weights of this one."""

@@ -55,6 +55,7 @@ class NativeStep:
 
     `keep` are the modules (nested in tuples) whose block functions the step runs, `macs` its multiply-accumulates.
     `rooms` is the word, if there is one, that says how many pieces the blocks may be cut in: each has room of its own.
+    `exact` is as of a kernel's step.
     """
 
     kernel: str
@@ -65,6 +66,7 @@ class NativeStep:
     keep: object = field(default=None, repr=False, compare=False)
     macs: int = 0
     rooms: int | None = None
+    exact: float | None = None
 
 
 def rooms_of(parallel: bool, blocks: int, threads: int) -> int:

@@ -27,7 +27,7 @@ class Evidence:
     `seconds`: the median of one run by itself, on caches that its own earlier runs have filled. `rate` and `peak` are
     multiply-accumulates a second on `threads` cores by the `decisive` instruction, of a step without any bytes a second
     of its buffers, and of a copy of as many (`decisive` is None then); `peak` is None where no multiplying instruction
-    is found.
+    is found. `exact` is the share of products that vpmaddubsw takes, where weights are sorted by that.
     """
 
     kernel: str
@@ -40,6 +40,7 @@ class Evidence:
     nbytes: int
     decisive: str | None
     peak: float | None
+    exact: float | None = None
 
     @property
     def rate(self) -> float:
@@ -61,7 +62,7 @@ def gather(runner: Runner, k: int, cache: bool = True) -> Evidence:
     decisive, peak = ceiling(plan, step, cache)
     kernel = KERNELS.get(step.kernel)
     return Evidence(step.kernel, kernel.level if kernel else plan.level, kernel.tile if kernel else None, counts,
-                    seconds, threads_of(plan, step), step.macs, touched_bytes(plan, step), decisive, peak)
+                    seconds, threads_of(plan, step), step.macs, touched_bytes(plan, step), decisive, peak, step.exact)
 
 
 def prepare(plan: Plan) -> None:
@@ -141,6 +142,8 @@ def evidence_lines(e: Evidence) -> tuple[str, str]:
     tile = f", tile {e.tile[0]}x{e.tile[1]}" if e.tile else ""
     counts = f"instructions not counted: {e.counts}" if isinstance(e.counts, str) else \
         ", ".join(f"{n} {name}" for name, n in e.counts.items()) or "none of the decisive instructions"
+    if e.exact is not None:
+        counts += f"; {e.exact:.0%} of the products by vpmaddubsw"
     scale, unit = (2e-9, "GOPS") if e.macs else (1e-9, "GB/s")
     speed = f"{1e3 * e.seconds:.3g} ms on {counted(e.threads, 'thread')}, {scale * e.rate:.3g} {unit}"
     if e.peak is not None:

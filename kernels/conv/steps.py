@@ -59,8 +59,12 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     itemsize = STORAGE[c.a_dtype].itemsize
     if merged > 1:  # whole groups: what they read beyond the taps meets weights of 0, and `_padded` has room for it
         channels = _whole_groups(channels, itemsize)
-    packed, parts = _weights(b, node, c, phase, merged)
-    size = _packed_bytes(c, view.taps * parts, merged)
+    weights = node.inputs[c.b]
+    assert weights is not None
+    sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
+    packed, parts = _weights(b, node, c, phase, merged, channels if sorts else None)
+    size = _packed_bytes(c, view.taps * parts, merged) + (
+        pack.sort_bytes(channels, columns, view.taps * parts) if sorts else 0)
     in_rows = merged == 1 or lowered.store.second_look is None  # a second look needs merged taps in windows
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
@@ -81,9 +85,13 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
                  _Operand(Ref(packed), 0, size, still, 0)]
     space = _space(c.images, groups, phase.counts, columns, operands, merge_images=pixel is not None)
     product = matmul.Product(c.a_dtype, space.m, space.n, channels, space.batch, "windows" if pixel is None else "rows",
-                             view.taps * parts)
+                             view.taps * parts, matmul.SORTED if sorts else None)
     step = matmul.plan_matmul(lowered.store, product, b.target)
     step = replace(step, macs=step.macs // _joined(c))
+    if sorts:
+        rows = b.buffers[packed].data
+        assert isinstance(rows, np.ndarray)
+        step = replace(step, exact=pack.exact_share(rows, channels, columns, view.taps * parts))
     *slots, (a, a_walk), (w, w_walk) = [(o.ref, walk) for o, walk in zip(operands, space.walks, strict=True)]
     stride = a_walk.row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
     header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
@@ -197,14 +205,18 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
     return out, view, taps
 
 
-def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: int) -> tuple[int, int]:
-    """The buffer of the packed weights, tap by tap, and the number of parts whose sum they are."""
+def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: int,
+             sorted_channels: int | None) -> tuple[int, int]:
+    """The buffer of the packed weights, tap by tap, and the number of parts whose sum they are.
+
+    Constants are packed sorted where `sorted_channels`, those that a tap is read with, are given.
+    """
     value = node.inputs[c.b]
     assert value is not None
     if value.data is not None:
         weights = _phase_weights(c, node, phase, merged)
         parts = _s8_parts(weights) if c.integer else [weights]
-        return b.constant(_packed(parts)), len(parts)
+        return b.constant(_packed(parts, sorted_channels)), len(parts)
     groups, *_ = _sizes(c, merged)
     size = _packed_bytes(c, phase.windows.taps, merged)
     out = b.add(Buffer("arena", size * groups, TensorType(value.dtype, (groups, size // value.dtype.itemsize))))
@@ -279,9 +291,12 @@ def _packed_bytes(c: Convolution, taps: int, merged: int) -> int:
     return pack.packed_bytes(taps * _whole_groups(channels, itemsize), columns, itemsize)
 
 
-def _packed(parts: Sequence[np.ndarray]) -> np.ndarray:
+def _packed(parts: Sequence[np.ndarray], sorted_channels: int | None = None) -> np.ndarray:
     """Pack weights [groups, taps, k, columns]: the taps of all parts after one another, each in whole groups."""
     w = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
     groups, taps, k, columns = w.shape
     rows = _whole_groups(k, w.itemsize)
-    return pack.pack(pack.padded(w, (groups, taps, rows, columns)).reshape(groups, taps * rows, columns))
+    w = pack.padded(w, (groups, taps, rows, columns))
+    if sorted_channels is not None:
+        return pack.pack_sorted(w, sorted_channels)
+    return pack.pack(w.reshape(groups, taps * rows, columns))

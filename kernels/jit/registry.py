@@ -68,7 +68,8 @@ class Step:
     the first of two fields for the address and size of what to prefetch, the weights of the next step. `room` are the
     first of two fields for the address of rooms that blocks write into and for how many there are, and the bytes of
     one: each piece of the blocks (`team.pieces`) has its own. `aligned` is the field of an operand that is better read
-    from a multiple of 64 bytes.
+    from a multiple of 64 bytes. `exact` is the share of products that vpmaddubsw takes, where weights are
+    sorted by that.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Step:
     ahead: str | None = None
     room: tuple[str, int] | None = None
     aligned: str | None = None
+    exact: float | None = None
 
     def filled(self, words: Mapping[str, Any]) -> list[Any]:
         """The fields with `words` filled in, and what follows, as long as slots need it."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from graphq.kernels.jit.intrinsics import I8, I32, I64, c64, declare, pointer, splat
+from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, declare, pointer, splat
 
 S32X16 = ir.VectorType(I32, 16)
 
@@ -161,6 +161,17 @@ def madd16(b: Any, a: Any, w: Any, emulated: bool = False) -> Any:
     a, w = b.bitcast(a, s32), b.bitcast(w, s32)
     low = b.mul(b.ashr(b.shl(a, up), up), b.ashr(b.shl(w, up), up))
     return b.add(low, b.mul(b.ashr(a, up), b.ashr(w, up)))
+
+
+def madd8(b: Any, a: Any, w: Any, emulated: bool = False) -> Any:
+    """Emit vpmaddubsw: the s16 sums of two neighbouring products u8 * s8, which saturate; a, w are as `dot_u8s8`'s."""
+    s16 = vector(I16, 2 * a.type.count)
+    if not emulated:
+        name = "avx512.pmaddubs.w.512" if a.type.count == 16 else "avx2.pmadd.ub.sw"
+        return instruction(b, name, s16, [b.bitcast(x, vector(I8, 2 * s16.count)) for x in (a, w)])
+    a, w, up = b.bitcast(a, s16), b.bitcast(w, s16), filled(s16, 8)
+    pair = [b.mul(b.and_(a, filled(s16, 0xFF)), b.ashr(b.shl(w, up), up)), b.mul(b.lshr(a, up), b.ashr(w, up))]
+    return b.call(declare(b, f"llvm.sadd.sat.v{s16.count}i16", s16, [s16, s16]), pair)
 
 
 def shared(b: Any, name: str, emit: Callable[..., None], *args: Any) -> None:

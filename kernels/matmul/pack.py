@@ -8,9 +8,14 @@ Weights w (k, n) of s8, or u8 less 128, lie packed as
 
 with panels = ceil(n / 16), groups = ceil(k / 4). A line of 64 bytes is a vector of vpdpbusd and a row of an AMX tile.
 Of bf16 and f16 a group of 4 bytes has two rows, of f32 one; their column sums are not used.
+
+Sorted weights are packed likewise, and what `sort` says of them follows: which groups vpmaddubsw multiplies exactly. It
+adds two neighbouring products of u8 and s8 in 16 bits, which saturate. Two weights whose sum is from -128 to 128 cannot
+make them: one of both signs, and the sum of two of the same sign, is within 128, and 255 * 128 < 2**15.
 """
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -79,6 +84,47 @@ def pack(w: np.ndarray) -> np.ndarray:
         body[..., i] = rows[:, :, i].swapaxes(1, 2)
     out[:, end:] = 0
     return out.reshape(*outer, size)
+
+
+def sort(w: np.ndarray) -> np.ndarray:
+    """How tiles take the groups of s8 weights (..., taps, k, n): s32 [..., panels, taps, 1 + k // 4].
+
+    Of each panel and tap how many groups vpmaddubsw multiplies exactly, then the k's at which groups begin, of these
+    groups first. k % 4 more rows belong to no group.
+    """
+    *outer, taps, k, n = w.shape
+    groups, panels = k // 4, panel_count(n)
+    pairs = w[..., :4 * groups, :].reshape(*outer, taps, groups, 2, 2, n).astype(np.int16)
+    saturates = (np.abs(pairs.sum(axis=-2, dtype=np.int16)) > 128).any(axis=-2)
+    saturates = padded(saturates, (*outer, taps, groups, panels * PANEL)).reshape(*outer, taps, groups, panels, PANEL)
+    saturates = np.moveaxis(np.asarray(saturates.any(axis=-1)), -1, -3)
+    first = groups - saturates.sum(axis=-1, keepdims=True)
+    return np.concatenate([first, 4 * saturates.argsort(axis=-1, kind="stable")], axis=-1, dtype=np.int32)
+
+
+def sort_bytes(k: int, n: int, taps: int = 1) -> int:
+    """Bytes of `sort` of k rows a tap, up to the next matrix."""
+    return -(-4 * panel_count(n) * taps * (1 + k // 4) // LINE) * LINE
+
+
+def pack_sorted(w: np.ndarray, k: int) -> np.ndarray:
+    """Pack weights (..., taps, rows, n), and what `sort` says of the k rows of a tap that are multiplied."""
+    *outer, taps, rows, n = w.shape
+    w = (w ^ np.uint8(0x80)).view(np.int8) if w.dtype == np.uint8 else w
+    packed, order = pack(w.reshape(*outer, taps * rows, n)), sort(w[..., :k, :])
+    size, room = packed.shape[-1], sort_bytes(k, n, taps)
+    out = aligned_empty(prod(outer) * (size + room)).reshape(*outer, size + room)
+    out[..., :size] = packed
+    out[..., size:] = padded(order.reshape(*outer, prod(order.shape[-3:])).view(np.uint8), (*outer, room))
+    return out
+
+
+def exact_share(packed: np.ndarray, k: int, n: int, taps: int = 1) -> float:
+    """The share of groups of sorted weights, as `pack_sorted` packs them, that vpmaddubsw multiplies."""
+    order = packed[..., packed_bytes(taps * group_count(k) * 4, n):].view(np.int32)
+    panels, groups = panel_count(n), k // 4
+    counts = order[..., :panels * taps * (1 + groups)].reshape(-1, 1 + groups)[:, 0]
+    return float(counts.sum() / max(1, counts.size * groups))
 
 
 def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -38,8 +38,8 @@ from graphq.kernels.lanes.outputs import load_outputs, packs, write
 from graphq.kernels.lanes.second_look import HEAD, load_second_look, look_again
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
-from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
-from graphq.kernels.matmul.tiles import DTYPES, FLOATS, tile_count
+from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, SLACK, panel_count
+from graphq.kernels.matmul.tiles import DTYPES, FLOATS, SORTED, SORTED_DTYPES, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows, view_windows
 from graphq.sizes import assumed, is_open, later, numbers
 
@@ -80,7 +80,8 @@ class Product(NamedTuple):
     """`batch` times activations (m, k) of `a_dtype` x packed weights (k, n).
 
     `layout` says how the activations lie; "windows" makes it a convolution of m output pixels over `taps` taps of k
-    channels each. Weights are as `pack` makes them; 4-bit ones, of `w_dtype` "s4", as `matmul_4bit.pack` does.
+    channels each. Weights are as `pack` makes them; 4-bit ones, of `w_dtype` "s4", as `matmul_4bit.pack` does, those
+    of `w_dtype` SORTED as `pack.pack_sorted` does.
     """
 
     a_dtype: str
@@ -116,7 +117,8 @@ class Product(NamedTuple):
 def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dtype: str) -> Functions:
     """Make the block function of matmuls, one for all Stores; activations of `itemsize` bytes are read by `layout`."""
     by_tile, by_function = writer != "function", writer != "tile"
-    columns_read, windows_read, packed_4bit = layout == "columns", layout == "windows", w_dtype == "s4"
+    columns_read, windows_read = layout == "columns", layout == "windows"
+    packed_4bit, by_order = w_dtype == "s4", w_dtype == SORTED
     locate: Any = locate_windows if windows_read else None  # Numba compiles what a function names, in any branch
 
     def block(args: int, index: int) -> None:
@@ -139,6 +141,11 @@ def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dty
             panel_bytes = (k + 3) // 4 * 64
             if windows_read:
                 panel_bytes *= view_windows(stride).ko * view_windows(stride).ki
+        order, order_bytes = 0, 0
+        if by_order:
+            order, order_bytes = w + panels * (64 + panel_bytes) + SLACK, k // 4 * 4 + 4
+            if windows_read:
+                order_bytes *= view_windows(stride).ko * view_windows(stride).ki
         frame, sums = stack(FRAME_BYTES), stack(SCRATCH)
         f = view_frame(frame)
         f.stride = stride
@@ -155,6 +162,7 @@ def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dty
             columns = min(16 * now, n - 16 * j)
             f.w = w + 64 * panels + j * panel_bytes
             f.sums = w + 64 * j
+            f.order = order + j * order_bytes
             # What comes next is prefetched in even steps, one in each group of each tile.
             next, size = w + 64 * panels + (j + now) * panel_bytes, min(width, j1 - j - now) * panel_bytes
             if size == 0:
@@ -203,17 +211,19 @@ def matmul_blocks(writer: Writer, layout: ActivationLayout, itemsize: int, w_dty
     return Functions(speed=3, block=block)
 
 
-def _writer(kernel: Kernel, store: Store, outputs: int, depth: int) -> Writer:
+def _writer(kernel: Kernel, store: Store, outputs: int, depth: int, lanes: int) -> Writer:
     """Who writes the outputs: tiles where `depth` bytes of k and the Store are short, and there are many.
 
     Then there are tiles for every Store. Of floats that saves 8 % of the time of 16 k, 13 % of 24, 8 % of 32, and 2 %
-    of 100, of VNNI 14 % of 16 k and 6 % of 64 (Zen 4, the convolutions of MobileNetV2).
+    of 100, of VNNI 14 % of 16 k and 6 % of 64 (Zen 4, the convolutions of MobileNetV2). All of MobileNetV2 takes 6 %
+    less on AVX2, 10 % on AVX-VNNI (Xeon).
     """
     if depth > SHORT_ROW or outputs < MANY or len(list(walk(lower(store.fast)))) > SHORT:
         return "function"
     if kernel.dtypes in FLOATS:
         return "function" if kernel.level == "scalar" or store.second_look is not None else "tile"
-    looks = kernel.dtypes in DTYPES and kernel.level == "avx512_vnni" and store.second_look is not None
+    looks = kernel.dtypes in (*DTYPES, *SORTED_DTYPES) and kernel.level != "amx" and store.second_look is not None \
+        and 1 < level_named(kernel.level).lanes == lanes
     return "both" if looks else "function"
 
 
@@ -304,12 +314,12 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         level = level_named("avx512_vnni")
     forced = kernel is not None
     kernel = kernel or select("matmul", x.dtypes, m, n, depth, level, log, layout=layout)
-    writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth))
+    writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
     # first, as it takes longest to compile
     again = None if store.second_look is None else load_second_look(layout, cache)
     block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], cache=cache)
     outputs, table = (None, None) if writer == "tile" else load_outputs(store, level.lanes, cache)
-    inside = () if writer == "function" else (store, packs(PANEL, store))
+    inside = () if writer == "function" else (store, packs(level.lanes, store))
     kernels: Sequence[Kernel] = [kernel]
     if is_open(x) and not forced and not inside:  # a Store's own tiles take long to compile
         sizes = x.m, x.n, depth
@@ -345,6 +355,11 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     return Step(name, block.block, MATMUL, words, cut.blocks, (block, outputs, table, tile, tail, again),
                 batch * m * n * x.k * taps, threads=cut.threads, weights="w", ahead="ahead", room=room,
                 aligned="a" if lines else None)
+
+
+def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
+    """Whether constant weights are to be sorted: those of integers, for a CPU without VNNI."""
+    return level.name in ("avx2", "avx512") and STORAGE[a_dtype].itemsize == 1 and layout != "columns"
 
 
 COPIED = 0.2

@@ -2,7 +2,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
+
+import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
@@ -26,7 +29,10 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert isinstance(p, Matmul)
     item = STORAGE[p.a_dtype].itemsize
     source, layout = _source(b, node, p)
-    packed, packed_bytes = _weights(b, node, p)
+    weights = node.inputs[p.b]
+    assert weights is not None
+    sorts = weights.data is not None and matmul.sorts(p.a_dtype, layout, b.target.level)
+    packed, packed_bytes = _weights(b, node, p, sorts)
     a_strides = _strides(p.rows, lowered.out, p.k * item)
     if layout == "columns":
         a_strides = (*a_strides[:-1], item)
@@ -41,8 +47,13 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
             operands.append(operand_slot(b, node, s, lowered.out))
     batched = any(operands[1][1])
     space = factor(lowered.out, [strides for _, strides in operands], keep=2 if batched else 1)
-    product = matmul.Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout)
+    product = matmul.Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout,
+                             w_dtype=matmul.SORTED if sorts else None)
     step = matmul.plan_matmul(lowered.store, product, b.target)
+    if sorts:
+        data = b.buffers[packed].data
+        assert isinstance(data, np.ndarray)
+        step = replace(step, exact=pack.exact_share(data, p.k, p.n))
     (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     stride = p.rows[-1] * item if layout == "columns" else a_walk.row
     header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
@@ -76,14 +87,19 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayou
     return out, "rows"
 
 
-def _weights(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, int]:
-    """The buffer of the packed weights and the bytes of a batch element: constants are packed now, others by a step."""
+def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, int]:
+    """The buffer of the packed weights and the bytes of a batch element: constants are packed now, others by a step.
+
+    `sorts`: constants are packed sorted.
+    """
     value = node.inputs[p.b]
     assert value is not None
     k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize
     size = pack.packed_bytes(k, n, item)
     if value.data is not None:
         data = value.data.swapaxes(-1, -2) if p.transpose_b else value.data
+        if sorts:
+            return b.constant(pack.pack_sorted(data[..., None, :, :], k)), size + pack.sort_bytes(k, n)
         return b.constant(pack.pack(data)), size
     out = b.temporary(size * batch)
     along_k, along_n = (item, k * item) if p.transpose_b else (n * item, item)

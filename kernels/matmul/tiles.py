@@ -15,9 +15,12 @@ from graphq.kernels.matmul.amx import amx_setup, amx_tile
 from graphq.kernels.matmul.float import floats
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.scalar import scalar_tile
-from graphq.kernels.matmul.vector import vector_tile, vnni, widened
+from graphq.kernels.matmul.vector import in_order, vector_tile, vnni, widened
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
+SORTED = "s8sorted"
+"""How the dtype of weights that `pack.pack_sorted` packs is called."""
+SORTED_DTYPES = (("u8", SORTED), ("s8", SORTED))
 FLOATS = (("f32", "f32"), ("bf16", "bf16"), ("f16", "f16"))
 COPYING: tuple[ActivationLayout, ...] = ("rows", "windows")
 """The layouts of kernels for which transposed activations are copied.
@@ -78,14 +81,14 @@ def estimate_vnni(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> floa
                      lambda panels: max(rows * panels, rows / parts + panels, 4, _stream(rows, panels, m)))
 
 
-def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: int) -> float:
-    """Estimate cycles: product and sum for each part, a widening for each weight and two for each row, `rate` a cycle.
+def estimate_widened(kernel: Kernel, m: int, n: int, k: int, *, parts: int, rate: float) -> float:
+    """Estimate cycles: four operations for each part, three to widen its weights and two for each row, `rate` a cycle.
 
-    Fitted on Zen 4, four k: 8 cycles for 3 x 16 on AVX2 (rate 4), 10 and 25 for 2 x 32 and 6 x 32 on AVX-512 (rate 2).
+    Fitted on a Xeon, four k: 20 cycles for 6 x 16 on AVX2 (rate 3.2), 51 for 12 x 32 on AVX-512 (2.4).
     """
     rows = kernel.tile[0]
     return _bytile_count(kernel, m, n, k, parts, lambda panels: max(
-        (2 * rows * panels * parts + panels * parts + 2 * rows) / rate, 4, _stream(rows, panels, m)))
+        (4 * rows * panels * parts + 3 * panels * parts + 2 * rows) / rate, 4, _stream(rows, panels, m)))
 
 
 def estimate_amx(kernel: Kernel, m: int, n: int, k: int) -> float:
@@ -116,25 +119,44 @@ def build_scalar(dtype: str, rows: int, panels: int, emulated: bool, layout: str
     return tile_functions(scalar_tile(128 if dtype == "s8" else 0, layout))
 
 
-@register_kernel("matmul", DTYPES, ((3, 16), (1, 16)), "avx2", partial(estimate_widened, parts=4, rate=4),
-                 layouts=COPYING)
-def build_avx2(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+@register_kernel("matmul", DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx2",
+                 partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
+def build_avx2(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+               packed: bool = False) -> Functions:
     """Build vpmaddwd on 16 bytes of products widened to 16 bits."""
-    return tile_functions(vector_tile(rows, panels, widened(dtype, 8, emulated), layout))
+    return tile_functions(vector_tile(rows, panels, widened(dtype, 8, emulated), layout, store, packs=packed))
+
+
+@register_kernel("matmul", SORTED_DTYPES, ((6, 16), (4, 16), (2, 16), (1, 16)), "avx2",
+                 partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
+def build_avx2_sorted(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+                      packed: bool = False) -> Functions:
+    """Build vpmaddubsw on 32 bytes of products that cannot saturate, and vpmaddwd on the others."""
+    return tile_functions(vector_tile(rows, panels, in_order(dtype, 8, emulated), layout, store, packs=packed))
+
+
+@register_kernel("matmul", SORTED_DTYPES, ((12, 16), (8, 16), (4, 16), (2, 16), (1, 16)), "avx512",
+                 partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
+def build_avx512_sorted(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+                        packed: bool = False) -> Functions:
+    """Build vpmaddubsw on 64 bytes of products that cannot saturate, and vpmaddwd on the others."""
+    return tile_functions(vector_tile(rows, panels, in_order(dtype, 16, emulated), layout, store, packs=packed))
 
 
 @register_kernel("matmul", DTYPES, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx_vnni", partial(estimate_vnni, parts=2),
                  layouts=COPYING)
-def build_avx_vnni(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+def build_avx_vnni(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+                   packed: bool = False) -> Functions:
     """Build vpdpbusd on 8 columns."""
-    return tile_functions(vector_tile(rows, panels, vnni(dtype, 8, emulated), layout))
+    return tile_functions(vector_tile(rows, panels, vnni(dtype, 8, emulated), layout, store, packs=packed))
 
 
-@register_kernel("matmul", DTYPES, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
-                 partial(estimate_widened, parts=2, rate=2), layouts=COPYING)
-def build_avx512(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
+@register_kernel("matmul", DTYPES, ((12, 32), (8, 32), (4, 32), (2, 32), (1, 32)), "avx512",
+                 partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
+def build_avx512(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
+                 packed: bool = False) -> Functions:
     """Build vpmaddwd on 32 bytes of products widened to 16 bits."""
-    return tile_functions(vector_tile(rows, panels, widened(dtype, 16, emulated), layout))
+    return tile_functions(vector_tile(rows, panels, widened(dtype, 16, emulated), layout, store, packs=packed))
 
 
 @register_kernel("matmul", DTYPES, ((24, 16),), "avx512_vnni", partial(estimate_vnni, parts=1), layouts=COPYING)

@@ -1,31 +1,35 @@
-"""Tiles of a matmul in vector registers, and the products of integers: vpdpbusd (VNNI), or vpmaddwd on 16 bits.
+"""Tiles of a matmul in vector registers, and the products of integers: vpdpbusd (VNNI), or vpmaddwd and vpmaddubsw.
 
 A tile is `rows` x `panels` * 16 outputs, whose accumulators stay in registers over all of k. On VNNI the 6 x 4 tile
 keeps 24 of the 32 registers as accumulators; 4 loads of weights and 6 broadcasts of activations feed 24 products.
-Measured: 0.465 TOPS on one Zen 4 core, its limit (one 64-byte product a cycle). vpmaddubsw of older CPUs saturates, so
-it is not used.
+Measured: 0.465 TOPS on one Zen 4 core, its limit (one 64-byte product a cycle).
+
+Older CPUs multiply u8 and s8 by vpmaddubsw, whose sums of two products saturate. It multiplies the groups of sorted
+weights (`pack.sort`) that cannot make it; vpmaddwd multiplies the others, widened to 16 bits in registers.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from llvmlite import ir
 
 from graphq.kernels.jit.deferred import intrinsic
-from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, splat
+from graphq.kernels.jit.intrinsics import I16, I32, I64, c64, splat
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.x86 import (
     Loop,
     at,
     dot_u8s8,
+    filled,
     flipped,
     load,
+    madd8,
     madd16,
     opaque,
     prefetch,
-    shuffle,
     smaller,
     store,
     vector,
@@ -51,11 +55,13 @@ class Products:
     """How an instruction multiplies groups: the 4 bytes of a row, or of a column of weights, that share a lane.
 
     A panel of 16 columns takes `parts` vectors of weights and of accumulators (of type `kind`). `activations(b, group)`
-    spreads a group (s32) over a vector, `weights(b, address)` loads the part at an address, `dot(b, acc, x, w)`
-    accumulates, and `columns(b, parts)` gives the sums of a panel, lowest column first.
+    spreads a group (s32) over a vector, `weights(b, address)` loads the part at an address, and `dot(b, acc, x, w)`
+    accumulates.
 
     Elements have `itemsize` bytes. With `block`, sums begin anew after so many groups, and the sums of blocks are added
     in order: floats so lose less. A pixel of `silent` bytes adds nothing to sums, nor would it if it were left out.
+
+    `exact_first` multiplies the groups of sorted weights that come first, into the same accumulators.
     """
 
     parts: int
@@ -63,15 +69,16 @@ class Products:
     activations: Callable[..., Any]
     weights: Callable[..., Any]
     dot: Callable[..., Any]
-    columns: Callable[..., list[Any]] = lambda b, parts: parts
     itemsize: int = 1
     block: int = 0
     silent: int | None = None
+    exact_first: Products | None = None
 
 
-def unsigned(b: Any, group: Any, a_dtype: str) -> Any:
-    """Four activations as u8: s8 become s8 + 128."""
-    return b.xor(group, I32(FLIP)) if a_dtype == "s8" else group
+def unsigned(b: Any, group: Any, a_dtype: str, lanes: int, emulated: bool) -> Any:
+    """Spread four activations over a vector as u8: s8 become s8 + 128."""
+    x = splat(b, group, lanes)
+    return flipped(b, x, FLIP, emulated) if a_dtype == "s8" else x
 
 
 def silent(a_dtype: str) -> int:
@@ -82,33 +89,47 @@ def silent(a_dtype: str) -> int:
 def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
     """Multiply by vpdpbusd: `lanes` columns a part, four products a lane."""
     kind = vector(I32, lanes)
-
-    def activations(b: Any, group: Any) -> Any:
-        x = splat(b, group, lanes)
-        return flipped(b, x, FLIP, emulated) if a_dtype == "s8" else x
-
-    return Products(16 // lanes, kind, activations, lambda b, address: load(b, address, kind),
+    return Products(16 // lanes, kind, lambda b, group: unsigned(b, group, a_dtype, lanes, emulated),
+                    lambda b, address: load(b, address, kind),
                     lambda b, acc, x, w: dot_u8s8(b, acc, x, w, emulated), silent=silent(a_dtype))
 
 
+def saturating(a_dtype: str, lanes: int, emulated: bool) -> Products:
+    """Multiply by vpmaddubsw, of weights that cannot make it saturate: `lanes` columns a part."""
+    ones = filled(vector(I16, 2 * lanes), 1)
+
+    def dot(b: Any, acc: Any, x: Any, w: Any) -> Any:
+        return b.add(acc, madd16(b, madd8(b, x, w, emulated), ones, emulated))
+
+    return replace(vnni(a_dtype, lanes, emulated), dot=dot)
+
+
 def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
-    """Multiply by vpmaddwd: parts of lanes / 2 columns, two neighbouring lanes a column."""
-    words = vector(I16, 2 * lanes)
+    """Multiply by vpmaddwd: `lanes` columns a part, of each lane the even bytes and the odd ones, as 16 bits."""
+    kind, words = vector(I32, lanes), vector(I16, 2 * lanes)
 
     def activations(b: Any, group: Any) -> Any:
-        group = unsigned(b, group, a_dtype)
-        return b.zext(b.bitcast(splat(b, group, lanes // 2), vector(I8, 2 * lanes)), words)
+        x = b.bitcast(unsigned(b, group, a_dtype, lanes, emulated), words)
+        return b.and_(x, filled(words, 0xFF)), b.lshr(x, filled(words, 8))
 
-    def weights(b: Any, address: Any) -> Any:
-        return b.sext(load(b, address, vector(I8, 2 * lanes)), words)
+    def dot(b: Any, acc: Any, x: Any, w: Any) -> Any:
+        for pair in zip(x, w, strict=True):
+            acc = b.add(acc, madd16(b, *pair, emulated))
+        return acc
 
-    def columns(b: Any, parts: list[Any]) -> list[Any]:
-        even, odd = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
-        pairs = zip(parts[::2], parts[1::2], strict=True)
-        return [b.add(shuffle(b, x, y, even), shuffle(b, x, y, odd)) for x, y in pairs]
+    return Products(16 // lanes, kind, activations, lambda b, address: signed_halves(b, load(b, address, words)), dot,
+                    silent=silent(a_dtype))
 
-    return Products(32 // lanes, vector(I32, lanes), activations, weights,
-                    lambda b, acc, x, w: b.add(acc, madd16(b, x, w, emulated)), columns, silent=silent(a_dtype))
+
+def in_order(a_dtype: str, lanes: int, emulated: bool) -> Products:
+    """Multiply sorted weights."""
+    return replace(widened(a_dtype, lanes, emulated), exact_first=saturating(a_dtype, lanes, emulated))
+
+
+def signed_halves(b: Any, x: Any) -> tuple[Any, Any]:
+    """The even and the odd s8 of words, as s16."""
+    eight = filled(x.type, 8)
+    return b.ashr(b.shl(x, eight), eight), b.ashr(x, eight)
 
 
 NEAR = 8
@@ -141,7 +162,8 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
     parts, itemsize = products.parts, products.itemsize
     sums = _Blocks(products, rows * panels) if products.block else _TileSums(products, rows * panels)
 
-    def multiply(b: Any, groups: Iterable[Any], w: Any, acc: list[Any], stride: Any) -> list[Any]:
+    def multiply(b: Any, groups: Iterable[Any], w: Any, acc: list[Any], stride: Any,
+                 products: Products = products) -> list[Any]:
         weights = [products.weights(b, at(b, w, b.mul(stride, c64(j)), part * (64 // parts)))
                    for j in range(panels) for part in range(parts)]
         out = []
@@ -152,12 +174,14 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
         return out
 
     def run(b: Any, f: Frame, state: list[Any], first: Any, w: Any, stride: Any, whole: Groups,
-            tail: Callable[[Any], list[Any]]) -> list[Any]:
-        """Accumulate over k, of the first row from `first` on and of weights from `w` on, `stride` bytes a panel."""
+            tail: Callable[[Any], list[Any]], tap: Any = 0) -> list[Any]:
+        """Accumulate over k, of the first row from `first` on and of weights from `w` on, `stride` bytes a panel.
+
+        Groups of sorted weights are taken in the order of the tap.
+        """
         groups = b.ashr(f.k, c64(2))
         ahead, step = (FRAME.load(b, f.address, name) for name in ("ahead", "step"))
-        ahead = at(b, ahead, b.mul(b.ashr(b.sub(w, f.w), c64(6)), step))
-        cursors = [Cursor(first, c64(4)), Cursor(w, c64(LINE)), Cursor(ahead, step)]
+        ahead = Cursor(at(b, ahead, b.mul(b.ashr(b.sub(w, f.w), c64(6)), step)), step)
 
         def turn(g: Any, places: list[Any], acc: list[Any]) -> list[Any]:
             source, line, next_ = places
@@ -168,7 +192,24 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
                     prefetch(b, at(b, line, b.mul(stride, c64(j)), LINE * NEAR))
             return multiply(b, whole(g, source), line, acc, stride)
 
-        state = sums.over(b, f, groups, state, cursors, turn)
+        def sorted_turn(how: Products, g: Any, places: list[Any], acc: list[Any]) -> list[Any]:
+            place, next_ = places
+            if rows > 1:
+                prefetch(b, next_, level=2)
+            k = b.sext(load(b, place, I32, 4), I64)
+            return multiply(b, whole(g, at(b, first, k)), at(b, w, b.shl(k, c64(4))), acc, stride, how)
+
+        if products.exact_first is None:
+            state = sums.over(b, f, groups, state, [Cursor(first, c64(4)), Cursor(w, c64(LINE)), ahead], turn)
+        else:
+            order = FRAME.load(b, f.address, "order")
+            if layout == "windows":
+                order = at(b, order, b.mul(tap, at(b, b.shl(groups, c64(2)), 4)))
+            exact = b.sext(load(b, order, I32, 4), I64)
+            for how, done, count in ((products.exact_first, c64(0), exact), (products, exact, b.sub(groups, exact))):
+                cursors = [Cursor(at(b, order, 4, b.shl(done, c64(2))), c64(4)),
+                           Cursor(at(b, ahead.start, b.mul(done, step)), step)]
+                state = sums.over(b, f, count, state, cursors, partial(sorted_turn, how))
         if itemsize == 4:
             return state
         left = b.and_(f.k, c64(3))
@@ -176,7 +217,8 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
         return sums.over(b, f, some, state, [], lambda _, places, acc: multiply(  # no turn or one
             b, tail(left), at(b, w, b.mul(groups, c64(LINE))), acc, stride))
 
-    def from_rows(b: Any, f: Frame, state: list[Any], addresses: list[Any], w: Any, stride: Any) -> list[Any]:
+    def from_rows(b: Any, f: Frame, state: list[Any], addresses: list[Any], w: Any, stride: Any,
+                  tap: Any = 0) -> list[Any]:
         done, beyond = b.and_(f.k, c64(-4)), [b.sub(row, addresses[0]) for row in addresses]
 
         def whole(g: Any, first: Any) -> Iterator[Any]:
@@ -185,7 +227,7 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
             return (load(b, at(b, first, row), I32) for row in beyond)
 
         return run(b, f, state, addresses[0], w, stride, whole,
-                   lambda left: [tail_group(b, at(b, row, done), left, itemsize) for row in addresses])
+                   lambda left: [tail_group(b, at(b, row, done), left, itemsize) for row in addresses], tap)
 
     def bring_next(b: Any, f: Frame, g: Any, first: Any) -> None:
         """Prefetch from the next tile's rows, one in each group: of 16 rows all in the 16 groups of a cache line.
@@ -211,7 +253,7 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
             with Loop(b, inner_taps, outer.values) as inner:
                 tap = b.add(b.mul(outer.k, window.inner), inner.k)
                 values = from_rows(b, f, inner.values, [window.address(c64(i), outer.k, inner.k) for i in range(rows)],
-                                   at(b, f.w, b.mul(tap, line)), stride)
+                                   at(b, f.w, b.mul(tap, line)), stride, tap)
                 inner.update(values)
             outer.update(inner.values)
         return outer.values
@@ -309,12 +351,8 @@ class _TileSums:
 
     def finish(self, b: Any, f: Frame, state: list[Any]) -> None:
         """Emit the stores of the sums."""
-        parts = self.products.parts
-        for n in range(0, self.count, parts):
-            address = at(b, f.acc, 64 // parts * n)
-            for value in self.products.columns(b, state[n:n + parts]):
-                store(b, value, address, 4 * value.type.count)
-                address = at(b, address, 4 * value.type.count)
+        for n, value in enumerate(state):
+            store(b, value, at(b, f.acc, self.size * n), self.size)
 
 
 class _Blocks(_TileSums):

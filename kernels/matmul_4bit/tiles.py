@@ -32,7 +32,7 @@ from graphq.kernels.jit.registry import Kernel, register_kernel
 from graphq.kernels.jit.x86 import Loop, at, filled, load, shuffle, smaller, store, vector
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.tiles import tile_functions
-from graphq.kernels.matmul.vector import Products, vnni, widened
+from graphq.kernels.matmul.vector import Products, signed_halves, vnni, widened
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped, frame_signature
 
 view, view_descriptor = FRAME.view, DESCRIPTOR.view
@@ -54,7 +54,8 @@ def unpacked_vnni(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
 
 def unpacked_widened(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
     """Multiply by vpmaddwd."""
-    return Unpacked(widened(a_dtype, lanes, emulated), lambda b, x: b.sext(x, vector(I16, 2 * lanes)))
+    words = vector(I16, 2 * lanes)
+    return Unpacked(widened(a_dtype, lanes, emulated), lambda b, x: signed_halves(b, b.bitcast(x, words)))
 
 
 def partial_group(b: Any, address: Any, count: Any, fill: int) -> Any:
@@ -140,7 +141,7 @@ class _Tile:
         for n in range(self.rows * self.panels):
             head = at(b, f.w, b.mul(self.panel_bytes, c64(n % self.panels)), b.mul(group, c64(2 * LINE)))
             done = 0
-            for value in self.how.products.columns(b, list(acc[n * self.parts:(n + 1) * self.parts])):
+            for value in acc[n * self.parts:(n + 1) * self.parts]:
                 floats = vector(F32, value.type.count)
                 exact = b.add(value, load(b, at(b, head, LINE + done), value.type))
                 y = b.fmul(b.sitofp(exact, floats), load(b, at(b, head, done), floats))

@@ -21,7 +21,7 @@ from graphq.kernels.jit.x86 import at, interleave, load, load_bytes, smaller, ve
 from graphq.kernels.operands.windows import WINDOWS
 
 FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "batch", "i", "j", "columns", "ahead",
-               "step", "entries", "copies", "fresh")
+               "step", "entries", "copies", "fresh", "order")
 """What a tile is to do.
 
     a, stride        the activations, as their layout says
@@ -36,6 +36,7 @@ FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "
     entries          for tiles that write outputs, of which some need a second look: the address for the entries of
                      `store_code.epilogue`; the tile leaves how many there are, or -1: it was not whole, and wrote none
     copies, fresh    of AMX: the address for copies of activations, and whether the tile makes them (`matmul.amx.AGAIN`)
+    order            of sorted weights: how the groups of the panel are sorted (`matmul.pack.sort`)
 """
 view, view_windows = FRAME.view, WINDOWS.view
 ROWS_AT = FRAME.nbytes

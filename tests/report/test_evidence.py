@@ -12,8 +12,8 @@ from graphq.plan.plan import NativeStep
 from graphq.report import evidence
 
 RNG = np.random.default_rng(0)
-DECISIVE = {"avx2": ("vpmaddwd ymm", "vpdpwssd ymm"), "avx_vnni": ("vpdpbusd ymm",),
-            "avx512": ("vpmaddwd zmm", "vpdpwssd zmm"), "avx512_vnni": ("vpdpbusd zmm",), "amx": ("tdpbusd tmm",)}
+DECISIVE = {"avx2": ("vpmaddubsw ymm",), "avx_vnni": ("vpdpbusd ymm",),
+            "avx512": ("vpmaddubsw zmm",), "avx512_vnni": ("vpdpbusd zmm",), "amx": ("tdpbusd tmm",)}
 
 
 def network(rows=48, constant=True):
@@ -67,6 +67,30 @@ def test_the_decisive_instruction_of_a_level(name):
     assert found.level == name and found.tile and found.threads == 1
     assert found.decisive in DECISIVE[name] and found.counts[found.decisive] > 0
     assert found.peak > 0 and found.seconds > 0 and found.rate == found.macs / found.seconds
+
+
+@pytest.mark.parametrize("name", ["avx2", "avx512"])
+@pytest.mark.parametrize("most, share", [(64, 1.0), (127, 0.5)])
+def test_the_share_of_vpmaddubsw(name, most, share):
+    """Of a product, and of a convolution with taps; 127 + 127 is beyond the bound, in half of the groups."""
+    if isa.is_emulated(name):
+        pytest.skip(f"no {name} here")
+    g = gq.Graph()
+    w = np.full((64, 96), most, np.int8)
+    w[::8] = 0
+    w[2::8] = 0
+    x = g.dequantize(g.input("x", shape=(48, 64), dtype="u8"), scales=[0.02])
+    y = g.matmul(x, g.dequantize(g.constant(w), scales=[0.01]))
+    g.output(g.quantize(y, dtype="u8", scales=[9.0]), name="y")
+    c = g.dequantize(g.input("c", shape=(1, 6, 6, 64), dtype="u8"), scales=[0.02])
+    kernel = np.broadcast_to(w.T[:, :, None, None], (96, 64, 3, 3))
+    y = g.convolution(c, g.dequantize(g.constant(kernel), scales=[0.01]), strides=[1, 1], pads_begin=[1, 1],
+                      pads_end=[1, 1], dilations=[1, 1], data_format="NXC", weights_format="OIX")
+    g.output(g.quantize(y, dtype="u8", scales=[9.0]), name="z")
+    model = gq.compile(g, isa=name, threads=1)
+    assert [s.exact for _, s in native(model) if s.macs] == [share, share]
+    assert model.explain(kernels=True).count(f"; {share:.0%} of the products by vpmaddubsw") == 2
+    assert all(s.exact is None for _, s in native(gq.compile(network(constant=False), isa=name)))
 
 
 def test_all_functions_of_a_step_are_counted():

@@ -20,11 +20,12 @@ from graphq.kernels.operands.windows import windows
 
 RAW = Store(acc(), "s32")
 NATIVE = [level.name for level in isa.available()]
-MATMULS = [k for k in KERNELS.values() if k.op == "matmul" and k.dtypes in matmul_tiles.DTYPES]
+INTEGERS = (*matmul_tiles.DTYPES, *matmul_tiles.SORTED_DTYPES)
+MATMULS = [k for k in KERNELS.values() if k.op == "matmul" and k.dtypes in INTEGERS]
 # Emulated kernels compile slowly: one tile shape of each level and dtype is emulated where the level exists.
 RUNS = [pytest.param(k, False, id=k.name) for k in MATMULS if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in MATMULS if k.level != "scalar" and (
-    k.level not in NATIVE or k.tile == next(x.tile for x in MATMULS if x.level == k.level))]
+    k.level not in NATIVE or k.tile == next(x.tile for x in MATMULS if (x.level, x.dtypes) == (k.level, k.dtypes)))]
 SHAPES = [(1, 1, 1), (1, 64, 16), (2, 3, 5), (5, 70, 37), (7, 4, 64), (17, 64, 33), (33, 129, 80), (40, 63, 130)]
 
 
@@ -39,8 +40,22 @@ def operands(a_dtype, m, k, n, extreme=False, batch=()):
     if extreme:
         return (rng.choice(np.array([lo, hi], dtype), (*batch, m, k)),
                 rng.choice(np.array([-128, 127], np.int8), (*batch, k, n)))
-    return (rng.integers(lo, hi + 1, (*batch, m, k), dtype=dtype),
-            rng.integers(-128, 128, (*batch, k, n), dtype=np.int8))
+    w = rng.integers(-128, 128, (*batch, k, n), dtype=np.int8)
+    return rng.integers(lo, hi + 1, (*batch, m, k), dtype=dtype), halved(w)
+
+
+def halved(w):
+    """Weights (..., k, n), half of whose groups of four k, at random, cannot make vpmaddubsw saturate."""
+    some = np.random.default_rng(0).random(-(-w.shape[-2] // 4)) < 0.5
+    w[..., np.repeat(some, 4)[:w.shape[-2]], :] >>= 1
+    return w
+
+
+def packed_for(kernel, w, k):
+    """Weights (..., taps, rows, n), of which taps have k, packed as the kernel takes them."""
+    *outer, taps, rows, n = w.shape
+    in_order = kernel.dtypes[1] == matmul_tiles.SORTED
+    return pack.pack_sorted(w, k) if in_order else pack.pack(w.reshape(*outer, taps * rows, n))
 
 
 def raw_sum(a, w):
@@ -52,9 +67,9 @@ def raw_sum(a, w):
 def run(kernel, level, a, w, *, threads=1, layout="rows"):
     """Run the kernel on a (m, k), laid out as `layout` says, and w (k, n); the raw accumulator."""
     (m, k), n = a.shape, w.shape[1]
-    packed, out = guarded(pack.pack(w)), guarded(np.full((m, n), -1, np.int32))
+    packed, out = guarded(packed_for(kernel, w[None], k)), guarded(np.full((m, n), -1, np.int32))
     source = guarded(a.T if layout == "columns" else a)
-    product = matmul.Product("u8" if a.dtype == np.uint8 else "s8", m, n, k, layout=layout)
+    product = matmul.Product(kernel.dtypes[0], m, n, k, layout=layout, w_dtype=kernel.dtypes[1])
     step = matmul.plan_matmul(RAW, product, Target(level, threads), kernel)
     words = {"a": source.ctypes.data, "stride": source.strides[0], "w": packed.ctypes.data}
     step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
@@ -106,14 +121,15 @@ def test_windows_of_an_image(kernel, emulated, window, channels, pads):
     pad, n = np.full(channels, 77, image.dtype), 85
     pad[:{"loud": 0, "silent": channels, "mixed": 1}[pads]] = -128 if kernel.dtypes[0] == "s8" else 0
     rows = view.gather(image.reshape(1, *window[0], channels), pad)[0].reshape(view.pixels, -1)
-    w = rng.integers(-128, 128, (view.taps, channels, n), dtype=np.int8)
+    w = halved(rng.integers(-128, 128, (view.taps, channels, n), dtype=np.int8))
     whole = np.zeros((view.taps, -(-channels // 4) * 4, n), np.int8)
     whole[:, :channels] = w
     block = guarded(view.block(pad, view.runs(RUN, view.pixels)))
-    source, packed = guarded(image), guarded(pack.pack(whole.reshape(-1, n)))
+    source, packed = guarded(image), guarded(packed_for(kernel, whole, channels))
     out = guarded(np.full((view.pixels, n), -1, np.int32))
     with level_of(kernel, emulated) as level:
-        product = matmul.Product(kernel.dtypes[0], view.pixels, n, channels, layout="windows", taps=view.taps)
+        product = matmul.Product(kernel.dtypes[0], view.pixels, n, channels, layout="windows", taps=view.taps,
+                                 w_dtype=kernel.dtypes[1])
         step = matmul.plan_matmul(RAW, product, Target(level, 2), kernel)
         words = {"a": source.ctypes.data, "stride": block.ctypes.data, "w": packed.ctypes.data}
         step.run(step.arguments(words, [(out.ctypes.data, 0, 4 * n)]))
@@ -127,6 +143,22 @@ def test_windows_too_long_for_copies_are_not_for_amx():
             product = matmul.Product("u8", 196, 256, channels, layout="windows", taps=9)
             step = matmul.plan_matmul(RAW, product, Target(level, cache=False))
             assert step.name.endswith(chosen)
+
+
+@pytest.mark.parametrize(("kernel", "emulated"), RUNS)
+def test_pairs_of_weights_on_the_bound(kernel, emulated):
+    """255 * 128 is within 16 bits, 255 * 129 is not; activations are the largest, the smallest, or alternate."""
+    pairs = [(64, 64), (1, 127), (127, 2), (65, 64), (127, 127), (-128, 0), (-64, -64), (-1, -127), (-128, -1),
+             (-65, -64), (-128, -128), (127, -128), (-128, 127), (-127, 2), (0, 0)]
+    w = np.array([(*x, *y) for x in pairs for y in pairs], np.int8).reshape(-1, 1)
+    lo, hi = (0, 255) if kernel.dtypes[0] == "u8" else (-128, 127)
+    with level_of(kernel, emulated) as level:
+        for k in (len(w), len(w) - 1, len(w) - 3):
+            columns = np.hstack([np.roll(w, 4 * turn, axis=0)[:k] for turn in range(3)] + [np.zeros((k, 20), np.int8)])
+            for some in (columns, columns[:, 1:2]):
+                a = np.array([[hi] * k, [lo] * k, ([lo, hi] * k)[:k], ([hi, lo] * k)[:k]] * 2,
+                             np.uint8 if hi == 255 else np.int8)
+                assert (run(kernel, level, a, some) == raw_sum(a, some)).all()
 
 
 @pytest.mark.parametrize(("kernel", "emulated"), RUNS)
@@ -147,7 +179,7 @@ def test_batches_strides_and_epilogue(kernel, emulated):
     a, w = operands(kernel.dtypes[0], m, k, n, batch=(3,))
     wide = np.zeros((3, m, k + 9), a.dtype)
     wide[..., :k] = a
-    packed, out = pack.pack(w), np.zeros((3, m, n), np.uint8)
+    packed, out = packed_for(kernel, w[:, None], k), np.zeros((3, m, n), np.uint8)
     rng = np.random.default_rng(5)
     comp = rng.integers(-9999, 9999, n, dtype=np.int32)
     scale, bias = rng.uniform(1e-4, 1e-3, n).astype(np.float32), rng.standard_normal((3, 1, n)).astype(np.float32)
@@ -156,7 +188,8 @@ def test_batches_strides_and_epilogue(kernel, emulated):
     y = maximum(0, y + load(2, "f32", "vector"))
     store = Store(gm.quantize(y, load(4, "f32", "scalar"), load(5, "f32", "scalar"), "u8"), "u8")
     with level_of(kernel, emulated) as level:
-        step = matmul.plan_matmul(store, matmul.Product(kernel.dtypes[0], m, n, k, 3), Target(level, 2), kernel)
+        step = matmul.plan_matmul(store, matmul.Product(kernel.dtypes[0], m, n, k, 3, w_dtype=kernel.dtypes[1]),
+                                  Target(level, 2), kernel)
         order = np.array([2, 0, 1], np.int64)
         tables = [order * wide.strides[0], order * packed.strides[0], order * bias.strides[0],
                   order * out.strides[0]]

@@ -41,6 +41,44 @@ def test_pack_follows_the_layout(dtype, k, n):
     assert (sums[:n] == shifted.sum(0)).all() and not sums[n:].any()
 
 
+def saturates(w):
+    """Whether u8 activations can make the sum of two products leave 16 bits."""
+    w = w.astype(int)
+    return 255 * np.maximum(w, 0).sum() >= 2**15 or 255 * np.minimum(w, 0).sum() < -2**15
+
+
+@pytest.mark.parametrize(("taps", "k", "n"), [(1, 9, 17), (3, 8, 40), (2, 3, 5), (9, 0, 3), (2, 5, 0), (1, 64, 2)])
+def test_sorted_groups_that_cannot_saturate_come_first(taps, k, n):
+    """Of each panel and tap, in their order; whatever the rows after k are."""
+    rows = -(-k // 4) * 4
+    w = weights(np.int8, (2, taps, rows, n))
+    w[:, :, 4:] //= 2
+    w[:, :, :4] = np.array([65, 64, 64, 64])[:rows, None]
+    packed = pack.pack_sorted(w, k)
+    size = pack.packed_bytes(rows * taps, n)
+    assert packed.shape[-1] == size + pack.sort_bytes(k, n, taps) and packed.shape[-1] % 64 == 0
+    assert (packed[..., :size] == pack.pack(w.reshape(2, taps * rows, n))).all()
+    order = packed[..., size:].view(np.int32)[:, :pack.panel_count(n) * taps * (1 + k // 4)]
+    order = order.reshape(2, pack.panel_count(n), taps, 1 + k // 4)
+    for batch, panel, tap in np.ndindex(order.shape[:3]):
+        columns = w[batch, tap, :, 16 * panel:16 * panel + 16]
+        exact = [g for g in range(0, k // 4 * 4, 4) if not any(
+            saturates(column[g + half:g + half + 2]) for column in columns.T for half in (0, 2))]
+        count, *places = order[batch, panel, tap].tolist()
+        assert count == len(exact) and places == exact + sorted(set(range(0, k // 4 * 4, 4)) - set(exact))
+
+
+def test_no_matrices_to_sort():
+    packed = pack.pack_sorted(np.zeros((0, 3, 8, 20), np.int8), 8)
+    assert packed.shape == (0, pack.packed_bytes(24, 20) + pack.sort_bytes(8, 20, 3))
+    assert pack.exact_share(packed, 8, 20, 3) == 0
+
+
+def test_sorted_u8_weights_are_those_less_128():
+    w = weights(np.uint8, (2, 8, 20))
+    assert (pack.pack_sorted(w, 8) == pack.pack_sorted((w ^ np.uint8(128)).view(np.int8), 8)).all()
+
+
 def strided(w, layout):
     if layout == "rows":
         return w

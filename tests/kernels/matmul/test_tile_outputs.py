@@ -9,7 +9,7 @@ from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
 
 TILES = [k for k in KERNELS.values() if k.op == "matmul"
-         and k.level == "avx512_vnni" and k.dtypes in matmul_tiles.DTYPES]
+         and k.level not in ("scalar", "amx") and k.dtypes in (*matmul_tiles.DTYPES, *matmul_tiles.SORTED_DTYPES)]
 
 
 def layer(m, n, k, *, a_dtype="u8", dtype="u8", residual=False):
@@ -37,11 +37,12 @@ def inputs(g):
 
 @pytest.mark.parametrize("options", [dict(), dict(residual=True), dict(a_dtype="s8", dtype="s8")],
                          ids=["plain", "residual", "s8"])
-@pytest.mark.parametrize("tile", sorted({k.tile for k in TILES}), ids=lambda t: f"{t[0]}x{t[1]}")
-def test_tiles_write_what_functions_do(tile, options, monkeypatch):
-    if "avx512_vnni" not in [level.name for level in isa.available()]:
-        pytest.skip("no AVX-512 VNNI")
-    kernel = next(k for k in TILES if (k.tile, k.dtypes[0]) == (tile, options.get("a_dtype", "u8")))
+@pytest.mark.parametrize("kernel", [k for k in TILES if k.dtypes[0] == "u8"], ids=lambda k: k.name)
+def test_tiles_write_what_functions_do(kernel, options, monkeypatch):
+    tile = kernel.tile
+    if kernel.level not in [level.name for level in isa.available()]:
+        pytest.skip(f"no {kernel.level}")
+    kernel = KERNELS[kernel.name.replace("_u8", "_" + options.get("a_dtype", "u8"))]
     monkeypatch.setattr(matmul, "select", lambda *args, **more: kernel)
     g = layer(2 * tile[0] + 1, 2 * tile[1] + 19, 21, **options)
     given, made, choose = inputs(g), {}, matmul._writer
@@ -54,7 +55,7 @@ def test_tiles_write_what_functions_do(tile, options, monkeypatch):
     monkeypatch.setattr(matmul, "_writer", writer_of)
     for writer, many in (("function", 1 << 30), ("both", 0)):
         monkeypatch.setattr(matmul, "MANY", many)
-        made[writer] = gq.compile(g, isa="avx512_vnni", threads=1, strict=True)(given)
+        made[writer] = gq.compile(g, isa=kernel.level, threads=1, strict=True)(given)
         assert chosen[-1] == writer  # the ones before may be of self-tests
     np.testing.assert_array_equal(made["both"], made["function"])
     np.testing.assert_array_equal(made["both"], gq.reference(g, given))
