@@ -42,6 +42,8 @@ class Workers(Multiprocess):
     process (/proc/PID/fd/N), whichever file has the name by then.
     """
 
+    processes: list[Process]
+
     def __init__(self, config: Config, sockets: list[socket.socket], model: Path) -> None:
         super().__init__(config, sockets)
         self.model, self.file = model, model.open("rb")
