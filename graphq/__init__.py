@@ -4,7 +4,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from graphq import dtypes, errors, files, ops
+from graphq import dtypes, errors, files, onnx, ops  # noqa: F401 - onnx registers an operation
 from graphq.compile import compile
 from graphq.dtypes import DType
 from graphq.errors import (
@@ -20,8 +20,7 @@ from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ir.interpret import reference
 from graphq.ir.operations import add_method
 from graphq.ir.text import parse, to_text
-from graphq.locks import importing
-from graphq.onnx import node  # noqa: F401 - it registers an operation
+from graphq.locks import importing as _importing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +82,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'graphq' has no attribute {name!r}")
     try:
-        with importing.hold:
+        with _importing.hold:
             module = import_module(f"graphq.{_MODULES[name]}")
     except OSError as e:  # no more open files
         raise CompileError(f"graphq.{name} cannot be imported: {e}") from None

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -12,19 +13,20 @@ from graphq.ir import Graph
 from graphq.ir.copies import check_names, returning
 from graphq.ir.interpret import require_outputs
 from graphq.ir.verify import check_order
+from graphq.kernels.jit.isa import LevelName
 from graphq.locks import importing
 from graphq.paths import path_of
 
 if TYPE_CHECKING:
-    from graphq.compiled_graph import CompiledGraph
-    from graphq.kernels.jit.isa import LevelName
-    from graphq.rewrite.rule import Pass
+    import graphq
+else:
+    graphq = sys.modules["graphq"]  # for those who evaluate annotations, and import what these name by that
 
 
 def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | None = None,
             isa: LevelName | None = None, threads: int | None = None, strict: bool = False,
-            passes: Sequence[Pass] | None = None, cache: bool = True, memory: int | None = None,
-            verify: Literal["numeric"] | None = None) -> CompiledGraph:
+            passes: Sequence[graphq.passes.Pass] | None = None, cache: bool = True, memory: int | None = None,
+            verify: Literal["numeric"] | None = None) -> graphq.CompiledGraph:
     """Compile `graph`, or the graph of a file (.onnx, .json, the text form); the graph itself is not changed.
 
     `outputs`: names of the values to return, whatever the graph returns. A value that is returned is computed and
@@ -72,7 +74,8 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     with importing.hold:
         from graphq.compiled_graph import CompiledGraph
         from graphq.kernels import levels
-        from graphq.passes.pipeline import PIPELINE, check_passes
+        from graphq.passes import PIPELINE
+        from graphq.passes.pipeline import check_passes
         from graphq.planned import Options
     chosen = None if passes is None else check_passes(passes)
     check_order(graph)
@@ -86,11 +89,11 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         if levels.works(level, cache):  # asked now, as its kernels compile while the plan is made
             break
     if kept is not None:
-        kept.keep(model)
+        kept.keep(model, Kept.of(path, isa, most, names, strict, memory))
     return model
 
 
-def _verify(graph: Graph, passes: Sequence[Pass], memory: int | None) -> None:
+def _verify(graph: Graph, passes: Sequence[graphq.passes.Pass], memory: int | None) -> None:
     from graphq.validation.validator import validate
 
     with budget(memory):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import stat
 from functools import cache as once
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,13 +18,14 @@ from pathlib import Path
 from graphq.artefact.models import Saved, save
 from graphq.compiled_graph import CompiledGraph
 from graphq.errors import GraphqError
+from graphq.ir.op import walk_ops
 from graphq.kernels.jit import cache, isa
 from graphq.loading import as_saved, options_of
 from graphq.open_shapes import OpenPlans
 
 log = logging.getLogger("graphq")
 
-ELSEWHERE = b"location"
+ELSEWHERE = b"\x0a\x08location"
 """The key by which an ONNX file names other files, which have its data and may change without it."""
 PACKAGES = ("numpy", "ml_dtypes", "onnx", "networkx")
 
@@ -32,34 +34,50 @@ class Kept:
     """The place of the model that `compile` makes of a file with these options."""
 
     def __init__(self, digest: str, level: str | None, threads: int) -> None:
-        self.name, self._level, self._threads = cache.model_name(digest), level, threads
+        self.digest, self.name, self._level, self._threads = digest, cache.model_name(digest), level, threads
 
     @staticmethod
     def of(path: Path, level: str | None, threads: int, *options: object) -> Kept | None:
-        """None for a model that is not kept: too large a file, or data in other files; for one that cannot be read."""
+        """None for a model that is not kept, and for a file that cannot be read, of which its reader says why."""
         try:
-            if os.environ.get("GRAPHQ_DEBUG") or path.stat().st_size > cache.MOST_OF_A_MODEL:
+            facts = path.stat()
+            if not stat.S_ISREG(facts.st_mode):
                 return None
-            data = path.read_bytes()
-        except (OSError, ValueError):  # which the reader of such files says better
+            why = None
+            if os.environ.get("GRAPHQ_DEBUG"):
+                why = "GRAPHQ_DEBUG is set"
+            elif 2 * facts.st_size > cache.MOST_OF_A_MODEL:
+                why = "it is too large"
+            elif foreign := [op.name for op in walk_ops() if not op.reference.__module__.startswith("graphq.")]:
+                why = f"operations of this process are not graphq's: {', '.join(foreign[:5])}"
+            else:
+                data = path.read_bytes()
+                if path.suffix == ".onnx" and ELSEWHERE in data:
+                    why = "it has data in other files"
+        except (OSError, ValueError):
             return None
-        if path.suffix == ".onnx" and ELSEWHERE in data:
+        if why is not None:
+            log.info("the model of %s is not kept: %s", path, why)
             return None
         chosen = level or os.environ.get("GRAPHQ_ISA")
         levels = [x.name for x in isa.available()]
-        facts = repr((path.suffix, chosen, levels, threads, options, isa.cpu(), _versions()))
-        return Kept(hashlib.sha256(facts.encode() + b"\0" + data).hexdigest(), level, threads)
+        of = repr((path.suffix, chosen, levels, threads, options, isa.cpu(), _versions()))
+        return Kept(hashlib.sha256(of.encode() + b"\0" + data).hexdigest(), level, threads)
 
     def find(self) -> CompiledGraph | None:
         """The model, ready to run; None where there is none that can be used."""
         try:
-            path = cache.folder() / self.name
-            if not path.is_file():
+            folder = cache.lasting()
+            if folder is None or not (folder / self.name).is_file():
                 return None
+            path = folder / self.name
             saved = Saved(path)
             options, misfit = options_of(saved, self._level, self._threads)
-            model = None if misfit else as_saved(saved, options)
+            if misfit is None and saved.file.index.get("key") != self.digest:
+                misfit = "it is another's"
+            model = as_saved(saved, options) if misfit is None else None
             if model is None:
+                log.info("%s is not used: %s", path, misfit)
                 return None
             cache.used(path)
         except (GraphqError, OSError) as e:
@@ -69,15 +87,19 @@ class Kept:
         self._follow(model, saved.rows_mix)
         return model
 
-    def keep(self, model: CompiledGraph) -> None:
-        """Keep a model that was just compiled."""
-        plans, rows_mix = model.plans(), model.rows_mix
-        if not plans:  # of constant inputs, or in stages: planned at each process's first call
-            return
-        if 2 * sum(n.attrs["value"].nbytes for n in model.source.nodes_of(["constant"])) > cache.MOST_OF_A_MODEL:
-            return
-        self._write(model, rows_mix)
-        self._follow(model, rows_mix)
+    def keep(self, model: CompiledGraph, again: Kept | None) -> None:
+        """Keep a model that was just compiled; `again` is the place of its file now, after it was read."""
+        why = None
+        if again is None or again.digest != self.digest:
+            why = "its file has changed since"
+        elif not model.plans():
+            why = "it is planned at calls: in stages, for constant inputs, or for each set of shapes"
+        elif 2 * sum(n.attrs["value"].nbytes for n in model.source.nodes_of(["constant"])) > cache.MOST_OF_A_MODEL:
+            why = "it is too large"
+        if why is not None:
+            return log.info("the model %s is not kept: %s", model.signature.name, why)
+        self._write(model, model.rows_mix)
+        self._follow(model, model.rows_mix)
 
     def _follow(self, model: CompiledGraph, rows_mix: str | None) -> None:
         """Keep the model again with each plan that a call adds for open sizes."""
@@ -85,27 +107,26 @@ class Kept:
             model.open_plans.grown = lambda plans: self._write(plans, rows_mix)
 
     def _write(self, made: CompiledGraph | OpenPlans, rows_mix: str | None) -> None:
+        """Write the model, which is there whatever happens here."""
         try:
-            path = cache.folder() / self.name
-            save(path, made.source, made.options, made.plans(), rows_mix, team=False)
-        except (GraphqError, OSError) as e:  # full disk, folder gone
-            log.warning("a compiled model is not kept: %s", e)
-        else:
-            cache.wrote(path)
+            folder = cache.lasting()
+            if folder is not None:
+                save(folder / self.name, made.source, made.options, made.plans(), rows_mix, key=self.digest)
+                cache.tidy(folder)
+        except Exception as e:  # full disk, folder gone, no memory, an option without JSON
+            log.warning("a compiled model is not kept: %s: %s", type(e).__name__, e)
 
 
 @once
 def _versions() -> str:
-    """Everything beside file, options and machine that a plan comes from; our own sources by size and time."""
+    """Everything beside file, options and machine that a plan comes from."""
     found = [cache.versions()]
     for package in PACKAGES:
         try:
             found.append(version(package))
         except PackageNotFoundError:
             found.append("")
-    top = Path(__file__).parent
+    digest, top = hashlib.sha256(), Path(__file__).parent
     for folder in (top, top / "passes"):  # a link in a checkout, which `rglob` does not enter
-        for path in sorted(folder.rglob("*.py")):
-            facts = path.stat()
-            found.append(f"{path.relative_to(top)} {facts.st_size} {facts.st_mtime_ns}")
-    return "\n".join(found)
+        cache.add_sources(digest, folder)
+    return " ".join([*found, digest.hexdigest()])

@@ -47,7 +47,7 @@ class Options(NamedTuple):
         if self.passes is not None:
             return self.passes
         with importing.hold:
-            from graphq.passes.pipeline import PIPELINE
+            from graphq.passes import PIPELINE
         return PIPELINE
 
 
@@ -102,7 +102,7 @@ class Passed:
     def __init__(self, graph: Graph, options: Options, again: Callable[[], Graph]) -> None:
         self.graph, self.options, self.again = graph, options, again
         with importing.hold:
-            from graphq.passes.pipeline import run_passes
+            from graphq.passes import run_passes
         self.refusals = run_passes(graph, options.pipeline)
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -2,6 +2,7 @@
 import json
 import subprocess
 import sys
+import typing
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def test_building_a_graph_imports_no_compiler():
                      "g.output(g.relu(x))\ngq.reference(g, {'x': numpy.ones(2, 'f4')})")
     assert len(own(found)) <= MOST_TO_BUILD
     assert not found & PACKAGES
-    assert not [m for m in own(found) if m.startswith(("graphq.passes", "graphq.plan", "graphq.kernels.jit"))]
+    assert not [m for m in own(found) if m.startswith(("graphq.passes", "graphq.plan", "graphq.kernels.jit.modules"))]
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,41 @@ def test_all_operations_are_there_before_a_compiler_is():
     code += "import graphq.planning, graphq.onnx.loading, graphq.quantization\nprint(len(list(op.walk_ops())))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert said[0] == said[1] and int(said[0]) > 100
+
+
+AT_ONCE = """
+import sys, threading
+import graphq as gq
+sys.setswitchinterval(1e-5)
+failed = []
+
+def run(code):
+    try:
+        exec(code)
+    except BaseException as e:
+        failed.append(repr(e))
+
+codes = ["from graphq.passes import FoldPadIntoConvolution", "gq.compile(gq.parse(sys.argv[1]), threads=1)",
+         "gq.testing"]
+threads = [threading.Thread(target=run, args=(code,)) for code in codes]
+for t in threads:
+    t.start()
+for t in threads:
+    t.join()
+print(failed)
+"""
+
+
+def test_threads_may_import_at_once():
+    text = "graph m(x: f32[2]) {\n  %y = relu(x)\n  return %y\n}"
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", AT_ONCE, text], capture_output=True, text=True)
+        assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def test_the_types_of_compile_are_found():
+    hints = typing.get_type_hints(gq.compile)
+    assert hints["return"] is gq.CompiledGraph and "avx2" in typing.get_args(typing.get_args(hints["isa"])[0])
 
 
 def test_public_names_are_found_late_and_listed():

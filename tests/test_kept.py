@@ -6,21 +6,20 @@ import stat
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from dense import dense
 from float_networks import attention, convolutional
+from kept_models import FOUND, feeds, files, same
 
 import graphq as gq
 from graphq import kept
 from graphq.artefact import file as format
-from graphq.artefact import models
 from graphq.kernels.jit import cache, isa
-from graphq.passes import pipeline
 
 pytestmark = pytest.mark.usefixtures("folder")
-FOUND = "compiled before, and kept in "
 
 
 @pytest.fixture
@@ -30,25 +29,10 @@ def path(tmp_path):
     return tmp_path / "model.onnx"
 
 
-def feeds(model, n=4, seed=1):
-    rng = np.random.default_rng(seed)
-    shapes = {name: [n if d is None else d for d in t.shape] for name, t in model.inputs.items()}
-    return {name: rng.integers(0, 50, shapes[name]).astype(t.dtype.numpy) for name, t in model.inputs.items()}
-
-
-def same(x, y):
-    x, y = (z if isinstance(z, dict) else {"": z} for z in (x, y))
-    return x.keys() == y.keys() and all(x[k].tobytes() == y[k].tobytes() for k in x)
-
-
-def files(folder):
-    return sorted(p for p in folder.iterdir() if p.suffix == ".graphq")
-
-
 def test_a_file_is_compiled_once(path, folder, monkeypatch):
     first = gq.compile(path)
     (file,) = files(folder)
-    monkeypatch.setattr(pipeline, "run_passes", None)  # from here on nothing can be compiled
+    monkeypatch.setattr("graphq.passes.run_passes", None)  # from here on nothing can be compiled
     again = gq.compile(str(path))
     assert (first.origin, again.origin) == ("", f"{FOUND}{file}")
     given = feeds(first)
@@ -115,7 +99,7 @@ def test_the_environment_chooses_a_level_as_the_option_does(path, monkeypatch):
     assert gq.compile(path, isa="avx2").level.name == "avx2"
 
 
-@pytest.mark.parametrize("changed", ["versions", "cpu", "sources", "package"])
+@pytest.mark.parametrize("changed", ["versions", "cpu", "package"])
 def test_other_versions_and_processors_have_models_of_their_own(changed, path, monkeypatch):
     gq.compile(path)
     kept._versions.cache_clear()
@@ -123,8 +107,6 @@ def test_other_versions_and_processors_have_models_of_their_own(changed, path, m
         monkeypatch.setattr(cache, "versions", lambda: "others")
     elif changed == "cpu":
         monkeypatch.setattr(isa, "cpu", lambda: "another")
-    elif changed == "sources":
-        monkeypatch.setattr(kept, "__file__", models.__file__)  # of another folder
     else:
         monkeypatch.setattr(kept, "version", lambda name: "99")
     try:
@@ -133,45 +115,54 @@ def test_other_versions_and_processors_have_models_of_their_own(changed, path, m
         kept._versions.cache_clear()
 
 
-def test_a_pass_that_was_edited_makes_another_model():
-    """The digest has the size and the time of each source file of passes, planning and importers."""
-    kept._versions.cache_clear()
-    for name in ("passes/fuse.py", "planning.py", "onnx/loading.py", "ops/matmul.py"):
-        assert f"\n{name} " in kept._versions()
-
-
-# -- what is not kept -------------------------------------------------------------------------------------------------
-
-def test_what_is_not_kept(path, folder, tmp_path, monkeypatch):
-    for options in ({"cache": False}, {"passes": gq.passes.PIPELINE}, {"verify": "numeric"}):
-        for _ in range(2):
-            assert gq.compile(path, **options).origin == ""
-    monkeypatch.setenv("GRAPHQ_DEBUG", "verify")
-    assert gq.compile(path).origin == ""
-    monkeypatch.delenv("GRAPHQ_DEBUG")
-    monkeypatch.setattr(cache, "MOST_OF_A_MODEL", 200)
-    assert gq.compile(path).origin == ""
-    assert not folder.exists() or files(folder) == []
-    monkeypatch.undo()
-
-
-def test_a_model_with_data_in_other_files_is_not_kept(path, tmp_path):
-    import onnx
-
+def test_an_edited_source_makes_another_model(path, tmp_path, monkeypatch):
+    """Whatever its time says: some ways to install give all files one."""
     gq.compile(path)
-    onnx.save_model(onnx.load(path), tmp_path / "split.onnx", save_as_external_data=True, size_threshold=0,
-                    location="weights.bin")
-    for _ in range(2):
-        assert gq.compile(tmp_path / "split.onnx").origin == ""
+    top = Path(kept.__file__).parent
+    copy = tmp_path / "graphq"
+    for name in ("passes/fuse.py", "planning.py", "onnx/loading.py", "ops/matmul.py"):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes((top / name).read_bytes())
+    monkeypatch.setattr(kept, "__file__", str(copy / "kept.py"))
+    digests = []
+    for name in ("", "passes/fuse.py", "planning.py", "onnx/loading.py", "ops/matmul.py"):
+        if name:
+            (copy / name).write_text((copy / name).read_text() + " ")
+            os.utime(copy / name, (0, 0))
+        kept._versions.cache_clear()
+        digests.append(kept.Kept.of(path, None, 1).digest)
+    kept._versions.cache_clear()
+    assert len(set(digests)) == 5
 
 
-def test_what_does_not_compile_is_not_kept(path, folder, tmp_path):
-    (tmp_path / "bad.onnx").write_bytes(b"nothing")
-    for name, error in (("bad.onnx", gq.ParseError), ("none.onnx", gq.ParseError), ("none.txt", OSError)):
-        for _ in range(2):
-            with pytest.raises(error):
-                gq.compile(tmp_path / name)
-    assert not folder.exists() or files(folder) == []
+def test_a_file_that_changes_while_it_is_loaded(path, monkeypatch, caplog):
+    first, other = path.read_bytes(), path.with_name("other.onnx")
+    gq.save_onnx(dense(5, 16, 8, seed=1), other)
+    of = kept.Kept.of
+
+    def swapped(*arguments):
+        made = of(*arguments)
+        path.write_bytes(other.read_bytes())
+        return made
+
+    monkeypatch.setattr(kept.Kept, "of", staticmethod(swapped))
+    with caplog.at_level(logging.INFO, "graphq"):
+        assert gq.compile(path).origin == ""
+    monkeypatch.undo()
+    assert "is not kept: its file has changed since" in caplog.text
+    path.write_bytes(first)
+    assert gq.compile(path).origin == ""
+
+
+def test_a_file_under_another_s_name_is_not_used(path, folder, tmp_path):
+    gq.save_onnx(dense(5, 16, 8, seed=1), tmp_path / "other.onnx")
+    gq.compile(path)
+    (file,) = files(folder)
+    gq.compile(tmp_path / "other.onnx")
+    (other,) = set(files(folder)) - {file}
+    other.write_bytes(file.read_bytes())
+    model = gq.compile(tmp_path / "other.onnx")
+    assert model.origin == "" and same(model(feeds(model)), model.formula(feeds(model)))
 
 
 # -- damage -----------------------------------------------------------------------------------------------------------
@@ -311,7 +302,7 @@ def test_plans_that_calls_add_are_kept(tmp_path, monkeypatch):
     wanted = [first(feeds(first, n)) for n in sizes]
     again = gq.compile(tmp_path / "m.onnx")
     assert again.origin.startswith(FOUND) and len(again.plans()) == len(first.plans()) > 2
-    monkeypatch.setattr("graphq.passes.pipeline.run_passes", None)
+    monkeypatch.setattr("graphq.passes.run_passes", None)
     assert all(same(again(feeds(again, n)), y) for n, y in zip(sizes, wanted, strict=True))
     monkeypatch.undo()
     wanted = first(feeds(first, 3000))

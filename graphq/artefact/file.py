@@ -43,9 +43,11 @@ _HEAD = struct.Struct("<8sIIQQ")
 _DIGEST = hashlib.sha256().digest_size
 
 
-def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequence[memoryview]) -> None:
+def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequence[memoryview], *,
+          mode: int = 0o666) -> None:
     """Write a file; other processes see the whole of it, or what was there before. Raises GraphError where it cannot.
 
+    `mode` has its permissions, of which the process's umask takes some.
     A file that is mapped somewhere stays as it is: the new one takes its name alone.
     """
     target = path_of(path)
@@ -65,7 +67,7 @@ def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequ
             raise ValueError("there is something else than a file")
         temporary = target.with_name(f".graphq.{uuid.uuid4().hex}")
         try:
-            with open(temporary, "xb") as file:
+            with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 file.write(head + hashlib.sha256(head + text).digest() + text)
                 file.writelines(_bytes_of(places, sections))
             os.replace(temporary, target)

@@ -38,11 +38,11 @@ JSON_GROWTH = 24
 """Bytes of memory that a byte of JSON becomes, at the most: `[],` is a list in a list."""
 
 def save(path: str | os.PathLike[str], source: Graph, options: Options,
-         plans: Sequence[tuple[Plan, Trace | None]], rows_mix: str | None, *, team: bool = True) -> None:
+         plans: Sequence[tuple[Plan, Trace | None]], rows_mix: str | None, *, key: str | None = None) -> None:
     """Write a model: its graph as the user gave it, and its plan, or plans with open sizes and their traces.
 
-    `rows_mix` is that of `CompiledGraph`. `team`: with the kernels that run any plan, for machines whose kernel cache
-    lacks them.
+    `rows_mix` is that of `CompiledGraph`. With a `key` it is a model in the kernel cache's folder, for this user alone:
+    without the kernels that run any plan, which the cache has.
 
     Raises GraphError where the path cannot be written, or for passes that are not of PIPELINE, which no file can name.
     """
@@ -51,7 +51,7 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
     graph = writer.of(source)
     name, inputs, outputs = Signature.of(source)
     made = [(x, trace) for plan, trace in plans if (x := _of_plan(writer, compact(plan), trace))]
-    for module in modules_of_team() if team else ():
+    for module in modules_of_team() if key is None else ():
         writer.modules.setdefault(module, len(writer.modules))
     codes = [(module, module.code) for module in progress(writer.modules, "kernels")]
     sections = [memoryview(json.dumps(x, separators=(",", ":")).encode()) for x in (graph, *(x for x, _ in made))]
@@ -60,7 +60,7 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
     first = len(sections)
     sections += [np.ascontiguousarray(x).reshape(-1).view(np.uint8).data for x in writer.arrays]
     write(path, {
-        "versions": cache.versions(), "cpu": isa.cpu(),
+        "key": key, "versions": cache.versions(), "cpu": isa.cpu(),
         "options": {"level": options.level.name, "emulated": options.level.emulated, "threads": options.threads,
                     "strict": options.strict, "cache": options.cache, "memory": options.memory,
                     "passes": passes},
@@ -69,7 +69,7 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
         "plans": [[k, trace and list(trace.assumed.values())] for k, (_, trace) in enumerate(made, 1)],
         "code": [[m.name, m.key, list(code.names), begin + k] for k, (m, code) in enumerate(codes)],
         "arrays": [[as_dtype(x.dtype).name, list(x.shape), first + k] for k, x in enumerate(writer.arrays)],
-    }, sections)
+    }, sections, mode=0o666 if key is None else 0o600)
 
 
 def _of_plan(writer: Writer, plan: Plan, trace: Trace | None) -> list[Any] | None:

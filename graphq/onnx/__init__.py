@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from graphq.errors import GraphqError, how_to_install
 from graphq.ir import Graph
+from graphq.locks import importing
 from graphq.onnx import node
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def to_model(graph: Graph) -> ModelProto:
 
 def _module(name: str) -> ModuleType:
     try:
-        return import_module(f"graphq.onnx.{name}")
+        with importing.hold:
+            return import_module(f"graphq.onnx.{name}")
     except ModuleNotFoundError as e:
         if e.name != "onnx":
             raise

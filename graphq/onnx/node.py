@@ -11,21 +11,22 @@ import numpy as np
 
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.op import register_op
+from graphq.locks import importing
 from graphq.ops.compute import Array
 
 
 def infer_onnx_node(*srcs: TensorType, op_type: str, model: np.ndarray) -> tuple[TensorType, ...]:
     """What ONNX's own shape inference says of these types; dimensions that depend on data are unknown."""
-    from graphq.onnx.protos.fallback import infer
-
+    with importing.hold:
+        from graphq.onnx.protos.fallback import infer
     return infer(model.tobytes(), srcs)
 
 
 def resolve_onnx_node(graph: Graph, operands: Sequence[Value | None],
                       attrs: Mapping[str, Any]) -> tuple[Value, ...] | None:
     """Operations of graphq for the node, now that more types or constants are known; None when there are none."""
-    from graphq.onnx.importers.importer import resolve
-
+    with importing.hold:
+        from graphq.onnx.importers.importer import resolve
     return resolve(graph, attrs["model"].tobytes(), operands)
 
 
@@ -38,8 +39,8 @@ def onnx_node(*srcs: Array, op_type: str, model: np.ndarray) -> tuple[Array, ...
     `model` is a serialized ModelProto of that node, whose inputs are `srcs`; small constants are its initializers, so
     that shape inference sees them. `op_type` is the operator's name, for people.
     """
-    from graphq.onnx.importers.importer import evaluated
-    from graphq.onnx.protos.fallback import run
-
+    with importing.hold:
+        from graphq.onnx.importers.importer import evaluated
+        from graphq.onnx.protos.fallback import run
     results = evaluated(model.tobytes(), srcs)
     return run(model.tobytes(), srcs) if results is None else results

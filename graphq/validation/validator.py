@@ -7,7 +7,7 @@ from graphq.errors import GraphqError, PassError, VerifyError
 from graphq.ir import Graph
 from graphq.ir.names import counted
 from graphq.ir.verify import verify
-from graphq.passes.pipeline import run_passes
+from graphq.passes import run_passes
 from graphq.reduction import reduce_graph
 from graphq.rewrite.fixpoint import After, pass_name, tolerance_of
 from graphq.rewrite.rule import Pass

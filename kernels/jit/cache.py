@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from graphq.kernels.jit import isa
 
@@ -115,7 +115,7 @@ class Entry:
         except OSError as error:  # full disk, folder gone
             log.warning("kernel cache %s cannot be used: %s", path.parent, error)
         else:
-            wrote(path)
+            _tidy_once(path.parent)
 
 
 def model_name(digest: str) -> str:
@@ -129,9 +129,10 @@ def used(path: Path) -> None:
         os.utime(path)
 
 
-def wrote(path: Path) -> None:
-    """Tidy the folder of a file that was just written, once in a process."""
-    _tidy_once(path.parent)
+def lasting() -> Path | None:
+    """The folder; None where a temporary one serves, which goes with the process."""
+    path = _wanted()
+    return None if path is None or _unsafe(path) is not None else path.resolve()
 
 
 def _unfinished(name: str) -> bool:
@@ -155,10 +156,14 @@ def versions() -> str:
     except PackageNotFoundError:
         own = "source"
     digest = hashlib.sha256()
-    top = Path(__file__).parents[1]  # of all kernels
+    add_sources(digest, Path(__file__).parents[1])  # of all kernels
+    return " ".join((own, version("numba"), version("llvmlite"), platform.python_version(), digest.hexdigest()))
+
+
+def add_sources(digest: Any, top: Path) -> None:
+    """Let a digest depend on all Python files of a folder."""
     for path in sorted(top.rglob("*.py")):
         digest.update(str(path.relative_to(top)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return " ".join((own, version("numba"), version("llvmlite"), platform.python_version(), digest.hexdigest()))
 
 
 def folder() -> Path:
