@@ -33,8 +33,7 @@ def test_loops_contain_their_instruction(name):
     assert max(peaks.products(x) for x in counts) == peaks.products(name)
     least = peaks.TILE_CHAINS if "tmm" in name else peaks.CHAINS
     found = max(counts.get(x, 0) for x in (name, name.replace(name.split()[0], also)))
-    assert found >= least, counts
-    assert sum(n for x, n in counts.items() if peaks.products(x)) <= found + 1  # LLVM may start a sum with another one
+    assert found >= least, counts  # beside others: a sum may start with one, and vpmaddubsw needs vpmaddwd
 
 
 def test_tile_registers_are_asked_for_where_nothing_else_has_done_so():
