@@ -56,6 +56,8 @@ WAYS = {
     "graphq, imports": (GRAPHQ, "pass", None),
     "graphq, load_compiled": (GRAPHQ, f"model = gq.load_compiled(saved)\n{CALL}",
                               "gq.compile(gq.load_onnx(file), threads=threads).save(saved)"),
+    "graphq, compile of the file, kept": (GRAPHQ, f"model = gq.compile(file, threads=threads)\n{CALL}",
+                                          f"model = gq.compile(file, threads=threads)\n{CALL}"),
     "graphq, load_onnx and compile": (GRAPHQ, f"model = gq.compile(gq.load_onnx(file), threads=threads)\n{CALL}", None),
     "ONNX Runtime, imports": (ORT, "pass", None),
     "ONNX Runtime, optimised model": (

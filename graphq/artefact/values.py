@@ -30,8 +30,13 @@ from graphq.plan.plan import Ref
 from graphq.sizes import Later, Size, Trace
 
 
+def _place(x: Any) -> tuple[str, str]:
+    """The module and the name of a function or a class; before NumPy 2.2 its functions did not say."""
+    return ("numpy", x.__name__) if isinstance(x, np.ufunc) else (str(x.__module__), x.__qualname__)
+
+
 def _name(x: Any) -> str:
-    return f"{x.__module__}.{x.__qualname__}"
+    return ".".join(_place(x))
 
 
 FUNCTIONS: Mapping[str, Any] = {_name(f): f for f in (
@@ -94,8 +99,8 @@ class Writer:
             return ["table", *map(self.of, x.entries)]
         if isinstance(x, partial):
             return ["partial", self.of(x.func), ["tuple", *map(self.of, x.args)], self.of(x.keywords)]
-        if callable(x) and hasattr(x, "__qualname__"):
-            return ["name", x.__module__, x.__qualname__] if _is_found(x) else self._refuse(x)
+        if callable(x) and (hasattr(x, "__qualname__") or isinstance(x, np.ufunc)):
+            return ["name", *_place(x)] if _is_found(x) else self._refuse(x)
         if isinstance(x, tuple) and hasattr(x, "_fields"):
             return ["record", *self.of(type(x))[1:], *map(self.of, x)]
         if is_dataclass(x):
@@ -215,7 +220,7 @@ def _function(modules: Sequence[Module], number: Any, name: Any) -> Function:
 def _is_found(x: Any) -> bool:
     """Whether a reader finds the function or class `x` by its name."""
     try:
-        return _found(str(x.__module__), x.__qualname__) is x
+        return _found(*_place(x)) is x
     except (AttributeError, GraphError, KeyError):
         return False
 
