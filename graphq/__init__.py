@@ -4,7 +4,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from graphq import dtypes, errors, files, onnx, ops  # noqa: F401 - onnx registers an operation
+from graphq import dtypes, errors, files, ops
 from graphq.compile import compile
 from graphq.dtypes import DType
 from graphq.errors import (
@@ -21,6 +21,7 @@ from graphq.ir.interpret import reference
 from graphq.ir.operations import add_method
 from graphq.ir.text import parse, to_text
 from graphq.locks import importing as _importing
+from graphq.onnx import load_onnx, save_onnx
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from graphq.loading import load_compiled
     from graphq.onednn.files import load_onednn_json, save_onednn_json
     from graphq.onednn.partitions import Partition
-    from graphq.onnx import load_onnx, save_onnx
     from graphq.predictor import Predictor
 
 __version__ = "0.1.0"
@@ -57,11 +57,7 @@ def _load_onednn(path: Path) -> Graph:
     return __getattr__("load_onednn_json")(path)
 
 
-def _load_onnx(path: Path) -> Graph:
-    return __getattr__("load_onnx")(path)
-
-
-files.READERS.update({".onnx": _load_onnx, ".json": _load_onednn})  # so are the rooms of files
+files.READERS.update({".onnx": load_onnx, ".json": _load_onednn})  # so are the rooms of files
 add_method("partitions", _partitions)  # oneDNN's room, and that of reports, stand above that of graphs
 add_method("_repr_html_", _repr_html_)
 
@@ -71,9 +67,8 @@ __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "Gra
            "reference", "save_onednn_json", "save_onnx", "testing", "to_text"]
 
 _MODULES = {"CompiledGraph": "compiled_graph", "Partition": "onednn.partitions", "Predictor": "predictor",
-            "load_compiled": "loading", "load_onednn_json": "onednn.files", "load_onnx": "onnx", "passes": "passes",
-            "quantization": "quantization", "save_onednn_json": "onednn.files", "save_onnx": "onnx",
-            "testing": "testing"}
+            "load_compiled": "loading", "load_onednn_json": "onednn.files", "passes": "passes",
+            "quantization": "quantization", "save_onednn_json": "onednn.files", "testing": "testing"}
 """The public names whose modules are imported when they are asked for: what builds graphs needs none of them."""
 
 

@@ -89,7 +89,7 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
         if levels.works(level, cache):  # asked now, as its kernels compile while the plan is made
             break
     if kept is not None:
-        kept.keep(model, Kept.of(path, isa, most, names, strict, memory))
+        kept.keep(model)
     return model
 
 

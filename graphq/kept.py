@@ -31,10 +31,11 @@ PACKAGES = ("numpy", "ml_dtypes", "onnx", "networkx")
 
 
 class Kept:
-    """The place of the model that `compile` makes of a file with these options."""
+    """The place of the model that `compile` makes of a file of these contents with these options."""
 
-    def __init__(self, digest: str, level: str | None, threads: int) -> None:
-        self.digest, self.name, self._level, self._threads = digest, cache.model_name(digest), level, threads
+    def __init__(self, digest: str, path: Path, level: str | None, threads: int, options: tuple[object, ...]) -> None:
+        self.digest, self.name = digest, cache.model_name(digest)
+        self._path, self._level, self._threads, self._options = path, level, threads, options
 
     @staticmethod
     def of(path: Path, level: str | None, threads: int, *options: object) -> Kept | None:
@@ -62,7 +63,7 @@ class Kept:
         chosen = level or os.environ.get("GRAPHQ_ISA")
         levels = [x.name for x in isa.available()]
         of = repr((path.suffix, chosen, levels, threads, options, isa.cpu(), _versions()))
-        return Kept(hashlib.sha256(of.encode() + b"\0" + data).hexdigest(), level, threads)
+        return Kept(hashlib.sha256(of.encode() + b"\0" + data).hexdigest(), path, level, threads, options)
 
     def find(self) -> CompiledGraph | None:
         """The model, ready to run; None where there is none that can be used."""
@@ -87,9 +88,9 @@ class Kept:
         self._follow(model, saved.rows_mix)
         return model
 
-    def keep(self, model: CompiledGraph, again: Kept | None) -> None:
-        """Keep a model that was just compiled; `again` is the place of its file now, after it was read."""
-        why = None
+    def keep(self, model: CompiledGraph) -> None:
+        """Keep a model that was just compiled, if its file still is what it was when this place was found."""
+        why, again = None, Kept.of(self._path, self._level, self._threads, *self._options)
         if again is None or again.digest != self.digest:
             why = "its file has changed since"
         elif not model.plans():
@@ -98,8 +99,9 @@ class Kept:
             why = "it is too large"
         if why is not None:
             return log.info("the model %s is not kept: %s", model.signature.name, why)
-        self._write(model, model.rows_mix)
-        self._follow(model, model.rows_mix)
+        rows_mix = model.rows_mix
+        self._write(model, rows_mix)
+        self._follow(model, rows_mix)
 
     def _follow(self, model: CompiledGraph, rows_mix: str | None) -> None:
         """Keep the model again with each plan that a call adds for open sizes."""
@@ -126,7 +128,6 @@ def _versions() -> str:
             found.append(version(package))
         except PackageNotFoundError:
             found.append("")
-    digest, top = hashlib.sha256(), Path(__file__).parent
-    for folder in (top, top / "passes"):  # a link in a checkout, which `rglob` does not enter
-        cache.add_sources(digest, folder)
+    digest = hashlib.sha256()
+    cache.add_sources(digest, Path(__file__).parent)
     return " ".join([*found, digest.hexdigest()])

@@ -37,6 +37,7 @@ log = logging.getLogger("graphq")
 JSON_GROWTH = 24
 """Bytes of memory that a byte of JSON becomes, at the most: `[],` is a list in a list."""
 
+
 def save(path: str | os.PathLike[str], source: Graph, options: Options,
          plans: Sequence[tuple[Plan, Trace | None]], rows_mix: str | None, *, key: str | None = None) -> None:
     """Write a model: its graph as the user gave it, and its plan, or plans with open sizes and their traces.
@@ -46,7 +47,11 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
 
     Raises GraphError where the path cannot be written, or for passes that are not of PIPELINE, which no file can name.
     """
-    passes = None if options.passes is None else _pipeline().names_of(options.passes)
+    passes = None
+    if options.passes is not None:
+        with importing.hold:
+            from graphq.passes import pipeline
+        passes = pipeline.names_of(options.passes)
     writer = Writer()
     graph = writer.of(source)
     name, inputs, outputs = Signature.of(source)
@@ -81,13 +86,6 @@ def _of_plan(writer: Writer, plan: Plan, trace: Trace | None) -> list[Any] | Non
         log.info("a plan is not saved, as there is no form for a %s", e)
         writer.modules = modules
         return None
-
-
-def _pipeline() -> Any:
-    """The module of PIPELINE, which a model that runs by it needs not."""
-    with importing.hold:
-        from graphq.passes import pipeline
-    return pipeline
 
 
 class Settings(NamedTuple):
@@ -126,10 +124,15 @@ class Saved:
         made = Settings(
             self._of(str, options, "level"), self._of(bool, options, "emulated"), self._of(int, options, "threads"),
             self._of(bool, options, "strict"), self._of(bool, options, "cache"), memory,
-            None if names is None else self.read(lambda: _pipeline().named(self._of(list, options, "passes"))))
+            None if names is None else self._passes(self._of(list, options, "passes")))
         if not 1 <= made.threads <= MOST_THREADS:
             self._fail(f"its model cannot have been made for {made.threads} threads")
         return made
+
+    def _passes(self, names: list[Any]) -> tuple[Pass, ...]:
+        with importing.hold:
+            from graphq.passes import pipeline
+        return self.read(lambda: pipeline.named(names))
 
     @lazy_property
     def misfit(self) -> str | None:

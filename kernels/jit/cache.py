@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from functools import cache
+from glob import glob
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -161,9 +162,9 @@ def versions() -> str:
 
 
 def add_sources(digest: Any, top: Path) -> None:
-    """Let a digest depend on all Python files of a folder."""
-    for path in sorted(top.rglob("*.py")):
-        digest.update(str(path.relative_to(top)).encode() + b"\0" + path.read_bytes() + b"\0")
+    """Let a digest depend on all Python files of a folder, and of those that it has links to."""
+    for name in sorted(glob("**/*.py", root_dir=top, recursive=True)):
+        digest.update(name.encode() + b"\0" + (top / name).read_bytes() + b"\0")
 
 
 def folder() -> Path:

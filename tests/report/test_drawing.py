@@ -3,10 +3,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytest.importorskip("pygraphviz")
+from graphq.ir.outline import Box, Outline
+from graphq.report.drawing import LONGEST, draw, shortened
 
-from graphq.ir.outline import Box, Outline  # noqa: E402
-from graphq.report.drawing import LONGEST, draw, shortened  # noqa: E402
+pytest.importorskip("pygraphviz")
 
 
 def test_boxes_their_texts_and_edges():
