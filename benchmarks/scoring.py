@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import graphq as gq
-from graphq.distributed import score
+from graphq.scoring import score
 
 WIDTH, LAYER = 512, 2048
 

@@ -21,7 +21,7 @@ import numpy as np
 from peers import ORT, missing
 
 import graphq as gq
-from graphq.open_shapes import open_dimensions
+from graphq.model.open_shapes import open_dimensions
 
 
 def resident() -> float:

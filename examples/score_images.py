@@ -18,8 +18,8 @@ import numpy as np
 from digits_int8 import build
 
 import graphq as gq
-from graphq.distributed import score
 from graphq.quantization import quantize
+from graphq.scoring import score
 
 BATCH = 256
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from graphq import dtypes, errors, files, ops
+from graphq import dtypes, errors, ops
+from graphq.base.locks import importing as _importing
 from graphq.compile import compile
 from graphq.dtypes import DType
 from graphq.errors import (
@@ -20,18 +21,18 @@ from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ir.interpret import reference
 from graphq.ir.operations import add_method
 from graphq.ir.text import parse, to_text
-from graphq.locks import importing as _importing
+from graphq.model import files
 from graphq.onnx import load_onnx, save_onnx
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from graphq import passes, quantization, testing
-    from graphq.compiled_graph import CompiledGraph
-    from graphq.loading import load_compiled
+    from graphq.model.compiled_graph import CompiledGraph
+    from graphq.model.loading import load_compiled
     from graphq.onednn.files import load_onednn_json, save_onednn_json
     from graphq.onednn.partitions import Partition
-    from graphq.predictor import Predictor
+    from graphq.scoring.predictor import Predictor
 
 __version__ = "0.1.0"
 
@@ -66,8 +67,8 @@ __all__ = ["CompileError", "CompiledGraph", "DType", "Graph", "GraphError", "Gra
            "errors", "load_compiled", "load_onednn_json", "load_onnx", "ops", "parse", "passes", "quantization",
            "reference", "save_onednn_json", "save_onnx", "testing", "to_text"]
 
-_MODULES = {"CompiledGraph": "compiled_graph", "Partition": "onednn.partitions", "Predictor": "predictor",
-            "load_compiled": "loading", "load_onednn_json": "onednn.files", "passes": "passes",
+_MODULES = {"CompiledGraph": "model.compiled_graph", "Partition": "onednn.partitions", "Predictor": "scoring.predictor",
+            "load_compiled": "model.loading", "load_onednn_json": "onednn.files", "passes": "passes",
             "quantization": "quantization", "save_onednn_json": "onednn.files", "testing": "testing"}
 """The public names whose modules are imported when they are asked for: what builds graphs needs none of them."""
 

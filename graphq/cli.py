@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import NoReturn
 
 from graphq import __version__
+from graphq.base.progress import bars
 from graphq.errors import GraphqError
 from graphq.ir.names import suggestion
-from graphq.progress import bars
 
 COMMANDS = {
     "compile": "compile a model, and save it: a file that runs without compilation",

@@ -6,16 +6,16 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from graphq.budget import budget, check_limit
+from graphq.base.budget import budget, check_limit
+from graphq.base.locks import importing
+from graphq.base.paths import path_of
 from graphq.errors import CompileError, GraphError
-from graphq.files import load_graph
 from graphq.ir import Graph
 from graphq.ir.copies import check_names, returning
 from graphq.ir.interpret import require_outputs
 from graphq.ir.verify import check_order
 from graphq.kernels.jit.isa import LevelName
-from graphq.locks import importing
-from graphq.paths import path_of
+from graphq.model.files import load_graph
 
 if TYPE_CHECKING:
     import graphq
@@ -59,8 +59,8 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
     check_limit(memory)
     names = None if outputs is None else check_names(outputs, "outputs")
     with importing.hold:
-        from graphq.kept import Kept
         from graphq.kernels.threads.count import resolve_threads
+        from graphq.model.kept import Kept
     most = resolve_threads(threads)
     kept = None
     if not isinstance(graph, Graph):
@@ -72,11 +72,11 @@ def compile(graph: Graph | str | os.PathLike[str], *, outputs: Sequence[str] | N
                 return found
         graph = load_graph(path)
     with importing.hold:
-        from graphq.compiled_graph import CompiledGraph
         from graphq.kernels import levels
+        from graphq.model.compiled_graph import CompiledGraph
+        from graphq.model.planned import Options
         from graphq.passes import PIPELINE
         from graphq.passes.pipeline import check_passes
-        from graphq.planned import Options
     chosen = None if passes is None else check_passes(passes)
     check_order(graph)
     if names is not None:

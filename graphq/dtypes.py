@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 import ml_dtypes
 import numpy as np
 
+from graphq.base.locks import lazy_property
 from graphq.errors import GraphError
-from graphq.locks import lazy_property
 
 
 @dataclass(frozen=True, repr=False)

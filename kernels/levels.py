@@ -13,6 +13,7 @@ from itertools import cycle
 
 import numpy as np
 
+from graphq.base.locks import Lock
 from graphq.errors import KernelError
 from graphq.kernels.jit.isa import Level, available, level_named, native
 from graphq.kernels.jit.registry import KERNELS, Step, Target
@@ -21,7 +22,6 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import pack_sorted
 from graphq.kernels.matmul.plan import Product, plan_matmul
 from graphq.kernels.matmul.tiles import DTYPES, SORTED_DTYPES
-from graphq.locks import Lock
 
 SELF_TEST = 35, 37, 70
 """m, n and k: with tails."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 
+from graphq.base.locks import importing
 from graphq.ir import Graph, Node, Use, Value
 from graphq.kernels.families import CHANNELS_LAST
-from graphq.locks import importing
 from graphq.passes.layouts import Form, aligned, channels_last_form, has_layouts, is_view, moved, to_first, to_last
 from graphq.rewrite.fixpoint import rounds
 

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from graphq.budget import recount, reserve
+from graphq.base.budget import recount, reserve
+from graphq.base.progress import progress
 from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph
 from graphq.ir.text import SHORT, to_text
@@ -33,7 +34,6 @@ from graphq.passes.normalise_channels import NormaliseChannelsAsPool
 from graphq.passes.normalise_groups import NormaliseGroupsAsRows
 from graphq.passes.rows_last import RowsLast
 from graphq.passes.widen_floats import WidenProducts
-from graphq.progress import progress
 from graphq.rewrite.fixpoint import After, Fixpoint, apply, pass_name
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 

@@ -28,12 +28,12 @@ from graphq.commands.peers import PEERS, model_file
 from graphq.commands.shared import add_model, comma_separated, compiled, save_graph, write
 from graphq.commands.turns import alternate, difference
 from graphq.errors import ParseError
-from graphq.files import load_graph
 from graphq.ir import Graph
 from graphq.ir.interpret import named_outputs
 from graphq.ir.names import counted
 from graphq.kernels.jit.isa import LevelName
 from graphq.kernels.threads.team import run_until_settled
+from graphq.model.files import load_graph
 
 
 class Side(NamedTuple):

@@ -5,7 +5,7 @@ import argparse
 from pathlib import Path
 
 from graphq.commands.shared import add_model
-from graphq.files import load_graph
+from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

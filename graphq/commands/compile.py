@@ -8,7 +8,7 @@ import argparse
 import time
 from pathlib import Path
 
-from graphq.budget import size_text
+from graphq.base.budget import size_text
 from graphq.commands.shared import add_model, add_target, write
 from graphq.compile import compile
 from graphq.errors import ParseError

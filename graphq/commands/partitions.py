@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 
 from graphq.commands.shared import add_model, write
-from graphq.files import load_graph
+from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

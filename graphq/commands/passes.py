@@ -19,16 +19,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
 
+from graphq.base.paths import named_object
+from graphq.base.progress import bars
 from graphq.commands.shared import add_model, comma_separated, write
 from graphq.errors import ParseError, PassError
-from graphq.files import load_graph
 from graphq.ir import Graph
 from graphq.ir.names import counted
 from graphq.ir.text import SHORT, to_text
 from graphq.ir.verify import verify
+from graphq.model.files import load_graph
 from graphq.passes import PIPELINE, Pass, find_pass, run_passes
-from graphq.paths import named_object
-from graphq.progress import bars
 from graphq.rewrite.fixpoint import Fixpoint, pass_name
 from graphq.validation.validator import validate
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from graphq.commands.arrays import add_inputs, input_arrays
 from graphq.commands.shared import add_model, add_target, compiled, write
-from graphq.files import load_graph
+from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

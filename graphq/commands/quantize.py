@@ -7,11 +7,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from graphq.budget import size_text
+from graphq.base.budget import size_text
 from graphq.commands.shared import add_model, save_graph, write
 from graphq.errors import GraphError, ParseError
-from graphq.files import load_graph
 from graphq.ir import Graph
+from graphq.model.files import load_graph
 
 OPTIONS = "method", "activations", "mode", "weight_bits", "symmetric", "exclude"
 """The options that choose a scheme."""

@@ -26,12 +26,12 @@ from pathlib import Path
 from graphq.commands.passes import named_pass
 from graphq.commands.shared import add_model, save_graph, write
 from graphq.errors import GraphqError, ParseError
-from graphq.files import load_graph
 from graphq.ir import Graph
 from graphq.ir.text import to_text
-from graphq.reduction import TRIALS, reduce_graph
+from graphq.model.files import load_graph
 from graphq.rewrite.rule import Pass
 from graphq.validation.printed import as_test
+from graphq.validation.reduce import TRIALS, reduce_graph
 from graphq.validation.validator import failing, failure
 
 

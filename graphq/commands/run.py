@@ -20,11 +20,11 @@ from graphq.commands.arrays import add_inputs, check_names, input_arrays, pairs
 from graphq.commands.shared import MODEL, add_json, add_target, compiled, write
 from graphq.dtypes import as_dtype
 from graphq.errors import ParseError
-from graphq.files import load_graph
 from graphq.ir import Graph
 from graphq.ir.interpret import named_outputs, reference
 from graphq.ir.tensor_type import TensorType
 from graphq.kernels.threads.team import run_until_settled
+from graphq.model.files import load_graph
 
 if TYPE_CHECKING:
     from graphq.onednn.benchdnn import Outcome

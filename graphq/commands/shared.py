@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from graphq.compile import compile
-from graphq.compiled_graph import CompiledGraph
 from graphq.ir import Graph
 from graphq.ir.text import to_text
 from graphq.kernels.jit.isa import LevelName
-from graphq.loading import load_compiled
+from graphq.model.compiled_graph import CompiledGraph
+from graphq.model.loading import load_compiled
 from graphq.onnx import save_onnx
 
 MODEL = "an ONNX file, a oneDNN Graph file, a saved model or a text form"

@@ -8,8 +8,8 @@ import argparse
 from collections import Counter
 
 from graphq.commands.shared import add_model, write
-from graphq.files import load_graph
 from graphq.ir.text import to_text
+from graphq.model.files import load_graph
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from graphq.progress import progress
+from graphq.base.progress import progress
 
 ROUNDS = 8
 """Turns that each side gets; the first call of a turn, with the other side's data in the caches, is not counted."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphq.budget import reserve
+from graphq.base.budget import reserve
+from graphq.base.sizes import Later, assumed, is_open, later, number
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphqError
 from graphq.ir.node import Value
 from graphq.ir.op import REQUIRED, Attribute, Op
 from graphq.ir.tensor_type import TensorType
-from graphq.sizes import Later, assumed, is_open, later, number
 
 if TYPE_CHECKING:
     from graphq.ir.graph import Graph
@@ -47,7 +47,7 @@ def _sized_constant(*, value: Later, shape: tuple[int, ...], dtype: DType) -> np
 SIZED_CONSTANT = Op("sized_constant", "SizedConstant", (), {
     "value": Attribute("value", Later, REQUIRED), "shape": Attribute("shape", list[int], REQUIRED),
     "dtype": Attribute("dtype", DType, REQUIRED)}, _sized_constant, _sized_type)
-"""An array that follows from open sizes (`graphq.sizes`): a constant of plans, not of the graph.
+"""An array that follows from open sizes (`graphq.base.sizes`): a constant of plans, not of the graph.
 
 Compiling a graph with open shapes makes such nodes; graphs that users build or load have none, and text has no form for
 them.
@@ -119,7 +119,7 @@ def evaluated(op: Op, operands: Sequence[Value | None], attrs: Mapping[str, Any]
               types: Sequence[TensorType]) -> tuple[np.ndarray, ...] | None:
     """The results, of `types`, of an operation on constants; None for one that cannot run.
 
-    Raises CompileError for results that take too much memory (see `graphq.budget`).
+    Raises CompileError for results that take too much memory (see `graphq.base.budget`).
     """
     reserve(sum(t.nbytes for t in types if t.known), f"the result of {op.name} on constants")
     try:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphq.base.progress import progress
 from graphq.errors import GraphError, GraphqError, InputError
 from graphq.ir.graph import Graph, Node, TensorType, Value
 from graphq.ir.signature import Signature
 from graphq.ir.verify import check_order
-from graphq.progress import progress
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

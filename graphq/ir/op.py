@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from graphq.base.locks import lazy_property
+from graphq.base.sizes import Size
 from graphq.dtypes import DType, as_dtype
 from graphq.errors import GraphError
 from graphq.ir.names import suggestion
 from graphq.ir.operations import add_builder
 from graphq.ir.other_names import OTHER_NAMES
-from graphq.locks import lazy_property
-from graphq.sizes import Size
 
 if TYPE_CHECKING:
     from graphq.ir.graph import TensorType, Value

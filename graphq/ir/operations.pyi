@@ -87,7 +87,7 @@ class Operations:
 
         The body takes (iteration, cond, states, other operands) and gives (cond, states, values); it gives the last states,
         and the values of all iterations, stacked. Raises CompileError when states and values, which may grow with each
-        turn, take more memory than a model may (`graphq.budget`).
+        turn, take more memory than a model may (`graphq.base.budget`).
         """
 
     def scan(self, *srcs: Number | None, body: Graph, states: int, scanned: int, input_axes: Sequence[int] | np.ndarray,

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from graphq.base.sizes import Size, assumed
 from graphq.dtypes import DType, as_dtype, f32, f64, s64
 from graphq.errors import GraphError
-from graphq.sizes import Size, assumed
 
 Dim: TypeAlias = int | None
 

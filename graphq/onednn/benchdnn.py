@@ -11,7 +11,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from graphq.budget import size_text
+from graphq.base.budget import size_text
 from graphq.compile import compile
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from graphq.base.paths import path_of
 from graphq.dtypes import ONEDNN, as_dtype
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import Graph, Node, Value
@@ -31,7 +32,6 @@ from graphq.onednn.kinds import (
 from graphq.onednn.names import ID, name_of, names_of, states_names
 from graphq.onednn.reader import read_graph_file
 from graphq.onednn.topology import in_order, interface, shapes_agree, tensors
-from graphq.paths import path_of
 
 _HEADER = {"version": "3.13.0", "engine_kind": "cpu", "fpmath_mode": "strict"}
 

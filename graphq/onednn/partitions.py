@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from graphq.base.locks import importing
 from graphq.compile import compile
-from graphq.compiled_graph import CompiledGraph
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
-from graphq.locks import importing
+from graphq.model.compiled_graph import CompiledGraph
 from graphq.onednn.group import group
 
 if TYPE_CHECKING:

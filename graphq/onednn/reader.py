@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
+from graphq.base.paths import path_of
 from graphq.dtypes import ONEDNN
 from graphq.errors import GraphError, ParseError
 from graphq.ir.tensor_type import Dim, check_size
 from graphq.onednn.document import UNKNOWN, FileAttribute, FileOp, GraphFile, LogicalTensor, shown
-from graphq.paths import path_of
 
 MAX_BYTES = 16 * 2**20
 MAX_OPS = 20_000

@@ -10,9 +10,9 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from graphq.base.locks import importing
 from graphq.errors import GraphqError, how_to_install
 from graphq.ir import Graph
-from graphq.locks import importing
 from graphq.onnx import node
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from onnx.helper import make_tensor
 from onnx.numpy_helper import from_array, to_array
 
 from graphq.compile import compile
-from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import as_dtype
 from graphq.errors import InputError
 from graphq.ir.interpret import named_outputs
+from graphq.model.compiled_graph import CompiledGraph
 from graphq.onnx.loading import load_onnx
 from graphq.onnx.protos.types import element_of
 

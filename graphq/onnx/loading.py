@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onnx import ModelProto, ValueInfoProto
 
-from graphq.budget import budget
+from graphq.base.budget import budget
 from graphq.errors import CompileError, GraphError
 from graphq.ir import Graph, TensorType
 from graphq.onnx.importers.importer import DOMAINS, Scope, import_graph

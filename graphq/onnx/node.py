@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from graphq.base.locks import importing
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.op import register_op
-from graphq.locks import importing
 from graphq.ops.compute import Array
 
 

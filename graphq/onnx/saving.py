@@ -7,12 +7,12 @@ from importlib import import_module
 import onnx
 from onnx import ModelProto, helper
 
+from graphq.base.paths import path_of
 from graphq.errors import GraphError
 from graphq.ir import Graph
 from graphq.onnx.exporters.partition import DOMAIN
 from graphq.onnx.exporters.writer import IR_VERSION, OPSET, Writer
 from graphq.onnx.protos.types import value_info
-from graphq.paths import path_of
 
 for _family in ("compute", "move", "partition", "pick", "quant", "recurrent"):
     import_module(f"graphq.onnx.exporters.{_family}")  # each fills EXPORTERS

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from graphq.budget import expect
+from graphq.base.budget import expect
 from graphq.dtypes import boolean, s64
 from graphq.errors import GraphError
 from graphq.ir import Graph, TensorType, Value
@@ -145,7 +145,7 @@ def loop(trips: Array, cond: Array, *srcs: Array, body: Graph, states: int) -> t
 
     The body takes (iteration, cond, states, other operands) and gives (cond, states, values); it gives the last states,
     and the values of all iterations, stacked. Raises CompileError when states and values, which may grow with each
-    turn, take more memory than a model may (`graphq.budget`).
+    turn, take more memory than a model may (`graphq.base.budget`).
     """
     carried, rest = list(srcs[:states]), srcs[states:]
     going, most = bool(cond.reshape(())), int(trips.reshape(()))

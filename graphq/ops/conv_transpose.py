@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from graphq.budget import expect
+from graphq.base.budget import expect
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op

@@ -7,7 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from graphq.budget import expect
+from graphq.base.budget import expect
+from graphq.base.sizes import number
 from graphq.dtypes import s32
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
@@ -15,7 +16,6 @@ from graphq.ir.op import register_op
 from graphq.ops.compute import Array, quiet, rounded
 from graphq.ops.infer import FLOATS, expect_dtype
 from graphq.ops.window import DataFormat, channels_first, from_channels_first, in_format, to_channels_first
-from graphq.sizes import number
 
 
 def infer_interpolate(src: TensorType, sizes_tensor: TensorType | None = None, *, mode: str,

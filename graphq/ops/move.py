@@ -5,13 +5,13 @@ from typing import Literal
 
 import numpy as np
 
+from graphq.base.sizes import largest
 from graphq.dtypes import s32, s64
 from graphq.errors import GraphError, InputError
 from graphq.ir import Dim, TensorType
 from graphq.ir.op import register_op
 from graphq.ops.compute import Array
 from graphq.ops.infer import broadcast, expect_dtype, normal_axis, show
-from graphq.sizes import largest
 
 
 def infer_gather(src: TensorType, indices: TensorType, *, axis: int) -> TensorType:

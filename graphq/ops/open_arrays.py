@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from graphq.budget import expect, reserve
+from graphq.base.budget import expect, reserve
 
 
 def element(array: np.ndarray, number: int) -> int:

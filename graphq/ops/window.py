@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from graphq.budget import expect
+from graphq.base.budget import expect
 from graphq.errors import GraphError
 from graphq.ir import Dim, TensorType
 from graphq.ops.compute import Array

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from graphq.budget import expect, reserve
+from graphq.base.budget import expect, reserve
+from graphq.base.sizes import Later, number
 from graphq.ir import Graph, TensorType, Value
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.registry import Step as KernelStep
 from graphq.kernels.jit.registry import Target
 from graphq.plan.plan import VIEWS, Argument, Buffer, MakeError, NativeStep, Ref, Step, rooms_of
-from graphq.sizes import Later, number
 
 MOST_AHEAD = 1 << 18
 """Bytes of the next step's weights that are prefetched at the most, a quarter of L2."""

@@ -4,7 +4,7 @@ A buffer is where a value lives: an input's array, an output's, a constant's, or
 planned by lifetime. A native step is (block function, argument words, number of blocks); a word that stands for an
 address is a `Ref`. Neighbouring native steps run in one call; a Python step runs a NumPy reference in between.
 
-Where the graph has open sizes (`graphq.sizes`), so have numbers of the plan: words, bytes, blocks, shapes.
+Where the graph has open sizes (`graphq.base.sizes`), so have numbers of the plan: words, bytes, blocks, shapes.
 """
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from graphq.base.sizes import Later
 from graphq.ir import TensorType
 from graphq.kernels.jit.modules import Function
 from graphq.kernels.jit.registry import Word
 from graphq.kernels.threads.team import pieces
-from graphq.sizes import Later
 
 VIEWS = frozenset({"static_reshape"})
 """Operations whose result is their operand's memory under another shape: they take no step."""

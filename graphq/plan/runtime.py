@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from graphq.budget import expect, reserve
+from graphq.base.budget import expect, reserve
+from graphq.base.progress import progress
+from graphq.base.sizes import Values, assumed, is_open
 from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
 from graphq.plan.arena import Arena, Arenas, Slot, find_clashes, find_lives, plan_arena
 from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, touched
-from graphq.progress import progress
-from graphq.sizes import Values, assumed, is_open
 
 if TYPE_CHECKING:
     from graphq.kernels.threads.traced import TracedStep

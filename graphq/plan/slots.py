@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from graphq.base.sizes import later
 from graphq.ir import Node
 from graphq.kernels.family.epilogue import Source
 from graphq.kernels.family.lower import Lowered
@@ -13,7 +14,6 @@ from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.operands.space import Space, Walk, broadcast_strides
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Argument, Ref
-from graphq.sizes import later
 
 Strides = tuple[int, ...]
 

@@ -10,14 +10,14 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from graphq.base.progress import progress
 from graphq.compile import compile
-from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, TensorType, Value
 from graphq.ir.copies import check_names
 from graphq.ir.interpret import named_outputs
-from graphq.progress import progress
+from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.products import prepared, products, values_by_name
 from graphq.quantization.statistics import Channels, Statistics, TensorStatistics
 

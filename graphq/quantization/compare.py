@@ -5,14 +5,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from graphq.base.progress import progress
 from graphq.compile import compile
-from graphq.compiled_graph import CompiledGraph
 from graphq.dtypes import f32
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, Value
 from graphq.ir.interpret import named_outputs
 from graphq.ir.node import GRAPH_ORDER
-from graphq.progress import progress
+from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.comparison import Comparison, TensorDifference
 from graphq.quantization.products import PRODUCTS, Product, prepared, products, values_by_name

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
+from graphq.base.paths import path_of
 from graphq.ir import Graph
 from graphq.ir.names import quote
-from graphq.paths import path_of
 
 
 @dataclass

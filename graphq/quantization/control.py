@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from graphq.compile import compile
-from graphq.compiled_graph import CompiledGraph
 from graphq.errors import GraphError, InputError
 from graphq.ir import Graph
+from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.automatic import chosen_setting
 from graphq.quantization.calibrate import Batches
 from graphq.quantization.search import Search

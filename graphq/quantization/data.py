@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from graphq.base.paths import named_object
 from graphq.errors import InputError
 from graphq.ir import Graph
-from graphq.paths import named_object
 from graphq.quantization.calibrate import Batch, checked_batches
 
 

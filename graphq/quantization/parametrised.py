@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from graphq.compile import compile
-from graphq.compiled_graph import CompiledGraph
 from graphq.ir import Graph, Value
 from graphq.ir.interpret import named_outputs
+from graphq.model.compiled_graph import CompiledGraph
 from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import PART, Quantized
 from graphq.quantization.products import Product, products

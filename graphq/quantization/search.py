@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphq.base.locks import lazy_property
+from graphq.base.progress import progress
 from graphq.compile import compile
 from graphq.errors import InputError
 from graphq.ir import Graph, TensorType
-from graphq.locks import lazy_property
-from graphq.progress import progress
 from graphq.quantization.biases import correctable, shift_biases
 from graphq.quantization.calibrate import Batch, Batches, Calibration, checked_batches
 from graphq.quantization.compare import distance, floats

@@ -4,7 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
-from graphq.budget import size_text
+from graphq.base.budget import size_text
 from graphq.plan.arena import Slot
 from graphq.report.profile import Profile
 

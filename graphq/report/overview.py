@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from graphq.budget import size_text
+from graphq.base.budget import size_text
 from graphq.ir.names import counted
 from graphq.report.charts import table
 from graphq.report.coverage import millions, percent

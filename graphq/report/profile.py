@@ -9,10 +9,10 @@ from threading import get_ident
 
 import numpy as np
 
+from graphq.base.progress import progress
 from graphq.ir.names import counted
 from graphq.plan.plan import NativeStep
 from graphq.plan.runtime import Runner
-from graphq.progress import progress
 from graphq.report.evidence import ceiling, prepare, touched_bytes
 
 _NAME = re.compile(r"%\S+ = ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from graphq.base.sizes import assumed
 from graphq.ir import Graph, Node, TensorType, Value
 from graphq.ir.constants import SIZED_CONSTANT
 from graphq.ir.names import counted
@@ -32,7 +33,6 @@ from graphq.report.records import (
 from graphq.report.replay import Replay
 from graphq.report.ties import ties
 from graphq.rewrite.rule import Refusal
-from graphq.sizes import assumed
 
 
 class Facts(NamedTuple):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from graphq.paths import path_of
+from graphq.base.paths import path_of
 from graphq.report.profile import Profile, StepTime
 
 PROCESS = 1

@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from html import escape
 
-from graphq.budget import size_text
+from graphq.base.budget import size_text
+from graphq.base.progress import progress
 from graphq.errors import how_to_install
 from graphq.ir.outline import Box, outline
-from graphq.progress import progress
 from graphq.report.charts import memory, table, timeline
 from graphq.report.details import Record, compiled_records, css_class, source_records
 from graphq.report.drawing import class_of, draw

@@ -25,10 +25,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from graphq.base.locks import lazy_property
 from graphq.errors import GraphError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
-from graphq.locks import lazy_property
 from graphq.rewrite.match import Match, Matcher, Reason, roots
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 

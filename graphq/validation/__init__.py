@@ -2,6 +2,6 @@
 
 `Validator` is called after every pass. It compares the op-by-op reference of the graph before the pass with that after
 it, on adversarial inputs (`inputs`); then again for the part of the graph that the pass changed by itself (`changes`),
-as inputs of the whole graph do not bring NaN or ties to every node. What differs is shrunk (`graphq.reduction`) and
+as inputs of the whole graph do not bring NaN or ties to every node. What differs is shrunk (`reduce`) and
 printed as a test (`printed`).
 """

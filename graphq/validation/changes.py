@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.reduction.subgraphs import subgraph
+from graphq.validation.subgraphs import subgraph
 
 
 class Snapshot:

@@ -15,8 +15,8 @@ import numpy as np
 from graphq.dtypes import DType, f8_e8m0, s8
 from graphq.ir import Graph, TensorType
 from graphq.ir.interpret import reference
-from graphq.reduction.subgraphs import all_nodes
 from graphq.validation.sizes import with_sizes
+from graphq.validation.subgraphs import all_nodes
 
 SUBNORMAL, SMALLEST, LARGE = 1e-42, 1.1754944e-38, 3e38
 """Numbers of f32: a subnormal one, the least normal one, and one near the largest."""

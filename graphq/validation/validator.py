@@ -8,13 +8,13 @@ from graphq.ir import Graph
 from graphq.ir.names import counted
 from graphq.ir.verify import verify
 from graphq.passes import run_passes
-from graphq.reduction import reduce_graph
 from graphq.rewrite.fixpoint import After, pass_name, tolerance_of
 from graphq.rewrite.rule import Pass
 from graphq.validation.changes import Snapshot, detached
 from graphq.validation.compare import Baseline
 from graphq.validation.inputs import adversarial_inputs, sized_copies
 from graphq.validation.printed import as_test
+from graphq.validation.reduce import reduce_graph
 
 TRIALS = 600
 """Graphs on which a pass is tried while a graph that it gets wrong is shrunk."""

@@ -15,8 +15,8 @@ import numpy as np
 from graphq.dtypes import DType, s8, u8
 from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, TensorType, Value
-from graphq.reduction.subgraphs import rebuilt
 from graphq.validation.inputs import random_array
+from graphq.validation.subgraphs import rebuilt
 
 MOST = 64
 """Variations of a graph, at most."""

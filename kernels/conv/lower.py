@@ -22,8 +22,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
-from graphq.kernels.conv import depthwise, depthwise_float
 from graphq.kernels.conv.phases import MOST_PHASES, Phase, count_phases, transposed_phases, whole
+from graphq.kernels.depthwise import floats, packing
 from graphq.kernels.family.anchored import anchored, dequantized_products
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source
 from graphq.kernels.family.lower import Arrays, Lowered, Products, result_dims
@@ -166,7 +166,7 @@ class IntegerConvolution(Convolution):
     @property
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes it, which takes activations and w - zw as they are."""
-        return depthwise.fits(self.windows.taps, self.filter.outputs, self.filter.multiplier)
+        return packing.fits(self.windows.taps, self.filter.outputs, self.filter.multiplier)
 
     @property
     def shifted_zp(self) -> QuantParameter:
@@ -253,7 +253,7 @@ class FloatConvolution(Convolution):
     @property
     def depthwise(self) -> bool:
         """Whether the depthwise kernel computes it; a transposed one over all taps, most of which read padding."""
-        return depthwise_float.fits(self.windows.taps, self.filter.multiplier)
+        return floats.fits(self.windows.taps, self.filter.multiplier)
 
     def phases(self, view: Windows) -> Iterator[Phase]:
         """One phase, if the depthwise kernel computes them all alike."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from graphq.base.sizes import number
 from graphq.ir import Node
 from graphq.kernels.conv import pad_rows
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
@@ -10,7 +11,6 @@ from graphq.kernels.operands.windows import WINDOWS
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref
 from graphq.plan.slots import run
-from graphq.sizes import number
 
 
 def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:

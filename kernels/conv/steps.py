@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphq.base.sizes import largest, later
 from graphq.ir import Node
 from graphq.ir.tensor_type import TensorType
 from graphq.kernels.conv import pad_rows
-from graphq.kernels.conv.depthwise_steps import depthwise_steps
+from graphq.kernels.conv.depthwise import depthwise_steps
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
 from graphq.kernels.conv.padding import pad_address, padding_block
 from graphq.kernels.conv.phases import Phase
@@ -30,7 +31,6 @@ from graphq.kernels.operands.windows import Windows, windows
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Buffer, PythonStep, Ref
 from graphq.plan.slots import operand_slot, run, table
-from graphq.sizes import largest, later
 
 MERGED_BYTES = 16
 """Pixels of fewer bytes are read a line of the kernel at a time."""

@@ -4,6 +4,7 @@ Operands and output follow the record as everywhere (`store_code.SlotOperand`).
 """
 from __future__ import annotations
 
+from graphq.base.sizes import numbers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.records import Record
@@ -13,7 +14,6 @@ from graphq.kernels.lanes.outputs import load_outputs, write
 from graphq.kernels.lanes.second_look import HEAD
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.space import Space
-from graphq.sizes import numbers
 
 BLOCKS_PER_THREAD = 4
 SPACE = Record(*HEAD, "batch", "m", "n", "each", "rows", "columns")

@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from graphq.base.sizes import Later, later
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, op, select, walk
 from graphq.kernels.lanes.expression import minimum as least
-from graphq.sizes import Later, later
 
 
 @dataclass(frozen=True, eq=False)

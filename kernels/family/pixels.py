@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any, NamedTuple
 
+from graphq.base.sizes import numbers
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import (
@@ -30,7 +31,6 @@ from graphq.kernels.lanes.outputs import load_outputs, write
 from graphq.kernels.lanes.second_look import HEAD, load_second_look, look_again
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, Windows, tap_addresses
-from graphq.sizes import numbers
 
 PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width", "step",
                 "tile", "weights", "offsets")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from graphq.base.sizes import later
 from graphq.ir import Graph, Node
 from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
@@ -22,7 +23,6 @@ from graphq.kernels.operands.windows import INVALID, Windows, merged
 from graphq.kernels.pool.lower import Pool, dequantize_of, scales_of, source_of
 from graphq.kernels.pool.means import Scales, dequantized
 from graphq.ops.interpolate import elements
-from graphq.sizes import later
 
 
 class Blend(NamedTuple):

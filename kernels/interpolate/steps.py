@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from graphq.base.sizes import later
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.pixels import Pixels
@@ -15,7 +16,6 @@ from graphq.kernels.pool.steps import pool_steps
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref
 from graphq.plan.slots import operand_slot, output, run
-from graphq.sizes import later
 
 
 def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:

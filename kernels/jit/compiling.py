@@ -17,9 +17,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from graphq.base.locks import Lock
 from graphq.errors import KernelError
 from graphq.kernels.jit.objects import llvm_lock
-from graphq.locks import Lock
 
 if TYPE_CHECKING:  # imported when something is compiled
     from multiprocessing.connection import Connection

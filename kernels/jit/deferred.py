@@ -10,7 +10,7 @@ from inspect import Parameter, Signature, signature
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
-from graphq.locks import lazy_property
+from graphq.base.locks import lazy_property
 
 
 class Deferred:

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Literal, NamedTuple, TypeAlias
 
+from graphq.base.locks import Lock, importing
 from graphq.errors import KernelError
-from graphq.locks import Lock, importing
 
 
 class Level(NamedTuple):

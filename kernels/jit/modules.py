@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from graphq.base.sizes import plain
 from graphq.errors import KernelError
 from graphq.kernels.jit import cache as folder
 from graphq.kernels.jit.codegen import Functions, Source
 from graphq.kernels.jit.compiling import Job
 from graphq.kernels.jit.objects import link
-from graphq.sizes import plain
 
 
 class Statistics(NamedTuple):

@@ -6,8 +6,8 @@ from functools import cache
 from itertools import count
 from typing import Any
 
+from graphq.base.locks import Lock
 from graphq.errors import KernelError
-from graphq.locks import Lock
 
 llvm_lock = Lock(fork_waits=True)
 """Held while this process is in LLVM or Numba, whose own locks do not survive a fork."""

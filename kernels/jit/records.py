@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from graphq.base.locks import lazy_property
 from graphq.errors import KernelError
 from graphq.kernels.jit.deferred import intrinsic, types
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, I64
 from graphq.kernels.jit.x86 import at, load
-from graphq.locks import lazy_property
 
 T = TypeVar("T")
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from graphq.base.sizes import assumed, number
 from graphq.errors import KernelError
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
@@ -18,7 +19,6 @@ from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.jit.records import Record
-from graphq.sizes import assumed, number
 
 ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
 Word: TypeAlias = int | Function | FunctionTable

@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import ml_dtypes
 import numpy as np
 
+from graphq.base.locks import Lock, lazy_property
 from graphq.errors import KernelError
-from graphq.locks import Lock, lazy_property
 
 Number: TypeAlias = float | int | bool
 ExprLike: TypeAlias = "Expr | float | int"

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from graphq.base.locks import lazy_property
 from graphq.errors import KernelError
 from graphq.kernels.lanes.expression import BASIC, COMPUTE, STORAGE, Expr, lower, make, substitute, walk
-from graphq.locks import lazy_property
 
 _NUMPY = {"f32": np.float32, "s32": np.int32, "bool": np.bool_}
 

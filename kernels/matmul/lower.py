@@ -19,6 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from graphq.base.sizes import is_open, later
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.anchored import anchored, dequantized_products
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source
@@ -28,7 +29,6 @@ from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.lanes.expression import Expr, acc, op
 from graphq.kernels.numbers.float_sums import float_sums
 from graphq.kernels.numbers.sum_orders import DequantizedSum, matmul_order
-from graphq.sizes import is_open, later
 
 MATMULS = ("matmul", "matmul_integer")
 CHUNK = 2**22

@@ -18,6 +18,7 @@ from functools import lru_cache
 from operator import getitem
 from typing import Any, Literal, NamedTuple
 
+from graphq.base.sizes import assumed, is_open, later, numbers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
@@ -41,7 +42,6 @@ from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, SLACK, panel_count
 from graphq.kernels.matmul.tiles import DTYPES, FLOATS, SORTED, SORTED_DTYPES, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows, view_windows
-from graphq.sizes import assumed, is_open, later, numbers
 
 MOST_VECTORS = 128
 """Vectors of a tile's accumulators: 2,048 are 16 lanes each, 1,024 are 8 at the least, or 64 of one."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from graphq.base.sizes import largest
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
@@ -20,7 +21,6 @@ from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.x86 import Loop, at, load, shuffle, store, vector
 from graphq.kernels.lanes.vector import Columns, tail_mask
-from graphq.sizes import largest
 
 LANES = 64
 """Elements a turn of the loop: four vectors of 16, whose extremes do not wait for each other."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from graphq.base.sizes import largest
 from graphq.ir import Node
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
@@ -22,7 +23,6 @@ from graphq.kernels.numbers.float_bins import BINS, SHIFT
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref
 from graphq.plan.slots import run
-from graphq.sizes import largest
 
 TABLES = 2
 """Tables that a block counts into in turn: an element of the same bin as the last need not wait for its sum."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.budget import reserve
+from graphq.base.budget import reserve
 from graphq.ir import Node
 from graphq.kernels.moves.steps import is_tiny
 from graphq.kernels.moves.transpose import dense, plan_strided_copy, run_bytes

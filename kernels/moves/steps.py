@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
+from graphq.base.sizes import assumed
 from graphq.errors import InputError
 from graphq.ir import Node, TensorType
 from graphq.kernels.moves import cast
@@ -17,7 +18,6 @@ from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref
 from graphq.plan.reference import reference_steps
 from graphq.plan.slots import run
-from graphq.sizes import assumed
 
 SHORT, MANY = 16, 1000
 """Bytes of a row and rows: NumPy moves many short rows in 0.9 ns each, kernels in 1.5 (slices) to 4.3 (gathers)."""

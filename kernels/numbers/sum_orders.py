@@ -19,8 +19,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from graphq.base.sizes import number
 from graphq.kernels.lanes.expression import fused
-from graphq.sizes import number
 
 ORDERS = ("chains", "quads", "octets", "taps")
 Order = Literal["chains", "quads", "octets", "taps"]

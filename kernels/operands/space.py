@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.budget import reserve
-from graphq.sizes import later
+from graphq.base.budget import reserve
+from graphq.base.sizes import later
 
 
 class Walk(NamedTuple):

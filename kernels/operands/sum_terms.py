@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graphq.base.sizes import later
 from graphq.kernels.jit.records import Record
 from graphq.kernels.numbers.sum_orders import ORDERS, DequantizedSum
-from graphq.sizes import later
 
 TERMS = Record("order", "block", "signed", "zero_point", "scale", "channels", "per", "merged", "tap_k", "parts",
                "pixel", "chunk", "chunk_bytes", "item", "half")

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from graphq.base.sizes import later
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
@@ -29,7 +30,6 @@ from graphq.kernels.operands.windows import Windows, windows
 from graphq.kernels.pool.means import Scales, dequantized
 from graphq.kernels.pool.tiles import GREATER, How, least
 from graphq.ops.window import padding, window_counts
-from graphq.sizes import later
 
 POOLS: dict[str, How] = {"max_pool": "max", "avg_pool": "mean", "reduce_mean": "mean"}
 

@@ -1,6 +1,7 @@
 """The plan step of a pool."""
 from __future__ import annotations
 
+from graphq.base.sizes import later
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.pixels import Pixels
@@ -11,7 +12,6 @@ from graphq.kernels.pool.lower import Pool
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.plan import Ref
 from graphq.plan.slots import operand_slot, output, run
-from graphq.sizes import later
 
 
 def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from graphq.base.locks import Lock
 from graphq.kernels.jit import modules
 from graphq.kernels.threads.count import process_cores, team_threads
 from graphq.kernels.threads.steps import (
@@ -50,7 +51,6 @@ from graphq.kernels.threads.steps import (
     serial_module,
     team_module,
 )
-from graphq.locks import Lock
 
 log = logging.getLogger("graphq")
 

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphq.base.sizes import assumed, later
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.epilogue import along_channels
 from graphq.kernels.family.lower import Arrays, Products
 from graphq.kernels.ties.sum_errors import UNIT, sum_error
-from graphq.sizes import assumed, later
 
 MOST_NEAR = 2.0**-6
 """Of a step: however large the difference may be, no more than a 32nd of the outputs is near a tie."""

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphq.base.sizes import later
 from graphq.kernels.numbers.sum_orders import DequantizedSum
-from graphq.sizes import later
 
 UNIT = 2.0**-24
 """The most that rounding to f32 changes a number, relative to the number."""

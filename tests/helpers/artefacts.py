@@ -2,7 +2,7 @@
 import hashlib
 import json
 
-from graphq.artefact import file as format
+from graphq.model import saved_file as format
 
 HEAD = format._HEAD.size + format._DIGEST
 

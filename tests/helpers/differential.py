@@ -11,8 +11,8 @@ from ties import settle_everything
 import graphq as gq
 from graphq.ir.interpret import named_outputs
 from graphq.kernels.families import lower_partition
+from graphq.model.planning import evaluate_formulas
 from graphq.passes.pipeline import run_passes
-from graphq.planning import evaluate_formulas
 
 SHARE = 0.01
 """Elements that may differ by a step, or by more than rounding errors after a quantize that fell the other way."""

@@ -12,7 +12,7 @@ difference; whether it changes anything but speed or words is for a reader to ju
 
 A file of patches holds blocks of the form
 
-    graphq/row_wise.py
+    graphq/model/row_wise.py
     <<<<
     the old text, which the file holds once
     ====

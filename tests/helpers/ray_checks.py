@@ -14,7 +14,7 @@ import ray.data
 from scored import model, rows, slowly
 
 import graphq as gq
-from graphq.distributed import score
+from graphq.scoring import score
 
 COUNT = 2000
 

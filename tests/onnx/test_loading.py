@@ -62,7 +62,7 @@ def test_symbolic_dimensions_are_open_and_resolve_at_the_first_call():
 ELSEWHERE = """
 import sys
 import graphq as gq
-from graphq.files import load_graph
+from graphq.model.files import load_graph
 g = load_graph(sys.argv[1])
 types = {"x": gq.TensorType(gq.dtypes.f32, (3, 2, 6))}
 before, after = ({n.op.name for n in x.nodes} - {"constant"} for x in (g, g.specialise(types)))

@@ -20,10 +20,10 @@ import graphq as gq
 from graphq.errors import GraphqError
 from graphq.ir import TensorType
 from graphq.ir.interpret import check_inputs, pack_outputs
+from graphq.model.planning import evaluate_formulas
 from graphq.onnx import backend
 from graphq.passes.pipeline import run_passes
 from graphq.plan.stages import in_one_plan
-from graphq.planning import evaluate_formulas
 
 UNSUPPORTED = "element type string is not supported|must be a tensor, got|random numbers are not defined"
 """The reasons that a test may be refused for: types that graphq does not have, and random numbers."""

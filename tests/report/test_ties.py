@@ -52,7 +52,7 @@ def test_what_other_partitions_compute():
 @pytest.mark.parametrize("op", sorted(INEXACT & {"exp", "tanh", "sigmoid", "erf", "mish", "log"}))
 def test_they_do_differ(op):
     """Of a thousand numbers some results are others than the reference's, which are rounded once."""
-    from graphq.planning import evaluate_formulas
+    from graphq.model.planning import evaluate_formulas
 
     g = gq.parse(f"graph(x: f32[100000]) {{\n %0 = {op}(x)\n return %0\n}}")
     x = np.linspace(0.01, 9, 100000, dtype=np.float32)

@@ -8,9 +8,9 @@ import graphq as gq
 from graphq.cli import main
 from graphq.errors import PassError, VerifyError
 from graphq.passes import PIPELINE
-from graphq.reduction import reduce_graph
 from graphq.rewrite.fixpoint import pass_name
 from graphq.validation.inputs import adversarial_inputs, sized_copies
+from graphq.validation.reduce import reduce_graph
 from graphq.validation.validator import failing, failure, validate
 
 

@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 
+from graphq.base.sizes import assumed
 from graphq.dtypes import DType
 from graphq.errors import GraphError
 from graphq.ir import Node, Value
 from graphq.ir.constants import SIZED_CONSTANT, known
-from graphq.sizes import assumed
 
 OPSET, IR_VERSION = 21, 10
 """The versions of the operators and of the format that are written: 4-bit types and blocks came with them."""

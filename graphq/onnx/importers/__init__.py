@@ -1,7 +1,8 @@
 """How ONNX operators become operations: one file for each family of operators, over the table in importer.py."""
 from importlib import import_module
 
-for _family in ("attention", "by_reference", "contributed", "control", "conv", "einsum", "eltwise", "fused", "grouped",
-                "matmul", "microsoft", "move", "norm", "pick", "pool", "quant", "recurrent", "reduce", "shape",
-                "signal", "transformer", "trees"):
+for _family in ("by_reference", "com_microsoft.attention", "com_microsoft.fused", "com_microsoft.group_query",
+                "com_microsoft.quantized", "com_microsoft.small", "com_microsoft.transformer", "control", "conv",
+                "einsum", "eltwise", "matmul", "move", "norm", "pick", "pool", "quant", "recurrent", "reduce",
+                "shape", "signal", "trees"):
     import_module(f"graphq.onnx.importers.{_family}")  # each fills IMPORTERS, for whoever reads it

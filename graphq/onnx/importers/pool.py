@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from graphq.base.sizes import later, number
 from graphq.dtypes import boolean, f32, s8, u8
 from graphq.errors import GraphError
 from graphq.ir import Value
@@ -20,7 +21,6 @@ from graphq.onnx.importers.shape import dims_of, known
 from graphq.ops.infer import FLOATS
 from graphq.ops.open_arrays import scaled
 from graphq.ops.window import padding
-from graphq.sizes import later, number
 
 BYTES = (s8, u8)
 

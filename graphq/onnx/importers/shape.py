@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphq.budget import reserve
+from graphq.base.budget import reserve
+from graphq.base.sizes import Later, assumed, later
 from graphq.errors import GraphError
 from graphq.ir import Value, constants
 from graphq.ir.constants import add_known
@@ -14,7 +15,6 @@ from graphq.onnx.importers.importer import Call, Outputs, Refused, imports
 from graphq.onnx.protos.tensors import dense
 from graphq.ops.infer import normal_axis
 from graphq.ops.open_arrays import filled, numbers_between
-from graphq.sizes import Later, assumed, later
 
 
 def dims_of(value: Value) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ def known(c: Call, k: int) -> np.ndarray:
 def limited(dims: tuple[int, ...], dtype: np.dtype) -> tuple[int, ...]:
     """The dimensions of a constant that is about to be made.
 
-    Raises Refused for negative ones, CompileError for those that take too much memory (see `graphq.budget`).
+    Raises Refused for negative ones, CompileError for those that take too much memory (see `graphq.base.budget`).
     """
     if any(d < 0 for d in dims):
         raise Refused(f"a constant of shape {list(dims)} is refused")

@@ -8,7 +8,7 @@ import stat
 import numpy as np
 from onnx import SparseTensorProto, TensorProto, numpy_helper
 
-from graphq.budget import expect, reserve
+from graphq.base.budget import expect, reserve
 from graphq.errors import GraphError, ParseError
 from graphq.ir.tensor_type import check_size
 from graphq.onnx.protos.types import dtype_of

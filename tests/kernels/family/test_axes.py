@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import graphq as gq
+from graphq.model.planning import evaluate_formulas
 from graphq.passes.pipeline import run_passes
-from graphq.planning import evaluate_formulas
 
 N = 3
 SCALES = [0.03125, 0.125, 0.5]

@@ -9,8 +9,8 @@ import pytest
 import ties
 
 import graphq as gq
+from graphq.model.planning import evaluate_formulas
 from graphq.passes.pipeline import run_passes
-from graphq.planning import evaluate_formulas
 
 RNG = np.random.default_rng(5)
 

@@ -1,0 +1,106 @@
+"""The limit on the memory that loading or compiling a model may take.
+
+A model file of a hundred bytes can ask for terabytes, by a padding of 2^40 elements or a constant of any shape. Code
+that makes an array whose size depends on numbers in the model therefore calls `reserve` first, or `expect` for an array
+that lives only for a moment; both raise before anything is allocated. Reserved memory stays counted until the `budget`
+ends or a `recount` replaces the count.
+"""
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from graphq.base.sizes import is_open
+from graphq.errors import CompileError
+
+_CGROUP = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+class _Budget:
+    """A limit in bytes, how many of them are taken, and how many there were at the last recount."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.used, self.live = limit, 0, 0
+
+
+_CURRENT: ContextVar[_Budget | None] = ContextVar("graphq_budget", default=None)
+
+
+def default_limit() -> int:
+    """Half of the memory that the machine, or the process's control group, has; the bytes.
+
+    Of an address space with a limit (`ulimit -v`) a quarter: libraries, the stacks of threads and copies of arrays that
+    live for a moment take addresses too.
+    """
+    memory: float = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in _CGROUP:
+        try:
+            memory = min(memory, int(Path(path).read_text()))
+        except (OSError, ValueError):  # no such control group, or no limit ("max")
+            continue
+    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return int(min(memory / 2, inf if addresses == resource.RLIM_INFINITY else addresses / 4))
+
+
+def check_limit(memory: Any) -> None:
+    """Raise CompileError unless `memory` is None, for the default, or a positive number of bytes."""
+    if memory is not None and (not isinstance(memory, int) or isinstance(memory, bool) or memory < 1):
+        raise CompileError(f"memory must be a positive number of bytes, got {memory!r}")
+
+
+@contextmanager
+def budget(memory: int | None) -> Iterator[None]:
+    """Within the block at most `memory` bytes (None: `default_limit()`) are reserved; an outer block's limit stays."""
+    check_limit(memory)
+    outer = _CURRENT.get()
+    now = outer or _Budget(memory or default_limit())
+    try:
+        _CURRENT.set(now)
+        yield
+    finally:
+        _CURRENT.set(outer)
+
+
+def expect(nbytes: int, what: str) -> None:
+    """Raise CompileError when `nbytes` for `what`, and all that the block has reserved, are more than its limit.
+
+    Outside of a block they alone are compared with the default.
+    """
+    if is_open(nbytes):  # counted at the sizes that a call has
+        return
+    current = _CURRENT.get()
+    now = current or _Budget(default_limit())
+    if now.used + nbytes > now.limit:
+        hint = "; the option memory=BYTES of load_onnx and compile raises it"
+        taken = f", which with the {size_text(now.used)} taken so far" if now.used else ", which"
+        raise CompileError(f"{what} would take {size_text(nbytes)}{taken} is more than the limit of "
+                           f"{size_text(now.limit)}{hint if current else ', half of the memory here'}")
+
+
+def reserve(nbytes: int, what: str) -> None:
+    """Count `nbytes` that are about to be allocated for `what`; raises as `expect` does."""
+    expect(nbytes, what)
+    now = _CURRENT.get()
+    if now is not None and not is_open(nbytes):
+        now.used += nbytes
+
+
+def recount(live: Callable[[], int]) -> None:
+    """If anything was reserved since the last recount, `live()` bytes are taken now: the rest was freed."""
+    now = _CURRENT.get()
+    if now is not None and now.used > now.live:
+        now.used = now.live = live()
+
+
+def size_text(nbytes: int) -> str:
+    """Bytes for people: `3.5 GiB`."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes > 999 / 1024 * scale:  # so that three digits are enough
+            return f"{nbytes / scale:.3g} {unit}"
+    return f"{nbytes} B"

@@ -1,0 +1,44 @@
+"""Files of graphs: of which kind a file is, its name says."""
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from graphq.base.paths import path_of
+from graphq.errors import ParseError
+from graphq.ir import Graph
+from graphq.ir.text import parse
+from graphq.ir.verify import verify
+
+
+def _load_saved(path: Path) -> Graph:
+    from graphq.model.saved_models import Saved
+
+    return Saved(path).source
+
+
+READERS: dict[str, Callable[[Path], Graph]] = {".graphq": _load_saved}
+"""What reads the graph of a file, by the end of its name. Rooms above this one add theirs (`graphq/__init__.py`)."""
+
+
+def load_graph(path: str | os.PathLike[str]) -> Graph:
+    """The graph of a file: .onnx, oneDNN Graph's .json, a saved model's .graphq, by any other name the text form.
+
+    Raises GraphqError or OSError.
+    """
+    file = path_of(path)
+    return READERS.get(file.suffix, _load_text)(file)
+
+
+def _load_text(path: Path) -> Graph:
+    try:
+        graph = parse(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ParseError(f"{path}: not a graph's text form (it cannot be decoded: {error.reason}); the names of ONNX "
+                         "models end in .onnx, those of oneDNN Graph files in .json, those of saved models in .graphq"
+                         ) from None
+    except ParseError as error:
+        raise ParseError(f"{path}: {error}") from None
+    verify(graph)
+    return graph

@@ -1,0 +1,78 @@
+"""Build the Plan of a graph after the passes: buffers for its values, steps for its nodes."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from graphq.base.progress import progress
+from graphq.errors import CompileError
+from graphq.ir import Graph, Node
+from graphq.ir.constants import SIZED_CONSTANT
+from graphq.kernels.families import family_named, lower_partition
+from graphq.kernels.jit.isa import Level
+from graphq.kernels.native import NATIVE
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.plan import VIEWS, Buffer, Plan, PythonStep
+from graphq.plan.reference import reference_steps
+
+
+def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
+    """The plan of `graph`, all of whose types are known."""
+    b = PlanBuilder(graph, level, threads, cache)
+    nodes: list[int | None] = []
+    for k, node in enumerate(progress(graph.nodes, "plan")):
+        try:
+            _node(b, node)
+        except CompileError as e:
+            raise CompileError(f"{graph.describe(node)}: {e}") from None
+        nodes += [k] * (len(b.steps) - len(nodes))
+    _copies(b)
+    nodes += [None] * (len(b.steps) - len(nodes))
+    return Plan(tuple(b.buffers), tuple(b.steps), tuple(v.type for v in graph.outputs), threads, level.name,
+                tuple(b.errors), tuple(nodes))
+
+
+def _node(b: PlanBuilder, node: Node) -> None:
+    if node.op.name == "constant":
+        data = node.attrs["value"]
+        b.of[node.output] = b.add(Buffer("constant", data.nbytes, node.output.type, data=data))
+    elif node.op is SIZED_CONSTANT:
+        b.of[node.output] = b.constant(node.attrs["value"], node.output.type)
+    elif node.op.name in VIEWS:
+        source = b.of[next(node.operands)]
+        b.of[node.output] = source
+    elif node.op.name == "partition":
+        lowered = lower_partition(node).tabulated([v.data for v in node.operands], b.target.level)
+        family_named(node.attrs["anchor"]).steps(b, node, lowered)
+    elif node.op.name in NATIVE:
+        NATIVE[node.op.name].steps(b, node)
+    else:
+        reference_steps(b, node)
+
+
+def _copies(b: PlanBuilder) -> None:
+    """Outputs that no step writes: inputs, constants, views, and a value returned twice."""
+    for k, value in enumerate(b.graph.outputs):
+        if value.type.size == 0:
+            continue
+        source = b.of[value]
+        if b.buffers[source].storage != "output" or b.buffers[source].index != k:
+            target = b.add(Buffer("output", value.type.nbytes, value.type, k))
+            b.steps.append(PythonStep(f"copy to output '{b.graph.output_names[k]}'", np.asarray, (source,), (target,),
+                                      reference=False))
+
+
+def evaluate_formulas(graph: Graph, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """The outputs of `graph` in NumPy, partitions by their formulas."""
+    env = {v: inputs[str(v.name)] for v in graph.inputs}
+    for node in graph.nodes:
+        args = [None if v is None else env[v] for v in node.inputs]
+        if node.op.name == "partition":
+            out: Any = lower_partition(node).formula([x for x in args if x is not None])
+        else:
+            out = node.op.reference(*args, **node.attrs)
+        for v, x in zip(node.outputs, out if isinstance(out, tuple) else (out,), strict=True):
+            env[v] = np.asarray(x, v.dtype.numpy).reshape(v.type.dims)
+    return [env[v] for v in graph.outputs]

@@ -1,0 +1,236 @@
+"""The file: an index in JSON, and sections of bytes that are mapped into memory read-only.
+
+    64 bytes    magic, version of the format, size of the index, size of the file, SHA-256 of these and the index
+    index       JSON, filled up with spaces to a multiple of 4096
+    sections    each at a multiple of 64 bytes, zeros between them
+
+The index has the places of the sections in order, and the SHA-256 of each MiB of what follows it: so every byte of the
+file is covered, and several threads check them. SHA-256 is what processors have instructions for (1.7 GB/s a thread
+here, twice BLAKE2b). Hashes notice damage. They say nothing about who wrote the file: `private` does.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import stat
+import struct
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from io import FileIO
+from typing import Any, NoReturn
+
+from graphq.base.budget import expect
+from graphq.base.paths import path_of
+from graphq.errors import GraphError, ParseError
+from graphq.kernels.jit.cache import is_private
+from graphq.kernels.jit.memory import aligned_empty
+from graphq.kernels.threads.count import process_cores
+
+MAGIC = b"\x89graphq\n"
+FORMAT = 4
+"""Grows with each change of the format, and of what plans and steps mean."""
+PIECE = 1 << 20
+"""Bytes that one hash is of."""
+MOST_INDEX = 1 << 26
+"""Bytes of an index: it grows by 67 for each MiB of the file, and by less than 100 for each array and kernel."""
+ALIGNMENT = 64
+_PAGE = 4096
+_HEAD = struct.Struct("<8sIIQQ")
+_DIGEST = hashlib.sha256().digest_size
+
+
+def write(path: str | os.PathLike[str], index: Mapping[str, Any], sections: Sequence[memoryview], *,
+          mode: int = 0o666) -> None:
+    """Write a file; other processes see the whole of it, or what was there before. Raises GraphError where it cannot.
+
+    `mode` has its permissions, of which the process's umask takes some.
+    A file that is mapped somewhere stays as it is: the new one takes its name alone.
+    """
+    target = path_of(path)
+    places, end = [], 0
+    for x in sections:
+        start = -(-end // ALIGNMENT) * ALIGNMENT
+        end = start + x.nbytes
+        places.append((start, x.nbytes))
+    text = json.dumps({**index, "sections": places, "hashes": _hashes(_bytes_of(places, sections))},
+                      separators=(",", ":")).encode()
+    text += b" " * (-(_HEAD.size + _DIGEST + len(text)) % _PAGE)
+    if len(text) > MOST_INDEX:
+        raise GraphError(f"{str(target)!r} cannot be written: an index of {len(text)} bytes is too large")
+    head = _HEAD.pack(MAGIC, FORMAT, 0, len(text), _HEAD.size + _DIGEST + len(text) + end)
+    try:
+        if target.exists() and not target.is_file():
+            raise ValueError("there is something else than a file")
+        temporary = target.with_name(f".graphq.{uuid.uuid4().hex}")
+        try:
+            with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+                file.write(head + hashlib.sha256(head + text).digest() + text)
+                file.writelines(_bytes_of(places, sections))
+            os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except (OSError, ValueError) as e:
+        raise GraphError(f"{str(target)!r} cannot be written: {getattr(e, 'strerror', None) or e}") from None
+
+
+def _bytes_of(places: Sequence[tuple[int, int]], sections: Sequence[memoryview]) -> Iterator[memoryview]:
+    """The sections, and the zeros between them."""
+    at = 0
+    for (start, nbytes), x in zip(places, sections, strict=True):
+        yield memoryview(bytes(start - at))
+        yield x
+        at = start + nbytes
+
+
+def _hashes(parts: Iterable[memoryview]) -> list[str]:
+    """The hashes of pieces of the parts one after another."""
+    out, now, room = [], hashlib.sha256(), PIECE
+    for part in parts:
+        while part.nbytes >= room:
+            now.update(part[:room])
+            out.append(now.hexdigest())
+            part, now, room = part[room:], hashlib.sha256(), PIECE
+        now.update(part)
+        room -= part.nbytes
+    return [*out, now.hexdigest()]
+
+
+class File:
+    """A file that was read and checked: `index`, and its sections as read-only memory, for as long as that is used.
+
+    `private` says whether it belongs to this user or to root, and nobody else can write to it: as with files of the
+    kernel cache, only then may code come from it. Such a file is mapped. Any other one, which may change after its
+    hashes were checked, is read into memory of this process.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Raises ParseError where there is no such file, or it is not one that `write` wrote.
+
+        The index is checked before the sections are looked at. CompileError: they would take too much memory.
+        """
+        self.path = str(path_of(path))
+        try:
+            file = open(self.path, "rb", buffering=0, opener=_opened)
+        except (OSError, ValueError) as e:  # ValueError: a null character in the path
+            self.fail(str(getattr(e, "strerror", None) or e))
+        with file:
+            try:
+                self._read(file)
+            except OSError as e:
+                self.fail(f"cannot be read: {e.strerror}")
+            except MemoryError:
+                self.fail("cannot be read: not enough memory")
+
+    def _read(self, file: FileIO) -> None:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size == 0:
+            self.fail("not a file of bytes")
+        self.private = is_private(found)
+        head = file.read(_HEAD.size + _DIGEST)
+        if len(head) < _HEAD.size + _DIGEST or head[:len(MAGIC)] != MAGIC:
+            self.fail("not a compiled model of graphq")
+        _, version, _, size, total = _HEAD.unpack(head[:_HEAD.size])
+        if version != FORMAT:
+            self.fail(f"format {version}; this is graphq with format {FORMAT}: compile the model again, and save it")
+        if total != found.st_size:
+            self.fail(f"damaged: it has {found.st_size} bytes of {total}")
+        begin = len(head) + size
+        if size > MOST_INDEX or begin > total or begin % _PAGE:
+            self.fail(f"damaged: its index cannot have {size} bytes")
+        text = file.read(size)
+        if hashlib.sha256(head[:_HEAD.size] + text).digest() != head[_HEAD.size:]:
+            self.fail("damaged: its index does not have the hash that it states")
+        self.index = self._read_index(text)
+        self._places = self._checked_places(self.index.get("sections"), total - begin)
+        hashes = self.index.get("hashes")
+        if not isinstance(hashes, list) or len(hashes) != (total - begin) // PIECE + 1:
+            self.fail(f"its index lacks the hashes of {(total - begin) // PIECE + 1} pieces")
+        self._body = _mapped(file)[begin:] if self.private else _copied(file, begin, total - begin)
+        self._check_hashes(hashes)
+
+    def fail(self, problem: str) -> NoReturn:
+        """Raise ParseError that names the file."""
+        raise ParseError(f"{self.path}: {problem}") from None
+
+    def section(self, number: Any) -> memoryview:
+        """The bytes of a section. Raises ParseError for the number of none."""
+        if type(number) is not int or not 0 <= number < len(self._places):
+            self.fail(f"there is no section {number!r:.40}")
+        start, nbytes = self._places[number]
+        return self._body[start:start + nbytes]
+
+    def _read_index(self, text: bytes) -> dict[str, Any]:
+        try:
+            index = json.loads(text)
+        except (ValueError, RecursionError) as e:
+            self.fail(f"its index is no JSON: {e}")
+        if not isinstance(index, dict):
+            self.fail("its index is no object")
+        return dict(index)
+
+    def _checked_places(self, places: Any, size: int) -> list[tuple[int, int]]:
+        """The places of sections, which follow one another and are `size` bytes in all."""
+        out: list[tuple[int, int]] = []
+        end = 0
+        for place in places if isinstance(places, list) else self.fail("its index has no sections"):
+            if not (isinstance(place, list) and len(place) == 2 and all(type(n) is int for n in place)):
+                self.fail(f"section {len(out)}: an offset and a size are two integers, got {place!r:.80}")
+            start, nbytes = place
+            if start % ALIGNMENT or nbytes < 0 or not end <= start <= size - nbytes:
+                self.fail(f"section {len(out)}: {nbytes} bytes from {start} on overlap others, or are not in the file")
+            end = start + nbytes
+            out.append((start, nbytes))
+        if end != size:
+            self.fail(f"{size - end} bytes are in no section")
+        return out
+
+    def _check_hashes(self, hashes: Sequence[Any]) -> None:
+        """Raise ParseError unless each piece has its hash; threads take the next piece, as many as can be started."""
+        pieces = list(enumerate(hashes))[::-1]
+        right: list[int] = []
+
+        def check() -> None:
+            while pieces:
+                with suppress(IndexError):  # another thread has taken the last one
+                    k, wanted = pieces.pop()
+                    if hashlib.sha256(self._body[k * PIECE:(k + 1) * PIECE]).hexdigest() != wanted:
+                        return pieces.clear()
+                    right.append(k)
+
+        threads = [threading.Thread(target=check) for _ in range(min(len(process_cores()), 4, len(hashes) // 4) - 1)]
+        with suppress(RuntimeError):  # no more threads
+            for thread in threads:
+                thread.start()
+        check()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+        if len(right) < len(hashes):
+            wrong = min(set(range(len(hashes))).difference(right))
+            self.fail(f"damaged: the bytes of piece {wrong} of {len(hashes)} do not have the hash of the index")
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a file without waiting for who writes to a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _mapped(file: FileIO) -> memoryview:
+    """The bytes of a file; all pages at once, as they are read now, for the hashes."""
+    return memoryview(mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
+
+
+def _copied(file: FileIO, begin: int, nbytes: int) -> memoryview:
+    """A copy of bytes of a file."""
+    expect(nbytes, "the file")
+    room = aligned_empty(nbytes).data
+    file.seek(begin)
+    at = 0
+    while count := file.readinto(room[at:]):
+        at += count
+    return room.toreadonly()

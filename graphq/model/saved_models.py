@@ -1,0 +1,256 @@
+"""A compiled model as the index and the sections of a file: written by `save`, read by `Saved`."""
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+import numpy as np
+
+from graphq.base.budget import budget, expect
+from graphq.base.locks import importing, lazy_property
+from graphq.base.progress import progress
+from graphq.base.sizes import Trace, parts, restored
+from graphq.base.sizes import record as recorded_of
+from graphq.dtypes import DTYPES, as_dtype
+from graphq.errors import CompileError, GraphqError
+from graphq.ir import Graph, TensorType
+from graphq.ir.signature import Parameter, Signature
+from graphq.kernels.jit import cache, isa
+from graphq.kernels.jit.cache import Code
+from graphq.kernels.jit.modules import Module, saved
+from graphq.kernels.threads.team import modules_of_team
+from graphq.model.planned import Options, StoredPlan
+from graphq.model.saved_file import File, write
+from graphq.model.saved_plans import check, check_record, compact, on_threads, open_axes
+from graphq.model.saved_values import ForeignReader, PlanReader, Reader, Unsaved, Writer
+from graphq.plan.plan import Plan, open_numbers
+from graphq.rewrite.rule import Pass
+
+T = TypeVar("T")
+
+log = logging.getLogger("graphq")
+
+JSON_GROWTH = 24
+"""Bytes of memory that a byte of JSON becomes, at the most: `[],` is a list in a list."""
+
+
+def save(path: str | os.PathLike[str], source: Graph, options: Options,
+         plans: Sequence[tuple[Plan, Trace | None]], rows_mix: str | None, *, key: str | None = None) -> None:
+    """Write a model: its graph as the user gave it, and its plan, or plans with open sizes and their traces.
+
+    `rows_mix` is that of `CompiledGraph`. With a `key` it is a model in the kernel cache's folder, for this user alone:
+    without the kernels that run any plan, which the cache has.
+
+    Raises GraphError where the path cannot be written, or for passes that are not of PIPELINE, which no file can name.
+    """
+    passes = None
+    if options.passes is not None:
+        with importing.hold:
+            from graphq.passes import pipeline
+        passes = pipeline.names_of(options.passes)
+    writer = Writer()
+    graph = writer.of(source)
+    name, inputs, outputs = Signature.of(source)
+    made = [(x, trace) for plan, trace in plans if (x := _of_plan(writer, compact(plan), trace))]
+    for module in modules_of_team() if key is None else ():
+        writer.modules.setdefault(module, len(writer.modules))
+    codes = [(module, module.code) for module in progress(writer.modules, "kernels")]
+    sections = [memoryview(json.dumps(x, separators=(",", ":")).encode()) for x in (graph, *(x for x, _ in made))]
+    begin = len(sections)
+    sections += [memoryview(code.object) for _, code in codes]
+    first = len(sections)
+    sections += [np.ascontiguousarray(x).reshape(-1).view(np.uint8).data for x in writer.arrays]
+    write(path, {
+        "key": key, "versions": cache.versions(), "cpu": isa.cpu(),
+        "options": {"level": options.level.name, "emulated": options.level.emulated, "threads": options.threads,
+                    "strict": options.strict, "cache": options.cache, "memory": options.memory,
+                    "passes": passes},
+        "name": name, "inputs": [writer.of((p.name, p.type, p.property)) for p in inputs],
+        "outputs": [writer.of(x) for x in outputs.items()], "graph": 0, "rows_mix": rows_mix,
+        "plans": [[k, trace and list(trace.assumed.values())] for k, (_, trace) in enumerate(made, 1)],
+        "code": [[m.name, m.key, list(code.names), begin + k] for k, (m, code) in enumerate(codes)],
+        "arrays": [[as_dtype(x.dtype).name, list(x.shape), first + k] for k, x in enumerate(writer.arrays)],
+    }, sections, mode=0o666 if key is None else 0o600)
+
+
+def _of_plan(writer: Writer, plan: Plan, trace: Trace | None) -> list[Any] | None:
+    """The JSON of a plan and of the trace of its open sizes; None for a plan without JSON, which is made anew then."""
+    modules = dict(writer.modules)
+    try:
+        return [None if trace is None else writer.of(recorded_of(trace, parts(open_numbers(plan)))), writer.of(plan)]
+    except Unsaved as e:
+        log.info("a plan is not saved, as there is no form for a %s", e)
+        writer.modules = modules
+        return None
+
+
+class Settings(NamedTuple):
+    """What a file says of how its model runs: the options of `compile`; at most so many threads."""
+
+    level: str
+    emulated: bool
+    threads: int
+    strict: bool
+    cache: bool
+    memory: int | None
+    passes: tuple[Pass, ...] | None
+
+
+MOST_THREADS = 1 << 20
+OF_OTHERS = Settings("", False, MOST_THREADS, False, True, None, None)
+"""What counts for a file that others could write, of which the graph alone is used: the defaults of `compile`."""
+
+
+class Saved:
+    """A model in a file whose hashes were checked: `source` is its graph, `plans` has what runs it.
+
+    Raises ParseError for what `save` did not write: at once for the index, and when graph, plans or code are asked for.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.file = File(path)
+        self._arrays = self._of(list, self.file.index, "arrays")
+        self.settings = self._settings() if self.file.private else OF_OTHERS
+
+    def _settings(self) -> Settings:
+        options = self._of(dict, self.file.index, "options")
+        names, memory = options.get("passes"), options.get("memory")
+        if not (memory is None or type(memory) is int and memory > 0):
+            self._fail(f"memory must be a positive number of bytes, got {memory!r:.40}")
+        made = Settings(
+            self._of(str, options, "level"), self._of(bool, options, "emulated"), self._of(int, options, "threads"),
+            self._of(bool, options, "strict"), self._of(bool, options, "cache"), memory,
+            None if names is None else self._passes(self._of(list, options, "passes")))
+        if not 1 <= made.threads <= MOST_THREADS:
+            self._fail(f"its model cannot have been made for {made.threads} threads")
+        return made
+
+    def _passes(self, names: list[Any]) -> tuple[Pass, ...]:
+        with importing.hold:
+            from graphq.passes import pipeline
+        return self.read(lambda: pipeline.named(names))
+
+    @lazy_property
+    def misfit(self) -> str | None:
+        """Why plans and code of the file cannot be used here, if they cannot."""
+        index = self.file.index
+        if not self.file.private:
+            return "others than this user can write to the file, so that its code is not run"
+        if index.get("versions") != cache.versions():
+            return "it was saved by other versions of graphq, Numba, LLVM or Python"
+        return None if index.get("cpu") == isa.cpu() else "it was saved on another kind of processor"
+
+    @property
+    def source(self) -> Graph:
+        """The graph as the user gave it; its constants are in the file's memory. A new one each time."""
+        reader = Reader(self._array) if self.file.private else ForeignReader(self._array)
+        with budget(self.settings.memory):
+            graph = self.read(lambda: reader.of(self._json(self.file.index.get("graph"))))
+        if not isinstance(graph, Graph) or not graph.outputs:
+            self._fail("no graph")
+        return graph
+
+    @lazy_property
+    def signature(self) -> Signature:
+        """The graph's signature, which saves reading it. Only if there is no `misfit`."""
+        inputs, outputs = self._types("inputs", 3), self._types("outputs", 2)
+        name = self._of(str, self.file.index, "name")
+        return Signature(name, tuple(Parameter(*x) for x in inputs), dict(outputs))
+
+    @property
+    def rows_mix(self) -> str | None:
+        """That of `CompiledGraph`. Only if there is no `misfit`."""
+        return None if self.file.index.get("rows_mix") is None else self._of(str, self.file.index, "rows_mix")
+
+    @lazy_property
+    def modules(self) -> list[Module]:
+        """The kernel modules, whose code is not looked at before it is used. Only if there is no `misfit`."""
+        def module(kind: Any, key: Any, names: Any, section: Any) -> Module:
+            assert type(kind) is str and type(key) is str and type(names) is list
+            assert all(type(n) is str for n in names)
+            return saved(kind, key, Code(self.file.section(section), tuple(names)))
+
+        return self.read(lambda: [module(*x) for x in self._of(list, self.file.index, "code")])
+
+    def provide(self) -> None:
+        """Let plans that are made anew use the file's code, where the keys fit. Only if there is no `misfit`."""
+        cache.provide({m.key: m.code for m in self.modules})
+
+    def plans(self, threads: int) -> list[StoredPlan]:
+        """The plans for so many threads, not more than the settings have. Only if there is no `misfit`."""
+        count = len(open_axes(self.signature))
+
+        def stored(section: Any, sizes: Any) -> StoredPlan:
+            if sizes is not None or count:
+                assert type(sizes) is list and len(sizes) == count and all(type(n) is int and n >= 0 for n in sizes)
+            open_sizes = None if sizes is None else tuple(sizes)
+
+            def read(make: Callable[[Plan, Trace | None], Any]) -> Any:
+                return self.read(lambda: make(*self._plan(section, open_sizes, threads)))
+
+            return StoredPlan(open_sizes, read)
+
+        return self.read(lambda: [stored(*x) for x in self._of(list, self.file.index, "plans")])
+
+    def _plan(self, section: Any, sizes: tuple[int, ...] | None, threads: int) -> tuple[Plan, Trace | None]:
+        recorded, plan = self._json(section)
+        trace = None
+        if sizes is not None:
+            record = PlanReader(self._array, self.modules).of(recorded)
+            check_record(record, sizes)
+            trace = restored(record)
+        made = PlanReader(self._array, self.modules, trace).of(plan)
+        check(made, self.signature)
+        if (made.threads, made.level) != (self.settings.threads, self.settings.level):
+            self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
+        return on_threads(made, threads), trace
+
+    def _json(self, section: Any) -> Any:
+        text = self.file.section(section)
+        expect(JSON_GROWTH * text.nbytes, "what the file says in JSON")
+        return json.loads(bytes(text))
+
+    def read(self, make: Callable[[], T]) -> T:
+        """What `make` makes of data of the file; whatever is wrong with the data is a ParseError."""
+        try:
+            return make()
+        except CompileError:  # of too little memory
+            raise
+        except GraphqError as e:
+            self._fail(f"{e!s:.500}")
+        except Exception as e:
+            self._fail(f"not as graphq writes it: {type(e).__name__}: {e!s:.200}")
+
+    def _fail(self, problem: str) -> NoReturn:
+        self.file.fail(problem)
+
+    def _of(self, kind: type[T], index: Mapping[str, Any], name: str) -> T:
+        value = index.get(name)
+        if type(value) is not kind:
+            self._fail(f"its index has no {name} of type {kind.__name__}, but {value!r:.40}")
+        return value
+
+    def _types(self, name: str, fields: int) -> list[Any]:
+        """Tuples of a name, a type and further strings, `fields` in all."""
+        items = self._of(list, self.file.index, name)
+        items = self.read(lambda: [Reader(self._array).of(x) for x in items])
+        for x in items:
+            if not (isinstance(x, tuple) and len(x) == fields and isinstance(x[1], TensorType)
+                    and all(isinstance(y, str) for y in (x[0], *x[2:]))):
+                self._fail(f"its index has no {name}")
+        return items
+
+    def _array(self, number: Any) -> np.ndarray:
+        """A read-only array in the file's memory."""
+        if type(number) is not int or not 0 <= number < len(self._arrays):
+            self._fail(f"there is no array {number!r:.40}")
+        dtype, shape, section = self._arrays[number]
+        data = self.file.section(section)
+        kind = DTYPES[dtype].numpy
+        if any(type(n) is not int or n < 0 for n in shape) or prod(shape) * kind.itemsize != data.nbytes:
+            self._fail(f"array {number}: {dtype}{shape} does not take {data.nbytes} bytes")
+        return np.frombuffer(data, np.uint8).view(kind).reshape(shape)

@@ -1,0 +1,155 @@
+"""Plans as they are saved: without what no step uses, run by fewer threads than they were made for, and checked."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from graphq.base.sizes import Later, Record, Size, assumed, number
+from graphq.errors import ParseError
+from graphq.ir import TensorType
+from graphq.ir.signature import Signature
+from graphq.kernels.jit.modules import Function, FunctionTable
+from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, Step, rooms_of, touched
+
+
+def compact(plan: Plan) -> Plan:
+    """The plan without the modules that reports ask for, and without constants that its steps do not use."""
+    used = {b for step in plan.steps for b in touched(step)}
+    kept = [k for k, b in enumerate(plan.buffers) if k in used or b.storage in ("input", "output", "report")]
+    new = {old: k for k, old in enumerate(kept)}
+
+    def renumbered(step: Step) -> Step:
+        if isinstance(step, PythonStep):
+            return step._replace(inputs=tuple(None if b is None else new[b] for b in step.inputs),
+                                 outputs=tuple(new[b] for b in step.outputs))
+        words = tuple(Ref(new[w.buffer], w.offset) if isinstance(w, Ref) else w for w in step.words)
+        return replace(step, words=words, keep=None)
+
+    return plan._replace(buffers=tuple(plan.buffers[k] for k in kept), steps=tuple(map(renumbered, plan.steps)))
+
+
+def on_threads(plan: Plan, threads: int) -> Plan:
+    """The plan on at most so many threads, not more than it was made for."""
+    def shared(step: Step) -> Step:
+        if not isinstance(step, NativeStep) or step.rooms is None:
+            return step
+        words = list(step.words)
+        words[step.rooms] = number(rooms_of, step.parallel, step.blocks, threads)
+        return replace(step, words=tuple(words))
+
+    return plan if threads == plan.threads else plan._replace(threads=threads, steps=tuple(map(shared, plan.steps)))
+
+
+def open_axes(signature: Signature) -> list[tuple[int, int]]:
+    """The open dimensions of all inputs: the number of the input, and the axis."""
+    return [(k, axis) for k, p in enumerate(signature.inputs) for axis, d in enumerate(p.type.shape or ()) if d is None]
+
+
+MOST_SLOTS = 1 << 22
+"""Of a trace: a large model with open sizes has some 10,000."""
+
+
+def check_record(record: Record, sizes: tuple[int, ...]) -> None:
+    """Raise ParseError unless each slot of a trace is made once, of earlier ones, in an example of these sizes."""
+    _want(type(record) is Record and isinstance(record.values, Mapping) and isinstance(record.guards, Mapping)
+          and isinstance(record.assumed, Mapping) and type(record.calls) is tuple, "no trace")
+    _want(tuple(record.assumed.values()) == sizes == tuple([record.values.get(k) for k in record.leaves]),
+          "a trace for other sizes")
+    made = {slot for slot, *_ in record.calls}
+    known = {slot for slot in record.values if slot not in made}
+    _want(all(type(slot) is int and 0 <= slot < MOST_SLOTS for slot in (*known, *made)), "a trace without slots")
+    _want(known.issuperset(record.leaves) and len(set(record.leaves)) == len(sizes), "a trace without its sizes")
+    for slot, function, arguments in record.calls:
+        _want(callable(function) and slot not in known and known.issuperset(arguments), f"slot {slot} of a trace")
+        known.add(slot)
+    _want(known.issuperset(record.guards), "a guard of no slot")
+
+
+def check(plan: Plan, signature: Signature) -> None:
+    """Raise ParseError unless buffers, steps and words fit one another and the signature.
+
+    What the words of a step mean is between the kernel and who filled them in: plans run native code, as the file does.
+    """
+    _want(type(plan) is Plan and all(type(x) is tuple for x in (
+        plan.buffers, plan.steps, plan.output_types, plan.errors, plan.nodes)), "no plan")
+    outputs = tuple(signature.outputs.values())
+    _want(len(plan.output_types) == len(outputs) and all(map(_fits, plan.output_types, outputs)), "other outputs")
+    _want(all(map(callable, plan.errors)) and all(k is None or _is_number(k) for k in plan.nodes)
+          and len(plan.nodes) in (0, len(plan.steps)), "no errors or nodes")
+    types = {"input": tuple(p.type for p in signature.inputs), "output": plan.output_types}
+    for k, b in enumerate(plan.buffers):
+        _want(_is_buffer(b, types.get(getattr(b, "storage", ""), ()), len(plan.errors)), f"buffer {k}")
+    _want([b.index for b in plan.buffers if b.storage == "input"] == list(range(len(signature.inputs))), "other inputs")
+    for step in plan.steps:
+        _want(_is_native(step, plan) if type(step) is NativeStep else _is_python(step, plan), f"step {step!r:.80}")
+
+
+def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
+    if type(b) is not Buffer or not (_is_number(b.nbytes) and _is_number(b.index) and type(b.aligned) is bool):
+        return False
+    if not (b.type is None or type(b.type) is TensorType and assumed(b.nbytes) == _nbytes(b.type)):
+        return False
+    match b.storage:
+        case "input":
+            return b.data is None and b.index < len(types) and b.type is not None and _fits(b.type, types[b.index])
+        case "output":  # its type may be that of a value that the output is a view of
+            return b.data is None and b.index < len(types) and assumed(b.nbytes) == _nbytes(types[b.index])
+        case "constant":
+            data = b.data
+            return type(data) is Later or isinstance(data, np.ndarray) and data.nbytes == b.nbytes
+        case "report":
+            return b.data is None and b.index < errors and b.nbytes == 8
+        case "arena":
+            return b.data is None
+    return False
+
+
+def _is_native(s: NativeStep, plan: Plan) -> bool:
+    return type(s.kernel) in (str, Later) and type(s.function) is Function and type(s.words) is tuple \
+        and s.keep is None and _is_number(s.blocks) and type(assumed(s.parallel)) is bool and _is_number(s.macs) \
+        and (s.rooms is None or _is_number(s.rooms) and s.rooms < len(s.words)) \
+        and type(s.exact) in (type(None), float) and all(_is_word(w, plan) for w in s.words)
+
+
+def _is_word(w: Argument, plan: Plan) -> bool:
+    if type(w) is Later:  # a function that follows from open sizes; the trace computes it
+        return True
+    if type(w) is Ref:
+        return type(w.buffer) is int and 0 <= w.buffer < len(plan.buffers) and _is_number(w.offset) \
+            and assumed(w.offset) <= assumed(plan.buffers[w.buffer].nbytes)
+    if type(w) is FunctionTable:
+        return all(type(x) is Function or _is_number(x, -(1 << 63)) for x in w.entries)
+    return type(w) is Function or _is_number(w, -(1 << 63))
+
+
+def _is_python(s: Any, plan: Plan) -> bool:
+    return type(s) is PythonStep and type(s.kernel) is str and callable(s.call) and type(s.reference) is bool \
+        and type(s.inputs) is tuple and type(s.outputs) is tuple \
+        and all(b is None or _is_number(b) and b < len(plan.buffers) and plan.buffers[b].type is not None
+                for b in s.inputs) \
+        and all(_is_number(b) and b < len(plan.buffers) and plan.buffers[b].type is not None for b in s.outputs)
+
+
+def _is_number(x: Any, least: int = 0) -> bool:
+    """Whether `x` is an integer of a word, or a Size that is one in the example."""
+    x = assumed(x) if type(x) is Size else x
+    return isinstance(x, int | np.integer) and least <= int(x) < 1 << 63
+
+
+def _fits(type: TensorType, wanted: TensorType) -> bool:
+    """Whether the type of a value in a plan is that of the signature, in which open dimensions are None."""
+    return isinstance(type, TensorType) and type.dtype is wanted.dtype and type.shape is not None and (
+        wanted.shape is None or len(type.shape) == len(wanted.shape) and all(
+            d is None or e == d for e, d in zip(map(assumed, type.shape), wanted.shape, strict=True)))
+
+
+def _nbytes(type: TensorType) -> int:
+    return TensorType(type.dtype, None if type.shape is None else tuple(map(assumed, type.shape))).nbytes
+
+
+def _want(holds: bool, what: str) -> None:
+    if not holds:
+        raise ParseError(f"a plan that graphq does not make: {what}")

@@ -1,0 +1,236 @@
+"""What graphs and plans consist of, as JSON: numbers, texts and null stand for themselves, all else is `[kind, ...]`.
+
+Arrays and the code of kernels are numbers of sections. A function or a class is the name that graphq has it under: one
+of graphq's own, or one of FUNCTIONS. What has no form here, such as a lambda, is `Unsaved`.
+
+A `Reader` makes data alone. `PlanReader` also calls graphq's classes and gives addresses of code: it is for files that
+nobody else could have written.
+"""
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache, partial, reduce
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from graphq.base.sizes import Later, Size, Trace
+from graphq.dtypes import DTYPES, DType, as_dtype
+from graphq.errors import GraphError
+from graphq.ir import Graph, Op, TensorType
+from graphq.ir.constants import SIZED_CONSTANT
+from graphq.ir.copies import flat, rebuilt
+from graphq.ir.op import OPS, lookup
+from graphq.ir.tensor_type import check_dims
+from graphq.kernels.jit.modules import Function, FunctionTable, Module
+from graphq.plan.plan import Ref
+
+
+def _place(x: Any) -> tuple[str, str]:
+    """The module and the name of a function or a class; before NumPy 2.2 its functions did not say."""
+    return ("numpy", x.__name__) if isinstance(x, np.ufunc) else (str(x.__module__), x.__qualname__)
+
+
+def _name(x: Any) -> str:
+    return ".".join(_place(x))
+
+
+FUNCTIONS: Mapping[str, Any] = {_name(f): f for f in (
+    int, float, bool, abs, min, max, round, len, sum, tuple, math.ceil, math.floor, math.prod,
+    *(getattr(operator, name) for name in operator.__all__ if not isinstance(getattr(operator, name), type)),
+    *(f for f in vars(np).values() if isinstance(f, np.ufunc)), np.array, np.asarray, np.ascontiguousarray, np.where,
+    np.atleast_1d, np.all, np.any, np.size, np.prod, *(t.numpy.type for t in DTYPES.values()))}
+"""Functions and classes of Python and NumPy that plans hold."""
+
+
+class Unsaved(Exception):
+    """A value that has no form in a file."""
+
+
+class Writer:
+    """Makes JSON of values, and collects the arrays and the kernel modules among them."""
+
+    def __init__(self) -> None:
+        self.arrays: list[np.ndarray] = []
+        self.modules: dict[Module, int] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def of(self, x: Any) -> Any:
+        """The JSON of a value. Raises Unsaved for what has none."""
+        kind = type(x)
+        if x is None or kind in (bool, int, float, str):
+            return x
+        if isinstance(x, Ref):
+            return ["ref", x.buffer, self.of(x.offset)]
+        if kind in (tuple, list):
+            return [kind.__name__, *map(self.of, x)]
+        if isinstance(x, Mapping):
+            return ["dict", *([self.of(k), self.of(v)] for k, v in x.items())]
+        if isinstance(x, np.ndarray):
+            return ["array", self._array(x)]
+        if isinstance(x, np.generic):
+            return ["scalar", self._array(np.asarray(x))]
+        if isinstance(x, bytes):
+            return ["bytes", self._array(np.frombuffer(x, np.uint8))]
+        if isinstance(x, DType):
+            return ["dtype", x.name]
+        if isinstance(x, np.dtype):
+            return ["numpy dtype", as_dtype(x).name]
+        if isinstance(x, TensorType):
+            return ["type", x.dtype.name, None if x.shape is None else [self.of(d) for d in x.shape]]
+        if isinstance(x, Op):
+            return ["op", x.name] if OPS.get(x.name) is x or x is SIZED_CONSTANT else self._refuse(x)
+        if isinstance(x, Graph):
+            return ["graph", *map(self.of, _without_strange_facts(flat(x), self))]
+        return self._of_plan(x)
+
+    def _of_plan(self, x: Any) -> Any:
+        if isinstance(x, Size):
+            return ["size", x.slot, x.name]
+        if isinstance(x, Later):
+            return ["later", x.slot]
+        if isinstance(x, Function):
+            return ["code", self.modules.setdefault(x.module, len(self.modules)), x.name]
+        if isinstance(x, FunctionTable):
+            return ["table", *map(self.of, x.entries)]
+        if isinstance(x, partial):
+            return ["partial", self.of(x.func), ["tuple", *map(self.of, x.args)], self.of(x.keywords)]
+        if callable(x) and (hasattr(x, "__qualname__") or isinstance(x, np.ufunc)):
+            return ["name", *_place(x)] if _is_found(x) else self._refuse(x)
+        if isinstance(x, tuple) and hasattr(x, "_fields"):
+            return ["record", *self.of(type(x))[1:], *map(self.of, x)]
+        if is_dataclass(x):
+            return ["record", *self.of(type(x))[1:], *(self.of(getattr(x, f.name)) for f in fields(x))]
+        return self._refuse(x)
+
+    def _refuse(self, x: Any) -> Any:
+        raise Unsaved(f"{type(x).__name__} {x!r:.80}")
+
+    def _array(self, x: np.ndarray) -> int:
+        try:
+            as_dtype(x.dtype)
+        except GraphError:
+            self._refuse(x)
+        memory = x.__array_interface__["data"][0], x.dtype, x.shape, x.strides
+        if memory not in self._numbers:
+            self._numbers[memory] = len(self.arrays)
+            self.arrays.append(x)  # which keeps its memory
+        return self._numbers[memory]
+
+
+def _without_strange_facts(parts: tuple[Any, ...], writer: Writer) -> tuple[Any, ...]:
+    """The flat form of a graph, its facts and those of nodes without what has no form in a file."""
+    def plain(facts: Mapping[Any, Any]) -> dict[Any, Any]:
+        return {k: v for k, v in facts.items() if _is_plain(k) and _is_plain(v)}
+
+    name, inputs, nodes, outputs, names, facts = parts
+    return name, inputs, [(*node, plain(meta)) for *node, meta in nodes], outputs, names, plain(facts)
+
+
+def _is_plain(x: Any) -> bool:
+    if isinstance(x, Mapping):
+        return all(_is_plain(y) for pair in x.items() for y in pair)
+    return type(x) in (bool, int, float, str, type(None)) or type(x) in (tuple, list) and all(map(_is_plain, x))
+
+
+class Reader:
+    """Makes values of JSON, by functions that check what they are given. Arrays are read-only views of a file."""
+
+    def __init__(self, array: Callable[[Any], np.ndarray]) -> None:
+        self._array = array
+        self._kinds: dict[str, Callable[..., Any]] = {
+            "tuple": lambda *items: tuple(map(self.of, items)),
+            "list": lambda *items: list(map(self.of, items)),
+            "dict": lambda *items: {self.of(k): self.of(v) for k, v in items},
+            "array": array,
+            "scalar": lambda number: array(number)[()],
+            "bytes": cache(lambda number: array(number).tobytes()),  # which many places may name
+            "dtype": lambda name: DTYPES[name],
+            "numpy dtype": lambda name: DTYPES[name].numpy,
+            "type": self._type,
+            "op": lookup,
+            "graph": lambda *parts: rebuilt(*map(self.of, parts)),
+        }
+
+    def of(self, x: Any) -> Any:
+        """The value. Raises all kinds of errors for what `Writer` did not make."""
+        if type(x) is not list:
+            return x
+        kind, *rest = x
+        return self._kinds[kind](*rest)
+
+    def _type(self, dtype: str, dims: Sequence[Any] | None) -> TensorType:
+        return TensorType(DTYPES[dtype], check_dims(None if dims is None else [self.of(d) for d in dims], "type"))
+
+
+class ForeignReader(Reader):
+    """A reader of graphs that anybody may have written: without partitions, which ONNX models cannot have either."""
+
+    def __init__(self, array: Callable[[Any], np.ndarray]) -> None:
+        super().__init__(array)
+        self._kinds["op"] = _lookup_given
+
+
+def _lookup_given(name: str) -> Op:
+    if name == "partition":
+        raise GraphError("a partition, in a file that others than this user can write to")
+    return lookup(name)
+
+
+class PlanReader(Reader):
+    """A reader of plans: `modules` have the code of kernels, and open sizes are those of `trace`."""
+
+    def __init__(self, array: Callable[[Any], np.ndarray], modules: Sequence[Module],
+                 trace: Trace | None = None) -> None:
+        super().__init__(array)
+        self._kinds |= {
+            "ref": lambda buffer, offset: Ref(buffer, self.of(offset)),
+            "size": self._size,
+            "later": self._later,
+            "code": lambda number, name: _function(modules, number, name),
+            "table": lambda *entries: FunctionTable(tuple(map(self.of, entries))),
+            "partial": lambda f, args, keywords: partial(self.of(f), *self.of(args), **self.of(keywords)),
+            "name": _found,
+            "record": lambda module, name, *items: _found(module, name)(*map(self.of, items)),
+            "op": lambda name: SIZED_CONSTANT if name == SIZED_CONSTANT.name else lookup(name),
+        }
+        self.trace = trace
+        self._computed = set() if trace is None else {call.slot for call in trace.calls}
+        self._numbers = self._computed.union(() if trace is None else trace.leaves)
+
+    def _size(self, slot: int, name: str) -> Size:
+        assert self.trace is not None and slot in self._numbers and type(name) is str
+        return Size(self.trace, slot, name)
+
+    def _later(self, slot: int) -> Later:
+        assert self.trace is not None and slot in self._computed
+        return Later(self.trace, slot)
+
+
+def _function(modules: Sequence[Module], number: Any, name: Any) -> Function:
+    assert type(number) is int and 0 <= number < len(modules) and name in modules[number].code.names
+    found: Function = getattr(modules[number], name)
+    return found
+
+
+def _is_found(x: Any) -> bool:
+    """Whether a reader finds the function or class `x` by its name."""
+    try:
+        return _found(*_place(x)) is x
+    except (AttributeError, GraphError, KeyError):
+        return False
+
+
+@cache
+def _found(module: str, name: str) -> Any:
+    """The function or class of that name, of graphq's own or one of FUNCTIONS. Raises where there is none."""
+    if module != "graphq" and not module.startswith("graphq."):
+        return FUNCTIONS[f"{module}.{name}"]
+    found = reduce(getattr, name.split("."), import_module(module))
+    if getattr(found, "__module__", None) != module or not callable(found):
+        raise GraphError(f"{module} defines no {name}")
+    return found

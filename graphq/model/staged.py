@@ -1,0 +1,137 @@
+"""StagedRunner: runs a graph some of whose shapes depend on data, or whose operations run bodies."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from graphq.base.locks import Lock
+from graphq.ir import Graph, Node
+from graphq.ir.interpret import evaluate, named_outputs
+from graphq.plan.stages import stages
+from graphq.rewrite.rule import Refusal
+
+if TYPE_CHECKING:
+    from graphq.model.compiled_graph import CompiledGraph
+    from graphq.report.coverage import Coverage
+    from graphq.report.parts import Part
+    from graphq.report.profile import Profile
+    from graphq.report.records import Report
+
+
+Call: TypeAlias = "Callable[[CompiledGraph, Mapping[str, np.ndarray]], np.ndarray | dict[str, np.ndarray]]"
+"""Runs a compiled part."""
+
+
+class Body:
+    """A body of an operation of the cut, compiled when it first runs; `call` runs it."""
+
+    def __init__(self, graph: Graph, model: Callable[[], CompiledGraph], call: Call) -> None:
+        self.inputs, self.outputs, self._model, self._call = graph.inputs, graph.outputs, model, call
+
+    def run(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        """The results, in their order."""
+        model = self._model()
+        return list(named_outputs(model.outputs, self._call(model, feeds)).values())
+
+
+class StagedRunner:
+    """The compiled head, the references of the cut, and the tail, which compiles for each new set of shapes.
+
+    It runs and reports as a graph with one plan does (`planned.Runnable`); the passes run on its parts.
+    `compile` compiles a part of the graph with the options of the whole.
+    """
+
+    def __init__(self, graph: Graph, compile: Callable[[Graph], CompiledGraph]) -> None:
+        self.graph, self.stages = graph, stages(graph)
+        self.refusals: list[Refusal] = []
+        self.inputs = [str(v.name) for v in graph.inputs]
+        self.output_types = tuple(v.type for v in graph.outputs)
+        parts = self.stages.head, self.stages.tail
+        self.head, self.tail = (compile(part) if part.outputs else None for part in parts)
+        self._compile, self._lock = compile, Lock()
+        self._bodies: dict[tuple[Node, str], CompiledGraph] = {}
+
+    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+        """Run on checked arrays; the outputs (new ones, or those given, filled)."""
+        outs = self._through(dict(zip(self.inputs, inputs, strict=True)), lambda model, feeds: model(feeds))
+        if outputs is None:
+            return outs
+        for given, x in zip(outputs, outs, strict=True):
+            given[...] = x
+        return list(outputs)
+
+    def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The same in NumPy."""
+        return self._through(inputs, lambda model, feeds: model.formula(feeds))
+
+    def explanation(self, *, kernels: bool) -> Report:
+        """The reports of the head and of the tail, and on the operations between them, with those of their bodies."""
+        from graphq.report.survey import survey_stages
+
+        cut = self.stages.cut
+        bodies = [(cut.nodes.index(node), name, model.explanation(kernels=kernels))
+                  for (node, name), model in list(self._bodies.items())]
+        head, tail = (None if part is None else part.explanation(kernels=kernels) for part in (self.head, self.tail))
+        return survey_stages(self.graph, head, cut, bodies, tail)
+
+    def parts(self) -> list[Part]:
+        """The parts of the head, the operations after it with those of their bodies, and the parts of the tail."""
+        from graphq.report.parts import Part
+        from graphq.report.survey import survey_stages
+
+        cut = self.stages.cut
+        between = survey_stages(self.graph, None, cut, (), None).parts["cut"]
+        bodies = [part.within(f"{name} of n{cut.nodes.index(node)}")
+                  for (node, name), model in list(self._bodies.items()) for part in model.parts()]
+        head, tail = ([] if model is None else [part.within(name) for part in model.parts()]
+                      for name, model in (("head", self.head), ("tail", self.tail)))
+        return [*head, Part("between", None, cut, between), *bodies, *tail]
+
+    def profile(self, inputs: Mapping[str, np.ndarray], runs: int, *, peaks: bool) -> Profile:
+        """The steps of all compiled parts, one part after another."""
+        from graphq.report.profile import merged
+
+        parts: list[Profile] = []
+
+        def measured(model: CompiledGraph, feeds: Mapping[str, np.ndarray]) -> np.ndarray | dict[str, np.ndarray]:
+            parts.append(model.profile(feeds, runs=runs, peaks=peaks))
+            return model(feeds)
+
+        self._through(inputs, measured)
+        return merged(parts)
+
+    def coverage(self) -> Coverage:
+        """That of all parts. Raises CompileError when the tail has not run yet."""
+        from graphq.report.coverage import coverage, merged
+
+        parts = (self.head, self.tail, *self._bodies.values())
+        return merged([coverage(self.stages.cut), *(p.coverage() for p in parts if p is not None)])
+
+    def _body(self, node: Node, name: str) -> CompiledGraph:
+        with self._lock.hold:
+            if (node, name) not in self._bodies:
+                self._bodies[node, name] = self._compile(node.attrs[name])
+            return self._bodies[node, name]
+
+    def _attributes(self, call: Call, node: Node) -> Mapping[str, Any]:
+        """The node's attributes, its bodies compiled ones; those of loops where no turn can have other shapes."""
+        def compiled(x: Any) -> bool:
+            return isinstance(x, Graph) and bool(x.outputs) and (
+                node.op.name == "if_else" or all(v.type.known for v in x.inputs))
+
+        return {name: Body(x, partial(self._body, node, name), call) if compiled(x) else x
+                for name, x in node.attrs.items()}
+
+    def _through(self, inputs: Mapping[str, np.ndarray], call: Call) -> list[np.ndarray]:
+        env = {**self.stages.constants, **inputs}
+        if self.head is not None:
+            env |= named_outputs(self.head.outputs, call(self.head, {n: env[n] for n in self.head.names}))
+        cut = self.stages.cut
+        results = evaluate(cut, {str(v.name): env[str(v.name)] for v in cut.inputs}, partial(self._attributes, call))
+        env |= dict(zip(cut.output_names, (np.array(x, order="C") for x in results), strict=True))
+        if self.tail is not None:
+            env |= named_outputs(self.tail.outputs, call(self.tail, {n: env[n] for n in self.tail.names}))
+        return [env[name] for name in self.stages.outputs]

@@ -1,0 +1,33 @@
+"""Scoring of Ray's datasets: batches go to a pool of actors, each of which loads the model once."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphq.scoring.scorer import Scorer
+
+if TYPE_CHECKING:
+    import ray.data
+
+BATCH = 256
+"""Rows of a batch where the caller says nothing; Ray's default is a whole block, whatever its size."""
+
+
+class ScoringActor:
+    """What an actor of the pool runs: it is made once, and called for each batch."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+        self.names = list(scorer.results)  # loads the model, so that the pool counts an actor as ready when it is
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The batch's columns that are kept, and the outputs."""
+        return self.scorer(batch)
+
+
+def score_dataset(rows: ray.data.Dataset, scorer: Scorer, options: Mapping[str, Any]) -> ray.data.Dataset:
+    """`map_batches` over a pool of actors: Ray's own, or as `concurrency` and the other options say."""
+    return rows.map_batches(ScoringActor, fn_constructor_args=(scorer,), batch_format="numpy",
+                            **{"batch_size": BATCH, **options})

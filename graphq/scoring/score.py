@@ -1,0 +1,57 @@
+"""score: a dataset of an engine, with the outputs of a model as more columns."""
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from graphq.errors import GraphqError, InputError
+from graphq.ir import Graph
+from graphq.model.compiled_graph import CompiledGraph
+from graphq.scoring.predictor import Predictor
+from graphq.scoring.scorer import Scorer
+
+ENGINES = {
+    ("dask", "Array"): ("on_dask", "score_array"), ("dask", "DataFrame"): ("on_dask", "score_frame"),
+    ("dask", "Bag"): ("on_dask", "score_bag"), ("ray", "Dataset"): ("on_ray", "score_dataset"),
+}
+"""What scores a dataset, by its package and class: nothing is imported that the caller has not."""
+
+
+def score(dataset: Any, model: str | os.PathLike[str] | CompiledGraph | Graph | Predictor, *,
+          columns: Mapping[str, str | Sequence[str]] | None = None, outputs: Sequence[str] | None = None,
+          keep: Sequence[str] | None = None, **options: Any) -> Any:
+    """The rows of `dataset` with the outputs of `model`, as a lazy dataset of the same engine.
+
+    `dataset`: a dask.dataframe, a dask.bag of dicts, a Ray dataset; or a dask.array, whose rows are those of a
+    model's only input and which becomes those of one output. `model`: a file that `CompiledGraph.save` wrote, at a
+    path that all workers see, or a Predictor of it (which may say how many rows run at a time). Each process loads
+    the file once, and the processes of a machine share its weights. An ONNX file or a graph will do: it is compiled
+    first, which a log message says, travels to the workers, and each compiles it.
+
+    `columns` names, for an input, its column, or a list of columns that are stacked to make it; an input that it does
+    not name is the column of its own name. Data must have the input's dtype, but for a Predictor
+    with `convert=True`. `outputs`: those
+    to keep (all). `keep`: the columns that go with them (all). An output of one number a row becomes a column of its
+    name. One of more numbers becomes an array in a bag or a Ray dataset, in a dataframe the columns `NAME_0`,
+    `NAME_1` and so on.
+
+    Other `options` go to the engine: to `map_batches` of Ray (`concurrency=`, `num_cpus=`, `batch_size=`), to
+    `map_partitions` or `map_blocks` of Dask.
+
+    Results are those of one process, bit for bit, whatever the workers, their CPUs and the batches are. Raises
+    InputError for columns, inputs or outputs that there are not (of a bag and a Ray dataset those of columns when it
+    runs), GraphqError for other datasets, and what Predictor raises.
+    """
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(dataset).__mro__}
+    found = next((target for kind, target in ENGINES.items() if kind in kinds), None)
+    if found is None:
+        raise GraphqError(f"score takes a dask array, dataframe or bag, or a Ray dataset, got {type(dataset)}")
+    for name, value in (("outputs", outputs), ("keep", keep)):
+        if isinstance(value, str):
+            raise InputError(f"{name} takes a list of names, got {value!r}")
+    predictor = model if isinstance(model, Predictor) else Predictor(model)
+    scorer = Scorer(predictor, columns or {}, outputs, keep)
+    module, function = found
+    return getattr(import_module(f"graphq.scoring.{module}"), function)(dataset, scorer, options)

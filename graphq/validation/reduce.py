@@ -1,0 +1,93 @@
+"""reduce_graph: delta debugging over the nodes of a graph, and then simplifications of what is left."""
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+from graphq.errors import GraphqError
+from graphq.ir import Graph, Node
+from graphq.ir.text import SHORT, to_text
+from graphq.ir.verify import verify
+from graphq.validation.ddmin import ddmin
+from graphq.validation.simplifications import KINDS, Candidate
+from graphq.validation.subgraphs import all_nodes, subgraph
+
+TRIALS = 2000
+"""Graphs that are tried at most."""
+
+
+def reduce_graph(graph: Graph, interesting: Callable[[Graph], bool], *, trials: int = TRIALS) -> Graph:
+    """A graph, as small as trials find it, that is still `interesting`; `graph` itself is, and is not changed.
+
+    First the nodes: `ddmin` looks for the fewest of them that are interesting by themselves, where values of other
+    nodes become inputs. Then the simplifications of KINDS (fewer outputs, nodes and inputs, smaller sizes, attributes
+    at their defaults), again and again until none of them is accepted. What is accepted has fewer nodes, then fewer
+    elements, then fewer names, then a shorter text, so this ends; and after `trials` calls of `interesting` at the
+    latest. Every graph that it is called with is valid. It must not change the graph. What it raises is raised.
+    """
+    search = _Search(graph, interesting, trials)
+    search.cut()
+    while search.simplify():
+        pass
+    return search.graph
+
+
+class _Search:
+    """The smallest interesting graph so far."""
+
+    def __init__(self, graph: Graph, interesting: Callable[[Graph], bool], trials: int) -> None:
+        self.graph, self.interesting, self.left = graph, interesting, trials
+
+    def cut(self) -> None:
+        """Leave out as many nodes as possible; constants stay with those that use them."""
+        whole = self.graph
+
+        def fails(nodes: list[Node]) -> bool:
+            chosen = set(nodes)
+            constants = [n for n in whole.nodes_of(("constant",)) if chosen.intersection(n.output.users)]
+            return self.accepts(lambda: subgraph(whole, [*constants, *nodes]))
+
+        nodes = [n for n in whole.nodes if n.op.name != "constant"]
+        fails(nodes)  # without inputs that nothing uses
+        ddmin(nodes, fails)
+
+    def simplify(self) -> bool:
+        """Try all simplifications once, one after the other; whether one was accepted."""
+        accepted = False
+        for kind in KINDS:
+            tried = 0
+            while self.left > 0 and (candidate := next(islice(kind(self.graph), tried, None), None)) is not None:
+                if self.accepts(candidate):
+                    accepted = True
+                else:
+                    tried += 1
+        return accepted
+
+    def accepts(self, candidate: Candidate) -> bool:
+        """Whether a candidate is valid, smaller and interesting: it then takes the graph's place."""
+        if self.left <= 0:
+            return False
+        try:
+            smaller = candidate()
+            verify(smaller)
+        except GraphqError:
+            return False
+        if not smaller.outputs or _size(smaller) >= _size(self.graph):
+            return False
+        self.left -= 1
+        if not self.interesting(smaller):
+            return False
+        self.graph = smaller
+        return True
+
+
+def _size(graph: Graph) -> tuple[int, int, int, int, int]:
+    """What reductions make smaller.
+
+    These are nodes, those of bodies too; open dimensions of inputs; elements of inputs and results; names; the text.
+    """
+    results = [v for n in graph.nodes for v in n.outputs]
+    opened = sum(1 for v in graph.inputs for d in ((None,) if v.shape is None else v.shape) if d is None)
+    elements = sum(v.type.size for v in (*graph.inputs, *results) if v.type.known)
+    named = sum(v.name is not None for v in results)
+    return sum(1 for _ in all_nodes(graph)), opened, elements, named, len(to_text(graph, elide=SHORT))

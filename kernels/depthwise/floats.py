@@ -1,0 +1,264 @@
+"""Depthwise convolutions of f32, bf16 and f16: several output pixels at a time, a fused multiply-add for each product.
+
+    acc[i, c] = sum over taps t, in order, of x[window(i, t), c // m] * w[t, c]    as `float_sums`
+    out[i, c] = Store(acc[i, c], operands)                                         padding reads the pad row
+
+m is the multiplier, as in `depthwise`.
+
+A tile is some neighbouring pixels of a line x vectors of channels, each accumulator a register from the first product
+to the Store: with sums in memory in between, as `pixels` has them, 3 x 3 taps took twice as long (Zen 4). A run of taps
+of a line reads columns that neighbouring pixels share: each is loaded once, as are the run's weights. So 72 products of
+3 x 3 taps take 39 loads. The last tile of a line overlaps the one before, and writes the same bytes again.
+
+Weights are packed, widened to f32, as [chunk][tap][channels of a chunk], where the last chunk overlaps the one before
+if channels do not fill it. Fewer channels than a chunk are read and written masked.
+
+Output row (batch, i) is pixel batch * m + i of all images; m is a multiple of a line.
+"""
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+
+from graphq.base.sizes import is_open, largest, later
+from graphq.kernels.depthwise.packing import MULTIPLIERS
+from graphq.kernels.family.pixels import Pixels
+from graphq.kernels.jit import modules
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import types
+from graphq.kernels.jit.intrinsics import F32, I64, c64, intrinsic, splat, stack
+from graphq.kernels.jit.memory import aligned_empty
+from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.registry import Step, Target, rows_of_block, threads_for
+from graphq.kernels.jit.shuffles import repeated
+from graphq.kernels.jit.x86 import Loop, at, filled, load, load_first, smaller, store, vector
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.lanes.store_code import EpilogueEmitter
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.lanes.vector import EMIT, STORAGE_IR, constant, tail_mask, vec, widen
+from graphq.kernels.numbers.float_sums import BLOCK
+from graphq.kernels.operands.windows import INVALID, MOST_TAPS, WINDOWS, SharedColumns, Windows, shared_columns
+
+ACCUMULATORS = 8
+"""Registers of a tile: as many as hide the latency of a multiply-add, and as AVX2 has room for."""
+LONGEST_RUN = 8
+LINE = 8
+"""Addresses of columns are made so many at a time."""
+ROOMS = 4096, 8 * MOST_TAPS * LINE
+"""Bytes for the addresses of a tile's columns: of most windows, and of all."""
+TILES = Record("images", "windows", "weights", "image_bytes", "tiles", "across", "each", "m", "channels")
+"""The argument block: `tiles`, `across` of a line and `each` of a block. The caller fills in the addresses of images, a
+WINDOWS block with `table`, and weights."""
+view, view_windows = TILES.view, WINDOWS.view
+
+
+class Tile(NamedTuple):
+    """Output pixels of a line, vectors of channels, the lanes of a vector; taps of a run; how windows move."""
+
+    pixels: int
+    vectors: int
+    width: int
+    run: int
+    stride: int
+    dilation: int
+
+    @property
+    def chunk(self) -> int:
+        """Its channels."""
+        return self.vectors * self.width
+
+    @property
+    def columns(self) -> SharedColumns:
+        """The columns that a run reads."""
+        return shared_columns(self.pixels, self.run, self.stride, self.dilation)
+
+    @property
+    def lines(self) -> int:
+        """Vectors of LINE addresses of a run."""
+        return -(-len(self.columns) // LINE)
+
+
+def fits(taps: int, multiplier: int) -> bool:
+    """Whether the kernel takes windows of so many taps."""
+    return 0 < taps <= MOST_TAPS and multiplier in MULTIPLIERS
+
+
+def choose(channels: int, windows: Windows, stride: int, dilation: int, lanes: int, *,
+           transposed: bool = False) -> Tile:
+    """Choose the tile for so many output channels; `stride` and `dilation` are those along lines.
+
+    Pixels of `transposed` convolutions share no columns.
+    """
+    ow, taps = windows.outputs[-1], windows.kernel[-1]
+    width = 8 if channels <= 8 <= lanes else lanes
+    pixels = min(ACCUMULATORS, ow) if is_open(ow) else max(1, -(-ow // max(1, -(-ow // ACCUMULATORS))))
+    run = taps if taps <= LONGEST_RUN and windows.taps <= BLOCK and not transposed else 1
+    return Tile(pixels, max(1, min(ACCUMULATORS // pixels, channels // width)), width, run, stride, dilation)
+
+
+def table(windows: Windows, tile: Tile) -> np.ndarray:
+    """The further table of a `Windows.block`: byte offsets of columns, int64 [tiles a line, runs, lines * LINE]."""
+    return later(_table, windows.inner, tile)
+
+
+def _table(inner: np.ndarray, tile: Tile) -> np.ndarray:
+    ow, taps = inner.shape
+    starts = np.minimum(np.arange(0, ow, tile.pixels), ow - tile.pixels)
+    out = np.full((len(starts), taps // tile.run, tile.lines * LINE), INVALID, np.int64)
+    for n, (_, ((p, k), *_)) in enumerate(tile.columns):
+        out[:, :, n] = inner[starts + p, k::tile.run] if len(starts) else 0
+    return out
+
+
+def _starts(channels: int, size: int) -> list[int]:
+    """The first channel of every chunk of `size`."""
+    return [max(0, min(k, channels - size)) for k in range(0, channels, size)]
+
+
+def packed_bytes(taps: int, channels: int, size: int) -> int:
+    """Bytes of packed weights for chunks of `size` channels."""
+    return len(_starts(channels, size)) * taps * size * 4
+
+
+def pack(w: np.ndarray, size: int) -> np.ndarray:
+    """Pack weights [taps, channels] of any float for chunks of `size` channels; u8 [packed_bytes]."""
+    taps, channels = w.shape
+    padded = np.zeros((taps, max(channels, size)), np.float32)
+    padded[:, :channels] = w
+    out = aligned_empty(packed_bytes(taps, channels, size))
+    chunks = [padded[:, start:start + size] for start in _starts(channels, size)]
+    out.view(np.float32)[:] = np.concatenate(chunks, axis=None) if chunks else ()
+    return out
+
+
+@intrinsic
+def locate(_typing: Any, windows: Any, image: Any, outer: Any, tile: Any, nbytes: Any, addresses: Any) -> Any:
+    """Store the addresses of the columns of all runs, `nbytes` of them, of tile `tile` of a line."""
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        windows, image, outer, tile, nbytes, addresses = args
+        ko, outers, pads, more = (WINDOWS.load(b, windows, x) for x in ("ko", "outer_table", "pad_row", "more"))
+        size = b.sdiv(nbytes, ko)
+        starts = at(b, windows, outers, b.mul(b.mul(outer, ko), c64(8)))
+        columns = at(b, windows, more, b.mul(tile, size))
+        spread = partial(splat, b, lanes=LINE)
+        pad, base, zero = spread(at(b, windows, pads)), spread(image), filled(vector(I64, LINE), 0)
+        with Loop(b, ko) as a:
+            start = spread(load(b, at(b, starts, b.mul(a.k, c64(8))), I64, 8))
+            into = at(b, addresses, b.mul(a.k, size))
+            with Loop(b, b.sdiv(size, c64(8 * LINE))) as k:
+                here = b.mul(k.k, c64(8 * LINE))
+                offset = b.add(start, load(b, at(b, columns, here), vector(I64, LINE), 8))
+                address = b.select(b.icmp_signed(">=", offset, zero), b.add(base, offset), pad)
+                store(b, address, at(b, into, here), 8)
+        return context.get_dummy_value()
+
+    return types.void(*[types.intp] * 6), codegen
+
+
+def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Any:
+    """Make the intrinsic (args, batch, i, addresses, runs, weights, channels): the outputs of the tile at row i.
+
+    Addresses are as `locate` stores them. The channels are `few` where that is not 0, fewer than a chunk.
+    """
+    pixels, vectors, width, size = tile.pixels, tile.vectors, tile.width, tile.chunk
+    item, kind, loaded = STORAGE[dtype].itemsize, vec(F32, width), max(1, width // multiplier)
+    stored = vec(STORAGE_IR[dtype], loaded)
+    zeros = [constant(F32, 0.0, width)] * (pixels * vectors)
+
+    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        block, batch, i, addresses, runs, weights, channels = args
+        write = EpilogueEmitter(b, result, width)
+
+        def activations(column: Any, c: Any) -> Any:
+            address = at(b, column, b.mul(b.udiv(c, c64(multiplier)), c64(item)))
+            if few:
+                bits = load_first(b, address, c64(few // multiplier), vector(ir.IntType(8 * item), loaded))
+                x = widen(b, b.bitcast(bits, stored), dtype, loaded)
+            else:
+                x = widen(b, load(b, address, stored), dtype, loaded)
+            return repeated(b, x, multiplier, width)
+
+        def multiply(run: Any, c: Any, w: Any, sums: list[Any]) -> list[Any]:
+            first = at(b, w, b.mul(run, c64(4 * size * tile.run)))
+            factors = [load(b, at(b, first, 4 * width * n), kind) for n in range(tile.run * vectors)]
+            line, out = at(b, addresses, b.mul(run, c64(8 * LINE * tile.lines))), list(sums)
+            for n, (_, uses) in enumerate(tile.columns):  # in order: a pixel meets its taps in theirs
+                column = load(b, at(b, line, 8 * n), I64, 8)
+                for v in range(vectors):
+                    x = activations(column, at(b, c, v * width))
+                    for p, k in uses:
+                        one = p * vectors + v
+                        out[one] = EMIT["fma"](b, width, x, factors[k * vectors + v], out[one])
+            return out
+
+        def total(c: Any, w: Any) -> list[Any]:
+            """The sums of chains of BLOCK products, from +0: none is -0."""
+            with Loop(b, b.sdiv(at(b, runs, BLOCK // tile.run - 1), c64(BLOCK // tile.run)), zeros) as blocks:
+                first = b.mul(blocks.k, c64(BLOCK // tile.run))
+                with Loop(b, smaller(b, b.sub(runs, first), c64(BLOCK // tile.run)), zeros) as chain:
+                    chain.update(multiply(b.add(first, chain.k), c, w, chain.values))
+                blocks.update([b.fadd(x, y) for x, y in zip(blocks.values, chain.values, strict=True)])
+            return blocks.values
+
+        mask = tail_mask(b, width, c64(few)) if few else None
+        with Loop(b, c64(1) if few else b.sdiv(at(b, channels, size - 1), c64(size))) as chunk:
+            c = c64(0) if few else smaller(b, b.mul(chunk.k, c64(size)), b.sub(channels, c64(size)))
+            sums = total(c, at(b, weights, b.mul(b.mul(runs, c64(4 * size * tile.run)), chunk.k)))
+            rows = [sums[p * vectors:(p + 1) * vectors] for p in range(pixels)]
+            write.emit_registers(block, batch, i, c, rows, mask)
+        return context.get_dummy_value()
+
+    @intrinsic
+    def multiply(_typing: Any, args: Any, batch: Any, i: Any, addresses: Any, runs: Any, weights: Any,
+                 channels: Any) -> Any:
+        return types.void(*[types.intp] * 7), codegen
+
+    return multiply
+
+
+def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier: int, room: int) -> Functions:
+    """Make the block function, which has `room` bytes for the addresses of a tile's columns."""
+    multiply = multiplication(store, dtype, tile, few, multiplier)
+    run, pixels, line_bytes = tile.run, tile.pixels, tile.lines * LINE * 8
+
+    def block(args: int, index: int) -> None:
+        a = view(args)
+        images, windows, weights, image_bytes = a.images, a.windows, a.weights, a.image_bytes
+        tiles, across, each, m, channels = a.tiles, a.across, a.each, a.m, a.channels
+        x = view_windows(windows)
+        ow, outers, runs = x.width, x.height, x.ko * (x.ki // run)
+        addresses = stack(room)
+        for k in range(index * each, min((index + 1) * each, tiles)):
+            line, column = k // across, k % across
+            pixel = line * ow + min(column * pixels, ow - pixels)
+            image = images + line // outers * image_bytes
+            locate(windows, image, line % outers, column, runs * line_bytes, addresses)
+            multiply(args, pixel // m, pixel % m, addresses, runs, weights, channels)
+
+    return Functions(speed=3, block=block)
+
+
+def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
+    """Plan a depthwise convolution of floats, for which `fits` holds.
+
+    The caller fills in the addresses of TILES. `choose` gives the `tile`.
+    """
+    dtype, windows, channels = x.dtype, x.windows, x.channels
+    ow, taps, line = windows.outputs[-1], windows.taps, tile.lines * LINE * 8
+    room = next(x for x in ROOMS if x >= taps // tile.run * line)
+    few = channels if channels < tile.chunk else 0
+    made = modules.load(f"depthwise_{dtype}", depthwise_blocks, store, dtype, tile, few, x.multiplier, room,
+                        cache=target.cache)
+    across = -(-ow // tile.pixels)
+    tiles = across * (x.batch * x.m // largest(1, ow))
+    cycles = tiles * (50 + tile.pixels * -(-channels // tile.width) * (taps + 8))
+    parts = threads_for(target.threads, cycles)
+    each = rows_of_block(tiles, 1, parts)
+    words = {"image_bytes": windows.image_bytes, "tiles": tiles, "across": across, "each": each, "m": x.m,
+             "channels": channels}
+    return Step(f"depthwise_{dtype}_{target.level.name}", made.block, TILES, words, -(-tiles // each), made,
+                x.products, threads=parts)

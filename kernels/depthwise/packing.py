@@ -1,0 +1,156 @@
+"""Depthwise convolutions of u8 and s8: every output channel sums products over the taps of one input channel.
+
+    R[i, c] = sum over taps t of x[window(i, t), c // m] * w[t, c]   exact, s32; padding reads the pad row
+    out[i, c] = Store(R[i, c], operands)
+
+m, the multiplier, is how many output channels read an input channel; a vector of c repeats each of the c // m it loads.
+
+Pairs of taps share a lane, and w is s16: s8, or u8 less a zero point (`pairs`). Where w is known to be s8 and
+the CPU has vpdpbusd, four taps of a column of the window do (`quads`). Weights are packed in the order in
+which vectors meet them:
+
+    column sums   s32 [channels padded to 16]
+    chunks        s16 [chunk][pair of taps][half][lane][2], or s8 [chunk][four taps][quarter][lane][4]
+
+A chunk is two vectors of channels, or four. The last one overlaps the one before where channels do not fill it;
+channels fewer than a chunk are read masked. At the scalar level a chunk is one channel, and loops are plain.
+"""
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from graphq.kernels.family.pixels import CHANNELS, UNROLLED
+from graphq.kernels.jit.isa import Level
+from graphq.kernels.jit.memory import aligned_empty
+from graphq.kernels.operands.windows import MOST_TAPS, Windows
+
+MULTIPLIERS = (1, 2, 4, 8)
+"""What divides every chunk and vector of channels."""
+PAIR, QUAD = 2, 4
+
+
+class Layout(NamedTuple):
+    """How weights of ko x ki taps are packed, for vectors of `lanes` s32: in pairs of taps, or fours of a column.
+
+    Fours of taps are for tiles of so many output `pixels` of a line, whose windows move by `stride`; 0: pairs.
+    """
+
+    lanes: int
+    ko: int
+    ki: int
+    pixels: int = 0
+    stride: int = 1
+    dilation: int = 1
+
+    @property
+    def group(self) -> int:
+        """The taps of a lane."""
+        return QUAD if self.pixels else PAIR
+
+    @property
+    def size(self) -> int:
+        """The channels of a chunk."""
+        return self.group * self.lanes if self.lanes > 1 else 1
+
+    @property
+    def item(self) -> int:
+        """Bytes of a weight."""
+        return 4 // self.group
+
+    @property
+    def order(self) -> np.ndarray:
+        """The channel of a chunk that each lane holds, [vector, lane]: of pairs vpunpcklbw's order within 128 bits."""
+        if self.pixels or self.lanes == 1:
+            return np.arange(self.size).reshape(-1, self.lanes)
+        lane = np.arange(self.lanes)
+        return np.stack([lane // 8 * 16 + lane % 8 + 8 * half for half in range(2)])
+
+    @property
+    def taps(self) -> np.ndarray:
+        """The numbers of taps, row-major, [groups, taps of a lane]; ko * ki where there is none."""
+        numbers, none = np.arange(self.ko * self.ki), self.ko * self.ki
+        if not self.pixels:
+            return np.append(numbers, np.full(none % PAIR, none)).reshape(-1, PAIR)
+        columns = np.full((self.ki, -(-self.ko // QUAD) * QUAD), none)
+        columns[:, :self.ko] = numbers.reshape(self.ko, self.ki).T
+        return columns.reshape(-1, QUAD)
+
+    @property
+    def half(self) -> int:
+        """The lanes of a half of a chunk in `order` of pairs; 0 where channels lie one after another."""
+        return 0 if self.pixels or self.lanes == 1 else self.lanes
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a chunk's weights."""
+        return len(self.taps) * 4 * self.size
+
+    def offsets(self) -> np.ndarray:
+        """Where in a chunk the weight of each tap lies that its first lane has, in bytes, int64."""
+        out = np.zeros(self.ko * self.ki + 1, np.int64)
+        groups, places = np.indices(self.taps.shape)
+        out[self.taps] = groups * 4 * self.size + places * self.item
+        return out[:-1]
+
+
+PIXELS = {8: 2, 16: 4}
+"""Output pixels of a tile by the level's lanes: the sums of 5 x 5 taps take 8 of 16 registers, or 16 of 32."""
+VNNI = {8: "avx_vnni", 16: "avx512_vnni"}
+"""The level that has vpdpbusd, by its lanes."""
+
+
+def choose(channels: int, windows: Windows, weights: np.ndarray | None, level: Level, *, stride: int = 1,
+           dilation: int = 1, transposed: bool = False) -> Layout:
+    """Choose the layout for so many output channels; `weights` are the factors of the products, if they are known.
+
+    `stride` and `dilation` are those along lines; pixels of `transposed` convolutions share no columns. Fours of taps
+    take the widest vectors of which the channels fill four.
+    """
+    ko, ki = prod(windows.kernel[:-1]), windows.kernel[-1]
+    lanes = next((n for n in (16, 8, 4) if n <= level.lanes and QUAD * n <= channels), 0)
+    small = weights is not None and weights.size and -128 <= weights.min() and weights.max() <= 127
+    if not lanes or not small or windows.taps > UNROLLED or not level.includes(VNNI[level.lanes]):
+        return Layout(level.lanes, ko, ki)
+    pixels = 1 if transposed else min(PIXELS[level.lanes], windows.outputs[-1])
+    return Layout(lanes, ko, ki, pixels, stride, dilation)
+
+
+def fits(taps: int, channels: int, multiplier: int) -> bool:
+    """Whether the kernel takes so many taps and output channels."""
+    return 0 < taps <= MOST_TAPS and channels <= CHANNELS and multiplier in MULTIPLIERS
+
+
+def _starts(channels: int, size: int) -> list[int]:
+    """The first channel of every chunk."""
+    return [max(0, min(k, channels - size)) for k in range(0, channels, size)]
+
+
+def header_bytes(channels: int) -> int:
+    """Bytes of the column sums, a multiple of 64."""
+    return -(-channels // 16) * 64
+
+
+def packed_bytes(layout: Layout, channels: int) -> int:
+    """Bytes of packed weights."""
+    return header_bytes(channels) + len(_starts(channels, layout.size)) * layout.chunk_bytes
+
+
+def pack(w: np.ndarray, layout: Layout) -> np.ndarray:
+    """Pack weights [taps, channels] of at most 16 bits, or 8; u8 [packed_bytes]."""
+    taps, channels = w.shape
+    if not w.size:
+        return aligned_empty(0)
+    padded = np.zeros((taps + 1, max(channels, layout.size)), np.int8 if layout.item == 1 else np.int16)
+    padded[:taps, :channels] = w
+    chunks = np.stack([padded[:, start:start + layout.size] for start in _starts(channels, layout.size)])
+    out = aligned_empty(packed_bytes(layout, channels))
+    head = header_bytes(channels)
+    sums = np.zeros(head // 4, np.int32)
+    sums[:channels] = w.sum(axis=0, dtype=np.int64)
+    out[:head] = sums.view(np.uint8)
+    groups = chunks[:, layout.taps][..., layout.order]  # [chunk, group, taps of a lane, vector, lane]
+    out[head:] = np.ascontiguousarray(groups.transpose(0, 1, 3, 4, 2)).reshape(-1).view(np.uint8)
+    return out

@@ -1,0 +1,34 @@
+"""How a depthwise convolution of u8 and s8 is planned."""
+from __future__ import annotations
+
+from graphq.kernels.depthwise.packing import VNNI, Layout
+from graphq.kernels.depthwise.pairs import pair_tiles
+from graphq.kernels.depthwise.quads import quad_tiles
+from graphq.kernels.family.pixels import PixelKernel, Pixels, block_functions, plan_pixels, unrolled
+from graphq.kernels.jit import modules
+from graphq.kernels.jit.isa import is_emulated
+from graphq.kernels.jit.registry import Step, Target
+from graphq.kernels.lanes.stores import Store
+
+
+def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> Step:
+    """Plan an integer depthwise convolution, for which `packing.fits` holds.
+
+    The caller fills in fields of `pixels.PIXELS`: images, windows, weights as `depthwise.pack` makes them, and, where
+    outputs need a second look, the offsets of the layout.
+    """
+    name, size, cache = f"depthwise_{x.dtype}", layout.size, target.cache
+    chunks = -(-x.channels // size)
+    if layout.pixels:
+        emulated = is_emulated(VNNI[target.level.lanes])
+        tile = modules.load(name, quad_tiles, x.dtype, layout, x.multiplier, emulated, cache=cache)
+        cycles = 30 + chunks * (20 + 6 * len(layout.taps))
+    else:
+        few = x.channels if x.channels < size else 0
+        emulated = layout.lanes > 1 and is_emulated("avx512" if layout.lanes == 16 else "avx2")
+        tile = modules.load(name, pair_tiles, x.dtype, layout.lanes, *unrolled(layout.ko, layout.ki), few, emulated,
+                            x.multiplier, cache=cache)
+        cycles = 30 + chunks * (6 + 4 * x.windows.taps)
+    block = modules.load("pixels", block_functions, 0, cache=cache)
+    kernel = PixelKernel(name, block, tile, cycles, whole=True, macs=x.products)
+    return plan_pixels(store, x, kernel, target)

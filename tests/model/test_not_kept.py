@@ -1,0 +1,135 @@
+"""What `compile` does not keep, and that nothing comes of that but time."""
+import os
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from dense import dense
+from kept_models import FOUND, feeds, files, same
+
+import graphq as gq
+from graphq.kernels.jit import cache
+from graphq.model import kept
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A model's file."""
+    gq.save_onnx(dense(5, 16, 8), tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+def test_what_is_not_kept(path, folder, tmp_path, monkeypatch):
+    for options in ({"cache": False}, {"passes": gq.passes.PIPELINE}, {"verify": "numeric"}):
+        for _ in range(2):
+            assert gq.compile(path, **options).origin == ""
+    monkeypatch.setenv("GRAPHQ_DEBUG", "verify")
+    assert gq.compile(path).origin == ""
+    monkeypatch.delenv("GRAPHQ_DEBUG")
+    monkeypatch.setattr(cache, "MOST_OF_A_MODEL", 200)
+    assert gq.compile(path).origin == ""
+    assert not folder.exists() or files(folder) == []
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("umask", [0, 0o22, 0o77])
+def test_models_are_this_user_s_alone(umask, path, folder):
+    before = os.umask(umask)
+    try:
+        gq.compile(path)
+    finally:
+        os.umask(before)
+    (file,) = files(folder)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert gq.compile(path).origin.startswith(FOUND)
+
+
+def test_an_option_without_json_and_no_memory_are_warnings(path, monkeypatch, caplog):
+    assert gq.compile(path, outputs=[np.str_("y")]).origin == ""
+
+    def full(*_, **__):
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(kept, "save", full)
+    model = gq.compile(path)
+    assert "a compiled model is not kept: MemoryError: none left" in caplog.text
+    assert same(model(feeds(model)), model.formula(feeds(model)))
+
+
+def test_no_model_is_kept_in_a_folder_that_goes_with_the_process(path, folder, tmp_path, monkeypatch):
+    folder.mkdir()
+    folder.chmod(0o777)
+    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path))
+    cache._temporary.cache_clear()
+    gq.compile(path, threads=1)
+    assert not list(tmp_path.rglob("*.graphq"))
+    cache._temporary.cache_clear()
+
+
+OWN = """
+import sys
+import numpy as np
+import graphq as gq
+from graphq.ir.op import register_op
+
+@register_op(infer=lambda x: x)
+def times(x):
+    return np.asarray(x * float(sys.argv[2]), np.float32)
+
+model = gq.compile(sys.argv[1], threads=1)
+print(model(np.ones(2, np.float32)).tolist(), model.origin)
+"""
+
+
+def test_models_of_processes_with_own_operations_are_not_kept(tmp_path):
+    (tmp_path / "m.txt").write_text(
+        "graph m(x: f32[2]) {\n  %c = constant(value=f32[2]{1.0, 1.0})\n  %t = times(%c)\n  %y = add(x, %t)\n"
+        "  return %y\n}\n")
+    for factor, wanted in (("2", "[3.0, 3.0] \n"), ("3", "[4.0, 4.0] \n")):
+        done = subprocess.run([sys.executable, "-c", OWN, str(tmp_path / "m.txt"), factor], capture_output=True,
+                              text=True)
+        assert done.stdout == wanted, done.stderr
+
+
+def test_pipes_and_devices_are_left_to_their_readers(tmp_path):
+    os.mkfifo(tmp_path / "f.onnx")
+    (tmp_path / "z.onnx").symlink_to("/dev/zero")
+    for name in ("f.onnx", "z.onnx"):
+        with pytest.raises(gq.ParseError):
+            gq.compile(tmp_path / name)
+    text = gq.to_text(dense(5, 16, 8))
+    code = "import graphq as gq; print(gq.compile('/dev/stdin').inputs)"
+    done = subprocess.run([sys.executable, "-c", code], input=text, capture_output=True, text=True)
+    assert done.returncode == 0 and "x" in done.stdout, done.stderr
+
+
+def test_the_bound_holds_within_a_process(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "MOST_BYTES", 150_000)
+    for seed in range(8):
+        gq.save_onnx(dense(5, 16, 8, seed=seed), tmp_path / "m.onnx")
+        gq.compile(tmp_path / "m.onnx")
+        assert cache.info().bytes <= 150_000
+    assert gq.compile(tmp_path / "m.onnx").origin.startswith(FOUND)
+
+
+def test_a_model_with_data_in_other_files_is_not_kept(path, tmp_path):
+    import onnx
+
+    gq.compile(path)
+    onnx.save_model(onnx.load(path), tmp_path / "split.onnx", save_as_external_data=True, size_threshold=0,
+                    location="weights.bin")
+    for _ in range(2):
+        assert gq.compile(tmp_path / "split.onnx").origin == ""
+
+
+def test_what_does_not_compile_is_not_kept(path, folder, tmp_path):
+    (tmp_path / "bad.onnx").write_bytes(b"nothing")
+    for name, error in (("bad.onnx", gq.ParseError), ("none.onnx", gq.ParseError), ("none.txt", OSError)):
+        for _ in range(2):
+            with pytest.raises(error):
+                gq.compile(tmp_path / name)
+    assert not folder.exists() or files(folder) == []

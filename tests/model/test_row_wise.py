@@ -1,0 +1,291 @@
+"""Which graphs keep the rows of a batch apart."""
+import re
+
+import numpy as np
+import pytest
+
+import graphq as gq
+from graphq.model.row_wise import why_rows_mix
+
+
+def mixes(build, *shape, dtype="f32"):
+    g = gq.Graph()
+    outs = build(g, g.input("x", dtype=dtype, shape=(None, *shape)))
+    for v in outs if isinstance(outs, tuple) else (outs,):
+        g.output(v)
+    return why_rows_mix(g)
+
+
+def weights(*shape):
+    return np.ones(shape, np.float32)
+
+
+APART = {
+    "elementwise": (lambda g, x: g.relu(x * 2 + weights(5)), (4, 5)),
+    "a constant row of each": (lambda g, x: g.add(x, weights(1, 5)), (5,)),
+    "matmul": (lambda g, x: g.matmul(x, weights(5, 3)), (5,)),
+    "matmul of matrices": (lambda g, x: g.matmul(x, x, transpose_b=True), (4, 5)),
+    "weights of all rows": (lambda g, x: g.matmul(g.constant(weights(2, 4)), x), (4, 5)),
+    "bias": (lambda g, x: g.matmul(x, g.constant(weights(5, 3)), g.constant(weights(3))), (5,)),
+    "softmax": (lambda g, x: g.softmax(x, axis=-1), (5,)),
+    "layer norm": (lambda g, x: g.layer_norm(x, use_affine=False, keep_stats=False), (4, 5)),
+    "reduction": (lambda g, x: g.reduce_mean(x, axes=[1, -1]), (4, 5)),
+    "images": (lambda g, x: g.max_pool(x, strides=1, pads_begin=0, pads_end=0, kernel=2), (6, 6, 3)),
+    "heads and back": (lambda g, x: g.static_reshape(g.static_transpose(
+        g.static_reshape(x, shape=[0, 4, 2, 3], special_zero=True), order=[0, 2, 1, 3]), shape=[-1, 24]), (4, 6)),
+    "tokens merged and split": (lambda g, x: g.static_reshape(
+        g.relu(g.static_reshape(x, shape=[-1, 6])), shape=[-1, 4, 6]), (4, 6)),
+    "another axis first": (lambda g, x: g.static_transpose(
+        g.softmax(g.static_transpose(x, order=[1, 0]), axis=0), order=[1, 0]), (5,)),
+    "embedding": (lambda g, x: g.gather(g.constant(weights(9, 3)), x, axis=0), (5,), "s64"),
+    "one token of each": (lambda g, x: g.gather(x, g.constant(np.array(0)), axis=1), (4, 5)),
+    "joined": (lambda g, x: g.concat(x, x, axis=1), (5,)),
+    "largest": (lambda g, x: g.arg_max(x, axis=1), (5,)),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_rows_that_stay_apart(name):
+    build, shape, *dtype = APART[name]
+    assert mixes(build, *shape, dtype=dtype[0] if dtype else "f32") is None
+
+
+def dynamic(g, x):
+    scale, zero = g.dynamic_range(x)
+    return g.dynamic_dequantize(g.dynamic_quantize(x, scale, zero, dtype="u8"), scale, zero)
+
+
+MIXED = {
+    "a scale from all rows": (dynamic, (5,), "dynamic_range"),
+    "softmax over rows": (lambda g, x: g.softmax(x, axis=0), (5,), "softmax"),
+    "sum over rows": (lambda g, x: g.add(x, g.reduce_sum(x, axes=[0], keep_dims=True)), (5,), "reduce_sum"),
+    "sum over all": (lambda g, x: g.add(x, g.reduce_sum(x, axes=[0, 1])), (5,), "reduce_sum"),
+    "sum over all tokens": (lambda g, x: g.softmax(g.static_reshape(x, shape=[-1, 5]), axis=0), (4, 5), "softmax"),
+    "Gram matrix": (lambda g, x: g.matmul(x, x, transpose_b=True), (5,), "matmul"),
+    "product over rows": (lambda g, x: g.matmul(x, x, transpose_a=True), (5,), "matmul"),
+    "running sum": (lambda g, x: g.cum_sum(x, axis=0), (5,), "cum_sum"),
+    "the first row": (lambda g, x: g.add(x, g.slice(x, axes=[0], starts=[0], ends=[1], steps=[1])), (5,), "slice"),
+    "a chosen row": (lambda g, x: g.gather(x, g.constant(np.array([0])), axis=0), (5,), "gather"),
+    "rows turned": (lambda g, x: g.slice(x, axes=[0], starts=[-1], ends=[-99], steps=[-1]), (5,), "slice"),
+    "rows added": (lambda g, x: g.concat(x, x, axis=0), (5,), "concat"),
+    "padding": (lambda g, x: g.pad(x, pads_begin=[1, 0], pads_end=[0, 0]), (5,), "pad"),
+    "rows last": (lambda g, x: g.static_transpose(x, order=[1, 0]), (5,), "axis 0 of output"),
+    "nothing of the rows": (lambda g, x: (g.relu(x), g.relu(g.constant(weights(3)))), (5,), "axis 0 of output"),
+    "no rule": (lambda g, x: g.scatter_nd(x, g.constant(np.array([[0]])), g.constant(weights(1, 5))), (5,), "scatter"),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_rows_that_may_mix(name):
+    build, shape, said = MIXED[name]
+    assert said in mixes(build, *shape)
+
+
+def test_constants_that_differ_from_row_to_row():
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(4, 5))
+    g.output(g.add(x, np.arange(20, dtype=np.float32).reshape(4, 5)))
+    assert "add" in why_rows_mix(g)
+    g = gq.Graph()
+    g.output(g.add(g.input("x", dtype="f32", shape=(4, 5)), np.ones((4, 5), np.float32)))
+    assert why_rows_mix(g) is None
+
+
+def test_scales_by_row():
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(3, 5))
+    g.output(g.quantize(x, dtype="u8", qtype="per_channel", axis=0, scales=[1, 2, 3]))
+    assert "quantize" in why_rows_mix(g)
+
+
+def test_a_gather_within_the_row():
+    g = gq.Graph()
+    x = g.static_reshape(g.input("x", dtype="f32", shape=(4, 5)), shape=[20])
+    g.output(g.gather(x, g.constant(np.arange(20).reshape(4, 5)[:, ::-1].copy()), axis=0))
+    assert why_rows_mix(g) is None
+    g = gq.Graph()
+    x = g.static_reshape(g.input("x", dtype="f32", shape=(4, 5)), shape=[20])
+    g.output(g.gather(x, g.constant(np.arange(20).reshape(5, 4).T.copy()), axis=0))
+    assert "gather" in why_rows_mix(g)
+
+
+def test_what_no_output_needs_mixes_nothing():
+    for rows in (None, 4):
+        g = gq.Graph()
+        x = g.input("x", dtype="f32", shape=(rows, 5))
+        g.reduce_sum(x, axes=[0], keep_dims=True)
+        g.output(g.relu(x))
+        count = len(g.nodes)
+        assert why_rows_mix(g) is None and len(g.nodes) == count
+
+
+def test_a_constant_without_elements():
+    g = gq.Graph()
+    x = g.input("x", dtype="f32", shape=(2, 3))
+    g.output(g.concat(x, g.constant(np.empty((0, 3), np.float32)), axis=0))
+    assert "concat" in why_rows_mix(g)
+
+
+def test_unknown_ranks():
+    g = gq.Graph()
+    g.output(g.relu(g.input("x", dtype="f32")))
+    assert "ranks" in why_rows_mix(g)
+
+
+MEASURED = """
+    relu(x)
+    add(x, c)
+    add(x, same)
+    add(x, each)
+    add(x, c6)
+    multiply(v, x6)
+    select(greater(x, c), x, x)
+    quantize(x, dtype=s8, qtype="per_channel", axis=1, scales=[1,2,3,4])
+    quantize(x, dtype=s8, qtype="per_channel", axis=-2, scales=[1,2,3,4])
+    prelu(x, c6)
+    bias_add(x, c6)
+    softmax(x, axis=0)
+    softmax(x, axis=1)
+    softmax(x, axis=-3)
+    cum_sum(x, axis=2)
+    cum_sum(x, axis=-3)
+    arg_max(x, axis=1, keep_dims=false)
+    arg_max(x, axis=0, keep_dims=false)
+    arg_min(x, axis=-3)
+    arg_max(static_transpose(x, order=[1,0,2]), axis=0, keep_dims=false)
+    arg_max(static_transpose(x, order=[1,0,2]), axis=0)
+    arg_max(static_transpose(x, order=[1,0,2]), axis=1)
+    static_transpose(arg_max(static_transpose(x, order=[1,0,2]), axis=2, keep_dims=false), order=[1,0])
+    layer_norm(x, use_affine=false, keep_stats=false, begin_norm_axis=1)
+    layer_norm(x, use_affine=false, keep_stats=false, begin_norm_axis=0)
+    layer_norm(static_transpose(x, order=[1,0,2]), use_affine=false, keep_stats=false, begin_norm_axis=1)
+    static_transpose(layer_norm(static_transpose(x, order=[1,0,2]), use_affine=false, keep_stats=false), order=[1,0,2])
+    reduce_sum(x, axes=[1])
+    reduce_sum(x, axes=[-3])
+    reduce_sum(x, axes=[0,1], keep_dims=true)
+    reduce_max(static_transpose(x, order=[1,0,2]), axes=[0])
+    reduce_max(static_transpose(x, order=[1,2,0]), axes=[0,1])
+    static_transpose(reduce_max(static_transpose(x, order=[1,0,2]), axes=[2]), order=[1,0])
+    static_transpose(reduce_max(static_transpose(x, order=[1,0,2]), axes=[0], keep_dims=true), order=[1,0,2])
+    reduce_sum(x)
+    static_transpose(x, order=[0,2,1])
+    static_transpose(x, order=[-3,-1,-2])
+    static_transpose(x, order=[1,0,2])
+    concat(x, x, axis=2)
+    concat(x, x, axis=0)
+    concat(x, x, axis=-3)
+    concat(x, same, axis=1)
+    slice(x, axes=[1,2], starts=[1,0], ends=[3,5], steps=[1,2])
+    slice(x, axes=[1,-3], starts=[1,0], ends=[3,2], steps=[1,1])
+    slice(x, axes=[0], starts=[1], ends=[99], steps=[1])
+    pad(x, pads_begin=[0,1,0], pads_end=[0,0,2])
+    pad(x, pads_begin=[0,0,0], pads_end=[1,0,0])
+    pad(x, pads_begin=[1,0,0], pads_end=[-1,0,0])
+    gather(x, k, axis=1)
+    gather(x, k, axis=-1)
+    gather(x, k, axis=0)
+    gather(x, k, axis=-3)
+    gather(table, n, axis=0)
+    gather(table, n, axis=1)
+    static_transpose(gather(static_transpose(x, order=[1,0,2]), k, axis=0), order=[1,0,2])
+    static_transpose(gather(static_transpose(x, order=[1,0,2]), kk, axis=0), order=[2,0,1,3])
+    gather(static_transpose(x, order=[1,0,2]), kk, axis=0)
+    matmul(x, w)
+    matmul(w2, x)
+    matmul(x, x, transpose_b=true)
+    matmul(x, w3)
+    matmul(x6, w)
+    matmul(x6, w, b2)
+    matmul(v2, w46, c6)
+    matmul(w4, v2, transpose_b=true)
+    static_transpose(matmul(w4, v2, transpose_b=true), order=[1,0])
+    static_transpose(matmul(w4, v2, b3, transpose_b=true), order=[1,0])
+    matmul(v2, v2, transpose_b=true)
+    matmul(v2, v2, transpose_a=true)
+    matmul(static_transpose(v2, order=[1,0]), w5, transpose_a=true)
+    static_transpose(matmul(w5, static_transpose(v2, order=[1,0]), transpose_a=true), order=[1,0])
+    static_transpose(matmul(static_transpose(x, order=[1,0,2]), w), order=[1,0,2])
+    matmul(static_transpose(x, order=[1,0,2]), static_transpose(x, order=[1,2,0]))
+    matmul(static_transpose(x, order=[1,2,0]), static_transpose(x, order=[1,0,2]))
+    static_reshape(x, shape=[-1,24])
+    static_reshape(x, shape=[-1,6])
+    static_reshape(x, shape=[4,-1,6])
+    static_reshape(relu(static_reshape(x, shape=[-1,6])), shape=[-1,4,6])
+    static_reshape(softmax(static_reshape(x, shape=[-1,6]), axis=1), shape=[-1,4,6])
+    static_reshape(softmax(static_reshape(x, shape=[-1,6]), axis=0), shape=[-1,4,6])
+    static_reshape(static_reshape(x, shape=[-1,6]), shape=[-1,2,12])
+    static_reshape(static_reshape(x, shape=[-1,8]), shape=[-1,4,6])
+    static_reshape(static_reshape(x, shape=[-1]), shape=[-1,6,4])
+    add(static_reshape(x, shape=[-1,8]), static_reshape(x, shape=[-1,8]))
+    static_reshape(add(static_reshape(x, shape=[-1,8]), static_reshape(relu(x), shape=[-1,8])), shape=[-1,24])
+    convolution(image, kernel)
+    conv_transpose(image, kernel)
+    avg_pool(image, kernel=[2,2], exclude_pad=true)
+    interpolate(image, mode="nearest", sizes=[7,8])
+    batch_norm_inference(image, three, three, three, square, epsilon=0.1)
+    log_softmax(x, axis=0)
+    log_softmax(x, axis=2)
+    rms_norm(x, c6)
+    reduce_l1(x, axes=[1,2])
+    reduce_l1(x, axes=[0])
+    reduce_l2(x, axes=[1,2])
+    reduce_mean(x, axes=[0,2])
+    reduce_min(x, axes=[-1])
+    reduce_min(x, axes=[-3,1])
+    reduce_prod(x, axes=[1])
+    reorder(x)
+    max_pool(image, kernel=[2,2])
+    group_norm(image, groups=3, keep_stats=false, use_affine=false)
+    max_pool(static_transpose(image, order=[1,0,2,3]), kernel=[2,2])
+    expand(x, shape=[1,4,1])
+    expand(reduce_sum(x, axes=[0], keep_dims=true), shape=[6,1,1])
+    squared_difference(x, reduce_mean(x, axes=[1], keep_dims=true))
+    squared_difference(x, reduce_mean(x, axes=[0], keep_dims=true))
+""".strip().split("\n    ")
+"""Statements whose answer running them tells. The inputs have 6 rows, as many as other dimensions."""
+
+CAUTIOUS = {"reduce_sum(x)"}
+"""Those which keep rows apart, but for which no rule says so."""
+
+INPUTS = {"x": (6, 4, 6), "v": (6, 1), "x6": (6, 6), "v2": (6, 4), "image": (6, 5, 5, 3), "n": (6, 2)}
+CONSTANTS = {"c": (4, 6), "same": (6, 4, 6), "each": (6, 1, 1), "c6": (6,), "w": (6, 3), "w2": (2, 4), "w3": (6, 6, 3),
+             "w4": (3, 4), "w5": (4, 5), "b3": (6,), "kernel": (2, 2, 3, 3), "three": (3,),
+             "square": (3,), "b2": (3,), "w46": (4, 6), "table": (7, 5), "k": (3,),
+             "kk": (2, 2)}
+
+
+def measured(graph, feeds):
+    """Whether rows in another order give results in that order, and what other rows hold changes none."""
+    rng = np.random.default_rng(3)
+    order, y = rng.permutation(6), gq.reference(graph, feeds)
+    if y.shape[:1] != (6,) or not np.allclose(gq.reference(graph, {k: x[order] for k, x in feeds.items()}), y[order]):
+        return False
+    for row in range(6):
+        others = {name: np.where(np.arange(6).reshape(-1, *[1] * (x.ndim - 1)) == row, x, rng.permuted(x + 3) % 5
+                                 ).astype(x.dtype) for name, x in feeds.items()}
+        if not np.allclose(gq.reference(graph, others)[row], y[row]):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("statement", MEASURED)
+def test_what_is_said_is_what_running_tells(statement):
+    lines, rest = [], statement
+    while call := re.search(r"\w+\([^()]*\)", rest):
+        rest = rest.replace(call[0], f"%{len(lines)}", 1)
+        lines.append(f" %{len(lines)} = {call[0]}")
+    used = set(re.findall(r"\w+", statement))
+    types = ", ".join(f"{name}: {'s64' if name in ('n', 'k', 'kk') else 'f32'}[{','.join(map(str, shape))}]"
+                      for name, shape in {**INPUTS, **CONSTANTS}.items() if name in used)
+    rng = np.random.default_rng(1)
+    g = gq.parse("\n".join([f"graph({types}) {{", *lines, f" return {rest}", "}"]))
+    arrays = {str(v.name): (rng.integers(0, 3, v.type.dims) if v.dtype == gq.dtypes.s64 else
+                            rng.standard_normal(v.type.dims).astype(np.float32)) for v in g.inputs}
+    if "same" in arrays:
+        arrays["same"][:] = arrays["same"][0]
+    if "square" in arrays:
+        arrays["square"] = np.square(arrays["square"])
+    g = g.specialise({}, {name: x for name, x in arrays.items() if name in CONSTANTS})
+    apart = measured(g, {name: x for name, x in arrays.items() if name in INPUTS})
+    assert (why_rows_mix(g) is None) == (apart and statement not in CAUTIOUS), why_rows_mix(g)
+    assert apart or statement not in CAUTIOUS

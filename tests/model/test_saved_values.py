@@ -1,0 +1,183 @@
+"""What plans and graphs consist of, through JSON and back: every kind of value, and what is refused."""
+import json
+import math
+import operator
+from functools import partial
+
+import numpy as np
+import pytest
+
+from graphq.base.sizes import Later, Program, Record, Size, Trace, later, parts, record, restored
+from graphq.dtypes import DTYPES, f32, s4, u8
+from graphq.errors import GraphqError
+from graphq.ir import Graph, TensorType
+from graphq.ir.constants import SIZED_CONSTANT
+from graphq.ir.op import lookup
+from graphq.kernels.family.record import Family
+from graphq.kernels.numbers.float_bins import histogram
+from graphq.kernels.threads.team import pieces
+from graphq.model import saved_plans as plans
+from graphq.model.saved_plans import compact, on_threads
+from graphq.model.saved_values import PlanReader, Reader, Unsaved, Writer
+from graphq.plan.plan import Buffer, NativeStep, Plan, PythonStep, Ref
+
+
+def there_and_back(x, trace=None, kind=PlanReader):
+    writer = Writer()
+    text = json.dumps(writer.of(x))
+    reader = kind(writer.arrays.__getitem__, [], trace) if kind is PlanReader else kind(writer.arrays.__getitem__)
+    return reader.of(json.loads(text))
+
+
+DATA = [
+    None, True, False, 0, -3, 2**70, 0.5, -0.0, math.inf, "text", "", (), (1,), (1, (2, "x"), [3.5, None]), [],
+    {"a": (1, 2), 3: None, ("k", 1): [True]}, {}, b"", b"bytes\0", TensorType(f32, (2, None, 3)),
+    TensorType(s4, None), TensorType(u8, ()), *DTYPES.values(), *(t.numpy for t in DTYPES.values()),
+    lookup("relu"), lookup("matmul"),
+]
+
+
+@pytest.mark.parametrize("kind", [Reader, PlanReader])
+@pytest.mark.parametrize("x", DATA, ids=repr)
+def test_data(x, kind):
+    found = there_and_back(x, kind=kind)
+    assert type(found) is type(x) and found == x and repr(found) == repr(x)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_arrays_and_scalars(name):
+    array = np.arange(6).reshape(2, 3).astype(DTYPES[name].numpy)
+    for x in (array, array[:, 1], array[:0], array[1, 2]):
+        found = there_and_back(x)
+        assert type(found) is type(x) and found.dtype == x.dtype and found.shape == x.shape
+        assert np.asarray(found).tobytes() == np.asarray(x).tobytes()
+
+
+def test_arrays_of_one_memory_are_one_section_and_views_are_not():
+    x = np.arange(12, dtype=np.int32)
+    views = [x, x[:], x[1:], x[::2], x[:6], x.view(np.uint32), x.reshape(3, 4), x.reshape(3, 4).T, x.reshape(4, 3),
+             x.copy()]
+    writer = Writer()
+    numbers = [writer.of(v)[1] for v in views]
+    assert numbers == [0, 0, 1, 2, 3, 4, 5, 6, 7, 8] and all(
+        writer.arrays[n].dtype == v.dtype and np.array_equal(writer.arrays[n], v)
+        for n, v in zip(numbers, views, strict=True))
+
+
+@pytest.mark.parametrize("x", [
+    operator.add, math.ceil, min, np.prod, int, np.float32, histogram, TensorType, Size, Family.__init__],
+    ids=lambda x: x.__qualname__)
+def test_functions_and_classes_by_name(x):
+    assert there_and_back(x) is x
+
+
+def test_calls_with_arguments():
+    found = there_and_back(partial(np.asarray, (1, 2), dtype=np.dtype(np.uint8)))
+    assert isinstance(found, partial) and found.func is np.asarray and found.args == ((1, 2),)
+    assert found.keywords == {"dtype": np.dtype(np.uint8)} and found().dtype == np.uint8
+    assert there_and_back(SIZED_CONSTANT) is SIZED_CONSTANT
+    assert there_and_back(Ref(3, 64)) == Ref(3, 64)
+
+
+@pytest.mark.parametrize("x", [lambda: 1, object(), np.random.default_rng, math, {1, 2}, partial(lambda: 1),
+                               np.array([None]), [1, lambda: 2], {"a": object()}, there_and_back, 1j], ids=range(11))
+def test_what_has_no_form(x):
+    with pytest.raises(Unsaved):
+        Writer().of(x)
+
+
+@pytest.mark.parametrize("text", [
+    ["name", "os", "system"], ["name", "builtins", "eval"], ["name", "graphq.cli", "sys"], ["name", "graphq", "np"],
+    ["name", "graphq.testing", "np.asarray"], ["record", "builtins", "object"], ["unknown", 1], [], ["size", 0, "n"],
+    ["dtype", "f31"], ["op", "nothing"], ["type", "f32", [-1]], ["type", "f32", [1.5]],
+    ["name", "graphq.base.paths", "os"]])
+def test_what_was_not_written(text):
+    kinds = (LookupError, TypeError, ValueError, ImportError, AttributeError, AssertionError, GraphqError)
+    with pytest.raises(kinds):  # `Saved.read` makes a ParseError of each
+        PlanReader([].__getitem__, []).of(text)
+
+
+def test_data_alone_names_nothing():
+    for text in (["name", "operator", "add"], ["ref", 0, 0],
+                 ["partial", ["name", "operator", "add"], ["tuple"], ["dict"]],
+                 ["record", "graphq.ir", "TensorType", ["dtype", "f32"], None], ["code", 0, "f"], ["later", 0]):
+        with pytest.raises(KeyError):
+            Reader([].__getitem__).of(text)
+
+
+def test_open_sizes_and_their_guards():
+    t = Trace()
+    n, m = t.leaf(6, "x.0", "rows"), t.leaf(4, "x.1")
+    assert n > 5 and m != 3
+    held = {"words": (n * 4, Ref(1, n + m)), "table": later(np.asarray, (n, m)), "type": TensorType(f32, (n, 4))}
+    written = there_and_back(record(t, parts([held["words"][0], held["words"][1].offset, held["table"],
+                                              *held["type"].shape])))
+    assert isinstance(written, Record)
+    trace = restored(written)
+    found = there_and_back(held, trace)
+    assert isinstance(found["words"][0], Size) and isinstance(found["table"], Later) and found["words"][1].buffer == 1
+    assert repr(found["type"].shape[0]) == "rows"
+    results = [found["words"][0], found["words"][1].offset, found["table"], found["type"].shape[0]]
+    for sizes, holds in (((6, 4), True), ((9, 8), True), ((5, 4), False), ((7, 3), False)):
+        values = Program(trace, parts(results)).at(sizes)
+        assert (values is not None) == holds
+        if holds:
+            own = values.of(results)
+            assert own[:2] == [sizes[0] * 4, sum(sizes)] and own[3] == sizes[0]
+            assert own[2].tolist() == [*sizes]
+    with pytest.raises(AssertionError):
+        PlanReader([].__getitem__, [], trace).of(["size", len(trace.values), "n"])
+    with pytest.raises(AssertionError):
+        PlanReader([].__getitem__, [], trace).of(["later", -1])
+
+
+@pytest.mark.parametrize("offset, buffer, fine", [
+    (0, 1, True), (64, 1, True), (65, 1, False), (-1, 1, False), (0, 2, False), (0, -1, False), (8, 0, True),
+    (9, 0, False)])
+def test_addresses_lie_in_buffers(offset, buffer, fine):
+    plan = Plan(tuple(Buffer("arena", n) for n in (8, 64)), (), (), 1)
+    assert plans._is_word(Ref(buffer, offset), plan) is fine
+
+
+@pytest.mark.parametrize("inputs, outputs, fine", [((0, None), (1,), True), ((2,), (1,), False), ((0,), (-1,), False),
+                                                   ((0,), (1, 2), False)])
+def test_so_do_operands_of_references(inputs, outputs, fine):
+    plan = Plan(tuple(Buffer("arena", 8, TensorType(f32, (2,))) for _ in range(2)), (), (), 1)
+    assert plans._is_python(PythonStep("relu", abs, inputs, outputs), plan) is fine
+
+
+def test_what_no_step_uses_is_left_out():
+    """Inputs, outputs and reports stay; every number of a buffer follows."""
+    buffers = (Buffer("constant", 1), Buffer("input", 2), Buffer("constant", 3), Buffer("arena", 4),
+               Buffer("output", 5), Buffer("report", 6), Buffer("arena", 7))
+    steps = (NativeStep("a", None, (Ref(2, 3), 9, Ref(3)), 2, True, keep="modules", rooms=1),
+             PythonStep("b", abs, (3, None, 6), (4,)))
+    found = compact(Plan(buffers, steps, (), 3))
+    assert [b.nbytes for b in found.buffers] == [2, 3, 4, 5, 6, 7]
+    assert found.steps[0].words == (Ref(1, 3), 9, Ref(2)) and found.steps[0].keep is None and found.threads == 3
+    assert found.steps[1].inputs == (2, None, 5) and found.steps[1].outputs == (3,)
+
+
+def test_plans_on_fewer_threads():
+    def words(threads, **options):
+        step = NativeStep("a", None, (7, 8, Ref(0)), 100, **options)
+        made = on_threads(Plan((Buffer("arena", 8),), (step, PythonStep("b", abs, (0,), (0,))), (), 4), threads)
+        assert made.threads == threads and len(made.steps) == 2
+        return made.steps[0].words
+
+    assert words(4, parallel=True, rooms=1) == (7, 8, Ref(0))  # as it was made
+    assert words(2, parallel=True, rooms=1) == (7, pieces(100, 2), Ref(0))
+    assert words(1, parallel=True, rooms=0) == (pieces(100, 1), 8, Ref(0))
+    assert words(2, parallel=False, rooms=1) == (7, 1, Ref(0))
+    assert words(2, parallel=True) == (7, 8, Ref(0))
+
+
+def test_facts_of_a_graph_without_a_form_are_left_out():
+    g = Graph("facts")
+    y = g.relu(g.input("x", dtype="f32", shape=(2,)))
+    g.output(y, name="y")
+    strange = {"object": object(), "in a tuple": (1, object()), "in a dict": {"k": object()}, ("k", object()): 1}
+    plain = {"dimensions": {("x", 0): "rows"}, "list": [1, (2.5, None, "x", True)]}
+    g.meta, y.node.meta = {**strange, **plain}, {**plain, **strange}
+    found = there_and_back(g, kind=Reader)
+    assert found.meta == plain and found.nodes[0].meta == plain and g.meta.keys() > plain.keys()
