@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--activations", choices=["u8", "s8", "u16", "s16"], help="integers of activations")
     parser.add_argument("--symmetric", action="store_true", help="zero points in the middle")
     parser.add_argument("--mode", choices=["static", "dynamic", "weight_only"], help="static by default")
-    parser.add_argument("--weight-bits", type=int, choices=[4, 8], help="bits of weight-only weights")
+    parser.add_argument("--weight-bits", type=int, choices=[4, 7, 8],
+                        help="7: less exact, and faster on CPUs without VNNI; 4: with --mode weight_only")
     parser.add_argument("--exclude", action="append", default=[], metavar="NAME", help="a product that stays in f32")
 
 
@@ -42,7 +43,8 @@ def run(options: argparse.Namespace) -> None:
 
     graph = load_graph(options.file)
     given = {name: value for name in OPTIONS if (value := getattr(options, name))}
-    scheme = Scheme(**given) if given else None
+    bits = options.weight_bits
+    scheme = None if given == {"weight_bits": bits} and bits > 4 or not given else Scheme(**given)
     needs_data = scheme is None or scheme.mode == "static"
     if needs_data and options.data is None:
         raise ParseError("quantize needs --data, but for --mode dynamic and weight_only")
@@ -50,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
     losses: dict[str, float] = {}
     if scheme is None:
         assert batches is not None
-        choice = automatic(graph, batches)
+        choice = automatic(graph, batches, weight_bits=bits or 8)
         made, losses = choice.graph, {str(setting): loss for setting, loss in choice.losses.items()}
     else:
         made = quantize(graph, batches, scheme)

@@ -16,7 +16,7 @@ from graphq.quantization.statistics import Statistics
 
 def differences(graph: Graph, batches: Batches, statistics: Statistics, scheme: Scheme) -> dict[str, Difference]:
     """What quantization changes at each product of a prepared graph, by name."""
-    model = Parametrised(graph, twins=True, per_channel=scheme.per_channel)
+    model = Parametrised(graph, twins=True, scheme=scheme)
     return model.differences(batches, by_statistics(graph, statistics, scheme))
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -110,8 +110,7 @@ def rest_of(p: Parameters) -> Parameters:
 
 def _rest_of_weights(graph: Graph, product: Product, weights: np.ndarray, scheme: Scheme) -> Value:
     """The weights that 8 bits leave over, in 8 bits."""
-    q, p = quantized_weights(product, rest_of_weights(product, weights, per_channel=scheme.per_channel),
-                             per_channel=scheme.per_channel)
+    q, p = quantized_weights(product, rest_of_weights(product, weights, scheme), scheme)
     with graph.before(product.node):
         return graph.dequantize(graph.constant(q), **p.attrs)
 
@@ -150,8 +149,7 @@ def insert_weights(graph: Graph, product: Product, scheme: Scheme, left: Paramet
     for k, value in enumerate(product.factors):
         if value.data is None:
             continue
-        per_channel = scheme.per_channel and k == 1
-        q, p = quantized_weights(product, value.data, per_channel=per_channel)
+        q, p = quantized_weights(product, value.data, scheme if k == 1 else replace(scheme, per_channel=False))
         with graph.before(node):
             replace_operand(graph, node, k, graph.dequantize(graph.constant(q), **p.attrs))
         if k == 1 and left is not None and scheme.bias == "s32":

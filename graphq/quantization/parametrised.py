@@ -22,6 +22,7 @@ from graphq.quantization.calibrate import Batches, checked_batches
 from graphq.quantization.insert import PART, Quantized
 from graphq.quantization.products import Product, products
 from graphq.quantization.ranges import Parameters
+from graphq.quantization.scheme import Scheme
 from graphq.quantization.smooth import along_weights
 from graphq.quantization.weights import dequantized_weights
 
@@ -62,7 +63,7 @@ class Parametrised:
 
     graph: Graph
     twins: bool
-    per_channel: bool = True
+    scheme: Scheme = Scheme()
     _weights: dict[str, np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -129,12 +130,12 @@ class Parametrised:
         assert p.weights is not None
         if chosen.factors is None and not chosen.wide_weights:  # the most usual ones are kept
             if p.name not in self._weights:
-                self._weights[p.name] = dequantized_weights(p, p.weights, per_channel=self.per_channel)
+                self._weights[p.name] = dequantized_weights(p, p.weights, self.scheme)
             return self._weights[p.name]
         w = p.weights if chosen.factors is None else (p.weights * along_weights(p, chosen.factors)).astype(np.float32)
-        made = dequantized_weights(p, w, per_channel=self.per_channel)
+        made = dequantized_weights(p, w, self.scheme)
         if chosen.wide_weights:
-            made = made + dequantized_weights(p, w - made, per_channel=self.per_channel)
+            made = made + dequantized_weights(p, w - made, self.scheme)
         return made
 
 

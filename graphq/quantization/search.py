@@ -84,16 +84,16 @@ class Chosen:
 
 
 class Search:
-    """The batches, the `folds` of them, and what was worked out so far."""
+    """The batches, the `folds` of them, and what was worked out so far; settings are of the scheme's bits."""
 
-    def __init__(self, graph: Graph, batches: Batches) -> None:
-        self.graph = prepared(graph)
+    def __init__(self, graph: Graph, batches: Batches, scheme: Scheme | None = None) -> None:
+        self.graph, self.scheme = prepared(graph), scheme or Scheme()
         self.batches = _numbered(batches, graph)
         self.folds = folds(len(self.batches))
         self.products = {p.name: p for p in products(self.graph)}
         model = compile(self.graph)
         self.wanted = {k: floats(model(self.batches[k])) for fold in self.folds for k in fold.held_out}
-        self.outputs, self.twins = (Parametrised(self.graph, twins=t) for t in (False, True))
+        self.outputs, self.twins = (Parametrised(self.graph, twins=t, scheme=self.scheme) for t in (False, True))
         self.calibration = Calibration(self.graph, channels=True)
         self.divided = Calibration(self.graph, divided=True)
         self._known: dict[tuple[int, ...], Known] = {}
@@ -133,7 +133,7 @@ class Search:
 
     def uniform(self, candidate: Candidate) -> Setting:
         """One candidate for all tensors."""
-        return Setting(tuple((name, candidate) for name in self.calibration.values))
+        return Setting(tuple((name, candidate) for name in self.calibration.values), scheme=self.scheme)
 
     def local(self) -> Setting:
         """For each tensor the candidate that changes the products which take it least."""
@@ -147,7 +147,8 @@ class Search:
             for name, product in self.products.items():
                 for k in product.activations:
                     scores[str(product.factors[k].name)][candidate] += noise.get(name, 0.0)
-        return Setting(tuple((name, min(found, key=lambda c: found[c])) for name, found in scores.items()))
+        return Setting(tuple((name, min(found, key=lambda c: found[c])) for name, found in scores.items()),
+                       scheme=self.scheme)
 
     def noise(self, setting: Setting) -> dict[str, float]:
         """Of each product, by name, what quantization changes of its result, all else exact: noise over signal."""

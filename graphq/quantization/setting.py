@@ -41,7 +41,7 @@ class Setting:
         counts = Counter(c for _, c in self.choices)
         parts = ["dynamic by rows"] if s.mode == "dynamic" else \
             [str(c) if len(counts) == 1 else f"{n} x {c}" for c, n in counts.most_common()]
-        parts += ["biases corrected"] * self.correct
+        parts += ["biases corrected"] * self.correct + ["weights of 7 bits"] * (s.weight_bits == 7)
         parts += [f"{', '.join(names) if len(names) <= 3 else f'{len(names)} products'} in {what}" for names, what in (
             (s.wide, "16 bits"), (s.wide_weights, "weights of 16 bits"), (s.exclude, "f32")) if names]
         return ", ".join(parts)

@@ -1,4 +1,10 @@
-"""Quantized weights: s8, symmetric, with a scale for each output channel."""
+"""Quantized weights: s8, symmetric, with a scale for each output channel.
+
+Of 8 bits they lie in [-127, 127], of 7 bits in [-64, 64]. Two products of a u8 activation and a weight of 7 bits sum to
+at most 2 * 255 * 64 = 32640, which 16 bits hold: so vpmaddubsw, the instruction of x86 that adds two products in 16
+bits and saturates, is exact for them. CPUs without VNNI have no faster one. PyTorch and ONNX Runtime call these weights
+`reduce_range`.
+"""
 from __future__ import annotations
 
 import numpy as np
@@ -6,30 +12,35 @@ import numpy as np
 from graphq.dtypes import s8
 from graphq.quantization.products import Product
 from graphq.quantization.ranges import SMALLEST, Parameters
+from graphq.quantization.scheme import Scheme
+
+LARGEST = {7: 64, 8: 127}
+"""The largest magnitude of weights, by their bits."""
 
 
-def quantized_weights(product: Product, weights: np.ndarray, *, per_channel: bool) -> tuple[np.ndarray, Parameters]:
-    """s8 weights in [-127, 127] and their scales, by the largest weight of each output channel, or of all.
+def quantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> tuple[np.ndarray, Parameters]:
+    """s8 weights of the scheme's bits and their scales, by the largest weight of each output channel, or of all.
 
     Clipping is left out: of 8 bits it costs more than it gains, since what is cut off one weight adds up over all
     products, where rounding errors cancel (docs/quantization.md has figures).
     """
-    axis = product.weight_axes()[0] if per_channel else None
+    axis = product.weight_axes()[0] if scheme.per_channel else None
+    most = LARGEST[scheme.weight_bits]
     rows = weights.reshape(1, -1) if axis is None else np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
     top = np.abs(rows).max(axis=1, initial=0.0)
-    scales = np.where(top < SMALLEST, 1.0, top / 127).astype(np.float32)
+    scales = np.where(top < SMALLEST, 1.0, top / most).astype(np.float32)
     p = Parameters(s8, tuple(scales.tolist()), (0,) * len(scales), axis)
     along = scales.reshape([-1 if k == axis else 1 for k in range(weights.ndim)])
-    return np.clip(np.rint(weights / along), -127, 127).astype(np.int8), p
+    return np.clip(np.rint(weights / along), -most, most).astype(np.int8), p
 
 
-def dequantized_weights(product: Product, weights: np.ndarray, *, per_channel: bool) -> np.ndarray:
+def dequantized_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
     """The f32 weights that the quantized ones stand for."""
-    q, p = quantized_weights(product, weights, per_channel=per_channel)
+    q, p = quantized_weights(product, weights, scheme)
     along = [-1 if k == p.axis else 1 for k in range(weights.ndim)]
     return np.asarray(q.astype(np.float32) * np.array(p.scales, np.float32).reshape(along))
 
 
-def rest_of_weights(product: Product, weights: np.ndarray, *, per_channel: bool) -> np.ndarray:
+def rest_of_weights(product: Product, weights: np.ndarray, scheme: Scheme) -> np.ndarray:
     """What the quantized weights leave over."""
-    return np.asarray(weights - dequantized_weights(product, weights, per_channel=per_channel))
+    return np.asarray(weights - dequantized_weights(product, weights, scheme))

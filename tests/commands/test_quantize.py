@@ -7,6 +7,7 @@ from float_networks import perceptron
 
 import graphq as gq
 from graphq.cli import main
+from graphq.dtypes import s8
 from graphq.quantization.data import load_data
 
 pytest.importorskip("onnx")
@@ -69,20 +70,24 @@ def test_wrong_data(folder):
 
 
 @pytest.mark.parametrize("options", [[], ["--method", "percentile"], ["--activations", "s8", "--symmetric"],
-                                     ["--exclude", "y"]])
+                                     ["--exclude", "y"], ["--weight-bits", "7"]])
 def test_quantize_and_compare(folder, capsys, options):
     model, out, data = (str(folder / name) for name in ("model.onnx", "q.onnx", "all.npz"))
     assert main(["quantize", model, "--data", data, "--out", out, *options]) == 0
     text = capsys.readouterr()
     assert "q.onnx: 2." in text.out and " KiB, " in text.out and text.err == ""
-    assert ("settings tried" in text.out) == (not options)
+    searched = options in ([], ["--weight-bits", "7"])
+    assert ("settings tried" in text.out) == searched
     made = gq.load_onnx(out)
+    largest = max(int(abs(n.output.data.astype(int)).max()) for n in made.nodes_of(["constant"])
+                  if n.output.dtype == s8)
+    assert largest == (64 if "7" in options else 127)
     assert len(made.nodes_of(("quantize",))) == (1 if "--exclude" in options else 2)
     assert main(["compare", out, model, "--data", data]) == 0
     assert "1 - cosine" in capsys.readouterr().out
     assert main(["quantize", model, "--data", data, "--out", out, *options, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["file"] == out and bool(found["losses"]) == (not options)
+    assert found["file"] == out and bool(found["losses"]) == searched
     assert main(["compare", out, model, "--data", data, "--json", "--no-rank"]) == 0
     assert json.loads(capsys.readouterr().out)["loss"] < 0.01
     assert main(["compare", out, model, "--data", data, "--page", str(folder / "page.html")]) == 0

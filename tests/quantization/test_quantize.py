@@ -40,7 +40,8 @@ def covered(graph, batch):
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("scheme", [
     Scheme(), Scheme(method="min_max"), Scheme(method="percentile"), Scheme(activations="s8", symmetric=True),
-    Scheme(activations="s8"), Scheme(symmetric=True), Scheme(bias="f32", per_channel=False)], ids=str)
+    Scheme(activations="s8"), Scheme(symmetric=True), Scheme(bias="f32", per_channel=False),
+    Scheme(weight_bits=7)], ids=str)
 def test_static_schemes(network, scheme):
     graph, batches = networks()[network]
     made = quantize(graph, batches, scheme)
@@ -99,6 +100,31 @@ def test_sixteen_bits_are_two_of_eight(network):
     made = quantize(graph, batches, Scheme(method="min_max", wide=names, wide_weights=names))
     assert covered(made, batches[0]) == 1 and {v.name for n in made.nodes for v in n.outputs} >= set(names)
     assert loss(made, gq.parse(gq.to_text(made)), batches) < 1e-12
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("more", [{}, {"mode": "dynamic"}, "wide"], ids=str)
+def test_weights_of_seven_bits_never_saturate(network, more):
+    """All of them, also what wide weights leave over: two products with u8 are at most 2 * 255 * 64 < 2**15."""
+    graph, batches = networks()[network]
+    if more == "wide":
+        names = [p.name for p in products(prepared(graph))]
+        more = {"wide": names, "wide_weights": names}
+    made = quantize(graph, None if "mode" in more else batches, Scheme(weight_bits=7, **more))
+    weights = [n.output.data for n in made.nodes_of(["constant"]) if n.output.dtype == gq.dtypes.s8]
+    assert weights and max(np.abs(w.astype(int)).max() for w in weights) == 64
+    assert loss(made, graph, batches) < 0.02
+
+
+def test_the_best_setting_with_weights_of_seven_bits():
+    graph, batches = convolutional()
+    made = automatic(graph, batches, weight_bits=7)
+    weights = [n.output.data for n in made.graph.nodes_of(["constant"]) if n.output.dtype == gq.dtypes.s8]
+    assert max(np.abs(w.astype(int)).max() for w in weights) == 64
+    assert all("weights of 7 bits" in str(s) for s in made.losses)
+    assert abs(loss(made.graph, graph, batches) - made.losses[made.setting]) < 0.01
+    with pytest.raises(gq.GraphError, match="weight_bits must be 7 or 8, got 6"):
+        automatic(graph, batches, weight_bits=6)
 
 
 def test_activations_of_sixteen_bits():

@@ -108,6 +108,7 @@ def test_headroom():
     ({"percentile": 20}, "percentile must be in"), ({"headroom": 0}, "headroom must be in"),
     ({"block": 0}, "block must be positive"),
     ({"exclude": "name"}, "exclude must be a collection"), ({"weight_bits": 4}, "need mode 'weight_only'"),
+    ({"weight_bits": 7, "mode": "weight_only"}, "weights of 7 bits are for integer products"),
     ({"rounding": "gptq"}, "need mode 'weight_only'"), ({"mode": "none"}, "mode must be one of")])
 def test_wrong_schemes(wrong, message):
     with pytest.raises(gq.GraphError, match=message):
