@@ -1,4 +1,4 @@
-"""Fixtures of all kernels' tests."""
+"""Fixtures of the tests of convolutions, whose kernels copy pixels into memory of the arena."""
 import pytest
 
 from graphq.kernels.jit.memory import aligned_empty
