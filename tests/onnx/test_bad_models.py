@@ -56,6 +56,13 @@ def test_bad_external_data(tmp_path, location, facts, message):
         gq.load_onnx(folder / "m.onnx")
 
 
+def test_a_file_of_more_bytes_than_protobuf_takes_is_not_read(tmp_path):
+    with open(tmp_path / "m.onnx", "wb") as file:
+        file.truncate(1 << 31)
+    with pytest.raises(ParseError, match="m.onnx: larger than 2147483647 bytes"):
+        gq.load_onnx(tmp_path / "m.onnx")
+
+
 def test_external_data_is_looked_at_before_it_is_read(tmp_path, monkeypatch):
     """A sparse file of 1 TiB, and memory that is not there."""
     with open(tmp_path / "w.bin", "wb") as file:
