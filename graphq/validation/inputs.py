@@ -23,7 +23,7 @@ SUBNORMAL, SMALLEST, LARGE = 1e-42, 1.1754944e-38, 3e38
 
 NOT_FINITE = (np.nan, np.inf, -np.inf, -0.0, 0.0, SUBNORMAL)
 
-LARGE = 1 << 21
+MOST_ELEMENTS = 1 << 21
 """Elements of all values of a graph beyond which it runs on the first KINDS of inputs alone."""
 
 KINDS, MORE_SIZES = 3, 2
@@ -89,7 +89,7 @@ def adversarial_inputs(graph: Graph, seed: int = 0, sizes: Mapping[str, tuple[in
     for k, sized in enumerate(sized_copies(graph.specialise(given) if given else graph, seed)):
         types = {str(v.name): v.type for v in sized.inputs}
         drawn = tuple(f"{name}: {types[name]}" for name in opened)
-        few = MORE_SIZES if k else KINDS if _elements(sized) > LARGE else len(kinds)
+        few = MORE_SIZES if k else KINDS if _elements(sized) > MOST_ELEMENTS else len(kinds)
         for kind, array in islice(kinds.items(), few):
             yield Inputs(kind, {name: array(t) for name, t in types.items()}, drawn)
 

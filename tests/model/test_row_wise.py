@@ -241,6 +241,18 @@ MEASURED = """
     expand(reduce_sum(x, axes=[0], keep_dims=true), shape=[6,1,1])
     squared_difference(x, reduce_mean(x, axes=[1], keep_dims=true))
     squared_difference(x, reduce_mean(x, axes=[0], keep_dims=true))
+    lrn(image, size=3)
+    lrn(static_transpose(image, order=[1,0,2,3]), size=3)
+    conv_integer(cast(image, dtype=u8), cast(five, dtype=s8))
+    matmul_integer(cast(x6, dtype=s8), cast(w, dtype=s8))
+    matmul_integer(cast(v2, dtype=s8), cast(static_transpose(v2, order=[1,0]), dtype=s8))
+    static_transpose(layer_norm(static_transpose(v2, order=[1,0]), use_affine=false, keep_stats=false), order=[1,0])
+    rms_norm(static_transpose(x, order=[1,2,0]), c6)
+    prelu(x, each)
+    expand(v, shape=[6,6])
+    expand(v, shape=[2,6,1])
+    pad(x, pads_begin=[0,0,1], pads_end=[0,1,0], mode="edge")
+    pad(x, pads_begin=[0,0,0], pads_end=[2,0,0], mode="wrap")
 """.strip().split("\n    ")
 """Statements whose answer running them tells. The inputs have 6 rows, as many as other dimensions."""
 
@@ -250,8 +262,22 @@ CAUTIOUS = {"reduce_sum(x)"}
 INPUTS = {"x": (6, 4, 6), "v": (6, 1), "x6": (6, 6), "v2": (6, 4), "image": (6, 5, 5, 3), "n": (6, 2)}
 CONSTANTS = {"c": (4, 6), "same": (6, 4, 6), "each": (6, 1, 1), "c6": (6,), "w": (6, 3), "w2": (2, 4), "w3": (6, 6, 3),
              "w4": (3, 4), "w5": (4, 5), "b3": (6,), "kernel": (2, 2, 3, 3), "three": (3,),
-             "square": (3,), "b2": (3,), "w46": (4, 6), "table": (7, 5), "k": (3,),
+             "square": (3,), "b2": (3,), "five": (2, 5, 2, 2), "w46": (4, 6), "table": (7, 5), "k": (3,),
              "kk": (2, 2)}
+
+
+def test_each_result_counts():
+    """Both of top_k lie as their source; a third output may be the one whose axis 0 is not that of the rows."""
+    for order in ([0, 1], [1, 0]):
+        g = gq.Graph()
+        values, places = g.top_k(g.input("x", dtype="f32", shape=(6, 5)), k=2, axis=1)
+        for v in (values, places, g.static_transpose(places, order=order)):
+            g.output(v)
+        assert why_rows_mix(g) == (None if order == [0, 1] else "axis 0 of output 'out2' is not that of the rows")
+    g = gq.Graph()
+    for v in g.top_k(g.input("x", dtype="f32", shape=(6, 5)), k=2, axis=0):
+        g.output(v)
+    assert "top_k" in why_rows_mix(g)
 
 
 def measured(graph, feeds):

@@ -56,6 +56,23 @@ def test_bad_external_data(tmp_path, location, facts, message):
         gq.load_onnx(folder / "m.onnx")
 
 
+@pytest.mark.parametrize("transform, shape", [("PROBIT", "2, 3"), ("SOFTMAX_ZERO", "2, 3"), ("NONE", "2, 1, 3"),
+                                              ("LOGISTIC", "3")])
+def test_linear_regressors_of_other_forms(transform, shape):
+    m = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml": 1]>
+        net (float[{shape}] x) => (float[n, m] y) {{
+        y = ai.onnx.ml.LinearRegressor <coefficients = [1.0, 2.0, 3.0], post_transform = "{transform}"> (x) }}""")
+    with pytest.raises(GraphError, match=f"LinearRegressor 'y': post_transform {transform} of f32.* is not supported"):
+        gq.load_onnx(m)
+
+
+def test_a_file_of_more_bytes_than_protobuf_takes_is_not_read(tmp_path):
+    with open(tmp_path / "m.onnx", "wb") as file:
+        file.truncate(1 << 31)
+    with pytest.raises(ParseError, match="m.onnx: larger than 2147483647 bytes"):
+        gq.load_onnx(tmp_path / "m.onnx")
+
+
 def test_external_data_is_looked_at_before_it_is_read(tmp_path, monkeypatch):
     """A sparse file of 1 TiB, and memory that is not there."""
     with open(tmp_path / "w.bin", "wb") as file:

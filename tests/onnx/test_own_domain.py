@@ -7,6 +7,7 @@ from onnx_node import assert_near, by_graphq, by_onnx_runtime, node_model
 
 import graphq as gq
 from graphq.errors import GraphError
+from graphq.onnx.reading import read_model
 
 rng = np.random.default_rng(4)
 
@@ -159,3 +160,15 @@ def test_malformed_nodes(name):
     inputs, attrs, message = BAD[name]
     with pytest.raises(GraphError, match=message):
         gq.load_onnx(model(name, inputs, attrs))
+
+
+@pytest.mark.parametrize("name", ["LayerNormalization", "NhwcMaxPool"])
+def test_the_operator_set_that_quantisers_forget(name):
+    """It is version 1, the only one; a model that names it stays as it is."""
+    m = model(name, *CASES[name][:3])
+    del m.opset_import[:]
+    m.opset_import.add(domain="", version=14)
+    read, _, _ = read_model(m)
+    assert {i.domain: i.version for i in read.opset_import} == {"": 14, "com.microsoft": 1}
+    assert [i.domain for i in m.opset_import] == [""]
+    assert read_model(read)[0].opset_import == read.opset_import

@@ -8,7 +8,7 @@ import pytest
 import graphq as gq
 from graphq.errors import GraphError
 from graphq.ir.interpret import named_outputs
-from graphq.onnx.exporters.writer import EXPORTERS
+from graphq.onnx.exporters.writer import EXPORTERS, exports
 from graphq.testing import random_inputs
 
 ATTRS = "strides=[2,1], pads_begin=[1,0], pads_end=[0,1]"
@@ -254,3 +254,61 @@ def test_round_trips_of_open_shapes(types, statement, shapes, tmp_path):
         got = gq.reference(h, feeds)
         assert got.shape == want.shape
         np.testing.assert_array_equal(got, want)
+
+
+CANNOT = {
+    "%r, %s = softmax(x, keep_stats=true)": "Softmax has no statistics and no mode inf_as_zero",
+    "%r = matmul(half, half, dtype=f32)": "ONNX's operator does not give f32",
+    "%r = add(x, y, dtype=bf16)": "does not round to bf16; use a type_cast",
+    '%r = conv_transpose(x, w, auto_pad="same_upper", data_format="NCX", weights_format="IOX")':
+        "auto_pad of ConvTranspose is another",
+    '%r = group_norm(x, groups=3, keep_stats=false, use_affine=false, data_format="NCX")':
+        "GroupNormalization gives no statistics and needs",
+    '%r = group_norm(x, v, v, groups=3, keep_stats=false, use_affine=false, data_format="NCX")':
+        "GroupNormalization gives no statistics and needs",
+    '%r, %s, %o = group_norm(x, v, v, groups=3, data_format="NCX")': "GroupNormalization gives no statistics and needs",
+    "%r, %s, %o = layer_norm(x, v5, v5)": "LayerNormalization has other statistics and needs a scale",
+    "%r = layer_norm(x, keep_stats=false, use_affine=false)": "LayerNormalization has other statistics and needs a sc",
+    "%r = layer_norm(x, v5, v5, keep_stats=false, use_affine=false)": "LayerNormalization has other statistics and nee",
+    "%r = reduce_sum(x, two)": "axes that are a tensor are s32 here",
+    "%r = dequantize_linear(q, p1, dtype=bf16)": "the result has the scale's dtype in version 21, got bf16",
+    "%r = quantize_linear(x, p1, dtype=s8, precision=bf16)": "precision bf16 needs version 23",
+    "%r = quantize_linear(x, power, dtype=s8)": "a scale of f8_e8m0 needs version 23",
+    "%r = dequantize_linear(q, power)": "a scale of f8_e8m0 needs version 23",
+    "%r = dynamic_quantize(x, p1, zero, dtype=u8)": r"a zero point must be u8 in ONNX, got s32\[\]",
+    "%r = dynamic_dequantize(q, p1, zero)": r"a zero point must be u8 in ONNX, got s32\[\]",
+    "%r = dynamic_dequantize(q, p1, dtype=bf16)": "the result has the scale's dtype in version 21, got bf16",
+    '%r = prelu(free, v, data_format="NCX")': r"the rank of f32\[\*\] is not known",
+    "%r = matmul(free, m, transpose_a=true)": r"the rank of f32\[\*\] is not known",
+    "%r = avg_pool(x, kernel=[2,2], exclude_pad=true, rounding_type=\"ceil\")": "rounds sizes up otherwise",
+    "%r = convolution(x, wl, pads_begin=[0,0], pads_end=[-1,0])": r"no negative pads, got pads_end \[-1, 0\]",
+}
+
+
+@pytest.mark.parametrize("statement", CANNOT)
+def test_each_reason_of_the_exporters(statement, tmp_path):
+    header = f"{HEADER[:-1]}, two: s32[2], zero: s32[], free: f32[*], half: bf16[5,5], power: f8_e8m0[])"
+    results = statement.partition(" =")[0]
+    g = gq.parse(f"{header} {{\n {statement}\n return {results}\n}}")
+    with pytest.raises(GraphError, match=f"save: {results} = .*{CANNOT[statement]}"):
+        gq.save_onnx(g, tmp_path / "g.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text, message", [
+    ('<ir_version: 11, opset_import: ["" : 23]> net (float[2, 3] x) => (float[2, 3] y) { y = Hardmax (x) }',
+     "version 23 of its operator set is newer than 21"),
+    ('<ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml": 3]> net (float[2, 3] x) => (float[2, 3] y) '
+     '{ y = ai.onnx.ml.Normalizer <norm = "L2"> (x) }', "operators of domain ai.onnx.ml are not written"),
+    ('<ir_version: 10, opset_import: ["" : 21]> net (bool[] c, float[2, 3] x) => (float[2, 3] y) { y = If (c) <'
+     "then_branch = t () => (float[2,3] a) { a = Hardmax (x) }, else_branch = e () => (float[2,3] b) { b = Relu (x) }"
+     "> }", "ONNX has no operator for it")])
+def test_nodes_that_are_not_written(text, message, tmp_path):
+    g = gq.load_onnx(onnx.parser.parse_model(text))
+    with pytest.raises(GraphError, match=f"save: .*{message}"):
+        gq.save_onnx(g, tmp_path / "g.onnx")
+
+
+def test_an_operation_has_one_exporter():
+    with pytest.raises(GraphError, match="an exporter of relu is registered already"):
+        exports("relu")(lambda w, node: None)

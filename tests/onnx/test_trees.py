@@ -105,6 +105,26 @@ def test_circles_are_refused():
         gq.load_onnx(m)
 
 
+LISTS = ["target_treeids", "target_nodeids", "target_ids", "target_weights", "nodes_treeids", "nodes_nodeids",
+         "nodes_modes", "nodes_featureids", "nodes_values", "nodes_truenodeids", "nodes_falsenodeids",
+         "nodes_missing_value_tracks_true"]
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("change", [lambda x: x[:-1], lambda x: [*x, x[-1]]], ids=["shorter", "longer"])
+def test_lists_of_another_length_are_no_trees(name, change):
+    """Of the old form's attributes, each by itself: ONNX's reference says what becomes of the node."""
+    attrs = attributes("target", 1)
+    assert set(LISTS) == attrs.keys()
+    attrs[name] = change(attrs[name])
+    node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", n_targets=1, **attrs)
+    graph = helper.make_graph([node], "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 6])],
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    m = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17),
+                                                              helper.make_opsetid("ai.onnx.ml", 3)])
+    assert "trees" not in [n.op.name for n in gq.load_onnx(m).nodes]
+
+
 def test_features_beyond_the_row_are_an_error():
     g = gq.Graph()
     x = g.input("x", shape=(2, 3), dtype="f32")

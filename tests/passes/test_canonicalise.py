@@ -357,6 +357,15 @@ def test_near_misses_are_reported(rewrite, inputs, text, reason):
     assert any(m.rewrite == rewrite and reason in m.reason for m in misses), misses
 
 
+@pytest.mark.parametrize("channels, fits", [(33025, True), (33026, False)])
+def test_sums_of_integers_that_could_wrap(channels, fits):
+    """2**31 // 255**2 products of bytes are the most, of each output, however many there are."""
+    g = gq.parse(f"graph(x: u8[1,{channels},1,1], w: s8[5,{channels},1,1]) {{\n %0 = conv_integer(x, w)\n"
+                 " %1 = cast(%0, dtype=f32)\n return %1\n}")
+    run_passes(g, [canonicalise])
+    assert bool(g.nodes_of(("convolution",))) == fits and bool(g.nodes_of(("conv_integer",))) != fits
+
+
 def test_explain_names_near_misses_of_canonicalise():
     g = gq.parse("graph(x: u8[6]) {\n %0 = dequantize(x, scales=[0.5])\n"
                  "%1 = quantize(%0, dtype=u8, scales=[0.25])\n return %1\n}")

@@ -68,6 +68,13 @@ def test_entropy_clips_outliers_and_keeps_even_data():
     assert high > 0.9 and low < -0.9
 
 
+@pytest.mark.parametrize("far", [100, -100])
+def test_entropy_clips_nothing_where_nothing_is_small(far):
+    """Numbers near 50 and one at 100: no part of the histogram is finer than the integers are."""
+    t = statistics(np.append(RNG.normal(50, 1, 5000), far))
+    assert chosen_range(t, Scheme(method="entropy"), u8) == (t.low, t.high)
+
+
 def test_min_max_and_moving_average():
     t = statistics([-1, 3])
     t.add(histogram(np.float32([0, 5]))[0], 0.0, 5.0)
@@ -109,10 +116,26 @@ def test_headroom():
     ({"block": 0}, "block must be positive"),
     ({"exclude": "name"}, "exclude must be a collection"), ({"weight_bits": 4}, "need mode 'weight_only'"),
     ({"weight_bits": 7, "mode": "weight_only"}, "weights of 7 bits are for integer products"),
-    ({"rounding": "gptq"}, "need mode 'weight_only'"), ({"mode": "none"}, "mode must be one of")])
+    ({"rounding": "gptq"}, "need mode 'weight_only'"), ({"mode": "none"}, "mode must be one of"),
+    ({"bias": "s8"}, "bias must be one of"), ({"weight_bits": 3}, "weight_bits must be one of"),
+    ({"rounding": "up"}, "rounding must be one of"), ({"percentile": 50}, "percentile must be in"),
+    ({"percentile": 100.01}, "percentile must be in"), ({"headroom": 0.09}, "headroom must be in"),
+    ({"headroom": 10.1}, "headroom must be in"), ({"wide": "name"}, "wide must be a collection"),
+    ({"wide_weights": "name"}, "wide_weights must be a collection"),
+    *(({name: ("a",), **other}, "wide products need mode 'static' and activations of 8 bits")
+      for name in ("wide", "wide_weights") for other in ({"mode": "dynamic"}, {"activations": "u16"}))])
 def test_wrong_schemes(wrong, message):
     with pytest.raises(gq.GraphError, match=message):
         Scheme(**wrong)
+
+
+@pytest.mark.parametrize("right", [
+    {"percentile": 50.1}, {"percentile": 100}, {"headroom": 0.1}, {"headroom": 10}, {"block": 1},
+    {"mode": "weight_only", "weight_bits": 4, "rounding": "gptq"}, {"wide": ["a"], "wide_weights": {"b"}},
+    {"activations": "s16"}, {"mode": "dynamic", "wide": ()}])
+def test_schemes_at_their_limits(right):
+    for name, value in right.items():
+        assert getattr(Scheme(**right), name) == (s16 if name == "activations" else value)
 
 
 @pytest.mark.parametrize("low, high, dtype, symmetric, scale, zp", [

@@ -5,6 +5,7 @@ from graphq.errors import GraphError, VerifyError
 from graphq.ir.text import parse, to_text
 from graphq.ir.verify import verify
 from graphq.passes import PIPELINE, run_passes
+from graphq.rewrite.fixpoint import rounds, tolerance_of
 from graphq.rewrite.rule import Rewrite
 from graphq.testing import check_pass
 
@@ -32,6 +33,11 @@ MATMUL = """graph(x: f32[4,8], w: f32[8,16], b: f32[16]) {
   %1 = add(%0, b)
   return %1
 }"""
+
+
+def test_results_move_only_where_that_is_said():
+    assert tolerance_of(FuseBias()) == 0 and tolerance_of(lambda graph: 0) == 0
+    assert tolerance_of(rounds(0.25)(lambda graph: 0)) == 0.25
 
 
 @pytest.mark.parametrize("order", ["%0, b", "b, %0"])

@@ -96,6 +96,19 @@ def test_tolerances_are_of_the_largest_element():
     assert "1 of 5 elements" in found([100, -200, 0, INF, 0], rtol=1e-3)
 
 
+def test_a_few_ties_may_round_otherwise_in_graphs_that_quantize():
+    """One of a hundred elements and one more; without tolerances none, and none of what quantizes nothing."""
+    types = "x: f32[300], y: f32[300], f: f32[1]"
+    for body, most in (("%q = relu(f)", 0), ("%q = quantize(f, dtype=u8, scales=[1])", 4)):
+        first, second = (graph(body, types, f"{name} as a, %q as q") for name in "xy")
+        for count in (0, 1, 4, 5):
+            y = np.zeros(300, np.float32)
+            y[100:100 + count] = 1
+            arrays = {"x": np.zeros(300, np.float32), "y": y, "f": np.float32([3])}
+            assert (differs(first, second, arrays) is None) == (count == 0)
+            assert (differs(first, second, arrays, atol=0.5) is None) == (count <= most)
+
+
 def test_extremes_count_without_tolerances_alone():
     first, second = (gq.parse(f"graph(x: f32[2], y: f32[2]) {{\n return {name} as a\n}}") for name in "xy")
     arrays = {"x": np.float32([1, 2]), "y": np.float32([1, 3])}

@@ -5,6 +5,7 @@ import pytest
 import graphq as gq
 from graphq.dtypes import DTYPES, f32, s8, u8
 from graphq.ir import TensorType
+from graphq.validation import inputs as module
 from graphq.validation.compare import Baseline, find_difference
 from graphq.validation.inputs import (
     Inputs,
@@ -44,6 +45,25 @@ def test_the_kinds():
     assert np.finfo(np.float32).max in made["extremes"]["x"] and np.finfo(np.float32).min in made["extremes"]["x"]
     assert set(made["lowest"]["n"].ravel().tolist()) == {0} and set(made["highest"]["s"].ravel().tolist()) == {127}
     assert all(x.dtype == bool for x in (arrays["b"] for arrays in made.values()))
+
+
+def test_large_numbers_are_among_the_inputs():
+    """Those of constants and attributes, and one near the largest of f32; of an f16 what it can hold."""
+    made = inputs("""graph(x: f32[80,80], h: f16[80,80]) {
+      %0 = clamp(x, min=-5e9, max=2e30)
+      %1 = constant(value=f32[2]{7e12, 3.4e38})
+      return %0, %1, h
+    }""")
+    ties = set(made["ties"]["x"].ravel().tolist())
+    assert {float(np.float32(v)) for v in (-5e9, 2e30, 7e12)} <= ties and float(np.float32(3.4e38)) not in ties
+    assert np.float32(3e38) in made["extremes"]["x"] and np.float16(65504) in made["extremes"]["h"]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_large_graphs_run_on_the_first_kinds_alone(monkeypatch, more):
+    monkeypatch.setattr(module, "MOST_ELEMENTS", 2 * 12 - more)  # the input and the result
+    made = inputs("graph(x: f32[3,4]) {\n %0 = relu(x)\n return %0\n}")
+    assert list(made) == ["random", "ties", "NaN and infinities", "extremes", "lowest", "highest"][:3 if more else 6]
 
 
 def test_the_same_seed_gives_the_same_arrays():

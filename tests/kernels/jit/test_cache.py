@@ -282,6 +282,14 @@ def test_folders_of_another_user_are_not_used(folder, entry, tmp_path, given):
     assert entry.read() == CODE
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_folders_below_those_of_root_are_used_by_others(folder, entry, monkeypatch):
+    """As /home/name/.cache is, below /home."""
+    os.chown(folder, NOBODY, -1)
+    monkeypatch.setattr(cache.os, "geteuid", lambda: NOBODY)
+    assert cache.folder() == folder
+
+
 def test_a_folder_that_cannot_be_made_or_written_is_not_used(tmp_path, folder, entry, monkeypatch):
     with monkeypatch.context() as m:
         m.setattr(cache.os, "access", lambda path, mode: False)

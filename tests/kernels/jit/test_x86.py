@@ -1,11 +1,16 @@
 """x86 instructions that kernels emit by themselves, by hand; what the kernels' own tests cover is not repeated."""
+import re
+
 import numpy as np
 import pytest
 from kernel_factories import flipping, packing_bytes
+from llvmlite import ir
 
 from graphq.kernels.jit import codegen, isa, modules
 from graphq.kernels.jit.codegen import Source
 from graphq.kernels.jit.compiling import Job
+from graphq.kernels.jit.intrinsics import I64
+from graphq.kernels.jit.x86 import Tiles
 
 WIDE = any(level.name.startswith("avx512") for level in isa.available())
 LANES = [8] * (len(isa.available()) > 1) + [16] * WIDE
@@ -24,6 +29,25 @@ def test_flipped(lanes, emulated):
     source = np.random.default_rng(0).integers(-2**31, 2**31, lanes).astype(np.int32)
     got = ran(source, np.zeros_like(source), flipping, lanes, emulated)
     assert np.array_equal(got.view(np.uint8), source.view(np.uint8) ^ 0x80)
+
+
+def test_instructions_on_tiles_have_their_names_and_operands():
+    """Of machines with AMX, which the tests' machines need not have."""
+    module = ir.Module()
+    b = ir.IRBuilder(ir.Function(module, ir.FunctionType(ir.VoidType(), []), "f").append_basic_block())
+    tiles, address, stride = Tiles(b, ir.Constant(I64, 64), False), ir.Constant(I64, 128), ir.Constant(I64, 256)
+    tiles.configure()
+    tiles.zero(3)
+    tiles.load(1, address, stride)
+    tiles.dot(3, 1, 2, signed=False)
+    tiles.dot(4, 5, 6, signed=True)
+    tiles.store(3, address, stride)
+    tiles.release()
+    calls = re.findall(r'call void @"?llvm\.x86\.(\w+)(?:\.internal)?"?\((.*)\)', str(module))
+    operands = [(name, re.findall(r"i8 (\d+)", text)) for name, text in calls]
+    assert operands == [("ldtilecfg", []), ("tilezero", ["3"]), ("tileloadd64", ["1"]), ("tdpbusd", ["3", "1", "2"]),
+                        ("tdpbssd", ["4", "5", "6"]), ("tilestored64", ["3"]), ("tilerelease", [])]
+    assert all(text.endswith("i64 256") for name, text in calls if name in ("tileloadd64", "tilestored64"))
 
 
 @pytest.mark.parametrize("lanes", LANES)
