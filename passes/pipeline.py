@@ -35,6 +35,8 @@ from graphq.passes.normalise_groups import NormaliseGroupsAsRows
 from graphq.passes.rows_last import RowsLast
 from graphq.passes.widen_floats import WidenProducts
 from graphq.rewrite.fixpoint import After, Fixpoint, apply, pass_name
+from graphq.rewrite.history import History
+from graphq.rewrite.partition import Fusion
 from graphq.rewrite.rule import Pass, Refusal, Rewrite
 
 canonicalise = Fixpoint(
@@ -97,14 +99,16 @@ PIPELINE: tuple[Pass, ...] = (
 _NAMED: Mapping[str, Pass] = {pass_name(p): p for p in PIPELINE}
 
 
-def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After | None = None) -> list[Refusal]:
+def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After | None = None,
+               history: History | None = None) -> list[Refusal]:
     """Run the passes on `graph` in order; the near misses of the rewrites among them.
 
     Unnamed values keep the numbers that they have in the graph's text now, in all reports and debug prints.
     GRAPHQ_DEBUG=passes prints the graph to stderr after each pass that changed it. Under pytest, or with
     GRAPHQ_DEBUG=verify, the graph is verified after each pass. `after` is called after each pass, of a Fixpoint after
-    each in it, with the pass, the number of its changes and the graph, which it must leave as it is. Raises GraphError
-    for what is not a pass, VerifyError, naming the pass, for one that leaves the graph inconsistent.
+    each in it, with the pass, the number of its changes and the graph, which it must leave as it is. With a `history`,
+    that of `graph`, the result is `history.after`. Raises GraphError for what is not a pass, VerifyError, naming the
+    pass, for one that leaves the graph inconsistent.
     """
     debug = os.environ.get("GRAPHQ_DEBUG", "").split(",")
     check = "verify" in debug or "PYTEST_CURRENT_TEST" in os.environ
@@ -115,6 +119,8 @@ def run_passes(graph: Graph, passes: Sequence[Pass] = PIPELINE, *, after: After 
     graph.labels.keep()
     reserve(_constant_bytes(graph), "the graph's constants")
     for step in progress(passes, "passes"):
+        if history is not None and isinstance(step, Fusion):
+            graph = history.fork()
         count, missed = apply(step, graph, after=after)
         refusals += missed
         if count and "passes" in debug:

@@ -261,7 +261,7 @@ class CompiledGraph:
         return f"{self.origin}\n{text}" if self.origin else text
 
     def explanation(self, *, kernels: bool = False) -> Report:
-        """What `explain` says, as data (`graphq.report.records`); the passes run once more for it."""
+        """What `explain` says, as data (`graphq.report.records`)."""
         report = self._latest.explanation(kernels=kernels)
         return report if self.open_plans is None else replace(report, classes=self.open_plans.classes())
 

@@ -129,12 +129,13 @@ class Variant(Passed):
     def __init__(self, graph: Graph, options: Options, trace: Trace, shared: _Shared,
                  again: Callable[[Sizes], Graph]) -> None:
         super().__init__(graph, options, lambda: again(tuple(self.sizes.values())))
-        self.trace, self.again_at = trace, again
+        self.trace, self.again_at, graph = trace, again, self.graph
         with importing.hold:
             from graphq.model.planning import build_plan
         plan = build_plan(graph, options.level, options.threads, options.cache)
         trace.sealed = True
-        buffers, constants = list(plan.buffers), graph.nodes_of(["constant"])
+        buffers = list(plan.buffers)
+        constants = [n for g in (graph, self.history.before) for n in g.nodes_of(["constant"])]
         held = {k: b.data for k, b in enumerate(buffers) if isinstance(b.data, np.ndarray)}
         arrays = iter(shared.of([*held.values(), *(n.attrs["value"] for n in constants)]))
         for k in held:
@@ -229,6 +230,7 @@ class _AtSizes(Ready):
 
     def __init__(self, variant: Variant, sizes: Sizes, runner: Runner) -> None:
         self.graph, self.options, self.refusals = variant.graph, variant.options, variant.refusals
+        self.history = variant.history
         self.again = partial(variant.again_at, sizes)
         self._variant = variant
         self.sizes = dict(zip(variant.sizes, sizes, strict=True))

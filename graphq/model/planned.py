@@ -18,6 +18,7 @@ from graphq.kernels.jit.isa import Level
 from graphq.plan.arena import Arenas
 from graphq.plan.plan import NativeStep, Plan
 from graphq.plan.runtime import Runner, Words
+from graphq.rewrite.history import History
 from graphq.rewrite.rule import Pass, Refusal
 
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
@@ -89,9 +90,9 @@ class Runnable(Reported, Protocol):
 
 
 class Passed:
-    """A graph after the passes, which change it; without a plan.
+    """A graph after the passes, which change the one that is given; without a plan.
 
-    `again` gives the graph as it is before the passes, for reports: they run the passes once more.
+    Reports read its `history`; `again` gives them the graph as it is before the passes.
     """
 
     runner: Runner | None = None
@@ -100,10 +101,11 @@ class Passed:
     """What open dimensions are, or are assumed to be."""
 
     def __init__(self, graph: Graph, options: Options, again: Callable[[], Graph]) -> None:
-        self.graph, self.options, self.again = graph, options, again
+        self.options, self.again, self.history = options, again, History(graph)
         with importing.hold:
             from graphq.passes import run_passes
-        self.refusals = run_passes(graph, options.pipeline)
+        self.refusals = run_passes(graph, options.pipeline, history=self.history)
+        self.graph = self.history.fork()
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs in NumPy, partitions by their formulas."""
@@ -122,15 +124,14 @@ class Passed:
     def explanation(self, *, kernels: bool) -> Report:
         """The report on the graph, and on its plan if it has one."""
         from graphq.report.evidence import gather
-        from graphq.report.replay import replay
         from graphq.report.survey import Facts, survey
 
         runner, plan, (level, threads, *_) = self.runner, self.plan, self.options
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
         evidence = {k: gather(runner, k, self.options.cache) for k in progress(native, "steps")} if runner else {}
         covered = None if plan is None else self.coverage()
-        return survey(replay(self.again(), self.options.pipeline),
-                      Facts(self.graph, plan, self.refusals, level, threads, evidence, covered, self.sizes))
+        return survey(Facts(self.again(), self.history, self.options.pipeline, plan, self.refusals, level, threads,
+                            evidence, covered, self.sizes))
 
     def parts(self) -> list[Part]:
         """The graph before and after the passes, with its report and what its plan takes."""
@@ -173,7 +174,7 @@ class Planned(Ready):
         super().__init__(graph, options, again)
         with importing.hold:
             from graphq.model.planning import build_plan
-        self.plan = build_plan(graph, options.level, options.threads, options.cache)
+        self.plan = build_plan(self.graph, options.level, options.threads, options.cache)
         self.check_references()
         self.run_by(Runner(Words(self.plan), arenas, options.cache))
 

@@ -1,15 +1,15 @@
 """True causes: for each operation that could be in an integer partition and is not, what stood in the way.
 
-The passes are run once more (`replay`), so that the graph before the fusions is there. A product outside has a cause of
-its own (`products`). Any other operation is outside because a fusion ended: between the operation that makes a value
-in f32 and the one that uses it. Why it ended there is asked of the fusion's own rules, the users of the value first.
+A product outside has a cause of its own (`products`). Any other operation is outside because a fusion ended: between
+the operation that makes a value in f32 and the one that uses it. Why it ended there is asked of the fusion's own rules,
+the users of the value first.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from graphq.ir import Node, Value
+from graphq.ir import Graph, Node, Value
 from graphq.ir.constants import SIZED_CONSTANT
 from graphq.ir.names import listing
 from graphq.kernels.families import ANCHORS
@@ -31,18 +31,18 @@ from graphq.report.products import (
     way_up,
 )
 from graphq.report.records import Cause
-from graphq.report.replay import Replay
+from graphq.rewrite.history import History
+from graphq.rewrite.rule import Pass
 
 
-def causes(graphs: Replay) -> list[Cause]:
+def causes(analysis: Analysis) -> list[Cause]:
     """The causes, one for all operations that are outside for the same reason: products first, borders last."""
-    analysis = _Analysis(graphs)
     found: dict[tuple[object, ...], list[Finding]] = {}
-    for node in graphs.after.nodes:
+    for node in analysis.after.nodes:
         for finding in analysis.of(node):
             apart = () if finding.check == FORK else (finding.blocking_node, finding.reason)
             found.setdefault((finding.check, finding.blocking_value, *apart), []).append(finding)
-    numbers = {node: k for k, node in enumerate(graphs.after.nodes)}
+    numbers = {node: k for k, node in enumerate(analysis.after.nodes)}
     made = [_cause(findings, analysis, numbers) for findings in found.values()]
     own = {c.value for c in made}
     made = [replace(c, also=tuple(x for x in c.also if x not in own)) for c in made]
@@ -59,13 +59,13 @@ FORK = "one user"
 """The check of what is outside because something else uses a value, too: one cause for all users."""
 
 
-def _cause(findings: list[Finding], analysis: _Analysis, numbers: dict[Node, int]) -> Cause:
+def _cause(findings: list[Finding], analysis: Analysis, numbers: dict[Node, int]) -> Cause:
     first = min(findings, key=lambda f: (f.node.op.name not in PRODUCTS, f.node.op.name not in QUANTIZES))
     others = dict.fromkeys(n for f in findings for n in (f.node, *analysis.beside(f.node)))
     blocking = first.blocking_node
     if blocking is not None and blocking.op.name != "constant" and analysis.kind(blocking) == "float":
         others[blocking] = None
-    given, home = analysis.given, analysis.graphs.home.get(first.node)
+    given, home = analysis.given, analysis.home.get(first.node)
     nodes = [given.node(n) for n in (first.node, *others) if not given.added(n)]
     own, *also = dict.fromkeys(n.graph.label(n.outputs[0]) for n in nodes)
     return Cause(
@@ -75,11 +75,11 @@ def _cause(findings: list[Finding], analysis: _Analysis, numbers: dict[Node, int
         reason=first.reason, edit=first.edit, also=tuple(also))
 
 
-class _Analysis(Fusions):
+class Analysis(Fusions):
     """Findings about the nodes after the passes, by walking the graph before the fusions."""
 
-    def __init__(self, graphs: Replay) -> None:
-        super().__init__(graphs)
+    def __init__(self, source: Graph, history: History, passes: Sequence[Pass]) -> None:
+        super().__init__(source, history, passes)
         self._products: dict[Node, Finding] = {}
 
     def of(self, home: Node) -> list[Finding]:
@@ -103,7 +103,7 @@ class _Analysis(Fusions):
 
     def _product(self, node: Node) -> Finding:
         if node not in self._products:
-            self._products[node] = product_finding(node, self.given, self.graphs.passes)
+            self._products[node] = product_finding(node, self.given, self.passes)
         return self._products[node]
 
     # -- a chain that ends in quantize, and reads floats --------------------------------------------------------
@@ -148,7 +148,7 @@ class _Analysis(Fusions):
                            f"{name} is {stage or 'an input of the graph'} in {dtype}",
                            f"quantize {name} where it is made" if stage
                            else f"pass {name} as {last.output.dtype}, and dequantize that")
-        home = self.graphs.home.get(maker)
+        home = self.home.get(maker)
         fusion = self.fusion(maker, user)
         if given.node(user) is given.value(value).node:
             return self._several(last, fusion, user)
@@ -282,8 +282,8 @@ class _Analysis(Fusions):
         if any(u.op.name in QUANTIZES and self._shared(last.outputs[0], u) for u in last.outputs[0].users[:1]):
             return []
         found = self._stays(last)
-        homes = (None, self.graphs.home[last])  # copies that no fusion took are merged again
-        readers = [(v, u) for n in equal(last) if self.graphs.home.get(n) in homes for v in n.outputs for u in v.users]
+        homes = (None, self.home[last])  # copies that no fusion took are merged again
+        readers = [(v, u) for n in equal(last) if self.home.get(n) in homes for v in n.outputs for u in v.users]
         narrow = last.op.name in DEQUANTIZES and next(last.operands).node in self.beside(last)  # 8 bits are there
         shared = (len(readers) > 1 or narrow) and all(self._shared(v, u) for v, u in readers)
         return [] if shared and found.check == LANES else [found]

@@ -12,29 +12,35 @@ from graphq.ir.node import GRAPH_ORDER
 from graphq.kernels.families import FAMILIES, family_named
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.passes.fuse import Fuse, lowering
-from graphq.report.given import QUANTIZES, Given
+from graphq.report.given import QUANTIZES, REORDERS, Given
 from graphq.report.kinds import is_quantised, kind_of
 from graphq.report.products import FAR, PRODUCTS, path_up
 from graphq.report.records import Kind
-from graphq.report.replay import Replay
+from graphq.rewrite.history import History, values_of
 from graphq.rewrite.partition import carve
+from graphq.rewrite.rule import Pass
 
 
 class Fusions:
-    """What became of the nodes of the graph before the fusions: `members` has them by the node that they are in."""
+    """What became of the nodes of the graph `before` the fusions: `home` has the nodes of `after` that they are in.
 
-    def __init__(self, graphs: Replay) -> None:
-        self.graphs, self.members = graphs, dict[Node, list[Node]]()
+    Those are partitions above all. Constants that were computed, and operations that were merged with equal ones, have
+    none. `members` has the nodes by their home, `source` is the graph as it was given, `passes` are those that ran.
+    """
+
+    def __init__(self, source: Graph, history: History, passes: Sequence[Pass]) -> None:
+        self.before, self.after, self.passes = history.before, history.after, passes
+        self.given = Given(source, self.before, dict(zip(history.given, values_of(source), strict=True)))
+        self.home, self.members = _homes(self.before, self.after), dict[Node, list[Node]]()
         self._kinds: dict[Node, Kind] = {}
-        for node, home in graphs.home.items():
+        for node, home in self.home.items():
             self.members.setdefault(home, []).append(node)
-        self.given = Given(graphs.source, graphs.before, graphs.same)
         for nodes in self.members.values():
             nodes.sort(key=GRAPH_ORDER)
 
     def kind(self, node: Node) -> Kind | None:
         """What the node, of the graph before the fusions, is in; None where nothing is left of it."""
-        home = self.graphs.home.get(node)
+        home = self.home.get(node)
         return None if home is None else self.home_kind(home)
 
     def home_kind(self, home: Node) -> Kind:
@@ -45,7 +51,7 @@ class Fusions:
 
     def beside(self, node: Node) -> list[Node]:
         """What the operation, before the fusions, went together with."""
-        home = self.graphs.home.get(node)
+        home = self.home.get(node)
         return [] if home is None else self.members[home]
 
     def up(self, value: Value) -> list[Value]:
@@ -55,12 +61,12 @@ class Fusions:
 
     def alone(self, node: Node) -> bool:
         """Whether an operation is in no partition."""
-        home = self.graphs.home.get(node)
+        home = self.home.get(node)
         return home is None or home.op.name != "partition"
 
     def fusion(self, maker: Node, user: Node) -> str:
         """The fusion that comes nearest: that of the product, or of the other anchor, which both could be in."""
-        home = self.graphs.home.get(maker)
+        home = self.home.get(maker)
         if home is not None and home.op.name == "partition" and home.attrs["anchor"] != "eltwise":
             family = family_named(home.attrs["anchor"])
             return Fuse(family.name, floats=family.quantised is None).name
@@ -80,7 +86,7 @@ class Fusions:
         refused: Unsupported | None = None
         for family in (f for f in FAMILIES if user.op.name in f.operations and user.op.name not in PRODUCTS):
             try:
-                body, operands, _ = carve(self.graphs.before, nodes)
+                body, operands, _ = carve(self.before, nodes)
                 lowering(family, body, [v.data for v in operands], user, user)
             except Unsupported as e:
                 refused = refused or self.given.told(e, carved(body, operands, nodes))
@@ -92,16 +98,16 @@ class Fusions:
 
     def anchors(self, maker: Node) -> bool:
         """Whether the partition of `maker` has its anchor among the operations before the fusions, if it has one."""
-        family = family_named(self.graphs.home[maker].attrs["anchor"])
+        family = family_named(self.home[maker].attrs["anchor"])
         return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
 
     def together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
         """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can."""
-        home = self.graphs.home[maker]
+        home = self.home[maker]
         family, before = family_named(home.attrs["anchor"]), self.members[home]
         anchor = next((n for n in before if n.op.name in family.operations), before[-1])
         try:
-            body, operands, results = carve(self.graphs.before, [*before, *members])
+            body, operands, results = carve(self.before, [*before, *members])
             if len(results) == 1:
                 lowering(family, body, [v.data for v in operands], anchor, members[-1])
         except Unsupported as e:
@@ -137,6 +143,23 @@ class Fusions:
                 return end
             (node,) = end.users
         return None
+
+
+def _homes(before: Graph, after: Graph) -> dict[Node, Node]:
+    """The nodes of `after` that nodes of `before` are in."""
+    homes: dict[Node, Node] = {}
+    for node in after.nodes:
+        for inner in node.attrs["body"].nodes if node.op.name == "partition" else (node,):
+            if inner.origin is not None:
+                homes.setdefault(inner.origin, node)
+    results = {after.label(v): node for node in after.nodes for v in node.outputs}
+    for node in before.nodes:  # what a pass after the first fusion put in its place has its result's label
+        instead = results.get(before.label(node.outputs[0]))
+        while instead is not None and instead.op is not node.op and instead.op.name in REORDERS:
+            instead = next(instead.operands).node
+        if instead is not None and instead.op.name != "constant":
+            homes.setdefault(node, instead)
+    return homes
 
 
 def carved(body: Graph, operands: Sequence[Value], nodes: Iterable[Node]) -> dict[Value, Value]:

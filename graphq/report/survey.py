@@ -1,4 +1,4 @@
-"""Gather what reports say of a compiled graph: from its plan, and from its passes, which run once more."""
+"""Gather what reports say of a compiled graph: from its plan, and from the history of its passes."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from graphq.kernels.jit.isa import Level
 from graphq.kernels.moves.steps import kilobytes, reorder_text
 from graphq.kernels.native import NATIVE
 from graphq.plan.plan import VIEWS, NativeStep, Plan, PythonStep, Step
-from graphq.report.causes import causes
+from graphq.report.causes import Analysis, causes
 from graphq.report.coverage import MACS, Coverage
 from graphq.report.evidence import Evidence
 from graphq.report.kinds import kind_of
@@ -30,15 +30,17 @@ from graphq.report.records import (
     StepRecord,
     Tensor,
 )
-from graphq.report.replay import Replay
 from graphq.report.ties import ties
-from graphq.rewrite.rule import Refusal
+from graphq.rewrite.history import History
+from graphq.rewrite.rule import Pass, Refusal
 
 
 class Facts(NamedTuple):
-    """What a compiled graph knows of itself: the `graph` after the passes, `evidence` of native steps by number, ..."""
+    """What a compiled graph knows of itself: its `source` as it was given, `evidence` of native steps by number, ..."""
 
-    graph: Graph
+    source: Graph
+    history: History
+    passes: Sequence[Pass]
     plan: Plan | None
     refusals: Sequence[Refusal]
     level: Level
@@ -48,9 +50,9 @@ class Facts(NamedTuple):
     sizes: Mapping[str, int]
 
 
-def survey(graphs: Replay, facts: Facts) -> Report:
-    """The report on a graph that runs in one plan, or has none yet; `graphs` come of the same passes."""
-    graph, plan = facts.graph, facts.plan
+def survey(facts: Facts) -> Report:
+    """The report on a graph that runs in one plan, or has none yet."""
+    graph, plan, analysis = facts.history.after, facts.plan, Analysis(facts.source, facts.history, facts.passes)
     steps = [] if plan is None else [_step(k, step, plan, facts.evidence.get(k)) for k, step in enumerate(plan.steps)]
     own: dict[int, list[StepRecord]] = {}
     for step in steps:
@@ -61,12 +63,12 @@ def survey(graphs: Replay, facts: Facts) -> Report:
         inputs=tuple(tensor(v) for v in graph.inputs),
         outputs={name: graph.label(v) for name, v in zip(graph.output_names, graph.outputs, strict=True)},
         nodes=tuple(_node(k, node, own.get(k, [])) for k, node in enumerate(graph.nodes)),
-        causes=tuple(causes(graphs)), steps=tuple(steps),
+        causes=tuple(causes(analysis)), steps=tuple(steps),
         near_misses=tuple(NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in facts.refusals if r.reason),
         coverage=None if facts.covered is None else _coverage(facts.covered), sizes=dict(facts.sizes),
         ties=tuple(ties(graph)), layouts=tuple(_layouts(graph)),
-        source=tuple(operation(n) for n in graphs.source.nodes), became=_became(graphs, facts),
-        names=_names(graphs.source))
+        source=tuple(operation(n) for n in facts.source.nodes), became=_became(analysis, facts),
+        names=_names(facts.source))
 
 
 def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequence[tuple[int, str, Report]],
@@ -155,16 +157,14 @@ def _layouts(graph: Graph) -> list[str]:
             *(f"  {graph.label(n.output)} = {reorder_text(next(n.operands).type, n.output.type)}" for n in moves)]
 
 
-def _became(graphs: Replay, facts: Facts) -> dict[str, int | None]:
+def _became(analysis: Analysis, facts: Facts) -> dict[str, int | None]:
     """For the label of each value of the given graph, and of each that the report names, the node after the passes."""
-    numbers = {node: k for k, node in enumerate(graphs.after.nodes)}
-    own: dict[str, int | None] = {graphs.source.label(v): None for n in graphs.source.nodes for v in n.outputs}
-    for node in graphs.before.nodes:
-        home = graphs.home.get(node)
-        if home is not None:
-            own |= {label: numbers[home] for v in node.outputs if (label := graphs.before.label(v)) in own}
+    own: dict[str, int | None] = {facts.source.label(v): None for n in facts.source.nodes for v in n.outputs}
+    for k, node in enumerate(analysis.after.nodes):
+        own |= {label: k for n in analysis.members.get(node, ()) for v in n.outputs
+                if (label := analysis.before.label(v)) in own}
     missed = {label: None for r in facts.refusals for label in r.node.partition(" = ")[0].split(", ")}
-    made = {facts.graph.label(v): k for k, node in enumerate(facts.graph.nodes) for v in node.outputs}
+    made = {analysis.after.label(v): k for k, node in enumerate(analysis.after.nodes) for v in node.outputs}
     return own | {label: k for label, k in (missed | made).items() if label not in own}
 
 
