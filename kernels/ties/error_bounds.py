@@ -146,9 +146,13 @@ class BodyBounds:
         return NONE if node.attrs["dtype"].bits == 8 or x.none else None
 
     def _carried(self, node: Node, known: Sequence[ErrorBounds]) -> ErrorBounds | None:
-        """The difference of a result of operands that differ; None for operations without a rule.
+        """The bounds of a result, from those of its operands, `known`; None for operations without a rule.
 
-        Both results are rounded, by UNIT of their size each.
+        The result as the kernel computes it and the result as written are both rounded, by UNIT of their size each.
+
+        divide, by a constant b of which no element is 0: a' / b - a / b = (a' - a) / b, and |a' - a| is at most
+        d + r |a|. So the quotients differ by at most d max(1 / |b|) + r |a / b|, and by 2 UNIT |a / b| for the two
+        roundings. Another divisor may be arbitrarily near 0, which leaves no bound.
         """
         name, first = node.op.name, known[0]
         if (curve := self._curve(node)) is not None:
@@ -170,6 +174,9 @@ class BodyBounds:
                 return None
             proved, estimated = (reduce(add, x) for x in zip(*[x[:2] for x in parts], strict=True))
             return ErrorBounds(proved, estimated, relative)
+        if name == "divide":
+            inverse = self.inverse_size(node.inputs[1], by_column=by_column)
+            return first.times(inverse, relative) if np.isfinite(inverse).all() else None
         if name in ("maximum", "minimum"):
             return ErrorBounds(np.maximum(first.proved, second.proved), np.maximum(first.estimated, second.estimated),
                               max(first.relative, second.relative))
@@ -230,6 +237,8 @@ class BodyBounds:
             return 1.01 * sum(sizes)
         if name == "multiply":
             return 1.01 * prod(sizes)
+        if name == "divide" and np.isfinite(inverse := self.inverse_size(node.inputs[1], by_column=False)):
+            return 1.01 * sizes[0] * float(inverse)
         if name in ("relu", "maximum", "minimum"):
             return max(sizes)
         if name == "softplus":
@@ -243,6 +252,17 @@ class BodyBounds:
         data = self.constants.get(value) if value is not None else None
         if data is None or data.size == 0:
             return later(np.asarray, self.bound(value) if data is None else 0.0)
-        size = np.abs(data.astype(np.float64))
-        row = by_column and size.ndim > 0 and size.size == size.shape[-1] == self.columns
-        return size.ravel() if row else np.asarray(size.max())
+        return self._largest(np.abs(data.astype(np.float64)), by_column)
+
+    def inverse_size(self, divisor: Value | None, *, by_column: bool) -> np.ndarray:
+        """How large 1 / divisor is at the most, as `size`; infinite where the divisor is not constant, or may be 0."""
+        data = self.constants.get(divisor) if divisor is not None else None
+        if data is None or data.size == 0:
+            return np.asarray(np.inf)
+        with np.errstate(divide="ignore"):
+            return self._largest(1 / np.abs(data.astype(np.float64)), by_column)
+
+    def _largest(self, sizes: np.ndarray, by_column: bool) -> np.ndarray:
+        """The largest of a constant's sizes, one a column where it is a row of columns and `by_column`."""
+        row = by_column and sizes.ndim > 0 and sizes.size == sizes.shape[-1] == self.columns
+        return sizes.ravel() if row else np.asarray(sizes.max())

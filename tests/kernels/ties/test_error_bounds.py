@@ -99,6 +99,65 @@ def test_a_constant_factor_scales_a_difference_by_column():
     assert np.array_equal(bounds.of[z].estimated, 0.125 * np.abs(factors))
 
 
+def divided(divisors, error, most):
+    """The bounds that have followed a division of a value of these error bounds, at most `most`, and its quotient."""
+    g = gq.Graph()
+    y = g.abs(g.input("x", shape=(3, 4), dtype="f32"))
+    c = g.input("c", shape=divisors.shape, dtype="f32")
+    z = g.divide(y, c)
+    bounds = BodyBounds(4, {c: divisors})
+    bounds.of[y], bounds.bounds[y] = error, most
+    bounds.follow(z.node)
+    return bounds, z
+
+
+@pytest.mark.parametrize("divisors", [
+    np.float32(11.3), np.float32(-0.37), np.float32(2.0**-126), np.array([0.5, -4.0, 1e-30, 3e38], np.float32),
+    np.array([[0.3], [-7.0], [1e4]], np.float32)], ids=["one", "negative", "tiny", "by column", "by row"])
+@pytest.mark.parametrize("by,relative", [(1e-3, 0.0), (0.0, 1e-3), (1e-4, 2e-3)])
+def test_differences_of_quotients_keep_to_their_bounds(divisors, by, relative):
+    most = 40.0
+    bounds, z = divided(np.asarray(divisors), ErrorBounds(np.asarray(by), np.asarray(by / 2), relative), most)
+    found, rng = bounds.of[z], np.random.default_rng(0)
+    ends = [np.full((3, 4), end) for end in (0.0, most, -most, 2.0**-149)]
+    for a in [*ends, *rng.uniform(-most, most, (500, 3, 4)), *(10.0**rng.uniform(-30, 1.5, (500, 3, 4)))]:
+        b = divisors.astype(np.float64)
+        exact, room = a / b, found.proved + found.relative * np.abs(a / b)
+        assert (np.abs(exact) <= bounds.bounds[z]).all()
+        roundings = 2.0**-50 * (np.abs(exact) + room)  # of this test, in f64
+        for sign in (-1, 1):
+            assert (np.abs((a + sign * (by + relative * np.abs(a))) / b - exact) <= room + roundings).all()
+    assert np.array_equal(found.estimated, found.proved / 2)
+
+
+def test_both_roundings_of_a_quotient_are_counted():
+    """Of f32 numbers that differ relatively: both quotients are rounded to f32, in opposite directions at worst."""
+    relative, rng = 2.0**-23, np.random.default_rng(0)
+    divisors = rng.uniform(1, 2, 4).astype(np.float32)
+    bounds, z = divided(divisors, ErrorBounds(np.zeros(()), np.zeros(()), relative), 2.0)
+    a = rng.uniform(1, 2, (100_000, 4)).astype(np.float32)
+    quotient, other = (x.astype(np.float64) for x in (a / divisors, np.nextafter(a, np.float32(0)) / divisors))
+    apart = np.abs(quotient - other) / quotient
+    assert relative < apart.max() <= bounds.of[z].relative * (1 + 2.0**-20)
+
+
+@pytest.mark.parametrize("divisors", [[0.5, 0.0, 1.0, 1.0], [0.5, np.nan, 1.0, 1.0], [-0.0] * 4])
+def test_divisors_that_are_0_or_nan_have_no_bound(divisors):
+    error = ErrorBounds(np.asarray(1e-3), np.asarray(1e-3), 0.0)
+    bounds, z = divided(np.array(divisors, np.float32), error, 1.0)
+    assert bounds.unknown[z] == "divide" and bounds.bounds[z] == np.inf
+
+
+def test_divisors_that_are_not_constant_have_no_bound():
+    g, error = gq.Graph(), ErrorBounds(np.asarray(1e-3), np.asarray(1e-3), 0.0)
+    y, c = g.abs(g.input("x", shape=(3, 4), dtype="f32")), g.input("c", shape=(4,), dtype="f32")
+    for z, constants in ((g.divide(y, c), {}), (g.divide(c, y), {c: np.ones(4, np.float32)})):
+        bounds = BodyBounds(4, constants)
+        bounds.of[y], bounds.bounds[y] = error, 1.0
+        bounds.follow(z.node)
+        assert bounds.unknown[z] == "divide" and bounds.bounds[z] == np.inf
+
+
 @pytest.mark.parametrize("scales,axis", [([0.5], 1), ([0.5, 0.25, 2.0, 1.0], 1), ([0.5, 0.25, 2.0], 0)])
 def test_bands_are_in_steps_of_the_scales(scales, axis):
     """By column where the scales are; along another axis all columns have the smallest scale's."""
