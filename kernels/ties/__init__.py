@@ -7,17 +7,24 @@ integers, lies between them:
 
         k                    tie                   k + 1
         |---------------------|---------------------|
-                             e w                            e  the exact sum, w  the sum as written
-                          [---+---]                         near: what is this close to the tie
+                             x w                            x  the exact sum, w  the sum as written
+                          [---+---]                         the band: what is this close to the tie is near it
 
-Of e alone nobody can tell, but how far w may lie from it is bounded: by the weights, by the order of the sum, and by
-what operations between the sum and the quantize do to a difference. An output whose e lies within this bound of a tie,
-one in 10**3 to 10**5, is computed a second time: its products are added in f32, in the order as written. Without that
-one of 10**5 to 10**6 outputs would be another integer, and a network carries such a step on to the end: with a few of
-them in MobileNetV2 the cosine of the last outputs is 0.98.
+The kernel knows x alone, but how far w may lie from it is bounded: by the weights, by the order of the sum, and by
+what operations between the sum and the quantize do to a difference. An output whose x lies within this bound of a tie,
+one in 10**3 to 10**5, is computed a second time: its products are added in f32, in the order as written. Such an output
+is *settled*, and so is its quantize. Without that one of 10**5 to 10**6 outputs would be another integer, and a network
+carries such a step on to the end: with a few of them in MobileNetV2 the cosine of the last outputs is 0.98.
 
-The door is `attach`, which reads a lowered body. `error_bounds` and `sum_errors` bound the difference.
-`fast_requantize` finds quantizes that take fewer operations, and are right but for outputs near a tie, which a bit of
-them shows.
-`tie_kernels` is the second look that other rooms' kernels call without knowing of it (`lanes.second_look`).
+As written means in the orders of `kernels/numbers/sum_orders.py`, those of ONNX Runtime: `gq.reference` adds in f64, so
+it is no judge of ties. A *body* is the graph of a partition; its *anchor* is the matmul or convolution whose sum is
+exact, and its *epilogue* all that follows. *Lowered*, the epilogue is one expression (`lanes.expression`) per output.
+
+    attach                 the door: reads a lowered body, and adds the second look to it
+    error_bounds           bounds the difference behind each operation of an epilogue: a new operation needs a rule here
+    sum_errors             bounds the difference of the sum itself
+    fast_requantize        quantizes in fewer operations, which are right but near a tie, and show what is near
+    exhaustive_requantize  their constants for a sum of two bytes, by trying all cases
+    tie_kernels            the second look, which other rooms' kernels call without knowing of it (`lanes.second_look`)
+    factors, ordered_sums  its parts: the f32 factors of a sum, and their sum in the order as written
 """

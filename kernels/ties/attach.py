@@ -1,4 +1,4 @@
-"""The door of this room: `attach` says how outputs near a rounding tie are found, and what they are."""
+"""The door of this room: `attach` adds to a lowered body how outputs near a rounding tie are found and computed."""
 from __future__ import annotations
 
 from dataclasses import replace
@@ -21,30 +21,31 @@ register_second_look(tie_kernels)
 
 
 def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
-    """The same with what computes outputs near a tie a second time, and with `ties`, which says how they are found.
+    """`lowered` with a second look (`lanes.stores.SecondLook`) in its Store, and a word for each quantize in `ties`.
 
-    `constants` has the arrays of constant inputs of the body, which `lowered` came from. What has no integer sum before
-    a quantize has no such outputs.
+    The word is "proved" or "estimated", after the band by which outputs near a tie are found, or the reason why they
+    are not; `explain()` counts and prints them. `constants` are the arrays of the inputs of `body`, from which
+    `lowered` came, None for inputs that are not constant. A body without a quantize of an integer sum stays as it is.
     """
     if not lowered.values:
         return lowered
-    values, lowered = lowered.values, replace(lowered, values={})
-    p, quantizes = lowered.products, [n for n in body.nodes if _rounds_a_sum(n, values.get(n.output))]
+    exprs, lowered = lowered.values, replace(lowered, values={})
+    p, quantizes = lowered.products, [n for n in body.nodes if _rounds_a_sum(n, exprs.get(n.output))]
     if p is None or all(n.attrs["dtype"].bits > 8 for n in quantizes):
         return replace(lowered, ties=tuple(_refused(n, None) for n in quantizes))
     e = EpilogueBuilder(lowered.out, True, list(lowered.sources))
     bounds = BodyBounds.after(p, body, e.out[-1] if e.out else 1, constants)
-    again, roundings, bands, refused = {p.total: acc("f32")}, list[Rounding](), list[Band](), list[str]()
+    as_written, roundings, bands, refused = {p.total: acc("f32")}, list[Rounding](), list[Band](), list[str]()
     for node in body.nodes:
-        if node is p.node or node.output not in values:
+        if node is p.node or node.output not in exprs:
             continue
-        if node in quantizes and (node.attrs["dtype"].bits > 8 or node.inputs[0] in bounds.unknown):
+        if node in quantizes and (node.attrs["dtype"].bits > 8 or node.inputs[0] in bounds.unbounded):
             refused.append(_refused(node, bounds))
         elif node in quantizes and (band := bounds.band(node)) is not None:
             bands.append(band)
-            roundings.append(_of_sum(e, node, values[node.output], band, bounds, again))
+            roundings.append(_rounding_of_sum(e, node, exprs[node.output], band, bounds, as_written))
         elif node.op.name == "quantize":
-            roundings += _of_bytes(e, node, values[node.output], bounds)
+            roundings += _roundings_of_bytes(e, node, exprs[node.output], bounds)
         bounds.follow(node)
     if not bands:
         return replace(lowered, ties=tuple(refused))
@@ -53,18 +54,18 @@ def attach(body: Graph, lowered: Lowered, constants: Arrays) -> Lowered:
                e.parameter(p.sum.start, "f32", last, "start"))
     if all(r.near is None or r.width is not None for r in roundings):
         fast = FastRequantize(e.numbers(constants), lambda x, role: e.parameter(np.atleast_1d(x), "f32", last, role))
-        distance, below, pairs = fast.make(roundings, lowered.store.expr)
-        look = SecondLook(near, tuple(again.items()), factors, distance, e.parameter(below, "s32", last), pairs)
+        distance, limit, pairs = fast.build(roundings, lowered.store.expr)
+        look = SecondLook(near, tuple(as_written.items()), factors, distance, e.parameter(limit, "s32", last), pairs)
     else:
         one = const(1, "s32")
-        look = SecondLook(near, tuple(again.items()), factors, select(near, const(0, "s32"), one), one, ())
-    found = ["proved" if band.proved else "estimated" for band in bands]
+        look = SecondLook(near, tuple(as_written.items()), factors, select(near, const(0, "s32"), one), one, ())
+    kinds = ["proved" if band.proved else "estimated" for band in bands]
     store = replace(lowered.store, second_look=look)
-    return replace(lowered, store=store, sources=tuple(e.sources), ties=(*found, *refused))
+    return replace(lowered, store=store, sources=tuple(e.sources), ties=(*kinds, *refused))
 
 
 def _rounds_a_sum(node: Node, q: Expr | None) -> bool:
-    """Whether a node of the body, whose expression is q, quantizes what the accumulator reaches but through bytes."""
+    """Whether a node of the body, whose expression is q, quantizes a sum: not of already quantized values alone."""
     return node.op.name == "quantize" and q is not None and q.op in ("quantize_to", "quantize_quotient_to") \
         and not of_bytes(q.args[0])
 
@@ -76,19 +77,19 @@ def _refused(node: Node, bounds: BodyBounds | None) -> str:
     if bounds is None:
         return "quantize is not settled: the sum before it is not one of operands dequantized by constant scales"
     (value,) = node.operands
-    return f"quantize is not settled: {bounds.unknown[value]} has no bound of how far it carries differences"
+    return f"quantize is not settled: {bounds.unbounded[value]} has no bound of how far it carries differences"
 
 
-def _of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds: BodyBounds,
-            again: dict[Expr, Expr]) -> Rounding:
-    """The quantize q of a sum; `again` gets what it is of the sum as written, which is divided."""
+def _rounding_of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds: BodyBounds,
+                     as_written: dict[Expr, Expr]) -> Rounding:
+    """The quantize q of a sum. `as_written` gets q's partner of the sum as written: that divides, as the graph does."""
     a, axis, dtype = node.attrs, e.axis(node), node.attrs["dtype"].name
     y, inverse, zps, *_ = q.args
-    quotient = substitute(y, again) / e.parameter(a["scales"], "f32", axis)
-    again[q] = elementary.quantize(quotient, 1.0, zps, dtype)
-    slope = e.parameter([band.relative], "f32", None)
-    most = e.parameter(np.atleast_1d(0.5 - band.half), "f32", len(e.out) - 1)
-    near = elementary.near_tie(y, inverse, zps, dtype, slope) >= most
+    quotient = substitute(y, as_written) / e.parameter(a["scales"], "f32", axis)
+    as_written[q] = elementary.quantize(quotient, 1.0, zps, dtype)
+    relative = e.parameter([band.relative], "f32", None)
+    threshold = e.parameter(np.atleast_1d(0.5 - band.half), "f32", len(e.out) - 1)
+    near = elementary.near_tie(y, inverse, zps, dtype, relative) >= threshold
     scales, zero_points = _parameters(node)
     width = None
     if axis in (None, len(e.out) - 1) and bounds.finite(node):
@@ -97,8 +98,8 @@ def _of_sum(e: EpilogueBuilder, node: Node, q: Expr, band: Band, bounds: BodyBou
     return Rounding(q, y, dtype, steps, zero_points, inverse, near, width)
 
 
-def _of_bytes(e: EpilogueBuilder, node: Node, q: Expr, bounds: BodyBounds) -> list[Rounding]:
-    """The quantize q of bytes, if it is one that a sum of few operations can be."""
+def _roundings_of_bytes(e: EpilogueBuilder, node: Node, q: Expr, bounds: BodyBounds) -> list[Rounding]:
+    """The quantize q of quantized values, in a list, if `fast_requantize` may know a form of few operations for it."""
     if q.op != "quantize_quotient_to" or node.attrs["dtype"].bits > 8 or not bounds.finite(node) \
             or e.axis(node) not in (None, len(e.out) - 1):
         return []

@@ -3,6 +3,10 @@
 An integer anchor's exact sum differs from the f32 sum of the graph as written by no more than `sum_errors` says.
 Operations carry the difference on, and add roundings of their own; a quantize ends it, but for values so near to a tie
 that the difference decides: those outputs are computed again. docs/numbers.md has the derivation.
+
+A rule for a new operation has two parts. How it carries a difference on: a `Curve` for a function of one operand, in
+CURVES or, with parameters, in `BodyBounds._curve`; a case of `_carried` for two operands. And how large its results
+are: a case of `_largest_size`, where the slope of its Curve times the operand's size is too small or too large.
 """
 from __future__ import annotations
 
@@ -26,16 +30,17 @@ MOST_NEAR = 2.0**-6
 CHEAP = 2.0**-12
 """Of a step: a proved bound up to here is taken, as so few outputs are near a tie then."""
 ROUNDINGS = 6
-"""After a sum: of it to f32, of the product of scales, of their product, of both sums with a bias; and one to spare."""
+"""How often an anchor's result is rounded after its sum: the sum to f32, the product of scales, the product of these,
+both sums with a bias; and one to spare, for products of two differences, which all rules leave out."""
 HUGE = 2.0**60
-"""Bounds from here on count as infinite."""
+"""Sizes of values from here on count as infinite."""
 
 
 class Curve(NamedTuple):
     """How a function f of one operand carries differences on: |f(x') - f(x)| <= slope * |x' - x|.
 
-    When x' differs from x relatively, by r: <= r * (spread + own * |f(x)|). `ulps` is how far f's results as they are
-    computed may be from exact ones.
+    When x' differs from x relatively, by at most r |x|: |f(x') - f(x)| <= r * (spread + own * |f(x)|). A result as the
+    kernel computes it is within `ulps` units in its last place (2 UNIT of its size) of the exact f(x).
     """
 
     slope: float
@@ -49,15 +54,15 @@ CURVES = {
     "tanh": Curve(1, 0.45, 0, 2), "sigmoid": Curve(0.25, 0.23, 0, 2), "erf": Curve(1.13, 0.49, 0, 2),
     "gelu": Curve(1.13, 0.35, 1, 6), "mish": Curve(1.1, 0.5, 1, 6), "hard_swish": Curve(1.5, 1.5, 1, 4),
 }
-"""Of functions without parameters that matter here."""
+"""The curves of functions that have no parameters, or whose parameters do not matter here."""
 
 
 class ErrorBounds(NamedTuple):
     """How far a value v of a kernel may be from v', the same value of the graph as written.
 
     |v' - v| is at most `proved` + `relative` * |v|, and `estimated` + `relative` * |v| by an estimate (`sum_errors`).
-    The bounds are f64, one number for all or one a column. The proof asks that all roundings are as in IEEE 754 and
-    that nothing overflows or underflows.
+    The bounds are f64, one number for all or one a column (along the last dimension of the anchor's result). The proof
+    asks that all roundings are as in IEEE 754 and that nothing overflows or underflows.
     """
 
     proved: np.ndarray
@@ -65,7 +70,7 @@ class ErrorBounds(NamedTuple):
     relative: float
 
     @property
-    def none(self) -> bool:
+    def exact(self) -> bool:
         """Whether both values are the same."""
         return self.relative == 0 and not self.proved.any()
 
@@ -78,7 +83,7 @@ class ErrorBounds(NamedTuple):
         return ErrorBounds(self.proved + more, self.estimated + np.where(np.isfinite(more), more, 0.0), relative)
 
 
-NONE = ErrorBounds(np.zeros(()), np.zeros(()), 0.0)
+EXACT = ErrorBounds(np.zeros(()), np.zeros(()), 0.0)
 
 
 class Band(NamedTuple):
@@ -97,79 +102,86 @@ class Band(NamedTuple):
 class BodyBounds:
     """Follows a body's operations and keeps, for each value, how far it may be from that of the graph as written.
 
-    `columns` are those of the result, `constants` the arrays of the body's constant inputs. Values of known ErrorBounds
-    are in `of`; `unknown` names, for the others, the operation that has no rule. `bounds` are sizes that values do not
-    exceed.
+    `columns` is the number of the result's columns, `constants` the arrays of the body's constant inputs that are
+    floats. A value has its ErrorBounds in `errors`, or in `unbounded` the name of the operation without a rule for it.
+    No value is greater in size than its number in `largest`.
     """
 
     columns: int
     constants: dict[Value, np.ndarray]
-    of: dict[Value, ErrorBounds] = field(default_factory=dict)
-    bounds: dict[Value, float] = field(default_factory=dict)
-    unknown: dict[Value, str] = field(default_factory=dict)
+    errors: dict[Value, ErrorBounds] = field(default_factory=dict)
+    largest: dict[Value, float] = field(default_factory=dict)
+    unbounded: dict[Value, str] = field(default_factory=dict)
 
     @classmethod
     def after(cls, p: Products, body: Graph, columns: int, constants: Arrays) -> BodyBounds:
         """The bounds of an anchor's result, whose sum is exact; `constants` are the arrays of constant inputs."""
-        made = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
-                             if a is not None and a.dtype.kind == "f"})
+        bounds = cls(columns, {v: a for v, a in zip(body.inputs, constants, strict=False)
+                               if a is not None and a.dtype.kind == "f"})
         weights = (p.k, p.weights) if isinstance(p.weights, int) else p.weights()
         bias = p.node.inputs[2] if len(p.node.inputs) > 2 else None
         error = ErrorBounds(*sum_error(p.sum, *p.activations, weights, p.batch), 0.0)
-        made.of[p.node.output] = error.plus(3 * UNIT * made.size(bias), ROUNDINGS * UNIT)
+        bounds.errors[p.node.output] = error.plus(3 * UNIT * bounds.sizes(bias), ROUNDINGS * UNIT)
         scale = float(p.sum.x_scale) * float(p.sum.w_scale.max(initial=0))
-        made.bounds[p.node.output] = p.k * 2.0**16 * scale + made.bound(bias)
-        return made
+        bounds.largest[p.node.output] = p.k * 2.0**16 * scale + bounds.largest_size(bias)
+        return bounds
 
-    def known(self, value: Value | None) -> ErrorBounds | None:
-        """The difference of an operand; None when it is not known."""
+    def errors_of(self, value: Value | None) -> ErrorBounds | None:
+        """The bounds of an operand, EXACT for a body's input; None where it is not bounded."""
         if value is None or value.node is None:
-            return NONE
-        return self.of.get(value)
+            return EXACT
+        return self.errors.get(value)
 
     def follow(self, node: Node) -> None:
-        """Enter the difference of a node's result and its bound, from those of its operands."""
-        self.bounds[node.output] = self._bound(node)
-        known = [x for v in node.inputs if (x := self.known(v)) is not None]
-        if len(known) < len(node.inputs):
-            self.unknown[node.output] = next(self.unknown[v] for v in node.operands if v in self.unknown)
+        """Enter the bounds of a node's result and its largest size, from those of its operands."""
+        self.largest[node.output] = self._largest_size(node)
+        operands = [x for v in node.inputs if (x := self.errors_of(v)) is not None]
+        if len(operands) < len(node.inputs):
+            self.unbounded[node.output] = next(self.unbounded[v] for v in node.operands if v in self.unbounded)
             return
-        found = self._quantized(node, known[0]) if node.op.name == "quantize" else \
-            NONE if all(x.none for x in known) else self._carried(node, known)
-        if found is None:
-            self.unknown[node.output] = node.op.name
+        result = self._quantized(node, operands[0]) if node.op.name == "quantize" else \
+            EXACT if all(x.exact for x in operands) else self._carried(node, operands)
+        if result is None:
+            self.unbounded[node.output] = node.op.name
         else:
-            self.of[node.output] = found
+            self.errors[node.output] = result
 
     def _quantized(self, node: Node, x: ErrorBounds) -> ErrorBounds | None:
         """The bounds after a quantize; None after one of 16 bits, which is not settled."""
-        return NONE if node.attrs["dtype"].bits == 8 or x.none else None
+        return EXACT if node.attrs["dtype"].bits == 8 or x.exact else None
 
-    def _carried(self, node: Node, known: Sequence[ErrorBounds]) -> ErrorBounds | None:
-        """The difference of a result of operands that differ; None for operations without a rule.
+    def _carried(self, node: Node, operands: Sequence[ErrorBounds]) -> ErrorBounds | None:
+        """The bounds of a result, from those of its operands; None for operations without a rule.
 
-        Both results are rounded, by UNIT of their size each.
+        The result as the kernel computes it and the result as written are both rounded, by UNIT of their size each.
+
+        divide, by a constant b of which no element is 0: a' / b - a / b = (a' - a) / b, and |a' - a| is at most
+        d + r |a|. So the quotients differ by at most d max(1 / |b|) + r |a / b|, and by 2 UNIT |a / b| for the two
+        roundings. Another divisor may be arbitrarily near 0, which leaves no bound.
         """
-        name, first = node.op.name, known[0]
+        name, first = node.op.name, operands[0]
         if (curve := self._curve(node)) is not None:
-            again = first.times(curve.slope, curve.own * first.relative + 4 * curve.ulps * UNIT)
-            return again.plus(curve.spread * first.relative, again.relative)
-        if len(known) != 2:
+            carried = first.times(curve.slope, curve.own * first.relative + 4 * curve.ulps * UNIT)
+            return carried.plus(curve.spread * first.relative, carried.relative)
+        if len(operands) != 2:
             return None
         by_column = not along_channels(node)
-        sizes = [self.size(v, by_column=by_column) for v in node.inputs]
-        second, relative = known[1], sum(x.relative for x in known) + 2 * UNIT
+        sizes = [self.sizes(v, by_column=by_column) for v in node.inputs]
+        second, relative = operands[1], sum(x.relative for x in operands) + 2 * UNIT
         if name in ("add", "subtract", "bias_add"):
             # |a| <= |a + b| + |b|, and b is the smaller one
             sum_ = ErrorBounds(first.proved + second.proved, first.estimated + second.estimated, 0)
             return sum_.plus((relative - 2 * UNIT) * np.minimum(*sizes),
                              max(first.relative, second.relative) + 2 * UNIT)
         if name == "multiply":
-            parts = [x.times(size, 0) for x, size in zip(known, reversed(sizes), strict=True) if not x.none]
+            parts = [x.times(size, 0) for x, size in zip(operands, reversed(sizes), strict=True) if not x.exact]
             if not all(np.isfinite(x.proved).all() for x in parts):
                 return None
             proved, estimated = (reduce(add, x) for x in zip(*[x[:2] for x in parts], strict=True))
             return ErrorBounds(proved, estimated, relative)
+        if name == "divide":
+            inverse = self.inverse_sizes(node.inputs[1], by_column=by_column)
+            return first.times(inverse, relative) if np.isfinite(inverse).all() else None
         if name in ("maximum", "minimum"):
             return ErrorBounds(np.maximum(first.proved, second.proved), np.maximum(first.estimated, second.estimated),
                               max(first.relative, second.relative))
@@ -177,36 +189,36 @@ class BodyBounds:
 
     def finite(self, node: Node) -> bool:
         """Whether what quantize `node` divides is finite, and scales are such that quotients are."""
-        return self.bound(node.inputs[0]) < HUGE and all(1 / HUGE < s < HUGE for s in node.attrs["scales"])
+        return self.largest_size(node.inputs[0]) < HUGE and all(1 / HUGE < s < HUGE for s in node.attrs["scales"])
 
-    def bound(self, value: Value | None) -> float:
-        """The largest size that an operand can have; infinite when it is not known, or may be NaN."""
+    def largest_size(self, value: Value | None) -> float:
+        """The largest absolute value that an operand can have; infinite when it has no bound, or may be NaN."""
         if value in self.constants:
             size = np.abs(self.constants[value]).max(initial=0)
             return float(size) if np.isfinite(size) else np.inf
-        return 0.0 if value is None else self.bounds.get(value, np.inf)
+        return 0.0 if value is None else self.largest.get(value, np.inf)
 
     def band(self, node: Node) -> Band | None:
-        """The band around ties of quantize `node`, whose scales may vary by column; None where it is not known.
+        """The band around ties of quantize `node`, whose scales may vary by column; None if its operand is unbounded.
 
         Roundings of the quotients (of graphq's the inverse's, too) and of what compares them with ties come to it.
         """
-        difference = self.known(node.inputs[0])
-        if difference is None:
+        errors = self.errors_of(node.inputs[0])
+        if errors is None:
             return None
         scales = np.asarray(node.attrs["scales"], np.float32).astype(np.float64)
         along = scales.size > 1 and node.attrs["axis"] % len(node.output.type.dims) == len(node.output.type.dims) - 1
         scales = scales if along else scales.min(initial=np.inf)
-        proved, estimated = (x / scales + 2 * UNIT for x in difference[:2])
+        proved, estimated = (x / scales + 2 * UNIT for x in errors[:2])
         half = np.minimum(np.where(proved <= CHEAP, proved, estimated), MOST_NEAR)
-        return Band(half, difference.relative + 4 * UNIT, bool(assumed(np.equal(half, proved).all())))
+        return Band(half, errors.relative + 4 * UNIT, bool(assumed(np.equal(half, proved).all())))
 
     def _curve(self, node: Node) -> Curve | None:
         name = node.op.name
         if name == "leaky_relu":
             return Curve(max(1.0, abs(node.attrs["alpha"])), ulps=1)
-        if name == "prelu" and len(node.inputs) > 1 and np.isfinite(most := self.bound(node.inputs[1])):
-            return Curve(max(1.0, most), ulps=1)
+        if name == "prelu" and len(node.inputs) > 1 and np.isfinite(steepest := self.largest_size(node.inputs[1])):
+            return Curve(max(1.0, steepest), ulps=1)
         if name == "elu":
             alpha = max(1.0, abs(node.attrs["alpha"]))
             return Curve(alpha, 0.37 * alpha, 1, 4)
@@ -216,9 +228,9 @@ class BodyBounds:
             return Curve(abs(node.attrs["alpha"]), abs(node.attrs["beta"]) + 1, 1, 1)
         return CURVES.get(name)
 
-    def _bound(self, node: Node) -> float:
-        """The bound of a node's result: f32 sums and products of such as are below HUGE exceed it a little only."""
-        name, sizes = node.op.name, [self.bound(v) for v in node.inputs]
+    def _largest_size(self, node: Node) -> float:
+        """The largest size of a node's result: below HUGE the roundings of f32 exceed it a little only."""
+        name, sizes = node.op.name, [self.largest_size(v) for v in node.inputs]
         if name == "quantize":
             return 2.0**(node.attrs["dtype"].bits + 1)
         if name == "dequantize":
@@ -230,6 +242,8 @@ class BodyBounds:
             return 1.01 * sum(sizes)
         if name == "multiply":
             return 1.01 * prod(sizes)
+        if name == "divide" and np.isfinite(inverse := self.inverse_sizes(node.inputs[1], by_column=False)):
+            return 1.01 * sizes[0] * float(inverse)
         if name in ("relu", "maximum", "minimum"):
             return max(sizes)
         if name == "softplus":
@@ -238,11 +252,22 @@ class BodyBounds:
             return max(abs(node.attrs["min"]), abs(node.attrs["max"]), sizes[0])
         return np.inf if (curve := self._curve(node)) is None else max(1.0, curve.slope * 1.01) * max(1.0, sizes[0])
 
-    def size(self, value: Value | None, *, by_column: bool = True) -> np.ndarray:
-        """How large an operand is at the most, one a column where it is a constant row of columns."""
+    def sizes(self, value: Value | None, *, by_column: bool = True) -> np.ndarray:
+        """The largest absolute value of an operand, one a column where it is a constant row of columns."""
         data = self.constants.get(value) if value is not None else None
         if data is None or data.size == 0:
-            return later(np.asarray, self.bound(value) if data is None else 0.0)
-        size = np.abs(data.astype(np.float64))
-        row = by_column and size.ndim > 0 and size.size == size.shape[-1] == self.columns
-        return size.ravel() if row else np.asarray(size.max())
+            return later(np.asarray, self.largest_size(value) if data is None else 0.0)
+        return self._maxima(np.abs(data.astype(np.float64)), by_column)
+
+    def inverse_sizes(self, divisor: Value | None, *, by_column: bool) -> np.ndarray:
+        """The largest |1 / divisor|, as `sizes` has it; infinite where the divisor is not constant, or has a 0."""
+        data = self.constants.get(divisor) if divisor is not None else None
+        if data is None or data.size == 0:
+            return np.asarray(np.inf)
+        with np.errstate(divide="ignore"):
+            return self._maxima(1 / np.abs(data.astype(np.float64)), by_column)
+
+    def _maxima(self, sizes: np.ndarray, by_column: bool) -> np.ndarray:
+        """The largest of an array's sizes, one a column where it is a row of columns and `by_column` allows it."""
+        row = by_column and sizes.ndim > 0 and sizes.size == sizes.shape[-1] == self.columns
+        return sizes.ravel() if row else np.asarray(sizes.max())

@@ -34,8 +34,8 @@ class Byte(NamedTuple):
     shift: int
 
 
-def constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], constant: float, error: float,
-              numbers: Mapping[Expr, np.ndarray]) -> tuple[list[float], float] | None:
+def find_constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], constant: float, error: float,
+                   numbers: Mapping[Expr, np.ndarray]) -> tuple[list[float], float] | None:
     """f32 factors, and a constant, of multiply-adds whose upper half, at least `lowest`, is q; None if none are found.
 
     Where no rounding decides q is `constant` plus the sum, rounded down. Multiply-adds and q err by `error` at most.
@@ -43,25 +43,25 @@ def constants(q: Expr, dtype: str, lowest: int, bytes_: Sequence[Byte], constant
     values = [np.arange(256.0) + elementary.RANGES[x.dtype][0] for x in bytes_]
     sums = constant + np.add.outer(*(v * x.factor for v, x in zip(values, bytes_, strict=True)))
     units = [np.spacing(np.float32(abs(ONE * x.factor))) for x in bytes_]
-    moved = 512 * (NUDGES + 1) * float(sum(units)) / ONE
-    if not (np.abs(sums).max() <= 2.0**14 and 2 * error + moved <= NEAR / 2):
+    nudged = 512 * (NUDGES + 1) * float(sum(units)) / ONE
+    if not (np.abs(sums).max() <= 2.0**14 and 2 * error + nudged <= NEAR / 2):
         return None
-    rest = np.rint(sums)
-    rest -= sums
-    near = np.divmod(np.flatnonzero(np.abs(rest, out=rest) < NEAR), len(values[1]))
+    to_integer = np.rint(sums)
+    to_integer -= sums
+    near = np.divmod(np.flatnonzero(np.abs(to_integer, out=to_integer) < NEAR), len(values[1]))
     cases = [v[k] for v, k in zip(values, near, strict=True)]
     wanted, highest = _as_written(q, dtype, bytes_, cases, numbers), elementary.RANGES[dtype][1]
     nudges = np.arange(-NUDGES, NUDGES + 1, dtype=np.float32)
     factors = [np.float32(ONE * x.factor) + nudges * unit for x, unit in zip(bytes_, units, strict=True)]
     terms = [v + x.shift for v, x in zip(cases, bytes_, strict=True)]
-    left = ONE * wanted - (np.multiply.outer(factors[0].astype(np.float64), terms[0])[:, None]
-                           + np.multiply.outer(factors[1].astype(np.float64), terms[1]))
-    usual = ONE * (constant - sum(x.shift * x.factor for x in bytes_))
-    first = left[..., wanted > lowest].max(-1, initial=usual - ONE * NEAR / 4)  # what the constant is at least
-    last = left[..., wanted < highest].min(-1, initial=usual + ONE * NEAR / 4 - ONE) + ONE
-    for n in np.argsort(first - last, axis=None)[:TRIES]:
+    limits = ONE * wanted - (np.multiply.outer(factors[0].astype(np.float64), terms[0])[:, None]
+                       + np.multiply.outer(factors[1].astype(np.float64), terms[1]))
+    unrounded = ONE * (constant - sum(x.shift * x.factor for x in bytes_))
+    least = limits[..., wanted > lowest].max(-1, initial=unrounded - ONE * NEAR / 4)  # of the constant
+    most = limits[..., wanted < highest].min(-1, initial=unrounded + ONE * NEAR / 4 - ONE) + ONE
+    for n in np.argsort(least - most, axis=None)[:TRIES]:
         a, b = divmod(int(n), len(nudges))
-        chosen, middle = (factors[0][a], factors[1][b]), np.float32((first[a, b] + last[a, b]) / 2)
+        chosen, middle = (factors[0][a], factors[1][b]), np.float32((least[a, b] + most[a, b]) / 2)
         total = np.full(wanted.shape, middle)
         for v, f in zip(terms, chosen, strict=True):
             total = fused(v.astype(np.float32), f, total)

@@ -1,16 +1,16 @@
 """Quantizes after an anchor in few operations, which also say whether an output is near a rounding tie.
 
     exact   q = saturate(rint(y / s) + zp)             y of several f32 operations, as `formula` has them
-    quick   u = y / s + zp + 0.5 + half                in f32
-            q = saturate(whole(u))                     for fraction(u) >= 2 * half
+    fast    u = y / s + zp + 0.5 + half                in f32
+            q = saturate(floor(u))                     for fraction(u) >= 2 * half
 
 An output is near a tie where y / s + zp lies within `half` of the middle between two integers. There fraction(u) is
-below 2 * half, and only there the quick form may give another integer than the exact one: `half` is larger than the
+below 2 * half, and only there the fast form may give another integer than the exact one: `half` is larger than the
 error of u, and larger than the band in which outputs are computed again. So one comparison finds all outputs that need
 a second look. q lies between lo and lo + 255.
 
 Fewer operations: where y is a sum of integers times constants, u is a chain of fused multiply-adds whose constants hold
-scales and zero points too. The integers of a quantize in the middle of the chain are whole(u) of that quantize; as
+scales and zero points too. The integers of a quantize in the middle of the chain are floor(u) of that quantize; as
 floats they are u - lo + 256, saturated to [256.25, 511.75], rounded down, which has 15 bits of fraction.
 
 What is stored is the upper half of round(2**16 * u), an s32, so the lower half is the fraction. Beyond 2**15, and for
@@ -30,7 +30,7 @@ from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import Expr, const, maximum, op, walk
 from graphq.kernels.lanes.origins import byte_type, decided_by_one_byte
 from graphq.kernels.lanes.stores import Pairs
-from graphq.kernels.ties.exhaustive_requantize import ONE, Byte, constants
+from graphq.kernels.ties.exhaustive_requantize import ONE, Byte, find_constants
 
 STEP = 2.0**-15
 """The last bit of f32 from 256 to 512."""
@@ -94,12 +94,12 @@ def is_byte(x: Expr) -> bool:
 
 def affine(y: Expr, numbers: ValuesByExpr) -> Affine | None:
     """y as a sum of bytes and of the integer that holds the accumulator, in exact arithmetic; None where it is none."""
-    known: dict[Expr, Affine | None] = {}
+    forms: dict[Expr, Affine | None] = {}
 
     def of(node: Expr) -> Affine | None:
-        if node not in known:
-            known[node] = _affine(node, of, numbers)
-        return known[node]
+        if node not in forms:
+            forms[node] = _affine(node, of, numbers)
+        return forms[node]
 
     return of(y)
 
@@ -173,8 +173,8 @@ def half_unit(size: np.ndarray) -> np.ndarray:
 
 def _range(x: Expr) -> tuple[float, float]:
     """The smallest and the largest integer of a byte."""
-    known = elementary.unquantized(x)
-    lo = elementary.RANGES[known[1] if known else x.value[1]][0]
+    quantize = elementary.unquantized(x)
+    lo = elementary.RANGES[quantize[1] if quantize else x.value[1]][0]
     return lo, lo + 255.0
 
 
@@ -199,14 +199,14 @@ def _integers(u: Affine, most: np.ndarray) -> dict[Expr, Spread] | None:
 
 def _as_written(y: Expr, integers: Mapping[Expr, Spread], numbers: ValuesByExpr) -> Spread:
     """The interval and error of y when its expression is computed as it is written."""
-    known = dict(integers)
+    spreads = dict(integers)
 
     def of(node: Expr) -> Spread:
-        if node not in known:
-            known[node] = made(node)
-        return known[node]
+        if node not in spreads:
+            spreads[node] = spread_of(node)
+        return spreads[node]
 
-    def made(node: Expr) -> Spread:
+    def spread_of(node: Expr) -> Spread:
         if node in numbers or node.op == "const":
             v = numbers[node].astype(np.float64).reshape(-1) if node in numbers else np.full(1, float(node.value))
             return Spread.between(v, v)
@@ -225,7 +225,7 @@ def span(dtype: str, zps: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(np.abs(lo - zps), np.abs(lo + 255 - zps)))
 
 
-def error(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, stored: bool) -> np.ndarray:
+def error_bound(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, stored: bool) -> np.ndarray:
     """How far two ways of computing u may lie from each other, in steps: the operations of y, and multiply-adds.
 
     Only between lo and lo + 255, where ties matter.
@@ -238,13 +238,13 @@ def error(sum_: Affine, y: Expr, r: Rounding, numbers: ValuesByExpr, stored: boo
         if integers is None:
             return np.full(1, np.inf)
         written = _as_written(y, integers, numbers)
-        far = written.error / r.scales + half_unit(most)  # the quotient, or product, is rounded
-        quick = _quickly(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 256.0 if stored else 512.0)
+        slow = written.error / r.scales + half_unit(most)  # the quotient, or product, is rounded
+        fast = _fast_error(u, integers, r.zps + 0.5 + (0 if stored else 256 - lo), 256.0 if stored else 512.0)
         # What is stored is rounded to an integer, too.
-        return np.asarray((far + quick + (0.5 / ONE if stored else 0)) * (1 + 2.0**-10))
+        return np.asarray((slow + fast + (0.5 / ONE if stored else 0)) * (1 + 2.0**-10))
 
 
-def _quickly(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, most: float) -> np.ndarray:
+def _fast_error(u: Affine, integers: Mapping[Expr, Spread], shift: np.ndarray, most: float) -> np.ndarray:
     """The error of u plus `shift` as multiply-adds compute it, for results of at most `most` in size.
 
     Quantized bytes are taken as 256 to 511, and the constant makes up for it. Factors and the constant are rounded.
@@ -268,7 +268,7 @@ def offset(zps: np.ndarray, half: np.ndarray) -> np.ndarray:
     return 0.5 + zps + np.where(half < _WIDEST, half, 0.0)
 
 
-def band(half: np.ndarray) -> np.ndarray:
+def fraction_limit(half: np.ndarray) -> np.ndarray:
     """The limit of fractions near a tie: those below it, in units of the lower 16 bits of an s32."""
     return np.where(half < _WIDEST, 2 * half * ONE, ONE).astype(np.int32)
 
@@ -279,11 +279,11 @@ def without_relu(y: Expr) -> tuple[Expr, bool]:
     return (y.args[1], True) if is_relu else (y, False)
 
 
-class Taken(NamedTuple):
-    """A quantize that is computed in the quick form.
+class FastForm(NamedTuple):
+    """A quantize that is computed in the fast form.
 
-    Its operand y is `plain`, or the ReLU of that. `u` is the affine form of y / s where there is one, `error` what the
-    function of this name gives, and `decided` what `FastRequantize.decided` gives.
+    Its operand y is `plain`, or the ReLU of that. `u` is the affine form of y / s where there is one, `error` its
+    `error_bound`, and `tie_free` what `FastRequantize.tie_free` gives.
     """
 
     rounding: Rounding
@@ -291,78 +291,79 @@ class Taken(NamedTuple):
     is_relu: bool
     u: Affine | None
     error: np.ndarray
-    decided: Affine | None = None
+    tie_free: Affine | None = None
 
 
 class FastRequantize:
-    """The quantizes of an epilogue in their quick forms, one after another.
+    """The quantizes of an epilogue in their fast forms, one after another.
 
     `numbers` are those that operands load. `parameter` makes an operand of f32 numbers, one or one a column, in a role.
+    `floors` has, for each quantize in the middle of an epilogue, its integers as f32 less a number, and that number.
     """
 
     def __init__(self, numbers: ValuesByExpr, parameter: Callable[[np.ndarray, str], Expr]) -> None:
         self.numbers, self.parameter = numbers, parameter
-        self.wholes: dict[Expr, tuple[Expr, int]] = {}
+        self.floors: dict[Expr, tuple[Expr, int]] = {}
 
-    def make(self, roundings: Iterable[Rounding], stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
-        """The distance, the band below which outputs may be near a tie, and the quantizes and what they may be.
+    def build(self, roundings: Iterable[Rounding], stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
+        """The `distance`, `band` and `fast` of a `lanes.stores.SecondLook`.
 
-        The lower half of the distance counts. `stored` is the result of the quantize whose bytes are stored, if any.
+        `stored` is the result of the quantize whose bytes are stored, if any.
         """
-        taken: list[Taken] = []
-        known = {x for x in self.numbers if x.value[2] == "scalar"}
+        forms: list[FastForm] = []
+        scalars = {x for x in self.numbers if x.value[2] == "scalar"}
         for r in roundings:
-            if r.near is None and decided_by_one_byte(r.q, known):  # a table's
+            if r.near is None and decided_by_one_byte(r.q, scalars):  # a table's
                 continue
             plain, is_relu = without_relu(r.y)
             sum_ = affine(plain, self.numbers)
             if sum_ is not None and len(sum_.factors) > (0 if r.near is not None else 1):
-                far = error(sum_, plain, r, self.numbers, r.q is stored)
+                bound = error_bound(sum_, plain, r, self.numbers, r.q is stored)
                 u = sum_.times(1 / r.scales)
-                taken.append(Taken(r, plain, is_relu, u, far, self.decided(r, is_relu, u, far, taken, stored)))
+                forms.append(FastForm(r, plain, is_relu, u, bound, self.tie_free(r, is_relu, u, bound, forms, stored)))
             elif r.near is not None:
-                taken.append(Taken(r, plain, is_relu, None, np.full(1, STEP)))
+                forms.append(FastForm(r, plain, is_relu, None, np.full(1, STEP)))
         half = np.zeros(1)
-        for t in taken:
-            if t.decided is None:
+        for t in forms:
+            if t.tie_free is None:
                 half = np.maximum(half, t.error if t.rounding.width is None else t.error + t.rounding.width)
         half = np.ceil(half / STEP) * STEP
         with np.errstate(over="ignore"):  # what is infinite is near
-            return self.quantizes(taken, half, stored)
+            return self.quantizes(forms, half, stored)
 
-    def decided(self, r: Rounding, is_relu: bool, u: Affine, far: np.ndarray, before: Sequence[Taken], stored: Expr
-                ) -> Affine | None:
+    def tie_free(self, r: Rounding, is_relu: bool, u: Affine, bound: np.ndarray, before: Sequence[FastForm],
+                 stored: Expr) -> Affine | None:
         """u as multiply-adds that decide all ties of two bytes, times ONE; None where there are none."""
         if r.near is not None or r.q is not stored or len(u.factors) != 2 or not u.of_bytes \
-                or max(x.size for x in (*u.factors.values(), u.constant, r.zps, far)) > 1:
+                or max(x.size for x in (*u.factors.values(), u.constant, r.zps, bound)) > 1:
             return None
-        whole = {elementary.quantized(t.rounding.q, t.rounding.dtype) for t in before}
+        floors = {elementary.quantized(t.rounding.q, t.rounding.dtype) for t in before}
         bytes_ = [Byte(x, (elementary.unquantized(x) or (x, x.value[1]))[1], float(f.item()),
-                       256 - int(_range(x)[0]) if x in whole else 0) for x, f in u.factors.items()]
+                       256 - int(_range(x)[0]) if x in floors else 0) for x, f in u.factors.items()]
         lowest = int(r.zps.item()) if is_relu else elementary.RANGES[r.dtype][0]
-        found = constants(r.q, r.dtype, lowest, bytes_, float((u.constant + r.zps).item() + 0.5), float(far.item()),
-                          self.numbers)
-        if found is None:
+        constant = float((u.constant + r.zps).item() + 0.5)
+        solution = find_constants(r.q, r.dtype, lowest, bytes_, constant, float(bound.item()), self.numbers)
+        if solution is None:
             return None
-        return Affine({x: np.full(1, f) for x, f in zip(u.factors, found[0], strict=True)}, np.full(1, found[1]))
+        return Affine({x: np.full(1, f) for x, f in zip(u.factors, solution[0], strict=True)}, np.full(1, solution[1]))
 
-    def quantizes(self, taken: Sequence[Taken], half: np.ndarray, stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
-        """What `make` gives, of the roundings that are `taken`, with bands of one width."""
+    def quantizes(self, forms: Sequence[FastForm], half: np.ndarray, stored: Expr) -> tuple[Expr, np.ndarray, Pairs]:
+        """What `build` gives, of quantizes in these forms, with bands of one width."""
         distance, pairs = None, []
-        for k, (r, plain, is_relu, sum_, _, decided) in enumerate(taken):
+        for k, (r, plain, is_relu, sum_, _, tie_free) in enumerate(forms):
             lo, shift = elementary.RANGES[r.dtype][0], offset(r.zps, half)
             least = 0.25 + (r.zps if is_relu else np.full(1, lo))
             if r.q is stored:
-                whole = (r.zps == lo).any()  # what is less than the least integer saturates: it is no tie
-                if decided is not None:
-                    u, limits = self.sum(k, decided.factors, decided.constant), is_relu and not whole
+                saturates = (r.zps == lo).any()  # what is less than the least integer saturates: it is no tie
+                if tie_free is not None:
+                    u, limits = self.sum(k, tie_free.factors, tie_free.constant), is_relu and not saturates
                 else:
-                    u, limits = self.u(k, r, plain, sum_, shift, ONE), is_relu or whole
+                    u, limits = self.u(k, r, plain, sum_, shift, ONE), is_relu or saturates
                 if limits:
                     u = maximum(self.parameter(ONE * least, f"least {k}"), u)  # NaN passes
                 steps = op("round_s32", u)
                 pairs.append((r.q, op(f"high_{r.dtype}", steps)))
-                if decided is not None:
+                if tie_free is not None:
                     continue
             else:
                 u = elementary.saturate(self.u(k, r, plain, sum_, shift + (256 - lo)),
@@ -370,25 +371,25 @@ class FastRequantize:
                 bits = op("as_s32", u)
                 steps = op("shl", bits, 1)
                 # floor(u), in one operation instead of two of x86's
-                self.wholes[elementary.quantized(r.q, r.dtype)] = op("as_f32", op("and", bits, -1 << 15)), lo - 256
+                self.floors[elementary.quantized(r.q, r.dtype)] = op("as_f32", op("and", bits, -1 << 15)), lo - 256
                 pairs.append((r.q, op("add", op("shr", bits, 15), lo)))
             distance = steps if distance is None else op("min_u16", distance, steps)
         assert distance is not None
-        return distance, band(half), tuple(pairs)
+        return distance, fraction_limit(half), tuple(pairs)
 
-    def u(self, k: int, r: Rounding, plain: Expr, sum_: Affine | None, shift: np.ndarray, one: float = 1.0) -> Expr:
-        """y / s and an offset, of quantize k, times `one`."""
+    def u(self, k: int, r: Rounding, plain: Expr, sum_: Affine | None, shift: np.ndarray, scale: float = 1.0) -> Expr:
+        """y / s and an offset, of quantize k, times `scale`."""
         if sum_ is None:
             assert r.inverse is not None
-            inverse = r.inverse if one == 1 else r.inverse * one
-            return op("fma", plain, inverse, self.parameter(one * shift, f"offset {k}"))
+            inverse = r.inverse if scale == 1 else r.inverse * scale
+            return op("fma", plain, inverse, self.parameter(scale * shift, f"offset {k}"))
         for x, factor in sum_.factors.items():
             shift = shift + self.value(x)[1] * factor
-        return self.sum(k, {x: one * f for x, f in sum_.factors.items()}, one * (shift + sum_.constant))
+        return self.sum(k, {x: scale * f for x, f in sum_.factors.items()}, scale * (shift + sum_.constant))
 
     def value(self, x: Expr) -> tuple[Expr, int]:
         """An integer, less a number, of f32."""
-        return self.wholes.get(x, (op("to_f32", x), 0))
+        return self.floors.get(x, (op("to_f32", x), 0))
 
     def sum(self, k: int, factors: Mapping[Expr, np.ndarray], constant: np.ndarray) -> Expr:
         """Multiply-adds of the values of integers, of quantize k."""

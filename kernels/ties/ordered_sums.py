@@ -98,22 +98,22 @@ def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: Any, ch
     k = 0
     while k < count:
         if left == block and k + block <= count:
-            whole = min(8, (count - k) // block)
-            rest = count - k - whole * block & -4 if whole < 8 else 0  # of a shorter chain beside them
+            full = min(8, (count - k) // block)
+            rest = count - k - full * block & -4 if full < 8 else 0  # of a shorter chain beside them
             clear(lanes)
-            eight_chains(rest, block, whole + 1, xs + 4 * k, ws + 4 * k, lanes)
-            chain = load_f32(lanes + 4 * whole) if rest else np.float32(0)
-            eight_chains(block - rest, block, whole, xs + 4 * (k + rest), ws + 4 * (k + rest), lanes)
-            for one in range(whole):
+            eight_chains(rest, block, full + 1, xs + 4 * k, ws + 4 * k, lanes)
+            chain = load_f32(lanes + 4 * full) if rest else np.float32(0)
+            eight_chains(block - rest, block, full, xs + 4 * (k + rest), ws + 4 * (k + rest), lanes)
+            for one in range(full):
                 total += load_f32(lanes + 4 * one)
-            k += whole * block + rest
+            k += full * block + rest
             left -= rest
         else:
-            some = min(left, count - k)
-            for one in range(k, k + some):
+            step = min(left, count - k)
+            for one in range(k, k + step):
                 chain = fma(load_f32(xs + 4 * one), load_f32(ws + 4 * one), chain)
-            k += some
-            left -= some
+            k += step
+            left -= step
             if left == 0:
                 total += chain
                 chain, left = np.float32(0), block

@@ -50,7 +50,7 @@ class Sums(NamedTuple):
         return Sums(f(self.absolute), f(self.signed), f(self.squares), self.moved)
 
 
-def sum_error(how: DequantizedSum, low: int, high: int, weights: np.ndarray | tuple[int, int],
+def sum_error(sum_: DequantizedSum, low: int, high: int, weights: np.ndarray | tuple[int, int],
               batch: int = 1) -> SumError:
     """The bounds for activations from `low` to `high` (zero points subtracted, from both operands).
 
@@ -59,20 +59,20 @@ def sum_error(how: DequantizedSum, low: int, high: int, weights: np.ndarray | tu
     number for each of `sum_orders`'s scales.
     """
     activations = min(low, 0), max(high, 0)  # padding is 0
-    chains = _Chains(how.order, how.block, how.taps)
-    unit = how.x_scale, max(activations[1], -activations[0])
+    chains = _Chains(sum_.order, sum_.block, sum_.taps)
+    scale_and_size = sum_.x_scale, max(activations[1], -activations[0])
     if isinstance(weights, tuple):
         reach = later(_reach_of_any, chains, activations, *weights)
-        bounds = later(_bounds, reach, unit, how.w_scale, np.abs(how.start).max(initial=0), np.zeros(1))
+        bounds = later(_bounds, reach, scale_and_size, sum_.w_scale, np.abs(sum_.start).max(initial=0), np.zeros(1))
         return SumError(later(getitem, bounds, 0), later(getitem, bounds, 1))
     k, columns = weights.shape
     scales, starts = (np.tile(np.broadcast_to(x, columns // batch), batch)
-                      for x in (how.w_scale, np.abs(how.start)))
+                      for x in (sum_.w_scale, np.abs(sum_.start)))
     step = max(1, PART // max(1, k))
-    parts = [_known(chains, np.ascontiguousarray(weights[:, c:c + step].T, np.float32), scales[c:c + step])
+    parts = [_sums_of_weights(chains, np.ascontiguousarray(weights[:, c:c + step].T, np.float32), scales[c:c + step])
              for c in range(0, max(1, columns), step)]
-    known = Sums(*(np.concatenate(x) for x in zip(*parts, strict=True)))
-    bounds = _bounds(_reach(chains, activations, k, known), unit, scales, starts, known.moved)
+    sums = Sums(*(np.concatenate(x) for x in zip(*parts, strict=True)))
+    bounds = _bounds(_reach(chains, activations, k, sums), scale_and_size, scales, starts, sums.moved)
     return SumError(*(x.reshape(batch, -1).max(axis=0) if batch > 1 else x for x in bounds))
 
 
@@ -115,8 +115,8 @@ def _filled(w: np.ndarray, size: int) -> np.ndarray:
     return out
 
 
-def _known(chains: _Chains, w: np.ndarray, scales: np.ndarray) -> Sums:
-    """The sums of known weights: of integers in f32, exact as sums of pieces are below 2**24."""
+def _sums_of_weights(chains: _Chains, w: np.ndarray, scales: np.ndarray) -> Sums:
+    """The sums of constant weights: of integers in f32, exact as sums of pieces are below 2**24."""
     parts = chains.of(w)
     ones = np.ones(parts.shape[-1], np.float32)
     signed = parts @ ones
@@ -125,7 +125,7 @@ def _known(chains: _Chains, w: np.ndarray, scales: np.ndarray) -> Sums:
     return Sums(np.abs(parts) @ ones, signed, np.einsum("ncpk,ncpk->ncp", parts, parts), moved)
 
 
-def _any(chains: _Chains, k: int, most: int) -> Sums:
+def _sums_of_any(chains: _Chains, k: int, most: int) -> Sums:
     """The sums of weights that may be any from -most to most; for the estimate they are independent and uniform."""
     count = chains.lengths(k)
     squares = count * most**2 / 3
@@ -148,12 +148,12 @@ class _Reach(NamedTuple):
 
 def _reach_of_any(chains: _Chains, activations: tuple[int, int], k: int, most: int) -> _Reach:
     """The reach for weights that are not constant: a function of k, which may be open, and of no scale."""
-    return _reach(chains, activations, k, _any(chains, k, most))
+    return _reach(chains, activations, k, _sums_of_any(chains, k, most))
 
 
 def _reach(chains: _Chains, activations: tuple[int, int], k: int, w: Sums) -> _Reach:
     low, high = activations
-    near, far, variance = min(high, -low), max(high, -low), (high - low)**2 / 12
+    smaller, larger, variance = min(high, -low), max(high, -low), (high - low)**2 / 12
     count = chains.lengths(k)
     totals = {"taps": 2, "octets": 3}.get(chains.order, 1)  # of additions to the total, for each chain at most
     factors = 3 if chains.order in ("quads", "octets") else 2  # roundings of a product: of both factors, and its own
@@ -162,28 +162,30 @@ def _reach(chains: _Chains, activations: tuple[int, int], k: int, w: Sums) -> _R
 
     def largest(s: Sums) -> np.ndarray:
         """The most that partial sums reach: activations at one end where weights are positive, else at the other."""
-        return np.asarray(((far + near) * s.absolute + (far - near) * np.abs(s.signed)) / 2)
+        return np.asarray(((larger + smaller) * s.absolute + (larger - smaller) * np.abs(s.signed)) / 2)
 
     def mean_square(s: Sums) -> np.ndarray:
         """Of partial sums, if the mean of the activations is at the far end."""
-        return np.asarray(far**2 * s.signed**2 + variance * s.squares)
+        return np.asarray(larger**2 * s.signed**2 + variance * s.squares)
 
     absolute, squares = (x.sum(axis=(1, 2), dtype=np.float64) for x in (w.absolute, w.squares))
-    most = (count * largest(within)).sum(axis=(1, 2)) + totals * largest(after).sum(axis=1) + factors * far * absolute
-    walk = (count * mean_square(within)).sum(axis=(1, 2)) + totals * mean_square(after).sum(axis=1) \
-        + factors * far**2 * squares
+    most = (count * largest(within)).sum(axis=(1, 2)) + totals * largest(after).sum(axis=1) \
+        + factors * larger * absolute
+    mean_squares = (count * mean_square(within)).sum(axis=(1, 2)) + totals * mean_square(after).sum(axis=1) \
+        + factors * larger**2 * squares
     additions = totals * after.absolute.shape[1]
-    return _Reach(most, walk, additions, k + additions + 8)  # that later ones work on results of earlier ones: 8
+    # 8 more, as later roundings are of results that earlier ones have moved
+    return _Reach(most, mean_squares, additions, k + additions + 8)
 
 
-def _bounds(reach: _Reach, activations: tuple[np.float32, int], scales: np.ndarray, starts: np.ndarray,
+def _bounds(reach: _Reach, scale_and_size: tuple[np.float32, int], scales: np.ndarray, starts: np.ndarray,
             moved: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Both bounds in the output's unit, for the scale of the activations and their largest size.
 
     `scales` are those of the weights, `starts` the sizes that sums start from.
     """
-    scale, far = float(activations[0]), activations[1]
+    scale, size = float(scale_and_size[0]), scale_and_size[1]
     unit = scale * scales.astype(np.float64)
     proved = UNIT * (unit * reach.most + reach.totals * starts) / (1 - reach.roundings * UNIT)
-    walk = unit**2 * reach.squares + reach.totals * starts**2
-    return proved, np.minimum(proved, SIGMAS * ROUNDING * np.sqrt(walk) + far * scale * np.abs(moved))
+    variance = unit**2 * reach.squares + reach.totals * starts**2
+    return proved, np.minimum(proved, SIGMAS * ROUNDING * np.sqrt(variance) + size * scale * np.abs(moved))

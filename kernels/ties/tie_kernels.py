@@ -88,24 +88,24 @@ def _packed_sum(args: int, batch: int, column: int, frame: int, c: int, panel_by
     zp, scale = w_zp(args, batch, column), f32_of(w_scale(args, batch, column))
     total = f32_of(start(args, batch, column))
     factors, lines, lanes = stack(FACTORS_BYTES), stack(TAPS_BYTES), stack(32)
-    each = 1 if order == TAPS else max(1, taps)  # taps of a sum
-    most = PIECE // each // 4 * 4
+    sum_taps = 1 if order == TAPS else max(1, taps)  # taps of a sum
+    piece_channels = PIECE // sum_taps // 4 * 4
     vectors = step == 1 and x.parts == 1
-    for t in range(taps + 7 if each > 1 else taps):  # the last vector of taps repeats the last one
+    for t in range(taps + 7 if sum_taps > 1 else taps):  # the last vector of taps repeats the last one
         tap = min(t, taps - 1)
         place = load_s64(places + 8 * tap)
         vectors = vectors and place & 3 == 0
         store_s64(addresses + 8 * t, load_s64(addresses + 8 * tap))
         store_s64(lines + 8 * t, panel + 16 * place)
     clear(lanes)
-    for tap in range(0, taps, each):
+    for tap in range(0, taps, sum_taps):
         so_far, chain, left = begin(order, block, total)
-        for first in range(0, channels, most):
-            now, row = min(most, channels - first), 8 * tap
-            packed_factors(terms, zp, scale, panel, factors, first, now, addresses + row, places + row,
-                           lines + row if vectors else 0, each, step, part)
-            so_far, chain, left = take(order, block, now * each, factors, factors + PIECE_BYTES, lanes, so_far, chain,
-                                       left)
+        for first in range(0, channels, piece_channels):
+            count, row = min(piece_channels, channels - first), 8 * tap
+            packed_factors(terms, zp, scale, panel, factors, first, count, addresses + row, places + row,
+                           lines + row if vectors else 0, sum_taps, step, part)
+            so_far, chain, left = take(order, block, count * sum_taps, factors, factors + PIECE_BYTES, lanes, so_far,
+                                       chain, left)
         total = end(order, block, lanes, total, so_far, chain, left)
     return bits_of(total)
 
@@ -144,10 +144,10 @@ def windows_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
     outer, inner, w = load_s64(entries), load_s64(entries + 8), view_windows(windows)
     channels, merged, tap_k, pixel = x.channels, x.merged, x.tap_k, x.pixel
     first, panel_bytes = _first_channel(args, column), (f.k + 3) // 4 * 64 * w.ko * w.ki
-    ki, pad, lines = w.ki, windows + w.pad_row, w.ko // x.parts
+    ki, pad, kernel_rows = w.ki, windows + w.pad_row, w.ko // x.parts
     addresses, places = stack(TAPS_BYTES), stack(TAPS_BYTES)
     t = 0
-    for a in range(lines):
+    for a in range(kernel_rows):
         for b in range(ki):
             offset = load_s64(outer + 8 * a) + load_s64(inner + 8 * b)
             address = image + offset if offset >= 0 else pad
@@ -155,7 +155,7 @@ def windows_sum(args: int, batch: int, row: int, column: int, frame: int, r: int
                 store_s64(addresses + 8 * t, address + q * pixel + first)
                 store_s64(places + 8 * t, (a * ki + b) * tap_k + q * channels + first)
                 t += 1
-    return _packed_sum(args, batch, column, frame, c, panel_bytes, addresses, places, t, 1, lines * ki * tap_k)
+    return _packed_sum(args, batch, column, frame, c, panel_bytes, addresses, places, t, 1, kernel_rows * ki * tap_k)
 
 
 @njit
@@ -185,10 +185,10 @@ def pixels_sum(args: int, batch: int, row: int, column: int, frame: int, r: int,
     flip = 128 if signed else 0
     factors_of(factors, taps, flip, zp + flip, f32_of(x.scale))
     factors_of(weights, taps, 0, 0, scale)
-    each = 1 if order == TAPS else max(1, taps)  # taps of a sum
-    for t in range(0, taps, each):
+    sum_taps = 1 if order == TAPS else max(1, taps)  # taps of a sum
+    for t in range(0, taps, sum_taps):
         so_far, chain, left = begin(order, block, total)
-        so_far, chain, left = take(order, block, each, factors + 4 * t, weights + 4 * t, lanes, so_far, chain, left)
+        so_far, chain, left = take(order, block, sum_taps, factors + 4 * t, weights + 4 * t, lanes, so_far, chain, left)
         total = end(order, block, lanes, total, so_far, chain, left)
     return bits_of(total)
 

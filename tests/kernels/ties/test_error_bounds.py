@@ -24,7 +24,7 @@ def followed(name, difference, most):
     y = g.abs(g.input("x", shape=(4,), dtype="f32"))
     node = getattr(g, op)(y, **attrs).node
     bounds = BodyBounds(4, {})
-    bounds.of[y], bounds.bounds[y] = difference, most
+    bounds.errors[y], bounds.largest[y] = difference, most
     bounds.follow(node)
     return bounds, node
 
@@ -38,7 +38,7 @@ def test_all_curves_are_tried():
 def test_results_keep_to_their_bounds(name, most):
     bounds, node = followed(name, ErrorBounds(np.zeros(()), np.zeros(()), 0.0), most)
     y = node.op.reference(np.linspace(-most, most, 2001), **node.attrs)
-    assert y.dtype == np.float64 and np.abs(y).max() <= bounds.bounds[node.output]
+    assert y.dtype == np.float64 and np.abs(y).max() <= bounds.largest[node.output]
 
 
 @pytest.mark.parametrize("by,relative", [(1e-3, 0.0), (0.0, 1e-3), (1e-4, 1e-3)])
@@ -46,7 +46,7 @@ def test_results_keep_to_their_bounds(name, most):
 def test_differences_keep_to_their_bounds(name, by, relative):
     x = np.concatenate([np.linspace(-12, 12, 4001), np.linspace(-300, 300, 4001)])
     bounds, node = followed(name, ErrorBounds(np.asarray(by), np.asarray(by), relative), 300.0)
-    found = bounds.of[node.output]
+    found = bounds.errors[node.output]
     y = node.op.reference(x, **node.attrs)
     for sign in (-1, 1):
         again = node.op.reference(x + sign * (by + relative * np.abs(x)), **node.attrs)
@@ -72,13 +72,13 @@ def test_differences_of_two_operands_keep_to_their_bounds(name, first, second):
     node = getattr(g, name)(*values).node
     bounds = BodyBounds(4, {})
     for v, (by, relative), size in zip(values, (first, second), most, strict=True):
-        bounds.of[v], bounds.bounds[v] = ErrorBounds(np.asarray(by), np.asarray(by), relative), size
+        bounds.errors[v], bounds.largest[v] = ErrorBounds(np.asarray(by), np.asarray(by), relative), size
     bounds.follow(node)
-    found = bounds.of[node.output]
+    found = bounds.errors[node.output]
     a = rng.uniform(-most[0], most[0], 20_000)
     b = np.where(rng.random(a.size) < 0.3, -a, rng.uniform(-most[1], most[1], a.size))
     y = BINARY[name](a, b)
-    assert np.abs(y).max() <= bounds.bounds[node.output]
+    assert np.abs(y).max() <= bounds.largest[node.output]
     room = found.proved + found.relative * np.abs(y)
     moved = [x + sign * (by + relative * np.abs(x)) for x, (by, relative), sign
              in zip((a, b), (first, second), rng.choice([-1, 1], (2, a.size)), strict=True)]
@@ -93,10 +93,69 @@ def test_a_constant_factor_scales_a_difference_by_column():
     c = g.input("c", shape=(4,), dtype="f32")
     z = g.multiply(y, c)
     bounds = BodyBounds(4, {c: factors})
-    bounds.of[y], bounds.bounds[y] = ErrorBounds(np.asarray(0.25), np.asarray(0.125), 0.0), 1.0
+    bounds.errors[y], bounds.largest[y] = ErrorBounds(np.asarray(0.25), np.asarray(0.125), 0.0), 1.0
     bounds.follow(z.node)
-    assert np.array_equal(bounds.of[z].proved, 0.25 * np.abs(factors))
-    assert np.array_equal(bounds.of[z].estimated, 0.125 * np.abs(factors))
+    assert np.array_equal(bounds.errors[z].proved, 0.25 * np.abs(factors))
+    assert np.array_equal(bounds.errors[z].estimated, 0.125 * np.abs(factors))
+
+
+def divided(divisors, error, most):
+    """The bounds that have followed a division of a value of these error bounds, at most `most`, and its quotient."""
+    g = gq.Graph()
+    y = g.abs(g.input("x", shape=(3, 4), dtype="f32"))
+    c = g.input("c", shape=divisors.shape, dtype="f32")
+    z = g.divide(y, c)
+    bounds = BodyBounds(4, {c: divisors})
+    bounds.errors[y], bounds.largest[y] = error, most
+    bounds.follow(z.node)
+    return bounds, z
+
+
+@pytest.mark.parametrize("divisors", [
+    np.float32(11.3), np.float32(-0.37), np.float32(2.0**-126), np.array([0.5, -4.0, 1e-30, 3e38], np.float32),
+    np.array([[0.3], [-7.0], [1e4]], np.float32)], ids=["one", "negative", "tiny", "by column", "by row"])
+@pytest.mark.parametrize("by,relative", [(1e-3, 0.0), (0.0, 1e-3), (1e-4, 2e-3)])
+def test_differences_of_quotients_keep_to_their_bounds(divisors, by, relative):
+    most = 40.0
+    bounds, z = divided(np.asarray(divisors), ErrorBounds(np.asarray(by), np.asarray(by / 2), relative), most)
+    found, rng = bounds.errors[z], np.random.default_rng(0)
+    ends = [np.full((3, 4), end) for end in (0.0, most, -most, 2.0**-149)]
+    for a in [*ends, *rng.uniform(-most, most, (500, 3, 4)), *(10.0**rng.uniform(-30, 1.5, (500, 3, 4)))]:
+        b = divisors.astype(np.float64)
+        exact, room = a / b, found.proved + found.relative * np.abs(a / b)
+        assert (np.abs(exact) <= bounds.largest[z]).all()
+        roundings = 2.0**-50 * (np.abs(exact) + room)  # of this test, in f64
+        for sign in (-1, 1):
+            assert (np.abs((a + sign * (by + relative * np.abs(a))) / b - exact) <= room + roundings).all()
+    assert np.array_equal(found.estimated, found.proved / 2)
+
+
+def test_both_roundings_of_a_quotient_are_counted():
+    """Of f32 numbers that differ relatively: both quotients are rounded to f32, in opposite directions at worst."""
+    relative, rng = 2.0**-23, np.random.default_rng(0)
+    divisors = rng.uniform(1, 2, 4).astype(np.float32)
+    bounds, z = divided(divisors, ErrorBounds(np.zeros(()), np.zeros(()), relative), 2.0)
+    a = rng.uniform(1, 2, (100_000, 4)).astype(np.float32)
+    quotient, other = (x.astype(np.float64) for x in (a / divisors, np.nextafter(a, np.float32(0)) / divisors))
+    apart = np.abs(quotient - other) / quotient
+    assert relative < apart.max() <= bounds.errors[z].relative * (1 + 2.0**-20)
+
+
+@pytest.mark.parametrize("divisors", [[0.5, 0.0, 1.0, 1.0], [0.5, np.nan, 1.0, 1.0], [-0.0] * 4])
+def test_divisors_that_are_0_or_nan_have_no_bound(divisors):
+    error = ErrorBounds(np.asarray(1e-3), np.asarray(1e-3), 0.0)
+    bounds, z = divided(np.array(divisors, np.float32), error, 1.0)
+    assert bounds.unbounded[z] == "divide" and bounds.largest[z] == np.inf
+
+
+def test_divisors_that_are_not_constant_have_no_bound():
+    g, error = gq.Graph(), ErrorBounds(np.asarray(1e-3), np.asarray(1e-3), 0.0)
+    y, c = g.abs(g.input("x", shape=(3, 4), dtype="f32")), g.input("c", shape=(4,), dtype="f32")
+    for z, constants in ((g.divide(y, c), {}), (g.divide(c, y), {c: np.ones(4, np.float32)})):
+        bounds = BodyBounds(4, constants)
+        bounds.errors[y], bounds.largest[y] = error, 1.0
+        bounds.follow(z.node)
+        assert bounds.unbounded[z] == "divide" and bounds.largest[z] == np.inf
 
 
 @pytest.mark.parametrize("scales,axis", [([0.5], 1), ([0.5, 0.25, 2.0, 1.0], 1), ([0.5, 0.25, 2.0], 0)])
@@ -107,7 +166,7 @@ def test_bands_are_in_steps_of_the_scales(scales, axis):
     how = {} if len(scales) == 1 else {"qtype": "per_channel", "axis": axis, "zps": [0] * len(scales)}
     q = g.quantize(y, dtype="s8", scales=scales, **how)
     bounds = BodyBounds(4, {})
-    bounds.of[y], bounds.bounds[y] = ErrorBounds(np.asarray(1e-5), np.asarray(1e-6), 1e-7), 1.0
+    bounds.errors[y], bounds.largest[y] = ErrorBounds(np.asarray(1e-5), np.asarray(1e-6), 1e-7), 1.0
     band = bounds.band(q.node)
     steps = np.asarray(scales) if axis == 1 and len(scales) > 1 else min(scales)
     assert band.proved and np.array_equal(band.half, 1e-5 / steps + 2 * UNIT) and band.relative > 1e-7

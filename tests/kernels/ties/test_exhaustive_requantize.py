@@ -5,7 +5,7 @@ import pytest
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import const, fused, load, maximum, op
 from graphq.kernels.lanes.stores import evaluate
-from graphq.kernels.ties.exhaustive_requantize import Byte, constants
+from graphq.kernels.ties.exhaustive_requantize import Byte, find_constants
 
 STEPS = 8 * 2.0**-15
 
@@ -21,7 +21,7 @@ def found(scales, zps, out_scale, out_zp, dtype="u8", relu=False, shifts=(256, 0
     bytes_ = [Byte(x, t, s / out, n) for x, t, s, n in zip(xs, types, scales, shifts, strict=True)]
     constant = 0.5 + out_zp - sum(x.factor * z for x, z in zip(bytes_, zps, strict=True))
     lowest = out_zp if relu else elementary.RANGES[dtype][0]
-    made = constants(q, dtype, lowest, bytes_, constant, STEPS, {})
+    made = find_constants(q, dtype, lowest, bytes_, constant, STEPS, {})
     if made is None:
         return None
     cases = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(-128, 128, dtype=np.int8))

@@ -1,4 +1,4 @@
-"""Quick quantizes give what the exact ones do, but near ties, and miss none of those."""
+"""Fast quantizes give what the exact ones do, but near ties, and miss none of those."""
 import numpy as np
 import pytest
 
@@ -55,7 +55,7 @@ ROWS = 1000
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_quick_quantizes_are_exact_outside_of_bands(case):
+def test_fast_quantizes_are_exact_outside_of_bands(case):
     rng = np.random.default_rng(7)
     made, constants = layer(rng, **CASES[case])
     store, look, shape = made.store, made.store.second_look, (200_000, 32)
