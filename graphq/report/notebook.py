@@ -5,7 +5,7 @@ import base64
 from html import escape
 
 from graphq.ir import Graph
-from graphq.ir.outline import Box, outline
+from graphq.ir.outline import Box, Outline, outline
 from graphq.report.drawing import class_of, draw
 from graphq.report.kinds import kind_of
 from graphq.report.layout import available
@@ -20,10 +20,14 @@ def graph_html(graph: Graph, caption: str, *, bodies: bool = True) -> str:
     made = outline(graph, bodies=bodies)
     if not available() or sum(1 for _ in made.walk()) > MOST:
         return f"<pre>{escape(caption)}\n\n{escape(str(graph))}</pre>"
-    svg = draw(made, lambda box: box.lines, _kind).replace(">", f"><style>{text_file('picture.css')}</style>", 1)
-    data = base64.b64encode(svg.encode("utf-8", "replace")).decode()
+    data = base64.b64encode(picture(made).encode("utf-8", "replace")).decode()
     return (f'<pre>{escape(caption)}</pre><div style="max-height:600px;overflow:auto">'
             f'<img style="max-width:none" alt="{escape(caption)}" src="data:image/svg+xml;base64,{data}"></div>')
+
+
+def picture(drawn: Outline) -> str:
+    """The picture as an SVG file, with its style. Raises GraphqError where pygraphviz is not installed."""
+    return draw(drawn, lambda box: box.lines, _kind).replace(">", f"><style>{text_file('picture.css')}</style>", 1)
 
 
 def _kind(box: Box) -> str:
