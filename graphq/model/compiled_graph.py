@@ -2,56 +2,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeGuard, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, overload
 
 import numpy as np
 
 from graphq.base.budget import budget
 from graphq.base.locks import Lock, lazy_property
 from graphq.base.paths import path_of
-from graphq.base.sizes import Trace
-from graphq.errors import CompileError, GraphError, InputError
+from graphq.errors import GraphError, InputError
 from graphq.ir import Graph, TensorType
 from graphq.ir.copies import check_names, returning
 from graphq.ir.interpret import check_array, check_inputs, named_inputs, pack_outputs
 from graphq.ir.names import counted
 from graphq.ir.signature import Signature
 from graphq.kernels.jit.isa import Level
-from graphq.model.open_shapes import OpenPlans
-from graphq.model.planned import (
-    ConstantInputs,
-    Loaded,
-    Options,
-    Passed,
-    Planned,
-    Ready,
-    Reported,
-    Runnable,
-    Stored,
-    StoredPlan,
-    in_full,
-)
-from graphq.model.staged import StagedRunner
-from graphq.plan.arena import Arenas
-from graphq.plan.plan import Plan
-from graphq.plan.runtime import Runner, Words
-from graphq.plan.stages import CONTROL, in_one_plan
+from graphq.model.planned import Options
+from graphq.model.plans import Plans, Shapes
 from graphq.rewrite.rule import Refusal
 
 if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
     from graphq.ir.interpret import Result
+    from graphq.model.saved_models import Saved
     from graphq.report.coverage import Coverage
     from graphq.report.parts import Part
     from graphq.report.profile import Profile
     from graphq.report.records import Report
-
-Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-
-MAX_PLANS = 64
-"""Plans that a model with open shapes keeps, one for each set of shapes; the oldest goes first."""
 
 MAX_FETCHED = 8
 """Models for values to fetch that a model keeps, one for each list of names; the oldest goes first."""
@@ -60,44 +38,32 @@ MAX_FETCHED = 8
 class CompiledGraph:
     """A compiled graph: `model(array)` or `model(x=array)` runs it, from any number of threads at a time.
 
-    `graph` is the graph after the passes. Where shapes are open, a plan holds for many of them (`open_shapes`);
+    `graph` is the graph after the passes. Where shapes are open, a plan holds for many of them (`plans`);
     `graph` and reports are those of the plan that was used last. Where an input is marked constant, plans are made at
     the first call. Where shapes depend on data, each new set of shapes is planned anew. `origin` says which file the
     model was loaded from, and what of it was made anew; it is empty for a model that was compiled here.
     """
 
-    def __init__(self, graph: Graph | Stored, options: Options) -> None:
+    def __init__(self, graph: Graph | Saved, options: Options) -> None:
         if isinstance(graph, Graph):
             copy = graph.copy()
-            self.signature, self._read_source = Signature.of(copy), lambda: copy
+            self.signature, read_source, unread = Signature.of(copy), lambda: copy, []
         else:
-            self.signature, self._read_source = graph.signature, cache(graph.source)
-            self.rows_mix = graph.rows_mix
+            self.signature, read_source = graph.signature, cache(lambda: graph.source)
+            self.rows_mix, unread = graph.rows_mix, graph.plans(options.threads)
         self.options = options
         self.origin = ""
-        self._constants = ConstantInputs(p.name for p in self.signature.inputs if p.property == "constant")
-        self._by_shapes: dict[Shapes, Runnable] = {}
-        self._building: dict[Shapes, Lock] = {}
-        self._fetching: dict[tuple[str, ...], CompiledGraph] = {}
-        self._lock = Lock()
-        self._arenas = Arenas()
         self.names = [p.name for p in self.signature.inputs]
         self._checks = [(p.name, p.type.shape, p.dtype.numpy) for p in self.signature.inputs]
-        constant = bool(self._constants.names)
-        fixed = not constant and all(p.type.known for p in self.signature.inputs)
-        self._fixed: Runnable | Loaded | None = None
-        stored = graph.plans if isinstance(graph, Stored) else ()
-        if fixed:
-            self._fixed = self._loaded(stored[0]) if stored else self._build(self.source.copy)
-        self.open_plans = None if fixed or constant else \
-            OpenPlans(self.signature, self._read_source, options, self._arenas)
-        if self.open_plans is not None:
-            self.open_plans.begin(stored)
+        self._fetching: dict[tuple[str, ...], CompiledGraph] = {}
+        self._lock = Lock()
+        self.plans = Plans(self.signature, read_source, options, unread, self._part)
+        self._fixed = self.plans.fixed
 
     @property
     def source(self) -> Graph:
         """The graph as the user gave it."""
-        return self._read_source()
+        return self.plans.source
 
     @lazy_property
     def rows_mix(self) -> str | None:
@@ -114,32 +80,17 @@ class CompiledGraph:
         """
         from graphq.model.saved_models import save
 
-        save(path, self.source, self.options, self.plans(), self.rows_mix)
-
-    def _loaded(self, stored: StoredPlan) -> Loaded:
-        """What runs a plan of a file."""
-        def made(plan: Plan, _: Trace | None) -> Loaded:
-            return Loaded(Runner(Words(plan), self._arenas, self.options.cache),
-                          lambda: Planned(self.source.copy(), self.options, self.source.copy, self._arenas))
-
-        with budget(self.options.memory):
-            return cast(Loaded, stored.read(made))
-
-    def plans(self) -> list[tuple[Plan, Trace | None]]:
-        """What runs: the plan of a graph of fixed shape, or plans with open sizes."""
-        if isinstance(self._fixed, Ready | Loaded):
-            return [(self._fixed.plan, None)]
-        return self.open_plans.plans() if self.open_plans else []
+        save(path, self.source, self.options, self.plans.all(), self.rows_mix)
 
     @property
     def graph(self) -> Graph:
         """The graph after the passes."""
-        return self._latest.graph
+        return self.plans.latest.graph
 
     @property
     def refusals(self) -> list[Refusal]:
         """The near misses of the passes' rewrites."""
-        return self._latest.refusals
+        return self.plans.latest.refusals
 
     @property
     def level(self) -> Level:
@@ -150,19 +101,6 @@ class CompiledGraph:
     def threads(self) -> int:
         """The most threads that a call uses."""
         return self.options.threads
-
-    @property
-    def _latest(self) -> Reported:
-        """What was compiled last; before the first call with open shapes, what can be said without them."""
-        made = list(self._by_shapes.values())
-        latest = self.open_plans.latest if self.open_plans else None
-        return in_full(self._fixed or latest or (made[-1] if made else self._without_shapes))
-
-    @lazy_property
-    def _without_shapes(self) -> Passed:
-        """What the passes can do before the first call with open shapes; no run needs it."""
-        with budget(self.options.memory):
-            return Passed(self.source.copy(), self.options, self.source.copy)
 
     @property
     def inputs(self) -> dict[str, TensorType]:
@@ -213,12 +151,12 @@ class CompiledGraph:
             return self._fetch(fetch, out, inputs, named)
         given = named_inputs(self.signature, inputs, named) if inputs else named
         if self._fixed is not None:
-            made, checked = self._fixed, self._fast_check(given)
+            run, checked = self._fixed, self._fast_check(given)
         else:
             by_name = check_inputs(self.signature, given)
-            made = self._at_shapes(by_name)
-            checked = [by_name[n] for n in self.names if n not in self._constants.names]
-        outs = made.run(checked, None if out is None else self._check_out(made.output_types, out, checked))
+            run = self.plans.at(self._shapes(by_name), by_name)
+            checked = [by_name[n] for n in self.names if n not in self.plans.constants.names]
+        outs = run(checked, None if out is None else self._check_out(run.output_types, out, checked))
         return outs[0] if len(outs) == 1 else dict(zip(self.signature.outputs, outs, strict=True))
 
     @overload
@@ -262,12 +200,12 @@ class CompiledGraph:
 
     def explanation(self, *, kernels: bool = False) -> Report:
         """What `explain` says, as data (`graphq.report.records`)."""
-        report = self._latest.explanation(kernels=kernels)
-        return report if self.open_plans is None else replace(report, classes=self.open_plans.classes())
+        report = self.plans.latest.explanation(kernels=kernels)
+        return replace(report, classes=self.plans.classes())
 
     def parts(self) -> list[Part]:
         """What `report` shows: the graph before and after the passes; of a model in stages those of its parts."""
-        return self._latest.parts()
+        return self.plans.latest.parts()
 
     def report(self, path: str | os.PathLike[str], /, *inputs: Any, profile: Profile | None = None,
                title: str | None = None, **named: Any) -> None:
@@ -306,14 +244,16 @@ class CompiledGraph:
         if not isinstance(peaks, bool):
             raise InputError(f"peaks must be True or False, got {peaks!r}")
         by_name = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
-        return in_full(self._fixed or self._at_shapes(by_name)).profile(by_name, runs, peaks=peaks)
+        shapes = self._shapes(by_name)
+        made = self.plans.at(shapes, by_name)
+        return self.plans.reported(shapes, made).profile(by_name, runs, peaks=peaks)
 
     def coverage(self) -> Coverage:
         """Which share of the multiply-accumulates integer partitions do, in all and by operation.
 
         Where shapes are open, of the latest new set of them; raises CompileError before the first call.
         """
-        return self._latest.coverage()
+        return self.plans.latest.coverage()
 
     def formula(self, /, *inputs: Any, **named: Any) -> Result:  # type: ignore[type-var]
         """The same numbers in NumPy: each partition by its written formula, all else by its reference.
@@ -322,13 +262,7 @@ class CompiledGraph:
         """
         checked = check_inputs(self.signature, named_inputs(self.signature, inputs, named))
         with budget(self.options.memory):
-            if self._fixed is not None:
-                made: Reported = in_full(self._fixed)
-            else:
-                again = self._specialised(checked, self._constants.of(checked))
-                graph = again()
-                made = Passed(graph, self.options, again) if in_one_plan(graph) else StagedRunner(graph, self._part)
-            return pack_outputs(self.signature.outputs, made.formula(checked))
+            return pack_outputs(self.signature.outputs, self.plans.formula(checked))
 
     def _fetch(self, fetch: str | Sequence[str], out: np.ndarray | Mapping[str, np.ndarray] | None,
                inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -337,7 +271,7 @@ class CompiledGraph:
             model = self._fetching.get(names)
             if model is None:
                 model = self._part(returning(self.source, names))
-                model._constants = self._constants
+                model.plans.constants = self.plans.constants
                 for oldest in list(self._fetching)[:1 - MAX_FETCHED]:
                     self._fetching.pop(oldest, None)
                 self._fetching[names] = model
@@ -358,60 +292,12 @@ class CompiledGraph:
         checked = check_inputs(self.signature, given)
         return [checked[n] for n in self.names]
 
-    def _at_shapes(self, arrays: Mapping[str, np.ndarray]) -> Runnable | Loaded:
-        """The plan for these shapes. Callers with other shapes do not wait while one is made.
-
-        A signal's handler may come in the midst, and make the plan of the same shapes.
-        """
-        key = tuple([arrays[n].shape for n in self.names])
-        if self.open_plans is not None and (at_shapes := self.open_plans.at(key)) is not None:
-            return at_shapes
-        made = self._by_shapes.get(key) or self._planned(key, arrays)
-        self._constants.of(arrays)  # those of the plan: it is in `_by_shapes` once they are kept
-        return made
-
-    def _planned(self, key: Shapes, arrays: Mapping[str, np.ndarray]) -> Runnable:
-        """A new plan for these shapes, or that of a caller who was faster."""
-        with self._building.setdefault(key, Lock()).hold:
-            made = self._by_shapes.get(key)
-            if made is None:
-                try:
-                    constants = self._constants.of(arrays)
-                    made = self._build(self._specialised(arrays, constants))
-                    self._constants.keep(constants)
-                    for oldest in list(self._by_shapes)[:1 - MAX_PLANS]:
-                        self._by_shapes.pop(oldest, None)
-                    self._by_shapes[key] = made
-                finally:
-                    self._building.pop(key, None)
-        return made
-
-    def _specialised(self, arrays: Mapping[str, np.ndarray],
-                     constants: Mapping[str, np.ndarray]) -> Callable[[], Graph]:
-        """A function that gives the user's graph with the types of these arrays, and constants in place of inputs."""
-        types = {p.name: TensorType(p.dtype, arrays[p.name].shape) for p in self.signature.inputs}
-        source = self._read_source
-        return lambda: source().specialise(types, constants)
+    def _shapes(self, arrays: Mapping[str, np.ndarray]) -> Shapes:
+        return tuple([arrays[n].shape for n in self.names])
 
     def _part(self, graph: Graph) -> CompiledGraph:
         """A part of the graph, compiled with the same options."""
         return CompiledGraph(graph, self.options)
-
-    def _build(self, source: Callable[[], Graph]) -> Runnable:
-        """What runs the graph that `source` gives: one plan, or stages.
-
-        Raises CompileError when it would take too much memory, or for stages where `strict` refuses them.
-        """
-        try:
-            with budget(self.options.memory):
-                graph = source()
-                if in_one_plan(graph):
-                    return Planned(graph, self.options, source, self._arenas)
-                if self.options.strict:
-                    _refuse_stages(graph)
-                return StagedRunner(graph, self._part)
-        except MemoryError as e:
-            raise CompileError(f"not enough memory: {e}") from None
 
     def _check_out(self, types: Sequence[TensorType], out: np.ndarray | Mapping[str, np.ndarray],
                    inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -436,13 +322,6 @@ class CompiledGraph:
             if any(np.may_share_memory(x, y) for y in (*inputs, *arrays[:k])):
                 raise InputError(f"out '{names[k]}' shares memory with an input or another output")
         return arrays
-
-
-def _refuse_stages(graph: Graph) -> NoReturn:
-    """Raise CompileError that names the first operation for which a graph runs in stages."""
-    node = next(n for n in graph.nodes if n.op.name in CONTROL or not all(v.type.known for v in n.outputs))
-    why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
-    raise CompileError(f"strict: {why}: {graph.describe(node)}")
 
 
 def _is_plain(x: Any, shape: Any, dtype: np.dtype) -> TypeGuard[np.ndarray]:

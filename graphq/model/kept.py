@@ -20,7 +20,7 @@ from graphq.ir.op import walk_ops
 from graphq.kernels.jit import cache, isa
 from graphq.model.compiled_graph import CompiledGraph
 from graphq.model.loading import as_saved, options_of
-from graphq.model.open_shapes import OpenPlans
+from graphq.model.plans import Plans
 from graphq.model.saved_models import Saved, save
 
 log = logging.getLogger("graphq")
@@ -93,27 +93,26 @@ class Kept:
         why, again = None, Kept.of(self._path, self._level, self._threads, *self._options)
         if again is None or again.digest != self.digest:
             why = "its file has changed since"
-        elif not model.plans():
+        elif not model.plans.all():
             why = "it is planned at calls: in stages, for constant inputs, or for each set of shapes"
         elif 2 * sum(n.attrs["value"].nbytes for n in model.source.nodes_of(["constant"])) > cache.MOST_OF_A_MODEL:
             why = "it is too large"
         if why is not None:
             return log.info("the model %s is not kept: %s", model.signature.name, why)
         rows_mix = model.rows_mix
-        self._write(model, rows_mix)
+        self._write(model.plans, rows_mix)
         self._follow(model, rows_mix)
 
     def _follow(self, model: CompiledGraph, rows_mix: str | None) -> None:
         """Keep the model again with each plan that a call adds for open sizes."""
-        if model.open_plans is not None:
-            model.open_plans.grown = lambda plans: self._write(plans, rows_mix)
+        model.plans.grown = lambda plans: self._write(plans, rows_mix)
 
-    def _write(self, made: CompiledGraph | OpenPlans, rows_mix: str | None) -> None:
+    def _write(self, made: Plans, rows_mix: str | None) -> None:
         """Write the model, which is there whatever happens here."""
         try:
             folder = cache.lasting()
             if folder is not None:
-                save(folder / self.name, made.source, made.options, made.plans(), rows_mix, key=self.digest)
+                save(folder / self.name, made.source, made.options, made.all(), rows_mix, key=self.digest)
                 cache.tidy(folder)
         except Exception as e:  # full disk, folder gone, no memory, an option without JSON
             log.warning("a compiled model is not kept: %s: %s", type(e).__name__, e)

@@ -9,7 +9,7 @@ from graphq.kernels.jit import isa as levels_of
 from graphq.kernels.jit.isa import Level, LevelName
 from graphq.kernels.threads.count import resolve_threads
 from graphq.model.compiled_graph import CompiledGraph
-from graphq.model.planned import Options, Stored
+from graphq.model.planned import Options
 from graphq.model.saved_models import Saved, Settings
 
 log = logging.getLogger("graphq")
@@ -61,9 +61,7 @@ def options_of(saved: Saved, isa: str | None, threads: int | None) -> tuple[Opti
 
 def as_saved(saved: Saved, options: Options) -> CompiledGraph | None:
     """The model by the plans of its file, which fit these options; None where it has none."""
-    plans = saved.plans(options.threads)
-    return CompiledGraph(Stored(plans, saved.signature, lambda: saved.source, saved.rows_mix), options) if plans \
-        else None
+    return CompiledGraph(saved, options) if saved.plans(options.threads) else None
 
 
 def _level(own: Settings, isa: str | None) -> Level:

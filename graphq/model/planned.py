@@ -1,23 +1,20 @@
-"""What came of a graph that runs in one plan: the graph after the passes (`Passed`), its plan (`Planned`, `Loaded`)."""
+"""A graph after the passes, and what reports say of it and of its plan; `Options`; the arrays of constant inputs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from graphq.base.locks import importing, lazy_property
+from graphq.base.locks import importing
 from graphq.base.progress import progress
-from graphq.base.sizes import Trace
+from graphq.base.sizes import Program, parts
 from graphq.errors import CompileError, InputError
-from graphq.ir import Graph, TensorType
-from graphq.ir.names import counted
-from graphq.ir.signature import Signature
+from graphq.ir import Graph
 from graphq.kernels.jit.isa import Level
-from graphq.plan.arena import Arenas
 from graphq.plan.plan import NativeStep, Plan
-from graphq.plan.runtime import Runner, Words
+from graphq.plan.runtime import OpenPlan, Runner
 from graphq.rewrite.history import History
 from graphq.rewrite.rule import Pass, Refusal
 
@@ -26,9 +23,6 @@ if TYPE_CHECKING:  # what reports alone need is imported when they are asked for
     from graphq.report.parts import Part
     from graphq.report.profile import Profile
     from graphq.report.records import Report
-
-
-T = TypeVar("T")
 
 
 class Options(NamedTuple):
@@ -52,74 +46,50 @@ class Options(NamedTuple):
         return PIPELINE
 
 
-class Reported(Protocol):
-    """What came of a graph, as far as reports ask."""
-
-    @property
-    def graph(self) -> Graph:
-        """The graph after the passes."""
-
-    @property
-    def refusals(self) -> list[Refusal]:
-        """The near misses of the passes' rewrites."""
-
-    def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The outputs in NumPy: each partition by its written formula, all else by its reference."""
-
-    def explanation(self, *, kernels: bool) -> Report:
-        """What fused and what did not; `kernels`: also what each kernel does and how fast it is."""
-
-    def parts(self) -> list[Part]:
-        """What pages show: one part, or several of a graph in stages."""
-
-    def coverage(self) -> Coverage:
-        """Which share of the multiply-accumulates integer partitions do. Raises CompileError while shapes are open."""
-
-
-class Runnable(Reported, Protocol):
-    """What came of a graph whose shapes are all known: it runs, in one plan or in stages."""
-
-    output_types: tuple[TensorType, ...]
-
-    def run(self, inputs: Sequence[np.ndarray],
-            outputs: Sequence[np.ndarray] | None = None, /) -> Sequence[np.ndarray]:
-        """Run on checked arrays; the outputs (new ones, or those given, filled)."""
-
-    def profile(self, inputs: Mapping[str, np.ndarray], runs: int, *, peaks: bool) -> Profile:
-        """How long each step takes, medians of so many runs; with `peaks` also what the machine could do."""
-
-
-class Passed:
-    """A graph after the passes, which change the one that is given; without a plan.
+class Passed(NamedTuple):
+    """A graph after the passes, and its plan if it has one: with open sizes (`open`), or at given ones (`runner`).
 
     Reports read its `history`; `again` gives them the graph as it is before the passes.
     """
 
+    history: History
+    refusals: list[Refusal]
+    options: Options
+    again: Callable[[], Graph]
+    open: OpenPlan | None = None
     runner: Runner | None = None
-    plan: Plan | None = None
-    sizes: Mapping[str, int] = MappingProxyType({})
-    """What open dimensions are, or are assumed to be."""
 
-    def __init__(self, graph: Graph, options: Options, again: Callable[[], Graph]) -> None:
-        self.options, self.again, self.history = options, again, History(graph)
+    @classmethod
+    def of(cls, again: Callable[[], Graph], options: Options) -> Passed:
+        """The passes run on a graph that `again` gives."""
         with importing.hold:
             from graphq.passes import run_passes
-        self.refusals = run_passes(graph, options.pipeline, history=self.history)
-        self.graph = self.history.fork()
+        graph = again()
+        history = History(graph)
+        refusals = run_passes(graph, options.pipeline, history=history)
+        history.fork()
+        return cls(history, refusals, options, again)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph after the passes."""
+        return self.history.after
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan, which has open sizes where there is no `runner`."""
+        return self.runner.plan if self.runner else self.open.plan if self.open else None
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """What open dimensions are, or are assumed to be."""
+        return self.runner.sizes if self.runner else self.open.trace.assumed if self.open else {}
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """The outputs in NumPy, partitions by their formulas."""
         from graphq.model.planning import evaluate_formulas
 
         return evaluate_formulas(self.graph, inputs)
-
-    def check_references(self) -> None:
-        """Raise CompileError, with the report, for operations without kernels where `strict` refuses them."""
-        if self.options.strict and self.plan is not None and (slow := self.plan.references):
-            from graphq.report.explain import as_text
-
-            raise CompileError(f"strict: {counted(len(slow), 'operation')} would run by NumPy references: "
-                               f"{'; '.join(slow[:5])}\n" + as_text(self.explanation(kernels=False)))
 
     def explanation(self, *, kernels: bool) -> Report:
         """The report on the graph, and on its plan if it has one."""
@@ -141,90 +111,28 @@ class Passed:
         return [Part("", self.again(), self.graph, self.explanation(kernels=False), memory)]
 
     def coverage(self) -> Coverage:
-        """Raise CompileError: nothing can be counted without shapes."""
-        raise CompileError("shapes are open: the coverage is known after the first call")
+        """Which share of the graph's multiply-accumulates integer partitions do, at the sizes of the plan.
 
+        Raises CompileError without a plan: nothing can be counted without shapes.
+        """
+        from graphq.report.coverage import coverage
 
-class Ready(Passed):
-    """A graph after the passes with a plan, all of whose sizes are known, and what runs it."""
-
-    runner: Runner
-    plan: Plan
-
-    def run_by(self, runner: Runner) -> None:
-        """Take what runs the plan."""
-        self.run = self.runner = runner
-        self.plan, self.output_types = runner.plan, runner.plan.output_types
+        if self.open is None:
+            raise CompileError("shapes are open: the coverage is known after the first call")
+        open_counts = coverage(self.graph)
+        counts = open_counts.integer_by_op, open_counts.total_by_op
+        values = Program(self.open.trace, parts(counts)).at(tuple(self.sizes.values()))
+        assert values is not None
+        integer, total = values.of(counts)
+        return replace(open_counts, integer_by_op=integer, total_by_op=total)
 
     def profile(self, inputs: Mapping[str, np.ndarray], runs: int, *, peaks: bool) -> Profile:
         """How long each step takes, medians of so many runs; with `peaks` also what the machine could do."""
         from graphq.report.profile import profile_steps
 
+        assert self.runner is not None
         arrays = [inputs[str(v.name)] for v in self.graph.inputs]
-        return profile_steps(self.run, arrays, runs, peaks=peaks, cache=self.options.cache)
-
-
-class Planned(Ready):
-    """A graph all of whose shapes are known, after the passes, and its plan, ready to run.
-
-    Raises CompileError when it would take too much memory, or for operations without kernels where that is `strict`.
-    """
-
-    def __init__(self, graph: Graph, options: Options, again: Callable[[], Graph], arenas: Arenas) -> None:
-        super().__init__(graph, options, again)
-        with importing.hold:
-            from graphq.model.planning import build_plan
-        self.plan = build_plan(self.graph, options.level, options.threads, options.cache)
-        self.check_references()
-        self.run_by(Runner(Words(self.plan), arenas, options.cache))
-
-    def coverage(self) -> Coverage:
-        """Which share of the graph's multiply-accumulates integer partitions do."""
-        from graphq.report.coverage import coverage
-
-        return coverage(self.graph)
-
-
-class StoredPlan(NamedTuple):
-    """A plan that a file has, which is read when it is needed.
-
-    `sizes` are those of the open dimensions in its example; None where all shapes are known. `read(make)` is what
-    `make` makes of the plan and of the trace of its open sizes. It raises ParseError where either is not what `save`
-    wrote, also where `make` finds that.
-    """
-
-    sizes: tuple[int, ...] | None
-    read: Callable[[Callable[[Plan, Trace | None], Any]], Any]
-
-
-class Stored(NamedTuple):
-    """A model that a file has: its plans, one for known shapes or several for open ones; `source` reads the graph.
-
-    `rows_mix` is that of `CompiledGraph`, which saves reading the graph for it.
-    """
-
-    plans: Sequence[StoredPlan]
-    signature: Signature
-    source: Callable[[], Graph]
-    rows_mix: str | None
-
-
-class Loaded:
-    """A plan that a file has, ready to run. What reports ask for comes of the plan that `anew` makes of the graph."""
-
-    def __init__(self, runner: Runner, anew: Callable[[], Ready]) -> None:
-        self.run, self.plan, self.output_types = runner, runner.plan, runner.plan.output_types
-        self._anew = anew
-
-    @lazy_property
-    def planned(self) -> Ready:
-        """The same, made anew."""
-        return self._anew()
-
-
-def in_full(made: T | Loaded) -> T | Ready:
-    """What can also report: a plan that a file has is made anew for that."""
-    return made.planned if isinstance(made, Loaded) else made
+        return profile_steps(self.runner, arrays, runs, peaks=peaks, cache=self.options.cache)
 
 
 class ConstantInputs:
@@ -236,6 +144,11 @@ class ConstantInputs:
     def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(names)
         self._kept: dict[str, dict[str, np.ndarray]] = {}
+
+    @property
+    def kept(self) -> Mapping[str, np.ndarray]:
+        """The arrays that are kept; none before the first plan."""
+        return self._kept.get("arrays", {})
 
     def of(self, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The arrays that are kept; copies of these while there are none.

@@ -31,7 +31,7 @@ from graphq.kernels.jit.memory import aligned_empty
 from graphq.kernels.threads.count import process_cores
 
 MAGIC = b"\x89graphq\n"
-FORMAT = 4
+FORMAT = 5
 """Grows with each change of the format, and of what plans and steps mean."""
 PIECE = 1 << 20
 """Bytes that one hash is of."""

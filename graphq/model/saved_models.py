@@ -13,7 +13,7 @@ import numpy as np
 from graphq.base.budget import budget, expect
 from graphq.base.locks import importing, lazy_property
 from graphq.base.progress import progress
-from graphq.base.sizes import Trace, parts, restored
+from graphq.base.sizes import Program, parts, restored
 from graphq.base.sizes import record as recorded_of
 from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import CompileError, GraphqError
@@ -23,11 +23,12 @@ from graphq.kernels.jit import cache, isa
 from graphq.kernels.jit.cache import Code
 from graphq.kernels.jit.modules import Module, saved
 from graphq.kernels.threads.team import modules_of_team
-from graphq.model.planned import Options, StoredPlan
+from graphq.model.planned import Options
 from graphq.model.saved_file import File, write
 from graphq.model.saved_plans import check, check_record, compact, on_threads, open_axes
 from graphq.model.saved_values import ForeignReader, PlanReader, Reader, Unsaved, Writer
-from graphq.plan.plan import Plan, open_numbers
+from graphq.plan.plan import open_numbers
+from graphq.plan.runtime import OpenPlan
 from graphq.rewrite.rule import Pass
 
 T = TypeVar("T")
@@ -39,8 +40,8 @@ JSON_GROWTH = 24
 
 
 def save(path: str | os.PathLike[str], source: Graph, options: Options,
-         plans: Sequence[tuple[Plan, Trace | None]], rows_mix: str | None, *, key: str | None = None) -> None:
-    """Write a model: its graph as the user gave it, and its plan, or plans with open sizes and their traces.
+         plans: Sequence[OpenPlan], rows_mix: str | None, *, key: str | None = None) -> None:
+    """Write a model: its graph as the user gave it, and its plans with the traces of their open sizes.
 
     `rows_mix` is that of `CompiledGraph`. With a `key` it is a model in the kernel cache's folder, for this user alone:
     without the kernels that run any plan, which the cache has.
@@ -55,7 +56,7 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
     writer = Writer()
     graph = writer.of(source)
     name, inputs, outputs = Signature.of(source)
-    made = [(x, trace) for plan, trace in plans if (x := _of_plan(writer, compact(plan), trace))]
+    made = [(x, list(plan.trace.assumed.values())) for plan in plans if (x := _of_plan(writer, plan))]
     for module in modules_of_team() if key is None else ():
         writer.modules.setdefault(module, len(writer.modules))
     codes = [(module, module.code) for module in progress(writer.modules, "kernels")]
@@ -71,17 +72,17 @@ def save(path: str | os.PathLike[str], source: Graph, options: Options,
                     "passes": passes},
         "name": name, "inputs": [writer.of((p.name, p.type, p.property)) for p in inputs],
         "outputs": [writer.of(x) for x in outputs.items()], "graph": 0, "rows_mix": rows_mix,
-        "plans": [[k, trace and list(trace.assumed.values())] for k, (_, trace) in enumerate(made, 1)],
+        "plans": [[k, sizes] for k, (_, sizes) in enumerate(made, 1)],
         "code": [[m.name, m.key, list(code.names), begin + k] for k, (m, code) in enumerate(codes)],
         "arrays": [[as_dtype(x.dtype).name, list(x.shape), first + k] for k, x in enumerate(writer.arrays)],
     }, sections, mode=0o666 if key is None else 0o600)
 
 
-def _of_plan(writer: Writer, plan: Plan, trace: Trace | None) -> list[Any] | None:
+def _of_plan(writer: Writer, made: OpenPlan) -> list[Any] | None:
     """The JSON of a plan and of the trace of its open sizes; None for a plan without JSON, which is made anew then."""
-    modules = dict(writer.modules)
+    modules, plan = dict(writer.modules), compact(made.plan)
     try:
-        return [None if trace is None else writer.of(recorded_of(trace, parts(open_numbers(plan)))), writer.of(plan)]
+        return [writer.of(recorded_of(made.trace, parts(open_numbers(plan)))), writer.of(plan)]
     except Unsaved as e:
         log.info("a plan is not saved, as there is no form for a %s", e)
         writer.modules = modules
@@ -180,34 +181,31 @@ class Saved:
         """Let plans that are made anew use the file's code, where the keys fit. Only if there is no `misfit`."""
         cache.provide({m.key: m.code for m in self.modules})
 
-    def plans(self, threads: int) -> list[StoredPlan]:
-        """The plans for so many threads, not more than the settings have. Only if there is no `misfit`."""
+    def plans(self, threads: int) -> list[tuple[tuple[int, ...], Callable[[], OpenPlan]]]:
+        """The plans for so many threads, not more than the settings have: the sizes of the example, and what reads it.
+
+        Only if there is no `misfit`.
+        """
         count = len(open_axes(self.signature))
 
-        def stored(section: Any, sizes: Any) -> StoredPlan:
-            if sizes is not None or count:
-                assert type(sizes) is list and len(sizes) == count and all(type(n) is int and n >= 0 for n in sizes)
-            open_sizes = None if sizes is None else tuple(sizes)
+        def unread(section: Any, sizes: Any) -> tuple[tuple[int, ...], Callable[[], OpenPlan]]:
+            assert type(sizes) is list and len(sizes) == count and all(type(n) is int and n >= 0 for n in sizes)
+            return tuple(sizes), lambda: self.read(lambda: self._plan(section, tuple(sizes), threads))
 
-            def read(make: Callable[[Plan, Trace | None], Any]) -> Any:
-                return self.read(lambda: make(*self._plan(section, open_sizes, threads)))
+        return self.read(lambda: [unread(*x) for x in self._of(list, self.file.index, "plans")])
 
-            return StoredPlan(open_sizes, read)
-
-        return self.read(lambda: [stored(*x) for x in self._of(list, self.file.index, "plans")])
-
-    def _plan(self, section: Any, sizes: tuple[int, ...] | None, threads: int) -> tuple[Plan, Trace | None]:
+    def _plan(self, section: Any, sizes: tuple[int, ...], threads: int) -> OpenPlan:
         recorded, plan = self._json(section)
-        trace = None
-        if sizes is not None:
-            record = PlanReader(self._array, self.modules).of(recorded)
-            check_record(record, sizes)
-            trace = restored(record)
+        record = PlanReader(self._array, self.modules).of(recorded)
+        check_record(record, sizes)
+        trace = restored(record)
         made = PlanReader(self._array, self.modules, trace).of(plan)
         check(made, self.signature)
         if (made.threads, made.level) != (self.settings.threads, self.settings.level):
             self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
-        return on_threads(made, threads), trace
+        out = OpenPlan(on_threads(made, threads), trace)
+        assert isinstance(out.program, Program)  # made here, where what is wrong with the data is a ParseError
+        return out
 
     def _json(self, section: Any) -> Any:
         text = self.file.section(section)

@@ -1,4 +1,4 @@
-"""StagedRunner: runs a graph some of whose shapes depend on data, or whose operations run bodies."""
+"""Staged: runs a graph some of whose shapes depend on data, or whose operations run bodies."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,10 +37,10 @@ class Body:
         return list(named_outputs(model.outputs, self._call(model, feeds)).values())
 
 
-class StagedRunner:
+class Staged:
     """The compiled head, the references of the cut, and the tail, which compiles for each new set of shapes.
 
-    It runs and reports as a graph with one plan does (`planned.Runnable`); the passes run on its parts.
+    It runs as a `Runner` does and reports as `Passed` does; the passes run on its parts.
     `compile` compiles a part of the graph with the options of the whole.
     """
 
@@ -54,7 +54,7 @@ class StagedRunner:
         self._compile, self._lock = compile, Lock()
         self._bodies: dict[tuple[Node, str], CompiledGraph] = {}
 
-    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
+    def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
         """Run on checked arrays; the outputs (new ones, or those given, filled)."""
         outs = self._through(dict(zip(self.inputs, inputs, strict=True)), lambda model, feeds: model(feeds))
         if outputs is None:

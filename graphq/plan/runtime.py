@@ -1,8 +1,8 @@
 """Running a Plan: its argument words, the arena they point into, and one call for neighbouring native steps.
 
-`Words` are those of a plan, made once: most are the same in all runs. Where the plan has open sizes, `Runner` fills in
-what they are at one set of shapes. A run has an `_Instance`, a copy of the words in which the addresses of a call's
-arrays and of an arena stand.
+An `OpenPlan` has the argument words of all steps, made once: most are the same in all runs. `Runner` fills in what they
+are at given sizes. A run has an `_Instance`, a copy of the words in which the addresses of a call's arrays and of an
+arena stand.
 """
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from graphq.base.budget import expect, reserve
+from graphq.base.locks import lazy_property
 from graphq.base.progress import progress
-from graphq.base.sizes import Values, assumed, is_open
+from graphq.base.sizes import Program, Trace, Values, assumed, is_open, parts
 from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
 from graphq.plan.arena import Arena, Arenas, Slot, find_clashes, find_lives, plan_arena
-from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, touched
+from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, open_numbers, touched
+from graphq.rewrite.history import History
+from graphq.rewrite.rule import Refusal
 
 if TYPE_CHECKING:
     from graphq.kernels.threads.traced import TracedStep
@@ -47,24 +50,29 @@ class _Places:
         self.numbers.append(number)
         self.offsets.append(assumed(offset))
 
-    def at(self, values: Values | None) -> list[int]:
+    def at(self, values: Values) -> list[int]:
         """The offsets of all words in bytes, where open sizes have these values."""
-        if values is None:
-            return self.offsets
         out = self.offsets.copy()
         for k, offset in self._open:
             out[k] = values.of(offset)
         return out
 
 
-class Words:
-    """The argument words of all native steps of a plan one after another, and what each of them stands for.
+class OpenPlan:
+    """A plan and the trace of its open sizes, which is empty where all shapes are fixed; `at` gives what runs.
 
-    `template` has those that are the same in all runs, and 0 for the others; `starts` says where each step's begin.
+    `passed` are the graphs before and after the passes and the near misses of these; None for a plan of a file.
+    `because` says what did not hold of the plans for sizes of the same class that were there before.
+
+    `template` has the argument words of all native steps one after another: those that are the same in all runs, and 0
+    for the others; `starts` says where each step's begin.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    because = ""
+
+    def __init__(self, plan: Plan, trace: Trace | None = None,
+                 passed: tuple[History, list[Refusal]] | None = None) -> None:
+        self.plan, self.trace, self.passed = plan, trace or Trace(), passed
         self._inputs = sum(b.storage == "input" for b in plan.buffers)
         self.starts: list[int] = []
         self.functions: list[tuple[int, Function | FunctionTable]] = []
@@ -85,6 +93,16 @@ class Words:
         self.lives = find_lives([b for b in touched(step) if plan.buffers[b].storage == "arena"]
                                 for step in plan.steps)
         self.clashes = find_clashes(self.lives)
+
+    @lazy_property
+    def program(self) -> Program:
+        """Computes the plan's open numbers at given sizes."""
+        return Program(self.trace, parts(open_numbers(self.plan)))
+
+    def at(self, sizes: Sequence[int], arenas: Arenas, cache: bool = True) -> Runner | None:
+        """What runs at these sizes; None where the plan does not hold for them."""
+        values = self.program.at(sizes) if sizes else Values({})
+        return None if values is None else Runner(self, sizes, values, arenas, cache)
 
     def _word(self, at: int, word: Argument) -> int:
         """What stands in word `at` of the template."""
@@ -123,22 +141,22 @@ def _address(array: np.ndarray) -> int:
 
 
 class Runner:
-    """Runs a plan, or at one set of shapes a plan with open sizes; any number of threads may call at a time.
+    """Runs a plan at given sizes; any number of threads may call at a time. `plan` has the numbers of these sizes.
 
     Raises CompileError where that would take too much memory.
     """
 
-    def __init__(self, words: Words, arenas: Arenas, cache: bool = True, values: Values | None = None) -> None:
-        self._words, self._arenas, self._cache = words, arenas, cache
-        self.plan = words.plan if values is None else plan_at(words, values)
-        buffers = self.plan.buffers
-        self._offsets, self.arena_bytes = plan_arena({b: buffers[b].nbytes for b in words.clashes}, words.clashes)
+    def __init__(self, open: OpenPlan, sizes: Sequence[int], values: Values, arenas: Arenas, cache: bool) -> None:
+        self.open, self._values, self._arenas, self._cache = open, values, arenas, cache
+        self.sizes = dict(zip(open.trace.assumed, sizes, strict=True))
+        self.plan = _plan_at(open, values)
+        self.output_types, buffers = self.plan.output_types, self.plan.buffers
+        self._offsets, self.arena_bytes = plan_arena({b: buffers[b].nbytes for b in open.clashes}, open.clashes)
         reserve(self.arena_bytes, "what lies between inputs and outputs")
-        for type in self.plan.output_types:
+        for type in self.output_types:
             expect(type.nbytes, "the result")
-        self._values = values
         self._pool: list[_Instance] = []
-        self.output_specs = [(t.dims, t.dtype.numpy) for t in self.plan.output_types]
+        self.output_specs = [(t.dims, t.dtype.numpy) for t in self.output_types]
 
     def __call__(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray] | None = None) -> list[np.ndarray]:
         """Run on checked, contiguous arrays; the outputs (new ones, or those given, filled)."""
@@ -191,12 +209,12 @@ class Runner:
 
     def slots(self) -> list[Slot]:
         """Where the buffers in the arena lie, and how long they live, in the order of their first steps."""
-        return [Slot(b, self._offsets[b], self.plan.buffers[b].nbytes, *life) for b, life in self._words.lives.items()]
+        return [Slot(b, self._offsets[b], self.plan.buffers[b].nbytes, *life) for b, life in self.open.lives.items()]
 
     def repeated(self, step: int, times: int) -> Runner:
         """What runs one step so many times over, on an arena of its own."""
-        plan = self._words.plan
-        return Runner(Words(plan._replace(steps=(plan.steps[step],) * times)), Arenas(), self._cache, self._values)
+        plan = self.open.plan._replace(steps=(self.open.plan.steps[step],) * times)
+        return Runner(OpenPlan(plan, self.open.trace), tuple(self.sizes.values()), self._values, Arenas(), self._cache)
 
     def clear_arena(self) -> None:
         """Make the arena of the next run zeros."""
@@ -205,8 +223,8 @@ class Runner:
         self._arenas.give_back(arena)
 
     def _instance(self, *, traced: bool = False) -> _Instance:
-        self._words.address_functions()
-        return _Instance(self._words, self.plan, self._values, self._offsets, self._cache, traced=traced)
+        self.open.address_functions()
+        return _Instance(self.open, self.plan, self._values, self._offsets, self._cache, traced=traced)
 
     def _raise(self, instance: _Instance) -> None:
         """Raise what a step has reported."""
@@ -235,14 +253,14 @@ class Runner:
             target[...] = np.asarray(x).reshape(target.shape)
 
 
-def plan_at(words: Words, values: Values) -> Plan:
+def _plan_at(open: OpenPlan, values: Values) -> Plan:
     """The plan with the numbers that its open sizes are, but for the words of native steps (see `_Instance`)."""
-    plan, buffers, steps = words.plan, list(words.plan.buffers), list(words.plan.steps)
-    for k in words.open_buffers:
+    plan, buffers, steps = open.plan, list(open.plan.buffers), list(open.plan.steps)
+    for k in open.open_buffers:
         b = buffers[k]
         buffers[k] = Buffer(b.storage, values.of(b.nbytes), b.type and _type_at(b.type, values), b.index,
                             values.of(b.data), b.aligned)
-    for k in words.open_steps:
+    for k in open.open_steps:
         s = steps[k]
         steps[k] = values.of(s) if isinstance(s, PythonStep) else \
             _native_at(s, values)
@@ -265,31 +283,30 @@ class _Instance:
     With `traced` native steps say when and where they ran: `traced` holds them, None for each Python step.
     """
 
-    def __init__(self, words: Words, plan: Plan, values: Values | None, offsets: dict[int, int], cache: bool, *,
+    def __init__(self, open: OpenPlan, plan: Plan, values: Values, offsets: dict[int, int], cache: bool, *,
                  traced: bool = False) -> None:
         self.plan = plan
         self.reports = (ctypes.c_int64 * len(plan.errors))()
-        self.words = words.template.copy()
-        if values is not None:
-            for word, number in words.numbers:
-                self.words[word] = values.of(number)
-        for word, number in zip(words.reports.words, words.reports.numbers, strict=True):
+        self.words = open.template.copy()
+        for word, number in open.numbers:
+            self.words[word] = values.of(number)
+        for word, number in zip(open.reports.words, open.reports.numbers, strict=True):
             self.words[word] = ctypes.addressof(self.reports) + 8 * number
-        for word, number, offset in zip(words.tables.words, words.tables.numbers, words.tables.at(values), strict=True):
+        for word, number, offset in zip(open.tables.words, open.tables.numbers, open.tables.at(values), strict=True):
             data = plan.buffers[number].data
             assert isinstance(data, np.ndarray)
             self.words[word] = _address(data) + offset
         self._offsets = offsets
-        self._arrays = list(zip(words.arrays.words, words.arrays.numbers, words.arrays.at(values), strict=True))
-        self._in_arena = np.array(words.arena.words, np.intp)
-        begins = np.array([offsets[n] for n in words.arena.numbers], np.int64)
-        self._relative = begins + np.array(words.arena.at(values), np.int64)
+        self._arrays = list(zip(open.arrays.words, open.arrays.numbers, open.arrays.at(values), strict=True))
+        self._in_arena = np.array(open.arena.words, np.intp)
+        begins = np.array([offsets[n] for n in open.arena.numbers], np.int64)
+        self._relative = begins + np.array(open.arena.at(values), np.int64)
         self._base = 0
         self.arena: Arena | None = None
         self._aligned = [b.index for b in plan.buffers if b.storage == "input" and b.aligned]
         self._copies: dict[int, np.ndarray] = {}
         self.traced: list[TracedStep | None] = []
-        self.segments = self._cut([self.words.ctypes.data + 8 * s for s in words.starts], cache, traced)
+        self.segments = self._cut([self.words.ctypes.data + 8 * s for s in open.starts], cache, traced)
 
     def point_at(self, arrays: Sequence[np.ndarray], arena: Arena) -> None:
         """Set the addresses of a call's inputs and outputs, and of what lies in the arena."""

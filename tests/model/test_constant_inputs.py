@@ -7,7 +7,7 @@ import pytest
 
 import graphq as gq
 from graphq.errors import InputError
-from graphq.model import compiled_graph
+from graphq.model import plans as module
 
 CALLERS = 4
 
@@ -53,7 +53,7 @@ def test_who_waits_for_the_plan_of_other_constants_is_refused(monkeypatch):
     """The first caller plans when all others wait at its lock."""
     arrived, plans = threading.Semaphore(0), []
 
-    class Announced(compiled_graph.Lock):
+    class Announced(module.Lock):
         """A lock that says who comes to take it."""
 
         @property
@@ -71,7 +71,7 @@ def test_who_waits_for_the_plan_of_other_constants_is_refused(monkeypatch):
             assert arrived.acquire(timeout=60)
         return 0
 
-    monkeypatch.setattr(compiled_graph, "Lock", Announced)
+    monkeypatch.setattr(module, "Lock", Announced)
     model = model_of(plan_late)
     results = call_together(*(lambda k=k: call(model, feeds(k)) for k in range(CALLERS)))
     assert sorted(k for k in results if k is not None) == [k for k in range(CALLERS) if results[k] is not None]
@@ -105,7 +105,7 @@ def test_a_plan_is_not_seen_before_its_constants_are_kept():
             super().__setitem__(key, made)
             others.extend(call_together(lambda: call(model, feeds(2))))
 
-    model._by_shapes = Watched()
+    model.plans._by_shapes = Watched()
     assert call(model, feeds(1)) == 1 and others == [None]
 
 

@@ -9,8 +9,10 @@ import pytest
 import graphq as gq
 from graphq.errors import CompileError, GraphError
 from graphq.ir import TensorType
-from graphq.model.open_shapes import MAX_SHAPES, Variant, _Shared, examples, open_dimensions, range_of, size_class
+from graphq.model.open_shapes import Shared, examples, open_dimensions, range_of, size_class
+from graphq.model.plans import MAX_SHAPES
 from graphq.plan.plan import NativeStep, Ref
+from graphq.plan.runtime import OpenPlan
 
 
 def arrays(graph, rng, *shapes):
@@ -37,12 +39,12 @@ def check(graph, *cases, **options):
         feeds = arrays(graph, rng, *shapes)
         for _ in range(2):
             np.testing.assert_array_equal(model(feeds), fixed(graph, feeds, **options), err_msg=str(shapes))
-    assert not model.open_plans.anew
+    assert not model.plans.for_each_shape
     return model
 
 
 def variants(model):
-    return sum(map(len, model.open_plans._variants.values()))
+    return sum(map(len, model.plans._by_class.values()))
 
 
 def quantized(g, v, scale=0.05):
@@ -140,7 +142,7 @@ def test_variants_share_weights():
     model = gq.compile(g)
     for n in (1, 5, 50, 500):
         model(arrays(g, rng, (n, 64)))
-    plans = [v.plan for vs in model.open_plans._variants.values() for v in vs]
+    plans = [v.plan for vs in model.plans._by_class.values() for v in vs]
     assert len(plans) == 4
     held = [{id(b.data) for b in p.buffers if isinstance(b.data, np.ndarray) and b.nbytes > 1000} for p in plans]
     assert held[0] and all(x == held[0] for x in held)
@@ -153,17 +155,17 @@ def test_shapes_leave_by_their_last_use():
     for n in range(2, MAX_SHAPES + 20):
         model(often)
         model(arrays(model.source, rng, (n, 32)))
-    kept = model.open_plans._by_shapes
+    kept = model.plans._by_shapes
     assert len(kept) == MAX_SHAPES and ((3, 32),) in kept and ((2, 32),) not in kept
 
 
 def test_variants_leave_by_their_last_use(monkeypatch):
-    monkeypatch.setattr("graphq.model.open_shapes.MAX_CLASSES", 3)
+    monkeypatch.setattr("graphq.model.plans.MAX_CLASSES", 3)
     rng = np.random.default_rng(0)
     model = gq.compile(mlp())
     for n in (1, 5, 50, 6, 500, 7, 2000):
         model(arrays(model.source, rng, (n, 32)))
-    assert list(model.open_plans._variants) == [(4,), (2,), (5,)]
+    assert list(model.plans._by_class) == [(4,), (2,), (5,)]
     check(two((None, None), (None,)), *(((n, m), (m,)) for n in (1, 3, 20) for m in (1, 4, 30)))
 
 
@@ -171,7 +173,7 @@ def test_what_was_run_at_shapes_is_freed_with_them():
     rng = np.random.default_rng(0)
     model = gq.compile(mlp())
     model(arrays(model.source, rng, (2, 32)))
-    gone = weakref.ref(model.open_plans._by_shapes[((2, 32),)])
+    gone = weakref.ref(model.plans._by_shapes[((2, 32),)])
     for n in range(3, MAX_SHAPES + 4):
         model(arrays(model.source, rng, (n, 32)))
     gc.collect()
@@ -209,7 +211,7 @@ def test_reports_before_the_first_call():
     assert "matmul_u8s8" in text
     model(np.ones((9, 32), np.float32))
     assert model.coverage().total == 9 * (32 * 70 + 70 * 20) and "x.0 = 9" in model.explain()
-    assert len(model.profile(np.ones((9, 32), np.float32), runs=1).steps) == len(model.open_plans.latest.plan.steps)
+    assert len(model.profile(np.ones((9, 32), np.float32), runs=1).steps) == len(model.plans.latest.plan.steps)
 
 
 def test_strict_refuses_when_it_compiles():
@@ -259,18 +261,18 @@ def test_callers_at_a_time():
 
 
 def test_a_variant_that_is_made_while_another_caller_looks_is_kept(monkeypatch):
-    model, at, made = gq.compile(mlp()), Variant.at, []
+    model, at, made = gq.compile(mlp()), OpenPlan.at, []
 
-    def late(self, sizes, arenas):
+    def late(self, sizes, arenas, cache):
         if not made:
-            made.append(model.open_plans._variant((14,)))
-        return at(self, sizes, arenas)
+            made.append(model.plans._made((14,)))
+        return at(self, sizes, arenas, cache)
 
     model(np.ones((5, 32), np.float32))
     before = variants(model)
-    monkeypatch.setattr(Variant, "at", late)
+    monkeypatch.setattr(OpenPlan, "at", late)
     model(np.ones((6, 32), np.float32))
-    assert variants(model) == before + 1 and made[0] in model.open_plans._variants[(2,)]
+    assert variants(model) == before + 1 and made[0] in model.plans._by_class[(2,)]
 
 
 def test_sizes_of_a_class_have_one_example():
@@ -327,7 +329,7 @@ def at_sizes(graph, feeds, **options):
     open_ = gq.compile(graph, **options)
     open_(feeds)
     fixed_ = gq.compile(graph.specialise(types), **options)
-    return open_.open_plans.latest.runner.plan, fixed_._fixed.runner.plan
+    return open_.plans.latest.runner.plan, fixed_._fixed.plan
 
 
 def tables(plan):
@@ -350,7 +352,7 @@ def test_products_of_activations_need_no_plan_for_each_length():
     model = gq.compile(graph)
     for length in (60, 24, 25, 26, 100, 17, 127, 16, 33):
         model(arrays(graph, rng, (2, length, 32)))
-    assert [len(v) for v in model.open_plans._variants.values()] == [1, 1]  # the first is that of compile
+    assert [len(v) for v in model.plans._by_class.values()] == [1, 1]  # the first is that of compile
 
 
 @pytest.mark.parametrize(("make", "shapes"), [
@@ -399,7 +401,7 @@ def test_equal_arrays_of_later_variants_are_those_of_earlier_ones():
     """Of another type, shape or element they are not equal."""
     x = np.arange(6, dtype=np.int32)
     first = [x, x.copy(), np.float32([0])]
-    shared = _Shared()
+    shared = Shared()
     assert all(a is b for a, b in zip(shared.of(first), first, strict=True))
     others = [x.copy(), x.reshape(2, 3), x.view(np.uint32), x.view(np.float32), x[::-1], x[::2], x + 1,
               np.float32([-0.0])]

@@ -31,16 +31,16 @@ def test_plans_with_open_sizes(threads, tmp_path):
     model.save(tmp_path / "m")
     again = gq.load_compiled(tmp_path / "m", threads=threads)
     assert again.origin == f"loaded from {tmp_path / 'm'}"
-    before = len(again.open_plans.plans())
-    assert before == len(model.open_plans.plans()) > 1
+    before = len(again.plans.all())
+    assert before == len(model.plans.all()) > 1
     for n in (1, 40, 50):
         x = rows(n)
-        assert np.array_equal(again(x), model(x)) and len(again.open_plans.plans()) == before
+        assert np.array_equal(again(x), model(x)) and len(again.plans.all()) == before
         if threads == 2:
             assert again.explain() == f"{again.origin}\n{model.explain()}"
     x = rows(300)
-    assert np.array_equal(again(x), model(x)) and len(again.open_plans.plans()) > before
-    packed = [b.data for plan, _ in again.open_plans.plans() for b in plan.buffers if isinstance(b.data, np.ndarray)]
+    assert np.array_equal(again(x), model(x)) and len(again.plans.all()) > before
+    packed = [b.data for p in again.plans.all() for b in p.plan.buffers if isinstance(b.data, np.ndarray)]
     large = [x for x in packed if x.nbytes >= 16 * 24]
     assert large and not any(x.flags.owndata for x in large)  # the new plan has the weights of the file, too
 
@@ -179,9 +179,9 @@ def test_products_of_open_depth_in_files(tmp_path):
     model(rows(40))
     model.save(tmp_path / "m")
     again = gq.load_compiled(tmp_path / "m")
-    before = len(again.open_plans.plans())
+    before = len(again.plans.all())
     for n in (40, 17, 100):
-        assert np.array_equal(again(rows(n)), model(rows(n))) and len(again.open_plans.plans()) == before == 2
-        plans = [m.open_plans.at(((n, 16),)).plan for m in (again, model)]
+        assert np.array_equal(again(rows(n)), model(rows(n))) and len(again.plans.all()) == before == 2
+        plans = [m.plans.at(((n, 16),)).plan for m in (again, model)]
         cut = [[(s.kernel, s.blocks, s.parallel) for s in p.steps] for p in plans]
         assert cut[0] == cut[1]

@@ -23,8 +23,8 @@ def check(graph, *cases):
         feeds = {v.name: rng.normal(size=s).astype(np.float32) for v, s in zip(graph.inputs, shapes, strict=True)}
         fixed = gq.compile(graph.specialise({n: TensorType("f32", x.shape) for n, x in feeds.items()}), threads=1)
         np.testing.assert_array_equal(model(feeds), fixed(feeds), err_msg=str(shapes))
-        assert model.open_plans.at(tuple(shapes)).plan.references == fixed._latest.plan.references
-    assert not model.open_plans.anew
+        assert model.plans.at(tuple(shapes)).plan.references == fixed.plans.latest.plan.references
+    assert not model.plans.for_each_shape
 
 
 def test_a_shape_of_open_length():

@@ -67,4 +67,4 @@ def test_callers_at_a_time_leave_no_more_arenas_than_cores():
         t.start()
     for t in threads:
         t.join()
-    assert not wrong and 1 <= len(idle(model._arenas)) <= len(process_cores())
+    assert not wrong and 1 <= len(idle(model.plans._arenas)) <= len(process_cores())

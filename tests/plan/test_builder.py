@@ -14,7 +14,7 @@ from graphq.kernels.threads.team import pieces
 from graphq.plan.arena import Arenas
 from graphq.plan.builder import MOST_AHEAD, PlanBuilder
 from graphq.plan.plan import Buffer, Plan, Ref
-from graphq.plan.runtime import Runner, Words
+from graphq.plan.runtime import OpenPlan
 
 AHEAD, W, ROOMS, A = map(MATMUL.number, ("ahead", "w", "rooms", "a"))
 
@@ -59,7 +59,7 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
         b.native(step, step.filled({"a": Ref(buffer)}))
         assert b.buffers[buffer].aligned == aligned
         arenas = Arenas()
-        runner = Runner(Words(Plan(tuple(b.buffers), tuple(b.steps), (), 1)), arenas)
+        runner = OpenPlan(Plan(tuple(b.buffers), tuple(b.steps), (), 1)).at((), arenas)
         instance, arena = runner._instance(), arenas.take(runner.arena_bytes)
         for skipped in (0, 16):
             given = x[begin + skipped:begin + skipped + 40 * 128].reshape(40, 128)

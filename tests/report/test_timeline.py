@@ -35,7 +35,7 @@ def profiled(request):
 
 def test_each_block_of_each_step_runs_in_one_piece(profiled):
     model, profile, threads = profiled
-    plan = model.open_plans.latest.plan
+    plan = model.plans.latest.plan
     assert len(profile.steps) == len(plan.steps)
     for step, timed in zip(plan.steps, profile.steps, strict=True):
         ranges = [(p.first, p.end) for p in timed.pieces]

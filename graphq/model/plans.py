@@ -1,0 +1,425 @@
+"""The plans of a graph, and what runs at the shapes that were met.
+
+Passes, lowering and packing of weights see a `Size` in place of each open dimension (`base.sizes`). What comes of
+that is an `OpenPlan`, a plan for all sizes for which the trace's guards hold; at one set of shapes only numbers, tables
+and an arena are filled in (`Runner`). A graph of fixed shape has one such plan, whose trace is empty. Sizes of another
+class (`size_class`), and those for which a guard fails, get a plan of their own when they are first met. Plans share
+the arrays that are equal, weights above all, and all shapes share arenas.
+
+Inputs marked constant, unknown ranks, and shapes that depend on data leave nothing open: such a graph is planned for
+each set of shapes, with the constants of the first call, in one plan or in stages.
+"""
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn, TypeAlias, TypeVar
+
+import numpy as np
+
+from graphq.base.budget import budget
+from graphq.base.guards import why_not
+from graphq.base.locks import Lock, importing, lazy_property
+from graphq.base.sizes import Trace
+from graphq.errors import CompileError, GraphError, GraphqError
+from graphq.ir import Graph, TensorType
+from graphq.ir.names import counted
+from graphq.ir.signature import Signature
+from graphq.model.open_shapes import (
+    EXAMPLES,
+    Dimension,
+    Shared,
+    Sizes,
+    examples,
+    open_dimensions,
+    range_of,
+    size_class,
+)
+from graphq.model.planned import ConstantInputs, Options, Passed
+from graphq.model.staged import Staged
+from graphq.plan.arena import Arenas
+from graphq.plan.plan import Buffer
+from graphq.plan.runtime import OpenPlan, Runner
+from graphq.plan.stages import CONTROL, in_one_plan
+from graphq.rewrite.history import History
+
+if TYPE_CHECKING:
+    from graphq.model.compiled_graph import CompiledGraph
+
+log = logging.getLogger("graphq")
+
+K = TypeVar("K")
+V = TypeVar("V")
+Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+"""Of all inputs, in their order."""
+Unread: TypeAlias = tuple[Sizes, Callable[[], OpenPlan]]
+"""A plan in a file: the sizes of its example, and what reads it, which raises ParseError for what `save` did not
+write."""
+
+MAX_SHAPES = 64
+"""Sets of shapes that are kept ready to run; that of the least recent use goes first."""
+MAX_CLASSES, MAX_VARIANTS = 32, 8
+"""Classes of sizes whose plans are kept, and plans of a class, likewise."""
+
+
+
+class _Anew(Exception):
+    """A graph that no plan with open sizes can hold: each set of shapes is planned by itself."""
+
+
+class Plans:
+    """The plans of a graph, made when they are needed; `at` gives what runs. `read_source` gives the graph.
+
+    `unread` are plans that a file has. Where all shapes are fixed, the only plan is made or read at once.
+    Any number of threads may call: those that need the same plan wait for one of them. All locks of a model are here.
+    """
+
+    def __init__(self, signature: Signature, read_source: Callable[[], Graph], options: Options,
+                 unread: Sequence[Unread], part: Callable[[Graph], CompiledGraph]) -> None:
+        self.signature, self._read_source, self.options, self._part = signature, read_source, options, part
+        self.constants = ConstantInputs(p.name for p in signature.inputs if p.property == "constant")
+        self._arenas = Arenas()
+        self._shared = Shared()
+        self._places = [(k, axis) for k, p in enumerate(signature.inputs) for axis, d in enumerate(p.type.shape or ())
+                        if d is None]
+        self._by_class: dict[Sizes, list[OpenPlan]] = {tuple(map(size_class, sizes)): [] for sizes, _ in unread}
+        self._unread = list(unread)
+        self._by_shapes: dict[Shapes, Runner | Staged] = {}
+        self._making: dict[Sizes | Shapes, Lock] = {}
+        self._order = Lock()
+        """Held while entries of `_by_class` or `_by_shapes` move, so that none is missing for a moment, or for good."""
+        self._latest: tuple[Shapes, Runner | Staged] | OpenPlan | None = None
+        self._anew: dict[OpenPlan, OpenPlan] = {}
+        self.grown: Callable[[Plans], None] | None = None
+        """Told of each plan that a call adds."""
+        self.for_each_shape = bool(self.constants.names) or any(p.type.shape is None for p in signature.inputs)
+        self._is_fixed = not self.for_each_shape and not self._places
+        self.fixed = self.at(self._shapes_of(())) if self._is_fixed else None
+        """What runs a graph all of whose inputs have known shapes."""
+        if not self._is_fixed and not self.for_each_shape and not unread:
+            self._begin()
+
+    @property
+    def source(self) -> Graph:
+        """The graph as the user gave it."""
+        return self._read_source()
+
+    @lazy_property
+    def dimensions(self) -> list[Dimension]:
+        """The open dimensions of all inputs, in order."""
+        return open_dimensions(self.source)
+
+    @property
+    def latest(self) -> Passed | Staged:
+        """What was used last, or planned first; before the first call that needs shapes, what can be said without."""
+        latest = self._latest or next(reversed(self.all()), None)
+        if isinstance(latest, OpenPlan):
+            latest = self._in_full(latest)
+            assert latest.passed is not None
+            again = partial(self._graph_at, self._shapes_of(tuple(latest.trace.assumed.values())))
+            return Passed(*latest.passed, self.options, again, latest)
+        return self._without_shapes if latest is None else self.reported(*latest)
+
+    def reported(self, shapes: Shapes, made: Runner | Staged) -> Passed | Staged:
+        """What can report on what runs at these shapes; a plan of a file is made anew for that."""
+        if isinstance(made, Staged):
+            return made
+        plan, runner = self._in_full(made.open), made
+        if plan is not made.open:
+            again = plan.at(tuple(made.sizes.values()), self._arenas, self.options.cache)
+            assert again is not None
+            runner = again
+        assert plan.passed is not None
+        return Passed(*plan.passed, self.options, partial(self._graph_at, shapes), plan, runner)
+
+    def formula(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """The outputs in NumPy at the shapes of these arrays."""
+        shapes = tuple([arrays[p.name].shape for p in self.signature.inputs])
+        if self.fixed is not None:
+            return self.reported(shapes, self.fixed).formula(arrays)
+        again = partial(self._graph_at, shapes, self.constants.of(arrays))
+        graph = again()
+        passed = Passed.of(again, self.options) if in_one_plan(graph) else Staged(graph, self._part)
+        return passed.formula(arrays)
+
+    def all(self) -> list[OpenPlan]:
+        """The plans for classes of sizes; that of a graph of fixed shape."""
+        for of in list(self._by_class):
+            list(self._of_class(of))
+        with self._order.hold:
+            return [plan for plans in self._by_class.values() for plan in plans]
+
+    def classes(self) -> tuple[str, ...]:
+        """Lines on the classes of sizes that were met: the plans of each, and what made it need several."""
+        if not self._places or not (plans := self.all()):
+            return ()
+        names = [d.name for d in self.dimensions]
+        lines = [f"open sizes: {counted(len(plans), 'plan')} for {counted(len(self._by_class), 'range')}"]
+        for of, plans in sorted(self._by_class.items()):
+            sizes = dict(zip(names, map(range_of, of), strict=True))
+            lines.append(f"  {', '.join(f'{n} = {r}' for n, r in sizes.items())}: {counted(len(plans), 'plan')}")
+            for plan in plans:
+                if plan.because:
+                    example = dict(zip(names, plan.trace.assumed.values(), strict=True))
+                    lines.append(f"    one for {', '.join(f'{n} = {k}' for n, k in example.items())}: {plan.because}")
+        return tuple(lines)
+
+    def at(self, shapes: Shapes, arrays: Mapping[str, np.ndarray] | None = None) -> Runner | Staged:
+        """What runs on inputs of these shapes; `arrays` has those of inputs marked constant.
+
+        Raises GraphError where the graph does not take the shapes, CompileError where its plan would take too much
+        memory or `strict` refuses operations, InputError for other constants than those of the first call.
+        """
+        made = self._by_shapes.get(shapes)
+        if made is None and not self.for_each_shape:
+            made = self._at_sizes(tuple([shapes[k][axis] for k, axis in self._places]))
+        if made is None:
+            made = self._at_shapes(shapes, arrays or {})
+        else:
+            self.constants.of(arrays or {})  # those of the plan: it is in `_by_shapes` once they are kept
+            self._keep_at(shapes, made)
+        self._latest = shapes, made
+        return made
+
+    def _at_shapes(self, shapes: Shapes, arrays: Mapping[str, np.ndarray]) -> Runner | Staged:
+        """What runs by a new plan for these shapes alone, or by that of a caller who was faster."""
+        with self._making.setdefault(shapes, Lock()).hold:
+            made = self._by_shapes.get(shapes)
+            if made is None:
+                try:
+                    constants = self.constants.of(arrays)
+                    made = self._planned(partial(self._graph_at, shapes, constants))
+                    self.constants.keep(constants)
+                    self._keep_at(shapes, made)
+                finally:
+                    self._making.pop(shapes, None)
+            self.constants.of(arrays)
+        return made
+
+    def _planned(self, source: Callable[[], Graph]) -> Runner | Staged:
+        """What runs the graph that `source` gives, all of whose inputs' shapes are known: one plan, or stages."""
+        with budget(self.options.memory):
+            graph = source()
+            if not in_one_plan(graph):
+                if self.options.strict:
+                    _refuse_stages(graph)
+                return Staged(graph, self._part)
+            made = self._plan(graph, Trace(), source).at((), self._arenas, self.options.cache)
+            assert made is not None
+            return made
+
+    def _at_sizes(self, sizes: Sizes) -> Runner | None:
+        """What runs by a plan for the class of these sizes, which is made where there is none that holds for them."""
+        of = tuple(map(size_class, sizes))
+        made = self._known(of, sizes)
+        if made is None:
+            with self._making.setdefault(of, Lock()).hold, budget(self.options.memory):
+                try:
+                    made = self._known(of, sizes)
+                    if made is None:
+                        made = self._new(of, sizes)
+                        if self.grown is not None:
+                            self.grown(self)
+                except _Anew:
+                    self.for_each_shape = True
+        return made
+
+    def _known(self, of: Sizes, sizes: Sizes) -> Runner | None:
+        """What runs by a plan that there is."""
+        with budget(self.options.memory):
+            for plan in self._of_class(of):
+                made = plan.at(sizes, self._arenas, self.options.cache)
+                if made is not None:
+                    self._keep(of, plan)
+                    return made
+        return None
+
+    def _of_class(self, of: Sizes) -> Iterator[OpenPlan]:
+        """The plans of a class that there are; those of a file are read one by one."""
+        with self._order.hold:
+            plans = list(self._by_class.get(of, ()))
+        yield from plans
+        while True:
+            with self._order.hold:
+                entry = next((x for x in self._unread if tuple(map(size_class, x[0])) == of), None)
+                if entry is None:
+                    return
+                plan = entry[1]()
+                if entry not in self._unread:  # a signal's handler has read it in the midst
+                    continue
+                self._unread.remove(entry)
+                self._by_class.setdefault(of, []).append(plan)
+            yield plan
+
+    def _new(self, of: Sizes, sizes: Sizes) -> Runner:
+        """What runs by a new plan for the class of the sizes, or if that does not hold for them, for themselves."""
+        if sizes and of not in self._by_class:
+            try:
+                made = self._made(examples(sizes)).at(sizes, self._arenas, self.options.cache)
+            except GraphqError:  # which the sizes themselves may not raise
+                made = None
+            if made is not None:
+                return made
+        because = self._why_not(of, sizes) if of in self._by_class else ""
+        try:
+            plan = self._made(sizes)
+            plan.because = because
+            made = plan.at(sizes, self._arenas, self.options.cache)
+        except GraphError as e:
+            self._explain(sizes)
+            raise e from None
+        if made is None:
+            raise _Anew("its plan does not hold for the sizes that it was made for")
+        return made
+
+    def _why_not(self, of: Sizes, sizes: Sizes) -> str:
+        """What does not hold of the plans of a class at these sizes."""
+        names = [d.name for d in self.dimensions]
+        return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class[of]))
+
+    def _begin(self) -> None:
+        """Make a plan for sizes that are likely, where the graph refuses them none.
+
+        Raises CompileError where `strict` refuses operations.
+        """
+        chosen: dict[str, int] = {}
+        for d in self.dimensions:
+            rank = len(next(p.type.shape or () for p in self.signature.inputs if p.name == d.input))
+            usual = 1 if d.axis == 0 and rank > 1 else EXAMPLES[4 if rank > 3 else 3][len(chosen) % 5]
+            chosen.setdefault(d.name, usual)
+        try:
+            self._latest = self._made(tuple(chosen[d.name] for d in self.dimensions))
+        except GraphError:
+            return
+        except CompileError:  # that of `strict`, or these sizes take too much memory
+            if self.options.strict:
+                raise
+        except _Anew:
+            self.for_each_shape = True
+
+    def _made(self, assumed: Sizes, *, keep: bool = True) -> OpenPlan:
+        """A new plan for sizes of which these are an example, which is kept or only for reports."""
+        trace = Trace()
+        dimensions = self.dimensions if assumed else ()
+        sizes = tuple(trace.leaf(n, f"{d.input}.{d.axis}", d.name) for d, n in zip(dimensions, assumed, strict=True))
+        try:
+            with budget(self.options.memory):
+                graph = self._graph_at(self._shapes_of(sizes))
+                if not in_one_plan(graph):
+                    raise _Anew("shapes depend on data, or bodies run")
+                plan = self._plan(graph, trace, partial(self._graph_at, self._shapes_of(assumed)))
+        except (AttributeError, TypeError) as e:  # of code that needs an int; so the model is slower, but runs
+            if not assumed:
+                raise
+            log.warning("%s is planned anew for each set of shapes: %s: %s", self.source.name, type(e).__name__, e)
+            raise _Anew from e
+        if keep:
+            self._keep(tuple(map(size_class, assumed)), plan)
+        return plan
+
+    def _plan(self, graph: Graph, trace: Trace, again: Callable[[], Graph]) -> OpenPlan:
+        """The plan of a graph before the passes, which are run on it; `again` is as in `Passed`.
+
+        Raises CompileError when it would take too much memory, or for operations without kernels where `strict` refuses
+        them.
+        """
+        try:
+            passed = Passed.of(lambda: graph, self.options)
+            with importing.hold:
+                from graphq.model.planning import build_plan
+            plan = build_plan(passed.graph, self.options.level, self.options.threads, self.options.cache)
+        except MemoryError as e:
+            raise CompileError(f"not enough memory: {e}") from None
+        trace.sealed = True
+        if trace.leaves:
+            plan = plan._replace(buffers=self._sharing(list(plan.buffers), passed.history))
+        made = OpenPlan(plan, trace, (passed.history, passed.refusals))
+        if self.options.strict and (slow := plan.references):
+            from graphq.report.explain import as_text
+
+            report = passed._replace(again=again, open=made).explanation(kernels=False)
+            raise CompileError(f"strict: {counted(len(slow), 'operation')} would run by NumPy references: "
+                               f"{'; '.join(slow[:5])}\n" + as_text(report))
+        return made
+
+    def _sharing(self, buffers: list[Buffer], history: History) -> tuple[Buffer, ...]:
+        """The buffers of a new plan with the arrays of earlier ones, and the same for its graphs.
+
+        Those of a file come first: there, equal arrays are in one place.
+        """
+        if self._shared.empty and (earlier := self.all()):
+            self._shared.of([b.data for p in earlier for b in p.plan.buffers if isinstance(b.data, np.ndarray)])
+        held = {k: b.data for k, b in enumerate(buffers) if isinstance(b.data, np.ndarray)}
+        constants = [n for g in (history.after, history.before) for n in g.nodes_of(["constant"])]
+        arrays = iter(self._shared.of([*held.values(), *(n.attrs["value"] for n in constants)]))
+        for k in held:
+            buffers[k] = replace(buffers[k], data=next(arrays))
+        for node in constants:
+            node.attrs = {**node.attrs, "value": next(arrays)}
+        for node in history.after.nodes:
+            node.derived = None
+        return tuple(buffers)
+
+    def _in_full(self, plan: OpenPlan) -> OpenPlan:
+        """A plan with its graph after the passes: one of a file is made anew, once."""
+        if plan.passed is not None:
+            return plan
+        if plan not in self._anew:
+            self._anew.setdefault(plan, self._made(tuple(plan.trace.assumed.values()), keep=False))
+        return self._anew[plan]
+
+    @lazy_property
+    def _without_shapes(self) -> Passed:
+        """What the passes can do before the first call that needs shapes; no run needs it."""
+        with budget(self.options.memory):
+            return Passed.of(self.source.copy, self.options)
+
+    def _shapes_of(self, sizes: Sizes) -> Shapes:
+        """The inputs' shapes, their open dimensions of these sizes."""
+        left = iter(sizes)
+        return tuple([tuple([next(left) if d is None else d for d in p.type.shape or ()])
+                      for p in self.signature.inputs])
+
+    def _graph_at(self, shapes: Shapes, constants: Mapping[str, np.ndarray] | None = None) -> Graph:
+        """The user's graph with inputs of these shapes, and constants, those of the first call, in place of inputs."""
+        constants = self.constants.kept if constants is None else constants
+        if self._is_fixed:
+            return self.source.copy()
+        return self.source.specialise({p.name: TensorType(p.dtype, shape) for p, shape in
+                                       zip(self.signature.inputs, shapes, strict=True)}, constants)
+
+    def _explain(self, sizes: Sizes) -> None:
+        """Raise GraphError, with these sizes in it, where the graph of these shapes breaks a rule."""
+        try:
+            self._graph_at(self._shapes_of(sizes))
+        except GraphError as e:
+            named = ", ".join(f"{d.name} = {n}" for d, n in zip(self.dimensions, sizes, strict=True))
+            raise type(e)(f"{e} ({named})") from None
+
+    def _keep(self, of: Sizes, plan: OpenPlan) -> None:
+        """Keep a plan of a class, as that of the latest use; the class becomes the latest."""
+        with self._order.hold:
+            others = [v for v in self._by_class.get(of, ()) if v is not plan]
+            _put_last(self._by_class, of, [plan, *others][:MAX_VARIANTS], MAX_CLASSES)
+
+    def _keep_at(self, shapes: Shapes, made: Runner | Staged) -> None:
+        """Keep what runs at these shapes, as that of the latest use."""
+        with self._order.hold:
+            _put_last(self._by_shapes, shapes, made, MAX_SHAPES)
+
+
+def _put_last(kept: dict[K, V], key: K, value: V, most: int) -> None:
+    """Put an entry at the end of a dict that has at most so many, in the order of their latest use."""
+    kept.pop(key, None)
+    for oldest in list(kept)[:1 - most]:
+        kept.pop(oldest, None)
+    kept[key] = value
+
+
+def _refuse_stages(graph: Graph) -> NoReturn:
+    """Raise CompileError that names the first operation for which a graph runs in stages."""
+    node = next(n for n in graph.nodes if n.op.name in CONTROL or not all(v.type.known for v in n.outputs))
+    why = "bodies run as stages" if node.op.name in CONTROL else "shapes depend on data"
+    raise CompileError(f"strict: {why}: {graph.describe(node)}")
