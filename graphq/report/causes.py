@@ -32,7 +32,7 @@ from graphq.report.products import (
 )
 from graphq.report.records import Cause
 from graphq.rewrite.history import History
-from graphq.rewrite.rule import Pass
+from graphq.rewrite.rule import Pass, Refusal
 
 
 def causes(analysis: Analysis) -> list[Cause]:
@@ -78,9 +78,9 @@ def _cause(findings: list[Finding], analysis: Analysis, numbers: dict[Node, int]
 class Analysis(Fusions):
     """Findings about the nodes after the passes, by walking the graph before the fusions."""
 
-    def __init__(self, source: Graph, history: History, passes: Sequence[Pass]) -> None:
+    def __init__(self, source: Graph, history: History, passes: Sequence[Pass], refusals: Sequence[Refusal]) -> None:
         super().__init__(source, history, passes)
-        self._products: dict[Node, Finding] = {}
+        self.refusals, self._products = refusals, dict[Node, Finding]()
 
     def of(self, home: Node) -> list[Finding]:
         """Why a node after the passes is outside of integer partitions; none where it is not, or could not be in."""
@@ -103,7 +103,7 @@ class Analysis(Fusions):
 
     def _product(self, node: Node) -> Finding:
         if node not in self._products:
-            self._products[node] = product_finding(node, self.given, self.passes)
+            self._products[node] = product_finding(node, self.given, self.passes, self.refusals)
         return self._products[node]
 
     # -- a chain that ends in quantize, and reads floats --------------------------------------------------------

@@ -1,7 +1,7 @@
 """Why a matmul or a convolution does not multiply integers: the operand, or the check of the kernels, in the way."""
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from graphq.dtypes import f32, s8, u8
@@ -21,7 +21,7 @@ from graphq.report.coverage import MACS
 from graphq.report.given import MOVES, Given
 from graphq.report.kinds import is_quantised
 from graphq.rewrite.partition import carve
-from graphq.rewrite.rule import Pass, Rewrite
+from graphq.rewrite.rule import Pass, Refusal
 
 PRODUCTS = MACS.keys() - NATIVE.keys()
 """Operations that integer partitions could have."""
@@ -59,14 +59,14 @@ def elsewhere(value: Value) -> str | None:
     return None if made is None else f"what an earlier stage makes, {made},"
 
 
-def product_finding(node: Node, given: Given, passes: Collection[Pass]) -> Finding:
-    """Why a product is not in an integer partition; `given` says what the graph was."""
+def product_finding(node: Node, given: Given, passes: Collection[Pass], refusals: Iterable[Refusal]) -> Finding:
+    """Why a product is not in an integer partition; `refusals` are of `passes`, `given` is the graph as it was."""
     family = _family(node)
     if family is None:
-        rewrite = ConvIntegerAsConvolution()
-        return Finding(node, rewrite.name, "operation", node, node.output, _refusal(rewrite, node)
-                       or f"no fusion takes {node.op.name}", "write it as a matmul or convolution of dequantized "
-                       "operands, in parts whose sums stay in s32")
+        name = ConvIntegerAsConvolution.__name__
+        refused_for = (r.reason for r in refusals if r.rewrite == name and node in r.nodes)
+        return Finding(node, name, "operation", node, node.output, next(refused_for, f"no fusion takes {node.op.name}"),
+                       "write it as a matmul or convolution of dequantized operands, in parts whose sums stay in s32")
     fusion = Fuse(family.name)
     operands = [None if v is None else given.origin(v) for v in node.inputs]
     obstacles = [] if "_integer" in node.op.name else [
@@ -88,15 +88,6 @@ def product_finding(node: Node, given: Given, passes: Collection[Pass]) -> Findi
                        f"compile with passes that have Fuse('{family.name}'), as PIPELINE does")
     return Finding(node, fusion.name, "the pattern matches", None, None, "it has other operands than source, weights "
                    "and bias", "leave further operands to an operation after it")
-
-
-def _refusal(rewrite: Rewrite, node: Node) -> str | None:
-    """Why a rewrite refused the node."""
-    graph = node.graph.copy()
-    graph.labels.take(node.graph.labels, {new: old for a, b in zip(graph.nodes, node.graph.nodes, strict=True)
-                                          for new, old in zip(a.outputs, b.outputs, strict=True)})
-    _, misses = rewrite.apply(graph, parts=False)
-    return next((m.reason for m in misses if m.node == node.graph.describe(node)), None)
 
 
 def _family(node: Node) -> Family | None:

@@ -52,7 +52,8 @@ class Facts(NamedTuple):
 
 def survey(facts: Facts) -> Report:
     """The report on a graph that runs in one plan, or has none yet."""
-    graph, plan, analysis = facts.history.after, facts.plan, Analysis(facts.source, facts.history, facts.passes)
+    graph, plan = facts.history.after, facts.plan
+    analysis = Analysis(facts.source, facts.history, facts.passes, facts.refusals)
     steps = [] if plan is None else [_step(k, step, plan, facts.evidence.get(k)) for k, step in enumerate(plan.steps)]
     own: dict[int, list[StepRecord]] = {}
     for step in steps:

@@ -35,18 +35,18 @@ class Match(NamedTuple):
 
 
 class Matcher:
-    """Matches one pattern; `depth` and `reason` are those of the nearest miss of the last call of `matches`.
+    """Matches one pattern; `missed` and `reason` are the nodes and the reason of the last call's nearest miss.
 
     `parts`: whether a match of a part of the pattern is a miss too, or only one of the whole pattern.
     """
 
     def __init__(self, pattern: PatternLike, *, several_results: bool = False, parts: bool = True) -> None:
         self.pattern, self.several_results, self.parts = pattern, several_results, parts
-        self.depth, self.reason, self.weak = -1, _no_reason, False
+        self.missed, self.reason, self.weak = tuple[Node, ...](), _no_reason, False
 
     def matches(self, graph: Graph, root: Node) -> Iterator[Match]:
         """All ways to match the pattern with `root` as its last node."""
-        self.depth, self.reason, self.weak, self.graph = -1, _no_reason, False, graph
+        self.missed, self.reason, self.weak, self.graph = (), _no_reason, False, graph
         if len(root.outputs) != 1:
             return
         for m in self._value(self.pattern, root.output, Match(root)):
@@ -62,8 +62,8 @@ class Matcher:
         """Note a reason; the first one of the deepest failures stays, unless it is weak."""
         if not (whole or self.parts):
             return
-        if len(m.nodes) > self.depth or len(m.nodes) == self.depth and self.weak and not weak:
-            self.depth, self.reason, self.weak = len(m.nodes), reason, weak
+        if len(m.nodes) > len(self.missed) or len(m.nodes) == len(self.missed) and self.weak and not weak:
+            self.missed, self.reason, self.weak = m.nodes, reason, weak
 
     def _escapes(self, m: Match) -> Reason | None:
         """The reason to refuse when an inner value is also used outside of the match."""

@@ -42,12 +42,16 @@ GIVEN = {"g", "match", "notes"}
 
 
 class Refusal(NamedTuple):
-    """A near miss: `rewrite` at `node` (as text) matched `depth` nodes and then refused for `reason`."""
+    """A near miss: `rewrite` at `node` (as text) matched `depth` nodes and then refused for `reason`.
+
+    `nodes` are what was matched, there and wherever else the rewrite was refused for that.
+    """
 
     rewrite: str
     node: str
     reason: str
     depth: int
+    nodes: tuple[Node, ...] = ()
 
 
 class Rewrite:
@@ -145,7 +149,7 @@ class _Application:
 
     def _visit(self, node: Node) -> bool:
         """Rewrite at `node`, or note why not."""
-        refused: tuple[int, Reason] | None = None
+        refused: tuple[tuple[Node, ...], Reason] | None = None
         for m in self.matcher.matches(self.graph, node):
             notes: dict[str, Any] = {}
             reason = self.rewrite.check(**self._given(self.form.check, m, notes))
@@ -154,16 +158,16 @@ class _Application:
                 return True
             if not isinstance(reason, str):
                 raise GraphError(f"{self.rewrite.name}.check must return a reason or None, got {reason!r}")
-            depth = len(m.nodes) if reason else 0
-            if refused is None or depth > refused[0]:
-                refused = depth, lambda reason=reason: reason
+            nodes = m.nodes if reason else ()
+            if refused is None or len(nodes) > len(refused[0]):
+                refused = nodes, lambda reason=reason: reason
         if self.explain:
-            self._miss(node, *(refused or (self.matcher.depth, self.matcher.reason)))
+            self._miss(node, *(refused or (self.matcher.missed, self.matcher.reason)))
         return False
 
-    def _miss(self, node: Node, depth: int, why: Reason) -> None:
-        if depth > (self.misses[node].depth if node in self.misses else 0):
-            self.misses[node] = Refusal(self.rewrite.name, self.graph.describe(node), why(), depth)
+    def _miss(self, node: Node, nodes: tuple[Node, ...], why: Reason) -> None:
+        if len(nodes) > (self.misses[node].depth if node in self.misses else 0):
+            self.misses[node] = Refusal(self.rewrite.name, self.graph.describe(node), why(), len(nodes), nodes)
 
     def _rewrite(self, node: Node, m: Match, notes: dict[str, Any]) -> None:
         name, graph = self.rewrite.name, self.graph
@@ -181,11 +185,12 @@ class _Application:
 
     def refusals(self) -> list[Refusal]:
         """The misses at nodes that are still there, of each reason the deepest, of these the first in graph order."""
-        best: dict[str, Refusal] = {}
+        alike: dict[str, list[Refusal]] = {}
         for node, miss in self.misses.items():
-            if not node.removed and (miss.reason not in best or best[miss.reason].depth <= miss.depth):
-                best[miss.reason] = miss
-        return list(best.values())
+            if not node.removed:
+                alike.setdefault(miss.reason, []).insert(0, miss)
+        return [max(misses, key=lambda m: m.depth)._replace(nodes=tuple(n for m in misses for n in m.nodes))
+                for misses in alike.values()]
 
 
 def _parameters(rewrite: Rewrite, method: str) -> Mapping[str, inspect.Parameter]:

@@ -347,6 +347,16 @@ def test_copies_of_a_dequantize_are_called_as_it_was_given():
     assert cause.also == ("%m", "%dx", "%c", "%q")
 
 
+def test_what_a_pass_was_refused_for_is_the_cause_of_a_product():
+    text = """graph(x: u8[1,2,4,4], w: s8[3,2,3,3]) {
+      %i = conv_integer(x, w, strides=[1,1], pads_begin=[0,0], pads_end=[0,0], dilations=[1,1])
+      %f = cast(%i, dtype=f32)
+      return %i, %f
+    }"""
+    (cause,) = (c for c in causes(text) if c.op == "conv_integer")
+    assert cause.reason == "%i = conv_integer(x, w) : s32[1,3,2,2] is also an output of the graph"
+
+
 def test_a_returned_dequantize_is_returned_as_integers():
     found = report(body(f"%y = matmul(%dx, %dw)\n %q = quantize(%y, {Q})\n"
                         " %d = dequantize(%q, scales=[0.2], zps=[7])\n"

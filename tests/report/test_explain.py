@@ -164,6 +164,21 @@ def test_the_report_leaves_the_model_as_it_was(model):
     assert model.explain() == model.explain() and gq.to_text(model.graph) == before
 
 
+@pytest.mark.parametrize("rows", [3, None])
+def test_no_pass_runs_for_a_report(rows):
+    runs = []
+
+    def counted(graph):
+        runs.append(graph)
+        return 0
+
+    text = TEXT if rows else TEXT.replace("x: u8[3,4], r: f32[3,2]", "x: u8[?,4], r: f32[?,2]")
+    model = gq.compile(gq.parse(text), threads=1, passes=(counted, *gq.passes.PIPELINE))
+    model(x=np.zeros((3, 4), np.uint8), r=np.zeros((3, 2), np.float32))
+    before = len(runs)
+    assert "%y has a second user in f32" in model.explain() and before == len(runs) > 0
+
+
 def test_long_sections_are_cut_unless_all_is_asked_for():
     chain = "\n".join(f" %a{k} = sign(%a{k - 1})" for k in range(1, 40))
     model = gq.compile(gq.parse(f"graph(x: f32[3]) {{\n %a0 = sign(x)\n{chain}\n return %a39\n}}"), threads=1)
