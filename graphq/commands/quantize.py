@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> None:
     written, read_from = (path.stat().st_size for path in (options.out, options.file))
     text = f"{options.out}: {size_text(written)}, {options.file} has {size_text(read_from)}"
     if losses:
-        text = f"1 - cosine with f32 of the settings tried:\n{choice}\n{text}"
+        text = f"1 - cosine with f32 of the settings tried, * the one taken:\n{choice}\n{text}"
     write(options, text, {"file": str(options.out), "bytes": written, "model_bytes": read_from, "losses": losses})
 
 

@@ -42,8 +42,8 @@ class Choice:
     losses: dict[Setting, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """A table, a line for each setting in the order in which they were tried; `*` is the best."""
-        return "\n".join(f"{'*' if s == self.setting else ' '} {1 - loss:.6f}  {s}" for s, loss in self.losses.items())
+        """A table, a line for each setting in the order in which they were tried, with its loss; `*` is that taken."""
+        return "\n".join(f"{'*' if s == self.setting else ' '} {loss:.2e}  {s}" for s, loss in self.losses.items())
 
 
 def automatic(graph: Graph, batches: Batches, *, weight_bits: Literal[7, 8] = 8) -> Choice:

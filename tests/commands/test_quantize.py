@@ -1,5 +1,6 @@
 """The commands quantize and compare: files in, files and tables out, one line for each mistake."""
 import json
+import re
 
 import numpy as np
 import pytest
@@ -88,6 +89,8 @@ def test_quantize_and_compare(folder, capsys, options):
     assert main(["quantize", model, "--data", data, "--out", out, *options, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["file"] == out and bool(found["losses"]) == searched
+    table = re.findall(r"^[* ] (\d\S+)  (.+)$", text.out, re.MULTILINE)
+    assert {setting: float(loss) for loss, setting in table} == pytest.approx(found["losses"], rel=1e-2)
     assert main(["compare", out, model, "--data", data, "--json", "--no-rank"]) == 0
     assert json.loads(capsys.readouterr().out)["loss"] < 0.01
     assert main(["compare", out, model, "--data", data, "--page", str(folder / "page.html")]) == 0
