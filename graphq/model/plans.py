@@ -277,7 +277,7 @@ class Plans:
     def _why_not(self, of: Sizes, sizes: Sizes) -> str:
         """What does not hold of the plans of a class at these sizes."""
         names = [d.name for d in self.dimensions]
-        return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class[of]))
+        return "; ".join(dict.fromkeys(why_not(v.program, v.trace, sizes, names) for v in self._by_class.get(of, ())))
 
     def _begin(self) -> None:
         """Make a plan for sizes that are likely, where the graph refuses them none.

@@ -13,7 +13,7 @@ import numpy as np
 from graphq.base.budget import budget, expect
 from graphq.base.locks import importing, lazy_property
 from graphq.base.progress import progress
-from graphq.base.sizes import Program, parts, restored
+from graphq.base.sizes import parts, restored
 from graphq.base.sizes import record as recorded_of
 from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import CompileError, GraphqError
@@ -204,7 +204,7 @@ class Saved:
         if (made.threads, made.level) != (self.settings.threads, self.settings.level):
             self._fail(f"a plan for {made.threads} threads and ISA level {made.level!r:.40}")
         out = OpenPlan(on_threads(made, threads), trace)
-        assert isinstance(out.program, Program)  # made here, where what is wrong with the data is a ParseError
+        _ = out.program  # made here, where what is wrong with the data is a ParseError
         return out
 
     def _json(self, section: Any) -> Any:
