@@ -51,7 +51,7 @@ def splat(builder: ir.IRBuilder, x: ir.Value, lanes: int) -> ir.Value:
 def invariant_load(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, align: int) -> ir.Value:
     """Load what no kernel writes while it runs: such a load may leave loops that also store."""
     x = builder.load(pointer(builder, address, kind), align=align)
-    x.set_metadata("invariant.load", builder.module.add_metadata([]))
+    x.ir.set_metadata("invariant.load", builder.module.add_metadata([]))
     return x
 
 
@@ -82,7 +82,7 @@ def counted(builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int = 
     k.add_incoming(builder.add(k, c64(step)), builder.block)
     back = builder.branch(head)
     if not unroll:
-        back.set_metadata("llvm.loop", _loop_without_unrolling(builder.module))
+        back.ir.set_metadata("llvm.loop", _loop_without_unrolling(builder.module))
     builder.position_at_end(after)
 
 
@@ -95,7 +95,7 @@ def stack(_typing: Any, nbytes: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         with builder.goto_entry_block():
             room = builder.alloca(ir.ArrayType(I8, nbytes.literal_value))
-            room.align = 64
+            room.ir.align = 64
         return builder.ptrtoint(room, I64)
 
     return types.intp(nbytes), codegen

@@ -13,6 +13,7 @@ from typing import Any
 from llvmlite import ir
 
 from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, declare, pointer, splat
+from graphq.kernels.jit.values import Builder, Value
 
 S32X16 = ir.VectorType(I32, 16)
 
@@ -181,8 +182,8 @@ def shared(b: Any, name: str, emit: Callable[..., None], *args: Any) -> None:
         made = ir.Function(b.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
         made.linkage = "linkonce_odr"
         made.attributes.add("noinline")
-        inner = ir.IRBuilder(made.append_basic_block())
-        emit(inner, *made.args)
+        inner = Builder(ir.IRBuilder(made.append_basic_block()))
+        emit(inner, *(Value(inner, x) for x in made.args))
         inner.ret_void()
     b.call(made, [c64(x) if isinstance(x, int) else x for x in args])
 

@@ -144,6 +144,7 @@ def normalised(text):
         return numbers.setdefault(name, f"{name[0]}{len(numbers)}")
 
     text = re.sub(r'(; ModuleID|source_filename).*\n', "", text)
+    text = re.sub(r"inttoptr \(i64 \d+ to ptr\)", "an address of this process", text)
     out = []
     for part in re.split(r"(?m)^(?=define )", text):  # numbers of values begin anew in each function
         for name in [x for x in numbers if x[0] == "%"]:
