@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 from graphq.base.locks import lazy_property
 from graphq.kernels.jit.values import Builder, Value, raw
 
-
 Intrinsic: TypeAlias = Callable[..., Any]
 """A function for compiled code to call, as type checkers see it: of integers, or of what Numba has types for."""
 

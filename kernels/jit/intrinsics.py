@@ -13,6 +13,7 @@ from typing import Any
 from llvmlite import ir
 
 from graphq.kernels.jit.deferred import intrinsic, types
+from graphq.kernels.jit.values import Value
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
@@ -24,9 +25,9 @@ HEADER_WORDS = 26
 """Words of an argument block before those of its slots; what the first ones say is the kernel's matter."""
 
 
-def c64(n: int) -> ir.Constant:
+def c64(n: int) -> Value:
     """Make a 64-bit constant."""
-    return ir.Constant(I64, n)
+    return Value(None, ir.Constant(I64, n))
 
 
 def declare(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[ir.Type]) -> ir.Function:

@@ -35,9 +35,9 @@ def like(kind: Type, lane: Type) -> Type:
     return ir.VectorType(lane, kind.count) if isinstance(kind, ir.VectorType) else lane
 
 
-def constant(kind: Type, number: float) -> ir.Constant:
-    """A number as a constant of a type, in every lane of a vector."""
-    return ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number)
+def constant(kind: Type, number: float) -> Value:
+    """A number as a constant of a type, in every lane of a vector. It belongs to no builder, and so to any."""
+    return Value(None, ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number))
 
 
 def raw(x: Any) -> Any:
@@ -48,12 +48,12 @@ def raw(x: Any) -> Any:
 
 
 class Value:
-    """A value of the function that `b` emits."""
+    """A value of the function that `builder` emits, or a constant."""
 
-    __slots__ = "b", "ir"
+    __slots__ = "builder", "ir"
 
-    def __init__(self, b: Builder, value: ir.Value) -> None:
-        self.b, self.ir = b, value
+    def __init__(self, builder: Builder | None, value: ir.Value) -> None:
+        self.builder, self.ir = builder, value
 
     @property
     def type(self) -> Type:
@@ -67,23 +67,33 @@ class Value:
 
     def _of(self, x: Operand) -> ir.Value:
         """The other operand, as llvmlite takes it."""
-        if isinstance(x, Value):
-            return x.ir
-        return constant(self.ir.type, x) if isinstance(x, int | float) else x
+        return raw(constant(self.ir.type, x)) if isinstance(x, int | float) else raw(x)
 
-    def _emit(self, name: str, *others: Operand) -> Value:
-        return Value(self.b, getattr(self.b.ir, name)(self.ir, *map(self._of, others)))
+    def _emit(self, name: str, *args: Any) -> Value:
+        """Emit an instruction, by the builder of any operand that has one."""
+        for x in (self, *args):
+            if isinstance(x, Value) and x.builder is not None:
+                return Value(x.builder, getattr(x.builder.ir, name)(*map(raw, (self, *args))))
+        raise TypeError(f"{name} of constants alone")
+
+    def _binary(self, name: str, other: Operand) -> Value:
+        return self._emit(name, other if isinstance(other, Value) else self._of(other))
 
     def _arithmetic(self, name: str, other: Operand) -> Value:
-        return self._emit(f"f{name}" if self.is_float else name, other)
+        return self._binary(f"f{name}" if self.is_float else name, other)
 
     def _compare(self, sign: str, other: Operand, how: str = "icmp_signed") -> Value:
-        method = getattr(self.b.ir, "fcmp_ordered" if self.is_float else how)
-        return Value(self.b, method(sign, self.ir, self._of(other)))
+        name = "fcmp_ordered" if self.is_float else how
+        other = other if isinstance(other, Value) else Value(None, self._of(other))
+        for x in (self, other):
+            if x.builder is not None:
+                return Value(x.builder, getattr(x.builder.ir, name)(sign, self.ir, other.ir))
+        raise TypeError("a comparison of constants alone")
 
     def _flip(self, name: str, other: Operand) -> Value:
         """The operation with `other` on the left."""
-        return getattr(Value(self.b, self._of(other)), name)(self)
+        result: Value = getattr(Value(None, self._of(other)), name)(self)
+        return result
 
     def __add__(self, other: Operand) -> Value:
         return self._arithmetic("add", other)
@@ -95,25 +105,25 @@ class Value:
         return self._arithmetic("mul", other)
 
     def __truediv__(self, other: Operand) -> Value:
-        return self._emit("fdiv", other)
+        return self._binary("fdiv", other)
 
     def __floordiv__(self, other: Operand) -> Value:
-        return self._emit("sdiv", other)
+        return self._binary("sdiv", other)
 
     def __and__(self, other: Operand) -> Value:
-        return self._emit("and_", other)
+        return self._binary("and_", other)
 
     def __or__(self, other: Operand) -> Value:
-        return self._emit("or_", other)
+        return self._binary("or_", other)
 
     def __xor__(self, other: Operand) -> Value:
-        return self._emit("xor", other)
+        return self._binary("xor", other)
 
     def __lshift__(self, other: Operand) -> Value:
-        return self._emit("shl", other)
+        return self._binary("shl", other)
 
     def __rshift__(self, other: Operand) -> Value:
-        return self._emit("ashr", other)
+        return self._binary("ashr", other)
 
     def __radd__(self, other: Operand) -> Value:
         return self._flip("__add__", other)
@@ -164,24 +174,24 @@ class Value:
 
     def shr(self, bits: Operand) -> Value:
         """`>>` of unsigned integers."""
-        return self._emit("lshr", bits)
+        return self._binary("lshr", bits)
 
     def udiv(self, other: Operand) -> Value:
         """`//` of unsigned integers."""
-        return self._emit("udiv", other)
+        return self._binary("udiv", other)
 
     def urem(self, other: Operand) -> Value:
         """`%` of unsigned integers."""
-        return self._emit("urem", other)
+        return self._binary("urem", other)
 
     def select(self, x: Operand, y: Operand) -> Value:
-        """`x` where this bool is true, else `y`; one of them at least is a Value, or both are constants."""
-        like_x, like_y = (v if isinstance(v, Value) else None for v in (y, x))
-        return Value(self.b, self.b.ir.select(self.ir, like_x._of(x) if like_x else raw(x),
-                                              like_y._of(y) if like_y else raw(y)))
+        """`x` where this bool is true, else `y`, of which a number takes the other's type."""
+        typed = x if isinstance(x, Value) else y
+        assert isinstance(typed, Value)
+        return self._emit("select", typed._of(x), typed._of(y))
 
     def _to(self, name: str, kind: Type) -> Value:
-        return Value(self.b, getattr(self.b.ir, name)(self.ir, like(self.ir.type, element(kind))))
+        return self._emit(name, like(self.ir.type, element(kind)))
 
     def sext(self, kind: Type) -> Value:
         """Signed integers as wider ones; this and what follows take the type of a lane, or of the vector."""
@@ -206,28 +216,33 @@ class Value:
 
     def as_type(self, kind: Type) -> Value:
         """The same bits as another type."""
-        return Value(self.b, self.b.ir.bitcast(self.ir, kind))
+        return self._emit("bitcast", kind)
 
-    def pointer(self, kind: Type) -> ir.Value:
+    def pointer(self, kind: Type) -> Value:
         """The address as LLVM's pointer to `kind`."""
-        return self.b.ir.inttoptr(self.ir, kind.as_pointer())
+        return self._emit("inttoptr", kind.as_pointer())
 
     def load(self, kind: Type, align: int = 1) -> Value:
         """Load from this address."""
-        return Value(self.b, self.b.ir.load(self.pointer(kind), align=align))
+        x = self.pointer(kind)._emit("load")
+        x.ir.align = align
+        return x
 
     def store(self, address: Value, align: int = 1) -> None:
         """Store this value at an address."""
-        self.b.ir.store(self.ir, address.pointer(self.ir.type), align=align)
+        self._emit("store", address.pointer(self.ir.type)).ir.align = align
 
     def prefetch(self, level: int = 1) -> None:
         """Bring the line of this address into the caches from `level` on; an invalid one takes time but is no fault."""
-        self.b.call_named("llvm.prefetch.p0", ir.VoidType(), self.pointer(I8), I32(0), I32(4 - level), I32(1))
+        place = self.pointer(I8)
+        assert place.builder is not None
+        place.builder.call_named("llvm.prefetch.p0", ir.VoidType(), place, I32(0), I32(4 - level), I32(1))
 
     def opaque(self) -> Value:
         """The integer as what an empty piece of assembly made of it, so that LLVM knows nothing of it."""
+        assert self.builder is not None
         kind = ir.FunctionType(self.ir.type, [self.ir.type])
-        return Value(self.b, self.b.ir.call(ir.InlineAsm(kind, "", "=r,0"), [self.ir]))
+        return Value(self.builder, self.builder.ir.call(ir.InlineAsm(kind, "", "=r,0"), [self.ir]))
 
     def add_incoming(self, value: Operand, block: ir.Block) -> None:
         """Say what this value, a phi, is after a block."""
@@ -235,22 +250,19 @@ class Value:
 
     def lane(self, number: Operand) -> Value:
         """One element of a vector."""
-        index = I32(number) if isinstance(number, int) else raw(number)
-        return Value(self.b, self.b.ir.extract_element(self.ir, index))
+        return self._emit("extract_element", I32(number) if isinstance(number, int) else number)
 
     def shuffle(self, other: Operand, lanes: Sequence[int]) -> Value:
         """The elements `lanes` of this vector and, with numbers after its own, of another one."""
-        places = ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes))
-        return Value(self.b, self.b.ir.shuffle_vector(self.ir, self._of(other), places))
+        return self._emit("shuffle_vector", other, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes)))
 
     def splat(self, lanes: int) -> Value:
         """A vector with the value in every lane; the value itself for one lane."""
         if lanes == 1:
             return self
-        kind = ir.VectorType(self.ir.type, lanes)
-        one = self.b.ir.insert_element(ir.Constant(kind, ir.Undefined), self.ir, I32(0))
-        zeros = ir.Constant(ir.VectorType(I32, lanes), None)
-        return Value(self.b, self.b.ir.shuffle_vector(one, ir.Constant(kind, ir.Undefined), zeros))
+        undefined = Value(None, ir.Constant(ir.VectorType(self.ir.type, lanes), ir.Undefined))
+        one = undefined._emit("insert_element", self, I32(0))
+        return one._emit("shuffle_vector", undefined, ir.Constant(ir.VectorType(I32, lanes), None))
 
 
 class Builder:
@@ -273,7 +285,7 @@ class Builder:
 
     def value(self, kind: Type, number: float) -> Value:
         """A constant, in every lane of a vector."""
-        return Value(self, constant(kind, number))
+        return Value(self, constant(kind, number).ir)
 
     def call_named(self, name: str, kind: Type, *args: Operand) -> Value:
         """Call the LLVM intrinsic of this full name (llvmlite cannot mangle vector types), which gives a `kind`."""
@@ -286,5 +298,5 @@ def smaller(x: Operand, y: Operand) -> Value:
     """The smaller of two signed integers, one of them a Value at least."""
     if not isinstance(x, Value):
         assert isinstance(y, Value)
-        x = Value(y.b, y._of(x))
+        x = Value(None, y._of(x))
     return (x < y).select(x, y)

@@ -5,8 +5,8 @@
 
 Kernels are those of the table (at every level, as the CPU has them and emulated) and those that plans of random graphs,
 and of a few written ones, ask for at every level. Nothing is compiled: a module is digested before LLVM optimises it,
-its values, globals and metadata numbered as they come. `--machine` digests what LLVM makes of it instead, which stays
-equal where the order of independent instructions changed. `--texts FOLDER` keeps what was digested, to compare.
+its values, globals and metadata numbered as they come, and arithmetic in any order. `--machine` digests what LLVM makes
+of it instead. `--texts FOLDER` keeps what was digested, to compare.
 """
 import argparse
 import hashlib
@@ -154,6 +154,33 @@ def normalised(text):
     return "".join(out)
 
 
+PURE = re.compile(r"(add|sub|mul|[us]div|[us]rem|f[a-z]+|shl|[al]shr|and|or|xor|icmp|select|[sz]ext|trunc|bitcast|"
+                  r"inttoptr|ptrtoint|sitofp|fptosi|uitofp|insertelement|extractelement|shufflevector)\b")
+SWAPPED = re.compile(r"icmp ([su])g([te]) (<.*?>|\S+) (?:(%\S+), (.*)|(.*), (%\S+))$")
+
+
+def in_any_order(text):
+    """A normalised module with arithmetic written where it is used: its order, and what nobody uses, do not count."""
+    out = []
+    for part in re.split(r"(?m)^(?=define )", text):
+        tokens, lines, count = {}, [], itertools.count()
+
+        def token(match, tokens=tokens, count=count):
+            return tokens.setdefault(match[0], f"%{next(count)}")
+
+        for line in part.splitlines():
+            name, _, code = line.strip().partition(" = ")
+            if name[:1] == "%" and PURE.match(code):
+                code = SWAPPED.sub(lambda m: f"icmp {m[1]}l{m[2]} {m[3]} {m[5] or m[7]}, {m[4] or m[6]}", code)
+                tokens[name] = "%" + hashlib.sha256(re.sub(r"%\d+", token, code).encode()).hexdigest()[:16]
+            else:
+                if name[:1] == "%" and code:
+                    tokens.setdefault(name, f"%{next(count)}")
+                lines.append(line if code.startswith("phi ") else re.sub(r"%\d+", token, line))
+        out += [re.sub(r"%\d+", token, x) if " = phi " in x else x for x in lines]
+    return "\n".join(out)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a regular expression that names of modules match")
@@ -162,12 +189,14 @@ def main():
     parser.add_argument("--machine", action="store_true", help="digests of what LLVM makes of modules")
     parser.add_argument("--texts", type=Path, help="a folder for the texts that are digested")
     args = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":  # which orders what Numba allots on the stack
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
     lines = []
     for (name, _), source in sorted(sources(args.seeds).items()):
         if re.search(args.only, name):
             of = hashlib.sha256(repr(source.arguments).encode()).hexdigest()[:12]
             code = (codegen.assembly(source) if args.machine else
-                    normalised(str(codegen.whole_module(source.factory(*source.arguments)))))
+                    in_any_order(normalised(str(codegen.whole_module(source.factory(*source.arguments))))))
             lines.append(f"{name} {of} {hashlib.sha256(code.encode()).hexdigest()[:16]}")
             if args.texts:
                 args.texts.mkdir(parents=True, exist_ok=True)
