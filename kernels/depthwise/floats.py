@@ -139,7 +139,7 @@ def pack(w: np.ndarray, size: int) -> np.ndarray:
 def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, nbytes: Value,
            addresses: Value) -> None:
     """Store the addresses of the columns of all runs, `nbytes` of them, of tile `tile` of a line."""
-    ko, outers, pads, more = (WINDOWS.load(b, windows, x) for x in ("ko", "outer_table", "pad_row", "more"))
+    ko, outers, pads, more = (WINDOWS.load(windows, x) for x in ("ko", "outer_table", "pad_row", "more"))
     size = nbytes // ko
     starts = windows + outers + outer * ko * 8
     columns = windows + more + tile * size

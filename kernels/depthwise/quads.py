@@ -33,9 +33,9 @@ def column_locator(ko: int, ki: int, columns: SharedColumns) -> Intrinsic:
     def locate(b: Builder, windows: Value, image: Value, outer: Value, inner: Value, addresses: Value) -> None:
 
         def table(name: str, entry: Value) -> Value:
-            return windows + WINDOWS.load(b, windows, name) + entry * 8
+            return windows + WINDOWS.load(windows, name) + entry * 8
 
-        pad = windows + WINDOWS.load(b, windows, "pad_row")
+        pad = windows + WINDOWS.load(windows, "pad_row")
         down, across = table("outer_table", outer * ko), table("inner_table", inner * ki)
         inners = [(across + 8 * (p * ki + k)).load(I64, 8) for _, ((p, k), *_) in columns]
         for a in range(ko):

@@ -77,10 +77,10 @@ def tap_locator(ko: int, ki: int) -> Intrinsic:
                addresses: Value) -> None:
 
         def entries(table: str, index: Value, taps: int) -> list[Value]:
-            line = windows + WINDOWS.load(b, windows, table) + index * (8 * taps)
+            line = windows + WINDOWS.load(windows, table) + index * (8 * taps)
             return [(line + 8 * k).load(I64, 8) for k in range(taps)]
 
-        pad, address = windows + WINDOWS.load(b, windows, "pad_row"), image
+        pad, address = windows + WINDOWS.load(windows, "pad_row"), image
         outers, inners = entries("outer_table", outer, ko), entries("inner_table", inner, ki)
         for k, (down, across) in enumerate(product(outers, inners)):
             offset = down + across

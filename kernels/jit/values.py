@@ -287,11 +287,14 @@ class Builder:
         """A constant, in every lane of a vector."""
         return Value(self, constant(kind, number).ir)
 
+    def call(self, function: Any, args: Sequence[Operand]) -> Value:
+        """Call a function, or a piece of assembly."""
+        return Value(self, self.ir.call(raw(function), [raw(x) for x in args]))
+
     def call_named(self, name: str, kind: Type, *args: Operand) -> Value:
         """Call the LLVM intrinsic of this full name (llvmlite cannot mangle vector types), which gives a `kind`."""
-        values = raw(args)
-        function = self.ir.module.declare_intrinsic(name, (), ir.FunctionType(kind, [x.type for x in values]))
-        return Value(self, self.ir.call(function, values))
+        function = self.ir.module.declare_intrinsic(name, (), ir.FunctionType(kind, [x.type for x in raw(args)]))
+        return self.call(function, args)
 
 
 def smaller(x: Operand, y: Operand) -> Value:

@@ -28,28 +28,6 @@ def filled(typ: Type, value: int) -> Value:
     return Value(None, ir.Constant(typ, [value] * typ.count))
 
 
-def load(b: Builder, address: Value, typ: Type, align: int = 1) -> Value:
-    """Load a value of `typ` from an integer address."""
-    return b.load(pointer(b, address, typ), align=align)
-
-
-def store(b: Builder, value: Value, address: Value, align: int = 1) -> None:
-    """Store `value` at an integer address."""
-    b.store(value, pointer(b, address, value.type), align=align)
-
-
-def prefetch(b: Builder, address: Value, level: int = 1) -> None:
-    """Bring the line of an address into the caches from `level` on; an invalid one takes time but is no fault."""
-    place = pointer(b, address, I8)
-    kind = [place.type, I32, I32, I32]
-    b.call(declare(b, "llvm.prefetch.p0", ir.VoidType(), kind), [place, I32(0), I32(4 - level), I32(1)])
-
-
-def shuffle(b: Builder, x: Value, y: Value, lanes: Sequence[int]) -> Value:
-    """Take the elements `lanes` of the concatenation of the vectors x and y."""
-    return b.shuffle_vector(x, y, ir.Constant(vector(I32, len(lanes)), list(lanes)))
-
-
 def interleave(b: Builder, rows: Sequence[Value], lanes: int) -> Value:
     """Weave 1, 2 or 4 rows of `lanes` elements: of every place the first row's, the second's and so on."""
     mix = [x for i in range(lanes) for x in (i, i + lanes)]
@@ -61,21 +39,9 @@ def interleave(b: Builder, rows: Sequence[Value], lanes: int) -> Value:
     return rows[0]
 
 
-def at(b: Builder, base: Value, *offsets: Any) -> Value:
-    """Add byte offsets, values or Python integers, to `base`."""
-    for offset in offsets:
-        base = base + (c64(offset) if isinstance(offset, int) else offset)
-    return base
-
-
 def instruction(b: Builder, name: str, result: Type, args: Sequence[Value]) -> Value:
     """Call LLVM's intrinsic `llvm.x86.<name>`."""
     return b.call(declare(b, f"llvm.x86.{name}", result, [x.type for x in args]), args)
-
-
-def opaque(b: Builder, x: Value) -> Value:
-    """Give an integer as what an empty piece of assembly made of it, so that LLVM knows nothing of it."""
-    return b.call(ir.InlineAsm(ir.FunctionType(x.type, [x.type]), "", "=r,0"), [x])
 
 
 class Loop:
@@ -195,7 +161,7 @@ def _rows(b: Builder, state: Value, tile: Value) -> Value:
 
 def _tile_zero(b: Builder, state: Value, tile: Value) -> None:
     with Loop(b, c64(16)) as loop:
-        store(b, filled(S32X16, 0), _row(b, state, tile, loop.k))
+        filled(S32X16, 0).store(_row(b, state, tile, loop.k))
 
 
 def _tile_load(b: Builder, state: Value, tile: Value, address: Value, stride: Value) -> None:

@@ -93,7 +93,7 @@ class _Rows:
         self.b, self.f = b, f
         self.steps, self.tail = f.k >> 6, f.k & 63
         self.all_steps = (f.k + 63) >> 6
-        self.copies = FRAME.load(b, f.address, "copies")
+        self.copies = FRAME.load(f.address, "copies")
         self.panel = ((f.k + 3) >> 2) << 6  # bytes
 
     def copy(self) -> None:
@@ -131,7 +131,7 @@ class _Pixels:
         self.taps = self.window.outer * self.window.inner
         self.whole, self.tail = f.k >> 6, f.k & 63
         self.short = f.k < 64
-        self.pixel = (f.stride + WINDOWS.load(b, f.stride, "more")).load(I64, 8)
+        self.pixel = (f.stride + WINDOWS.load(f.stride, "more")).load(I64, 8)
         tap = (f.k + 3) & -4
         self.tap_panel, self.panel = tap << 4, (tap * self.taps) << 4
         self.tap_bytes = self.short.select(tap, (f.k + 63) & -64)
@@ -142,7 +142,7 @@ class _Pixels:
         if once:  # copies of all taps in the same place stay in L1
             again = fresh.eq(AGAIN) & ~self.short
             self.apart, self.line = again.select(0, self.apart), again.select(self.tap_bytes, self.line)
-        self.copies = FRAME.load(b, f.address, "copies")
+        self.copies = FRAME.load(f.address, "copies")
 
     def _run(self, tap: Value, r: Value) -> tuple[Value, Value]:
         """Where the pixels of tile `r` of rows start at a tap, and whether they lie evenly."""
@@ -250,7 +250,7 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: 
 
     def accumulate(b: Builder, f: Frame, source: _Rows | _Pixels, used: int) -> None:
         tiles = Tiles(b, f.acc + STATE, emulated)
-        ahead, pace = (FRAME.load(b, f.address, name) for name in ("ahead", "step"))
+        ahead, pace = (FRAME.load(f.address, name) for name in ("ahead", "step"))
         passes = [range(first, min(first + width, panels)) for first in range(0, panels, width)]
         fetched = pace * (16 // len(passes))  # bytes that a step of a pass brings in, of 16 groups
         lines, dots = (fetched + 63) >> 6, used * width
@@ -282,7 +282,7 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: 
     @emits
     def tile(b: Builder, address: Value) -> None:
         f = Frame.read(b, address)
-        fresh = FRAME.load(b, f.address, "fresh")
+        fresh = FRAME.load(f.address, "fresh")
         source = _Rows(b, f) if layout == "rows" else _Pixels(b, f, fresh, once=panels <= width)
         with b.if_then(fresh.ne(0)):
             source.copy()

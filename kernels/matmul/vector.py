@@ -174,8 +174,8 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
         Groups of sorted weights are taken in the order of the tap.
         """
         groups = f.k >> 2
-        ahead, step = (FRAME.load(b, f.address, name) for name in ("ahead", "step"))
-        ahead = Cursor(ahead + ((w - f.w) >> 6) * step, step)
+        fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))
+        ahead = Cursor(fetched + ((w - f.w) >> 6) * step, step)
 
         def turn(g: Value, places: list[Value], acc: list[Value]) -> list[Value]:
             source, line, next_ = places
@@ -196,7 +196,7 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
         if products.exact_first is None:
             state = sums.over(b, f, groups, state, [Cursor(first, c64(4)), Cursor(w, c64(LINE)), ahead], turn)
         else:
-            order = FRAME.load(b, f.address, "order")
+            order = FRAME.load(f.address, "order")
             if layout == "windows":
                 order = order + tap * ((groups << 2) + 4)
             exact = order.load(I32, 4).sext(I64)
@@ -272,7 +272,7 @@ class _OutputBlock:
 
     def __init__(self, b: Builder, f: Frame, rows: int, panels: int) -> None:
         args, batch, i, j, self.columns = (
-            FRAME.load(b, f.address, x) for x in ("args", "batch", "i", "j", "columns"))
+            FRAME.load(f.address, x) for x in ("args", "batch", "i", "j", "columns"))
         self.first = args, batch, i, j
         self.whole = f.rows.eq(rows) & (self.columns >= PANEL * panels)
 

@@ -76,7 +76,7 @@ class _Tile:
         self.bytes = vector(I8, 64 // self.parts)
         self.sources = clamped(b, f, rows)
         self.group, self.groups, self.panel_bytes, self.zero_points, self.lines = (
-            DESCRIPTOR.load(b, f.sums, name) for name in DESCRIPTOR.fields)
+            DESCRIPTOR.load(f.sums, name) for name in DESCRIPTOR.fields)
 
     def emit(self) -> None:
         """Emit the loop over groups; the totals are in memory."""

@@ -65,7 +65,7 @@ class Frame(NamedTuple):
     @staticmethod
     def read(b: Builder, address: Value) -> Frame:
         """Emit the loads."""
-        return Frame(address, *(FRAME.load(b, address, name) for name in Frame._fields[1:]))
+        return Frame(address, *(FRAME.load(address, name) for name in Frame._fields[1:]))
 
 
 def clamped(b: Builder, f: Frame, count: int) -> list[Value]:
@@ -111,7 +111,7 @@ class Window:
     def __init__(self, b: Builder, f: Frame) -> None:
         self.b, self.f = b, f
         self.outer, self.inner, pad, self.even = (
-            WINDOWS.load(b, f.stride, name) for name in ("ko", "ki", "pad_row", "even_pad"))
+            WINDOWS.load(f.stride, name) for name in ("ko", "ki", "pad_row", "even_pad"))
         self.pad = f.stride + pad
 
     def entry(self, table: int, row: Value, tap: Value) -> Value:

@@ -71,7 +71,7 @@ class Taps:
         self.b, self.dtype, self.width = b, dtype, width
         self.parameters = []
         if COMPUTE[dtype] != "f32":
-            each = TABLES.load(b, block, "table_bytes")
+            each = TABLES.load(block, "table_bytes")
             zps = block + TABLES_BYTES + c * 4
             self.parameters = [x.load(vec(F32, width)) for x in (zps, zps + each)]
 

@@ -145,7 +145,7 @@ class _Walked:
     """Any window of a block of windows."""
 
     def __init__(self, b: Builder, windows: Value, image: Value, outer: Value, inner: Value) -> None:
-        field = functools.partial(WINDOWS.load, b, windows)
+        field = functools.partial(WINDOWS.load, windows)
         self.b, self.image, self.ko, self.ki = b, image, field("ko"), field("ki")
         self.outers = windows + field("outer_table") + outer * self.ko * 8
         self.inners = windows + field("inner_table") + inner * self.ki * 8
