@@ -8,18 +8,18 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from graphq.errors import KernelError
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import F32, I16, I32, I64, declare, intrinsic, stack
+from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.kernels.jit.intrinsics import F32, I16, I32, declare, stack
 from graphq.kernels.jit.isa import is_emulated
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.x86 import Loop, Tiles, at, filled, instruction, load, madd8, madd16, store, vector
+from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.x86 import Loop, Tiles, filled, instruction, madd8, madd16, vector
 from graphq.kernels.matmul.amx import STATE, amx_setup
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES
 from graphq.kernels.threads import team
@@ -97,66 +97,52 @@ def copy_module() -> Functions:
     return Functions(block=block)
 
 
-def vector_loop(mnemonic: str, lanes: int) -> Any:
+def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
     """Make the intrinsic `(memory, turns)`: CHAINS instructions a turn; the operand and the sums are at `memory`."""
     kind = vector(F32 if mnemonic.endswith("ps") else I32, lanes)
 
-    def step(b: Any, acc: Any, x: Any) -> Any:
+    def step(b: Builder, acc: Value, x: Value) -> Value:
         if mnemonic in ("vpdpbusd", "vpdpwssd"):
             return instruction(b, f"avx512.{mnemonic}.{32 * lanes}", kind, [acc, x, x])
         words = vector(I16, 2 * lanes)
         if mnemonic == "vpmaddubsw":  # whose results are of use as sums of two
-            return b.add(acc, madd16(b, madd8(b, acc, x), filled(words, 1)))
+            return acc + madd16(b, madd8(b, acc, x), filled(words, 1))
         if mnemonic == "vpmaddwd":  # a product of the accumulator: LLVM would take any other out of the loop
-            return b.add(acc, madd16(b, *(b.bitcast(v, words) for v in (acc, x))))
+            return acc + madd16(b, acc.as_type(words), x.as_type(words))
         if mnemonic == "vfmadd231ps":
             return b.call(declare(b, f"llvm.fma.v{lanes}f32", kind, [kind] * 3), [x, x, acc])
-        return b.fadd(b.fmul(acc, x), x) if mnemonic == "vmulps" else b.add(b.mul(acc, x), x)
+        return acc * x + x if mnemonic == "vmulps" else acc * x + x
 
-    @intrinsic
-    def run(_typing: Any, memory: Any, turns: Any) -> Any:
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            x, *first = (load(b, at(b, args[0], 64 * i), kind) for i in range(1 + CHAINS))
-            with Loop(b, args[1], first) as loop:
-                loop.update([step(b, acc, x) for acc in loop.values])
-            for i, acc in enumerate(loop.values):
-                store(b, acc, at(b, args[0], 64 * (1 + i)))
-            return context.get_dummy_value()
-
-        return types.void(types.intp, types.intp), codegen
+    @emits
+    def run(b: Builder, memory: Value, turns: Value) -> None:
+        x, *first = ((memory + 64 * i).load(kind) for i in range(1 + CHAINS))
+        with Loop(b, turns, first) as loop:
+            loop.update([step(b, acc, x) for acc in loop.values])
+        for i, acc in enumerate(loop.values):
+            acc.store(memory + 64 * (1 + i))
 
     return run
 
 
-def tile_loop(signed: bool) -> Any:
+def tile_loop(signed: bool) -> Intrinsic:
     """Make the intrinsic `(memory, turns)`: TILE_CHAINS products a turn on tiles that are configured."""
 
-    @intrinsic
-    def run(_typing: Any, memory: Any, turns: Any) -> Any:
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            tiles = Tiles(b, at(b, args[0], STATE), emulated=False)
-            with Loop(b, args[1]):
-                for sums in range(TILE_CHAINS):
-                    tiles.dot(sums, 4, 5, signed)
-            return context.get_dummy_value()
-
-        return types.void(types.intp, types.intp), codegen
+    @emits
+    def run(b: Builder, memory: Value, turns: Value) -> None:
+        tiles = Tiles(b, memory + STATE, emulated=False)
+        with Loop(b, turns):
+            for sums in range(TILE_CHAINS):
+                tiles.dot(sums, 4, 5, signed)
 
     return run
 
 
-@intrinsic
-def copy_lines(_typing: Any, source: Any, target: Any, lines: Any) -> Any:
+@emits
+def copy_lines(b: Builder, source: Value, target: Value, lines: Value) -> None:
     """Copy `lines` times 64 bytes."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        source, target, lines = args
-        with Loop(b, lines) as loop:
-            offset = b.mul(loop.k, I64(64))
-            store(b, load(b, at(b, source, offset), vector(I32, 16)), at(b, target, offset))
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 3), codegen
+    with Loop(b, lines) as loop:
+        offset = loop.k * 64
+        (source + offset).load(vector(I32, 16)).store(target + offset)
 
 
 @functools.cache

@@ -28,13 +28,14 @@ from graphq.kernels.depthwise.packing import MULTIPLIERS
 from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import types
+from graphq.kernels.jit.deferred import Intrinsic, emits, types
 from graphq.kernels.jit.intrinsics import F32, I64, c64, intrinsic, splat, stack
 from graphq.kernels.jit.memory import aligned_empty
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import Step, Target, rows_of_block, threads_for
 from graphq.kernels.jit.shuffles import repeated
-from graphq.kernels.jit.x86 import Loop, at, filled, load, load_first, smaller, store, vector
+from graphq.kernels.jit.values import Builder, Value, smaller
+from graphq.kernels.jit.x86 import Loop, filled, load_first, vector
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
@@ -134,32 +135,27 @@ def pack(w: np.ndarray, size: int) -> np.ndarray:
     return out
 
 
-@intrinsic
-def locate(_typing: Any, windows: Any, image: Any, outer: Any, tile: Any, nbytes: Any, addresses: Any) -> Any:
+@emits
+def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, nbytes: Value,
+           addresses: Value) -> None:
     """Store the addresses of the columns of all runs, `nbytes` of them, of tile `tile` of a line."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        windows, image, outer, tile, nbytes, addresses = args
-        ko, outers, pads, more = (WINDOWS.load(b, windows, x) for x in ("ko", "outer_table", "pad_row", "more"))
-        size = b.sdiv(nbytes, ko)
-        starts = at(b, windows, outers, b.mul(b.mul(outer, ko), c64(8)))
-        columns = at(b, windows, more, b.mul(tile, size))
-        spread = partial(splat, b, lanes=LINE)
-        pad, base, zero = spread(at(b, windows, pads)), spread(image), filled(vector(I64, LINE), 0)
-        with Loop(b, ko) as a:
-            start = spread(load(b, at(b, starts, b.mul(a.k, c64(8))), I64, 8))
-            into = at(b, addresses, b.mul(a.k, size))
-            with Loop(b, b.sdiv(size, c64(8 * LINE))) as k:
-                here = b.mul(k.k, c64(8 * LINE))
-                offset = b.add(start, load(b, at(b, columns, here), vector(I64, LINE), 8))
-                address = b.select(b.icmp_signed(">=", offset, zero), b.add(base, offset), pad)
-                store(b, address, at(b, into, here), 8)
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 6), codegen
+    ko, outers, pads, more = (WINDOWS.load(windows, x) for x in ("ko", "outer_table", "pad_row", "more"))
+    size = nbytes // ko
+    starts = windows + outers + outer * ko * 8
+    columns = windows + more + tile * size
+    spread = partial(splat, b, lanes=LINE)
+    pad, base, zero = spread(windows + pads), spread(image), filled(vector(I64, LINE), 0)
+    with Loop(b, ko) as a:
+        start = spread((starts + a.k * 8).load(I64, 8))
+        into = addresses + a.k * size
+        with Loop(b, size // (8 * LINE)) as k:
+            here = k.k * (8 * LINE)
+            offset = start + (columns + here).load(vector(I64, LINE), 8)
+            address = (offset >= zero).select(base + offset, pad)
+            address.store(into + here, 8)
 
 
-def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Any:
+def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Intrinsic:
     """Make the intrinsic (args, batch, i, addresses, runs, weights, channels): the outputs of the tile at row i.
 
     Addresses are as `locate` stores them. The channels are `few` where that is not 0, fewer than a chunk.
@@ -169,52 +165,52 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
     stored = vec(STORAGE_IR[dtype], loaded)
     zeros = [constant(F32, 0.0, width)] * (pixels * vectors)
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
         block, batch, i, addresses, runs, weights, channels = args
         write = EpilogueEmitter(b, result, width)
 
-        def activations(column: Any, c: Any) -> Any:
-            address = at(b, column, b.mul(b.udiv(c, c64(multiplier)), c64(item)))
+        def activations(column: Value, c: Value) -> Value:
+            address = column + c.udiv(multiplier) * item
             if few:
-                bits = load_first(b, address, c64(few // multiplier), vector(ir.IntType(8 * item), loaded))
-                x = widen(b, b.bitcast(bits, stored), dtype, loaded)
+                bits = load_first(b, address, b.value(I64, few // multiplier), vector(ir.IntType(8 * item), loaded))
+                x = widen(b, bits.as_type(stored), dtype, loaded)
             else:
-                x = widen(b, load(b, address, stored), dtype, loaded)
+                x = widen(b, address.load(stored), dtype, loaded)
             return repeated(b, x, multiplier, width)
 
-        def multiply(run: Any, c: Any, w: Any, sums: list[Any]) -> list[Any]:
-            first = at(b, w, b.mul(run, c64(4 * size * tile.run)))
-            factors = [load(b, at(b, first, 4 * width * n), kind) for n in range(tile.run * vectors)]
-            line, out = at(b, addresses, b.mul(run, c64(8 * LINE * tile.lines))), list(sums)
+        def multiply(run: Value, c: Value, w: Value, sums: list[Value]) -> list[Value]:
+            first = w + run * (4 * size * tile.run)
+            factors = [(first + 4 * width * n).load(kind) for n in range(tile.run * vectors)]
+            line, out = addresses + run * (8 * LINE * tile.lines), list(sums)
             for n, (_, uses) in enumerate(tile.columns):  # in order: a pixel meets its taps in theirs
-                column = load(b, at(b, line, 8 * n), I64, 8)
+                column = (line + 8 * n).load(I64, 8)
                 for v in range(vectors):
-                    x = activations(column, at(b, c, v * width))
+                    x = activations(column, c + v * width)
                     for p, k in uses:
                         one = p * vectors + v
                         out[one] = EMIT["fma"](b, width, x, factors[k * vectors + v], out[one])
             return out
 
-        def total(c: Any, w: Any) -> list[Any]:
+        def total(c: Value, w: Value) -> list[Value]:
             """The sums of chains of BLOCK products, from +0: none is -0."""
-            with Loop(b, b.sdiv(at(b, runs, BLOCK // tile.run - 1), c64(BLOCK // tile.run)), zeros) as blocks:
-                first = b.mul(blocks.k, c64(BLOCK // tile.run))
-                with Loop(b, smaller(b, b.sub(runs, first), c64(BLOCK // tile.run)), zeros) as chain:
-                    chain.update(multiply(b.add(first, chain.k), c, w, chain.values))
-                blocks.update([b.fadd(x, y) for x, y in zip(blocks.values, chain.values, strict=True)])
+            with Loop(b, (runs + (BLOCK // tile.run - 1)) // (BLOCK // tile.run), zeros) as blocks:
+                first = blocks.k * (BLOCK // tile.run)
+                with Loop(b, smaller(runs - first, BLOCK // tile.run), zeros) as chain:
+                    chain.update(multiply(first + chain.k, c, w, chain.values))
+                blocks.update([x + y for x, y in zip(blocks.values, chain.values, strict=True)])
             return blocks.values
 
-        mask = tail_mask(b, width, c64(few)) if few else None
-        with Loop(b, c64(1) if few else b.sdiv(at(b, channels, size - 1), c64(size))) as chunk:
-            c = c64(0) if few else smaller(b, b.mul(chunk.k, c64(size)), b.sub(channels, c64(size)))
-            sums = total(c, at(b, weights, b.mul(b.mul(runs, c64(4 * size * tile.run)), chunk.k)))
+        mask = tail_mask(b, width, b.value(I64, few)) if few else None
+        with Loop(b, c64(1) if few else (channels + (size - 1)) // size) as chunk:
+            c = b.value(I64, 0) if few else smaller(chunk.k * size, channels - size)
+            sums = total(c, weights + runs * (4 * size * tile.run) * chunk.k)
             rows = [sums[p * vectors:(p + 1) * vectors] for p in range(pixels)]
             write.emit_registers(block, batch, i, c, rows, mask)
         return context.get_dummy_value()
 
     @intrinsic
     def multiply(_typing: Any, args: Any, batch: Any, i: Any, addresses: Any, runs: Any, weights: Any,
-                 channels: Any) -> Any:
+                 channels: Value) -> Any:
         return types.void(*[types.intp] * 7), codegen
 
     return multiply

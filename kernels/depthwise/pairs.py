@@ -11,14 +11,15 @@ import numpy as np
 from graphq.kernels.depthwise.packing import Layout
 from graphq.kernels.family.pixels import ADDRESSES, tap_locator, tile_functions, view_frame, view_windows
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.deferred import Intrinsic, njit, types
 from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic
 from graphq.kernels.jit.shuffles import repeated
-from graphq.kernels.jit.x86 import Loop, at, filled, load, load_bytes, madd16, shuffle, smaller, store, vector
-from graphq.kernels.lanes.vector import constant, vec
+from graphq.kernels.jit.values import Builder, Type, Value, smaller
+from graphq.kernels.jit.x86 import Loop, filled, load_bytes, madd16, vector
+from graphq.kernels.lanes.vector import vec
 
 
-def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multiplier: int) -> Any:
+def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multiplier: int) -> Intrinsic:
     """Make the intrinsic (addresses, pairs, weights, channels, target): the sums of one output pixel, dense s32.
 
     `taps` is their number, 0 for any; the channels are `few` where that is not 0, fewer than a chunk. At the end it may
@@ -28,53 +29,53 @@ def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multi
     size, order = layout.size, layout.order
     halves = len(order)
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
         addresses, count, weights, channels, target = args
         half_bytes = 4 * lanes
-        chunk_bytes = b.mul(c64(pairs) if pairs else count, c64(halves * half_bytes))
+        chunk_bytes = (b.value(I64, pairs) if pairs else count) * (halves * half_bytes)
 
-        def activations(tap: Any, c: Any) -> Any:
-            address = at(b, load(b, at(b, addresses, b.mul(tap, c64(8))), I64, 8), b.udiv(c, c64(multiplier)))
+        def activations(tap: Value, c: Value) -> Value:
+            address = (addresses + tap * 8).load(I64, 8) + c.udiv(multiplier)
             n = max(1, size // multiplier)
-            x = load_bytes(b, address, c64(few // multiplier), n) if few else load(b, address, vec(I8, n))
+            x = load_bytes(b, address, b.value(I64, few // multiplier), n) if few else address.load(vec(I8, n))
             return repeated(b, x, multiplier, size)
 
-        def widened(x: Any, kind: Any) -> Any:
-            return b.zext(x, kind) if dtype == "u8" else b.sext(x, kind)
+        def widened(x: Value, kind: Type) -> Value:
+            return x.zext(kind) if dtype == "u8" else x.sext(kind)
 
-        def pair(k: Any, c: Any, w: Any, sums: list[Any], single: bool = False) -> list[Any]:
-            x = activations(b.mul(k, c64(2)), c)
-            y = constant(I8, 0, size) if single else activations(at(b, b.mul(k, c64(2)), 1), c)
-            address = at(b, w, b.mul(k, c64(halves * half_bytes)))
+        def pair(k: Value, c: Value, w: Value, sums: list[Value], single: bool = False) -> list[Value]:
+            x = activations(k * 2, c)
+            y = b.value(vec(I8, size), 0) if single else activations(k * 2 + 1, c)
+            address = w + k * (halves * half_bytes)
             if lanes == 1:
-                products = [b.mul(widened(v, I32), b.sext(load(b, at(b, address, 2 * tap), I16), I32))
+                products = [widened(v, I32) * (address + 2 * tap).load(I16).sext(I32)
                             for tap, v in enumerate((x, y))]
-                return [b.add(sums[0], b.add(*products))]
+                return [sums[0] + b.add(*products)]
             out = []
             for half in range(2):
-                both = shuffle(b, x, y, [int(n) for channel in order[half] for n in (channel, channel + size)])
-                part = load(b, at(b, address, half * half_bytes), vector(I16, size))
-                out.append(b.add(sums[half], madd16(b, widened(both, vector(I16, size)), part, emulated)))
+                both = x.shuffle(y, [int(n) for channel in order[half] for n in (channel, channel + size)])
+                part = (address + half * half_bytes).load(vector(I16, size))
+                out.append(sums[half] + madd16(b, widened(both, vector(I16, size)), part, emulated))
             return out
 
-        chunks = c64(1) if few else b.sdiv(at(b, channels, size - 1), c64(size))
+        chunks = c64(1) if few else (channels + (size - 1)) // size
         with Loop(b, chunks) as chunk:
-            c = c64(0) if few else smaller(b, b.mul(chunk.k, c64(size)), b.sub(channels, c64(size)))
-            w = at(b, weights, b.mul(chunk.k, chunk_bytes))
+            c = b.value(I64, 0) if few else smaller(chunk.k * size, channels - size)
+            w = weights + chunk.k * chunk_bytes
             sums = [I32(0)] if lanes == 1 else [filled(vector(I32, lanes), 0)] * 2
             for k in range(pairs):
-                sums = pair(c64(k), c, w, sums, single=2 * k + 1 == taps)
+                sums = pair(b.value(I64, k), c, w, sums, single=2 * k + 1 == taps)
             if not pairs:
                 with Loop(b, count, sums) as loop:
                     loop.update(pair(loop.k, c, w, loop.values))
                 sums = loop.values
-            into = at(b, target, b.mul(c, c64(4)))
+            into = target + c * 4
             if lanes == 1:
-                store(b, sums[0], into)
+                sums[0].store(into)
             else:  # from the order of the halves back to that of the channels
                 lane_of = np.argsort(order.ravel()).reshape(2, lanes).tolist()
                 for half in range(2):
-                    store(b, shuffle(b, sums[0], sums[1], lane_of[half]), at(b, into, half * half_bytes))
+                    sums[0].shuffle(sums[1], lane_of[half]).store(into + half * half_bytes)
         return context.get_dummy_value()
 
     @intrinsic

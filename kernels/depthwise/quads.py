@@ -13,63 +13,60 @@ from typing import Any
 from graphq.kernels.depthwise.packing import QUAD, Layout
 from graphq.kernels.family.pixels import ADDRESSES, tile_functions, view_frame, view_windows
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic
+from graphq.kernels.jit.deferred import Intrinsic, emits, njit, types
+from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, intrinsic
 from graphq.kernels.jit.shuffles import repeated
-from graphq.kernels.jit.x86 import Loop, at, dot_u8s8, filled, load, shuffle, smaller, store, vector
+from graphq.kernels.jit.values import Builder, Value, smaller
+from graphq.kernels.jit.x86 import Loop, dot_u8s8, filled, vector
 from graphq.kernels.lanes.vector import vec
 from graphq.kernels.matmul.vector import FLIP
 from graphq.kernels.operands.windows import WINDOWS, SharedColumns, shared_columns
 
 
-def column_locator(ko: int, ki: int, columns: SharedColumns) -> Any:
+def column_locator(ko: int, ki: int, columns: SharedColumns) -> Intrinsic:
     """Make the function that stores the addresses of the columns that pixels from (outer, inner) on read, line by line.
 
     The pixels are neighbours of a line.
     """
 
-    @intrinsic
-    def locate(_typing: Any, windows: Any, image: Any, outer: Any, inner: Any, addresses: Any) -> Any:
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            windows, image, outer, inner, addresses = args
+    @emits
+    def locate(b: Builder, windows: Value, image: Value, outer: Value, inner: Value, addresses: Value) -> None:
 
-            def table(name: str, entry: Any) -> Any:
-                return at(b, windows, WINDOWS.load(b, windows, name), b.mul(entry, c64(8)))
+        def table(name: str, entry: Value) -> Value:
+            return windows + WINDOWS.load(windows, name) + entry * 8
 
-            pad = at(b, windows, WINDOWS.load(b, windows, "pad_row"))
-            down, across = table("outer_table", b.mul(outer, c64(ko))), table("inner_table", b.mul(inner, c64(ki)))
-            inners = [load(b, at(b, across, 8 * (p * ki + k)), I64, 8) for _, ((p, k), *_) in columns]
-            for a in range(ko):
-                line = load(b, at(b, down, 8 * a), I64, 8)
-                for n, column in enumerate(inners):
-                    offset = b.add(line, column)
-                    address = b.select(b.icmp_signed(">=", offset, c64(0)), b.add(image, offset), pad)
-                    store(b, address, at(b, addresses, 8 * (a * len(columns) + n)), 8)
-            return context.get_dummy_value()
-
-        return types.void(*[types.intp] * 5), codegen
+        pad = windows + WINDOWS.load(windows, "pad_row")
+        down, across = table("outer_table", outer * ko), table("inner_table", inner * ki)
+        inners = [(across + 8 * (p * ki + k)).load(I64, 8) for _, ((p, k), *_) in columns]
+        for a in range(ko):
+            line = (down + 8 * a).load(I64, 8)
+            for n, column in enumerate(inners):
+                offset = line + column
+                address = (offset >= 0).select(image + offset, pad)
+                address.store(addresses + 8 * (a * len(columns) + n), 8)
 
     return locate
 
 
-def _interleaved(b: Any, taps: Sequence[Any], lanes: int) -> list[Any]:
+def _interleaved(b: Builder, taps: Sequence[Value], lanes: int) -> list[Value]:
     """Four vectors of `lanes` channels, a lane with the bytes of four taps, of vectors of bytes as `_loaded`."""
-    def unpacked(x: Any, y: Any, bits: int) -> tuple[Any, Any]:
+    def unpacked(x: Value, y: Value, bits: int) -> list[Value]:
         """The elements of both halves of each 128 bits, in turns."""
         each = 128 // bits
-        kind = vector(I8 if bits == 8 else I16, lanes * 32 // bits)
-        x, y = b.bitcast(x, kind), b.bitcast(y, kind)
-        lower, upper = ([n + of * kind.count for part in range(0, kind.count, each)
+        count = lanes * 32 // bits
+        x, y = (v.as_type(vector(I8 if bits == 8 else I16, count)) for v in (x, y))
+        lower, upper = ([n + of * count for part in range(0, count, each)
                          for n in range(part + half, part + half + each // 2) for of in (0, 1)]
                         for half in (0, each // 2))
-        return shuffle(b, x, y, lower), shuffle(b, x, y, upper)
+        return [x.shuffle(y, lower), x.shuffle(y, upper)]
 
     pairs = [unpacked(x, y, 8) for x, y in (taps[:2], taps[2:])]
     halves = [unpacked(x, y, 16) for x, y in zip(*pairs, strict=True)]
-    return [b.bitcast(x, vector(I32, lanes)) for half in halves for x in half]
+    return [x.as_type(vector(I32, lanes)) for half in halves for x in half]
 
 
-def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, multiplier: int, emulated: bool) -> Any:
+def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, multiplier: int,
+          emulated: bool) -> Intrinsic:
     """Make the intrinsic (addresses, weights, sums, channels, target, step): the sums of output pixels, dense s32.
 
     Addresses are as `column_locator` stores them, `weights` and `sums` as `depthwise.pack` does; a pixel's sums lie
@@ -81,39 +78,39 @@ def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, mult
     order = [q * (lanes // 4) + part for part in range(lanes // 4) for q in range(QUAD)]
     last = {p: n for n, (_, uses) in enumerate(columns) for p, _ in uses}
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
         addresses, weights, sums, channels, target, step = args
 
-        def loaded(a: int, n: int, c: Any) -> Any:
+        def loaded(a: int, n: int, c: Value) -> Value:
             if a >= ko:
-                return filled(kind, 0)
-            column = load(b, at(b, addresses, 8 * (a * len(columns) + n)), I64, 8)
-            x = load(b, at(b, column, b.udiv(c, c64(multiplier))), vec(I8, size // multiplier))
-            x = b.bitcast(repeated(b, x, multiplier, size), kind)
-            x = shuffle(b, x, x, order)
-            return b.xor(x, filled(kind, FLIP)) if dtype == "s8" else x
+                return b.value(kind, 0)
+            column = (addresses + 8 * (a * len(columns) + n)).load(I64, 8)
+            x = (column + c.udiv(multiplier)).load(vec(I8, size // multiplier))
+            x = repeated(b, x, multiplier, size).as_type(kind)
+            x = x.shuffle(x, order)
+            return x ^ FLIP if dtype == "s8" else x
 
-        def begin(c: Any) -> list[Any]:
+        def begin(c: Value) -> list[Value]:
             if dtype == "u8":
                 return [filled(kind, 0)] * QUAD
-            have = [load(b, at(b, sums, b.mul(c, c64(4)), q * line), kind) for q in range(QUAD)]
-            return [b.sub(filled(kind, 0), b.shl(x, filled(kind, 7))) for x in have]
+            have = [(sums + c * 4 + q * line).load(kind) for q in range(QUAD)]
+            return [0 - (x << 7) for x in have]
 
-        with Loop(b, b.sdiv(at(b, channels, size - 1), c64(size))) as chunk:
-            c = smaller(b, b.mul(chunk.k, c64(size)), b.sub(channels, c64(size)))
-            w = at(b, weights, b.mul(chunk.k, c64(ki * blocks * QUAD * line)))
-            into, first = at(b, target, b.mul(c, c64(4))), begin(c)
+        with Loop(b, (channels + (size - 1)) // size) as chunk:
+            c = smaller(chunk.k * size, channels - size)
+            w = weights + chunk.k * (ki * blocks * QUAD * line)
+            into, first = target + c * 4, begin(c)
             acc = {p: first for p in last}
             for n, (_, uses) in enumerate(columns):
                 for block in range(blocks):
                     x = _interleaved(b, [loaded(QUAD * block + a, n, c) for a in range(QUAD)], lanes)
                     for p, k in uses:
-                        factors = [load(b, at(b, w, ((k * blocks + block) * QUAD + q) * line), kind)
+                        factors = [(w + ((k * blocks + block) * QUAD + q) * line).load(kind)
                                    for q in range(QUAD)]
                         acc[p] = [dot_u8s8(b, *each, emulated) for each in zip(acc[p], x, factors, strict=True)]
                 for p in (p for p, _ in uses if last[p] == n):
                     for q in range(QUAD):
-                        store(b, acc[p][q], at(b, into, b.mul(step, c64(p)), q * line))
+                        acc[p][q].store(into + step * p + q * line)
         return context.get_dummy_value()
 
     @intrinsic

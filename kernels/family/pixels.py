@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 
 from graphq.base.sizes import numbers
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import types
+from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import (
     I64,
     c64,
     call_block,
-    intrinsic,
     load_s64,
     stack,
 )
 from graphq.kernels.jit.modules import Module
 from graphq.kernels.jit.records import SLOT, SLOTS, Record
 from graphq.kernels.jit.registry import Step, Target, Word, threads_for
-from graphq.kernels.jit.x86 import Loop, at, load, store
+from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.lanes.outputs import load_outputs, write
 from graphq.kernels.lanes.second_look import HEAD, load_second_look, look_again
 from graphq.kernels.lanes.stores import Store
@@ -64,7 +64,7 @@ ENTRIES_BYTES = 8 * (CHANNELS + MOST_ROWS + 1)
 """An entry for each vector of a tile, and one more."""
 
 
-def tap_locator(ko: int, ki: int) -> Any:
+def tap_locator(ko: int, ki: int) -> Intrinsic:
     """Make the function that stores tap addresses, as `tap_addresses`; that of a ko x ki window has no loops left.
 
     It stores all taps whatever is asked for. ko and ki are 0 for any window.
@@ -72,41 +72,36 @@ def tap_locator(ko: int, ki: int) -> Any:
     if not ko:
         return tap_addresses
 
-    @intrinsic
-    def locate(_typing: Any, windows: Any, image: Any, outer: Any, inner: Any, first: Any, count: Any,
-              addresses: Any) -> Any:
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            windows, image, outer, inner, _, _, addresses = args
+    @emits
+    def locate(b: Builder, windows: Value, image: Value, outer: Value, inner: Value, first: Value, count: Value,
+               addresses: Value) -> None:
 
-            def entries(table: str, index: Any, taps: int) -> list[Any]:
-                line = at(b, windows, WINDOWS.load(b, windows, table), b.mul(index, c64(8 * taps)))
-                return [load(b, at(b, line, 8 * k), I64, 8) for k in range(taps)]
+        def entries(table: str, index: Value, taps: int) -> list[Value]:
+            line = windows + WINDOWS.load(windows, table) + index * (8 * taps)
+            return [(line + 8 * k).load(I64, 8) for k in range(taps)]
 
-            pad, address = at(b, windows, WINDOWS.load(b, windows, "pad_row")), image
-            outers, inners = entries("outer_table", outer, ko), entries("inner_table", inner, ki)
-            for k, (down, across) in enumerate(product(outers, inners)):
-                offset = b.add(down, across)
-                address = b.select(b.icmp_signed(">=", offset, c64(0)), b.add(image, offset), pad)
-                store(b, address, at(b, addresses, 8 * k), 8)
-            store(b, address, at(b, addresses, 8 * ko * ki), 8)
-            return context.get_dummy_value()
-
-        return types.void(*[types.intp] * 7), codegen
+        pad, address = windows + WINDOWS.load(windows, "pad_row"), image
+        outers, inners = entries("outer_table", outer, ko), entries("inner_table", inner, ki)
+        for k, (down, across) in enumerate(product(outers, inners)):
+            offset = down + across
+            address = (offset >= 0).select(image + offset, pad)
+            address.store(addresses + 8 * k, 8)
+        address.store(addresses + 8 * ko * ki, 8)
 
     return locate
 
 
-def over_channels(b: Any, channels: Any, lanes: int, emit: Callable[[int, Any], None], widest: int = 4) -> None:
+def over_channels(b: Builder, channels: Value, lanes: int, emit: Callable[[int, Any], None], widest: int = 4) -> None:
     """Emit `emit(width, c)` for vectors of `width` channels from c on, that cover all channels and none beyond.
 
     Those of `widest` registers come first; what they leave narrower ones take.
     """
     done: Any = c64(0)
     for width in (1,) if lanes == 1 else dict.fromkeys((widest * lanes, lanes, lanes // 4, 1)):
-        begin, turns = done, b.sdiv(b.sub(channels, done), c64(width))
+        begin, turns = done, (channels - done) // width
         with Loop(b, turns) as turn:
-            emit(width, at(b, begin, b.mul(turn.k, c64(width))))
-        done = at(b, begin, b.mul(turns, c64(width)))
+            emit(width, begin + turn.k * width)
+        done = begin + turns * width
 
 
 def unrolled(ko: int, ki: int) -> tuple[int, int]:
@@ -159,7 +154,7 @@ def block_functions(direct: int) -> Functions:
     return Functions(speed=3, block=block)
 
 
-def tile_functions(room: int, fill: Any) -> Functions:
+def tile_functions(room: int, fill: Intrinsic) -> Functions:
     """Make the module of a tile function.
 
     `fill(frame, windows, image, outer, inner, left, addresses, target)` computes the accumulators at `target` of some

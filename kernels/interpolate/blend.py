@@ -24,11 +24,10 @@ from graphq.kernels.family.pixels import (
 )
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import F32, F64, I64, c64, intrinsic, splat
+from graphq.kernels.jit.deferred import Intrinsic, njit, types
+from graphq.kernels.jit.intrinsics import F32, F64, I64, intrinsic
 from graphq.kernels.jit.registry import Step, Target
-from graphq.kernels.jit.x86 import at, store
-from graphq.kernels.jit.x86 import load as load_vector
+from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.pool.means import Taps, numbers_of
@@ -37,7 +36,7 @@ ADDRESSES = 8 * (16 + 1)
 """Four spatial axes have 16 taps."""
 
 
-def blending(dtype: str, lanes: int, ko: int, ki: int) -> Any:
+def blending(dtype: str, lanes: int, ko: int, ki: int) -> Intrinsic:
     """Make the intrinsic (addresses, outer, inner, left, channels, target, tables): the means of one output pixel.
 
     `outer` and `inner` are the addresses of its weights; `addresses` holds those of its ko * ki taps, of which
@@ -45,27 +44,29 @@ def blending(dtype: str, lanes: int, ko: int, ki: int) -> Any:
     """
     itemsize = STORAGE[dtype].itemsize
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
         addresses, outer, inner, left, channels, target, tables = args
-        down, across = ([b.fptrunc(load_vector(b, at(b, base, 8 * k), F64), F32) for k in range(n)]
+        down, across = ([(base + 8 * k).load(F64).to_float(F32) for k in range(n)]
                         for base, n in ((outer, ko), (inner, ki)))
-        weights = [b.fmul(y, x) for y in down for x in across]
-        lines = [load_vector(b, at(b, addresses, 8 * t), I64, 8) for t in range(ko * ki)]
+        weights = [y * x for y in down for x in across]
+        lines = [(addresses + 8 * t).load(I64, 8) for t in range(ko * ki)]
 
-        def vectors(width: int, c: Any) -> None:
-            channel, total = at(b, left, c), None
-            taps, skip = Taps(b, dtype, width, tables, channel), b.mul(channel, c64(itemsize))
+        def vectors(width: int, c: Value) -> None:
+            channel = left + c
+            total: Value | None = None
+            taps, skip = Taps(b, dtype, width, tables, channel), channel * itemsize
             for address, weight in zip(lines, weights, strict=True):
-                product = b.fmul(taps.load(at(b, address, skip)), splat(b, weight, width))
-                total = product if total is None else b.fadd(total, product)
-            store(b, total, at(b, target, b.mul(c, c64(4))))
+                product = taps.load(address + skip) * weight.splat(width)
+                total = product if total is None else total + product
+            assert total is not None
+            total.store(target + c * 4)
 
         over_channels(b, channels, lanes, vectors)
         return context.get_dummy_value()
 
     @intrinsic
     def blend(_typing: Any, addresses: Any, outer: Any, inner: Any, left: Any, channels: Any, target: Any,
-              tables: Any) -> Any:
+              tables: Value) -> Any:
         return types.void(*[types.intp] * 7), codegen
 
     return blend

@@ -82,11 +82,8 @@ def assembly(source: Source) -> str:
     return text
 
 
-def optimised(source: Source) -> tuple[Any, tuple[str, ...]]:
-    """LLVM's module of a source, optimised, and the names of its functions: nothing else can be seen from outside."""
-    import llvmlite.binding as llvm
-
-    functions = source.factory(*source.arguments)
+def whole_module(functions: Functions) -> Any:
+    """LLVM's module of all functions, before LLVM optimises it; nothing but their names can be seen from outside."""
     whole, *others = (_emitted(name, x) if isinstance(x, Deferred) else _lowered(name, x)
                       for name, x in functions.named.items())
     for other in others:
@@ -94,6 +91,15 @@ def optimised(source: Source) -> tuple[Any, tuple[str, ...]]:
     for x in (*whole.functions, *whole.global_variables):
         if not x.is_declaration and x.name not in functions.named:
             x.linkage = "internal"
+    return whole
+
+
+def optimised(source: Source) -> tuple[Any, tuple[str, ...]]:
+    """LLVM's module of a source, optimised, and the names of its functions."""
+    import llvmlite.binding as llvm
+
+    functions = source.factory(*source.arguments)
+    whole = whole_module(functions)
     builder = llvm.create_pass_builder(
         _machine(), llvm.create_pipeline_tuning_options(speed_level=functions.speed))
     unused = llvm.create_new_module_pass_manager()

@@ -5,12 +5,17 @@ in the process that compiles (`compiling`). `types` are Numba's types, imported 
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from inspect import Parameter, Signature, signature
 from types import CellType, CodeType, FunctionType
-from typing import Any
+from typing import Any, TypeAlias
 
 from graphq.base.locks import lazy_property
+from graphq.kernels.jit.values import Builder, Value, raw
+
+Intrinsic: TypeAlias = Callable[..., Any]
+"""A function for compiled code to call, as type checkers see it: of integers, or of what Numba has types for."""
 
 
 class Deferred:
@@ -49,17 +54,55 @@ def njit(body: Callable[..., Any]) -> Any:
 def intrinsic(body: Callable[..., Any] | None = None, *, literals: bool = False, arity: int | None = None) -> Any:
     """Mark a function `(typing context, *types) -> (signature, code generator)`; `literals`: of literal types.
 
-    `code generator(context, builder, signature, arguments)` emits LLVM's IR (numba.extending.intrinsic). A body with
-    `*types` says by `arity` how many arguments it takes.
+    `code generator(context, builder, signature, arguments)` emits LLVM's IR (numba.extending.intrinsic), by a Builder
+    and of Values. A body with `*types` says by `arity` how many arguments it takes.
     """
 
     def mark(body: Any) -> Deferred:
+        body = _of_values(body)
         if arity is not None:
             names = ("typing", *(f"x{k}" for k in range(arity)))
             body.__signature__ = Signature([Parameter(x, Parameter.POSITIONAL_OR_KEYWORD) for x in names])
         return Deferred(body, _literal_intrinsic if literals else _intrinsic)
 
     return mark if body is None else mark(body)
+
+
+def emits(body: Callable[..., Value | None]) -> Intrinsic:
+    """Mark `body(b, *values)`, which emits code for 64-bit integers: an intrinsic that returns one, or nothing."""
+    names = ("typing", *list(signature(body).parameters)[1:])
+    nothing = body.__annotations__["return"] == "None"
+
+    @wraps(body)
+    def typed(_typing: Any, *kinds: Any) -> Any:
+        def code(context: Any, b: Builder, signature: Any, values: Sequence[Value]) -> Any:
+            result = body(b, *values)
+            return context.get_dummy_value() if nothing else result
+
+        return (types.void if nothing else types.intp)(*[types.intp] * len(kinds)), code
+
+    typed.__dict__["__signature__"] = Signature([Parameter(x, Parameter.POSITIONAL_OR_KEYWORD) for x in names])
+    emitted: Intrinsic = intrinsic(typed)
+    return emitted
+
+
+def _of_values(body: Callable[..., Any]) -> Any:
+    """An intrinsic of llvmlite's values, which Numba knows, from one of Values."""
+
+    @wraps(body)
+    def typed(*kinds: Any) -> Any:
+        result = body(*kinds)
+        if result is None:
+            return None
+        signature, code = result
+
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            b = Builder(builder)
+            return raw(code(context, b, signature, [Value(b, x) for x in args]))
+
+        return signature, emit
+
+    return typed
 
 
 def _helper(body: FunctionType) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 from llvmlite import ir
 
 from graphq.kernels.jit.deferred import intrinsic, types
+from graphq.kernels.jit.values import Value
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
@@ -24,9 +25,9 @@ HEADER_WORDS = 26
 """Words of an argument block before those of its slots; what the first ones say is the kernel's matter."""
 
 
-def c64(n: int) -> ir.Constant:
+def c64(n: int) -> Value:
     """Make a 64-bit constant."""
-    return ir.Constant(I64, n)
+    return Value(None, ir.Constant(I64, n))
 
 
 def declare(builder: ir.IRBuilder, name: str, result: ir.Type, args: Sequence[ir.Type]) -> ir.Function:
@@ -51,7 +52,7 @@ def splat(builder: ir.IRBuilder, x: ir.Value, lanes: int) -> ir.Value:
 def invariant_load(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, align: int) -> ir.Value:
     """Load what no kernel writes while it runs: such a load may leave loops that also store."""
     x = builder.load(pointer(builder, address, kind), align=align)
-    x.set_metadata("invariant.load", builder.module.add_metadata([]))
+    x.ir.set_metadata("invariant.load", builder.module.add_metadata([]))
     return x
 
 
@@ -82,7 +83,7 @@ def counted(builder: ir.IRBuilder, start: ir.Value, stop: ir.Value, step: int = 
     k.add_incoming(builder.add(k, c64(step)), builder.block)
     back = builder.branch(head)
     if not unroll:
-        back.set_metadata("llvm.loop", _loop_without_unrolling(builder.module))
+        back.ir.set_metadata("llvm.loop", _loop_without_unrolling(builder.module))
     builder.position_at_end(after)
 
 
@@ -95,7 +96,7 @@ def stack(_typing: Any, nbytes: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         with builder.goto_entry_block():
             room = builder.alloca(ir.ArrayType(I8, nbytes.literal_value))
-            room.align = 64
+            room.ir.align = 64
         return builder.ptrtoint(room, I64)
 
     return types.intp(nbytes), codegen

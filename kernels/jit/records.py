@@ -15,7 +15,7 @@ from graphq.base.locks import lazy_property
 from graphq.errors import KernelError
 from graphq.kernels.jit.deferred import intrinsic, types
 from graphq.kernels.jit.intrinsics import HEADER_WORDS, I64
-from graphq.kernels.jit.x86 import at, load
+from graphq.kernels.jit.values import Value
 
 T = TypeVar("T")
 
@@ -52,9 +52,9 @@ class Record:
 
         return view
 
-    def load(self, b: Any, address: Any, name: str) -> Any:
+    def load(self, address: Value, name: str) -> Value:
         """Emit the load of a field of the record at an address, for intrinsics."""
-        return load(b, at(b, address, 8 * self.number(name)), I64, 8)
+        return (address + 8 * self.number(name)).load(I64, 8)
 
     def words(self, values: Mapping[str, T]) -> list[T | int]:
         """The fields' values in their order, 0 where none is given. Raises KernelError for a name of no field."""

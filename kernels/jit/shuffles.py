@@ -2,28 +2,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from graphq.kernels.jit.intrinsics import splat
-from graphq.kernels.jit.x86 import shuffle
+from graphq.kernels.jit.values import Builder, Value
 
 
-def transpose_tiles(b: Any, rows: list[Any]) -> list[Any]:
+def transpose_tiles(b: Builder, rows: list[Value]) -> list[Value]:
     """Emit the transposes of the n x n elements in each n lanes of n vectors: log2(n) perfect shuffles of the rows."""
     n, lanes = len(rows), rows[0].type.count
     halves = [[x for tile in range(0, lanes, n) for i in range(tile + start, tile + start + n // 2)
                for x in (i, i + lanes)] for start in (0, n // 2)]
     for _ in range(n.bit_length() - 1):
-        rows = [shuffle(b, rows[i], rows[i + n // 2], half) for i in range(n // 2) for half in halves]
+        rows = [rows[i].shuffle(rows[i + n // 2], half) for i in range(n // 2) for half in halves]
     return rows
 
 
-def columns_of(b: Any, rows: Sequence[Any]) -> list[Any]:
+def columns_of(b: Builder, rows: Sequence[Value]) -> list[Value]:
     """Emit the four columns of eight rows of four lanes."""
-    return transpose_tiles(b, [shuffle(b, rows[n], rows[n + 4], range(8)) for n in range(4)])
+    return transpose_tiles(b, [rows[n].shuffle(rows[n + 4], range(8)) for n in range(4)])
 
 
-def gathered(b: Any, vectors: Sequence[Any], places: Sequence[tuple[int, int]]) -> Any:
+def gathered(b: Builder, vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
     """Emit one vector of lanes `places` (vector, lane), by a shuffle for each vector after the first."""
     n = vectors[0].type.count
     out = vectors[0]
@@ -31,12 +29,12 @@ def gathered(b: Any, vectors: Sequence[Any], places: Sequence[tuple[int, int]]) 
     for v in range(1, len(vectors)):
         # Lanes of the vectors before are in place once v > 1.
         lanes = [n + lane if k == v else (i if v > 1 else lanes[i]) for i, (k, lane) in enumerate(places)]
-        out = shuffle(b, out, vectors[v], lanes)
+        out = out.shuffle(vectors[v], lanes)
     return out
 
 
-def repeated(b: Any, x: Any, multiplier: int, lanes: int) -> Any:
+def repeated(b: Builder, x: Value, multiplier: int, lanes: int) -> Value:
     """Emit each lane `multiplier` times, `lanes` in all."""
     if lanes <= multiplier:
-        return splat(b, x, lanes)
-    return x if multiplier == 1 else shuffle(b, x, x, [k // multiplier for k in range(lanes)])
+        return x.splat(lanes)
+    return x if multiplier == 1 else x.shuffle(x, [k // multiplier for k in range(lanes)])

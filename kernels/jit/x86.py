@@ -12,74 +12,36 @@ from typing import Any
 
 from llvmlite import ir
 
-from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, declare, pointer, splat
+from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, declare, pointer
+from graphq.kernels.jit.values import Builder, Type, Value
 
 S32X16 = ir.VectorType(I32, 16)
 
 
-def vector(element: Any, lanes: int) -> Any:
+def vector(element: Type, lanes: int) -> Type:
     """Return the vector type of `lanes` elements."""
     return ir.VectorType(element, lanes)
 
 
-def filled(typ: Any, value: int) -> ir.Constant:
+def filled(typ: Type, value: int) -> Value:
     """Make a vector constant with `value` in every lane."""
-    return ir.Constant(typ, [value] * typ.count)
+    return Value(None, ir.Constant(typ, [value] * typ.count))
 
 
-def load(b: Any, address: Any, typ: Any, align: int = 1) -> Any:
-    """Load a value of `typ` from an integer address."""
-    return b.load(pointer(b, address, typ), align=align)
-
-
-def store(b: Any, value: Any, address: Any, align: int = 1) -> None:
-    """Store `value` at an integer address."""
-    b.store(value, pointer(b, address, value.type), align=align)
-
-
-def prefetch(b: Any, address: Any, level: int = 1) -> None:
-    """Bring the line of an address into the caches from `level` on; an invalid one takes time but is no fault."""
-    place = pointer(b, address, I8)
-    kind = [place.type, I32, I32, I32]
-    b.call(declare(b, "llvm.prefetch.p0", ir.VoidType(), kind), [place, I32(0), I32(4 - level), I32(1)])
-
-
-def shuffle(b: Any, x: Any, y: Any, lanes: Sequence[int]) -> Any:
-    """Take the elements `lanes` of the concatenation of the vectors x and y."""
-    return b.shuffle_vector(x, y, ir.Constant(vector(I32, len(lanes)), list(lanes)))
-
-
-def interleave(b: Any, rows: Sequence[Any], lanes: int) -> Any:
+def interleave(b: Builder, rows: Sequence[Value], lanes: int) -> Value:
     """Weave 1, 2 or 4 rows of `lanes` elements: of every place the first row's, the second's and so on."""
     mix = [x for i in range(lanes) for x in (i, i + lanes)]
     bits = rows[0].type.count // lanes * rows[0].type.element.width
     while len(rows) > 1:
-        rows = [b.bitcast(x, vector(ir.IntType(bits), lanes)) for x in rows]
-        rows = [shuffle(b, x, y, mix) for x, y in zip(rows[::2], rows[1::2], strict=True)]
+        rows = [x.as_type(vector(ir.IntType(bits), lanes)) for x in rows]
+        rows = [x.shuffle(y, mix) for x, y in zip(rows[::2], rows[1::2], strict=True)]
         bits *= 2
     return rows[0]
 
 
-def at(b: Any, base: Any, *offsets: Any) -> Any:
-    """Add byte offsets, values or Python integers, to `base`."""
-    for offset in offsets:
-        base = b.add(base, c64(offset) if isinstance(offset, int) else offset)
-    return base
-
-
-def smaller(b: Any, x: Any, y: Any) -> Any:
-    """Return the smaller of two signed integers."""
-    return b.select(b.icmp_signed("<", x, y), x, y)
-
-
-def instruction(b: Any, name: str, result: Any, args: Sequence[Any]) -> Any:
+def instruction(b: Builder, name: str, result: Type, args: Sequence[Value]) -> Value:
     """Call LLVM's intrinsic `llvm.x86.<name>`."""
     return b.call(declare(b, f"llvm.x86.{name}", result, [x.type for x in args]), args)
-
-
-def opaque(b: Any, x: Any) -> Any:
-    """Give an integer as what an empty piece of assembly made of it, so that LLVM knows nothing of it."""
-    return b.call(ir.InlineAsm(ir.FunctionType(x.type, [x.type]), "", "=r,0"), [x])
 
 
 class Loop:
@@ -89,9 +51,9 @@ class Loop:
     first ones when count <= 0).
     """
 
-    def __init__(self, b: Any, count: Any, carried: Sequence[Any] = ()):
+    def __init__(self, b: Builder, count: Value, carried: Sequence[Value] = ()):
         self.b, self.count, self.first = b, count, list(carried)
-        self.new: list[Any] = self.first
+        self.new: list[Value] = self.first
 
     def __enter__(self) -> Loop:
         b, before = self.b, self.b.block
@@ -103,24 +65,24 @@ class Loop:
         self.values = [b.phi(x.type) for x in self.first]
         for phi, x in zip(self.values, self.first, strict=True):
             phi.add_incoming(x, before)
-        b.cbranch(b.icmp_signed("<", self.k, self.count), body, self.after)
+        b.cbranch(self.k < self.count, body, self.after)
         b.position_at_end(body)
         return self
 
-    def update(self, values: Sequence[Any]) -> None:
+    def update(self, values: Sequence[Value]) -> None:
         """Set the carried values of the next turn."""
         self.new = list(values)
 
     def __exit__(self, *_: object) -> None:
         b = self.b
-        self.k.add_incoming(b.add(self.k, c64(1)), b.block)
+        self.k.add_incoming(self.k + 1, b.block)
         for phi, x in zip(self.values, self.new, strict=True):
             phi.add_incoming(x, b.block)
         b.branch(self.head)
         b.position_at_end(self.after)
 
 
-def dot_u8s8(b: Any, acc: Any, a: Any, w: Any, emulated: bool = False, signed: bool = False) -> Any:
+def dot_u8s8(b: Builder, acc: Value, a: Value, w: Value, emulated: bool = False, signed: bool = False) -> Value:
     """Emit vpdpbusd: acc, 16, 8 or 4 lanes of s32, plus the sums of four products u8 * s8; a, w are bytes likewise.
 
     Sums wrap. Of 8 lanes LLVM takes the form that the CPU has, that of AVX-VNNI or of AVX-512. `signed` (emulation
@@ -131,11 +93,11 @@ def dot_u8s8(b: Any, acc: Any, a: Any, w: Any, emulated: bool = False, signed: b
     up, top = filled(acc.type, 24), b.ashr if signed else b.lshr
     for byte in range(4):
         left = filled(acc.type, 24 - 8 * byte)
-        acc = b.add(acc, b.mul(top(b.shl(a, left), up), b.ashr(b.shl(w, left), up)))
+        acc = acc + top(a << left, up) * ((w << left) >> up)
     return acc
 
 
-def flipped(b: Any, x: Any, bits: int, emulated: bool = False) -> Any:
+def flipped(b: Builder, x: Value, bits: int, emulated: bool = False) -> Value:
     """Emit vpxord of s32 lanes and one number.
 
     As assembly, whose parser `codegen` initialises: by itself LLVM flips scalars before it broadcasts them, which costs
@@ -143,14 +105,14 @@ def flipped(b: Any, x: Any, bits: int, emulated: bool = False) -> Any:
     """
     mask = filled(x.type, bits)
     if emulated:
-        return b.xor(x, mask)
+        return x ^ mask
     wide = x.type.count == 16
     kind = ir.FunctionType(x.type, [x.type, x.type])
     text, place = ("vpxord $2, $1, $0", "v") if wide else ("vpxor $2, $1, $0", "x")
     return b.call(ir.InlineAsm(kind, text, f"={place},{place},{place}"), [x, mask])
 
 
-def madd16(b: Any, a: Any, w: Any, emulated: bool = False) -> Any:
+def madd16(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
     """Emit vpmaddwd: the s32 sums of two neighbouring s16 products; a, w are vectors of s16 (16 or 32)."""
     lanes = a.type.count // 2
     s32 = vector(I32, lanes)
@@ -159,68 +121,68 @@ def madd16(b: Any, a: Any, w: Any, emulated: bool = False) -> Any:
         return instruction(b, name, s32, [a, w])
     up = filled(s32, 16)
     a, w = b.bitcast(a, s32), b.bitcast(w, s32)
-    low = b.mul(b.ashr(b.shl(a, up), up), b.ashr(b.shl(w, up), up))
-    return b.add(low, b.mul(b.ashr(a, up), b.ashr(w, up)))
+    low = ((a << up) >> up) * ((w << up) >> up)
+    return low + (a >> up) * (w >> up)
 
 
-def madd8(b: Any, a: Any, w: Any, emulated: bool = False) -> Any:
+def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
     """Emit vpmaddubsw: the s16 sums of two neighbouring products u8 * s8, which saturate; a, w are as `dot_u8s8`'s."""
     s16 = vector(I16, 2 * a.type.count)
     if not emulated:
         name = "avx512.pmaddubs.w.512" if a.type.count == 16 else "avx2.pmadd.ub.sw"
-        return instruction(b, name, s16, [b.bitcast(x, vector(I8, 2 * s16.count)) for x in (a, w)])
-    a, w, up = b.bitcast(a, s16), b.bitcast(w, s16), filled(s16, 8)
-    pair = [b.mul(b.and_(a, filled(s16, 0xFF)), b.ashr(b.shl(w, up), up)), b.mul(b.lshr(a, up), b.ashr(w, up))]
+        return instruction(b, name, s16, [x.as_type(vector(I8, 2 * s16.count)) for x in (a, w)])
+    a, w, up = a.as_type(s16), w.as_type(s16), filled(s16, 8)
+    pair = [(a & 0xFF) * ((w << up) >> up), a.shr(up) * (w >> up)]
     return b.call(declare(b, f"llvm.sadd.sat.v{s16.count}i16", s16, [s16, s16]), pair)
 
 
-def shared(b: Any, name: str, emit: Callable[..., None], *args: Any) -> None:
+def shared(b: Builder, name: str, emit: Callable[..., None], *args: Any) -> None:
     """Call a function of 64-bit integers that `emit` makes, once in a module: what is emulated is long."""
     made = b.module.globals.get(name)
     if made is None:
         made = ir.Function(b.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
         made.linkage = "linkonce_odr"
         made.attributes.add("noinline")
-        inner = ir.IRBuilder(made.append_basic_block())
-        emit(inner, *made.args)
+        inner = Builder(ir.IRBuilder(made.append_basic_block()))
+        emit(inner, *(Value(inner, x) for x in made.args))
         inner.ret_void()
     b.call(made, [c64(x) if isinstance(x, int) else x for x in args])
 
 
-def _row(b: Any, state: Any, tile: Any, row: Any) -> Any:
+def _row(b: Builder, state: Value, tile: Value, row: Value) -> Value:
     """The address of a row of an emulated tile register."""
-    return at(b, state, 64, b.mul(tile, c64(1024)), b.mul(row, c64(64)))
+    return state + 64 + tile * 1024 + row * 64
 
 
-def _rows(b: Any, state: Any, tile: Any) -> Any:
+def _rows(b: Builder, state: Value, tile: Value) -> Value:
     """How many rows of a tile are configured."""
-    return b.zext(load(b, at(b, state, 48, tile), I8), I64)
+    return (state + 48 + tile).load(I8).zext(I64)
 
 
-def _tile_zero(b: Any, state: Any, tile: Any) -> None:
+def _tile_zero(b: Builder, state: Value, tile: Value) -> None:
     with Loop(b, c64(16)) as loop:
-        store(b, filled(S32X16, 0), _row(b, state, tile, loop.k))
+        filled(S32X16, 0).store(_row(b, state, tile, loop.k))
 
 
-def _tile_load(b: Any, state: Any, tile: Any, address: Any, stride: Any) -> None:
+def _tile_load(b: Builder, state: Value, tile: Value, address: Value, stride: Value) -> None:
     _tile_zero(b, state, tile)
     with Loop(b, _rows(b, state, tile)) as loop:
-        store(b, load(b, at(b, address, b.mul(loop.k, stride)), S32X16), _row(b, state, tile, loop.k))
+        (address + loop.k * stride).load(S32X16).store(_row(b, state, tile, loop.k))
 
 
-def _tile_store(b: Any, state: Any, tile: Any, address: Any, stride: Any) -> None:
+def _tile_store(b: Builder, state: Value, tile: Value, address: Value, stride: Value) -> None:
     with Loop(b, _rows(b, state, tile)) as loop:
-        store(b, load(b, _row(b, state, tile, loop.k), S32X16), at(b, address, b.mul(loop.k, stride)))
+        _row(b, state, tile, loop.k).load(S32X16).store(address + loop.k * stride)
 
 
-def _tile_dot(b: Any, state: Any, c: Any, a: Any, w: Any, signed: bool) -> None:
+def _tile_dot(b: Builder, state: Value, c: Value, a: Value, w: Value, signed: bool) -> None:
     with Loop(b, _rows(b, state, c)) as rows:
-        total = load(b, _row(b, state, c, rows.k), S32X16)
+        total = _row(b, state, c, rows.k).load(S32X16)
         with Loop(b, _rows(b, state, w), [total]) as groups:
-            x = load(b, at(b, _row(b, state, a, rows.k), b.mul(groups.k, c64(4))), I32)
-            y = load(b, _row(b, state, w, groups.k), S32X16)
-            groups.update([dot_u8s8(b, groups.values[0], splat(b, x, 16), y, emulated=True, signed=signed)])
-        store(b, groups.values[0], _row(b, state, c, rows.k))
+            x = (_row(b, state, a, rows.k) + groups.k * 4).load(I32)
+            y = _row(b, state, w, groups.k).load(S32X16)
+            groups.update([dot_u8s8(b, groups.values[0], x.splat(16), y, emulated=True, signed=signed)])
+        groups.values[0].store(_row(b, state, c, rows.k))
 
 
 class Tiles:
@@ -230,7 +192,7 @@ class Tiles:
     registers follow it, 1024 bytes each.
     """
 
-    def __init__(self, b: Any, state: Any, emulated: bool):
+    def __init__(self, b: Builder, state: Value, emulated: bool):
         self.b, self.state, self.emulated = b, state, emulated
 
     def _x86(self, name: str, tiles: Sequence[int], *args: Any) -> None:
@@ -252,13 +214,13 @@ class Tiles:
             return self._x86("tilezero", [tile])
         shared(self.b, "tile_zero", _tile_zero, self.state, tile)
 
-    def load(self, tile: int, address: Any, stride: Any) -> None:
+    def load(self, tile: int, address: Value, stride: Value) -> None:
         """Emit tileloadd: load rows of 64 bytes, `stride` bytes apart; a stride of 0 repeats one row."""
         if not self.emulated:
             return self._x86("tileloadd64", [tile], pointer(self.b, address, I8), stride)
         shared(self.b, "tile_load", _tile_load, self.state, tile, address, stride)
 
-    def store(self, tile: int, address: Any, stride: Any) -> None:
+    def store(self, tile: int, address: Value, stride: Value) -> None:
         """Emit tilestored: store the configured rows, 64 bytes each, `stride` bytes apart."""
         if not self.emulated:
             return self._x86("tilestored64", [tile], pointer(self.b, address, I8), stride)
@@ -272,20 +234,20 @@ class Tiles:
         shared(self.b, f"tile_{name}", partial(_tile_dot, signed=signed), self.state, c, a, w)
 
 
-def first(b: Any, count: Any, lanes: int) -> Any:
+def first(b: Builder, count: Value, lanes: int) -> Value:
     """Give the mask of the first `count` of `lanes`."""
     index = ir.Constant(vector(I32, lanes), list(range(lanes)))
-    return b.icmp_signed("<", index, splat(b, b.trunc(count, I32), lanes))
+    return index < count.trunc(I32).splat(lanes)
 
 
-def load_first(b: Any, address: Any, count: Any, typ: Any) -> Any:
+def load_first(b: Builder, address: Value, count: Value, typ: Type) -> Value:
     """Load the first `count` lanes of integers at an address, zeros after them; reads nothing beyond them."""
     args = [pointer(b, address, typ), ir.Constant(I32, 1), first(b, count, typ.count), filled(typ, 0)]
     name = f"llvm.masked.load.v{typ.count}{typ.element.intrinsic_name}.p0"
     return b.call(declare(b, name, typ, [x.type for x in args]), args)
 
 
-def store_first(b: Any, value: Any, address: Any, count: Any) -> None:
+def store_first(b: Builder, value: Value, address: Value, count: Value) -> None:
     """Store the first `count` lanes of integers at an address; writes nothing beyond them."""
     typ = value.type
     args = [value, pointer(b, address, typ), ir.Constant(I32, 1), first(b, count, typ.count)]
@@ -293,6 +255,6 @@ def store_first(b: Any, value: Any, address: Any, count: Any) -> None:
     b.call(declare(b, name, ir.VoidType(), [x.type for x in args]), args)
 
 
-def load_bytes(b: Any, address: Any, count: Any, lanes: int = 64) -> Any:
+def load_bytes(b: Builder, address: Value, count: Value, lanes: int = 64) -> Value:
     """Load the first `count` (0 to `lanes`) bytes at an address, zeros after them."""
     return load_first(b, address, count, vector(I8, lanes))

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from graphq.kernels.jit import isa
-from graphq.kernels.jit.intrinsics import I8, I64, c64, invariant_load
-from graphq.kernels.jit.x86 import at, instruction, load, shuffle, vector
+from graphq.kernels.jit.intrinsics import I8, I64, invariant_load
+from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.x86 import instruction, vector
 
 _LINE = 64
 
@@ -33,27 +34,27 @@ class LookupTable(NamedTuple):
     quarters: tuple[Any, ...]
 
     @staticmethod
-    def read(b: Any, dtype: str, address: Any, lanes: int) -> LookupTable:
+    def read(b: Builder, dtype: str, address: Value, lanes: int) -> LookupTable:
         """Emit the loads, which may leave loops."""
         kind = vector(I8, _LINE)
-        quarters = (invariant_load(b, at(b, address, _LINE * k), kind, 1) for k in range(4 * permutes(lanes)))
+        quarters = (invariant_load(b, address + _LINE * k, kind, 1) for k in range(4 * permutes(lanes)))
         return LookupTable(dtype, address, tuple(quarters))
 
 
-def look_up(b: Any, lanes: int, table: LookupTable, index: Any) -> Any:
+def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
     """Emit the bytes at the low bytes of `index`, s32 in each lane."""
     if lanes == 1:
-        return load(b, at(b, table.address, b.zext(b.trunc(index, I8), I64)), I8)
-    index = b.trunc(index, vector(I8, lanes))
+        return (table.address + index.trunc(I8).zext(I64)).load(I8)
+    index = index.trunc(vector(I8, lanes))
     return _permuted(b, lanes, table, index) if table.quarters else _loaded(b, lanes, table, index)
 
 
-def _permuted(b: Any, lanes: int, table: LookupTable, index: Any) -> Any:
-    found = look_up_line(b, table, shuffle(b, index, index, [min(k, lanes) for k in range(_LINE)]))
-    return shuffle(b, found, found, range(lanes))
+def _permuted(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
+    found = look_up_line(b, table, index.shuffle(index, [min(k, lanes) for k in range(_LINE)]))
+    return found.shuffle(found, range(lanes))
 
 
-def look_up_line(b: Any, table: LookupTable, index: Any) -> Any:
+def look_up_line(b: Builder, table: LookupTable, index: Value) -> Value:
     """Emit the bytes at 64 bytes, of a table in registers.
 
     By the low seven bits in each half of the table, by the eighth from one of them.
@@ -61,15 +62,15 @@ def look_up_line(b: Any, table: LookupTable, index: Any) -> Any:
     kind = vector(I8, _LINE)
     low, high = (instruction(b, "avx512.vpermi2var.qi.512", kind, [x, index, y])
                  for x, y in (table.quarters[:2], table.quarters[2:]))
-    return b.select(b.icmp_signed("<", index, ir.Constant(kind, None)), high, low)
+    return (index < ir.Constant(kind, None)).select(high, low)
 
 
-def _loaded(b: Any, lanes: int, table: LookupTable, index: Any) -> Any:
+def _loaded(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
     """One byte after the other, from words of eight indices: vpgatherdd is slower on many CPUs, by microcode most."""
-    words = b.bitcast(index, vector(I64, lanes // 8))
+    words = index.as_type(vector(I64, lanes // 8))
     found = ir.Constant(vector(I8, lanes), ir.Undefined)
     for k in range(lanes):
-        word = b.extract_element(words, ir.Constant(I64, k // 8))
-        offset = b.and_(b.lshr(word, c64(8 * (k % 8))), c64(0xFF))
-        found = b.insert_element(found, load(b, at(b, table.address, offset), I8), ir.Constant(I64, k))
+        word = words.lane(ir.Constant(I64, k // 8))
+        offset = word.shr(8 * (k % 8)) & 0xFF
+        found = b.insert_element(found, (table.address + offset).load(I8), ir.Constant(I64, k))
     return found

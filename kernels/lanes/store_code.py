@@ -13,8 +13,8 @@ from typing import Any, Literal
 from llvmlite import ir
 
 from graphq.kernels.jit.deferred import intrinsic, types
-from graphq.kernels.jit.intrinsics import HEADER_WORDS, I8, I16, I32, I64, c64, counted, invariant_load, pointer, splat
-from graphq.kernels.jit.x86 import prefetch
+from graphq.kernels.jit.intrinsics import HEADER_WORDS, I8, I16, I32, I64, c64, counted, invariant_load, pointer
+from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, lower, walk
 from graphq.kernels.lanes.lookup import LookupTable, look_up_line, permutes
 from graphq.kernels.lanes.stores import SecondLook, Store
@@ -59,32 +59,31 @@ class SlotOperand:
     operand without the last term, a scalar at pointer. `address` is that of the first element of a block of outputs.
     """
 
-    address: ir.Value
-    stride: ir.Value
+    address: Value
+    stride: Value
     itemsize: int
 
     @staticmethod
-    def read(builder: ir.IRBuilder, args: ir.Value, slot: int, dtype: str, kind: str, batch: ir.Value, i0: ir.Value,
-             j0: ir.Value) -> SlotOperand:
+    def read(builder: Builder, args: Value, slot: int, dtype: str, kind: str, batch: Value, i0: Value,
+             j0: Value) -> SlotOperand:
         """Emit the loads of the words of slot `slot` for the block of outputs that starts at (batch, i0, j0)."""
         first = HEADER_WORDS + SLOT_WORDS * slot
-        address, table, stride = (invariant_load(builder, builder.add(args, c64(8 * (first + n))), I64, 8)
+        address, table, stride = (invariant_load(builder, args + 8 * (first + n), I64, 8)
                                   for n in range(SLOT_WORDS))
         itemsize = STORAGE[dtype].itemsize
         if kind in ("scalar", TABLE):
             return SlotOperand(address, stride, itemsize)
         zero = builder.ptrtoint(_zero(builder), I64)
-        entry = builder.select(builder.icmp_unsigned("==", table, c64(0)), zero,
-                               builder.add(table, builder.mul(batch, c64(8))))
-        address = builder.add(address, invariant_load(builder, entry, I64, 8))
-        address = builder.add(address, builder.mul(i0, stride))
+        entry = table.eq(0).select(zero, table + batch * 8)
+        address = address + invariant_load(builder, entry, I64, 8)
+        address = address + i0 * stride
         if kind in ("vector", "column"):
-            address = builder.add(address, builder.mul(j0, c64(itemsize)))
+            address = address + j0 * itemsize
         return SlotOperand(address, stride, itemsize)
 
-    def row(self, builder: ir.IRBuilder, r: ir.Value) -> ir.Value:
+    def row(self, builder: Builder, r: Value) -> Value:
         """Emit the address of row `r` of the block."""
-        return builder.add(self.address, builder.mul(r, self.stride))
+        return self.address + r * self.stride
 
 
 def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
@@ -104,7 +103,7 @@ def _rates(nodes: Iterable[Expr]) -> Mapping[Expr, str]:
 class EpilogueEmitter:
     """The emission of one epilogue over a block of rows x cols outputs; accumulators are in memory or registers."""
 
-    def __init__(self, builder: ir.IRBuilder, store: Store, lanes: int, into_acc: bool = False,
+    def __init__(self, builder: Builder, store: Store, lanes: int, into_acc: bool = False,
                  form: Form = "fast", packs: bool = False) -> None:
         self.builder, self.store, self.lanes, self.into_acc = builder, store, lanes, into_acc
         self.expr = lower({"fast": store.fast, "exact": store.expr, "again": store.again}[form])
@@ -120,7 +119,7 @@ class EpilogueEmitter:
         self.rates = _rates(self.nodes)
         looked_up = self.expr.op == "lookup" and store.dtype in BYTES and permutes(lanes)
         self.packs = packs and self.distance is not None and (looked_up or self.expr.op.startswith("high_"))
-        self.register: ir.Value | None = None  # the accumulators of the vector that is emitted, if not in memory
+        self.register: Value | None = None  # the accumulators of the vector that is emitted, if not in memory
         is_long = form == "fast" and lanes > 1 and len(self.at("vector")) > LONG
         self.wide = PACKED if self.packs else BESIDE if is_long else 1
 
@@ -128,16 +127,16 @@ class EpilogueEmitter:
         """The nodes of a rate."""
         return [n for n in self.nodes if self.rates[n] == rate]
 
-    def emit(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value, rows: ir.Value, cols: ir.Value,
-             acc: ir.Value, ldacc: ir.Value, entries: ir.Value) -> None:
+    def emit(self, args: Value, batch: Value, i0: Value, j0: Value, rows: Value, cols: Value,
+             acc: Value, ldacc: Value, entries: Value) -> None:
         """Emit the loops: over columns, then rows, where operands vary by column; else as outputs lie in memory."""
         b = self.builder
         self.begin(args, batch, i0, j0)
         self.prepare(entries)
 
-        def each_row(r: ir.Value) -> None:
+        def each_row(r: Value) -> None:
             self.row(r)
-            self.acc_row, self.entry = b.add(acc, b.mul(r, ldacc)), b.shl(r, c64(16))
+            self.acc_row, self.entry = acc + r * ldacc, r << 16
             if self.into_acc:
                 self.out_row = self.acc_row
 
@@ -152,7 +151,7 @@ class EpilogueEmitter:
                     for columns, values in zip(group, found, strict=True):
                         self.store_vector(columns, values)
 
-    def rows_of(self, group: Sequence[Columns], rows: ir.Value, each_row: Callable[[ir.Value], None]) -> None:
+    def rows_of(self, group: Sequence[Columns], rows: Value, each_row: Callable[[Value], None]) -> None:
         """Emit the outputs of all rows at these columns, and entries of those that need or may need a second look.
 
         The least distance of each lane in a group of rows says so, for one operation a vector.
@@ -171,8 +170,8 @@ class EpilogueEmitter:
         with counted(b, c64(0), rows, GROUP) as first:
             for place in least:
                 b.store(constant(I32, -1, self.lanes), place)
-            last = b.add(first, c64(GROUP))
-            with counted(b, first, b.select(b.icmp_signed("<", last, rows), last, rows), unroll=False) as r:
+            last = first + GROUP
+            with counted(b, first, (last < rows).select(last, rows), unroll=False) as r:
                 each_row(r)
                 found = self.values_of(group, per_column)
                 for place, values in zip(least, found, strict=True):
@@ -181,9 +180,9 @@ class EpilogueEmitter:
                 if len(group) > 1:
                     self.bring_next(group[0], rows)
             for columns, place, known in zip(group, least, per_column, strict=True):
-                self.enter_near(columns, b.shl(first, c64(16)), b.load(place), known)
+                self.enter_near(columns, first << 16, b.load(place), known)
 
-    def store_group(self, group: Sequence[Columns], found: Sequence[Mapping[Expr, ir.Value]]) -> None:
+    def store_group(self, group: Sequence[Columns], found: Sequence[Mapping[Expr, Any]]) -> None:
         """Store the outputs of a row at these columns: of four vectors bytes that are saturated or looked up together.
 
         Upper halves take 4 operations; to shift, saturate and narrow each vector takes 4 for one. A look-up of 64 bytes
@@ -200,68 +199,65 @@ class EpilogueEmitter:
             bytes_ = high_bytes(b, vectors, self.store.dtype)
         replace(group[0], lanes=len(group) * self.lanes).store(bytes_, self.out_row, I8, 1)
 
-    def bring_next(self, columns: Columns, rows: ir.Value) -> None:
+    def bring_next(self, columns: Columns, rows: Value) -> None:
         """Prefetch operands of the same row and columns of the next block, `rows` further.
 
         784 x 512 x 128 of AMX with a residual of 401 KB takes 10 % less time.
         """
-        b = self.builder
         for slot, _, kind in self.store.loads:
             if kind == "vector":
                 operand = self.operands[slot]
-                prefetch(b, b.add(b.add(self.rows[slot], b.mul(rows, operand.stride)),
-                                  b.mul(columns.j, c64(operand.itemsize))))
+                (self.rows[slot] + rows * operand.stride + columns.j * operand.itemsize).prefetch()
 
-    def enter_near(self, columns: Columns, row: ir.Value, least: ir.Value, known: Mapping[Expr, ir.Value]) -> None:
+    def enter_near(self, columns: Columns, row: Value, least: Value, known: Mapping[Expr, Value]) -> None:
         """Append an entry of these columns where the least distance of a group of rows is within the band."""
         assert self.band is not None
-        b, lanes, halves = self.builder, self.lanes, vec(I16, 2 * self.lanes)
+        _b, lanes, halves = self.builder, self.lanes, vec(I16, 2 * self.lanes)
         lower = constant(I32, 0xFFFF, lanes)
         if columns.mask is not None:
-            lower = b.select(columns.mask, lower, constant(I32, 0, lanes))
-        last = b.sub(known[self.band], constant(I32, 1, lanes))
-        near = b.and_(b.icmp_unsigned("<=", b.bitcast(least, halves), b.bitcast(last, halves)),
-                      b.icmp_unsigned("!=", b.bitcast(lower, halves), ir.Constant(halves, None)))
-        self.append(b.or_(row, b.shl(columns.j, c64(32))), b.bitcast(near, ir.IntType(2 * lanes)))
+            lower = columns.mask.select(lower, 0)
+        last = known[self.band] - 1
+        within = least.as_type(halves).ule(last.as_type(halves))
+        near = within & self.builder.bitcast(lower, halves).ne(ir.Constant(halves, None))
+        self.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * lanes)))
 
-    def enter(self, columns: Columns, row: ir.Value, found: ir.Value) -> None:
+    def enter(self, columns: Columns, row: Value, found: Value) -> None:
         """Append an entry of these columns where some are found, with their bits."""
-        b = self.builder
         if columns.mask is not None:
-            found = b.and_(found, columns.mask)
-        bits = b.bitcast(found, ir.IntType(self.lanes))
-        self.append(b.or_(b.or_(row, b.shl(columns.j, c64(32))), b.zext(bits, I64)), bits)
+            found = found & columns.mask
+        bits = found.as_type(ir.IntType(self.lanes))
+        self.append(row | (columns.j << 32) | bits.zext(I64), bits)
 
-    def append(self, entry: ir.Value, bits: ir.Value) -> None:
+    def append(self, entry: Value, bits: Value) -> None:
         """Append an entry: it is stored anyway, and counted if any of the bits is set."""
         b, count = self.builder, self.builder.load(self.count)
-        b.store(entry, pointer(b, b.add(self.entries, b.shl(count, c64(3))), I64), align=8)
-        b.store(b.add(count, b.zext(b.icmp_unsigned("!=", bits, bits.type(0)), I64)), self.count)
+        b.store(entry, pointer(b, self.entries + (count << 3), I64), align=8)
+        b.store(count + bits.ne(bits.type(0)).zext(I64), self.count)
 
-    def groups(self, cols: ir.Value) -> Iterator[list[Columns]]:
+    def groups(self, cols: Value) -> Iterator[list[Columns]]:
         """Emit a loop over groups of vectors of columns that belong together, and loops over single ones."""
-        b, first = self.builder, c64(0)
+        b, first = self.builder, self.builder.value(I64, 0)
         if self.wide > 1:
             each = self.wide * self.lanes
-            first = b.sub(cols, b.urem(cols, c64(each)))
+            first = cols - cols.urem(each)
             with counted(b, c64(0), first, each) as j:
-                yield [Columns(b, self.lanes, b.add(j, c64(n * self.lanes))) for n in range(self.wide)]
+                yield [Columns(b, self.lanes, j + n * self.lanes) for n in range(self.wide)]
         for columns in self.vectors(first, cols):
             yield [columns]
 
-    def vectors(self, first: ir.Value, cols: ir.Value) -> Iterator[Columns]:
+    def vectors(self, first: Value, cols: Value) -> Iterator[Columns]:
         """Emit a loop over whole vectors of columns from `first` on, then a masked one."""
         b, lanes = self.builder, self.lanes
-        whole = b.sub(cols, b.urem(cols, c64(lanes)))
+        whole = cols - cols.urem(lanes)
         with counted(b, first, whole, lanes) as j:
             yield Columns(b, lanes, j)
         if lanes > 1:
-            with b.if_then(b.icmp_signed("<", whole, cols)):
-                yield Columns(b, lanes, whole, tail_mask(b, lanes, b.sub(cols, whole)))
+            with b.if_then(whole < cols):
+                yield Columns(b, lanes, whole, tail_mask(b, lanes, cols - whole))
 
-    def emit_registers(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value,
-                       rows: Sequence[Sequence[ir.Value]], mask: ir.Value | None = None,
-                       entries: ir.Value | None = None) -> None:
+    def emit_registers(self, args: Value, batch: Value, i0: Value, j0: Value,
+                       rows: Sequence[Sequence[Value]], mask: Value | None = None,
+                       entries: Value | None = None) -> None:
         """Emit the outputs of the vectors of `rows`; of a row the first lanes that the mask has.
 
         Of the "fast" form entries go to `entries`, if given, and `count` says how many.
@@ -274,12 +270,12 @@ class EpilogueEmitter:
         packed = each // PACKED * PACKED if self.packs else 0
         for first in (*range(0, packed, PACKED), *range(packed, each)):
             count = PACKED if first < packed else 1
-            group = [Columns(b, self.lanes, c64(n * self.lanes), mask) for n in range(first, first + count)]
+            group = [Columns(b, self.lanes, b.value(I64, n * self.lanes), mask) for n in range(first, first + count)]
             known = [self.column(columns) for columns in group]
             for top in range(0, len(rows), GROUP):
-                least: list[ir.Value] = []
+                least: list[Value] = []
                 for r in range(top, min(top + GROUP, len(rows))):
-                    self.row(c64(r))
+                    self.row(b.value(I64, r))
                     found = []
                     for n in range(count):
                         self.register = rows[r][first + n]
@@ -291,38 +287,38 @@ class EpilogueEmitter:
                 for columns, x, values in zip(group, least, known, strict=False):
                     self.enter_near(columns, c64(top << 16), x, values)
 
-    def prepare(self, entries: ir.Value) -> None:
+    def prepare(self, entries: Value) -> None:
         """Emit the count of entries, which go to an address."""
         self.entries = entries
         with self.builder.goto_entry_block():
             self.count = self.builder.alloca(I64)
         self.builder.store(c64(0), self.count)
 
-    def begin(self, args: ir.Value, batch: ir.Value, i0: ir.Value, j0: ir.Value) -> None:
+    def begin(self, args: Value, batch: Value, i0: Value, j0: Value) -> None:
         """Emit what is the same for all outputs of the block."""
         b, store = self.builder, self.store
         read = partial(SlotOperand.read, b, args, batch=batch, i0=i0, j0=j0)
         self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
         self.out = None if self.into_acc else read(store.slots, store.dtype, "vector")
-        self.fixed: dict[Expr, ir.Value] = {}
+        self.fixed: dict[Expr, Value] = {}
         emit_nodes(b, self.at("scalar"), self.fixed, self.lanes, partial(self.broadcast, None))
 
-    def row(self, r: ir.Value) -> None:
+    def row(self, r: Value) -> None:
         """Emit what is the same for all outputs of row `r`."""
         b = self.builder
-        self.per_row: dict[Expr, ir.Value] = dict(self.fixed)
+        self.per_row: dict[Expr, Value] = dict(self.fixed)
         emit_nodes(b, self.at("row"), self.per_row, self.lanes, partial(self.broadcast, r))
         self.rows = {slot: operand.row(b, r) for slot, operand in self.operands.items()}
         if self.out is not None:
             self.out_row = self.out.row(b, r)
 
-    def column(self, columns: Columns) -> dict[Expr, ir.Value]:
+    def column(self, columns: Columns) -> dict[Expr, Value]:
         """Emit what is the same for all outputs of these columns; the values."""
         values = dict(self.fixed)
         emit_nodes(self.builder, self.at("column"), values, self.lanes, partial(self.leaf, columns))
         return values
 
-    def broadcast(self, r: ir.Value | None, node: Expr) -> ir.Value | LookupTable:
+    def broadcast(self, r: Value | None, node: Expr) -> Value | LookupTable:
         """Load a scalar (`r` is None) or row operand into all lanes, or a table."""
         slot, dtype, _ = node.value
         operand, kind = self.operands[slot], STORAGE_IR[dtype]
@@ -332,10 +328,10 @@ class EpilogueEmitter:
             x = invariant_load(self.builder, operand.address, kind, 1)
         else:
             x = self.builder.load(pointer(self.builder, operand.row(self.builder, r), kind), align=1)
-        return splat(self.builder, widen(self.builder, x, dtype, 1), self.lanes)
+        return widen(self.builder, x, dtype, 1).splat(self.lanes)
 
-    def values_of(self, group: Sequence[Columns], known: Sequence[Mapping[Expr, ir.Value]]
-                  ) -> list[dict[Expr, ir.Value]]:
+    def values_of(self, group: Sequence[Columns], known: Sequence[Mapping[Expr, Value]]
+                  ) -> list[dict[Expr, Value]]:
         """Compute all nodes of the row at each of these columns: side by side, or (packed ones, short) in turn."""
         if self.packs:
             return [self.values(columns, per_column) for columns, per_column in zip(group, known, strict=True)]
@@ -343,19 +339,19 @@ class EpilogueEmitter:
         emit_beside(self.builder, self.at("vector"), found, self.lanes, [partial(self.leaf, x) for x in group])
         return found
 
-    def values(self, columns: Columns, per_column: Mapping[Expr, ir.Value]) -> dict[Expr, ir.Value]:
+    def values(self, columns: Columns, per_column: Mapping[Expr, Value]) -> dict[Expr, Value]:
         """Compute all nodes of the row at these columns."""
         values = {**self.per_row, **per_column}
         emit_nodes(self.builder, self.at("vector"), values, self.lanes, partial(self.leaf, columns))
         return values
 
-    def store_vector(self, columns: Columns, values: Mapping[Expr, ir.Value]) -> None:
+    def store_vector(self, columns: Columns, values: Mapping[Expr, Value]) -> None:
         """Store the outputs of the row at these columns."""
         dtype = self.store.dtype
         columns.store(narrow(self.builder, values[self.expr], dtype, self.lanes), self.out_row, STORAGE_IR[dtype],
                       STORAGE[dtype].itemsize)
 
-    def leaf(self, columns: Columns, node: Expr) -> ir.Value:
+    def leaf(self, columns: Columns, node: Expr) -> Value:
         """Load the accumulators or a vector operand."""
         if node.op == "acc":
             return columns.load(self.acc_row, COMPUTE_IR[node.dtype], 4) if self.register is None else self.register
@@ -365,10 +361,10 @@ class EpilogueEmitter:
         return widen(self.builder, x, dtype, self.lanes)
 
 
-def _zero(builder: ir.IRBuilder) -> ir.GlobalVariable:
+def _zero(builder: Builder) -> ir.GlobalVariable:
     """Memory that holds a 64-bit zero: the offset where there is no table."""
     out = ir.GlobalVariable(builder.module, I64, builder.module.get_unique_name("graphq.zero"))
-    out.linkage, out.global_constant, out.initializer = "internal", True, c64(0)
+    out.linkage, out.global_constant, out.initializer = "internal", True, c64(0).ir
     return out
 
 
@@ -390,14 +386,14 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     """
     signature = types.intp(*[types.intp] * 9)
 
-    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def codegen(context: Any, builder: Builder, signature: Any, values: Any) -> Any:
         made = EpilogueEmitter(builder, store, lanes, into_acc, form, packs)
         made.emit(*values)
         return builder.load(made.count)
 
     @intrinsic
     def write(_typing: Any, args: Any, batch: Any, i0: Any, j0: Any, rows: Any, cols: Any, acc: Any, ldacc: Any,
-              entries: Any) -> Any:
+              entries: Value) -> Any:
         return signature, codegen
 
     return write
@@ -407,15 +403,15 @@ def factor(look: SecondLook, number: int) -> Callable[..., int]:
     """Make the intrinsic (args, batch, j): factor `number` for column j, the bits of its 4 bytes."""
     expr = lower(look.factors[number])
 
-    def codegen(context: Any, b: Any, signature: Any, values: Any) -> Any:
+    def codegen(context: Any, b: Builder, signature: Any, values: Any) -> Any:
         args, batch, j = values
 
-        def leaf(node: Expr) -> ir.Value:
+        def leaf(node: Expr) -> Value:
             slot, dtype, kind = node.value
-            operand = SlotOperand.read(b, args, slot, dtype, kind, batch, c64(0), j)
+            operand = SlotOperand.read(b, args, slot, dtype, kind, batch, b.value(I64, 0), j)
             return widen(b, b.load(pointer(b, operand.address, STORAGE_IR[dtype]), align=1), dtype, 1)
 
-        return b.sext(b.bitcast(emit(b, expr, 1, leaf), I32), I64)
+        return emit(b, expr, 1, leaf).as_type(I32).sext(I64)
 
     @intrinsic
     def value(_typing: Any, args: Any, batch: Any, j: Any) -> Any:

@@ -16,18 +16,18 @@ make them: one of both signs, and the sum of two of the same sign, is within 128
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import I8, c64, intrinsic, load_s32, load_u8, splat, store_s32, store_u8
+from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.kernels.jit.intrinsics import I8, load_s32, load_u8, store_s32, store_u8
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
-from graphq.kernels.jit.x86 import S32X16, Loop, at, filled, interleave, load, store, vector
+from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.x86 import S32X16, Loop, filled, interleave, vector
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.row_sums import byte_sums, offset
 
@@ -136,41 +136,30 @@ def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return out
 
 
-def _pack_rows(itemsize: int) -> Any:
+def _pack_rows(itemsize: int) -> Intrinsic:
     """Make the intrinsic that packs `groups` groups of rows of 16 neighbouring elements, bytes xor `flip`."""
     items = 4 // itemsize
 
-    @intrinsic
-    def pack_rows(_typing: Any, source: Any, stride: Any, groups: Any, target: Any, flip: Any) -> Any:
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            source, stride, groups, target, flip = args
-            flips = splat(b, b.trunc(flip, I8), LINE)
-            with Loop(b, groups) as loop:
-                first = at(b, source, b.mul(loop.k, b.mul(stride, c64(items))))
-                rows = [load(b, at(b, first, b.mul(stride, c64(i))), vector(I8, PANEL * itemsize))
-                        for i in range(items)]
-                line = b.bitcast(interleave(b, rows, PANEL), vector(I8, LINE))
-                store(b, b.xor(line, flips), at(b, target, b.mul(loop.k, c64(LINE))))
-            return context.get_dummy_value()
-
-        return types.void(*[types.intp] * 5), codegen
+    @emits
+    def pack_rows(b: Builder, source: Value, stride: Value, groups: Value, target: Value, flip: Value) -> None:
+        flips = flip.trunc(I8).splat(LINE)
+        with Loop(b, groups) as loop:
+            first = source + loop.k * (stride * items)
+            rows = [(first + stride * i).load(vector(I8, PANEL * itemsize))
+                    for i in range(items)]
+            line = interleave(b, rows, PANEL).as_type(vector(I8, LINE))
+            (line ^ flips).store(target + loop.k * LINE)
 
     return pack_rows
 
 
-@intrinsic
-def _sum_groups(_typing: Any, source: Any, groups: Any, target: Any) -> Any:
+@emits
+def _sum_groups(b: Builder, source: Value, groups: Value, target: Value) -> None:
     """Store the 16 column sums of a packed panel."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        source, groups, target = args
-        with Loop(b, groups, [filled(S32X16, 0)]) as loop:
-            line = load(b, at(b, source, b.mul(loop.k, c64(LINE))), S32X16)
-            loop.update([b.add(loop.values[0], byte_sums(b, line, signed=True))])
-        store(b, loop.values[0], target)
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 3), codegen
+    with Loop(b, groups, [filled(S32X16, 0)]) as loop:
+        line = (source + loop.k * LINE).load(S32X16)
+        loop.update([loop.values[0] + byte_sums(b, line, signed=True)])
+    loop.values[0].store(target)
 
 
 def packing(itemsize: int) -> Functions:

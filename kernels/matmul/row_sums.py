@@ -1,14 +1,13 @@
 """Sums of activations over k, which zero points of weights are multiplied with: of rows, and of transposed ones."""
 from __future__ import annotations
 
-from typing import Any
-
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import I8, I32, I64, c64, intrinsic, load_s64, splat, store_s32
+from graphq.kernels.jit.deferred import Intrinsic, emits, njit
+from graphq.kernels.jit.intrinsics import I8, I32, I64, load_s64, store_s32
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
-from graphq.kernels.jit.x86 import S32X16, Loop, at, filled, first, load, load_bytes, shuffle, store
+from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.x86 import S32X16, Loop, filled, first, load_bytes
 
 SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")
 """Sums of m rows over k: of s32, `sums_bytes` a batch element, of which a block has `each`.
@@ -19,56 +18,45 @@ between rows (between k of transposed ones). Bytes are xored with `flip`.
 view = SUMS.view
 
 
-def byte_sums(b: Any, x: Any, signed: bool) -> Any:
+def byte_sums(b: Builder, x: Value, signed: bool) -> Value:
     """Sum the four bytes of every s32 lane."""
     up, top = filled(S32X16, 24), b.ashr if signed else b.lshr
-    parts = [top(b.shl(x, filled(S32X16, 24 - 8 * i)), up) for i in range(4)]
-    return b.add(b.add(parts[0], parts[1]), b.add(parts[2], parts[3]))
+    parts = [top(x << (24 - 8 * i), up) for i in range(4)]
+    return parts[0] + parts[1] + (parts[2] + parts[3])
 
 
-@intrinsic
-def _sum_row(_typing: Any, source: Any, k: Any, flip: Any) -> Any:
+@emits
+def _sum_row(b: Builder, source: Value, k: Value, flip: Value) -> Value:
     """Sum k bytes as u8, xor `flip`."""
+    flips, lines = flip.trunc(I8).splat(64), k // 64
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        source, k, flip = args
-        flips, lines = splat(b, b.trunc(flip, I8), 64), b.sdiv(k, c64(64))
+    def sums(total: Value, line: Value) -> Value:
+        return total + byte_sums(b, line.as_type(S32X16), signed=False)
 
-        def sums(total: Any, line: Any) -> Any:
-            return b.add(total, byte_sums(b, b.bitcast(line, S32X16), signed=False))
-
-        with Loop(b, lines, [filled(S32X16, 0)]) as loop:
-            line = load(b, at(b, source, b.mul(loop.k, c64(64))), flips.type)
-            loop.update([sums(loop.values[0], b.xor(line, flips))])
-        done = b.mul(lines, c64(64))
-        left = b.sub(k, done)
-        with Loop(b, b.zext(b.icmp_signed(">", left, c64(0)), I64), loop.values) as last:
-            line = b.xor(load_bytes(b, at(b, source, done), left), flips)
-            last.update([sums(last.values[0], b.select(first(b, left, 64), line, filled(flips.type, 0)))])
-        total = last.values[0]
-        for half in (8, 4, 2, 1):
-            total = b.add(*(shuffle(b, total, total, list(range(start, start + half))) for start in (0, half)))
-        return b.sext(b.extract_element(total, I32(0)), I64)
-
-    return types.intp(*[types.intp] * 3), codegen
+    with Loop(b, lines, [filled(S32X16, 0)]) as loop:
+        line = (source + loop.k * 64).load(flips.type)
+        loop.update([sums(loop.values[0], line ^ flips)])
+    done = lines * 64
+    left = k - done
+    with Loop(b, (left > 0).zext(I64), loop.values) as last:
+        line = load_bytes(b, source + done, left) ^ flips
+        last.update([sums(last.values[0], first(b, left, 64).select(line, 0))])
+    total = last.values[0]
+    for half in (8, 4, 2, 1):
+        total = b.add(*(total.shuffle(total, list(range(start, start + half))) for start in (0, half)))
+    return total.lane(0).sext(I64)
 
 
-@intrinsic
-def _sum_columns(_typing: Any, source: Any, stride: Any, k: Any, flip: Any, count: Any, target: Any) -> Any:
+@emits
+def _sum_columns(b: Builder, source: Value, stride: Value, k: Value, flip: Value, count: Value, target: Value) -> None:
     """Store the sums over `k` rows, `stride` bytes apart, of `count` (at most 16) columns of u8, xor `flip`."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        source, stride, k, flip, count, target = args
-        flips = splat(b, b.trunc(flip, I8), 16)
-        with Loop(b, k, [filled(S32X16, 0)]) as loop:
-            line = load_bytes(b, at(b, source, b.mul(loop.k, stride)), count, 16)
-            loop.update([b.add(loop.values[0], b.zext(b.xor(line, flips), S32X16))])
-        with Loop(b, count) as lane:
-            total = b.extract_element(loop.values[0], b.trunc(lane.k, I32))
-            store(b, total, at(b, target, b.mul(lane.k, c64(4))))
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 6), codegen
+    flips = flip.trunc(I8).splat(16)
+    with Loop(b, k, [filled(S32X16, 0)]) as loop:
+        line = load_bytes(b, source + loop.k * stride, count, 16)
+        loop.update([loop.values[0] + (line ^ flips).zext(S32X16)])
+    with Loop(b, count) as lane:
+        total = loop.values[0].lane(lane.k.trunc(I32))
+        total.store(target + lane.k * 4)
 
 
 @njit
@@ -83,7 +71,7 @@ def _store_row_sum(source: int, stride: int, k: int, flip: int, count: int, targ
     store_s32(target, _sum_row(source, k, flip))
 
 
-def _sum_blocks(sums: Any, unit: int, columns: bool) -> Functions:
+def _sum_blocks(sums: Intrinsic, unit: int, columns: bool) -> Functions:
     """The block function of `sums`, which takes `unit` rows at a time, or `columns` of transposed activations."""
 
     def block(args: int, index: int) -> None:

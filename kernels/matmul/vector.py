@@ -16,22 +16,17 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from graphq.kernels.jit.deferred import intrinsic
-from graphq.kernels.jit.intrinsics import I16, I32, I64, c64, splat
+from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.kernels.jit.intrinsics import I16, I32, I64, c64
 from graphq.kernels.jit.memory import LINE
+from graphq.kernels.jit.values import Builder, Value, smaller
 from graphq.kernels.jit.x86 import (
     Loop,
-    at,
     dot_u8s8,
     filled,
     flipped,
-    load,
     madd8,
     madd16,
-    opaque,
-    prefetch,
-    smaller,
-    store,
     vector,
 )
 from graphq.kernels.lanes.store_code import EpilogueEmitter
@@ -42,7 +37,6 @@ from graphq.kernels.operands.tile_frame import (
     Frame,
     Window,
     clamped,
-    frame_signature,
     read_columns,
     tail_group,
 )
@@ -75,9 +69,9 @@ class Products:
     exact_first: Products | None = None
 
 
-def unsigned(b: Any, group: Any, a_dtype: str, lanes: int, emulated: bool) -> Any:
+def unsigned(b: Builder, group: Value, a_dtype: str, lanes: int, emulated: bool) -> Value:
     """Spread four activations over a vector as u8: s8 become s8 + 128."""
-    x = splat(b, group, lanes)
+    x = group.splat(lanes)
     return flipped(b, x, FLIP, emulated) if a_dtype == "s8" else x
 
 
@@ -90,7 +84,7 @@ def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
     """Multiply by vpdpbusd: `lanes` columns a part, four products a lane."""
     kind = vector(I32, lanes)
     return Products(16 // lanes, kind, lambda b, group: unsigned(b, group, a_dtype, lanes, emulated),
-                    lambda b, address: load(b, address, kind),
+                    lambda b, address: address.load(kind),
                     lambda b, acc, x, w: dot_u8s8(b, acc, x, w, emulated), silent=silent(a_dtype))
 
 
@@ -98,8 +92,8 @@ def saturating(a_dtype: str, lanes: int, emulated: bool) -> Products:
     """Multiply by vpmaddubsw, of weights that cannot make it saturate: `lanes` columns a part."""
     ones = filled(vector(I16, 2 * lanes), 1)
 
-    def dot(b: Any, acc: Any, x: Any, w: Any) -> Any:
-        return b.add(acc, madd16(b, madd8(b, x, w, emulated), ones, emulated))
+    def dot(b: Builder, acc: Value, x: Value, w: Value) -> Value:
+        return acc + madd16(b, madd8(b, x, w, emulated), ones, emulated)
 
     return replace(vnni(a_dtype, lanes, emulated), dot=dot)
 
@@ -108,16 +102,16 @@ def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
     """Multiply by vpmaddwd: `lanes` columns a part, of each lane the even bytes and the odd ones, as 16 bits."""
     kind, words = vector(I32, lanes), vector(I16, 2 * lanes)
 
-    def activations(b: Any, group: Any) -> Any:
-        x = b.bitcast(unsigned(b, group, a_dtype, lanes, emulated), words)
-        return b.and_(x, filled(words, 0xFF)), b.lshr(x, filled(words, 8))
+    def activations(b: Builder, group: Value) -> tuple[Value, Value]:
+        x = unsigned(b, group, a_dtype, lanes, emulated).as_type(words)
+        return x & 0xFF, x.shr(8)
 
-    def dot(b: Any, acc: Any, x: Any, w: Any) -> Any:
-        for pair in zip(x, w, strict=True):
-            acc = b.add(acc, madd16(b, *pair, emulated))
+    def dot(b: Builder, acc: Value, x: Sequence[Value], w: Sequence[Value]) -> Value:
+        for left, right in zip(x, w, strict=True):
+            acc = acc + madd16(b, left, right, emulated)
         return acc
 
-    return Products(16 // lanes, kind, activations, lambda b, address: signed_halves(b, load(b, address, words)), dot,
+    return Products(16 // lanes, kind, activations, lambda b, address: signed_halves(b, address.load(words)), dot,
                     silent=silent(a_dtype))
 
 
@@ -126,18 +120,18 @@ def in_order(a_dtype: str, lanes: int, emulated: bool) -> Products:
     return replace(widened(a_dtype, lanes, emulated), exact_first=saturating(a_dtype, lanes, emulated))
 
 
-def signed_halves(b: Any, x: Any) -> tuple[Any, Any]:
+def signed_halves(b: Builder, x: Value) -> tuple[Value, Value]:
     """The even and the odd s8 of words, as s16."""
     eight = filled(x.type, 8)
-    return b.ashr(b.shl(x, eight), eight), b.ashr(x, eight)
+    return (x << eight) >> eight, x >> eight
 
 
 NEAR = 8
 """How many groups ahead tiles of floats bring weights from L2 to L1: a sentence encoder takes 3 % less time (Xeon)."""
 
-Groups = Callable[[Any, Any], Iterable[Any]]
+Groups = Callable[[Any, Any], Iterable[Value]]
 """The groups of all rows at a group number, and at the address of the first one."""
-Turn = Callable[[Any, list[Any], list[Any]], list[Any]]
+Turn = Callable[[Any, list[Value], list[Value]], list[Value]]
 """The sums after a group number from the places of cursors there and the sums before."""
 
 
@@ -153,7 +147,7 @@ class Cursor(NamedTuple):
 
 
 def vector_tile(rows: int, panels: int, products: Products, layout: str, result: Store | None = None,
-                packs: bool = False) -> Any:
+                packs: bool = False) -> Intrinsic:
     """Make the tile intrinsic of `rows` x 16 * `panels` outputs; `layout` says how it finds activations (Frame).
 
     With `result` it writes the outputs, from registers where all of the tile is valid; where not, sums of floats from
@@ -162,9 +156,9 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
     parts, itemsize = products.parts, products.itemsize
     sums = _Blocks(products, rows * panels) if products.block else _TileSums(products, rows * panels)
 
-    def multiply(b: Any, groups: Iterable[Any], w: Any, acc: list[Any], stride: Any,
-                 products: Products = products) -> list[Any]:
-        weights = [products.weights(b, at(b, w, b.mul(stride, c64(j)), part * (64 // parts)))
+    def multiply(b: Builder, groups: Iterable[Value], w: Value, acc: list[Value], stride: Value,
+                 products: Products = products) -> list[Value]:
+        weights = [products.weights(b, w + stride * j + part * (64 // parts))
                    for j in range(panels) for part in range(parts)]
         out = []
         for i, group in enumerate(groups):
@@ -173,106 +167,102 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
             out += [products.dot(b, value, x, weight) for value, weight in zip(row, weights, strict=True)]
         return out
 
-    def run(b: Any, f: Frame, state: list[Any], first: Any, w: Any, stride: Any, whole: Groups,
-            tail: Callable[[Any], list[Any]], tap: Any = 0) -> list[Any]:
+    def run(b: Builder, f: Frame, state: list[Value], first: Value, w: Value, stride: Value, whole: Groups,
+            tail: Callable[[Any], list[Value]], tap: Any = 0) -> list[Value]:
         """Accumulate over k, of the first row from `first` on and of weights from `w` on, `stride` bytes a panel.
 
         Groups of sorted weights are taken in the order of the tap.
         """
-        groups = b.ashr(f.k, c64(2))
-        ahead, step = (FRAME.load(b, f.address, name) for name in ("ahead", "step"))
-        ahead = Cursor(at(b, ahead, b.mul(b.ashr(b.sub(w, f.w), c64(6)), step)), step)
+        groups = f.k >> 2
+        fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))
+        ahead = Cursor(fetched + ((w - f.w) >> 6) * step, step)
 
-        def turn(g: Any, places: list[Any], acc: list[Any]) -> list[Any]:
+        def turn(g: Value, places: list[Value], acc: list[Value]) -> list[Value]:
             source, line, next_ = places
             if rows > 1:  # one row waits for its own weights, which the CPU prefetches
-                prefetch(b, next_, level=2)
+                next_.prefetch(level=2)
             if rows > 1 and products.block:
                 for j in range(panels):
-                    prefetch(b, at(b, line, b.mul(stride, c64(j)), LINE * NEAR))
+                    (line + stride * j + LINE * NEAR).prefetch()
             return multiply(b, whole(g, source), line, acc, stride)
 
-        def sorted_turn(how: Products, g: Any, places: list[Any], acc: list[Any]) -> list[Any]:
+        def sorted_turn(how: Products, g: Value, places: list[Value], acc: list[Value]) -> list[Value]:
             place, next_ = places
             if rows > 1:
-                prefetch(b, next_, level=2)
-            k = b.sext(load(b, place, I32, 4), I64)
-            return multiply(b, whole(g, at(b, first, k)), at(b, w, b.shl(k, c64(4))), acc, stride, how)
+                next_.prefetch(level=2)
+            k = place.load(I32, 4).sext(I64)
+            return multiply(b, whole(g, first + k), w + (k << 4), acc, stride, how)
 
         if products.exact_first is None:
             state = sums.over(b, f, groups, state, [Cursor(first, c64(4)), Cursor(w, c64(LINE)), ahead], turn)
         else:
-            order = FRAME.load(b, f.address, "order")
+            order = FRAME.load(f.address, "order")
             if layout == "windows":
-                order = at(b, order, b.mul(tap, at(b, b.shl(groups, c64(2)), 4)))
-            exact = b.sext(load(b, order, I32, 4), I64)
-            for how, done, count in ((products.exact_first, c64(0), exact), (products, exact, b.sub(groups, exact))):
-                cursors = [Cursor(at(b, order, 4, b.shl(done, c64(2))), c64(4)),
-                           Cursor(at(b, ahead.start, b.mul(done, step)), step)]
+                order = order + tap * ((groups << 2) + 4)
+            exact = order.load(I32, 4).sext(I64)
+            for how, done, count in ((products.exact_first, b.value(I64, 0), exact), (products, exact, groups - exact)):
+                cursors = [Cursor(order + 4 + (done << 2), c64(4)),
+                           Cursor(ahead.start + done * step, step)]
                 state = sums.over(b, f, count, state, cursors, partial(sorted_turn, how))
         if itemsize == 4:
             return state
-        left = b.and_(f.k, c64(3))
-        some = b.zext(b.icmp_signed(">", left, c64(0)), left.type)
+        left = f.k & 3
+        some = (left > 0).zext(left.type)
         return sums.over(b, f, some, state, [], lambda _, places, acc: multiply(  # no turn or one
-            b, tail(left), at(b, w, b.mul(groups, c64(LINE))), acc, stride))
+            b, tail(left), w + groups * LINE, acc, stride))
 
-    def from_rows(b: Any, f: Frame, state: list[Any], addresses: list[Any], w: Any, stride: Any,
-                  tap: Any = 0) -> list[Any]:
-        done, beyond = b.and_(f.k, c64(-4)), [b.sub(row, addresses[0]) for row in addresses]
+    def from_rows(b: Builder, f: Frame, state: list[Value], addresses: list[Value], w: Value, stride: Value,
+                  tap: Any = 0) -> list[Value]:
+        done, beyond = f.k & -4, [row - addresses[0] for row in addresses]
 
-        def whole(g: Any, first: Any) -> Iterator[Any]:
+        def whole(g: Value, first: Value) -> Iterator[Value]:
             if layout == "rows" and itemsize == 1:
                 bring_next(b, f, g, first)
-            return (load(b, at(b, first, row), I32) for row in beyond)
+            return ((first + row).load(I32) for row in beyond)
 
         return run(b, f, state, addresses[0], w, stride, whole,
-                   lambda left: [tail_group(b, at(b, row, done), left, itemsize) for row in addresses], tap)
+                   lambda left: [tail_group(b, row + done, left, itemsize) for row in addresses], tap)
 
-    def bring_next(b: Any, f: Frame, g: Any, first: Any) -> None:
+    def bring_next(b: Builder, f: Frame, g: Value, first: Value) -> None:
         """Prefetch from the next tile's rows, one in each group: of 16 rows all in the 16 groups of a cache line.
 
         Where activations are not in L2, 3,136 x 256 x 64 of vpdpbusd takes 7 % less time (Zen 4). Floats, with a line
         of each row every 16 k, lose by it: MobileNetV2 3 %, a sentence encoder 5 % (Xeon).
         """
-        row = b.add(b.and_(g, c64((1 << (rows - 1).bit_length()) - 1)), c64(rows))
-        prefetch(b, at(b, first, b.mul(row, f.stride)))
+        row = (g & ((1 << (rows - 1).bit_length()) - 1)) + rows
+        (first + row * f.stride).prefetch()
 
-    def accumulate(b: Any, f: Frame, state: list[Any]) -> list[Any]:
-        line = b.shl(b.ashr(at(b, f.k, 3), c64(2)), c64(6))  # bytes of a panel's k
+    def accumulate(b: Builder, f: Frame, state: list[Value]) -> list[Value]:
+        line = ((f.k + 3) >> 2) << 6  # bytes of a panel's k
         if layout == "rows":
             return from_rows(b, f, state, clamped(b, f, rows), f.w, line)
         if layout == "columns":
-            done = b.ashr(f.k, c64(2))
+            done = f.k >> 2
             return run(b, f, state, f.a, f.w, line, lambda g, _: read_columns(b, f, rows, g, c64(4), itemsize),
                        lambda left: read_columns(b, f, rows, done, left, itemsize))
         window = Window(b, f)
-        stride = b.mul(line, b.mul(window.outer, window.inner))
+        stride = line * (window.outer * window.inner)
         with Loop(b, window.outer, state) as outer:
             inner_taps = window.inner if products.silent is None else window.inner_taps(outer.k, rows, products.silent)
             with Loop(b, inner_taps, outer.values) as inner:
-                tap = b.add(b.mul(outer.k, window.inner), inner.k)
-                values = from_rows(b, f, inner.values, [window.address(c64(i), outer.k, inner.k) for i in range(rows)],
-                                   at(b, f.w, b.mul(tap, line)), stride, tap)
+                tap = outer.k * window.inner + inner.k
+                addresses = [window.address(b.value(I64, i), outer.k, inner.k) for i in range(rows)]
+                values = from_rows(b, f, inner.values, addresses, f.w + tap * line, stride, tap)
                 inner.update(values)
             outer.update(inner.values)
         return outer.values
 
-    @intrinsic
-    def tile(_typing: Any, address: Any) -> Any:
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            f = Frame.read(b, args[0])
-            state = accumulate(b, f, sums.start(b, f))
-            if result is None:
-                sums.finish(b, f, state)
-            elif result.second_look is None:
-                _write(b, f, result, rows, panels, sums.totals(b, f, state))
-            else:
-                sums.finish(b, f, state)
-                _write_whole(b, f, EpilogueEmitter(b, result, PANEL // parts, packs=packs), rows, panels, state)
-            return context.get_dummy_value()
-
-        return frame_signature(), codegen
+    @emits
+    def tile(b: Builder, address: Value) -> None:
+        f = Frame.read(b, address)
+        state = accumulate(b, f, sums.start(b, f))
+        if result is None:
+            sums.finish(b, f, state)
+        elif result.second_look is None:
+            _write(b, f, result, rows, panels, sums.totals(b, f, state))
+        else:
+            sums.finish(b, f, state)
+            _write_whole(b, f, EpilogueEmitter(b, result, PANEL // parts, packs=packs), rows, panels, state)
 
     return tile
 
@@ -280,20 +270,19 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
 class _OutputBlock:
     """Where a tile's outputs are: the argument block, and the batch element, row and column of the first one."""
 
-    def __init__(self, b: Any, f: Frame, rows: int, panels: int) -> None:
+    def __init__(self, b: Builder, f: Frame, rows: int, panels: int) -> None:
         args, batch, i, j, self.columns = (
-            FRAME.load(b, f.address, x) for x in ("args", "batch", "i", "j", "columns"))
+            FRAME.load(f.address, x) for x in ("args", "batch", "i", "j", "columns"))
         self.first = args, batch, i, j
-        self.whole = b.and_(b.icmp_signed("==", f.rows, c64(rows)),
-                            b.icmp_signed(">=", self.columns, c64(PANEL * panels)))
+        self.whole = f.rows.eq(rows) & (self.columns >= PANEL * panels)
 
 
-def _lines(values: Sequence[Any], rows: int) -> list[Sequence[Any]]:
+def _lines(values: Sequence[Value], rows: int) -> list[Sequence[Value]]:
     each = len(values) // rows
     return [values[r * each:(r + 1) * each] for r in range(rows)]
 
 
-def _write(b: Any, f: Frame, result: Store, rows: int, panels: int, values: list[Any]) -> None:
+def _write(b: Builder, f: Frame, result: Store, rows: int, panels: int, values: list[Value]) -> None:
     """Emit the outputs of sums in registers, rows of vectors."""
     block, lanes = _OutputBlock(b, f, rows, panels), PANEL * panels * rows // len(values)
     with b.if_else(block.whole) as (then, otherwise):
@@ -301,22 +290,22 @@ def _write(b: Any, f: Frame, result: Store, rows: int, panels: int, values: list
             EpilogueEmitter(b, result, lanes).emit_registers(*block.first, _lines(values, rows))
         with otherwise:
             for n, value in enumerate(values):
-                store(b, value, at(b, f.acc, 4 * lanes * n), 4 * lanes)
+                value.store(f.acc + 4 * lanes * n, 4 * lanes)
             line = c64(4 * PANEL * panels)
             EpilogueEmitter(b, result, lanes).emit(*block.first, f.rows, block.columns, f.acc, line, c64(0))
 
 
-def _write_whole(b: Any, f: Frame, epilogue: EpilogueEmitter, rows: int, panels: int, values: list[Any]) -> None:
+def _write_whole(b: Builder, f: Frame, epilogue: EpilogueEmitter, rows: int, panels: int, values: list[Value]) -> None:
     """Emit the outputs of sums in registers if the tile is whole; the number of entries, or -1."""
-    block, entries = _OutputBlock(b, f, rows, panels), at(b, f.address, 8 * FRAME.number("entries"))
-    before, room = b.block, load(b, entries, I64, 8)
+    block, entries = _OutputBlock(b, f, rows, panels), f.address + 8 * FRAME.number("entries")
+    before, room = b.block, entries.load(I64, 8)
     with b.if_then(block.whole):
         epilogue.emit_registers(*block.first, _lines(values, rows), entries=room)
         count, inside = b.load(epilogue.count), b.block
     number = b.phi(I64)
     number.add_incoming(c64(-1), before)
     number.add_incoming(count, inside)
-    store(b, number, entries, 8)
+    number.store(entries, 8)
 
 
 class _TileSums:
@@ -327,32 +316,32 @@ class _TileSums:
         self.zeros = [ir.Constant(products.kind, None)] * self.count
         self.size = 64 // products.parts
 
-    def start(self, b: Any, f: Frame) -> list[Any]:
+    def start(self, b: Builder, f: Frame) -> list[Value]:
         """Emit the state before the first product."""
         return list(self.zeros)
 
-    def over(self, b: Any, f: Frame, count: Any, state: list[Any], cursors: Sequence[Cursor],
-             turn: Turn) -> list[Any]:
+    def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
+             turn: Turn) -> list[Value]:
         """Emit `turn` for `count` groups; the state after them."""
-        return self.turns(b, c64(0), count, state, cursors, turn)
+        return self.turns(b, b.value(I64, 0), count, state, cursors, turn)
 
-    def turns(self, b: Any, done: Any, count: Any, acc: list[Any], cursors: Sequence[Cursor],
-              turn: Turn) -> list[Any]:
+    def turns(self, b: Builder, done: Value, count: Value, acc: list[Value], cursors: Sequence[Cursor],
+              turn: Turn) -> list[Value]:
         """Emit `turn` for `count` groups after the `done` ones; the sums after them."""
-        with Loop(b, count, [*acc, *(at(b, c.start, b.mul(done, c.step)) for c in cursors)]) as loop:
+        with Loop(b, count, [*acc, *(c.start + done * c.step for c in cursors)]) as loop:
             acc, places = loop.values[:self.count], loop.values[self.count:]
-            acc = turn(b.add(done, loop.k), places, acc)
-            loop.update([*acc, *(opaque(b, at(b, place, c.step)) for place, c in zip(places, cursors, strict=True))])
+            acc = turn(done + loop.k, places, acc)
+            loop.update([*acc, *((place + c.step).opaque() for place, c in zip(places, cursors, strict=True))])
         return loop.values[:self.count]
 
-    def totals(self, b: Any, f: Frame, state: list[Any]) -> list[Any]:
+    def totals(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
         """The sums of floats at the end."""
         raise NotImplementedError
 
-    def finish(self, b: Any, f: Frame, state: list[Any]) -> None:
+    def finish(self, b: Builder, f: Frame, state: list[Value]) -> None:
         """Emit the stores of the sums."""
         for n, value in enumerate(state):
-            store(b, value, at(b, f.acc, self.size * n), self.size)
+            value.store(f.acc + self.size * n, self.size)
 
 
 class _Blocks(_TileSums):
@@ -362,27 +351,27 @@ class _Blocks(_TileSums):
     first one, whose sums need no totals yet.
     """
 
-    def start(self, b: Any, f: Frame) -> list[Any]:
+    def start(self, b: Builder, f: Frame) -> list[Value]:
         """Emit nothing."""
         return [*self.zeros, c64(self.products.block), c64(1)]
 
-    def over(self, b: Any, f: Frame, count: Any, state: list[Any], cursors: Sequence[Cursor],
-             turn: Turn) -> list[Any]:
+    def over(self, b: Builder, f: Frame, count: Value, state: list[Value], cursors: Sequence[Cursor],
+             turn: Turn) -> list[Value]:
         """Emit `turn` for `count` groups; the state after them."""
         block = self.products.block
-        rest = b.sub(count, state[-2])  # what the present block does not take; the pieces are its part and more blocks
-        more = b.sdiv(b.add(rest, c64(block - 1)), c64(block))
-        pieces = b.add(b.select(b.icmp_signed(">", rest, c64(0)), more, c64(0)), c64(1))
+        rest = count - state[-2]  # what the present block does not take; the pieces are its part and more blocks
+        more = (rest + (block - 1)) // block
+        pieces = (rest > 0).select(more, 0) + 1
         with Loop(b, pieces, [c64(0), *state]) as loop:
             done, *acc, room, first = loop.values
-            now = smaller(b, b.sub(count, done), room)
+            now = smaller(count - done, room)
             acc = self.turns(b, done, now, acc, cursors, turn)
-            loop.update([b.add(done, now), *self.settle(b, f, [*acc, b.sub(room, now), first])])
+            loop.update([done + now, *self.settle(b, f, [*acc, room - now, first])])
         return loop.values[1:]
 
-    def settle(self, b: Any, f: Frame, state: list[Any]) -> list[Any]:
+    def settle(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
         """Emit the end of a block, if it has no room left."""
-        full, before = b.icmp_signed("==", state[-2], c64(0)), b.block
+        full, before = state[-2].eq(0), b.block
         with b.if_then(full):
             self.finish(b, f, state)
             inside = b.block
@@ -393,16 +382,16 @@ class _Blocks(_TileSums):
             out[-1].add_incoming(fresh, inside)
         return out
 
-    def totals(self, b: Any, f: Frame, state: list[Any]) -> list[Any]:
+    def totals(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
         """Emit the additions to the totals, the first ones to +0: none is -0."""
-        sums: list[list[Any]] = []
+        sums: list[list[Value]] = []
         blocks = []
-        with b.if_else(b.icmp_signed("!=", state[-1], c64(0))) as branches:
+        with b.if_else(state[-1].ne(0)) as branches:
             for branch, first in zip(branches, (True, False), strict=True):
                 with branch:
                     before = self.zeros if first else [
-                        load(b, at(b, f.acc, self.size * n), self.products.kind, self.size) for n in range(self.count)]
-                    sums.append([b.fadd(x, y) for x, y in zip(before, state, strict=False)])
+                        (f.acc + self.size * n).load(self.products.kind, self.size) for n in range(self.count)]
+                    sums.append([x + y for x, y in zip(before, state, strict=False)])
                     blocks.append(b.block)
         out = []
         for pair in zip(*sums, strict=True):
@@ -411,7 +400,7 @@ class _Blocks(_TileSums):
                 out[-1].add_incoming(value, block)
         return out
 
-    def finish(self, b: Any, f: Frame, state: list[Any]) -> None:
+    def finish(self, b: Builder, f: Frame, state: list[Value]) -> None:
         """Emit the stores of the totals."""
         for n, total in enumerate(self.totals(b, f, state)):
-            store(b, total, at(b, f.acc, self.size * n), self.size)
+            total.store(f.acc + self.size * n, self.size)

@@ -14,26 +14,25 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import (
     F32,
     I8,
     I16,
     I32,
     c64,
-    intrinsic,
     load_s32,
     load_u8,
-    splat,
     store_s32,
 )
 from graphq.kernels.jit.memory import LINE
 from graphq.kernels.jit.registry import Kernel, register_kernel
-from graphq.kernels.jit.x86 import Loop, at, filled, load, shuffle, smaller, store, vector
+from graphq.kernels.jit.values import Builder, Value, constant, smaller
+from graphq.kernels.jit.x86 import Loop, filled, vector
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.tiles import tile_functions
 from graphq.kernels.matmul.vector import Products, signed_halves, vnni, widened
-from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped, frame_signature
+from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
 
 view, view_descriptor = FRAME.view, DESCRIPTOR.view
 W_DTYPE = "s4"
@@ -49,135 +48,125 @@ class Unpacked(NamedTuple):
 
 def unpacked_vnni(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
     """Multiply by vpdpbusd."""
-    return Unpacked(vnni(a_dtype, lanes, emulated), lambda b, x: b.bitcast(x, vector(I32, lanes)))
+    return Unpacked(vnni(a_dtype, lanes, emulated), lambda b, x: x.as_type(vector(I32, lanes)))
 
 
 def unpacked_widened(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
     """Multiply by vpmaddwd."""
     words = vector(I16, 2 * lanes)
-    return Unpacked(widened(a_dtype, lanes, emulated), lambda b, x: signed_halves(b, b.bitcast(x, words)))
+    return Unpacked(widened(a_dtype, lanes, emulated), lambda b, x: signed_halves(b, x.as_type(words)))
 
 
-def partial_group(b: Any, address: Any, count: Any, fill: int) -> Any:
+def partial_group(b: Builder, address: Value, count: Value, fill: int) -> Value:
     """Load `count` (1 to 4) bytes as a group (s32), `fill` after them; reads nothing beyond."""
-    group, last = I32(0), b.sub(count, c64(1))
+    group, last = constant(I32, 0), count - 1
     for i in range(4):
-        byte = b.zext(load(b, at(b, address, smaller(b, c64(i), last)), I8), I32)
-        byte = b.select(b.icmp_signed("<", c64(i), count), byte, I32(fill))
-        group = b.or_(group, b.shl(byte, I32(8 * i)))
+        byte = (address + smaller(i, last)).load(I8).zext(I32)
+        byte = b.icmp_signed("<", c64(i), count).select(byte, fill)
+        group = group | (byte << (8 * i))
     return group
 
 
 class _Tile:
     """The emission of a tile of `rows` x 16 * `panels` outputs."""
 
-    def __init__(self, b: Any, f: Frame, rows: int, panels: int, how: Unpacked) -> None:
+    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, how: Unpacked) -> None:
         self.b, self.f, self.rows, self.panels, self.how = b, f, rows, panels, how
         self.parts = how.products.parts
         self.bytes = vector(I8, 64 // self.parts)
         self.sources = clamped(b, f, rows)
         self.group, self.groups, self.panel_bytes, self.zero_points, self.lines = (
-            DESCRIPTOR.load(b, f.sums, name) for name in DESCRIPTOR.fields)
+            DESCRIPTOR.load(f.sums, name) for name in DESCRIPTOR.fields)
 
     def emit(self) -> None:
         """Emit the loop over groups; the totals are in memory."""
         b, f = self.b, self.f
         for n in range(self.rows * self.panels):
-            store(b, filled(vector(I32, 16), 0), at(b, f.acc, 64 * n))
-        lines, pairs = b.ashr(at(b, self.group, 7), c64(3)), b.ashr(self.group, c64(3))
-        rest = b.and_(self.group, c64(7))
+            filled(vector(I32, 16), 0).store(f.acc + 64 * n)
+        lines, pairs = (self.group + 7) >> 3, self.group >> 3
+        rest = self.group & 7
         zeros = [filled(self.how.products.kind, 0)] * (self.rows * self.panels * self.parts)
         with Loop(b, self.groups) as groups:
             self.subtract = self.zero_points_of(groups.k)
-            k = b.mul(groups.k, self.group)
-            line = at(b, self.lines, b.mul(b.mul(groups.k, lines), c64(LINE)))
+            k = groups.k * self.group
+            line = self.lines + groups.k * lines * LINE
             with Loop(b, pairs, zeros) as loop:
-                acc, here, first = loop.values, at(b, line, b.mul(loop.k, c64(LINE))), at(b, k, b.mul(loop.k, c64(8)))
+                acc, here, first = loop.values, line + loop.k * LINE, k + loop.k * 8
                 for half in range(2):
-                    x = [load(b, at(b, source, first, 4 * half), I32) for source in self.sources]
+                    x = [(source + first + 4 * half).load(I32) for source in self.sources]
                     acc = self.multiply(x, here, c64(4 * half), acc)
                 loop.update(acc)
-            here, first = at(b, line, b.mul(pairs, c64(LINE))), at(b, k, b.mul(pairs, c64(8)))
-            with Loop(b, b.ashr(at(b, rest, 3), c64(2)), loop.values) as last:  # mostly no turn
-                done = b.mul(last.k, c64(4))
-                count = smaller(b, b.sub(rest, done), c64(4))
+            here, first = line + pairs * LINE, k + pairs * 8
+            with Loop(b, (rest + 3) >> 2, loop.values) as last:  # mostly no turn
+                done = last.k * 4
+                count = smaller(rest - done, 4)
                 assert self.how.products.silent is not None
                 fill = self.how.products.silent
-                x = [partial_group(b, at(b, source, first, done), count, fill) for source in self.sources]
+                x = [partial_group(b, source + first + done, count, fill) for source in self.sources]
                 last.update(self.multiply(x, here, done, last.values))
             self.settle(groups.k, last.values)
 
-    def zero_points_of(self, group: Any) -> list[Any]:
+    def zero_points_of(self, group: Value) -> list[Value]:
         """Emit what to subtract from the bytes of every part."""
-        b, columns = self.b, 16 // self.parts
+        _b, columns = self.b, 16 // self.parts
         out = []
         for j in range(self.panels):
-            address = at(b, self.f.w, b.mul(self.panel_bytes, c64(j)), self.zero_points, b.mul(group, c64(PANEL)))
+            address = self.f.w + self.panel_bytes * j + self.zero_points + group * PANEL
             for part in range(self.parts):
-                z = load(b, at(b, address, part * columns), vector(I8, columns))
-                out.append(shuffle(b, z, z, [c for c in range(columns) for _ in range(4)]))
+                z = (address + part * columns).load(vector(I8, columns))
+                out.append(z.shuffle(z, [c for c in range(columns) for _ in range(4)]))
         return out
 
-    def multiply(self, x: Sequence[Any], line: Any, bits: Any, acc: Sequence[Any]) -> list[Any]:
+    def multiply(self, x: Sequence[Value], line: Value, bits: Value, acc: Sequence[Value]) -> list[Value]:
         """Emit the products of one group of four k of every row with the nibbles from `bits` on of a line."""
         b, products, out = self.b, self.how.products, list(acc)
         weights = []
         for n, subtract in enumerate(self.subtract):
             j, part = divmod(n, self.parts)
-            address = at(b, self.f.w, b.mul(self.panel_bytes, c64(j)), line, part * (64 // self.parts))
-            packed = load(b, address, vector(I32, 16 // self.parts))
-            shifted = b.lshr(packed, splat(b, b.trunc(bits, I32), 16 // self.parts))
-            nibbles = b.bitcast(b.and_(shifted, filled(packed.type, 0x0F0F0F0F)), self.bytes)
-            weights.append(self.how.spread(b, b.sub(nibbles, subtract)))
+            address = self.f.w + self.panel_bytes * j + line + part * (64 // self.parts)
+            packed = address.load(vector(I32, 16 // self.parts))
+            shifted = packed.shr(bits.trunc(I32).splat(16 // self.parts))
+            nibbles = (shifted & 0x0F0F0F0F).as_type(self.bytes)
+            weights.append(self.how.spread(b, nibbles - subtract))
         for i, group in enumerate(x):
             spread = products.activations(b, group)
             for n, weight in enumerate(weights, i * len(weights)):
                 out[n] = products.dot(b, out[n], spread, weight)
         return out
 
-    def settle(self, group: Any, acc: Sequence[Any]) -> None:
+    def settle(self, group: Value, acc: Sequence[Value]) -> None:
         """Emit total += f32(sum + correction) * scale."""
-        b, f = self.b, self.f
+        _b, f = self.b, self.f
         for n in range(self.rows * self.panels):
-            head = at(b, f.w, b.mul(self.panel_bytes, c64(n % self.panels)), b.mul(group, c64(2 * LINE)))
+            head = f.w + self.panel_bytes * (n % self.panels) + group * (2 * LINE)
             done = 0
             for value in acc[n * self.parts:(n + 1) * self.parts]:
                 floats = vector(F32, value.type.count)
-                exact = b.add(value, load(b, at(b, head, LINE + done), value.type))
-                y = b.fmul(b.sitofp(exact, floats), load(b, at(b, head, done), floats))
-                address = at(b, f.acc, 64 * n + done)
-                store(b, b.fadd(load(b, address, floats), y), address)
+                exact = value + (head + (LINE + done)).load(value.type)
+                y = exact.to_float(floats) * (head + done).load(floats)
+                address = f.acc + (64 * n + done)
+                (address.load(floats) + y).store(address)
                 done += 4 * value.type.count
 
 
-def tile_4bit(rows: int, panels: int, how: Unpacked) -> Any:
+def tile_4bit(rows: int, panels: int, how: Unpacked) -> Intrinsic:
     """Make the tile intrinsic of `rows` x 16 * `panels` outputs; it reads activations in rows."""
 
-    @intrinsic
-    def tile(_typing: Any, address: Any) -> Any:
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            _Tile(b, Frame.read(b, args[0]), rows, panels, how).emit()
-            return context.get_dummy_value()
-
-        return frame_signature(), codegen
+    @emits
+    def tile(b: Builder, address: Value) -> None:
+        _Tile(b, Frame.read(b, address), rows, panels, how).emit()
 
     return tile
 
 
-@intrinsic
-def _add_scaled(_typing: Any, total: Any, value: Any, scale: Any) -> Any:
+@emits
+def _add_scaled(b: Builder, total: Value, value: Value, scale: Value) -> None:
     """Add f32(value) * scale to the f32 at address `total`; `scale` is the address of an f32."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        total, value, scale = args
-        y = b.fmul(b.sitofp(b.trunc(value, I32), F32), load(b, scale, F32))
-        store(b, b.fadd(load(b, total, F32), y), total)
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 3), codegen
+    y = value.trunc(I32).to_float(F32) * scale.load(F32)
+    (total.load(F32) + y).store(total)
 
 
-def scalar_tile_4bit(shift: int) -> Any:
+def scalar_tile_4bit(shift: int) -> Intrinsic:
     """Make the tile function of one panel as plain loops; activations are bytes xor `shift` (128 for s8)."""
 
     @njit

@@ -10,12 +10,13 @@ from llvmlite import ir
 
 from graphq.dtypes import DType, boolean, f32
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import F32, I8, c64, intrinsic
+from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit.intrinsics import F32, I8, c64
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
-from graphq.kernels.jit.x86 import Loop, at, load, store
-from graphq.kernels.lanes.vector import constant, vec
+from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.x86 import Loop
+from graphq.kernels.lanes.vector import vec
 
 LANES = 16
 CAST = Record("source", "target", "size", "each")
@@ -35,31 +36,25 @@ def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Fun
     given = ir.IntType(source_bits)
     result = F32 if how == TO_F32 else ir.IntType(target_bits)
 
-    def convert(b: Any, x: Any, lanes: int) -> Any:
+    def convert(b: Builder, x: Value, lanes: int) -> Value:
         if how == TO_BOOLEAN:
-            return b.zext(b.icmp_unsigned("!=", x, constant(given, 0, lanes)), vec(I8, lanes))
+            return x.ne(0).zext(vec(I8, lanes))
         if how == TO_F32:
             return (b.sitofp if signed else b.uitofp)(x, vec(F32, lanes))
         if target_bits <= source_bits:
-            return b.trunc(x, vec(result, lanes)) if target_bits < source_bits else x
+            return x.trunc(vec(result, lanes)) if target_bits < source_bits else x
         return (b.sext if signed else b.zext)(x, vec(result, lanes))
 
-    @intrinsic
-    def elements(_typing: Any, source: Any, target: Any, count: Any) -> Any:
+    @emits
+    def elements(b: Builder, source: Value, target: Value, count: Value) -> None:
         """Convert `count` elements."""
-
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            source, target, count = args
-            done: Any = c64(0)
-            for lanes in (LANES, 1):
-                with Loop(b, b.sdiv(b.sub(count, done), c64(lanes))) as loop:
-                    k = at(b, done, b.mul(loop.k, c64(lanes)))
-                    x = load(b, at(b, source, b.mul(k, c64(source_bits // 8))), vec(given, lanes))
-                    store(b, convert(b, x, lanes), at(b, target, b.mul(k, c64(target_bits // 8))))
-                done = b.mul(b.sdiv(count, c64(LANES)), c64(LANES))
-            return context.get_dummy_value()
-
-        return types.void(*[types.intp] * 3), codegen
+        done: Any = c64(0)
+        for lanes in (LANES, 1):
+            with Loop(b, (count - done) // lanes) as loop:
+                k = done + loop.k * lanes
+                x = (source + k * (source_bits // 8)).load(vec(given, lanes))
+                convert(b, x, lanes).store(target + k * (target_bits // 8))
+            done = count // LANES * LANES
 
     def block(args: int, index: int) -> None:
         a = view(args)

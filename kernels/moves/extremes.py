@@ -8,18 +8,17 @@ Extremes do not depend on the order in which they are found; a NaN anywhere make
 """
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from graphq.base.sizes import largest
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import F32, I32, c64, declare, intrinsic
+from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit.intrinsics import F32, I32, declare
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
-from graphq.kernels.jit.x86 import Loop, at, load, shuffle, store, vector
+from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.x86 import Loop, vector
 from graphq.kernels.lanes.vector import Columns, tail_mask
 
 LANES = 64
@@ -33,46 +32,40 @@ SCALE = Record("extremes", "blocks", "scale", "zero_point")
 view_range, view_scale = RANGE.view, SCALE.view
 
 
-def _larger(b: Any, x: Any, y: Any) -> Any:
-    return b.select(b.fcmp_ordered(">", x, y), x, y)
+def _larger(b: Builder, x: Value, y: Value) -> Value:
+    return (x > y).select(x, y)
 
 
-def _least(b: Any, x: Any, y: Any) -> Any:
-    return b.select(b.fcmp_ordered("<", x, y), x, y)
+def _least(b: Builder, x: Value, y: Value) -> Value:
+    return (x < y).select(x, y)
 
 
-@intrinsic
-def extremes(_typing: Any, source: Any, count: Any, target: Any) -> Any:
+@emits
+def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
     """Store max(x, 0) and min(x, 0) of `count` f32 at `source`, NaN when one of them is NaN."""
+    wide = vector(F32, LANES)
+    zero, none = ir.Constant(wide, None), ir.Constant(vector(ir.IntType(1), LANES), None)
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        source, count, target = args
-        wide = vector(F32, LANES)
-        zero, none = ir.Constant(wide, None), ir.Constant(vector(ir.IntType(1), LANES), None)
+    def further(x: Value, top: Value, low: Value, nan: Value) -> list[Value]:
+        # A NaN is neither larger nor smaller.
+        return [_larger(b, x, top), _least(b, x, low), nan | b.fcmp_unordered("uno", x, x)]
 
-        def further(x: Any, top: Any, low: Any, nan: Any) -> list[Any]:
-            # A NaN is neither larger nor smaller.
-            return [_larger(b, x, top), _least(b, x, low), b.or_(nan, b.fcmp_unordered("uno", x, x))]
-
-        whole = b.sdiv(count, c64(LANES))
-        with Loop(b, whole, [zero, zero, none]) as loop:
-            loop.update(further(load(b, at(b, source, b.mul(loop.k, c64(4 * LANES))), wide), *loop.values))
-        done = b.mul(whole, c64(LANES))
-        last = Columns(b, LANES, done, tail_mask(b, LANES, b.sub(count, done))).load(source, F32, 4)
-        top, low, nan = further(last, *loop.values)
-        lanes = LANES
-        while lanes > 1:
-            lanes //= 2
-            upper = list(range(lanes, 2 * lanes))
-            top, low = (f(b, shuffle(b, x, x, range(lanes)), shuffle(b, x, x, upper))
-                        for f, x in ((_larger, top), (_least, low)))
-        top, low = (b.extract_element(x, ir.Constant(I32, 0)) for x in (top, low))
-        any_nan = b.icmp_unsigned("!=", b.bitcast(nan, ir.IntType(LANES)), ir.Constant(ir.IntType(LANES), 0))
-        for k, x in enumerate((top, low)):
-            store(b, b.select(any_nan, ir.Constant(F32, float("nan")), x), at(b, target, 4 * k))
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 3), codegen
+    whole = count // LANES
+    with Loop(b, whole, [zero, zero, none]) as loop:
+        loop.update(further((source + loop.k * (4 * LANES)).load(wide), *loop.values))
+    done = whole * LANES
+    last = Columns(b, LANES, done, tail_mask(b, LANES, count - done)).load(source, F32, 4)
+    top, low, nan = further(last, *loop.values)
+    lanes = LANES
+    while lanes > 1:
+        lanes //= 2
+        upper = list(range(lanes, 2 * lanes))
+        top, low = (f(b, x.shuffle(x, range(lanes)), x.shuffle(x, upper))
+                    for f, x in ((_larger, top), (_least, low)))
+    top, low = (x.lane(ir.Constant(I32, 0)) for x in (top, low))
+    any_nan = nan.as_type(ir.IntType(LANES)).ne(ir.Constant(ir.IntType(LANES), 0))
+    for k, x in enumerate((top, low)):
+        any_nan.select(ir.Constant(F32, float("nan")), x).store(target + 4 * k)
 
 
 def extremes_block() -> Functions:
@@ -86,33 +79,27 @@ def extremes_block() -> Functions:
     return Functions(block=block)
 
 
-@intrinsic
-def scale_of(_typing: Any, extremes: Any, count: Any, scale: Any, zero_point: Any) -> Any:
+@emits
+def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point: Value) -> None:
     """Store the scale and the zero point of `count` pairs of extremes."""
+    zero, most = ir.Constant(F32, 0.0), ir.Constant(F32, 255.0)
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        extremes, count, scale, zero_point = args
-        zero, most = ir.Constant(F32, 0.0), ir.Constant(F32, 255.0)
+    def further(sign: str, so_far: Value, x: Value) -> Value:
+        nan = b.fcmp_unordered("uno", so_far, so_far)  # stays; another is unordered, too
+        return (nan | b.fcmp_ordered(sign, so_far, x)).select(so_far, x)
 
-        def further(sign: str, so_far: Any, x: Any) -> Any:
-            nan = b.fcmp_unordered("uno", so_far, so_far)  # stays; another is unordered, too
-            return b.select(b.or_(nan, b.fcmp_ordered(sign, so_far, x)), so_far, x)
-
-        with Loop(b, count, [zero, zero]) as loop:
-            pair = at(b, extremes, b.mul(loop.k, c64(8)))
-            loop.update([further(sign, so_far, load(b, at(b, pair, 4 * k), F32))
-                         for k, (sign, so_far) in enumerate(zip("><", loop.values, strict=True))])
-        top, low = loop.values
-        same = b.fcmp_ordered("==", top, low)
-        s = b.fdiv(b.select(same, ir.Constant(F32, 1.0), b.fsub(top, low)), most)
-        z = b.fsub(zero, b.fdiv(low, s))
-        z = _least(b, _larger(b, z, zero), most)  # a NaN becomes 0
-        z = b.call(declare(b, "llvm.rint.f32", F32, [F32]), [z])
-        store(b, s, scale)
-        store(b, b.fptoui(z, ir.IntType(8)), zero_point)
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 4), codegen
+    with Loop(b, count, [zero, zero]) as loop:
+        pair = extremes + loop.k * 8
+        loop.update([further(sign, so_far, (pair + 4 * k).load(F32))
+                     for k, (sign, so_far) in enumerate(zip("><", loop.values, strict=True))])
+    top, low = loop.values
+    same = top.eq(low)
+    s = same.select(ir.Constant(F32, 1.0), top - low) / most
+    z = zero - low / s
+    z = _least(b, _larger(b, z, zero), most)  # a NaN becomes 0
+    z = b.call(declare(b, "llvm.rint.f32", F32, [F32]), [z])
+    s.store(scale)
+    b.fptoui(z, ir.IntType(8)).store(zero_point)
 
 
 def scale_block() -> Functions:

@@ -5,7 +5,7 @@ depend on the order in which they are found, so the result is the same whatever 
 """
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from llvmlite import ir
 
@@ -13,11 +13,12 @@ from graphq.base.sizes import largest
 from graphq.ir import Node
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import I32, c64, intrinsic, load_s32, store_s32
+from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit.intrinsics import I32, load_s32, store_s32
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import Step, Target, threads_for
-from graphq.kernels.jit.x86 import Loop, at, filled, load, shuffle, store, vector
+from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.x86 import Loop, filled, vector
 from graphq.kernels.lanes.vector import Columns, tail_mask
 from graphq.kernels.numbers.float_bins import BINS, SHIFT
 from graphq.plan.builder import PlanBuilder
@@ -45,38 +46,32 @@ LANES = 64
 """Elements a turn of the loop for extremes: four vectors of 16, which do not wait for each other."""
 
 
-@intrinsic
-def widen_extremes(_typing: Any, source: Any, count: Any, extremes: Any) -> Any:
+@emits
+def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> None:
     """Widen the least and the greatest s32 in totalOrder at `extremes` by `count` f32 at `source`."""
+    wide = vector(I32, LANES)
+    none = [filled(wide, POSITIVE_INFINITY), filled(wide, NEGATIVE_INFINITY)]
+    signs = ("<", ">")
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        source, count, extremes = args
-        wide = vector(I32, LANES)
-        none = [filled(wide, POSITIVE_INFINITY), filled(wide, NEGATIVE_INFINITY)]
-        signs = ("<", ">")
+    def further(bits: Value, so_far: Sequence[Value], valid: Value | None = None) -> list[Value]:
+        key = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+        keys = [key if valid is None else valid.select(key, x) for x in none]
+        return [b.icmp_signed(sign, k, x).select(k, x) for sign, k, x in zip(signs, keys, so_far, strict=True)]
 
-        def further(bits: Any, so_far: Any, valid: Any = None) -> list[Any]:
-            key = b.xor(bits, b.and_(b.ashr(bits, filled(wide, 31)), filled(wide, 0x7FFFFFFF)))
-            keys = [key if valid is None else b.select(valid, key, x) for x in none]
-            return [b.select(b.icmp_signed(sign, k, x), k, x) for sign, k, x in zip(signs, keys, so_far, strict=True)]
-
-        whole = b.sdiv(count, c64(LANES))
-        with Loop(b, whole, none) as loop:
-            loop.update(further(load(b, at(b, source, b.mul(loop.k, c64(4 * LANES))), wide), loop.values))
-        done = b.mul(whole, c64(LANES))
-        mask = tail_mask(b, LANES, b.sub(count, done))
-        found = further(Columns(b, LANES, done, mask).load(source, I32, 4), loop.values, mask)
-        for k, (sign, x) in enumerate(zip(signs, found, strict=True)):
-            lanes = LANES
-            while lanes > 1:
-                lanes //= 2
-                low, high = (shuffle(b, x, x, range(start, start + lanes)) for start in (0, lanes))
-                x = b.select(b.icmp_signed(sign, low, high), low, high)
-            x, old = b.extract_element(x, ir.Constant(I32, 0)), load(b, at(b, extremes, 4 * k), I32)
-            store(b, b.select(b.icmp_signed(sign, x, old), x, old), at(b, extremes, 4 * k))
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 3), codegen
+    whole = count // LANES
+    with Loop(b, whole, none) as loop:
+        loop.update(further((source + loop.k * (4 * LANES)).load(wide), loop.values))
+    done = whole * LANES
+    mask = tail_mask(b, LANES, count - done)
+    found = further(Columns(b, LANES, done, mask).load(source, I32, 4), loop.values, mask)
+    for k, (sign, x) in enumerate(zip(signs, found, strict=True)):
+        lanes = LANES
+        while lanes > 1:
+            lanes //= 2
+            low, high = (x.shuffle(x, range(start, start + lanes)) for start in (0, lanes))
+            x = b.icmp_signed(sign, low, high).select(low, high)
+        x, old = x.lane(ir.Constant(I32, 0)), (extremes + 4 * k).load(I32)
+        b.icmp_signed(sign, x, old).select(x, old).store(extremes + 4 * k)
 
 
 def histogram_block(counting: int) -> Functions:

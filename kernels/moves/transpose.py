@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import njit, types
+from graphq.kernels.jit.deferred import Intrinsic, njit, types
 from graphq.kernels.jit.intrinsics import I8, c64, intrinsic
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.shuffles import gathered, transpose_tiles
-from graphq.kernels.jit.x86 import at, load, load_first, shuffle, smaller, store, store_first, vector
+from graphq.kernels.jit.values import Builder, Value, smaller
+from graphq.kernels.jit.x86 import load_first, store_first, vector
 
 LANES = {1: 16, 2: 16, 4: 16, 8: 8}
 """Elements of a vector, and rows and columns of a tile, by the bytes of an element."""
@@ -41,20 +42,20 @@ view, view_axis = MOVE.view, AXIS.view
 MOVE_BYTES, AXIS_BYTES = MOVE.nbytes, AXIS.nbytes
 
 
-def _tiles(itemsize: int) -> Any:
+def _tiles(itemsize: int) -> Intrinsic:
     """Transpose the tiles in 64 bytes of each row of the source."""
     lanes, line = LANES[itemsize], 64 // itemsize
     typ = vector(ir.IntType(8 * itemsize), line)
 
     def transpose(_typing: Any, source: Any, stride: Any, target: Any, step: Any) -> Any:
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
             source, stride, target, step = args
-            rows = [load(b, at(b, source, b.mul(stride, c64(i))), typ) for i in range(lanes)]
+            rows = [(source + stride * i).load(typ) for i in range(lanes)]
             rows = transpose_tiles(b, rows)
             for i in range(line):
                 row, tile = rows[i % lanes], i // lanes * lanes
-                part = row if line == lanes else shuffle(b, row, row, range(tile, tile + lanes))
-                store(b, part, at(b, target, b.mul(step, c64(i))))
+                part = row if line == lanes else row.shuffle(row, range(tile, tile + lanes))
+                part.store(target + step * i)
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 4), codegen
@@ -62,22 +63,22 @@ def _tiles(itemsize: int) -> Any:
     return intrinsic(transpose)
 
 
-def _corner(itemsize: int) -> Any:
+def _corner(itemsize: int) -> Intrinsic:
     """Transpose the first `height` columns and `width` rows of a tile of the source; nothing beyond is touched."""
     lanes = LANES[itemsize]
     typ = vector(ir.IntType(8 * itemsize), lanes)
 
     def transpose(_typing: Any, source: Any, stride: Any, target: Any, step: Any, height: Any, width: Any) -> Any:
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
             source, stride, target, step, height, width = args
 
-            def inside(i: int, size: Any, count: Any) -> Any:
-                return b.select(b.icmp_signed("<", c64(i), size), count, c64(0))
+            def inside(i: int, size: Value, count: Value) -> Value:
+                return b.icmp_signed("<", c64(i), size).select(count, 0)
 
-            rows = [load_first(b, at(b, source, b.mul(stride, c64(i))), inside(i, width, height), typ)
+            rows = [load_first(b, source + stride * i, inside(i, width, height), typ)
                     for i in range(lanes)]
             for i, row in enumerate(transpose_tiles(b, rows)):
-                store_first(b, row, at(b, target, b.mul(step, c64(i))), inside(i, height, width))
+                store_first(b, row, target + step * i, inside(i, height, width))
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 6), codegen
@@ -85,7 +86,7 @@ def _corner(itemsize: int) -> Any:
     return intrinsic(transpose)
 
 
-def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Any:
+def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
     """Interleave `ways` streams, or take them `apart`: a vector of each, or its first `count` lanes."""
     lanes = LANES[itemsize]
     typ = vector(ir.IntType(8 * itemsize), lanes)
@@ -94,22 +95,22 @@ def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Any:
         order = [divmod(i * ways + k, lanes) for k in range(ways) for i in range(lanes)]
 
     def weave(_typing: Any, source: Any, target: Any, stride: Any, count: Any) -> Any:
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
             source, target, stride, count = args
-            streams = [b.mul(stride, c64(k)) for k in range(ways)]
+            streams = [stride * k for k in range(ways)]
             parts = [c64(k * lanes * itemsize) for k in range(ways)]
-            total = b.mul(count, c64(ways))
-            left = [smaller(b, b.sub(total, c64(k * lanes)), c64(lanes)) for k in range(ways)]
+            total = count * ways
+            left = [smaller(total - k * lanes, lanes) for k in range(ways)]
             read, write = (parts, streams) if apart else (streams, parts)
             reads, writes = (left, [count] * ways) if apart else ([count] * ways, left)
-            rows = [load_first(b, at(b, source, x), n, typ) if partial else load(b, at(b, source, x), typ)
+            rows = [load_first(b, source + x, n, typ) if partial else (source + x).load(typ)
                     for x, n in zip(read, reads, strict=True)]
             for k in range(ways):
-                y, x = gathered(b, rows, order[k * lanes:(k + 1) * lanes]), at(b, target, write[k])
+                y, x = gathered(b, rows, order[k * lanes:(k + 1) * lanes]), target + write[k]
                 if partial:
                     store_first(b, y, x, writes[k])
                 else:
-                    store(b, y, x)
+                    y.store(x)
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 4), codegen
@@ -117,17 +118,17 @@ def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Any:
     return intrinsic(weave)
 
 
-def _line(partial: bool) -> Any:
+def _line(partial: bool) -> Intrinsic:
     """Copy 64 bytes, or the first `count` of them."""
     typ = vector(I8, 64)
 
     def copy(_typing: Any, source: Any, target: Any, count: Any) -> Any:
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
             source, target, count = args
             if partial:
                 store_first(b, load_first(b, source, count, typ), target, count)
             else:
-                store(b, load(b, source, typ), target)
+                source.load(typ).store(target)
             return context.get_dummy_value()
 
         return types.void(*[types.intp] * 3), codegen

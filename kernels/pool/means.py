@@ -8,15 +8,14 @@ therefore dequantise every element before they add, in the reference's order (`n
 """
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import F32, c64
+from graphq.kernels.jit.intrinsics import F32
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.x86 import at
-from graphq.kernels.jit.x86 import load as load_vector
+from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.lanes.expression import COMPUTE, Expr, load, op
 from graphq.kernels.lanes.stores import evaluate
 from graphq.kernels.lanes.vector import STORAGE_IR, emit, vec, widen
@@ -68,17 +67,17 @@ def numbers_of(block: int) -> int:
 class Taps:
     """Emits d of `width` channels of `dtype` from channel `c` on in f32, by the `tables` at `block`."""
 
-    def __init__(self, b: Any, dtype: str, width: int, block: Any, c: Any) -> None:
+    def __init__(self, b: Builder, dtype: str, width: int, block: Value, c: Value) -> None:
         self.b, self.dtype, self.width = b, dtype, width
         self.parameters = []
         if COMPUTE[dtype] != "f32":
-            each = TABLES.load(b, block, "table_bytes")
-            zps = at(b, block, TABLES_BYTES, b.mul(c, c64(4)))
-            self.parameters = [load_vector(b, x, vec(F32, width)) for x in (zps, at(b, zps, each))]
+            each = TABLES.load(block, "table_bytes")
+            zps = block + TABLES_BYTES + c * 4
+            self.parameters = [x.load(vec(F32, width)) for x in (zps, zps + each)]
 
-    def load(self, address: Any) -> Any:
+    def load(self, address: Value) -> Value:
         """The elements at `address`."""
         b, width = self.b, self.width
-        raw = load_vector(b, address, vec(STORAGE_IR[self.dtype], width))
+        raw = address.load(vec(STORAGE_IR[self.dtype], width))
         values = [widen(b, raw, self.dtype, width), *self.parameters]
         return emit(b, _tap(self.dtype), width, lambda node: values[node.value[0]])

@@ -31,11 +31,11 @@ from graphq.kernels.family.pixels import (
 )
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import F32, F64, I8, I64, c64, intrinsic, splat
+from graphq.kernels.jit.deferred import Intrinsic, njit, types
+from graphq.kernels.jit.intrinsics import F32, F64, I8, I64, c64, intrinsic
 from graphq.kernels.jit.registry import Step, Target
-from graphq.kernels.jit.x86 import Loop, at, store
-from graphq.kernels.jit.x86 import load as load_vector
+from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, load, op, select
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import STORAGE_IR, constant, emit, vec, widen
@@ -44,7 +44,7 @@ from graphq.kernels.operands.windows import WINDOWS
 from graphq.kernels.pool.means import Taps, numbers_of
 
 How = Literal["max", "mean"]
-Take: TypeAlias = Callable[[Any, Any], Any]
+Take: TypeAlias = Callable[[Value, Value], Value]
 """What is reduced so far, and the address of one tap more."""
 
 SUMS = 16
@@ -66,7 +66,7 @@ def least(dtype: str) -> float:
     return -np.inf if COMPUTE[dtype] == "f32" else int(np.iinfo(STORAGE[dtype]).min)
 
 
-def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Any:
+def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Intrinsic:
     """Make the intrinsic (taps, image, outer, inner, left, channels, target, tables, count): one pixel's accumulators.
 
     `taps` is a list of the addresses of ko * ki pixels, or where ko is 0 a block of windows, of which those of (outer,
@@ -76,27 +76,27 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
         taps, image, outer, inner, left, channels, target, tables, count = args
         window = _Listed(b, taps, ko, ki) if ko else _Walked(b, taps, image, outer, inner)
-        number = b.fptrunc(load_vector(b, count, F64), F32) if how == "mean" else None
+        number = count.load(F64).to_float(F32) if how == "mean" else None
 
-        def vectors(width: int, c: Any) -> None:
-            channel = at(b, left, c)
-            skip, into = b.mul(channel, c64(itemsize)), at(b, target, b.mul(c, c64(size)))
+        def vectors(width: int, c: Value) -> None:
+            channel = left + c
+            skip, into = channel * itemsize, target + c * size
             if number is None:
-                store(b, _maximum(b, dtype, width, direct, window, skip), into)
+                _maximum(b, dtype, width, direct, window, skip).store(into)
                 return
             have = Taps(b, dtype, width, tables, channel)
-            sums = _WindowSums(b, order, lambda address: have.load(at(b, address, skip)), width)
-            store(b, b.fdiv(window.total(sums), splat(b, number, width)), into)
+            sums = _WindowSums(b, order, lambda address: have.load(address + skip), width)
+            (window.total(sums) / number.splat(width)).store(into)
 
         over_channels(b, channels, lanes, vectors, min(4, SUMS // lanes_of(order)))
         return context.get_dummy_value()
 
     @intrinsic
     def reduce(_typing: Any, taps: Any, image: Any, outer: Any, inner: Any, left: Any, channels: Any, target: Any,
-               tables: Any, count: Any) -> Any:
+               tables: Value, count: Value) -> Any:
         return types.void(*[types.intp] * 9), codegen
 
     return reduce
@@ -105,76 +105,75 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
 class _WindowSums:
     """Sums of what `load` gives at addresses, in an order."""
 
-    def __init__(self, b: Any, order: Order, load: Callable[[Any], Any], width: int) -> None:
+    def __init__(self, b: Builder, order: Order, load: Callable[[Value], Value], width: int) -> None:
         self.b, self.order, self.load = b, order, load
         self.zero = constant(F32, start_of(order), width)
 
-    def take(self, have: Any, address: Any) -> Any:
+    def take(self, have: Value, address: Value) -> Value:
         """One element more."""
-        return self.b.fadd(have, self.load(address))
+        return have + self.load(address)
 
 
 class _Window(Protocol):
     """The taps of an output pixel."""
 
-    def reduce(self, have: Any, take: Take) -> Any:
+    def reduce(self, have: Value, take: Take) -> Value:
         """`take` all taps, in row-major order."""
 
-    def total(self, sums: _WindowSums) -> Any:
+    def total(self, sums: _WindowSums) -> Value:
         """The sum of all taps in its order."""
 
 
 class _Listed:
     """A window of ko x ki taps, whose addresses are in a list; without loops."""
 
-    def __init__(self, b: Any, places: Any, ko: int, ki: int) -> None:
+    def __init__(self, b: Builder, places: Value, ko: int, ki: int) -> None:
         self.b, self.places, self.n, self.ki = b, places, ko * ki, ki
 
-    def address(self, tap: int) -> Any:
+    def address(self, tap: int) -> Value:
         """Where the pixel of a tap is."""
-        return load_vector(self.b, at(self.b, self.places, 8 * tap), I64, 8)
+        return (self.places + 8 * tap).load(I64, 8)
 
-    def reduce(self, have: Any, take: Take) -> Any:
+    def reduce(self, have: Value, take: Take) -> Value:
         return functools.reduce(take, map(self.address, range(self.n)), have)
 
-    def total(self, sums: _WindowSums) -> Any:
+    def total(self, sums: _WindowSums) -> Value:
         return total(sums.order, lambda k: sums.load(self.address(k)), self.n, self.ki, sums.zero, self.b.fadd)
 
 
 class _Walked:
     """Any window of a block of windows."""
 
-    def __init__(self, b: Any, windows: Any, image: Any, outer: Any, inner: Any) -> None:
-        field = functools.partial(WINDOWS.load, b, windows)
+    def __init__(self, b: Builder, windows: Value, image: Value, outer: Value, inner: Value) -> None:
+        field = functools.partial(WINDOWS.load, windows)
         self.b, self.image, self.ko, self.ki = b, image, field("ko"), field("ki")
-        self.outers = at(b, windows, field("outer_table"), b.mul(b.mul(outer, self.ko), c64(8)))
-        self.inners = at(b, windows, field("inner_table"), b.mul(b.mul(inner, self.ki), c64(8)))
-        self.pad = at(b, windows, field("pad_row"))
-        self.n = b.mul(self.ko, self.ki)
+        self.outers = windows + field("outer_table") + outer * self.ko * 8
+        self.inners = windows + field("inner_table") + inner * self.ki * 8
+        self.pad = windows + field("pad_row")
+        self.n = self.ko * self.ki
 
-    def address(self, row: Any, column: Any) -> Any:
+    def address(self, row: Value, column: Value) -> Value:
         """Where the pixel of a tap is."""
-        b = self.b
-        down, across = (load_vector(b, at(b, table, b.mul(k, c64(8))), I64, 8)
+        down, across = ((table + k * 8).load(I64, 8)
                         for table, k in ((self.outers, row), (self.inners, column)))
-        offset = b.add(down, across)
-        return b.select(b.icmp_signed(">=", offset, c64(0)), at(b, self.image, offset), self.pad)
+        offset = down + across
+        return (offset >= 0).select(self.image + offset, self.pad)
 
-    def walk(self, turns: Any, have: list[Any], place: list[Any], take: Take) -> tuple[list[Any], list[Any]]:
+    def walk(self, turns: Value, have: list[Value], place: list[Value], take: Take) -> tuple[list[Value], list[Value]]:
         """Each turn all of `have` take a tap, from (row, column) `place` on; also gives the place after them."""
         b = self.b
         with Loop(b, turns, [*have, *place]) as loop:
             *sums, row, column = loop.values
             for lane, x in enumerate(sums):
                 sums[lane] = take(x, self.address(row, column))
-                column = b.add(column, c64(1))
-                ends = b.icmp_signed("==", column, self.ki)
-                row, column = b.add(row, b.zext(ends, I64)), b.select(ends, c64(0), column)
+                column = column + 1
+                ends = column.eq(self.ki)
+                row, column = row + ends.zext(I64), ends.select(0, column)
             loop.update([*sums, row, column])
         *sums, row, column = loop.values
         return sums, [row, column]
 
-    def reduce(self, have: Any, take: Take) -> Any:
+    def reduce(self, have: Value, take: Take) -> Value:
         b = self.b
         with Loop(b, self.ko, [have]) as down:
             with Loop(b, self.ki, down.values) as across:
@@ -182,39 +181,39 @@ class _Walked:
             down.update(across.values)
         return down.values[0]
 
-    def total(self, sums: _WindowSums) -> Any:
+    def total(self, sums: _WindowSums) -> Value:
         if sums.order == "taps":
             return self.reduce(sums.zero, sums.take)
         return self._columns(sums) if sums.order == "columns" else self._lanes(sums)
 
-    def _columns(self, sums: _WindowSums) -> Any:
+    def _columns(self, sums: _WindowSums) -> Value:
         b = self.b
         with Loop(b, self.ki, [sums.zero]) as across:
             with Loop(b, self.ko, [sums.zero]) as down:
                 down.update([sums.take(down.values[0], self.address(down.k, across.k))])
-            across.update([b.fadd(across.values[0], down.values[0])])
+            across.update([across.values[0] + down.values[0]])
         return across.values[0]
 
-    def _lanes(self, sums: _WindowSums) -> Any:
+    def _lanes(self, sums: _WindowSums) -> Value:
         b, count, rest = self.b, lanes_of(sums.order), self.n
         have, place = [sums.zero] * count, [c64(0), c64(0)]
         while count >= QUAD:
-            have, place = self.walk(b.udiv(rest, c64(count)), have, place, sums.take)
-            have, rest, count = halved(have, b.fadd), b.urem(rest, c64(count)), count // 2
+            have, place = self.walk(rest.udiv(count), have, place, sums.take)
+            have, rest, count = halved(have, b.fadd), rest.urem(count), count // 2
         return self.walk(rest, halved(have, b.fadd), place, sums.take)[0][0]
 
 
-def _maximum(b: Any, dtype: str, width: int, direct: bool, window: _Window, skip: Any) -> Any:
+def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _Window, skip: Value) -> Value:
     """Maxima; those of bytes are bytes until the end."""
     floats = COMPUTE[dtype] == "f32"
 
-    def take(have: Any, address: Any) -> Any:
-        x = load_vector(b, at(b, address, skip), vec(STORAGE_IR[dtype], width))
+    def take(have: Value, address: Value) -> Value:
+        x = (address + skip).load(vec(STORAGE_IR[dtype], width))
         if floats:
             values = [have, widen(b, x, dtype, width)]
             return emit(b, GREATER, width, lambda node: values[node.value[0]])
         greater = b.icmp_unsigned if dtype == "u8" else b.icmp_signed
-        return b.select(greater(">", have, x), have, x)
+        return greater(">", have, x).select(have, x)
 
     have = window.reduce(constant(F32 if floats else I8, least(dtype), width), take)
     return have if floats or direct else widen(b, have, dtype, width)

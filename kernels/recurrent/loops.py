@@ -15,11 +15,12 @@ import numpy as np
 from llvmlite import ir
 
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import F32, I32, I64, c64, declare, intrinsic, load_s32, splat, store_s32
+from graphq.kernels.jit.deferred import Intrinsic, emits, njit, types
+from graphq.kernels.jit.intrinsics import F32, I32, I64, declare, intrinsic, load_s32, store_s32
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
-from graphq.kernels.jit.x86 import Loop, at, load, smaller, vector
+from graphq.kernels.jit.values import Builder, Value, smaller
+from graphq.kernels.jit.x86 import Loop, vector
 from graphq.kernels.lanes.vector import Columns, constant, tail_mask
 from graphq.kernels.matmul.float import fma
 from graphq.kernels.moves.extremes import extremes, scale_of
@@ -45,7 +46,7 @@ UNITS = 16
 ROWS = 4
 """Rows at a time: 16 sums of 4 gates, 4 vectors of weights and a state take 21 of 32 registers."""
 
-Vectors = list[Any]
+Vectors = list[Value]
 
 
 def panels(recurrent: np.ndarray, gates: int) -> np.ndarray:
@@ -57,77 +58,77 @@ def panels(recurrent: np.ndarray, gates: int) -> np.ndarray:
     return np.ascontiguousarray(wide.reshape(gates, count, UNITS, size).transpose(1, 3, 0, 2))
 
 
-def _sums(b: Any, h: Any, n: Any, panel: Any, rows: int, gates: int, whole: bool) -> list[Vectors]:
+def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int, whole: bool) -> list[Vectors]:
     """For each of `rows` rows of states, n f32 apart, the sums of a panel's gates; `whole` numbers are summed exactly.
 
     A block of 256 products of 8 bits is below 2**24, and so exact in f32; blocks add up in s32.
     """
     kind = vector(I32 if whole else F32, UNITS)
     start = [ir.Constant(kind, None)] * (rows * gates)
-    with Loop(b, b.sdiv(b.add(n, c64(BLOCK - 1)), c64(BLOCK)), start) as blocks:
-        first = b.mul(blocks.k, c64(BLOCK))
+    with Loop(b, (n + (BLOCK - 1)) // BLOCK, start) as blocks:
+        first = blocks.k * BLOCK
         chains = [ir.Constant(vector(F32, UNITS), None)] * (rows * gates)
-        with Loop(b, smaller(b, b.sub(n, first), c64(BLOCK)), chains) as turn:
-            k = b.add(first, turn.k)
-            line = at(b, panel, b.mul(k, c64(64 * gates)))
-            w = [load(b, at(b, line, 64 * g), vector(F32, UNITS)) for g in range(gates)]
+        with Loop(b, smaller(n - first, BLOCK), chains) as turn:
+            k = first + turn.k
+            line = panel + k * (64 * gates)
+            w = [(line + 64 * g).load(vector(F32, UNITS)) for g in range(gates)]
             new = []
             for r in range(rows):
-                x = splat(b, load(b, at(b, h, b.mul(b.add(k, b.mul(n, c64(r))), c64(4))), F32), UNITS)
+                x = (h + (k + n * r) * 4).load(F32).splat(UNITS)
                 new += [fma(b, x, w[g], turn.values[r * gates + g]) for g in range(gates)]
             turn.update(new)
-        blocks.update([b.add(t, b.fptosi(x, kind)) if whole else b.fadd(t, x)
+        blocks.update([t + x.to_int(kind) if whole else t + x
                        for t, x in zip(blocks.values, turn.values, strict=True)])
     return [blocks.values[r * gates:(r + 1) * gates] for r in range(rows)]
 
 
-def _lstm(b: Any, x: Vectors, s: Vectors, c: Any) -> tuple[Any, Any]:
+def _lstm(b: Builder, x: Vectors, s: Vectors, c: Value) -> tuple[Value, Value]:
     """(h', c') of one row; x and s are of i, o, f, c."""
     new = computed(b, CELL, UNITS, x[2], s[2], x[0], s[0], x[3], s[3], c)
     return computed(b, OUTPUT, UNITS, x[1], s[1], new), new
 
 
-def _gru(b: Any, x: Vectors, s: Vectors, bias: Any, h: Any) -> Any:
+def _gru(b: Builder, x: Vectors, s: Vectors, bias: Value, h: Value) -> Value:
     """h' of one row; x and s are of z, r, h."""
     z, r = (computed(b, UPDATE, UNITS, x[k], s[k]) for k in (0, 1))
     return computed(b, BLEND, UNITS, z, computed(b, CANDIDATE, UNITS, x[2], r, s[2], bias), h)
 
 
-def _units(gates: int, whole: bool, rows: int) -> Any:
+def _units(gates: int, whole: bool, rows: int) -> Intrinsic:
     """Make the intrinsic that computes 16 units of `rows` rows.
 
     It takes (args, row, unit, step's gates, state, products' state, new state).
     """
 
-    def codegen(context: Any, b: Any, signature: Any, values: Any) -> Any:
+    def codegen(context: Any, b: Builder, signature: Any, values: Any) -> Any:
         args, row, unit, x, h, factors, y = values
         at_word = partial(_word, b, args)
         n = at_word("units")
-        bytes_ = b.mul(n, c64(4))
-        mask = tail_mask(b, UNITS, b.sub(n, unit))
+        bytes_ = n * 4
+        mask = tail_mask(b, UNITS, n - unit)
         columns = Columns(b, UNITS, unit, mask)
-        panel = at(b, at_word("panels"), b.mul(b.mul(unit, n), c64(4 * gates)))
-        first = at(b, factors, b.mul(row, bytes_))
+        panel = at_word("panels") + unit * n * (4 * gates)
+        first = factors + row * bytes_
         sums = _sums(b, first, n, panel, rows, gates, whole)
         for r in range(rows):
-            place = b.mul(b.add(row, c64(r)), bytes_)
-            source = at(b, x, b.mul(place, c64(gates)))
-            given = [columns.load(at(b, source, b.mul(bytes_, c64(g))), F32, 4) for g in range(gates)]
+            place = (row + r) * bytes_
+            source = x + place * gates
+            given = [columns.load(source + bytes_ * g, F32, 4) for g in range(gates)]
             s = sums[r]
             if whole:
-                scale = load(b, at(b, at_word("room"), b.mul(at_word("rows"), bytes_), 8), F32)
-                s = [b.fmul(b.sitofp(t, vector(F32, UNITS)), b.fmul(splat(b, scale, UNITS), columns.load(
-                    at(b, at_word("extra"), b.mul(bytes_, c64(g))), F32, 4))) for g, t in enumerate(s)]
+                scale = (at_word("room") + at_word("rows") * bytes_ + 8).load(F32)
+                s = [t.to_float(F32) * (scale.splat(UNITS) * columns.load(at_word("extra") + bytes_ * g, F32, 4))
+                     for g, t in enumerate(s)]
             if gates == 4:
-                cells = at(b, at_word("cells"), place)
+                cells = at_word("cells") + place
                 new, cell = _lstm(b, given, s, columns.load(cells, F32, 4))
                 columns.store(cell, cells, F32, 4)
             elif gates == 1:
                 new = computed(b, PLAIN, UNITS, *given, *s)
             else:
                 new = _gru(b, given, s, columns.load(at_word("extra"), F32, 4),
-                           columns.load(at(b, h, place), F32, 4))
-            columns.store(new, at(b, y, place), F32, 4)
+                           columns.load(h + place, F32, 4))
+            columns.store(new, y + place, F32, 4)
         return context.get_dummy_value()
 
     @intrinsic(arity=7)
@@ -137,30 +138,24 @@ def _units(gates: int, whole: bool, rows: int) -> Any:
     return units
 
 
-def _word(b: Any, args: Any, name: str) -> Any:
-    return load(b, at(b, args, 8 * LAYER.number(name)), I64, 8)
+def _word(b: Builder, args: Value, name: str) -> Value:
+    return (args + 8 * LAYER.number(name)).load(I64, 8)
 
 
-@intrinsic
-def _quantise(_typing: Any, source: Any, count: Any, target: Any, scale: Any, zero_point: Any) -> Any:
+@emits
+def _quantise(b: Builder, source: Value, count: Value, target: Value, scale: Value, zero_point: Value) -> None:
     """Store `count` f32 as u8 of that scale and zero point, less the zero point, in f32."""
-
-    def codegen(context: Any, b: Any, signature: Any, values: Any) -> Any:
-        source, count, target, scale, zero_point = values
-        wide = vector(F32, UNITS)
-        s = splat(b, load(b, scale, F32), UNITS)
-        zp = splat(b, b.uitofp(load(b, zero_point, ir.IntType(8)), F32), UNITS)
-        most, zero = constant(F32, 255.0, UNITS), constant(F32, 0.0, UNITS)
-        with Loop(b, b.sdiv(b.add(count, c64(UNITS - 1)), c64(UNITS))) as loop:
-            j = b.mul(loop.k, c64(UNITS))
-            columns = Columns(b, UNITS, j, tail_mask(b, UNITS, b.sub(count, j)))
-            x = b.fdiv(columns.load(source, F32, 4), s)
-            q = b.fadd(b.call(declare(b, "llvm.rint.v16f32", wide, [wide]), [x]), zp)
-            q = b.select(b.fcmp_ordered(">", q, most), most, b.select(b.fcmp_ordered("<", q, zero), zero, q))
-            columns.store(b.fsub(q, zp), target, F32, 4)
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 5), codegen
+    wide = vector(F32, UNITS)
+    s = scale.load(F32).splat(UNITS)
+    zp = b.uitofp(zero_point.load(ir.IntType(8)), F32).splat(UNITS)
+    most, zero = constant(F32, 255.0, UNITS), constant(F32, 0.0, UNITS)
+    with Loop(b, (count + (UNITS - 1)) // UNITS) as loop:
+        j = loop.k * UNITS
+        columns = Columns(b, UNITS, j, tail_mask(b, UNITS, count - j))
+        x = columns.load(source, F32, 4) / s
+        q = b.call(declare(b, "llvm.rint.v16f32", wide, [wide]), [x]) + zp
+        q = (q > most).select(most, (q < zero).select(zero, q))
+        columns.store(q - zp, target, F32, 4)
 
 
 def recurring(gates: int, whole: int) -> Functions:

@@ -26,11 +26,11 @@ from graphq.kernels.jit.intrinsics import (
     load_s32,
     load_s64,
     load_u8,
-    splat,
     store_s32,
 )
 from graphq.kernels.jit.shuffles import columns_of
-from graphq.kernels.jit.x86 import at, filled, load, shuffle, store, vector
+from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.x86 import vector
 from graphq.kernels.operands.sum_terms import TERMS
 from graphq.kernels.operands.windows import MOST_TAPS
 from graphq.kernels.ties.ordered_sums import f32_of
@@ -43,31 +43,31 @@ PIECE_BYTES = 4 * (PIECE + 16)
 FACTORS_BYTES, TAPS_BYTES = 2 * PIECE_BYTES, 8 * (MOST_TAPS + 8)
 
 
-def _fours(b: Any, address: Any, apart: int) -> Any:
+def _fours(b: Builder, address: Value, apart: int) -> Value:
     """Emit a load of four times four bytes, `apart` bytes apart."""
     fours: Any = ir.Constant(vector(I32, 4), ir.Undefined)
     for n in range(4):
-        fours = b.insert_element(fours, load(b, at(b, address, apart * n), I32), I32(n))
+        fours = b.insert_element(fours, (address + apart * n).load(I32), I32(n))
     return fours
 
 
-def _store_factors(b: Any, q: Any, zp: Any, scale: Any, target: Any) -> None:
+def _store_factors(b: Builder, q: Value, zp: Value, scale: Value, target: Value) -> None:
     """Emit the store of f32(q - zp) * scale of eight s32."""
-    x = b.sitofp(b.sub(q, splat(b, b.trunc(zp, I32), 8)), vector(F32, 8))
-    store(b, b.fmul(x, splat(b, scale, 8)), target)
+    x = (q - zp.trunc(I32).splat(8)).to_float(vector(F32, 8))
+    (x * scale.splat(8)).store(target)
 
 
 @intrinsic(literals=True)
 def _channels(_typing: Any, apart: Any, address: Any, flip: Any, zp: Any, scale: Any, target: Any) -> Any:
     """Store the factors of 16 channels of a tap, of which each four lie `apart` bytes (a literal) from the next."""
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
         _, address, flip, zp, scale, target = args
-        q = b.bitcast(_fours(b, address, apart.literal_value), vector(I8, 16))
-        q = b.xor(q, splat(b, b.trunc(flip, I8), 16))
+        q = _fours(b, address, apart.literal_value).as_type(vector(I8, 16))
+        q = q ^ flip.trunc(I8).splat(16)
         for n in range(0, 16, 8):
-            half = b.zext(shuffle(b, q, q, range(n, n + 8)), vector(I32, 8))
-            _store_factors(b, half, zp, scale, at(b, target, 4 * n))
+            half = q.shuffle(q, range(n, n + 8)).zext(vector(I32, 8))
+            _store_factors(b, half, zp, scale, target + 4 * n)
         return context.get_dummy_value()
 
     return types.void(apart, *[types.intp] * 3, types.float32, types.intp), codegen
@@ -75,20 +75,20 @@ def _channels(_typing: Any, apart: Any, address: Any, flip: Any, zp: Any, scale:
 
 @intrinsic(literals=True)
 def _taps(_typing: Any, apart: Any, table: Any, offset: Any, flip: Any, zp: Any, scale: Any, target: Any,
-          taps: Any) -> Any:
+          taps: Value) -> Any:
     """Store the factors of 16 channels of 8 taps, as `_channels`; `table` has the taps' addresses less `offset`.
 
     In the order of sums, which has all of a channel's `taps` before those of the next.
     """
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
         _, table, offset, flip, zp, scale, target, taps = args
-        rows = [_fours(b, b.add(load(b, at(b, table, 8 * n), I64), offset), apart.literal_value) for n in range(8)]
-        flips = splat(b, b.mul(b.trunc(flip, I32), I32(0x01010101)), 8)
-        for n, fours in enumerate(b.xor(x, flips) for x in columns_of(b, rows)):
+        rows = [_fours(b, (table + 8 * n).load(I64) + offset, apart.literal_value) for n in range(8)]
+        flips = (flip.trunc(I32) * 0x01010101).splat(8)
+        for n, fours in enumerate(x ^ flips for x in columns_of(b, rows)):
             for k in range(4):
-                q = b.and_(b.lshr(fours, filled(fours.type, 8 * k)), filled(fours.type, 255))
-                _store_factors(b, q, zp, scale, b.add(target, b.mul(taps, c64(4 * (4 * n + k)))))
+                q = fours.shr(8 * k) & 255
+                _store_factors(b, q, zp, scale, target + taps * (4 * (4 * n + k)))
         return context.get_dummy_value()
 
     return types.void(apart, *[types.intp] * 4, types.float32, *[types.intp] * 2), codegen
@@ -98,11 +98,11 @@ def _taps(_typing: Any, apart: Any, table: Any, offset: Any, flip: Any, zp: Any,
 def factors_of(_typing: Any, numbers: Any, count: Any, flip: Any, zp: Any, scale: Any) -> Any:
     """Make factors of `count` s32, in their place, and of up to seven after them."""
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
         numbers, count, flip, zp, scale = args
         with counted(b, c64(0), count, 8, unroll=False) as k:
-            place = b.add(numbers, b.shl(k, c64(2)))
-            q = b.xor(load(b, place, vector(I32, 8)), splat(b, b.trunc(flip, I32), 8))
+            place = numbers + (k << 2)
+            q = place.load(vector(I32, 8)) ^ flip.trunc(I32).splat(8)
             _store_factors(b, q, zp, scale, place)
         return context.get_dummy_value()
 
@@ -110,7 +110,7 @@ def factors_of(_typing: Any, numbers: Any, count: Any, flip: Any, zp: Any, scale
 
 
 @njit
-def packed_factors(terms: int, w_zp: int, w_scale: Any, panel: int, factors: int, first: int, channels: int,
+def packed_factors(terms: int, w_zp: int, w_scale: Value, panel: int, factors: int, first: int, channels: int,
                    addresses: int, places: int, lines: int, taps: int, step: int, part: int) -> None:
     """Store the factors of channels from `first` on, of `taps`, with tables of their addresses and places of weights.
 

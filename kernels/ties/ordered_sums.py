@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import F32, I32, I64, c64, declare, intrinsic, store_s32, store_s64
+from graphq.kernels.jit.deferred import emits, njit, types
+from graphq.kernels.jit.intrinsics import F32, I32, I64, declare, intrinsic, store_s32, store_s64
 from graphq.kernels.jit.shuffles import columns_of
-from graphq.kernels.jit.x86 import Loop, load, opaque, smaller, store, vector
+from graphq.kernels.jit.values import Builder, Value, smaller
+from graphq.kernels.jit.x86 import Loop, vector
 from graphq.kernels.numbers.sum_orders import ORDERS
 
 CHAINS, QUADS, OCTETS, TAPS = range(len(ORDERS))
@@ -27,7 +28,7 @@ CHAINS, QUADS, OCTETS, TAPS = range(len(ORDERS))
 def fma(_typing: Any, x: Any, w: Any, total: Any) -> Any:
     """x * w + total in f32, rounded once."""
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
+    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(F32, [F32] * 3)
         return b.call(b.module.declare_intrinsic("llvm.fma.f32", (), kind), args)
 
@@ -38,8 +39,8 @@ def fma(_typing: Any, x: Any, w: Any, total: Any) -> Any:
 def f32_of(_typing: Any, bits: Any) -> Any:
     """The f32 of these bits."""
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        return b.bitcast(b.trunc(args[0], I32), F32)
+    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
+        return args[0].trunc(I32).as_type(F32)
 
     return types.float32(types.intp), codegen
 
@@ -48,8 +49,8 @@ def f32_of(_typing: Any, bits: Any) -> Any:
 def bits_of(_typing: Any, x: Any) -> Any:
     """The bits of an f32."""
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        return b.zext(b.bitcast(args[0], I32), I64)
+    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
+        return args[0].as_type(I32).zext(I64)
 
     return types.intp(types.float32), codegen
 
@@ -58,38 +59,32 @@ def bits_of(_typing: Any, x: Any) -> Any:
 def load_f32(_typing: Any, address: Any) -> Any:
     """Load the f32 at `address`."""
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        return load(b, args[0], F32)
+    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
+        return args[0].load(F32)
 
     return types.float32(types.intp), codegen
 
 
-@intrinsic
-def eight_chains(_typing: Any, count: Any, apart: Any, chains: Any, xs: Any, ws: Any, lanes: Any) -> Any:
+@emits
+def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Value, ws: Value, lanes: Value) -> None:
     """Take `count` products, a multiple of four, of each of eight chains into their sums in `lanes`.
 
     As many as there are `chains`, 8 at the most, begin `apart` products one after another; the others repeat the last.
     """
+    starts = [smaller(n, chains - 1) * (apart << 2) for n in range(8)]
+    kind = vector(F32, 8)
 
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        count, apart, chains, xs, ws, lanes = args
-        starts = [b.mul(smaller(b, c64(n), b.sub(chains, c64(1))), b.shl(apart, c64(2))) for n in range(8)]
-        kind = vector(F32, 8)
+    def factors(address: Value) -> list[Value]:
+        """The next four factors of each chain. LLVM would keep 16 addresses, most of them in memory: 4 % slower."""
+        address = address.opaque()
+        return columns_of(b, [(address + start).load(vector(F32, 4)) for start in starts])
 
-        def factors(address: Any) -> list[Any]:
-            """The next four factors of each chain. LLVM would keep 16 addresses, most of them in memory: 4 % slower."""
-            address = opaque(b, address)
-            return columns_of(b, [load(b, b.add(address, start), vector(F32, 4)) for start in starts])
-
-        with Loop(b, b.lshr(count, c64(2)), [load(b, lanes, kind)]) as loop:
-            place, (sums,) = b.shl(loop.k, c64(4)), loop.values
-            for x, w in zip(factors(b.add(xs, place)), factors(b.add(ws, place)), strict=True):
-                sums = b.call(declare(b, "llvm.fma.v8f32", kind, [kind] * 3), [x, w, sums])
-            loop.update([sums])
-        store(b, loop.values[0], lanes)
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 6), codegen
+    with Loop(b, count.shr(2), [lanes.load(kind)]) as loop:
+        place, (sums,) = loop.k << 4, loop.values
+        for x, w in zip(factors(xs + place), factors(ws + place), strict=True):
+            sums = b.call(declare(b, "llvm.fma.v8f32", kind, [kind] * 3), [x, w, sums])
+        loop.update([sums])
+    loop.values[0].store(lanes)
 
 
 @njit

@@ -8,15 +8,14 @@ first (`factors`), in the order of sums, then `ordered_sums` takes them: so ther
 """
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from graphq.kernels.family.pixels import ADDRESSES, PIXELS
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import I64, intrinsic, load_s8, load_s64, load_u8, stack, store_s32, store_s64
+from graphq.kernels.jit.deferred import Intrinsic, emits, njit
+from graphq.kernels.jit.intrinsics import I64, load_s8, load_s64, load_u8, stack, store_s32, store_s64
 from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.lanes.outputs import STORE_FUNCTIONS, exact, rewrite, start, w_scale, w_zp
 from graphq.kernels.lanes.second_look import HEAD, LOOK
 from graphq.kernels.lanes.store_code import GROUP
@@ -33,25 +32,21 @@ TIES_BYTES = 8 * (GROUP + 1)
 """Entries of a group of rows of a vector of columns, and one more."""
 
 
-@intrinsic
-def first_bit(_typing: Any, bits: Any) -> Any:
+@emits
+def first_bit(b: Builder, bits: Value) -> Value:
     """The number of the lowest bit that is set, of bits that are not 0."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(I64, [I64, ir.IntType(1)])
-        return b.call(b.module.declare_intrinsic("llvm.cttz.i64", (), kind), [args[0], ir.IntType(1)(1)])
-
-    return types.intp(types.intp), codegen
+    kind = ir.FunctionType(I64, [I64, ir.IntType(1)])
+    return b.call(b.module.declare_intrinsic("llvm.cttz.i64", (), kind), [bits, ir.IntType(1)(1)])
 
 
 @njit
-def entry_of(entries: int, number: int) -> Any:
+def entry_of(entries: int, number: int) -> tuple[int, int, int]:
     """The row, the first column and the bits of columns of an entry."""
     entry = load_s64(entries + 8 * number)
     return entry >> 16 & 0xFFFF, entry >> 32, entry & 0xFFFF
 
 
-def second_look(sum_: Any) -> Any:
+def second_look(sum_: Intrinsic) -> Intrinsic:
     """Make the block function that looks at a tile's `uncertain` entries.
 
     `sum_(args, batch, row, column, frame, r, c)` is the sum as written, in bits, of the output at (row, column) of a

@@ -1,9 +1,9 @@
 """Kernel modules for tests: a process that compiles imports this file, so it imports little."""
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import intrinsic, njit, types
-from graphq.kernels.jit.intrinsics import I32, I64, c64, load_s64, outer, stack, store_s64
+from graphq.kernels.jit.intrinsics import I32, I64, load_s64, outer, stack, store_s64
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.x86 import at, flipped, load, store, vector
+from graphq.kernels.jit.x86 import flipped, vector
 from graphq.kernels.lanes.store_code import epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
@@ -20,7 +20,7 @@ view_pair = PAIR.view
 @intrinsic
 def second_of(_typing, address):
     def codegen(context, b, signature, args):
-        return PAIR.load(b, args[0], "second")
+        return PAIR.load(args[0], "second")
 
     return types.intp(types.intp), codegen
 
@@ -245,7 +245,7 @@ def emitting(emit):
     @intrinsic
     def run(_typing, source, target):
         def codegen(context, b, signature, args):
-            store(b, emit(b, args[0]), args[1])
+            emit(b, args[0]).store(args[1])
             return context.get_dummy_value()
 
         return types.void(types.intp, types.intp), codegen
@@ -257,13 +257,13 @@ def emitting(emit):
 
 
 def flipping(lanes, emulated):
-    return emitting(lambda b, source: flipped(b, load(b, source, vector(I32, lanes)), 0x80808080, emulated))
+    return emitting(lambda b, source: flipped(b, source.load(vector(I32, lanes)), 0x80808080, emulated))
 
 
 def packing_bytes(dtype):
     """The upper halves of four vectors, saturated to `dtype`, or, where it is None, the low bytes."""
     def emit(b, source):
-        parts = [load(b, at(b, source, c64(64 * k)), vector(I32, 16)) for k in range(4)]
+        parts = [(source + 64 * k).load(vector(I32, 16)) for k in range(4)]
         return low_bytes(b, parts) if dtype is None else high_bytes(b, parts, dtype)
 
     return emitting(emit)
@@ -281,10 +281,10 @@ def reading_frame(rows, tail_bytes, group_bytes):
             address, source, target = args
             f = Frame.read(b, address)
             numbers = [*f, *clamped(b, f, rows)]
-            groups = [tail_group(b, source, c64(tail_bytes), 1),
-                      *read_columns(b, f, rows, c64(1), c64(group_bytes), 1)]
+            groups = [tail_group(b, source, b.value(I64, tail_bytes), 1),
+                      *read_columns(b, f, rows, b.value(I64, 1), b.value(I64, group_bytes), 1)]
             for k, x in enumerate([*numbers, *(b.zext(group, I64) for group in groups)]):
-                store(b, x, at(b, target, 8 * k))
+                x.store(target + 8 * k)
             return context.get_dummy_value()
 
         return types.void(types.intp, types.intp, types.intp), codegen
