@@ -141,8 +141,6 @@ class Variant(Passed):
             buffers[k] = replace(buffers[k], data=next(arrays))
         for node in constants:
             node.attrs = {**node.attrs, "value": next(arrays)}
-        for node in graph.nodes:
-            node.derived = None
         self.words = Words(plan._replace(buffers=tuple(buffers)))
         self.plan = self.words.plan
         self.program = Program(trace, parts(open_numbers(plan)))
