@@ -2,12 +2,13 @@
 from __future__ import annotations
 
 from graphq.errors import CompileError
-from graphq.ir import Graph, Node
+from graphq.ir import Node
 from graphq.kernels.concat.family import CONCAT
 from graphq.kernels.conv.family import CONVOLUTION
 from graphq.kernels.eltwise.family import ELTWISE
-from graphq.kernels.family.lower import Lowered, Lowering
+from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family
+from graphq.kernels.family.scales import RANGES
 from graphq.kernels.interpolate.family import INTERPOLATE
 from graphq.kernels.matmul.family import MATMUL
 from graphq.kernels.matmul_4bit.family import MATMUL_4BIT
@@ -32,14 +33,19 @@ def family_named(name: str) -> Family:
     raise CompileError(f"a partition's anchor must be one of {', '.join(f.name for f in FAMILIES)}, got {name!r}")
 
 
-def lower_partition(node: Node) -> Lowered:
-    """What the kernels compute for a partition; it is worked out once, unless constants become others.
+def multiplies_integers(partition: Node) -> bool:
+    """Whether its anchor is a product of integers, or of what the partition dequantizes."""
+    for node in partition.attrs["body"].nodes:
+        if any(node.op.name in f.macs for f in FAMILIES):
+            source = next(node.operands)
+            return source.node is not None or source.dtype.name in RANGES
+    return False
 
-    Raises CompileError for an anchor that no family has.
+
+def lower_partition(node: Node) -> Lowered:
+    """What the kernels compute for a partition, worked out anew; raises CompileError for an anchor that no family has.
+
+    The plan asks it once; reports and formulas ask again.
     """
-    family, known, constants = family_named(node.attrs["anchor"]), node.derived, [v.data for v in node.operands]
-    body: Graph = node.attrs["body"]
-    lowered = known.lowered if isinstance(known, Lowering) and known.holds(constants) else family.lower(body, constants)
-    lowered = attach(body, lowered, constants)
-    node.derived = Lowering(constants, lowered)
-    return lowered
+    body, constants = node.attrs["body"], [v.data for v in node.operands]
+    return attach(body, family_named(node.attrs["anchor"]).lower(body, constants), constants)

@@ -4,12 +4,10 @@ from __future__ import annotations
 from typing import Any
 
 from graphq.errors import CompileError
-from graphq.ir import Graph, Node, Value
+from graphq.ir import Graph, Node
 from graphq.kernels.families import ANCHORS, family_named
 from graphq.kernels.family.epilogue import RULES, refuses
-from graphq.kernels.family.lower import Arrays, Lowering
-from graphq.kernels.family.record import MAX_EPILOGUE, Family
-from graphq.kernels.family.unsupported import Unsupported
+from graphq.kernels.family.record import MAX_EPILOGUE
 from graphq.ops.quant import DEQUANTIZES
 from graphq.rewrite.partition import Fusion
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
@@ -32,25 +30,11 @@ def taken(node: Node) -> bool:
     return next(node.operands).dtype.bits <= 8
 
 
-def lowering(family: Family, body: Graph, constants: Arrays, anchor: Node, root: Node) -> Lowering:
-    """What comes of lowering a body whose anchor and last node are these; raises Unsupported with the reason."""
-    check_sizes(anchor, root)
-    return Lowering(constants, family.lower(body, constants))
-
-
-def check_sizes(anchor: Node, root: Node) -> None:
-    """Raise Unsupported for an anchor whose result the operations up to `root` broadcast."""
-    product, result = anchor.outputs[0], root.outputs[0]
-    if product.type.known and result.type.known and result.type.size > product.type.size:
-        raise Unsupported("the epilogue broadcasts {product} to {result}: sums would be computed more than once",
-                          "quantize before the operation that broadcasts", product=product, result=result)
-
-
 class Fuse(Fusion):
     """quantize?(f?(anchor(dequantize?(x), ...))) -> partition; with `floats` f?(anchor(...)) -> partition
 
     The anchor is an operation of the family called `family`, whose record has the pattern and says what its kernels
-    compute, which stays with the partition for the plan and for reports. f is any chain of lane-wise operations, whose
+    refuse. f is any chain of lane-wise operations, whose
     other operands may be dequantized too. The family of lane-wise chains has no anchor.
 
     Raises CompileError for a family that there is not, or that has no such pattern.
@@ -87,21 +71,13 @@ class Fuse(Fusion):
         return node.op.name in DEQUANTIZES and (not feeds_anchor or not self.floats and taken(node))
 
     def check(self, g: Graph, match: Match, notes: dict[str, Any]) -> str | None:
-        """A kernel must be able to compute it, each sum once."""
-        anchor = next((n for n in match.nodes if n.op.name in self.family.operations), match.root)
+        """Kernels must be able to compute it, each sum once."""
+        # Longer and longer epilogues are tried: of those that end here no body is made.
+        if (refused := self.family.refuses_sizes(match.nodes, match.root.outputs[0])) is not None:
+            return str(refused)
         try:
-            check_sizes(anchor, match.root)  # before a body is made, as longer and longer epilogues are tried
             body, operands = self.extracted(g, match, notes)
-            notes["lowering"] = lowering(self.family, body, [v.data for v in operands], anchor, match.root)
-        except Unsupported as e:
-            return str(e)
+            refused = self.family.refuses(body, [v.data for v in operands])
         except CompileError as e:
             raise CompileError(f"{g.describe(match.root)}: {e}") from None
-        return None
-
-    def replace(self, g: Graph, match: Match, notes: dict[str, Any]) -> Value:
-        """The partition's result."""
-        result = super().replace(g, match, notes)
-        assert result.node is not None
-        result.node.derived = notes["lowering"]
-        return result
+        return None if refused is None else str(refused)

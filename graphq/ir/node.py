@@ -155,17 +155,16 @@ class Node:
 
     `position` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out. `meta` holds
     facts that carry no meaning here, such as the "id" and "name" of an operation that was loaded from a file; copies
-    of the graph share it. `origin` is the node of the graph before the fusions that this is (`graphq.rewrite.history`),
-    `derived` is what a compiler has worked out about the node and its operands; no copy has these two.
+    of the graph share it. `origin` is the node of the graph before the fusions that this is (`graphq.rewrite.history`);
+    no copy has it.
     """
 
-    __slots__ = ("attrs", "derived", "graph", "inputs", "meta", "op", "origin", "outputs", "position", "removed")
+    __slots__ = ("attrs", "graph", "inputs", "meta", "op", "origin", "outputs", "position", "removed")
 
     def __init__(self, graph: Graph, op: Op, inputs: tuple[Value | None, ...], attrs: Mapping[str, Any]) -> None:
         self.graph, self.op, self.inputs, self.attrs = graph, op, inputs, attrs
         self.outputs: tuple[Value, ...] = ()
         self.meta: Mapping[str, Any] = {}
-        self.derived: Any = None
         self.origin: Node | None = None
         self.position, self.removed = 0, False
 

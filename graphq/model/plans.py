@@ -358,8 +358,6 @@ class Plans:
             buffers[k] = replace(buffers[k], data=next(arrays))
         for node in constants:
             node.attrs = {**node.attrs, "value": next(arrays)}
-        for node in history.after.nodes:
-            node.derived = None
         return tuple(buffers)
 
     def _in_full(self, plan: OpenPlan) -> OpenPlan:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from graphq.ir import Graph, Node
-from graphq.kernels.families import FAMILIES, lower_partition
+from graphq.kernels.families import FAMILIES, multiplies_integers
 from graphq.kernels.native import NATIVE
 
 FOREIGN = frozenset({"Attention", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "Einsum", "GRU", "Gemm", "If",
@@ -102,6 +102,5 @@ def _operations(graph: Graph) -> Iterator[tuple[Node, bool]]:
         if node.op.name != "partition":
             yield node, False
             continue
-        body = node.attrs["body"].nodes
-        inside = any(n.op.name in MACS for n in body) and lower_partition(node).integer
-        yield from ((n, inside) for n in body)
+        inside = multiplies_integers(node)
+        yield from ((n, inside) for n in node.attrs["body"].nodes)

@@ -11,7 +11,7 @@ from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.kernels.families import FAMILIES, family_named
 from graphq.kernels.family.unsupported import Unsupported
-from graphq.passes.fuse import Fuse, lowering
+from graphq.passes.fuse import Fuse
 from graphq.report.given import QUANTIZES, REORDERS, Given
 from graphq.report.kinds import is_quantised, kind_of
 from graphq.report.products import FAR, PRODUCTS, path_up
@@ -87,13 +87,12 @@ class Fusions:
         for family in (f for f in FAMILIES if user.op.name in f.operations and user.op.name not in PRODUCTS):
             try:
                 body, operands, _ = carve(self.before, nodes)
-                lowering(family, body, [v.data for v in operands], user, user)
-            except Unsupported as e:
-                refused = refused or self.given.told(e, carved(body, operands, nodes))
+                reason = family.refuses(body, [v.data for v in operands])
             except GraphqError:
                 return None
-            else:
+            if reason is None:
                 return None
+            refused = refused or self.given.told(reason, carved(body, operands, nodes))
         return refused
 
     def anchors(self, maker: Node) -> bool:
@@ -105,16 +104,12 @@ class Fusions:
         """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can."""
         home = self.home[maker]
         family, before = family_named(home.attrs["anchor"]), self.members[home]
-        anchor = next((n for n in before if n.op.name in family.operations), before[-1])
         try:
             body, operands, results = carve(self.before, [*before, *members])
-            if len(results) == 1:
-                lowering(family, body, [v.data for v in operands], anchor, members[-1])
-        except Unsupported as e:
-            return self.given.told(e, carved(body, operands, [*before, *members]))
+            refused = family.refuses(body, [v.data for v in operands]) if len(results) == 1 else None
         except GraphqError as e:
             return Unsupported(str(e), f"quantize and dequantize {self.given.called(maker.outputs[0])}")
-        return None
+        return None if refused is None else self.given.told(refused, carved(body, operands, [*before, *members]))
 
     def product_below(self, value: Value) -> Node | None:
         """The next product in floats that `value` leads to, through operations that are in floats themselves."""

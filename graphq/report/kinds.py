@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from graphq.dtypes import DType, s4, u4
 from graphq.ir import Node, Value
-from graphq.kernels.families import lower_partition
+from graphq.kernels.families import multiplies_integers
 from graphq.ops.quant import QUANTIZED
 from graphq.report.records import Kind
 
@@ -22,7 +22,7 @@ def kind_of(node: Node) -> Kind:
     """The kind of a node of a graph after the passes; of one that is no partition "float"."""
     if node.op.name != "partition":
         return "float"
-    if lower_partition(node).integer:
+    if multiplies_integers(node):
         return "integer"
     inputs = all(is_quantised(v.dtype) and all(u.op.name != "cast" for u in v.users) for v in read(node))
     return "quantised" if inputs and all(is_quantised(v.dtype) for v in node.outputs) else "float"

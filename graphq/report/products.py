@@ -125,12 +125,10 @@ def _refused(family: Family, node: Node, operands: Sequence[Value | None], repla
     try:
         result = body.output(body.add_again(node, [operand(k, v) for k, v in enumerate(operands)])[0])
         own[result] = node.outputs[0]
-        family.lower(body, constants)
-    except Unsupported as e:
-        return given.told(e, own)
+        refused = family.refuses(body, constants)
     except GraphqError:  # dequantized operands would not fit its type: the operands say why
         return None
-    return None
+    return None if refused is None else given.told(refused, own)
 
 
 def _operand(k: int, value: Value, given: Given) -> Obstacle | None:

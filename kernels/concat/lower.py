@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.checks import check_loads
 from graphq.kernels.family.epilogue import EpilogueBuilder
-from graphq.kernels.family.lower import Arrays, Lowered, lower_eltwise, result_dims
+from graphq.kernels.family.lower import Arrays, Lowered, check_eltwise, lower_eltwise, result_dims
 from graphq.kernels.family.unsupported import Axes, Unsupported
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.lanes.stores import Store
@@ -57,8 +58,20 @@ class Concat(Lowered):
                                else p.lowered.formula([inputs[k] for k in p.inputs]) for p in self.parts], self.axis)
 
 
-def lower_concat(body: Graph, constants: Arrays = ()) -> Concat:
-    """Lower a body of dequantize nodes, concat and an epilogue; raises Unsupported."""
+class _Chain(NamedTuple):
+    """What a part computes from element `start` of the axis on: a body of lane-wise nodes, or of none, a copy.
+
+    `inputs` are the numbers of its inputs among the partition's, `result` is its result.
+    """
+
+    start: int
+    body: Graph
+    inputs: tuple[int, ...]
+    result: Value
+
+
+def check_concat(body: Graph, constants: Arrays = ()) -> tuple[int, list[_Chain]]:
+    """The axis and the parts of a body of dequantize nodes, concat and an epilogue; raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "concat")
     if node.output.type.dims != out:
@@ -72,11 +85,26 @@ def lower_concat(body: Graph, constants: Arrays = ()) -> Concat:
     for value in node.operands:
         parts.append(_part(rest, node, value, numbers, body.outputs[0], axis, start))
         start += value.type.dims[axis]
-    return Concat(out, parts[0].lowered.store, (), axis=axis, parts=tuple(parts))
+    return axis, parts
+
+
+def lower_concat(body: Graph, constants: Arrays = ()) -> Concat:
+    """Lower a body as of `check_concat`; raises Unsupported."""
+    axis, chains = check_concat(body)
+    parts = tuple(Part(c.start, _lowered(c), c.inputs) for c in chains)
+    return Concat(body.outputs[0].type.dims, parts[0].lowered.store, (), axis=axis, parts=parts)
+
+
+def _lowered(chain: _Chain) -> Lowered:
+    if chain.result.node is not None:
+        return lower_eltwise(chain.body)
+    e = EpilogueBuilder(chain.result.type.dims)
+    store = Store(e.input(chain.body.inputs.index(chain.result), chain.result), chain.result.dtype.name)
+    return Lowered(e.out, store, tuple(e.sources))
 
 
 def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Value, int], result: Value, axis: int,
-          start: int) -> Part:
+          start: int) -> _Chain:
     """The part of one source: the body with the source in place of the concat.
 
     `rest` are the body's nodes, the concat among them, without those that give its sources; `numbers` are those of the
@@ -101,11 +129,11 @@ def _part(rest: Sequence[Node], node: Node, source: Value, numbers: Mapping[Valu
         new[n.output] = part.add_node(n.op, operands, attrs)[0]
     result = new[result]
     if result.node is None:
-        e = EpilogueBuilder(result.type.dims)
-        store = Store(e.input(part.inputs.index(result), result), result.dtype.name)
-        return Part(start, Lowered(e.out, store, tuple(e.sources)), inputs)
-    part.output(result, name="out")
-    return Part(start, lower_eltwise(part), inputs)
+        check_loads(result)
+    else:
+        part.output(result, name="out")
+        check_eltwise(part)
+    return _Chain(start, part, inputs, result)
 
 
 def _check_operands(node: Node, after: set[Value], joined: Value, along: int) -> None:

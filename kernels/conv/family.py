@@ -4,7 +4,7 @@ from __future__ import annotations
 from math import prod
 
 from graphq.ir import Node
-from graphq.kernels.conv.lower import CONVOLUTIONS, lower_convolution
+from graphq.kernels.conv.lower import CONVOLUTIONS, check_convolution, lower_convolution
 from graphq.kernels.conv.steps import convolution_steps
 from graphq.kernels.family.record import Family, any_operands
 from graphq.kernels.matmul.family import dequantized_operands
@@ -40,5 +40,6 @@ def _axes(node: Node, rank: int) -> tuple[int, ...]:
 
 
 CONVOLUTION = Family(
-    "convolution", CONVOLUTIONS, lower_convolution, convolution_steps, quantised, any_operands(*CONVOLUTIONS),
-    channels_last=CONVOLUTIONS, macs={"convolution": macs, "conv_integer": macs, "conv_transpose": transposed_macs})
+    "convolution", CONVOLUTIONS, check_convolution, lower_convolution, convolution_steps, quantised,
+    any_operands(*CONVOLUTIONS), channels_last=CONVOLUTIONS,
+    macs={"convolution": macs, "conv_integer": macs, "conv_transpose": transposed_macs})

@@ -22,9 +22,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
+from graphq.kernels.conv.filter import Filter
 from graphq.kernels.conv.phases import MOST_PHASES, Phase, count_phases, transposed_phases, whole
 from graphq.kernels.depthwise import floats, packing
 from graphq.kernels.family.anchored import anchored, dequantized_products
+from graphq.kernels.family.checks import check_lanes
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source
 from graphq.kernels.family.lower import Arrays, Lowered, Products, result_dims
 from graphq.kernels.family.scales import QuantParameter, known, reach, scaled, scales_of, wrapped, zero_points_of
@@ -41,52 +43,6 @@ from graphq.ops.window import padding
 CONVOLUTIONS = ("convolution", "conv_transpose")
 CHUNK = 2**22
 """Elements of the windows that one matrix product of the formula reads: 32 MB of f64."""
-
-
-class Filter(NamedTuple):
-    """How weights lie: their shape, the axes of O, I and the spatial ones, groups, and whether I counts all groups.
-
-    The weights of a convolution are O = output channels, I = channels of a group; those of a transposed one are
-    O = output channels of a group, I = channels.
-    """
-
-    dims: tuple[int, ...]
-    axes: tuple[int, ...]
-    groups: int
-    transposed: bool
-
-    @property
-    def columns(self) -> int:
-        """Output channels of a group."""
-        return self.dims[self.axes[0]] // (1 if self.transposed else self.groups)
-
-    @property
-    def channels(self) -> int:
-        """Input channels of a group."""
-        return self.dims[self.axes[1]] // (self.groups if self.transposed else 1)
-
-    @property
-    def taps(self) -> tuple[int, ...]:
-        """The kernel's size along every spatial axis."""
-        return tuple(self.dims[k] for k in self.axes[2:])
-
-    @property
-    def multiplier(self) -> int:
-        """How many output channels read an input channel that no others read; 0 where output channels read more."""
-        return self.columns if self.groups > 1 and self.channels == 1 else 0
-
-    @property
-    def outputs(self) -> int:
-        """Output channels."""
-        return self.groups * self.columns
-
-    def matrix(self, w: np.ndarray) -> np.ndarray:
-        """A view or copy of weights as [groups, taps, channels, columns]."""
-        w = w.reshape(self.dims).transpose(self.axes)
-        o, i, *taps = w.shape
-        split = (o, self.groups, i // self.groups) if self.transposed else (self.groups, o // self.groups, i)
-        w = w.reshape(*split, int(np.prod(taps)))
-        return w.transpose(1, 3, 2, 0) if self.transposed else w.transpose(0, 3, 2, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,11 +224,19 @@ class FloatConvolution(Convolution):
         return float_sums(rows.reshape(groups, pixels, k), w.reshape(groups, k, w.shape[-1]))
 
 
-def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
-    """Lower a body of a (transposed) convolution, whose operands may come from dequantize, and an epilogue.
+class _Checked(NamedTuple):
+    """The anchor of a body and what it computes; of dequantized operands their scales, and the nodes `producers`."""
 
-    `constants` has the arrays of constant inputs. Of integers kernels give sums that lack the source's zero point, with
-    which the expression begins. Raises Unsupported.
+    node: Node
+    convolution: Convolution
+    scales: tuple[QuantParameter, QuantParameter] | None
+    producers: list[Node]
+
+
+def check_convolution(body: Graph, constants: Arrays) -> _Checked:
+    """What a body of a (transposed) convolution, whose operands may come from dequantize, and an epilogue has.
+
+    `constants` has the arrays of constant inputs. Raises Unsupported.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in CONVOLUTIONS)
@@ -281,19 +245,32 @@ def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
         raise Unsupported("the epilogue changes the shape of {a} to {b}", how, a=node.output, b=body.outputs[0])
     if node.attrs["data_format"] != "NXC":
         raise Unsupported("the convolution is channels-first (NCX), kernels are channels-last (NXC)")
-    e = EpilogueBuilder(out, anchored=True)
     source, weights, *_ = node.operands
     producers = [v.node for v in (source, weights) if v.node is not None]
     c: Convolution
-    products = None
+    scales = None
     if producers:
         c, scales = _quantised(body, node, constants)
+    else:
+        c = FloatConvolution(**_geometry(body, node, source, weights))
+    check_lanes(body, out, node, producers, range(2), anchored=True)
+    return _Checked(node, c, scales, producers)
+
+
+def lower_convolution(body: Graph, constants: Arrays) -> Lowered:
+    """Lower a body as of `check_convolution`; raises Unsupported.
+
+    Of integers kernels give sums that lack the source's zero point, with which the expression begins.
+    """
+    node, c, scales, producers = check_convolution(body, constants)
+    e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
+    total = accumulated = acc("f32")
+    products = None
+    if scales is not None:
+        assert isinstance(c, IntegerConvolution)
         accumulated = _compensated(e, c, constants[c.b])
         total = scaled(e, op("to_f32", accumulated), *scales)
         products = _products(node, total, c, scales, constants[c.b])
-    else:
-        c = FloatConvolution(**_geometry(body, node, source, weights))
-        total = accumulated = acc("f32")
     return anchored(e, body, node, total, producers, c, accumulated, products)
 
 

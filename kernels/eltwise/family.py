@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from graphq.kernels.eltwise.steps import eltwise_steps
 from graphq.kernels.family.epilogue import RULES, refuses
-from graphq.kernels.family.lower import lower_eltwise
+from graphq.kernels.family.lower import check_eltwise, lower_eltwise
 from graphq.kernels.family.record import Family
 from graphq.rewrite.pattern import PatternBuilder, PatternLike
 
@@ -16,4 +16,4 @@ def floats(g: PatternBuilder) -> PatternLike:
     return g.repeat(RULES, max=MAX_CHAIN, where=refuses)
 
 
-ELTWISE = Family("eltwise", (), lower_eltwise, eltwise_steps, floats=floats)
+ELTWISE = Family("eltwise", (), check_eltwise, lower_eltwise, eltwise_steps, floats=floats)

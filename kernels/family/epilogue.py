@@ -11,7 +11,6 @@ import numpy as np
 from graphq.base.sizes import Later, later
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
-from graphq.kernels.family.unsupported import Unsupported
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import STORAGE, Expr, const, load, maximum, op, select, walk
 from graphq.kernels.lanes.expression import minimum as least
@@ -73,8 +72,6 @@ class EpilogueBuilder:
         """Input `index` of the partition, as its compute type."""
         shape = value.type.dims if shape is None else shape
         dtype = "u8" if value.dtype == "boolean" else value.dtype.name
-        if dtype not in STORAGE:
-            raise Unsupported(f"kernels do not load {value.dtype}", f"cast {value.name} to f32 before")
         x = self.slot(Source("input", dtype, shape, index))
         return op("ne", x, 0) if value.dtype == "boolean" else x
 
@@ -82,7 +79,6 @@ class EpilogueBuilder:
         """The expression that loads `source`, the same for the same key."""
         key = source.key
         if key not in self._slots:
-            self.fits(source.shape)
             self._slots[key] = self._load(len(self.sources), source)
             self.sources.append(source)
         return self._slots[key]
@@ -91,13 +87,6 @@ class EpilogueBuilder:
         # What the kernel itself stores may not be read before its loop, as scalars are.
         kind = "row" if source.origin == "row numbers" else self._kind(source.shape)
         return load(slot, source.dtype, kind)
-
-    def fits(self, shape: tuple[int, ...]) -> None:
-        """Refuse a shape that would enlarge the output."""
-        more = len(self.out) - len(shape)
-        if more < 0 or any([a not in (1, b) for a, b in zip(shape, self.out[more:], strict=True)]):
-            raise Unsupported(f"an operand of shape {list(shape)} does not broadcast into the result {list(self.out)}",
-                              "quantize before the operation that makes the result larger")
 
     def numbers(self, constants: Sequence[np.ndarray | None]) -> dict[Expr, np.ndarray]:
         """What operands load that are the same for all rows, of those that the plan knows, as constant inputs."""
@@ -299,16 +288,19 @@ def _quantize(e: EpilogueBuilder, node: Node, args: list[Expr]) -> Expr:
         return args[0]
     zps, dtype = e.parameter(a["zps"] or [0], "f32", axis), a["dtype"].name
     scales = np.asarray(a["scales"], np.float32).astype(np.float64)
-    with np.errstate(over="ignore"):
-        inverse = (1 / scales).astype(np.float32)
+    inverse = inverse_scales(node)
     if e.anchored and a["dtype"].bits <= 8 and not of_bytes(args[0]):
-        if not np.isfinite(inverse).all():
-            raise Unsupported("1/scale of a quantize is not a finite f32", "give the quantize a scale above 2**-127")
         return elementary.quantize(args[0], e.parameter(inverse, "f32", axis), zps, dtype)
     scale = e.parameter(a["scales"], "f32", axis)
     if not ((elementary.QUOTIENTS[0] <= scales) & (scales <= elementary.QUOTIENTS[1])).all():
         return elementary.quantize(args[0] / scale, 1.0, zps, dtype)
     return elementary.quantize_quotient(args[0], scale, e.parameter(inverse, "f32", axis), zps, dtype)
+
+
+def inverse_scales(quantize: Node) -> np.ndarray:
+    """1/scale of each scale of a quantize, rounded once from f64 to f32."""
+    with np.errstate(over="ignore"):
+        return (1 / np.asarray(quantize.attrs["scales"], np.float32).astype(np.float64)).astype(np.float32)
 
 
 @_rule("dynamic_dequantize")
@@ -366,8 +358,8 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
     """The expression of the body's result; or of `result`, a value that lane-wise nodes compute, in its precision.
 
     `anchor` is a node and the expression of its result from those of its operands. What only its kernel reads counts as
-    None: results of the nodes in `skip`, and the anchor's operands of the numbers in `own`. Raises Unsupported when an
-    operation, a type or a shape does not allow it.
+    None: results of the nodes in `skip`, and the anchor's operands of the numbers in `own`. The body is one that
+    `check_lanes` lets pass.
     """
     inner, result = result, body.outputs[0] if result is None else result
     known: dict[Value, Any] = {v: None for n in skip for v in n.outputs}
@@ -375,19 +367,10 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
         if node.output in known:
             continue
         is_anchor = anchor is not None and node is anchor[0]
-        reason = None if is_anchor else refuses(node)
-        if reason is not None:
-            raise Unsupported(reason)
-        e.fits(node.output.type.dims)
         args = [None if is_anchor and k in own else _argument(e, body, node, k, known) for k in range(len(node.inputs))]
         y = anchor[1](args) if anchor and is_anchor else RULES[node.op.name](e, node, args)
         e.values[node.output] = y
         known[node.output] = y if node.output is result else _intermediate(y, node.output)
-    if result.type.dims != e.out:
-        raise Unsupported("the result {result} has not the shape " + str(list(e.out)),
-                          "quantize before the operation that changes the shape", result=result)
-    if result.dtype.name not in STORAGE:
-        raise Unsupported(f"kernels do not store {result.dtype}", "quantize to u8 or s8, or leave the result in f32")
     return known[result] if inner is None else _intermediate(known[inner], inner)
 
 
@@ -425,6 +408,11 @@ def _argument(e: EpilogueBuilder, body: Graph, node: Node, k: int, known: dict[V
     value = node.inputs[k]
     if value is None or value in known:
         return None if value is None else known[value]
+    return e.input(body.inputs.index(value), value, operand_dims(node, k, value))
+
+
+def operand_dims(node: Node, k: int, value: Value) -> tuple[int, ...]:
+    """The shape under which operand k of a lane-wise node broadcasts to its result."""
     shape = value.type.dims
     rank = len(node.output.type.dims)
     if k == 1 and along_channels(node) and len(shape) == 1:
@@ -432,4 +420,4 @@ def _argument(e: EpilogueBuilder, body: Graph, node: Node, k: int, known: dict[V
     if k > 0 and node.op.name in ("dynamic_quantize", "dynamic_dequantize"):
         per_channel = node.attrs["qtype"] == "per_channel"
         shape = (*shape, *[1] * (rank - 1 - node.attrs["axis"] % rank)) if per_channel else ()
-    return e.input(body.inputs.index(value), value, shape)
+    return shape

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.checks import check_lanes
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source, translate
 from graphq.kernels.family.tables import tabulate
 from graphq.kernels.family.unsupported import Unsupported
@@ -54,7 +55,7 @@ class Products:
 
 
 class Accumulator(Protocol):
-    """What an anchor computes before the epilogue. One that multiplies integers has `integer` = True.
+    """What an anchor computes before the epilogue.
 
     Kernels leave in scratch memory either the same numbers or simpler ones: an integer product without the compensation
     of zero points, say, which the expression of the outputs begins with (`Lowered.accumulated`).
@@ -85,11 +86,6 @@ class Lowered:
     values: Mapping[Value, Expr] = field(default_factory=dict)
     products: Products | None = None
     ties: tuple[str, ...] = ()
-
-    @property
-    def integer(self) -> bool:
-        """Whether it multiplies integers, which reports count."""
-        return getattr(self.anchor, "integer", False)
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
         """The same numbers, with tables for the chains of operations for which kernels of `level` are faster so.
@@ -124,26 +120,13 @@ class Lowered:
         return {self.accumulated: acc("f32") if self.accumulated.dtype == "f32" else acc()}
 
 
+Check: TypeAlias = Callable[[Graph, Arrays], Any]
+"""`check(body, constants)` raises Unsupported where kernels cannot compute a body; `lower` begins with what it gives.
+
+`constants` are the arrays of constant inputs.
+"""
 Lower: TypeAlias = Callable[[Graph, Arrays], Lowered]
-"""`lower(body, constants)` says what is computed, `constants` being the arrays of constant inputs; or Unsupported."""
-
-
-class Lowering(NamedTuple):
-    """What came of lowering a body, and the arrays of constant inputs that it holds for."""
-
-    constants: Arrays
-    lowered: Lowered
-
-    def holds(self, constants: Arrays) -> bool:
-        """Whether these constants are the same, bit for bit."""
-        return len(self.constants) == len(constants) and all(map(_same, self.constants, constants))
-
-
-def _same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
-    """Whether constants are the same, bit for bit; equal ones become one array."""
-    if a is b or a is None or b is None:
-        return a is b
-    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+"""`lower(body, constants)` says what is computed; raises Unsupported as the `check` beside it."""
 
 
 def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -157,9 +140,16 @@ def operand(source: Source, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
     return None if data is None else (data.view(np.uint8) if data.dtype == np.bool_ else data).reshape(source.shape)
 
 
-def lower_eltwise(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body of elementwise operations; raises Unsupported. Nothing depends on constants."""
+def check_eltwise(body: Graph, constants: Arrays = ()) -> tuple[int, ...]:
+    """The shape of the result of elementwise operations; raises Unsupported. Nothing depends on constants."""
     out = result_dims(body)
+    check_lanes(body, out)
+    return out
+
+
+def lower_eltwise(body: Graph, constants: Arrays = ()) -> Lowered:
+    """Lower a body of elementwise operations; raises Unsupported."""
+    out = check_eltwise(body)
     e = EpilogueBuilder(out)
     expr = translate(e, body)
     return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources))

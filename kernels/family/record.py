@@ -1,13 +1,14 @@
 """Family: the record of a kernel family, which holds all that passes, planning and reports ask of it."""
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from graphq.ir import Node
-from graphq.kernels.family.lower import Lower, Lowered
+from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.lower import Arrays, Check, Lower, Lowered
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ class Family:
     `name` is the anchor of its partitions, which reports show. `operations` are those one of which each partition has;
     the family of lane-wise chains alone has none.
 
-    `lower` turns a partition's body into what kernels compute, or raises Unsupported with the reason; `steps` adds the
-    plan steps that compute it.
+    A fusion asks `refuses` whether kernels compute a body; `check` is the family's part of the answer. When the plan is
+    built, `lower` turns the body into what kernels compute, and `steps` adds the plan steps that compute it.
 
     Patterns say which operands the operations have in a fusion, which adds the epilogue (`passes/fuse.py`). `quantised`
     is met first, while each dequantize stands before its constant: there a dequantize of an operand joins the
@@ -43,12 +44,34 @@ class Family:
 
     name: str
     operations: tuple[str, ...]
+    check: Check
     lower: Lower
     steps: Steps
     quantised: Pattern | None = None
     floats: Pattern | None = None
     channels_last: tuple[str, ...] = ()
     macs: Mapping[str, Count] = field(default_factory=dict)
+
+    def refuses(self, body: Graph, constants: Arrays) -> Unsupported | None:
+        """Why kernels do not compute a body as one, None where they do.
+
+        Types, shapes and attributes decide, and `constants`, the arrays of constant inputs.
+        """
+        if (refused := self.refuses_sizes(body.nodes, body.outputs[0])) is not None:
+            return refused
+        try:
+            self.check(body, constants)
+        except Unsupported as e:
+            return e
+        return None
+
+    def refuses_sizes(self, nodes: Iterable[Node], result: Value) -> Unsupported | None:
+        """Why kernels do not compute these nodes as one if it is that the epilogue broadcasts the anchor's product."""
+        product = next((n.outputs[0] for n in nodes if n.op.name in self.operations), result)
+        if product.type.known and result.type.known and result.type.size > product.type.size:
+            return Unsupported("the epilogue broadcasts {product} to {result}: sums would be computed more than once",
+                               "quantize before the operation that broadcasts", product=product, result=result)
+        return None
 
 
 def any_operands(*names: str) -> Pattern:

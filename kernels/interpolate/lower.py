@@ -14,6 +14,7 @@ import numpy as np
 
 from graphq.base.sizes import later
 from graphq.ir import Graph, Node
+from graphq.kernels.family.checks import check_lanes
 from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
 from graphq.kernels.family.unsupported import Unsupported
@@ -55,14 +56,24 @@ class Blend(NamedTuple):
             return np.asarray(total).reshape(self.out)
 
 
-def lower_interpolate(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body of dequantize?, interpolate and an epilogue; raises Unsupported."""
+def check_interpolate(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool | Blend]:
+    """The node of a body of dequantize?, interpolate and an epilogue, the dequantize, and what kernels compute.
+
+    Raises Unsupported.
+    """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "interpolate")
     dequantize = dequantize_of(node)
     value = source_of(body, node, dequantize)
     anchor = _anchor(node, dequantize, body.inputs.index(value), value.dtype.name, value.type.dims)
-    e = EpilogueBuilder(out)
+    check_lanes(body, out, node, (dequantize,), own=[0])
+    return node, dequantize, anchor
+
+
+def lower_interpolate(body: Graph, constants: Arrays = ()) -> Lowered:
+    """Lower a body as of `check_interpolate`; raises Unsupported."""
+    node, dequantize, anchor = check_interpolate(body)
+    e = EpilogueBuilder(body.outputs[0].type.dims)
 
     def interpolated(args: list[Any]) -> Expr:
         if isinstance(anchor, Pool) and dequantize is not None:
@@ -70,7 +81,7 @@ def lower_interpolate(body: Graph, constants: Arrays = ()) -> Lowered:
         return acc("f32")
 
     expr = translate(e, body, (node, interpolated), [] if dequantize is None else [dequantize], own=[0])
-    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), anchor)
+    return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), anchor)
 
 
 def _anchor(node: Node, dequantize: Node | None, source: int, dtype: str, shape: tuple[int, ...]) -> Pool | Blend:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from graphq.ir import Node
 from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.matmul.lower import MATMULS, lower_matmul
+from graphq.kernels.matmul.lower import MATMULS, check_matmul, lower_matmul
 from graphq.kernels.matmul.steps import matmul_steps
 from graphq.ops.quant import DEQUANTIZES
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
@@ -26,5 +26,5 @@ def macs(node: Node) -> int:
     return node.output.type.size * dims[-2 if node.attrs.get("transpose_a") and len(dims) > 1 else -1]
 
 
-MATMUL = Family("matmul", MATMULS, lower_matmul, matmul_steps, quantised, any_operands("matmul"),
+MATMUL = Family("matmul", MATMULS, check_matmul, lower_matmul, matmul_steps, quantised, any_operands("matmul"),
                 macs=dict.fromkeys(MATMULS, macs))

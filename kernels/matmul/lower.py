@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
-from typing import ClassVar
+from typing import NamedTuple
 
 import numpy as np
 
 from graphq.base.sizes import is_open, later
 from graphq.ir import Graph, Node, Value
 from graphq.kernels.family.anchored import anchored, dequantized_products
+from graphq.kernels.family.checks import check_lanes
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source
 from graphq.kernels.family.lower import Arrays, Lowered, Products, result_dims
 from graphq.kernels.family.scales import RANGES, QuantParameter, given, known, reach, scaled, scales_of, zero_points_of
@@ -74,7 +75,6 @@ class Matmul:
 class IntegerMatmul(Matmul):
     """A matmul of u8 and s8, and their zero points, which broadcast to the arrays to multiply and to the result."""
 
-    integer: ClassVar[bool] = True
     a_zp: QuantParameter
     b_zp: QuantParameter
 
@@ -110,31 +110,53 @@ class FloatMatmul(Matmul):
         return float_sums(a, b) if a.ndim > 1 else float_sums(a[None], b)[0]
 
 
-def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
-    """Lower a body of a matmul, whose operands may come from dequantize, and an epilogue; raises Unsupported.
+class _Checked(NamedTuple):
+    """The anchor of a body and its operands; the scales of both if they are dequantized; and what only kernels read.
 
-    `constants` has the arrays of constant inputs. Of integers kernels give the raw sum of the shifted operands, so the
-    expression begins with the correction for shifts and zero points.
+    That are the nodes `producers`, and the anchor's operands of the numbers in `own`.
+    """
+
+    node: Node
+    product: IntegerMatmul | FloatMatmul
+    scales: tuple[QuantParameter, QuantParameter] | None
+    producers: list[Node]
+    own: range
+
+
+def check_matmul(body: Graph, constants: Arrays) -> _Checked:
+    """What a body of a matmul, whose operands may come from dequantize, and an epilogue has; raises Unsupported.
+
+    `constants` has the arrays of constant inputs.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in MATMULS)
-    e = EpilogueBuilder(out, anchored=True)
     producers = [v.node for v in node.inputs[:2] if v is not None and v.node is not None]
-    product: Matmul
-    products = None
+    product: IntegerMatmul | FloatMatmul
+    scales, own = None, range(2)
     if node.op.name == "matmul_integer":
-        product = _integers(body, node, constants)
-        total = accumulated = _compensated(e, product, constants)
+        product, own = _integers(body, node, constants), range(4)
     elif producers:
         product, scales = _quantised(body, node, constants)
-        accumulated = _compensated(e, product, constants)
-        total = scaled(e, op("to_f32", accumulated), *scales)
-        products = _products(body, node, total, product, scales, constants)
     else:
         product = _floats(body, node)
-        total = accumulated = acc("f32")
+    check_lanes(body, out, node, producers, own, anchored=True)
+    return _Checked(node, product, scales, producers, own)
 
-    own = range(4) if node.op.name == "matmul_integer" else range(2)
+
+def lower_matmul(body: Graph, constants: Arrays) -> Lowered:
+    """Lower a body as of `check_matmul`; raises Unsupported.
+
+    Of integers kernels give the raw sum of the shifted operands, so the expression begins with the correction for
+    shifts and zero points.
+    """
+    node, product, scales, producers, own = check_matmul(body, constants)
+    e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
+    total = accumulated = _compensated(e, product, constants) if isinstance(product, IntegerMatmul) else acc("f32")
+    products = None
+    if scales is not None:
+        assert isinstance(product, IntegerMatmul)
+        total = scaled(e, op("to_f32", accumulated), *scales)
+        products = _products(body, node, total, product, scales, constants)
     return anchored(e, body, node, total, producers, product, accumulated, products, own)
 
 

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from graphq.kernels.family.record import Family
-from graphq.kernels.matmul_4bit.lower import lower_matmul_4bit
+from graphq.kernels.matmul_4bit.lower import check_matmul_4bit, lower_matmul_4bit
 from graphq.kernels.matmul_4bit.steps import matmul_4bit_steps
 from graphq.rewrite.pattern import ANY, PatternBuilder, PatternLike, Var
 
@@ -17,4 +17,4 @@ def quantised(g: PatternBuilder) -> PatternLike:
     return g.any_of(g.matmul(x, w, attrs=ANY), g.matmul(x, w, Var("bias"), attrs=ANY))
 
 
-MATMUL_4BIT = Family("matmul_4bit", ("matmul",), lower_matmul_4bit, matmul_4bit_steps, quantised)
+MATMUL_4BIT = Family("matmul_4bit", ("matmul",), check_matmul_4bit, lower_matmul_4bit, matmul_4bit_steps, quantised)

@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.checks import check_lanes
 from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
 from graphq.kernels.family.scales import RANGES, wrapped
@@ -35,7 +36,6 @@ class GroupedMatmul:
     has them: (n, k) where they are `transposed`, from `-low` on.
     """
 
-    integer: ClassVar[bool] = True
     a: int
     a_dtype: str
     a_shape: tuple[int, ...]
@@ -79,23 +79,30 @@ class GroupedMatmul:
         return total
 
 
-def lower_matmul_4bit(body: Graph, constants: Arrays) -> Lowered:
-    """Lower a body of dequantize, dynamic_dequantize, matmul and an epilogue; raises Unsupported.
+def check_matmul_4bit(body: Graph, constants: Arrays) -> tuple[Node, GroupedMatmul, list[Node]]:
+    """The matmul of a body of dequantize, dynamic_dequantize, matmul and an epilogue; raises Unsupported.
 
-    `constants` has the arrays of constant inputs.
+    `constants` has the arrays of constant inputs. Gives the node, its operands, and the nodes that only kernels read.
     """
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name == "matmul")
     left, right = (v.node for v in islice(node.operands, 2))
     assert left is not None and right is not None
     product = _product(body, node, left, right, constants)
-    e = EpilogueBuilder(out, anchored=True)
+    check_lanes(body, out, node, (left, right), anchored=True)
+    return node, product, [left, right]
+
+
+def lower_matmul_4bit(body: Graph, constants: Arrays) -> Lowered:
+    """Lower a body as of `check_matmul_4bit`; raises Unsupported."""
+    node, product, producers = check_matmul_4bit(body, constants)
+    e = EpilogueBuilder(body.outputs[0].type.dims, anchored=True)
 
     def dense(args: list[Any]) -> Expr:
         return acc("f32") if len(args) < 3 or args[2] is None else acc("f32") + args[2]
 
-    expr = translate(e, body, (node, dense), [left, right])
-    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), product)
+    expr = translate(e, body, (node, dense), producers)
+    return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), product)
 
 
 def _product(body: Graph, node: Node, left: Node, right: Node, constants: Arrays) -> GroupedMatmul:

@@ -2,8 +2,8 @@
 from __future__ import annotations
 
 from graphq.kernels.family.record import Family, any_operands
-from graphq.kernels.pool.lower import POOLS, lower_pool
+from graphq.kernels.pool.lower import POOLS, check_pool, lower_pool
 from graphq.kernels.pool.steps import pool_steps
 
-POOL = Family("pool", tuple(POOLS), lower_pool, pool_steps, any_operands(*POOLS),
+POOL = Family("pool", tuple(POOLS), check_pool, lower_pool, pool_steps, any_operands(*POOLS),
               channels_last=("max_pool", "avg_pool"))

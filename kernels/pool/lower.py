@@ -20,6 +20,7 @@ import numpy as np
 
 from graphq.base.sizes import later
 from graphq.ir import Graph, Node, Value
+from graphq.kernels.family.checks import check_lanes
 from graphq.kernels.family.epilogue import EpilogueBuilder, translate
 from graphq.kernels.family.lower import Arrays, Lowered, result_dims
 from graphq.kernels.family.unsupported import Axes, Unsupported
@@ -73,13 +74,20 @@ class Pool(NamedTuple):
         return np.asarray(total).reshape(self.out)
 
 
-def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body of dequantize?, a pool and an epilogue; raises Unsupported."""
+def check_pool(body: Graph, constants: Arrays = ()) -> tuple[Node, Node | None, Pool]:
+    """The anchor of a body of dequantize?, a pool and an epilogue, the dequantize, the pool; raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in POOLS)
     dequantize = dequantize_of(node)
     pool = _pool(body, node, dequantize)
-    e = EpilogueBuilder(out)
+    check_lanes(body, out, node, (dequantize,), own=[0])
+    return node, dequantize, pool
+
+
+def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
+    """Lower a body as of `check_pool`; raises Unsupported."""
+    node, dequantize, pool = check_pool(body)
+    e = EpilogueBuilder(body.outputs[0].type.dims)
 
     def pooled(args: list[Any]) -> Expr:
         if pool.how == "max" and dequantize is not None:
@@ -87,7 +95,7 @@ def lower_pool(body: Graph, constants: Arrays = ()) -> Lowered:
         return acc("f32")
 
     expr = translate(e, body, (node, pooled), [] if dequantize is None else [dequantize], own=[0])
-    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), pool)
+    return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), pool)
 
 
 def dequantize_of(node: Node) -> Node | None:

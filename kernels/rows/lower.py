@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphq.ir import Graph, Node
+from graphq.kernels.family.checks import check_lanes, check_loads
 from graphq.kernels.family.epilogue import EpilogueBuilder, Source, above, translate
 from graphq.kernels.family.lower import Arrays, Lowered, operand, result_dims
 from graphq.kernels.family.unsupported import Axes, Unsupported
@@ -65,23 +66,36 @@ class RowLowering(NamedTuple):
             return row_numbers.reduced(self.how.removeprefix("reduce_"), x)[..., None]
 
 
-def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
-    """Lower a body of a lane-wise prologue, an operation along rows and an epilogue; raises Unsupported.
-
-    Where kernels leave x or powers, the expression begins with the row's numbers.
-    """
+def check_row(body: Graph, constants: Arrays = ()) -> tuple[Node, list[Node]]:
+    """The operation along rows of a body, and its prologue, lane-wise as the epilogue is; raises Unsupported."""
     out = result_dims(body)
     node = next(n for n in body.nodes if n.op.name in ROWS)
     _check(node)
     source = next(node.operands)
-    before, dims = above(source), source.type.dims
+    before = above(source)
     if any(u.node not in (*before, node) for n in before for u in n.output.uses):
         raise Unsupported(f"what {node.op.name} reads is read again after it", "quantize and dequantize the source")
+    if source.node is None:
+        check_loads(source)
+    else:
+        check_lanes(body, source.type.dims, result=source)
+    check_lanes(body, out, node, before, own=[0])
+    return node, before
+
+
+def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
+    """Lower a body as of `check_row`; raises Unsupported.
+
+    Where kernels leave x or powers, the expression begins with the row's numbers.
+    """
+    node, before = check_row(body)
+    source = next(node.operands)
+    dims = source.type.dims
     prologue = EpilogueBuilder(dims)
     x = prologue.input(body.inputs.index(source), source) if source.node is None else \
         translate(prologue, body, result=source)
     row = RowLowering(_how(node), dims, Store(x, "f32"), tuple(prologue.sources), node.attrs.get("epsilon", 0.0))
-    e = EpilogueBuilder(out)
+    e = EpilogueBuilder(body.outputs[0].type.dims)
     y = _result(e, node, dims)
 
     def along(args: list[Any]) -> Expr:
@@ -91,7 +105,7 @@ def lower_row(body: Graph, constants: Arrays = ()) -> Lowered:
         return y * args[1] if len(args) < 3 else op("fma", y, args[1], args[2])
 
     expr = translate(e, body, (node, along), before, own=[0])
-    return Lowered(out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), row, y)
+    return Lowered(e.out, Store(expr, body.outputs[0].dtype.name), tuple(e.sources), row, y)
 
 
 def _how(node: Node) -> str:

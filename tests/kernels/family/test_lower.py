@@ -1,65 +1,38 @@
-"""lower_partition: what kernels compute for a partition is worked out once, for the fusion, the plan and reports."""
-import copy
-import pickle
-
+"""Fusions ask what kernels refuse, and bodies are lowered once, when the plan is built."""
 import numpy as np
 import pytest
 
 import graphq as gq
-from graphq.kernels.families import lower_partition
+from graphq.kernels.families import family_named, lower_partition
 from graphq.kernels.family import anchored
+from graphq.kernels.family.unsupported import Unsupported
 from graphq.passes import Fuse
+from graphq.rewrite.partition import extract
 
 
-def partition(constant=(1, 1, 1)):
-    """A graph of one partition, relu(x + constant), and its node."""
+def test_constants_of_now_count():
+    """A partition whose constant operand becomes another is lowered with that one."""
     g = gq.Graph()
     x = g.input("x", shape=(2, 3), dtype="f32")
-    g.output(g.relu(g.add(x, np.array(constant, np.float32))))
+    g.output(g.relu(g.add(x, np.array([0, 1, 2], np.float32))))
     assert Fuse("eltwise", floats=True)(g) == 1
-    return g, g.nodes[-1]
-
-
-def with_constant(g, node, data):
-    """The node's second operand becomes another constant."""
-    old = node.inputs[1]
+    node, data = g.nodes[-1], np.array([0, 1, 3], np.float32)
     with g.before(node):
-        new = g.constant(np.array(data, np.float32))
-    g.replace_uses(old, new)
+        g.replace_uses(node.inputs[1], g.constant(data))
+    zeros = np.zeros((2, 3), np.float32)
+    np.testing.assert_array_equal(lower_partition(node).formula([zeros, data]), np.broadcast_to(data, (2, 3)))
 
 
-def test_a_fusion_leaves_the_partition_lowered():
-    _, node = partition()
-    first = node.derived.lowered
-    assert lower_partition(node) is first and lower_partition(node) is first
-
-
-def test_equal_constants_leave_it_and_the_old_array_goes():
-    g, node = partition()
-    first = lower_partition(node)
-    with_constant(g, node, [1, 1, 1])
-    assert lower_partition(node) is first
-    assert node.derived.constants[1] is node.inputs[1].data
-
-
-@pytest.mark.parametrize("other", [[0, 1, 3], [-0.0, 1, 2]])
-def test_other_constants_are_lowered_anew(other):
-    g, node = partition([0, 1, 2])
-    first = lower_partition(node)
-    with_constant(g, node, other)
-    again = lower_partition(node)
-    assert again is not first and lower_partition(node) is again
-
-
-@pytest.mark.parametrize("again", [gq.Graph.copy, copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))],
-                         ids=["copy", "deepcopy", "pickle"])
-def test_copies_begin_anew(again):
-    g, node = partition()
-    other = again(g)
-    assert node.derived is not None and other.nodes[-1].derived is None and str(other) == str(g)
-    x = np.ones((2, 3), np.float32)
-    want = lower_partition(node).formula([x, node.inputs[1].data])
-    np.testing.assert_array_equal(lower_partition(other.nodes[-1]).formula([x, node.inputs[1].data]), want)
+def test_a_quantize_whose_reciprocal_is_no_f32_is_refused_after_an_anchor():
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=(4, 8), dtype="u8"), scales=[0.5])
+    w = g.dequantize(g.constant(np.ones((8, 8), np.int8)), scales=[0.5])
+    g.output(g.quantize(g.matmul(x, w), dtype="u8", scales=[1e-39]))
+    body, operands, _ = extract(g, [n for n in g.nodes if n.op.name != "constant"])
+    reason = family_named("matmul").refuses(body, [v.data for v in operands])
+    assert str(reason) == "1/scale of a quantize is not a finite f32"
+    with pytest.raises(Unsupported, match="1/scale of a quantize"):
+        family_named("matmul").lower(body, [v.data for v in operands])
 
 
 def test_a_model_lowers_each_layer_once(monkeypatch):
@@ -76,6 +49,7 @@ def test_a_model_lowers_each_layer_once(monkeypatch):
         y = g.quantize(z, dtype="u8", scales=[0.1])
     g.output(y)
     model = gq.compile(g)
+    assert len(made) == 3 == sum(n.op.name == "partition" for n in model.graph.nodes)
     data = np.arange(32, dtype=np.uint8).reshape(x.type.dims)
     np.testing.assert_array_equal(model(data), model.formula(data))
-    assert model.coverage().share == 1 and len(made) == 3 == sum(n.op.name == "partition" for n in model.graph.nodes)
+    assert model.coverage().share == 1

@@ -1,0 +1,52 @@
+"""Filter: how the weights of a convolution lie."""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Filter(NamedTuple):
+    """How weights lie: their shape, the axes of O, I and the spatial ones, groups, and whether I counts all groups.
+
+    The weights of a convolution are O = output channels, I = channels of a group; those of a transposed one are
+    O = output channels of a group, I = channels.
+    """
+
+    dims: tuple[int, ...]
+    axes: tuple[int, ...]
+    groups: int
+    transposed: bool
+
+    @property
+    def columns(self) -> int:
+        """Output channels of a group."""
+        return self.dims[self.axes[0]] // (1 if self.transposed else self.groups)
+
+    @property
+    def channels(self) -> int:
+        """Input channels of a group."""
+        return self.dims[self.axes[1]] // (self.groups if self.transposed else 1)
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The kernel's size along every spatial axis."""
+        return tuple(self.dims[k] for k in self.axes[2:])
+
+    @property
+    def multiplier(self) -> int:
+        """How many output channels read an input channel that no others read; 0 where output channels read more."""
+        return self.columns if self.groups > 1 and self.channels == 1 else 0
+
+    @property
+    def outputs(self) -> int:
+        """Output channels."""
+        return self.groups * self.columns
+
+    def matrix(self, w: np.ndarray) -> np.ndarray:
+        """A view or copy of weights as [groups, taps, channels, columns]."""
+        w = w.reshape(self.dims).transpose(self.axes)
+        o, i, *taps = w.shape
+        split = (o, self.groups, i // self.groups) if self.transposed else (self.groups, o // self.groups, i)
+        w = w.reshape(*split, int(np.prod(taps)))
+        return w.transpose(1, 3, 2, 0) if self.transposed else w.transpose(0, 3, 2, 1)
