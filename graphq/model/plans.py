@@ -64,7 +64,6 @@ MAX_CLASSES, MAX_VARIANTS = 32, 8
 """Classes of sizes whose plans are kept, and plans of a class, likewise."""
 
 
-
 class _Anew(Exception):
     """A graph that no plan with open sizes can hold: each set of shapes is planned by itself."""
 

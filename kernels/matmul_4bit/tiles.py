@@ -20,6 +20,7 @@ from graphq.kernels.jit.intrinsics import (
     I8,
     I16,
     I32,
+    I64,
     c64,
     load_s32,
     load_u8,
@@ -94,7 +95,7 @@ class _Tile:
                 acc, here, first = loop.values, line + loop.k * LINE, k + loop.k * 8
                 for half in range(2):
                     x = [(source + first + 4 * half).load(I32) for source in self.sources]
-                    acc = self.multiply(x, here, c64(4 * half), acc)
+                    acc = self.multiply(x, here, b.value(I64, 4 * half), acc)
                 loop.update(acc)
             here, first = line + pairs * LINE, k + pairs * 8
             with Loop(b, (rest + 3) >> 2, loop.values) as last:  # mostly no turn

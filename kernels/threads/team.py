@@ -250,7 +250,10 @@ def run_until_settled(run: Callable[[], object], seconds: float = 30.0) -> None:
     run()
     while _team is not None and not _team.settled and perf_counter() < end:
         sleep(0.01)
+        could_ask = _team.region is not None
         run()
+        if could_ask and _team.layer is None:  # it asks for no helpers
+            return
 
 
 def _in_child() -> None:
