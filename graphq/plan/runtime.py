@@ -61,7 +61,7 @@ class _Places:
 class OpenPlan:
     """A plan and the trace of its open sizes, which is empty where all shapes are fixed; `at` gives what runs.
 
-    `passed` are the graphs before and after the passes and the near misses of these; None for a plan of a file.
+    `passed` are the graphs before and after the passes and what these refused; None for a plan of a file.
     `because` says what did not hold of the plans for sizes of the same class that were there before.
 
     `template` has the argument words of all native steps one after another: those that are the same in all runs, and 0

@@ -366,10 +366,10 @@ class _Blocks(_TileSums):
             done, *acc, room, first = loop.values
             now = smaller(count - done, room)
             acc = self.turns(b, done, now, acc, cursors, turn)
-            loop.update([done + now, *self.settle(b, f, [*acc, room - now, first])])
+            loop.update([done + now, *self.end_block(b, f, [*acc, room - now, first])])
         return loop.values[1:]
 
-    def settle(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
+    def end_block(self, b: Builder, f: Frame, state: list[Value]) -> list[Value]:
         """Emit the end of a block, if it has no room left."""
         full, before = state[-2].eq(0), b.block
         with b.if_then(full):

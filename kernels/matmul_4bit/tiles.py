@@ -105,7 +105,7 @@ class _Tile:
                 fill = self.how.products.silent
                 x = [partial_group(b, source + first + done, count, fill) for source in self.sources]
                 last.update(self.multiply(x, here, done, last.values))
-            self.settle(groups.k, last.values)
+            self.add_scaled(groups.k, last.values)
 
     def zero_points_of(self, group: Value) -> list[Value]:
         """Emit what to subtract from the bytes of every part."""
@@ -135,7 +135,7 @@ class _Tile:
                 out[n] = products.dot(b, out[n], spread, weight)
         return out
 
-    def settle(self, group: Value, acc: Sequence[Value]) -> None:
+    def add_scaled(self, group: Value, acc: Sequence[Value]) -> None:
         """Emit total += f32(sum + correction) * scale."""
         _b, f = self.b, self.f
         for n in range(self.rows * self.panels):
