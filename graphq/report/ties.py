@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from graphq.ir import Graph, Node, Value
 from graphq.ir.names import counted, listing
@@ -14,13 +15,21 @@ INEXACT = frozenset({
 """Operations whose results may differ from those of their references in the last bits of f32, whatever they read."""
 
 
-def ties(graph: Graph) -> list[str]:
-    """Lines on how each quantize settles outputs near a tie (docs/numbers.md), or why it does not; none without any."""
+def settled(graph: Graph) -> dict[Node, tuple[str, ...]]:
+    """How each partition's quantizes settle outputs near a tie: `Lowered.ties`, for which partitions are lowered."""
+    return {n: tuple(lower_partition(n).ties) for n in graph.nodes_of(["partition"])}
+
+
+def ties(graph: Graph, by_partition: Mapping[Node, Sequence[str]]) -> list[str]:
+    """Lines on how each quantize settles outputs near a tie (docs/numbers.md), or why it does not; none without any.
+
+    `by_partition` is what `settled` gives.
+    """
     found: list[tuple[Node, str]] = []
     for n in graph.nodes:
         inner = [n] if n.op.name == "quantize" else []
         if n.op.name == "partition":
-            found += [(n, x) for x in lower_partition(n).ties]
+            found += [(n, x) for x in by_partition[n]]
             inner = n.attrs["body"].nodes_of({"quantize"})
         outer = n if n.op.name == "partition" else None
         found += [(n, x) for q in inner if (x := _inexact(outer, q)) is not None]
