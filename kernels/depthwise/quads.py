@@ -69,7 +69,7 @@ def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, mult
           emulated: bool) -> Intrinsic:
     """Make the intrinsic (addresses, weights, sums, channels, target, step): the sums of output pixels, dense s32.
 
-    Addresses are as `column_locator` stores them, `weights` and `sums` as `depthwise.pack` does; a pixel's sums lie
+    Addresses are as `column_locator` stores them, `weights` and `sums` as `packing.pack` does; a pixel's sums lie
     `step` bytes after those of the one before.
     """
     size, blocks = QUAD * lanes, -(-ko // QUAD)

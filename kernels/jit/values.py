@@ -215,7 +215,7 @@ class Value:
         return self._to("fptosi", kind)
 
     def as_type(self, kind: Type) -> Value:
-        """The same bits as another type."""
+        """Read the value's bits as another type of as many."""
         return self._emit("bitcast", kind)
 
     def pointer(self, kind: Type) -> Value:

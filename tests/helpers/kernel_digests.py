@@ -17,21 +17,21 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-os.environ["NUMBA_OPT"] = "0"  # as in processes that compile kernels
-os.environ["NUMBA_CPU_NAME"] = "sapphirerapids"  # it has the instructions of all levels; nothing runs
-os.environ["NUMBA_CPU_FEATURES"] = "+avxvnni"
+import numpy as np
+import random_graphs
+from networks import transformer
 
-import numpy as np  # noqa: E402
-import random_graphs  # noqa: E402
-from networks import transformer  # noqa: E402
+import graphq as gq
+from graphq.kernels import levels, peaks
+from graphq.kernels.jit import codegen, isa, modules
+from graphq.kernels.jit.registry import KERNELS
+from graphq.kernels.moves.cast import TO_BOOLEAN, TO_F32, TO_INTEGER, converting
+from graphq.kernels.threads import team
 
-import graphq as gq  # noqa: E402
-from graphq.kernels import levels, peaks  # noqa: E402
-from graphq.kernels.jit import codegen, isa, modules  # noqa: E402
-from graphq.kernels.jit.registry import KERNELS  # noqa: E402
-from graphq.kernels.moves.cast import TO_BOOLEAN, TO_F32, TO_INTEGER, converting  # noqa: E402
-from graphq.kernels.threads import team  # noqa: E402
-
+ENVIRONMENT = {
+    "NUMBA_OPT": "0",  # as in processes that compile kernels
+    "NUMBA_CPU_NAME": "sapphirerapids", "NUMBA_CPU_FEATURES": "+avxvnni",  # instructions of all levels; nothing runs
+    "PYTHONHASHSEED": "0"}  # which orders what Numba allots on the stack
 LISTS = "strides=[1, 1], pads_begin=[1, 1], pads_end=[1, 1]"
 TEXTS = [
     *(f"x: {t}[1,9,9,33], w: s8[3,3,1,33]) {{ %0 = dequantize(x, scales=[0.1])\n %1 = dequantize(w, scales=[0.1])\n"
@@ -189,8 +189,8 @@ def main():
     parser.add_argument("--machine", action="store_true", help="digests of what LLVM makes of modules")
     parser.add_argument("--texts", type=Path, help="a folder for the texts that are digested")
     args = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":  # which orders what Numba allots on the stack
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
+    if not ENVIRONMENT.items() <= os.environ.items():  # Python and Numba read these as they start
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ENVIRONMENT})
     lines = []
     for (name, _), source in sorted(sources(args.seeds).items()):
         if re.search(args.only, name):
