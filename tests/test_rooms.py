@@ -2,7 +2,7 @@
 
 A room is a folder with Python files; a file that lies directly in graphq/ or kernels/ is a room of its own. A room may
 import the rooms that stand above it in ROOMS, at the top of a file or inside of a function alike. Imports for type
-checkers alone (`if TYPE_CHECKING:`) are free.
+checkers alone (`if TYPE_CHECKING:`) may break that order, but no circle of modules joins two folders.
 """
 import ast
 import os
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -121,6 +122,16 @@ def test_a_room_imports_the_rooms_below_it(module):
         if found is not None and order.index(room(found)) > order.index(here):
             wrong.append(f"{MODULES[module]}:{line} {here} imports {found}")
     assert wrong == []
+
+
+def test_no_circle_of_modules_joins_folders():
+    """Imports for type checkers count; the public names (`graphq.X`), which annotations may use, do not."""
+    graph = nx.DiGraph()
+    for module, path in MODULES.items():
+        found = {target(name) for _, name in imports(ast.parse(path.read_text()), types=True)}
+        graph.add_edges_from((module, other) for other in found - {None, module, "graphq"})
+    circles = [c for c in nx.strongly_connected_components(graph) if len({MODULES[m].parent for m in c}) > 1]
+    assert [sorted(c) for c in circles] == []
 
 
 def test_each_room_has_its_place():

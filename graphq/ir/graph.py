@@ -22,7 +22,7 @@ from graphq.ir.operations import Operations
 from graphq.ir.tensor_type import Dim, TensorType, check_dims, check_size, frozen
 
 if TYPE_CHECKING:
-    from graphq.onednn.partitions import Partition
+    import graphq
 
 __all__ = ["Dim", "Graph", "Node", "Op", "Operand", "Property", "TensorType", "Use", "Value"]
 
@@ -262,7 +262,7 @@ class Graph(Operations):
         self.labels.changed()
 
     if TYPE_CHECKING:
-        def partitions(self) -> list[Partition]:
+        def partitions(self) -> list[graphq.Partition]:
             """Which operations go together in oneDNN Graph; the package graphq adds the method (`graphq.onednn`)."""
 
         def _repr_html_(self) -> str:

@@ -95,12 +95,12 @@ class Comparison:
         It has all in it, and needs no network. The graph is there where Graphviz is (the extra `report`).
         Raises GraphError for what is no path, OSError where it cannot write.
         """
-        from graphq.report.differences import differences_page
+        from graphq.quantization.differences_page import differences_page
 
         path_of(path).write_bytes(differences_page(self).encode("utf-8", "replace"))
 
     def _repr_html_(self) -> str:
         """The table, for notebooks."""
-        from graphq.report.differences import differences_html
+        from graphq.quantization.differences_page import differences_html
 
         return differences_html(self)

@@ -7,8 +7,7 @@ from float_networks import convolutional, perceptron
 from html_page import Page
 
 import graphq as gq
-from graphq.quantization import Comparison, Scheme, TensorDifference, compare, quantize
-from graphq.report import differences
+from graphq.quantization import Comparison, Scheme, TensorDifference, compare, differences_page, quantize
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +103,7 @@ def test_costs_that_may_be_noise_are_in_no_order_and_have_no_colour(tmp_path):
 
 
 def test_without_costs_without_graphviz_and_of_equal_graphs(tmp_path, monkeypatch):
-    monkeypatch.setattr(differences, "available", lambda: False)
+    monkeypatch.setattr(differences_page, "available", lambda: False)
     graph, batches = perceptron()
     found = compare(graph, graph, batches, rank=False)
     page = written(found, tmp_path)
