@@ -279,62 +279,6 @@ def test_run_takes_onednn_files_as_any_model(onednn, capsys):
     assert "input t0: f32[2,4], random\n" in out and "; against the reference: " in out
 
 
-def test_run_passes(onednn, capsys):
-    assert main(["run", str(onednn), "--expected-n-partitions=2", "--in-shapes=0:2x4,0:5x4"]) == 0
-    first, second, counts = capsys.readouterr().out.splitlines()
-    assert first.startswith("passed  2 partitions") and "--in-shapes=0:5x4" in second
-    assert counts == "2 passed, 0 failed, 0 refused"
-
-
-def test_run_fails_for_the_number_of_partitions(onednn, capsys):
-    assert main(["run", str(onednn), "--mb=0"]) == 1
-    line, counts = capsys.readouterr().out.splitlines()
-    assert line.startswith("failed  2 partitions") and "2 partitions, expected 1: matmul, softmax" in line
-    assert counts == "0 passed, 1 failed, 0 refused"
-
-
-def test_run_fails_for_a_difference(onednn, capsys, monkeypatch):
-    from graphq.onednn import benchdnn as onednn_run
-
-    true = onednn_run.reference
-    monkeypatch.setattr(onednn_run, "reference", lambda g, x: true(g, x) * np.float32(1.01))
-    assert main(["run", str(onednn), "--expected-n-partitions=0"]) == 1
-    assert "of the largest" in capsys.readouterr().out
-
-
-def test_run_refuses(onednn, capsys):
-    assert main(["run", str(onednn), "--in-shapes=0:2x5"]) == 1
-    line, counts = capsys.readouterr().out.splitlines()
-    assert line.startswith("refused 0 partitions") and "matmul" in line and counts == "0 passed, 0 failed, 1 refused"
-
-
-@pytest.mark.parametrize("arguments, part", [
-    (["FILE", "--mb=x"], "--mb"),
-    ([], "run takes a MODEL"),
-    (["FILE", "--batch=cases.txt"], "run takes a file"),
-    (["--batch=cases.txt", "--mb=2"], "run takes a file"),
-    (["--batch=no-cases.txt"], "no-cases.txt"),
-])
-def test_run_with_wrong_arguments(onednn, capsys, arguments, part):
-    assert main(["run", *(str(onednn) if a == "FILE" else a for a in arguments)]) == 2
-    assert part in error_line(capsys)
-
-
-def test_run_batch(onednn, capsys):
-    batch = onednn.with_name("cases.txt")
-    batch.write_text("--reset --expected-n-partitions=2 --case=two.json\n--case=none.json\n--mb=oops --case=two.json\n")
-    assert main(["run", f"--batch={batch}"]) == 1
-    *lines, counts = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["passed", "refused", "refused"]
-    assert counts == "1 passed, 0 failed, 2 refused"
-    assert main(["run", f"--batch={batch}", "--failures", "--root", str(onednn.parent)]) == 1
-    assert len(capsys.readouterr().out.splitlines()) == 3
-    batch.write_text("--expected-n-partitions=0 --case=two.json --mb=3\n")
-    assert main(["run", f"--batch={batch}"]) == 0
-    assert capsys.readouterr().out.endswith("1 passed, 0 failed, 0 refused\n")
-
-
 def test_partitions_and_run_in_a_process(onednn):
     assert run("partitions", onednn).stdout.count("partition ") == 2
-    done = run("run", onednn, "--expected-n-partitions=2")
-    assert done.returncode == 0 and done.stdout.endswith("1 passed, 0 failed, 0 refused\n")
+    assert run("run", onednn).returncode == 0

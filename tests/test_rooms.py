@@ -60,7 +60,7 @@ ROOMS = {
     "graphq.onnx.exporters": "operations as ONNX nodes, by family",
     "graphq.onnx": "ONNX files, loaded and saved",
     "graphq.quantization": "from an f32 graph to an int8 one: statistics, ranges, methods that recover accuracy",
-    "graphq.onednn": "oneDNN Graph's files, partitions and benchdnn's runner",
+    "graphq.onednn": "oneDNN Graph's files and partitions",
     "graphq.scoring": "batches of any size, on this machine, on Dask and on Ray",
     "graphq": "the public names",
     "graphq.commands": "the commands of the command line, a file each",

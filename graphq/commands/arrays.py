@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from graphq.commands.random_inputs import accepted_inputs
 from graphq.errors import GraphError, InputError, ParseError
 from graphq.ir import Graph, Value
 from graphq.ir.interpret import check_array
@@ -73,8 +74,6 @@ def _read(name: str, path: str) -> np.ndarray:
 def _random(graph: Graph, given: Mapping[str, np.ndarray],
             shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Random arrays for all inputs; in place of each given array there is a random one of its shape."""
-    from graphq.onednn.benchdnn import accepted_inputs
-
     dims = {str(v.name): _dims(v, shapes.get(str(v.name))) for v in graph.inputs if v.name not in given}
     known = {**dims, **{name: x.shape for name, x in given.items()}}
     types = {str(v.name): TensorType(v.dtype, known[str(v.name)]) for v in graph.inputs}

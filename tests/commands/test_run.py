@@ -56,9 +56,9 @@ def test_shapes_of_random_inputs(model, capsys):
     (["--input", "z=x.npy"], "the model has no input 'z'; it has x, ids"), (["--input", "x"], "takes NAME=..., got x"),
     (["--output", "z=y.npy"], "the model has no output 'z'; it has y, rows"),
     (["--input", "x=none"], "none: No such file"),
+    (["--input", "x=f64.npy"], "got dtype float64"),
     (["--shape", "x=7x4"], "input 'x' must be f32[?,3], got shape [7, 4]"), (["--shape", "x=7,3"], "got 7,3"),
     (["--input", "x=text"], "input 'x': text: "), (["--input", "x=several.npz"], "holds several arrays"),
-    (["--input", "x=f64.npy"], "got dtype float64"), (["--mb=3"], "--mb=3 is for oneDNN Graph files (.json), not for "),
     (["--isa", "none"], "none")])
 def test_wrong_arguments(model, tmp_path, monkeypatch, capsys, arguments, part):
     monkeypatch.chdir(tmp_path)
@@ -77,11 +77,6 @@ def test_open_dimensions_that_1_does_not_fit(tmp_path, capsys):
     assert main(["run", str(tmp_path / "g.txt")]) == 2
     assert "(for inputs of shape x=1x1x4x1; --shape gives others)" in capsys.readouterr().err
     assert main(["run", str(tmp_path / "g.txt"), "--shape=x=1x4x4x1"]) == 0
-
-
-def test_options_of_models_are_not_for_cases(tmp_path, capsys):
-    assert main(["run", str(tmp_path / "case.json"), "--compare", "--mb=2"]) == 2
-    assert "--compare does not go with --batch and knobs" in capsys.readouterr().err
 
 
 def test_results_that_are_wrong_are_exit_code_1(model, capsys, monkeypatch):

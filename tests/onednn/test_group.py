@@ -7,10 +7,11 @@ from families import FAMILIES, member
 from networks import NETWORKS, random_graph
 
 import graphq as gq
+from graphq.commands.deviation import compare
+from graphq.commands.random_inputs import accepted_inputs
 from graphq.ir.interpret import named_outputs, reference
 from graphq.ir.text import parse
 from graphq.ir.verify import verify
-from graphq.onednn.benchdnn import accepted_inputs, compare
 from graphq.onednn.group import GROUPS, Group, GroupAnchor, GroupAttention, GroupGatedMlp, GroupMove, group
 
 

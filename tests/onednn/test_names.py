@@ -46,7 +46,7 @@ def test_names_that_were_changed_are_written(tmp_path):
     assert [v.name for v in h.inputs] == ["x in/1:0", "größe|=(%", "shift"]
 
 
-def test_knobs_and_partitions_of_a_file_with_names(tmp_path):
+def test_partitions_of_a_file_with_names(tmp_path):
     save_onednn_json(named(), tmp_path / "a.json")
     (part, *_) = load_onednn_json(tmp_path / "a.json").partitions()
     assert str(part).endswith(', bias) out (%t5)')

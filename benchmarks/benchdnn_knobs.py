@@ -1,6 +1,6 @@
 """benchdnn's graph knobs applied to graphs: other shapes, attributes, kinds, types, minibatch, tensor properties.
 
-`parse_knobs` reads the settings of one command line and `read_batch` a file of them; knob_text.py describes their text.
+benchdnn_text.py describes their text and reads it.
 `apply_knobs` makes a new graph with changed inputs and infers everything downstream again. Numbers that depend on a
 changed shape follow: scales and zero points per channel repeat up to the new number of channels, and the first
 dimension of a StaticReshape follows the minibatch.
@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
+
+from benchdnn_minibatch import batch_tensors
+from benchdnn_text import InShape, Knobs
 
 from graphq.errors import GraphError, GraphqError
 from graphq.ir import Graph, Value
@@ -26,12 +29,7 @@ from graphq.onednn.document import (
 )
 from graphq.onednn.files import from_graph, to_graph
 from graphq.onednn.kinds import attribute_form, op_of_kind
-from graphq.onednn.knob_text import Case, InShape, Knobs, parse_knobs, parse_line, read_batch
-from graphq.onednn.minibatch import batch_tensors
 from graphq.onednn.reader import attribute_value
-
-__all__ = ["Case", "InShape", "Knobs", "apply_knobs", "parse_knobs", "parse_line", "read_batch",
-           "unknown_tensors"]
 
 _FLOATS = ("f32", "bf16", "f16")
 _CONVERTING = ("Quantize", "Dequantize", "DynamicQuantize", "DynamicDequantize", "TypeCast")

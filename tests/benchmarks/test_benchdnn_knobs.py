@@ -4,6 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from benchdnn_knobs import apply_knobs, unknown_tensors
+from benchdnn_text import InShape, Knobs, parse_knobs, parse_line, read_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +13,6 @@ import graphq as gq
 from graphq.errors import GraphError, GraphqError, ParseError
 from graphq.ir.verify import verify
 from graphq.onednn.files import from_graph, load_onednn_json, save_onednn_json
-from graphq.onednn.knobs import InShape, Knobs, apply_knobs, parse_knobs, parse_line, read_batch, unknown_tensors
 
 SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[3] / "shared"))
 CASES = SHARED / "onednn_graphs" / "cases.txt"

@@ -9,7 +9,7 @@
     --expected-n-partitions=N              1 when not given; 0: not checked
 
 Commas separate alternatives; every combination is a run of its own. "default", or nothing, leaves the file's setting;
-the shape - is that of a scalar. `graphq.onednn.knobs` applies the settings.
+the shape - is that of a scalar. `benchdnn_knobs` applies the settings.
 """
 from __future__ import annotations
 

@@ -1,25 +1,33 @@
-"""A runner of oneDNN Graph files, like benchdnn's graph driver: partition, compile, compare with the reference."""
+"""A runner of oneDNN Graph files like benchdnn's graph driver: partition, compile, compare with the reference.
+
+    python benchmarks/benchdnn.py FILE.json [--in-shapes=...] [--mb=...] [...]    a case for each combination of knobs
+    python benchmarks/benchdnn.py --batch CASES.txt [--root FOLDER] [--failures]  the cases of a file of such lines
+
+`benchdnn_text.py` has the knobs. A case passes, fails (wrong results, or another number of partitions than expected) or
+is refused; the exit code is 1 where one did not pass. A oneDNN Graph file as it is runs by `graphq run FILE.json`.
+"""
 from __future__ import annotations
 
-import math
+import argparse
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
+from benchdnn_knobs import apply_knobs
+from benchdnn_text import KNOBS, Case, Knobs, parse_knobs, parse_line
 
 from graphq.base.budget import size_text
+from graphq.commands.deviation import Deviation, compare
+from graphq.commands.random_inputs import accepted_inputs
 from graphq.compile import compile
 from graphq.errors import GraphqError
-from graphq.ir import Graph, Node, Value
+from graphq.ir import Graph, Value
 from graphq.ir.interpret import named_outputs, reference
-from graphq.ir.tensor_type import TensorType
 from graphq.onednn.files import load_onednn_json
-from graphq.onednn.knob_text import Case, Knobs, parse_line
-from graphq.onednn.knobs import apply_knobs
 from graphq.onednn.partitions import partitions
 from graphq.onednn.reader import read_text
 
@@ -28,18 +36,6 @@ MAX_BYTES = 8 << 30
 
 SPREADS = (1.0, 0.25, 0.06, 0.015)
 """What part of their range inputs take, tried one after the other until outputs are not saturated."""
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """How far an output of the compiled graph is from the reference's, and whether that is too far."""
-
-    output: str
-    text: str
-    passed: bool
-
-    def __str__(self) -> str:
-        return f"{self.output}: {self.text}"
 
 
 @dataclass(frozen=True)
@@ -142,84 +138,36 @@ def _check_size(graph: Graph) -> None:
         raise GraphqError(f"the graph's tensors take {size_text(total)}, more than {size_text(MAX_BYTES)}")
 
 
-def accepted_inputs(graph: Graph, seed: int, spread: float = 1.0) -> dict[str, np.ndarray]:
-    """Arrays for all inputs, the same for the same seed, of numbers that the operations accept.
-
-    Floats are in [-spread, spread]; quantized integers take that part of their range, around the zero point.
-    """
-    rng = np.random.default_rng(seed)
-    return {str(v.name): _array(v, rng, spread) for v in graph.inputs}
-
-
-# What operands of these names must be: variances and scales are positive, a probability is below 1.
-_DOMAINS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
-    "variance": lambda rng, shape: rng.uniform(0.5, 2.0, shape),
-    "scales": lambda rng, shape: rng.uniform(0.01, 0.1, shape),
-    "probability": lambda rng, shape: rng.uniform(0.1, 0.9, shape),
-    "zps": lambda rng, shape: rng.integers(0, 5, shape),
-    "seed": lambda rng, shape: rng.integers(0, 1000, shape),
-    "offset": lambda rng, shape: rng.integers(0, 1000, shape),
-}
-_POSITIVE = ("log", "sqrt", "pow")
-
-
-def _array(value: Value, rng: np.random.Generator, spread: float) -> np.ndarray:
-    shape, dtype = value.type.dims, value.dtype
-    users = value.users
-    names = {u.node.op.operands[min(u.number, len(u.node.op.operands) - 1)].name for u in value.uses
-             if u.node is not None}
-    for name in sorted(names & _DOMAINS.keys()):
-        return np.asarray(_DOMAINS[name](rng, shape)).astype(dtype.numpy)
-    if dtype.kind == "bool":
-        return rng.integers(0, 2, shape).astype(np.bool_)
-    if dtype.kind == "float":
-        low = 0.1 if any(n.op.name in _POSITIVE for n in users) else -1.0
-        return (spread * rng.uniform(low, 1.0, shape)).astype(np.float32).astype(dtype.numpy)
-    if dtype.bits >= 32:
-        return rng.integers(-100, 101, shape).astype(dtype.numpy)
-    low, high = int(dtype.min), int(dtype.max)
-    centre = min(max(_zero_point(users), low), high)
-    low, high = (centre - math.ceil(spread * (centre - low)), centre + math.ceil(spread * (high - centre)))
-    return rng.integers(low, high + 1, shape).astype(dtype.numpy)
+def main(arguments: list[str] | None = None) -> int:
+    """Run the cases and print a line each, and the counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path, nargs="?", metavar="FILE.json")
+    for knob in KNOBS:
+        parser.add_argument(knob, dest="knobs", action="append", default=[], metavar="TEXT", type=f"{knob}={{}}".format)
+    parser.add_argument("--batch", type=Path, help="a file of cases, a line each")
+    parser.add_argument("--root", type=Path, help="where the batch's files are (default: beside it)")
+    parser.add_argument("--failures", action="store_true", help="print only cases that did not pass")
+    options = parser.parse_args(arguments)
+    if (options.file is None) == (options.batch is None) or options.batch and options.knobs:
+        parser.error("give a file, with knobs or without, or --batch=FILE without knobs")
+    counts = dict.fromkeys(("passed", "failed", "refused"), 0)
+    try:
+        for outcome in _outcomes(options):
+            counts[outcome.status] += 1
+            if outcome.status != "passed" or not options.failures:
+                print(outcome, flush=True)
+    except (GraphqError, OSError) as error:
+        parser.error(str(error))
+    print(", ".join(f"{n} {status}" for status, n in counts.items()))
+    return 0 if counts["passed"] == sum(counts.values()) else 1
 
 
-def _zero_point(users: Sequence[Node]) -> int:
-    """The mean zero point of the dequantizes among the users."""
-    zps = [z for n in users for z in n.attrs.get("zps") or ()]
-    return round(sum(zps) / len(zps)) if zps else 0
+def _outcomes(options: argparse.Namespace) -> Iterable[Outcome]:
+    if options.batch:
+        return run_batch(options.batch, options.root or options.batch.parent)
+    load_onednn_json(options.file)  # what is wrong with the file itself is no case's matter
+    return (run_file(options.file, knobs) for knobs in parse_knobs(options.knobs))
 
 
-def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Deviation:
-    """How far `got` is from `wanted`, and whether that is within the rules.
-
-    Integers: one step apart in at most 1 of 10,000 elements; f32 and f64: 1e-5 of the largest; bf16, f16: 2 ulp; other
-    floats: 1 ulp.
-    """
-    dtype = value.dtype
-    if got.shape != wanted.shape:
-        return Deviation(name, f"shape {list(got.shape)}, not {list(wanted.shape)}", False)
-    a, b = got.astype(np.float64), wanted.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if same.all():
-        return Deviation(name, "equal", True)
-    if not np.array_equal(np.isfinite(a), np.isfinite(b)) or not (same | np.isfinite(a)).all():
-        return Deviation(name, f"not finite in {np.count_nonzero(~(same | np.isfinite(a)))} elements", False)
-    apart = np.abs(a - b)[~same]
-    share = apart.size / a.size
-    if dtype.kind in ("int", "bool"):
-        passed = bool(apart.max() <= 1 and share <= 1e-4 + 1 / a.size)
-        return Deviation(name, f"{int(apart.max())} steps, in {share:.1e} of the elements", passed)
-    largest = float(np.abs(b[np.isfinite(b)]).max())
-    if dtype.bits >= 32:
-        ratio = float(apart.max()) / max(largest, 1e-30)
-        return Deviation(name, f"{ratio:.1e} of the largest", ratio <= 1e-5)
-    ulps = float((apart / _ulp(b[~same], value.type)).max())
-    passed = ulps <= (1 if dtype.bits <= 8 else 2)
-    return Deviation(name, f"{ulps:.1f} ulp, in {share:.1e} of the elements", passed)
-
-
-def _ulp(x: np.ndarray, type: TensorType) -> np.ndarray:
-    """The distance between neighbouring numbers of a narrow float type at each of `x`."""
-    info = ml_dtypes.finfo(type.dtype.numpy)
-    exponent = np.frexp(np.abs(x))[1] - 1
-    return np.maximum(np.ldexp(1.0, exponent - info.nmant), float(info.smallest_subnormal))
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,14 +2,16 @@
 import os
 from pathlib import Path
 
+import benchdnn
 import numpy as np
 import pytest
+from benchdnn import main, run_batch, run_file
+from benchdnn_text import parse_knobs
 
 import graphq as gq
-from graphq.onednn import benchdnn as onednn_run
-from graphq.onednn.benchdnn import accepted_inputs, compare, run_batch, run_file
+from graphq.commands.deviation import compare
+from graphq.commands.random_inputs import accepted_inputs
 from graphq.onednn.files import save_onednn_json
-from graphq.onednn.knob_text import parse_knobs
 
 SHARED = Path(os.environ.get("GRAPHQ_SHARED", Path(__file__).parents[3] / "shared")) / "onednn_graphs"
 
@@ -53,8 +55,8 @@ def test_passed(file):
 
 
 def test_a_difference_fails(file, monkeypatch):
-    true = onednn_run.reference
-    monkeypatch.setattr(onednn_run, "reference", lambda g, x: true(g, x) + np.float32(0.5))
+    true = benchdnn.reference
+    monkeypatch.setattr(benchdnn, "reference", lambda g, x: true(g, x) + np.float32(0.5))
     outcome = run(file(two_softmaxes()), "--expected-n-partitions=2")
     assert outcome.status == "failed" and "of the largest" in outcome.reason and not outcome.differences[0].passed
     assert outcome.reason in str(outcome)
@@ -106,7 +108,7 @@ def test_wildcards_are_refused_and_ends_run(file):
 
 
 def test_a_defect_fails_and_says_so(file, monkeypatch):
-    monkeypatch.setattr(onednn_run, "compile", lambda g: (lambda x: 1 / 0))
+    monkeypatch.setattr(benchdnn, "compile", lambda g: (lambda x: 1 / 0))
     outcome = run(file(int8_matmul()))
     assert (outcome.status, outcome.reason) == ("failed", "ZeroDivisionError: division by zero")
 
@@ -158,7 +160,7 @@ def test_inputs_by_their_meaning():
 @pytest.mark.parametrize("scale", [1.0, 0.01, 0.001])
 def test_outputs_are_not_saturated(scale):
     graph = int8_matmul(scale)
-    inputs, outputs = onednn_run._compiled(graph)
+    inputs, outputs = benchdnn._compiled(graph)
     y = outputs["t9"]
     assert np.mean(y == 255) < 0.4 and np.mean(y == 0) < 0.9 and len(np.unique(y)) > 10
     assert np.array_equal(y, gq.compile(graph)(inputs))  # constant inputs are those returned
@@ -229,3 +231,67 @@ def test_onednn_graphs(tmp_path):
     (tmp_path / "cases.txt").write_text(SAMPLE)
     outcomes = list(run_batch(tmp_path / "cases.txt", SHARED))
     assert len(outcomes) == 20 and not [str(o) for o in outcomes if o.status != "passed"]
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A oneDNN file of two partitions: a product with a relu, and a softmax."""
+    g = gq.Graph("two")
+    x, w = g.input("t0", dtype="f32", shape=(2, 4)), g.input("t1", dtype="f32", shape=(4, 3))
+    g.output(g.softmax(g.relu(g.matmul(x, w)), axis=-1), name="t9")
+    save_onednn_json(g, tmp_path / "two.json")
+    return tmp_path / "two.json"
+
+
+def test_main_passes(two, capsys):
+    assert main([str(two), "--expected-n-partitions=2", "--in-shapes=0:2x4,0:5x4"]) == 0
+    first, second, counts = capsys.readouterr().out.splitlines()
+    assert first.startswith("passed  2 partitions") and "--in-shapes=0:5x4" in second
+    assert counts == "2 passed, 0 failed, 0 refused"
+
+
+def test_main_fails_for_the_number_of_partitions(two, capsys):
+    assert main([str(two), "--mb=0"]) == 1
+    line, counts = capsys.readouterr().out.splitlines()
+    assert line.startswith("failed  2 partitions") and "2 partitions, expected 1: matmul, softmax" in line
+    assert counts == "0 passed, 1 failed, 0 refused"
+
+
+def test_main_fails_for_a_difference(two, capsys, monkeypatch):
+    true = benchdnn.reference
+    monkeypatch.setattr(benchdnn, "reference", lambda g, x: true(g, x) * np.float32(1.01))
+    assert main([str(two), "--expected-n-partitions=0"]) == 1
+    assert "of the largest" in capsys.readouterr().out
+
+
+def test_main_refuses(two, capsys):
+    assert main([str(two), "--in-shapes=0:2x5"]) == 1
+    line, counts = capsys.readouterr().out.splitlines()
+    assert line.startswith("refused 0 partitions") and "matmul" in line and counts == "0 passed, 0 failed, 1 refused"
+
+
+@pytest.mark.parametrize("arguments, part", [
+    (["FILE", "--mb=x"], "--mb"),
+    ([], "give a file"),
+    (["FILE", "--batch=cases.txt"], "give a file"),
+    (["--batch=cases.txt", "--mb=2"], "give a file"),
+    (["--batch=no-cases.txt"], "no-cases.txt"),
+])
+def test_main_with_wrong_arguments(two, capsys, arguments, part):
+    with pytest.raises(SystemExit) as exit:
+        main([str(two) if a == "FILE" else a for a in arguments])
+    assert exit.value.code == 2 and part in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_main_batch(two, capsys):
+    batch = two.with_name("cases.txt")
+    batch.write_text("--reset --expected-n-partitions=2 --case=two.json\n--case=none.json\n--mb=oops --case=two.json\n")
+    assert main([f"--batch={batch}"]) == 1
+    *lines, counts = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["passed", "refused", "refused"]
+    assert counts == "1 passed, 0 failed, 2 refused"
+    assert main([f"--batch={batch}", "--failures", "--root", str(two.parent)]) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    batch.write_text("--expected-n-partitions=0 --case=two.json --mb=3\n")
+    assert main([f"--batch={batch}"]) == 0
+    assert capsys.readouterr().out.endswith("1 passed, 0 failed, 0 refused\n")

@@ -1,0 +1,58 @@
+"""How far an output is from the reference's, and whether that is too far."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from graphq.ir import Value
+from graphq.ir.tensor_type import TensorType
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far an output of the compiled graph is from the reference's, and whether that is too far."""
+
+    output: str
+    text: str
+    passed: bool
+
+    def __str__(self) -> str:
+        return f"{self.output}: {self.text}"
+
+
+def compare(name: str, got: np.ndarray, wanted: np.ndarray, value: Value) -> Deviation:
+    """How far `got` is from `wanted`, and whether that is within the rules.
+
+    Integers: one step apart in at most 1 of 10,000 elements; f32 and f64: 1e-5 of the largest; bf16, f16: 2 ulp; other
+    floats: 1 ulp.
+    """
+    dtype = value.dtype
+    if got.shape != wanted.shape:
+        return Deviation(name, f"shape {list(got.shape)}, not {list(wanted.shape)}", False)
+    a, b = got.astype(np.float64), wanted.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if same.all():
+        return Deviation(name, "equal", True)
+    if not np.array_equal(np.isfinite(a), np.isfinite(b)) or not (same | np.isfinite(a)).all():
+        return Deviation(name, f"not finite in {np.count_nonzero(~(same | np.isfinite(a)))} elements", False)
+    apart = np.abs(a - b)[~same]
+    share = apart.size / a.size
+    if dtype.kind in ("int", "bool"):
+        passed = bool(apart.max() <= 1 and share <= 1e-4 + 1 / a.size)
+        return Deviation(name, f"{int(apart.max())} steps, in {share:.1e} of the elements", passed)
+    largest = float(np.abs(b[np.isfinite(b)]).max())
+    if dtype.bits >= 32:
+        ratio = float(apart.max()) / max(largest, 1e-30)
+        return Deviation(name, f"{ratio:.1e} of the largest", ratio <= 1e-5)
+    ulps = float((apart / _ulp(b[~same], value.type)).max())
+    passed = ulps <= (1 if dtype.bits <= 8 else 2)
+    return Deviation(name, f"{ulps:.1f} ulp, in {share:.1e} of the elements", passed)
+
+
+def _ulp(x: np.ndarray, type: TensorType) -> np.ndarray:
+    """The distance between neighbouring numbers of a narrow float type at each of `x`."""
+    info = ml_dtypes.finfo(type.dtype.numpy)
+    exponent = np.frexp(np.abs(x))[1] - 1
+    return np.maximum(np.ldexp(1.0, exponent - info.nmant), float(info.smallest_subnormal))
