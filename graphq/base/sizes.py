@@ -296,9 +296,20 @@ def parts(x: Any) -> Iterator[Size | Later]:
         yield from parts(x.args)
 
 
+_CLOSED = frozenset({int, float, str, bool, type(None), np.ndarray})
+"""Types of what holds no Sizes: most of what `trace_of` is asked about."""
+
+
 def trace_of(x: Any) -> Trace | None:
     """The trace of the first of `parts`."""
-    return None if type(x) is int else next((y.trace for y in parts(x)), None)
+    if type(x) in _CLOSED:
+        return None
+    if type(x) is not tuple:
+        return next((y.trace for y in parts(x)), None)
+    for y in x:
+        if (trace := trace_of(y)) is not None:
+            return trace
+    return None
 
 
 def is_open(x: Any) -> bool:
