@@ -58,13 +58,6 @@ def listed(out: object) -> list[np.ndarray]:
     return [np.asarray(x) for x in (out.values() if isinstance(out, dict) else [out])]
 
 
-def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    """Of the angle between two arrays; 1 for two of zeros."""
-    x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
-    size = float(np.linalg.norm(x) * np.linalg.norm(y))
-    return float(x @ y) / size if size else float(np.array_equal(x, y))
-
-
 def classes(y: np.ndarray) -> tuple[int, ...]:
     """The place of the greatest number along the last axis, for all others."""
     return tuple(y.reshape(-1, y.shape[-1]).argmax(-1).tolist())

@@ -30,7 +30,7 @@ import timing
 
 import graphq as gq
 from graphq.commands.peers import BF16, F32, OPENVINO, ORT, missing, model_file
-from graphq.commands.turns import alternate
+from graphq.commands.turns import alternate, cosine
 
 Row = dict[str, Any]
 
@@ -59,7 +59,7 @@ def faithfulness(run: mf.Run, feeds: list[mf.Feeds], want: list[list[np.ndarray]
     outs = [run(f) for f in feeds]
     pairs = [(a, b) for x, y in zip(outs, want, strict=True) for a, b in zip(x, y, strict=True)]
     same, share = mf.agreement(decide, outs, want)
-    return {"cosine": min(mf.cosine(a, b) for a, b in pairs),
+    return {"cosine": min(cosine(a, b) for a, b in pairs),
             "relative": max(float(np.abs(a.astype(float) - b).max(initial=0) / max(np.abs(b).max(initial=0), 1e-30))
                             for a, b in pairs),
             "decisions": [same, len(feeds)], "same_decision": share}

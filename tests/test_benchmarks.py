@@ -70,4 +70,3 @@ def test_inputs_and_decisions_of_models(tmp_path):
     shapes = {"ctc": text, "mask": np.ones((1, 1, 4, 4)), "argmax": np.ones((1, 8))}
     assert {name: files.decision_of(y) for name, y in shapes.items()} == dict(zip(shapes, shapes, strict=True))
     assert files.decision_of(text - 0.5) == "argmax"
-    assert files.cosine(np.zeros(3), np.zeros(3)) == 1 and files.cosine(np.ones(3), -np.ones(3)) == pytest.approx(-1)

@@ -6,8 +6,9 @@ brackets is the same of the least times, which other work on the machine changes
 are from those of that row: in steps for integers, else in parts of the largest number. graphq's own outputs are the
 same bit for bit in all rows; where they are not, the exit code is 1.
 
-Peers run the ONNX file itself, or what `save_onnx` writes of another kind of file. They come with the
-extra `bench`.
+Beside peers, `cosine` is that of the angle between a row's outputs and what the graph means, computed operation by
+operation in NumPy: a peer may be fast by products that saturate, or by bf16. The smallest of all outputs counts. Peers
+run the ONNX file itself, or what `save_onnx` writes of another kind of file. They come with the extra `bench`.
 """
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ import numpy as np
 from graphq.commands.arrays import add_inputs, input_arrays
 from graphq.commands.peers import PEERS, model_file
 from graphq.commands.shared import add_model, comma_separated, compiled, save_graph, write
-from graphq.commands.turns import alternate, difference
+from graphq.commands.turns import alternate, cosine, difference
 from graphq.errors import ParseError
 from graphq.ir import Graph
-from graphq.ir.interpret import named_outputs
+from graphq.ir.interpret import named_outputs, reference
 from graphq.ir.names import counted
 from graphq.kernels.jit.isa import LevelName
 from graphq.kernels.threads.team import run_until_settled
@@ -77,6 +78,7 @@ def run(options: argparse.Namespace) -> int:
             run_until_settled(partial(side.run, arrays))
         results = [side.run(arrays) for side in sides]
         times = alternate([partial(side.run, arrays) for side in sides], options.seconds * len(sides))
+    wanted = list(named_outputs(graph.output_names, reference(graph, arrays)).values()) if peers else []
     rows: list[dict[str, Any]] = []
     for side, result, spent in zip(sides, results, times, strict=True):
         first = next(k for k, x in enumerate(sides) if x.threads == side.threads)
@@ -84,7 +86,8 @@ def run(options: argparse.Namespace) -> int:
         rows.append({"name": side.name, "threads": side.threads, "median_ms": median, "least_ms": min(spent),
                      "ratio": median / statistics.median(base), "ratio_of_least": min(spent) / min(base),
                      "runs": len(spent),
-                     "difference": max(map(difference, results[first], result), default=0.0)})
+                     "difference": max(map(difference, results[first], result), default=0.0),
+                     "cosine": min(map(cosine, wanted, result), default=None)})
     ours = [result for side, result in zip(sides, results, strict=True) if side.ours]
     equal = all(_equal(ours[0], other) for other in ours[1:])
     write(options, "\n".join([_table(graph, arrays, rows), *["graphq's own results differ"] * (not equal)]),
@@ -132,11 +135,12 @@ def _equal(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
 
 def _table(graph: Graph, arrays: Mapping[str, np.ndarray], rows: list[dict[str, Any]]) -> str:
     shapes = ", ".join(f"{name}=" + "x".join(map(str, x.shape)) for name, x in arrays.items())
-    lines = [f"{graph.name}, {shapes}"]
+    lines, cosines = [f"{graph.name}, {shapes}"], "" if rows[0]["cosine"] is None else "   cosine"
     for threads in dict.fromkeys(row["threads"] for row in rows):
-        lines.append(f"{counted(threads, 'thread'):20s} {'median ms (least)':>18s} {'ratio':>14s} differs")
+        lines.append(f"{counted(threads, 'thread'):20s} {'median ms (least)':>18s} {'ratio':>14s} differs{cosines}")
         for row in (r for r in rows if r["threads"] == threads):
             times = f"{row['median_ms']:.4g} ({row['least_ms']:.4g})"
             ratios = f"{row['ratio']:.2f} ({row['ratio_of_least']:.2f})"
-            lines.append(f"  {row['name']:18s} {times:>18s} {ratios:>14s} {row['difference']:7.2g}")
+            near = f" {row['cosine']:8.6f}" if cosines else ""
+            lines.append(f"  {row['name']:18s} {times:>18s} {ratios:>14s} {row['difference']:7.2g}{near}")
     return "\n".join(lines)

@@ -11,10 +11,15 @@ import numpy as np
 
 from graphq.errors import GraphqError, how_to_install
 
-ORT, OPENVINO, BF16, F32 = "ONNX Runtime", "OpenVINO", "OpenVINO bf16", "OpenVINO f32"
-PEERS = {"ort": ORT, "openvino": OPENVINO, "openvino_bf16": BF16, "openvino_f32": F32}
-"""The peers by the names that the command line has for them: OpenVINO by its defaults, or in bf16 or f32."""
-PACKAGES = {ORT: "onnxruntime", **dict.fromkeys((OPENVINO, BF16, F32), "openvino")}
+ORT, EXACT = "ONNX Runtime", "ONNX Runtime exact"
+OPENVINO, BF16, F32 = "OpenVINO", "OpenVINO bf16", "OpenVINO f32"
+PEERS = {"ort": ORT, "ort_exact": EXACT, "openvino": OPENVINO, "openvino_bf16": BF16, "openvino_f32": F32}
+"""The peers by the names that the command line has for them.
+
+ONNX Runtime by its defaults, whose products of u8 and s8 saturate where the CPU has no VNNI, or with
+session.x64quantprecision=1, by which they do not. OpenVINO by its defaults, or in bf16 or f32.
+"""
+PACKAGES = {ORT: "onnxruntime", EXACT: "onnxruntime", **dict.fromkeys((OPENVINO, BF16, F32), "openvino")}
 OPENVINO_CACHE = "OPENVINO_CACHE"
 """The environment variable that names the folder in which OpenVINO keeps what it compiles, if any."""
 
@@ -37,20 +42,23 @@ def model_file(name: str, path: str, feeds: Mapping[str, np.ndarray], threads: i
     if reason := missing(name):
         raise GraphqError(f"{name}: {reason}")
     try:
-        run = _onnxruntime(path, threads, literal) if name == ORT else _openvino(name, path, threads)
+        run = _openvino(name, path, threads) if PACKAGES[name] == "openvino" else \
+            _onnxruntime(path, threads, literal=literal, exact=name == EXACT)
         run(feeds)
     except Exception as error:  # of classes that the packages do not document
         raise GraphqError(f"{name} refuses {path}: {error}") from error
     return run
 
 
-def _onnxruntime(path: str, threads: int, literal: bool) -> Run:
+def _onnxruntime(path: str, threads: int, *, literal: bool, exact: bool) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 3
     if literal:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if exact:
+        options.add_session_config_entry("session.x64quantprecision", "1")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return lambda f: list(session.run(None, dict(f)))
 

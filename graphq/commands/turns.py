@@ -33,6 +33,13 @@ def alternate(calls: Sequence[Callable[[], object]], seconds: float) -> list[lis
     return times
 
 
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    """Of the angle between two arrays; 1 for two of zeros."""
+    x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+    size = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return float(x @ y) / size if size else float(np.array_equal(x, y))
+
+
 def difference(x: np.ndarray, y: np.ndarray) -> float:
     """The largest difference of integers in steps; of others in parts of the largest number."""
     wide = [a.astype(np.float64) for a in (x, y)]

@@ -8,7 +8,7 @@ import graphq as gq
 from graphq.cli import main
 from graphq.commands import bench, peers
 from graphq.commands.shared import comma_separated
-from graphq.commands.turns import alternate, difference
+from graphq.commands.turns import alternate, cosine, difference
 from graphq.errors import how_to_install
 
 TEXT = """graph dense(x: u8[?,8]) {
@@ -46,6 +46,7 @@ def test_json(model, capsys):
     assert found["graph"] == "dense" and found["inputs"] == {"x": [1, 8]} and found["equal"] is True
     assert (row["name"], row["threads"], row["ratio"], row["difference"]) == ("graphq scalar", 2, 1, 0)
     assert 0 < row["least_ms"] <= row["median_ms"] and row["runs"] >= 8
+    assert row["cosine"] is None
 
 
 @pytest.mark.parametrize("kind", ["txt", "onnx", "json"])
@@ -61,6 +62,7 @@ def test_a_peer_runs_files_of_all_kinds(model, tmp_path, capsys, kind):
     assert main(["bench", str(path), "--threads=1", "--peer=ort", "--seconds=0.001", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [row["name"] for row in rows][1:] == ["ONNX Runtime"] and rows[1]["difference"] == 0
+    assert [row["cosine"] for row in rows] == [1, 1]
 
 
 def test_results_of_levels_that_differ_are_exit_code_1(model, capsys, monkeypatch):
@@ -85,7 +87,7 @@ def test_lists_of_names(text, names):
 
 @pytest.mark.parametrize("arguments, part", [
     (["--threads=0"], "--threads takes thread counts as 1,2, got 0"), (["--threads=1,x"], "got 1,x"),
-    (["--isa=sse9"], "sse9"), (["--peer=tvm"], "--peer: there is no 'tvm'; there are ort, openvino"),
+    (["--isa=sse9"], "sse9"), (["--peer=tvm"], "--peer: there is no 'tvm'; there are ort, ort_exact, openvino"),
     (["--seconds=nan"], "--seconds must be in [0, 3600], got nan"),
     (["--shape=z=3"], "the model has no input 'z'")])
 def test_wrong_options_are_one_line(model, capsys, arguments, part):
@@ -102,7 +104,7 @@ def test_a_peer_that_is_missing_or_refuses_is_one_line(model, tmp_path, capsys, 
     assert f"ONNX Runtime: it needs no_such_package ({how_to_install('bench')})" in capsys.readouterr().err
     monkeypatch.setattr(peers, "PACKAGES", {"ONNX Runtime": "numpy"})
 
-    def refuses(*_):
+    def refuses(*_, **__):
         raise ValueError("no such\noperator")
 
     monkeypatch.setattr(peers, "_onnxruntime", refuses)
@@ -111,10 +113,45 @@ def test_a_peer_that_is_missing_or_refuses_is_one_line(model, tmp_path, capsys, 
     assert "ONNX Runtime refuses" in (err := capsys.readouterr().err) and err.count("\n") == 1
 
 
+def test_cosines_are_those_to_what_the_graph_means(model, capsys, monkeypatch):
+    """A peer that is wrong in one of two outputs is told apart."""
+    graph = gq.Graph("two")
+    x = graph.input("x", dtype="f32", shape=(1, 8))
+    graph.output(graph.relu(x), name="y")
+    graph.output(graph.sqrt(graph.abs(x)), name="z")
+    with open(model, "w") as file:
+        file.write(gq.to_text(graph))
+
+    def wrong(name, path, arrays, threads):
+        return lambda feeds: [np.maximum(feeds["x"], 0), np.sqrt(np.abs(feeds["x"])) * np.float32([1, 0] * 4)]
+
+    monkeypatch.setattr(bench, "model_file", wrong)
+    pytest.importorskip("onnx")
+    assert main(["bench", model, "--threads=1", "--peer=ort_exact", "--seconds=0.001"]) == 0
+    _, head, ours, peer = capsys.readouterr().out.splitlines()
+    assert head.split()[-1] == "cosine" and ours.split()[-1] == "1.000000" and 0.5 < float(peer.split()[-1]) < 0.9
+    assert peer.startswith("  ONNX Runtime exact ")
+
+
+def test_exact_products_of_onnx_runtime_are_asked_for(monkeypatch):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    asked = []
+    monkeypatch.setattr(onnxruntime, "InferenceSession",
+                        lambda path, options, providers: asked.append(options.get_session_config_entry(
+                            "session.x64quantprecision")))
+    with pytest.raises(gq.GraphqError):
+        peers.model_file(peers.EXACT, "m.onnx", {}, 1)
+    assert asked == ["1"]
+
+
 def test_calls_take_turns():
     order = []
     times = alternate([lambda: order.append("a"), lambda: order.append("b")], 0)
     assert "".join(order) == "aabb" * 8 and [len(t) for t in times] == [8, 8]
+
+
+def test_cosine():
+    assert cosine(np.zeros(3), np.zeros(3)) == 1 and cosine(np.ones(3), -np.ones(3)) == pytest.approx(-1)
 
 
 def test_differences():
