@@ -55,6 +55,15 @@ def test_any_size(level, m, k, n):
         assert steps.max(initial=0) <= 1
 
 
+@pytest.mark.parametrize("m, k, n", [(24, 64, 8), (48, 16, 1), (12, 64, 64)])
+def test_transposed_activations_where_the_cheapest_kernel_reads_rows_alone(level, m, k, n):
+    """As those of 24 x 16 and of AMX tiles do."""
+    g = dense(m, k, n, transpose_a=True)
+    inputs = random_inputs(g)
+    model = gq.compile(g, isa=level, threads=1)
+    assert np.array_equal(model(inputs), model.formula(inputs))
+
+
 def written_formula(x, zx, sx, w, sw, bias, sy, zy):
     """relu and requantize, as the design writes it."""
     acc = ((x.astype(np.int64) - zx) @ w.astype(np.int64)).astype(np.int32)
