@@ -29,13 +29,14 @@ def batch_tensors(file: GraphFile) -> dict[int, int]:
 def _carriers(op: FileOp, size: int) -> list[LogicalTensor]:
     """The operands whose first dimension is that of the result."""
     out, attrs = op.outputs[0], {k: a.value for k, a in (op.attrs or {}).items()}
-    if op.kind == "StaticTranspose" and tuple(attrs.get("order", ()))[:1] != (0,):
-        return []
-    if op.kind.startswith("Reduce") and 0 in tuple(attrs.get("axes", ())):
-        return []
-    if op.kind == "Concat" and attrs.get("axis") == 0:
-        return []
     operands = op.inputs[:1]
+    first = {0, -len(operands[0].shape or ()) if operands else 0}  # the first dimension, counted from either end
+    if op.kind == "StaticTranspose" and first.isdisjoint(attrs.get("order", ())[:1]):
+        return []
+    if op.kind.startswith("Reduce") and not first.isdisjoint(attrs.get("axes", ())):
+        return []
+    if op.kind == "Concat" and attrs.get("axis") in first:
+        return []
     if op.kind == "MatMul":
         batched = out.shape is not None and len(out.shape) > 2
         if not batched and attrs.get("transpose_a"):

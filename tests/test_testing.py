@@ -6,6 +6,7 @@ from graphq.dtypes import DTYPES
 from graphq.errors import GraphError, VerifyError
 from graphq.ir import Graph, TensorType
 from graphq.ir.text import parse
+from graphq.rewrite.fixpoint import rounds
 from graphq.rewrite.rule import ANY, Rewrite
 from graphq.testing import check_pass, check_round_trip, check_same_numbers, random_array, random_inputs
 
@@ -152,6 +153,26 @@ def test_outputs_have_the_same_names_and_types():
     c = parse("graph(x: f32[2,8]) {\n %0 = type_cast(x, dtype=bf16)\n return %0\n}")
     with pytest.raises(AssertionError, match="the outputs were out0: f32.*are out0: bf16"):
         check_same_numbers(a, c)
+
+
+def test_where_no_tolerance_is_asked_for_one_bit_counts():
+    one, next_ = (f"graph(x: f32[64]) {{\n  %0 = constant(value=f32[]{{{c}}})\n  %1 = multiply(x, %0)\n  return %1\n}}"
+                  for c in ("1.0", "1.0000001"))
+
+    def step(g):
+        with g.before(g.nodes[0]):
+            g.replace_uses(g.nodes[0].output, g.add_constant(np.nextafter(np.float32(1), np.float32(2))))
+        return 1 + g.prune()
+
+    a, b = parse(one), parse(next_)
+    with pytest.raises(AssertionError, match="elements differ"):
+        check_same_numbers(a, b)
+    check_same_numbers(a, b, rtol=2.0**-22)
+    with pytest.raises(AssertionError, match="elements differ"):
+        check_same_numbers(a, b, rtol=2.0**-25)
+    fails("elements differ", step, before=one, after=ANY, vary=False)
+    check_pass(rounds(2.0**-22)(step), before=one, after=ANY, vary=False)
+    fails("elements differ", step, before=one, after=ANY, vary=False, rtol=0.0, atol=0.0)  # the caller's count
 
 
 def test_nan_equals_nan():

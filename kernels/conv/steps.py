@@ -151,8 +151,8 @@ def _space(images: int, groups: int, counts: tuple[int, ...], columns: int, oper
 
 
 def _pixel(o: _Operand, counts: Sequence[int]) -> int:
-    """Bytes from one pixel to the next, along the last axis that has several."""
-    return next((s for s, n in zip(reversed(o.spatial), reversed(counts), strict=True) if n != 1), 0)
+    """Bytes from one pixel to the next, along the last axis that has several; between images where each is a pixel."""
+    return next((s for s, n in zip(reversed(o.spatial), reversed(counts), strict=True) if n != 1), o.image)
 
 
 def _even(c: Convolution, view: Windows) -> int | None:

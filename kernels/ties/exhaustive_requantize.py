@@ -79,6 +79,6 @@ def _as_written(q: Expr, dtype: str, bytes_: Sequence[Byte], cases: Sequence[np.
     operands: list[np.ndarray | None] = [None] * slots
     for x in walk(alone):
         if x in numbers:
-            operands[x.value[0]] = numbers[x]
+            operands[x.value[0]] = numbers[x].reshape(-1)
     operands += [v.astype(STORAGE[x.dtype]) for v, x in zip(cases, bytes_, strict=True)]
     return evaluate(alone, None, operands).astype(np.int64)

@@ -9,7 +9,7 @@ from graphq.kernels.lanes.vector import high_bytes, low_bytes
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
 from graphq.kernels.threads.atomics import added as added_atomically
 from graphq.kernels.threads.atomics import release, semaphore_wait, this_thread
-from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, view_helper
+from graphq.kernels.threads.steps import ASLEEP, HELPER_AT, HELPERS, SEMAPHORE, SLEEPERS, _sleep, view_helper
 
 nothing = object()
 """What Numba has no type for: kernels that name it are refused."""
@@ -101,6 +101,14 @@ def dozing():
             pass
 
     return Functions(doze=doze)
+
+
+def falling_asleep():
+    """What a helper does that has waited for long enough."""
+    def fall_asleep(team, record):
+        _sleep(team, record)
+
+    return Functions(fall_asleep=fall_asleep)
 
 
 def writing(stores, lanes):

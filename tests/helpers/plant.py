@@ -124,7 +124,7 @@ def _of(node: ast.AST) -> Iterator[Edit]:
             if isinstance(function, ast.Name) and function.id in ("reversed", "sorted", "abs") and len(arguments) == 1:
                 kept = "" if function.id == "abs" else "list"
                 yield Edit("call dropped", node, f"{kept}({ast.unparse(arguments[0])})")
-        case ast.Tuple(elements, ast.Load()) if len(elements) > 1:
+        case ast.Tuple([_, _, *_] as elements, ast.Load()) if not any(isinstance(x, ast.Slice) for x in elements):
             yield Edit("last element dropped", node, f"({ast.unparse(ast.Tuple(elements[:-1], ast.Load()))})")
             swapped = ast.Tuple([*elements[1::-1], *elements[2:]], ast.Load())
             yield Edit("elements swapped", node, f"({ast.unparse(swapped)})")

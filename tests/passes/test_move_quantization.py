@@ -1,5 +1,6 @@
 """Dequantize moves behind what picks, repeats and joins; text in and text out, with the negatives."""
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -78,6 +79,28 @@ def test_gather_of_other_axes_than_the_channels(gather, channels, after):
     assert after is None or h.outputs[0].node.attrs["axis"] == after
     feeds = {"x": np.arange(16, dtype=np.uint8).reshape(4, 4), "i": np.asarray([[0, 3, 1], [2, -1, 0]])}
     np.testing.assert_array_equal(gq.reference(h, feeds), gq.reference(g, feeds))
+
+
+UNRANKED = [  # a rewrite, its pattern, and the operands of which any may have a rank that is not known
+    (ReshapeBeforeDequantize, "%0 = dequantize(x, {})\n %1 = static_reshape(%0, shape=[4,2,2])", "x: u8[4,4]"),
+    (QuantizeBeforeReshape, "%0 = static_reshape(x, shape=[4,4])\n %1 = quantize(%0, dtype=u8, {})", "x: f32[4,2,2]"),
+    (GatherBeforeDequantize, "%0 = dequantize(x, {})\n %1 = gather(%0, i, axis=1)", "x: u8[4,4], i: s64[2,3]"),
+    (PickBeforeDequantize, f"%0 = dequantize(x, {{}})\n %1 = {PICKS[0].format('%0')}", "x: u8[4,9]"),
+    (PickBeforeDequantize, f"%0 = dequantize(x, {{}})\n %1 = {PICKS[1].format('%0')}", "x: u8[4,4]"),
+]
+
+
+@pytest.mark.parametrize("rewrite, body, inputs", UNRANKED, ids=lambda x: getattr(x, "__name__", ""))
+def test_channels_move_where_all_ranks_are_known_alone(rewrite, body, inputs):
+    """Each operand's rank in turn; with one scale for all, no rank needs to be known."""
+    sizes = {name: tuple(map(int, dims.split(","))) for name, dims in re.findall(r"(\w): \w+\[(.*?)\]", inputs)}
+    for unknown in [set(), *({name} for name in sizes), set(sizes)]:
+        types = ", ".join(re.sub(r"\[.*", "[*]", x) if x[0] in unknown else x for x in re.split(r", (?=\w:)", inputs))
+        for scale in ("scales=[0.5]", 'qtype="per_channel", axis=0, scales=[1,2,3,4]'):
+            before = gq.parse(f"graph({types}) {{\n {body.format(scale)}\n return %1\n}}")
+            g = before.copy()
+            assert rewrite()(g) == ("per_channel" not in scale or not unknown), (types, scale)
+            gq.testing.check_same_numbers(before, g, sizes=sizes)
 
 
 @pytest.mark.parametrize("parameters,pad,value", [

@@ -6,7 +6,8 @@ import graphq as gq
 from graphq.dtypes import s4, s8
 from graphq.ops.dynamic_quant import dynamic_dequantize
 from graphq.quantization import Scheme
-from graphq.quantization.blocks import block_scales, insert_blocks
+from graphq.quantization.blocks import block_scales, hessians, insert_blocks
+from graphq.quantization.insert import kept
 from graphq.quantization.products import prepared
 
 RNG = np.random.default_rng(4)
@@ -58,3 +59,30 @@ def test_scales_are_the_best_of_thirteen(limit):
     best = np.min([errors(s) for s in tried], axis=0)
     np.testing.assert_array_equal(errors(found)[top > 0], best[top > 0])
     assert (found[top == 0] == 1).all() and (top == 0).sum() == 1
+
+
+def test_a_hessian_is_of_all_rows_of_all_batches_whatever_products_stand_before():
+    """Products whose rows are columns have none, nor have products of activations; one serves equal sources."""
+    g = gq.Graph()
+    x, u = g.input("x", dtype="f32", shape=(2, 3, 8)), g.input("u", dtype="f32", shape=(5, 7))
+    w = {name: RNG.standard_normal(shape).astype(np.float32)
+         for name, shape in {"columns": (5, 2), "p": (8, 4), "q": (6, 8), "r": (4, 3), "s": (7, 2)}.items()}
+    g.output(g.matmul(u, w["columns"], transpose_a=True, name="columns"))
+    g.output(g.matmul(x, x, transpose_b=True, name="activations"))
+    p = g.matmul(x, w["p"], name="p")
+    g.output(g.matmul(x, w["q"], transpose_b=True, name="q"))
+    g.output(g.matmul(p, w["r"], name="r"))
+    g.output(g.matmul(u, w["s"], name="s"))
+    g = prepared(g)
+    chosen = [y for y in kept(g, Scheme()) if y.weights is not None]
+    batches = [{"x": RNG.standard_normal((2, 3, 8)).astype(np.float32),
+                "u": RNG.standard_normal((5, 7)).astype(np.float32)} for _ in range(3)]
+    rows = np.concatenate([b["x"].reshape(-1, 8) for b in batches])
+    sources = {"p": rows, "q": rows, "r": rows @ w["p"], "s": np.concatenate([b["u"] for b in batches])}
+    found = hessians(g, chosen, batches)
+    assert {y.name for y in chosen} == {*sources, "columns"} and set(found) == set(sources)
+    for name, source in sources.items():
+        np.testing.assert_allclose(found[name], source.T @ source, rtol=1e-4, atol=1e-4)
+    assert set(hessians(g, chosen[-1:], batches)) == {"s"} and hessians(g, chosen[:1], batches) == {}
+    with pytest.raises(gq.GraphError, match="at least one batch"):
+        hessians(g, chosen, [])

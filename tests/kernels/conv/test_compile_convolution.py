@@ -1,4 +1,6 @@
 """Compiled integer convolutions: equal to their formula at every level, close to the reference, odd geometry."""
+import re
+
 import numpy as np
 import pytest
 from geometries import convolution
@@ -87,6 +89,9 @@ GEOMETRIES = {
     "1-D, groups": dict(sizes=(11,), channels=12, columns=8, kernel=(3,), groups=4, images=2, pads=1),
     "3-D": dict(sizes=(4, 5, 6), channels=6, columns=10, kernel=(2, 3, 3), pads=1, groups=2),
     "1x1": dict(sizes=(6, 7), channels=16, columns=33, kernel=(1, 1), images=2),
+    "1x1 of one pixel": dict(sizes=(1, 1), channels=16, columns=33, kernel=(1, 1), images=7),
+    "1x1 to one pixel": dict(sizes=(2, 3), channels=16, columns=33, kernel=(1, 1), images=7, strides=(2, 3)),
+    "1x1 of one pixel, in groups": dict(sizes=(1, 1), channels=34, columns=6, kernel=(1, 1), groups=2, images=3),
     "1x1 in groups": dict(sizes=(6, 7), channels=34, columns=6, kernel=(1, 1), groups=2, images=2),
     "groups, some joined": dict(sizes=(6, 7), channels=20, columns=50, kernel=(3, 3), groups=10, images=2, pads=1),
     "groups joined of weights with zero points": dict(sizes=(5, 6), channels=8, columns=24, kernel=(3, 2), groups=8,
@@ -164,6 +169,17 @@ def test_kernel_of_columns_a_channel(columns, kernel):
 def test_epilogues(epilogue, groups, level):
     g, arrays = build((6, 7), 8, 18, (3, 3), images=2, pads=1, groups=groups, epilogue=epilogue, out="s8")
     check(g, arrays, level, threads=2)
+
+
+@pytest.mark.parametrize("epilogue", [None, residual, squeeze_excite])
+def test_images_of_one_pixel_are_the_rows_of_one_product(epilogue):
+    """As the pixels of an image are; blocks of one row each would read the weights for each."""
+    steps = []
+    for images, sizes in ((12, (1, 1)), (1, (3, 4))):
+        g, arrays = build(sizes, 24, 70, (1, 1), images=images, epilogue=epilogue)
+        check(g, arrays)
+        steps.append(re.search(r"0: (\w+) +\((\d+) block", gq.compile(g, threads=1).explain(kernels=True)).groups())
+    assert steps[0] == steps[1]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

@@ -65,6 +65,7 @@ GEOMETRIES = {
     "1-D, groups": dict(sizes=(11,), channels=12, columns=8, kernel=(3,), groups=4, images=2, pads=1),
     "3-D": dict(sizes=(3, 4, 5), channels=6, columns=10, kernel=(2, 3, 3), pads=1, groups=2),
     "1x1": dict(sizes=(4, 5), channels=17, columns=33, kernel=(1, 1), images=2),
+    "1x1 of one pixel": dict(sizes=(1, 1), channels=17, columns=33, kernel=(1, 1), images=7),
     "1x1 with strides": dict(sizes=(7, 7), channels=17, columns=16, kernel=(1, 1), strides=2),
     "1x1 of a pixel and of padding": dict(sizes=(1, 1), channels=9, columns=8, kernel=(1, 1), pads_end=(0, 1)),
     "cut at one end": dict(sizes=(9, 8), channels=4, columns=8, kernel=(3, 3), strides=(2, 1), pads=1,

@@ -4,6 +4,8 @@ import pytest
 from dense import dense
 
 import graphq as gq
+from graphq.kernels.families import family_named
+from graphq.rewrite.partition import extract
 from graphq.testing import random_inputs
 
 RNG = np.random.default_rng(11)
@@ -53,6 +55,32 @@ def test_any_size(level, m, k, n):
         assert np.array_equal(model(inputs), model.formula(inputs))
         steps = np.abs(model(inputs).astype(int) - gq.reference(g, inputs))
         assert steps.max(initial=0) <= 1
+
+
+@pytest.mark.parametrize("m, k, n", [(24, 64, 8), (48, 16, 1), (12, 64, 64)])
+def test_transposed_activations_where_the_cheapest_kernel_reads_rows_alone(level, m, k, n):
+    """As those of 24 x 16 and of AMX tiles do."""
+    g = dense(m, k, n, transpose_a=True)
+    inputs = random_inputs(g)
+    model = gq.compile(g, isa=level, threads=1)
+    assert np.array_equal(model(inputs), model.formula(inputs))
+
+
+@pytest.mark.parametrize("bias, wanted", [("constant", True), ("input", False), ("computed", False), (None, False)])
+def test_sums_start_from_a_constant_bias(bias, wanted):
+    """As those of ONNX's Gemm, in the order in which outputs near a tie are summed again."""
+    numbers = np.arange(1, 6, dtype=np.float32)
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=(3, 8), dtype="u8"), scales=[0.02], zps=[3])
+    w = g.dequantize(g.constant(np.ones((8, 5), np.int8)), scales=[0.5])
+    start = None if bias is None else g.constant(numbers) if bias == "constant" else \
+        g.input("b", shape=(5,), dtype="f32")
+    y = g.matmul(x, w, g.tanh(start) if bias == "computed" else start)
+    g.output(g.quantize(y, dtype="u8", scales=[0.1]))
+    body, operands, _ = extract(g, [n for n in g.nodes if n.op.name != "constant"])
+    products = family_named("matmul").lower(body, [v.data for v in operands]).products
+    assert products.starts_at_bias == wanted
+    np.testing.assert_array_equal(products.sum.start, numbers if wanted else [0])
 
 
 def written_formula(x, zx, sx, w, sw, bias, sy, zy):

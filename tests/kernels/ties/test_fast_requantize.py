@@ -4,8 +4,10 @@ import pytest
 
 import graphq as gq
 from graphq.kernels.families import lower_partition
-from graphq.kernels.lanes.expression import op
+from graphq.kernels.lanes import elementary
+from graphq.kernels.lanes.expression import fused, load, op
 from graphq.kernels.lanes.stores import evaluate
+from graphq.kernels.ties.fast_requantize import Affine, Spread, _fast_error
 
 
 def layer(rng, dtype, zp, x_zp, *, relu=False, residual=False, tail=False, twice="",
@@ -87,3 +89,29 @@ def test_fast_quantizes_are_exact_outside_of_bands(case):
 def test_ties_of_two_bytes_are_decided():
     made, _ = layer(np.random.default_rng(7), **CASES["ties decided"])
     assert made.store.second_look.distance.op == "shl"  # that of the first quantize alone
+
+
+LO = {"u8": 0, "s8": -128}
+
+
+@pytest.mark.parametrize("dtype", LO)
+@pytest.mark.parametrize("factor, constant, other", [
+    (0.9, -200, 0), (0.9, 0, 0), (0.9, 200, 0), (-0.9, 200, 0), (0.3, -60, 0), (0.5, -100, 0.4), (0.5, 60, 0.4),
+    (-0.5, 60, -0.4), (0.02, 0, 0.9)])
+def test_bounds_of_multiply_adds_are_not_exceeded_and_nearly_reached(dtype, factor, constant, other):
+    """Of 3,000 columns with factors and constants alike: a byte that was quantized, and one that is loaded, or none."""
+    rng, n = np.random.default_rng(0), 3000
+    x, y = elementary.quantized(load(0, "s32", "vector"), dtype), load(1, "s8", "vector")
+    f, g = (z * (1 + rng.random(n) / 64) for z in (factor, other))
+    constants = constant + 8 * rng.random(n)
+    factors, integers = {x: f}, {}
+    if other:
+        factors[y], integers[y] = g, Spread.between(np.full(1, -128.0), np.full(1, 127.0))
+    bound = _fast_error(Affine(factors, constants), integers, np.full(1, 0.5), 256.0)
+    xs, ys = np.arange(256.0)[:, None] + LO[dtype], rng.integers(-128, 128, (256, 1)).astype(np.float64)
+    exact = constants + 0.5 + xs * f + ys * g
+    total = np.broadcast_to(np.float32(constants + 0.5 + (LO[dtype] - 256) * f), exact.shape)
+    total = fused(np.float32(xs - LO[dtype] + 256), np.float32(f), total)
+    total = fused(np.float32(ys), np.float32(g), total)
+    error = np.where(np.abs(exact) <= 256, np.abs(total - exact), 0).max(0)
+    assert (error <= bound).all() and (error / bound).max() > 0.5

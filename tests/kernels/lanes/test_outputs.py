@@ -1,0 +1,104 @@
+"""What a Store's functions write, and which outputs they enter for a second look, in vectors of every width."""
+import ctypes
+
+import numpy as np
+import pytest
+
+from graphq.kernels.jit import isa, modules
+from graphq.kernels.jit.intrinsics import HEADER_WORDS
+from graphq.kernels.lanes.expression import STORAGE, acc, const, load, op
+from graphq.kernels.lanes.outputs import packs, store_functions
+from graphq.kernels.lanes.store_code import GROUP
+from graphq.kernels.lanes.stores import SecondLook, Store, evaluate
+
+WIDTHS = [(1, False), (8, False), (16, False), (16, True)] if len(isa.available()) > 1 else [(1, False)]
+"""Lanes, and whether four vectors are packed as one."""
+BAND, OTHER = load(0, "s32", "column"), load(1, "u8", "table")
+
+
+def store(kind, looks=True):
+    """A Store whose fast form gives other numbers than its exact one: so one sees which was computed."""
+    total = acc()
+    if kind == "f32":
+        exact, fast, dtype = op("to_f32", total), op("to_f32", total) + 1.0, "f32"
+    elif kind == "lookup":
+        exact, fast, dtype = op("lookup", OTHER, total), op("lookup", OTHER, op("xor", total, const(255, "s32"))), "u8"
+    else:
+        exact, fast, dtype = op(f"high_{kind}", total), op(f"high_{kind}", total + const(1 << 17, "s32")), kind
+    if not looks:
+        return Store(exact, dtype)
+    needed = op("ge", op("and", total, const(0xFFF, "s32")), BAND)
+    return Store(exact, dtype, SecondLook(needed, (), (), total, BAND, ((exact, fast),)))
+
+
+def arrays(kind, rows, cols):
+    """Accumulators whose lower halves are seldom below the bands of their columns, but near them; and operands."""
+    rng = np.random.default_rng(rows * 1000 + cols)
+    total = rng.integers(-2**24, 2**24, (rows, cols)).astype(np.int32)
+    band = rng.integers(1, 3000, (1, cols)).astype(np.int32)
+    near = rng.choice([0, 0, -1], (rows, cols)) + band
+    total = np.where(rng.random((rows, cols)) < 0.1, total & ~0xFFFF | near, total).astype(np.int32)
+    return total, [band, rng.permutation(256).astype(np.uint8)][:2 if kind == "lookup" else 1]
+
+
+def call(function, x, total, operands):
+    """The outputs, and the entries, of which there is room for one more than there are vectors of one lane."""
+    (rows, cols), arrays = total.shape, [np.ascontiguousarray(a) for a in operands]
+    out, entries = np.full(total.shape, 77, STORAGE[x.dtype]), np.full(total.size + 1, -1, np.int64)
+    words = np.zeros(HEADER_WORDS + 3 * (x.slots + 1), np.int64)
+    for k, a in enumerate([*arrays[:x.slots], out]):
+        first = HEADER_WORDS + 3 * k
+        words[first], words[first + 2] = a.ctypes.data, 0 if a is not out else a.strides[0]
+    native = ctypes.CFUNCTYPE(*[ctypes.c_ssize_t] * 10)(int(function))
+    count = native(words.ctypes.data, 0, 0, 0, rows, cols, total.ctypes.data, total.strides[0], entries.ctypes.data)
+    return out, entries[:count]
+
+
+SHAPES = [(1, 1), (1, 15), (4, 16), (5, 17), (3, 64), (9, 70), (2, 130), (7, 200)]
+
+
+@pytest.mark.parametrize("kind", ["u8", "s8", "f32", "lookup"])
+@pytest.mark.parametrize("lanes, packed", WIDTHS)
+def test_the_fast_form_enters_every_group_with_an_output_near_a_tie(kind, lanes, packed):
+    x = store(kind)
+    if packed and not packs(lanes, x):
+        pytest.skip("the machine lacks AVX-512's packs")
+    module = modules.load("test", store_functions, x, lanes, packed, cache=False)
+    for shape in SHAPES:
+        total, operands = arrays(kind, *shape)
+        out, entries = call(module.write, x, total, operands)
+        np.testing.assert_array_equal(out, evaluate(Store(x.fast, x.dtype), total, operands), err_msg=str(shape))
+        near = (total & 0xFFFF) < operands[0]
+        wanted = {(top, left) for top in range(0, shape[0], GROUP) for left in range(0, shape[1], lanes)
+                  if near[top:top + GROUP, left:left + lanes].any()}
+        found = [(int(e) >> 16 & 0xFFFF, int(e) >> 32) for e in entries]
+        assert len(set(found)) == len(found) and set(found) == wanted, shape
+
+
+@pytest.mark.parametrize("kind", ["u8", "f32"])
+@pytest.mark.parametrize("lanes", sorted({lanes for lanes, _ in WIDTHS}))
+def test_the_exact_form_enters_each_output_that_needs_it(kind, lanes):
+    x = store(kind)
+    module = modules.load("test", store_functions, x, lanes, False, cache=False)
+    for shape in SHAPES:
+        total, operands = arrays(kind, *shape)
+        out, entries = call(module.exact, x, total, operands)
+        np.testing.assert_array_equal(out, evaluate(Store(x.expr, x.dtype), total, operands), err_msg=str(shape))
+        found = {(int(e) >> 16 & 0xFFFF, (int(e) >> 32) + lane) for e in entries for lane in range(lanes)
+                 if int(e) >> lane & 1}
+        assert found == set(map(tuple, np.argwhere((total & 0xFFF) >= operands[0]).tolist())), shape
+
+
+@pytest.mark.parametrize("kind", ["u8", "f32", "lookup"])
+@pytest.mark.parametrize("lanes, packed", WIDTHS)
+def test_without_a_second_look_nothing_is_entered(kind, lanes, packed):
+    """Nor packed, whatever the machine could."""
+    x = store(kind, looks=False)
+    assert not packs(lanes, x)
+    if packed and not packs(lanes, store(kind)):
+        pytest.skip("the machine lacks AVX-512's packs")
+    module = modules.load("test", store_functions, x, lanes, packed, cache=False)
+    total, operands = arrays(kind, 6, 150)
+    out, entries = call(module.write, x, total, operands)
+    np.testing.assert_array_equal(out, evaluate(x, total, operands))
+    assert len(entries) == 0
