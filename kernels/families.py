@@ -21,6 +21,9 @@ FAMILIES: tuple[Family, ...] = (CONVOLUTION, MATMUL, MATMUL_4BIT, POOL, INTERPOL
 ANCHORS = frozenset(name for f in FAMILIES for name in f.operations)
 """Operations that partitions have kernels for, with what is lane-wise around them."""
 
+TIES = "ties"
+"""The key of a partition's `meta` under which the plan notes `Lowered.ties`, for reports."""
+
 CHANNELS_LAST = frozenset(name for f in FAMILIES for name in f.channels_last)
 """Operations whose kernels read channels-last tensors alone."""
 
@@ -45,7 +48,7 @@ def multiplies_integers(partition: Node) -> bool:
 def lower_partition(node: Node) -> Lowered:
     """What the kernels compute for a partition, worked out anew; raises CompileError for an anchor that no family has.
 
-    The plan asks it once; reports and formulas ask again.
+    The plan asks it once; formulas ask again.
     """
     body, constants = node.attrs["body"], [v.data for v in node.operands]
     return attach(body, family_named(node.attrs["anchor"]).lower(body, constants), constants)

@@ -7,9 +7,10 @@
 --check COMMAND gets the path of a candidate as its last argument, or in place of {}; it exits with 0 where the
 candidate is still interesting, and with anything else where it is not. The command runs in a shell, on a file of the
 text form (of MODEL's own kind with --same-kind). --pass NAME is a check of its own: the pass changes the numbers of
-the graph, or leaves it inconsistent, as it is or with sizes in place of its open dimensions. The graph is printed, or
-written to --out, whose name says the kind: .onnx, .json or text. Exit code 1: the graph itself is not interesting, so
-that there is nothing to shrink.
+the graph, or leaves it inconsistent, as it is or with sizes in place of its open dimensions. A pass that raises refuses
+the graph, which is nothing wrong: --check shrinks what raises. The graph is printed, or written to --out, whose name
+says the kind: .onnx, .json or text. Exit code 1: the graph itself is not interesting, so that there is nothing to
+shrink.
 
 With --json: graph, nodes, trials, and test (with --pass, else null).
 """
@@ -32,7 +33,7 @@ from graphq.model.files import load_graph
 from graphq.rewrite.rule import Pass
 from graphq.validation.printed import as_test
 from graphq.validation.reduce import TRIALS, reduce_graph
-from graphq.validation.validator import failing, failure
+from graphq.validation.validator import failing, failure, variants
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         start = graph if step is None else failing(step, graph) or graph
         if not interesting(start):
             print(f"graphq: {options.file} itself is not interesting: "
-                  + ("the check exits with another code than 0" if step is None else "the pass gets it right"),
+                  + ("the check exits with another code than 0" if step is None else _no_fault(step, graph)),
                   file=sys.stderr)
             return 1
         least = reduce_graph(start, interesting, trials=options.trials)
@@ -94,6 +95,16 @@ def _command(command: str, path: Path) -> Callable[[Graph], bool]:
 
 def _fails(step: Pass) -> Callable[[Graph], bool]:
     return lambda graph: failure(step, graph) is not None
+
+
+def _no_fault(step: Pass, graph: Graph) -> str:
+    """Why a pass gives nothing to shrink: it is right, or it raises, which is no wrong number."""
+    for copy in variants(graph):
+        try:
+            step(copy)
+        except Exception as e:  # passes are the user's functions
+            return f"the pass raises {type(e).__name__}: {e}"
+    return "the pass gets it right"
 
 
 def _report(options: argparse.Namespace, graph: Graph, step: Pass | None, tried: int) -> None:

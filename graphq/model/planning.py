@@ -10,7 +10,7 @@ from graphq.base.progress import progress
 from graphq.errors import CompileError
 from graphq.ir import Graph, Node
 from graphq.ir.constants import SIZED_CONSTANT
-from graphq.kernels.families import family_named, lower_partition
+from graphq.kernels.families import TIES, family_named, lower_partition
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.native import NATIVE
 from graphq.plan.builder import PlanBuilder
@@ -44,8 +44,10 @@ def _node(b: PlanBuilder, node: Node) -> None:
         source = b.of[next(node.operands)]
         b.of[node.output] = source
     elif node.op.name == "partition":
-        lowered = lower_partition(node).tabulated([v.data for v in node.operands], b.target.level)
-        family_named(node.attrs["anchor"]).steps(b, node, lowered)
+        lowered = lower_partition(node)
+        node.meta = {**node.meta, TIES: lowered.ties}
+        tabulated = lowered.tabulated([v.data for v in node.operands], b.target.level)
+        family_named(node.attrs["anchor"]).steps(b, node, tabulated)
     elif node.op.name in NATIVE:
         NATIVE[node.op.name].steps(b, node)
     else:

@@ -9,9 +9,9 @@ from typing import Any
 
 from graphq.errors import GraphError
 from graphq.ir.names import choice, counted, quote
-from graphq.report.causes import BORDER
 from graphq.report.evidence import evidence_lines
 from graphq.report.groups import alike, shared
+from graphq.report.reasons import BORDER
 from graphq.report.records import KINDS, Cause, GraphNode, NearMiss, Report, StepRecord, ValueRecord
 
 LONG, SHOWN = 24, 8

@@ -10,9 +10,10 @@ from graphq.errors import GraphqError
 from graphq.ir import Graph, Node, Value
 from graphq.ir.node import GRAPH_ORDER
 from graphq.kernels.families import FAMILIES, family_named
+from graphq.kernels.family.record import Family
 from graphq.kernels.family.unsupported import Unsupported
 from graphq.passes.fuse import Fuse
-from graphq.report.given import QUANTIZES, REORDERS, Given
+from graphq.report.given import QUANTIZES, REORDERS, Given, spread
 from graphq.report.kinds import is_quantised, kind_of
 from graphq.report.products import FAR, PRODUCTS, path_up
 from graphq.report.records import Kind
@@ -79,20 +80,19 @@ class Fusions:
     def anchored(self, *nodes: Node) -> Unsupported | None:
         """Why kernels cannot compute an anchor, the last of the nodes; None if they can, or if it is no anchor.
 
-        Nor is anything said of products, whose operands have to be dequantized: `product_finding` says it.
+        Nor is anything said of products, whose operands have to be dequantized: `product_reason` says it.
         """
         *makers, user = nodes
         nodes = (*(n for n in makers if any(v in n.outputs for v in user.operands)), user)
         refused: Unsupported | None = None
         for family in (f for f in FAMILIES if user.op.name in f.operations and user.op.name not in PRODUCTS):
             try:
-                body, operands, _ = carve(self.before, nodes)
-                reason = family.refuses(body, [v.data for v in operands])
+                why = self._refused(family, nodes)
             except GraphqError:
                 return None
-            if reason is None:
+            if why is None:
                 return None
-            refused = refused or self.given.told(reason, carved(body, operands, nodes))
+            refused = refused or why
         return refused
 
     def anchors(self, maker: Node) -> bool:
@@ -101,31 +101,28 @@ class Fusions:
         return not family.operations or any(n.op.name in family.operations for n in self.beside(maker))
 
     def together(self, maker: Node, members: Sequence[Node]) -> Unsupported | None:
-        """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can."""
+        """Why kernels cannot compute the partition of `maker` and `members` as one; None if they can.
+
+        Raises GraphqError where they cannot be one partition, whatever kernels compute.
+        """
         home = self.home[maker]
-        family, before = family_named(home.attrs["anchor"]), self.members[home]
-        try:
-            body, operands, results = carve(self.before, [*before, *members])
-            refused = family.refuses(body, [v.data for v in operands]) if len(results) == 1 else None
-        except GraphqError as e:
-            return Unsupported(str(e), f"quantize and dequantize {self.given.called(maker.outputs[0])}")
-        return None if refused is None else self.given.told(refused, carved(body, operands, [*before, *members]))
+        return self._refused(family_named(home.attrs["anchor"]), [*self.members[home], *members], results=1)
+
+    def _refused(self, family: Family, nodes: Iterable[Node], results: int | None = None) -> Unsupported | None:
+        """Why kernels cannot compute nodes, which have so many `results`; None if they can, or of other numbers."""
+        body, operands, values = carve(self.before, nodes)
+        if len(values) != (results or len(values)):
+            return None
+        refused = family.refuses(body, [v.data for v in operands])
+        return None if refused is None else self.given.told(refused, carved(body, operands, nodes))
 
     def product_below(self, value: Value) -> Node | None:
         """The next product in floats that `value` leads to, through operations that are in floats themselves."""
-        work, seen = [value], set[Value]()
-        while work and len(seen) < FAR:
-            at = work.pop(0)
-            seen.add(at)
-            for user in at.users:
-                if self.kind(user) != "float" or user.op.name in QUANTIZES:
-                    continue
-                if user.op.name in PRODUCTS:
-                    if at in user.inputs[:2]:
-                        return user
-                    continue
-                work += [v for v in user.outputs if v not in seen]
-        return None
+        def floats(at: Value) -> list[Node]:
+            return [u for u in at.users if self.kind(u) == "float" and u.op.name not in QUANTIZES]
+
+        below = spread(value, lambda at: (v for u in floats(at) if u.op.name not in PRODUCTS for v in u.outputs), FAR)
+        return next((u for at in below for u in floats(at) if u.op.name in PRODUCTS and at in u.inputs[:2]), None)
 
     def end(self, node: Node) -> Value | None:
         """Where the chain of single users that begins with `node` ends; None where a quantize follows."""

@@ -6,7 +6,7 @@ constants, and add transposes. Each value that they make is one of the given gra
 """
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from graphq.kernels.family.unsupported import Axes, Mention, Unsupported, called
 from graphq.ops.quant import DEQUANTIZES
 from graphq.passes.move_quantization import kept_axis
 from graphq.passes.simplify_moves import transpose_order
+from graphq.plan.stages import STAGES
 
 MOVES = frozenset({"static_reshape", "static_transpose", "gather", "slice", "expand", "pad", "concat"})
 """Operations that passes move to the other side of a dequantize, where its scales allow it."""
@@ -36,19 +37,23 @@ class Place(NamedTuple):
     axes: tuple[int | None, ...]
 
 
-def called(value: Value) -> str:
-    """`%y` for a named value, `x` for an input; an unnamed one with what makes it, `%7 (relu)`."""
-    label = value.graph.label(value)
-    node = value.node
-    return label if value.name is not None or node is None else f"{label} ({node.op.title(node.attrs)})"
-
-
 def equal(node: Node) -> list[Node]:
     """The dequantizes that are copies of a dequantize, with itself: passes give each user one of its own."""
     if node.op.name not in DEQUANTIZES:
         return [node]
     return [u for u in next(node.operands).users if u.op is node.op and u.inputs == node.inputs
             and u.attrs == node.attrs]
+
+
+def spread(start: Value, beside: Callable[[Value], Iterable[Value]], most: int | None = None) -> Iterator[Value]:
+    """A value, those that are `beside` it, beside these and so on, the nearest first; at most so many."""
+    queue, seen = [start], {start}
+    for at in queue:  # which grows
+        yield at
+        for v in beside(at):
+            if v not in seen and (most is None or len(seen) < most):
+                seen.add(v)
+                queue.append(v)
 
 
 class Given:
@@ -101,16 +106,8 @@ class Given:
         """
         own = self.place(value)
         return [own] if own is not None else \
-            [p for v in (*_below(value), *_around(value)) if (p := self.place(v)) is not None]
-
-    def called(self, value: Value) -> str:
-        """The value as it was given: `%y`, `x`, `%7 (relu)`."""
-        return called(self.value(value))
-
-    def label(self, value: Value) -> str:
-        """The label of the value as it was given."""
-        given = self.value(value)
-        return given.graph.label(given)
+            [p for beside in (_below, _around) for v in spread(value, beside, NEAR)
+             if (p := self.place(v)) is not None]
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
@@ -150,26 +147,10 @@ class Given:
         given = self.value(value)
         return given if value.data is not None and given.data is None and given.type == value.type else value
 
-    # -- texts --------------------------------------------------------------------------------------------------
-
-    def title(self, node: Node) -> str:
-        """`relu`"""
-        given = self.node(node)
-        return given.op.title(given.attrs)
-
-    def operation(self, node: Node) -> str:
-        """`relu (%7)`"""
-        given = self.node(node)
-        return f"{given.op.title(given.attrs)} ({given.graph.label(given.outputs[0])})"
-
-    def describe(self, node: Node) -> str:
-        """The line of the operation as it was given."""
-        given = self.node(node)
-        return given.graph.describe(given)
-
-    def made(self, value: Value) -> str:
-        """The line of what makes a value; the name of an input."""
-        return self.label(value) if value.node is None else self.describe(value.node)
+    def stage(self, value: Value) -> str | None:
+        """The operation of another stage, of a graph in stages, that makes an input or reads an output."""
+        stages: Mapping[str | None, str] = value.graph.meta.get(STAGES, {})
+        return stages.get(self.value(value).name)
 
     def told(self, refused: Unsupported, values: Mapping[Value, Value]) -> Unsupported:
         """A refusal of a body with axes and types of the given graph; `values` are those of `before` by the body's.
@@ -225,26 +206,12 @@ def _axes(move: Node, here: Value, there: Value) -> list[int | None]:
     return [kept_axis(k, here.type, there.type) for k in range(len(here.shape or ()))]
 
 
-def _below(value: Value) -> Iterator[Value]:
-    """Values that are made of one, the nearest first."""
-    work, seen = [value], {value}
-    for at in work:  # which grows
-        yield at
-        made = [v for u in at.users for v in u.outputs if v not in seen][:NEAR - len(seen)]
-        seen.update(made)
-        work += made
+def _below(value: Value) -> list[Value]:
+    return [v for u in value.users for v in u.outputs]
 
 
-def _around(value: Value) -> Iterator[Value]:
-    """The value, and others the nearest first, what is made of each before what it is made of."""
-    work, seen = [value], {value}
-    for at in work:  # which grows
-        yield at
-        beside = (*(v for u in at.users for v in u.outputs), *(at.node.operands if at.node is not None else ()))
-        for v in beside:
-            if v not in seen and len(seen) < NEAR:
-                seen.add(v)
-                work.append(v)
+def _around(value: Value) -> list[Value]:
+    return [*_below(value), *(() if value.node is None else value.node.operands)]
 
 
 def _behind_moves(maker: Node, node: Node) -> Node | None:

@@ -52,7 +52,6 @@ class Facts(NamedTuple):
 def survey(facts: Facts) -> Report:
     """The report on a graph that runs in one plan, or has none yet."""
     graph, plan = facts.history.after, facts.plan
-    by_partition = settled(graph)
     analysis = Analysis(facts.source, facts.history, facts.passes, facts.refusals)
     steps = [] if plan is None else [_step(k, step, plan, facts.evidence.get(k)) for k, step in enumerate(plan.steps)]
     own: dict[int, list[StepRecord]] = {}
@@ -63,11 +62,11 @@ def survey(facts: Facts) -> Report:
         graph=graph.name, level=facts.level.name, threads=facts.threads, planned=plan is not None,
         inputs=tuple(tensor(v) for v in graph.inputs),
         outputs={name: graph.label(v) for name, v in zip(graph.output_names, graph.outputs, strict=True)},
-        nodes=tuple(_node(k, node, own.get(k, []), by_partition.get(node, ())) for k, node in enumerate(graph.nodes)),
+        nodes=tuple(_node(k, node, own.get(k, [])) for k, node in enumerate(graph.nodes)),
         causes=tuple(causes(analysis)), steps=tuple(steps),
         near_misses=tuple(NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in facts.refusals if r.reason),
         coverage=None if facts.covered is None else _coverage(facts.covered), sizes=dict(facts.sizes),
-        ties=tuple(ties(graph, by_partition)), layouts=tuple(_layouts(graph)),
+        ties=tuple(ties(graph)), layouts=tuple(_layouts(graph)),
         source=tuple(operation(n) for n in facts.source.nodes), became=_became(analysis, facts),
         names=_names(facts.source))
 
@@ -81,7 +80,7 @@ def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequenc
     between = Report(
         graph=cut.name, level="", threads=0, planned=False, inputs=tuple(tensor(v) for v in cut.inputs),
         outputs={name: cut.label(v) for name, v in zip(cut.output_names, cut.outputs, strict=True)},
-        nodes=tuple(_node(k, node, [], ()) for k, node in enumerate(cut.nodes)),
+        nodes=tuple(_node(k, node, []) for k, node in enumerate(cut.nodes)),
         became={cut.label(v): k for k, node in enumerate(cut.nodes) for v in node.outputs},
         parts={f"{name} of {cut.label(cut.nodes[k].outputs[0])}": report for k, name, report in bodies})
     parts = {"head": head, "cut": between, "tail": tail}
@@ -105,11 +104,11 @@ def operation(node: Node) -> Operation:
                      tuple(tensor(v) for v in node.outputs), given)
 
 
-def _node(k: int, node: Node, steps: Sequence[StepRecord], ties_of: Sequence[str]) -> GraphNode:
+def _node(k: int, node: Node, steps: Sequence[StepRecord]) -> GraphNode:
     inner = node.attrs["body"].nodes if node.op.name == "partition" else [node]
     known = all(v.type.known for n in inner for v in (*n.operands, *n.outputs))
     macs = sum(int(MACS[n.op.name](n)) for n in inner if n.op.name in MACS) if known else 0
-    partition = _partition(node, ties_of) if node.op.name == "partition" else None
+    partition = _partition(node) if node.op.name == "partition" else None
     return GraphNode(k, _role(node, steps), operation(node), partition,
                      tuple(s.number for s in steps), tuple(dict.fromkeys(s.kernel for s in steps)), macs,
                      str(node.meta.get("why") or ""))
@@ -126,12 +125,12 @@ def _role(node: Node, steps: Sequence[StepRecord]) -> Role:
     return "native" if name in NATIVE and not any(s.runs == "reference" for s in steps) else "reference"
 
 
-def _partition(node: Node, ties_of: Sequence[str]) -> Partition:
+def _partition(node: Node) -> Partition:
     body, graph = node.attrs["body"], node.graph
     return Partition(
         node.attrs["anchor"], kind_of(node), tuple(operation(n) for n in body.nodes),
         {body.label(v): graph.label(outer) for v, outer in zip(body.inputs, node.operands, strict=True)},
-        tuple(body.label(v) for v in body.outputs), tuple(ties_of))
+        tuple(body.label(v) for v in body.outputs), settled(node))
 
 
 def _step(k: int, step: Step, plan: Plan, found: Evidence | None) -> StepRecord:

@@ -2,11 +2,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 
 from graphq.ir import Graph, Node, Value
 from graphq.ir.names import counted, listing
-from graphq.kernels.families import lower_partition
+from graphq.kernels.families import TIES, lower_partition
 from graphq.report.coverage import MACS
 
 INEXACT = frozenset({
@@ -15,21 +14,19 @@ INEXACT = frozenset({
 """Operations whose results may differ from those of their references in the last bits of f32, whatever they read."""
 
 
-def settled(graph: Graph) -> dict[Node, tuple[str, ...]]:
-    """How each partition's quantizes settle outputs near a tie: `Lowered.ties`, for which partitions are lowered."""
-    return {n: tuple(lower_partition(n).ties) for n in graph.nodes_of(["partition"])}
+def settled(partition: Node) -> tuple[str, ...]:
+    """How a partition's quantizes settle outputs near a tie, as the plan noted it; lowered where there is no plan."""
+    noted: tuple[str, ...] | None = partition.meta.get(TIES)
+    return lower_partition(partition).ties if noted is None else noted
 
 
-def ties(graph: Graph, by_partition: Mapping[Node, Sequence[str]]) -> list[str]:
-    """Lines on how each quantize settles outputs near a tie (docs/numbers.md), or why it does not; none without any.
-
-    `by_partition` is what `settled` gives.
-    """
+def ties(graph: Graph) -> list[str]:
+    """Lines on how each quantize settles outputs near a tie (docs/numbers.md), or why it does not; none without any."""
     found: list[tuple[Node, str]] = []
     for n in graph.nodes:
         inner = [n] if n.op.name == "quantize" else []
         if n.op.name == "partition":
-            found += [(n, x) for x in by_partition[n]]
+            found += [(n, x) for x in settled(n)]
             inner = n.attrs["body"].nodes_of({"quantize"})
         outer = n if n.op.name == "partition" else None
         found += [(n, x) for q in inner if (x := _inexact(outer, q)) is not None]

@@ -97,6 +97,14 @@ def test_quantize_and_compare(folder, capsys, options):
     assert "hidden" in capsys.readouterr().out and "hidden" in (folder / "page.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("options", [[], ["--no-rank"]])
+def test_a_terminal_is_told_what_takes_long(folder, capsys, monkeypatch, options):
+    model, data = str(folder / "model.onnx"), str(folder / "all.npz")
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(["compare", model, model, "--data", data, *options]) == 0
+    assert ("--no-rank leaves it out" in capsys.readouterr().err) == (not options)
+
+
 @pytest.mark.parametrize("options", [["--mode", "dynamic"], ["--mode", "weight_only", "--weight-bits", "4"]])
 def test_modes_without_data(folder, capsys, options):
     out = folder / "q.onnx"

@@ -66,6 +66,14 @@ def test_what_is_not_interesting_is_said(file, capsys):
     assert run(capsys, file, "--check", "true", "--trials=-1")[0] == 2
 
 
+@pytest.mark.parametrize("after", ["", "    g.relu(g.inputs[0])\n"])
+def test_a_pass_that_raises_is_told(file, capsys, after):
+    (file.parent / "mine.py").write_text(f"def broken(g):\n{after}    raise ValueError('no axis')\n")
+    code, out, err = run(capsys, file, "--pass", f"{file.parent}/mine.py:broken")
+    assert code == 1 and out == ""
+    assert err == f"graphq: {file} itself is not interesting: the pass raises ValueError: no axis\n"
+
+
 def test_trials_are_bounded(file, capsys):
     code, out, _ = run(capsys, file, "--check", "grep -q tanh", "--trials=0")
     assert code == 0 and out == GRAPH + "\n"

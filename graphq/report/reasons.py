@@ -1,0 +1,276 @@
+"""Reasons: why operations are outside of integer partitions, as records, and the English of each kind of them.
+
+A text mentions nodes and values by the names that the reason has for them: `node`, the operation outside; `op` and
+`value`, what is in the way; and those in `about`. `{value}` is what `say` makes of it, `{value:dtype}` what it makes of
+it with "dtype". What stands between bars goes before and after a thing that is there, and is left out of one that is
+None: `{refused:|: }` is ": it moves f32", or nothing.
+"""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from graphq.ir import Node, Value
+from graphq.ir.names import listing
+from graphq.kernels.family.record import MAX_EPILOGUE
+from graphq.kernels.family.unsupported import Unsupported
+from graphq.report.given import MOVES, Given
+
+SHOWN = 3
+"""Users that a text names."""
+
+
+class Reason(NamedTuple):
+    """Why `node`, an operation before the fusions, is not in the partition that `fusion` would make: a kind of REASONS.
+
+    `op` and `value` are what is in the way, None where the graph's border or a type is.
+    """
+
+    kind: str
+    node: Node
+    fusion: str
+    op: Node | None
+    value: Value | None
+    about: Mapping[str, object]
+
+    @property
+    def check(self) -> str:
+        """What failed of the fusion."""
+        return REASONS[self.kind].check
+
+
+def reason(node: Node, fusion: str, kind: str, op: Node | None, value: Value | None, **about: object) -> Reason:
+    """A record, in an order of arguments that `partial` can begin."""
+    return Reason(kind, node, fusion, op, value, about)
+
+
+class Texts(NamedTuple):
+    """The check that failed, and the texts of the reason and of the edit."""
+
+    check: str
+    reason: str
+    edit: str
+
+
+BORDER = "the graph's border"
+"""The check of what is outside because an input or an output of the graph is f32."""
+
+LANES = "lane-wise operations"
+"""The check of what is outside because an operation that is not lane-wise follows, or comes before."""
+
+FORK = "one user"
+"""The check of what is outside because something else uses a value, too: one cause for all users."""
+
+COMPUTED = "kernels can compute it"
+OPERANDS = "operands come from dequantize"
+
+_BETWEEN = "quantize and dequantize {values}, before the {op:title}"
+_BEFORE_FORK = "quantize {value} before the fork, and let all its users read the dequantize"
+_PRODUCT = "{op}{more:|, with | more before it,} stands between the product and the dequantize of its {role}, " \
+    "{source:line}"
+_BEFORE_MOVE = "dequantize after the {op:title}, or quantize and dequantize {value}"
+
+REASONS: Mapping[str, Texts] = {
+    # a chain that ends in a quantize, `node`
+    "input": Texts(BORDER, "{value} is an input of the graph in {value:dtype}",
+                   "pass {value} as {node:dtype}, and dequantize that"),
+    "earlier stage": Texts("one stage", "{value} is what an earlier stage makes, {stage}, in {value:dtype}",
+                           "quantize {value} where it is made"),
+    "later stage, too": Texts(FORK, "{value} is read in {value:dtype} by a later stage, too: {stage}", _BEFORE_FORK),
+    "returned, too": Texts(FORK, "{value} is also an output of the graph, in {value:dtype}",
+                           "quantize {value}, and return its dequantize"),
+    "returned beside its quantize": Texts(FORK, "{value} is also an output of the graph, in {value:dtype}",
+                                          "return {node:result}, or its dequantize, in place of {value}"),
+    "own scale": Texts("constant scales", "its scale, {value}, is computed from all of {source}",
+                       "quantize {source} by a constant scale, as gq.quantization.quantize finds it"),
+    "users": Texts(FORK, "{value} has {users:more} in {value:dtype}: {users:lines}", _BEFORE_FORK),
+    "users beside its quantize": Texts(
+        FORK, "{value} has {users:more} in {value:dtype}: {users:lines}",
+        "quantize before the fork: let {users:them} read the dequantized {node:result} in place of {value}"),
+    "quantize refused": Texts(COMPUTED, "{refused}", "quantize to u8 or s8"),
+    "between": Texts(LANES, "{op} stands between {source} and the {node:op}, and takes {source:dtype}{refused:|: }",
+                     _BETWEEN),
+    "layout": Texts("one layout", "{op} stands between {value} and the {node:op}, and is computed in the layout of the "
+                    "graph, {value:type}, what makes {value} channels last", _BETWEEN),
+    "several": Texts(LANES, "{op} is computed as several operations, in f32", "quantize and dequantize what the "
+                     "{op:title} reads, or write the {op:title} as operations that partitions take in"),
+    "together": Texts(COMPUTED, "{refused}", "{source:|quantize and dequantize |; }{refused:edit}"),
+    "not convex": Texts(COMPUTED, "{refused}", "{source:|quantize and dequantize |; }quantize and dequantize {value}"),
+    "length": Texts("the chain's length", f"the chain up to {{value}} has {MAX_EPILOGUE} operations, the most of a "
+                    "partition", "quantize and dequantize {middle}, which cuts the chain"),
+    "never quantised": Texts(BORDER, "{op} gives {value:dtype} that comes from no quantized value",
+                             "quantize and dequantize what {op:title} reads, or its result"),
+    "move between": Texts(LANES, "{op} stands between {source} and the {node:op}",
+                          "move the {op:title} behind the {node:op}, where it moves integers"),
+
+    # an operation in no partition, `op`
+    "outside": Texts(LANES, "{op}{more:|, with | more after it,} stands between {source} and the {node:op}, and "
+                     "{op:does}", "quantize {source} before the {op:title}, which then reads its dequantize"),
+    "outside, refused": Texts(
+        LANES, "{op}{more:|, with | more after it,} stands between {source} and the {node:op}: {refused}",
+        "{refused:edit}; quantize {source} before the {op:title}, which then reads its dequantize"),
+    "outside, of an input": Texts(BORDER, "{op} reads {source}, an input of the graph, and {op:does}",
+                                  "pass {source} as {node:dtype}, and dequantize that"),
+    "reads": Texts(LANES, "{op} reads {source} in {source:dtype}: no partition takes a {op:title} in",
+                   "write the {op:title} as operations that partitions take in"),
+    "reads, refused": Texts(LANES, "{op} reads {source} in {source:dtype}: {refused}", "{refused:edit}"),
+    "moves": Texts(LANES, "{op} reads {source} in {source:dtype}: it moves f32", "dequantize after the {op:title}"),
+    "moves, refused": Texts(LANES, "{op} reads {source} in {source:dtype}: {refused}",
+                            "dequantize after the {op:title}"),
+    "dequantized, refused": Texts(COMPUTED, "{op} reads {value} in {value:dtype}: {refused}", "{refused:edit}"),
+
+    # a chain that begins with a dequantize, and gives floats
+    "later stage": Texts("one stage", "{value} is read in {value:dtype} by a later stage: {stage}",
+                         "dequantize after that, or quantize {value} before it"),
+    "dequantize returned": Texts(BORDER, "{value}, a dequantize, is returned in {value:dtype}",
+                                 "return {source} in its place"),
+    "returned": Texts(BORDER, "{value} is returned in {value:dtype}, and not quantized",
+                      "quantize {value} before it is returned"),
+    "quantised operands": Texts("operands are quantised", "{value} is read in {value:dtype} by {op:line}",
+                                "quantize and dequantize {value}: the partition then takes the dequantize in"),
+    "all users": Texts(FORK, "{value} has {users:count} users in {value:dtype}: {users:users}",
+                       "quantize {value} before the fork"),
+    "before a quantize": Texts(LANES, "{op} stands between {source} and a quantize, and takes {source:dtype}",
+                               "quantize and dequantize {source}, before the {op:title}"),
+    "result": Texts("the result is quantized", "{op} reads {source} in {source:dtype}, and its result is not quantized",
+                    "quantize the result of the {op:title}"),
+
+    # a product, `node`
+    "no fusion": Texts("operation", "{refused}", "write it as a matmul or convolution of dequantized operands, in "
+                       "parts whose sums stay in s32"),
+    "operands": Texts(OPERANDS, "{obstacles}", "{obstacles:edit}"),
+    "product refused": Texts(COMPUTED, "{refused}{value:line| (|)}", "{refused:edit}"),
+    "no pass": Texts("the pass runs", "the passes do not have {fusion}",
+                     "compile with passes that have Fuse('{family}'), as PIPELINE does"),
+    "no pattern": Texts("the pattern matches", "it has other operands than source, weights and bias",
+                        "leave further operands to an operation after it"),
+
+    # what is wrong with an operand of a product
+    "source from input": Texts(OPERANDS, "its source, {value}, is an input of the graph in {value:dtype}",
+                               "quantize and dequantize {value}, or pass it as u8 and dequantize that"),
+    "weights from input": Texts(OPERANDS, "its weights, {value}, are an input of the graph in {value:dtype}",
+                                "quantize {value} to s8 and dequantize it, or pass it as s8 and dequantize that"),
+    "source from stage": Texts(OPERANDS, "its source, {value}, is what an earlier stage makes, {stage}, in "
+                               "{value:dtype}", "quantize and dequantize {value}"),
+    "weights from stage": Texts(OPERANDS, "its weights, {value}, are what an earlier stage makes, {stage}, in "
+                                "{value:dtype}", "quantize {value} to s8 and dequantize it"),
+    "constant source": Texts(OPERANDS, "its source, {value}, is {value:dtype}", "store the source as s8 and dequantize "
+                             "that, as gq.quantization.quantize does"),
+    "constant weights": Texts(OPERANDS, "its weights, a constant, are {value:dtype}", "store the weights as s8 and "
+                              "dequantize that, as gq.quantization.quantize does"),
+    "cast operand": Texts(OPERANDS, "its {role}, {value}, {are} a cast of {source}, {source:dtype}, in place of a "
+                          "dequantize", "dequantize {source} by scale 1 in place of the cast"),
+    "operand beside its quantize": Texts(
+        OPERANDS, "its {role}, {value}, {are} {value:dtype}, beside the quantize that makes {op:result}",
+        "read the dequantized {op:result} instead"),
+    "float operand": Texts(OPERANDS, "its {role}, {value}, {are} {value:dtype} that nothing quantizes",
+                           "quantize and dequantize {value}"),
+    "operand computed": Texts(OPERANDS, _PRODUCT, "quantize and dequantize {value}"),
+    "operand cast": Texts(OPERANDS, _PRODUCT, "let the product read {dequantized} in f32, without the cast"),
+    "operand narrowed": Texts(OPERANDS, _PRODUCT, "let the product read {dequantized} in f32, without the cast, and "
+                              "cast its result"),
+    "operand joined": Texts(OPERANDS, "{value}, its {role}, joins sources of different quantisation: {sources:scales}",
+                            "quantize and dequantize {value}, or quantize its sources by one scale and zero point"),
+    "operand moved": Texts(OPERANDS, _PRODUCT, _BEFORE_MOVE),
+    "operand moved, refused": Texts(OPERANDS, _PRODUCT + ": {refused}", "quantize and dequantize {value}"),
+    "channels moved": Texts(OPERANDS, _PRODUCT + ", whose scales along axis {source:axis} it would mix",
+                            "dequantize after the {op:title}, or with one scale for the tensor"),
+    "operand scaled": Texts(OPERANDS, _PRODUCT, "fold the factor into the scale of {dequantized}, or quantize and "
+                            "dequantize {value}"),
+    "operand scaled by a value": Texts(OPERANDS, _PRODUCT, "{op:title} the product by {factor}, which is not constant, "
+                                       "instead, or quantize and dequantize {value}"),
+}
+
+
+class _Thing(NamedTuple):
+    """What a text mentions, which formats itself in the names of the graph as given."""
+
+    thing: object
+    given: Given
+
+    def __format__(self, spec: str) -> str:
+        how, before, after = (spec.split("|") + ["", ""])[:3]
+        return "" if self.thing is None else f"{before}{say(self.thing, self.given, how)}{after}"
+
+
+def texts(r: Reason, given: Given) -> tuple[str, str]:
+    """The reason and the edit of a record."""
+    named = {"node": r.node, "fusion": r.fusion, "op": r.op, "value": r.value, **r.about}
+    things = {name: _Thing(thing, given) for name, thing in named.items()}
+    return REASONS[r.kind].reason.format_map(things), REASONS[r.kind].edit.format_map(things)
+
+
+def say(thing: object, given: Given, how: str = "") -> str:
+    """What texts call a thing, in the graph as given: a value `%y`, `x`, `%7 (relu)`, an operation `relu (%7)`."""
+    if isinstance(thing, Value):
+        return _say_value(thing, given, how)
+    if isinstance(thing, Node):
+        return _say_node(thing, given, how)
+    if isinstance(thing, Unsupported):
+        return thing.edit if how == "edit" else str(thing)
+    if isinstance(thing, Reason):
+        return texts(thing, given)[how == "edit"]
+    if isinstance(thing, tuple):
+        return _say_all(thing, given, how)
+    return str(thing)
+
+
+def _say_value(value: Value, given: Given, how: str) -> str:
+    at = given.value(value)
+    label, node = at.graph.label(at), at.node
+    if how == "dtype":
+        return str(value.dtype)
+    if how == "type":
+        return str(at.type)
+    if how == "label":
+        return label
+    if how == "line":
+        return label if value.node is None else say(value.node, given, "line")
+    if how == "scales":
+        return _scales(value, given)
+    return label if at.name is not None or node is None else f"{label} ({node.op.title(node.attrs)})"
+
+
+def _say_node(node: Node, given: Given, how: str) -> str:
+    at = given.node(node)
+    if how == "op":
+        return node.op.name
+    if how == "dtype":
+        return str(node.output.dtype)
+    if how == "result":
+        return say(node.output, given)
+    if how == "line":
+        return at.graph.describe(at)
+    if how == "axis":
+        return str(at.attrs["axis"])
+    if how == "does":
+        return "moves f32" if node.op.name in MOVES else "runs outside of partitions, in f32"
+    title, label = at.op.title(at.attrs), at.graph.label(at.outputs[0])
+    return {"title": title, "label": label}.get(how, f"{title} ({label})")
+
+
+def _say_all(things: tuple[object, ...], given: Given, how: str) -> str:
+    """Several things, one after the other; or how many users they are."""
+    count = len(things)
+    if how == "count":
+        return str(count)
+    if how == "more":
+        return "a second user" if count == 1 else f"{count} more users"
+    if how == "them":
+        return "it" if count == 1 else "them"
+    if how in ("lines", "users"):
+        things, how = things[:SHOWN], "line" if how == "users" else how
+    one = "line" if how == "lines" else how
+    said = list(dict.fromkeys(filter(None, (say(x, given, one) for x in things))))
+    return "; ".join(said) if how in ("lines", "edit") else listing(said, "and")
+
+
+def _scales(value: Value, given: Given) -> str:
+    """How a source of a concat is quantised."""
+    maker = value.node
+    if maker is None or maker.op.name != "dequantize":
+        return f"{value.dtype} that is not dequantized ({say(value, given)})"
+    if maker.attrs["qtype"] != "per_tensor":
+        return f"scales along axis {say(maker, given, 'axis')}"
+    (scale,), zps = maker.attrs["scales"], maker.attrs["zps"] or (0,)
+    return f"{next(maker.operands).dtype} by scale {scale:g}, zero point {zps[0]}"
