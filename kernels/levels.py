@@ -16,12 +16,13 @@ import numpy as np
 from graphq.base.locks import Lock
 from graphq.errors import KernelError
 from graphq.kernels.jit.isa import Level, available, level_named, native
-from graphq.kernels.jit.registry import KERNELS, Step, Target
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import pack_sorted
 from graphq.kernels.matmul.plan import Product, plan_matmul
+from graphq.kernels.matmul.table import KERNELS
 from graphq.kernels.matmul.tiles import DTYPES, SORTED_DTYPES
+from graphq.plan.step import Step, Target
 
 SELF_TEST = 35, 37, 70
 """m, n and k: with tails."""
@@ -94,5 +95,5 @@ def self_test(level: Level, cache: bool = True) -> str | None:
         out, packed = np.zeros((m, n), np.int32), pack_sorted(w[None], k)
         step.run(step.arguments({"a": a.ctypes.data, "w": packed.ctypes.data}, [(out.ctypes.data, 0, 4 * n)]))
         if not (out == (a ^ np.uint8(flip)).astype(np.int32) @ w.astype(np.int32)).all():
-            return f"{step.name} computes a wrong product"
+            return f"{step.kernel} computes a wrong product"
     return None

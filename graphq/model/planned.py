@@ -13,8 +13,9 @@ from graphq.base.sizes import Program, parts
 from graphq.errors import CompileError, InputError
 from graphq.ir import Graph
 from graphq.kernels.jit.isa import Level
-from graphq.plan.plan import NativeStep, Plan
+from graphq.plan.plan import Plan
 from graphq.plan.runtime import OpenPlan, Runner
+from graphq.plan.step import Step
 from graphq.rewrite.history import History
 from graphq.rewrite.rule import Pass, Refusal
 
@@ -97,7 +98,7 @@ class Passed(NamedTuple):
         from graphq.report.survey import Facts, survey
 
         runner, plan, (level, threads, *_) = self.runner, self.plan, self.options
-        native = [k for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)] if plan and kernels else []
+        native = [k for k, s in enumerate(plan.steps) if isinstance(s, Step)] if plan and kernels else []
         evidence = {k: gather(runner, k, self.options.cache) for k in progress(native, "steps")} if runner else {}
         covered = None if plan is None else self.coverage()
         return survey(Facts(self.again(), self.history, self.options.pipeline, plan, self.refusals, level, threads,

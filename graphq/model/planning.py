@@ -30,8 +30,7 @@ def build_plan(graph: Graph, level: Level, threads: int, cache: bool) -> Plan:
         nodes += [k] * (len(b.steps) - len(nodes))
     _copies(b)
     nodes += [None] * (len(b.steps) - len(nodes))
-    return Plan(tuple(b.buffers), tuple(b.steps), tuple(v.type for v in graph.outputs), threads, level.name,
-                tuple(b.errors), tuple(nodes))
+    return b.plan(nodes)
 
 
 def _node(b: PlanBuilder, node: Node) -> None:

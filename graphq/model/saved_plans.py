@@ -2,43 +2,46 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from graphq.base.sizes import Later, Record, Size, assumed, number
+from graphq.base.sizes import Later, Record, Size, assumed, largest, smallest
 from graphq.errors import ParseError
 from graphq.ir import TensorType
 from graphq.ir.signature import Signature
 from graphq.kernels.jit.modules import Function, FunctionTable
-from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, Step, rooms_of, touched
+from graphq.kernels.threads.steps import MOST_PIECES
+from graphq.plan.plan import AnyStep, Buffer, Plan, PythonStep, touched
+from graphq.plan.step import Ref, Step, Word
 
 
 def compact(plan: Plan) -> Plan:
-    """The plan without the modules that reports ask for, and without constants that its steps do not use."""
+    """The plan without constants that its steps do not use."""
     used = {b for step in plan.steps for b in touched(step)}
     kept = [k for k, b in enumerate(plan.buffers) if k in used or b.storage in ("input", "output", "report")]
     new = {old: k for k, old in enumerate(kept)}
 
-    def renumbered(step: Step) -> Step:
+    def moved(word: Any) -> Any:
+        return Ref(new[word.buffer], word.offset) if isinstance(word, Ref) else word
+
+    def renumbered(step: AnyStep) -> AnyStep:
         if isinstance(step, PythonStep):
             return step._replace(inputs=tuple(None if b is None else new[b] for b in step.inputs),
                                  outputs=tuple(new[b] for b in step.outputs))
-        words = tuple(Ref(new[w.buffer], w.offset) if isinstance(w, Ref) else w for w in step.words)
-        return replace(step, words=words, keep=None)
+        return step._replace(words={name: moved(w) for name, w in step.words.items()},
+                             slots=tuple((moved(at), moved(table), stride) for at, table, stride in step.slots))
 
     return plan._replace(buffers=tuple(plan.buffers[k] for k in kept), steps=tuple(map(renumbered, plan.steps)))
 
 
 def on_threads(plan: Plan, threads: int) -> Plan:
     """The plan on at most so many threads, not more than it was made for."""
-    def shared(step: Step) -> Step:
-        if not isinstance(step, NativeStep) or step.rooms is None:
+    def shared(step: AnyStep) -> AnyStep:
+        if not isinstance(step, Step):
             return step
-        words = list(step.words)
-        words[step.rooms] = number(rooms_of, step.parallel, step.blocks, threads)
-        return replace(step, words=tuple(words))
+        fewer = step._replace(pieces=smallest(step.pieces, threads))
+        return fewer.filled({"room_count": largest(1, fewer.pieces)}) if "rooms" in step.words else fewer
 
     return plan if threads == plan.threads else plan._replace(threads=threads, steps=tuple(map(shared, plan.steps)))
 
@@ -84,11 +87,11 @@ def check(plan: Plan, signature: Signature) -> None:
         _want(_is_buffer(b, types.get(getattr(b, "storage", ""), ()), len(plan.errors)), f"buffer {k}")
     _want([b.index for b in plan.buffers if b.storage == "input"] == list(range(len(signature.inputs))), "other inputs")
     for step in plan.steps:
-        _want(_is_native(step, plan) if type(step) is NativeStep else _is_python(step, plan), f"step {step!r:.80}")
+        _want(_is_native(step, plan) if type(step) is Step else _is_python(step, plan), f"step {step!r:.80}")
 
 
 def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
-    if type(b) is not Buffer or not (_is_number(b.nbytes) and _is_number(b.index) and type(b.aligned) is bool):
+    if type(b) is not Buffer or not (_is_number(b.nbytes) and _is_number(b.index)):
         return False
     if not (b.type is None or type(b.type) is TensorType and assumed(b.nbytes) == _nbytes(b.type)):
         return False
@@ -107,14 +110,16 @@ def _is_buffer(b: Buffer, types: Sequence[TensorType], errors: int) -> bool:
     return False
 
 
-def _is_native(s: NativeStep, plan: Plan) -> bool:
-    return type(s.kernel) in (str, Later) and type(s.function) is Function and type(s.words) is tuple \
-        and s.keep is None and _is_number(s.blocks) and type(assumed(s.parallel)) is bool and _is_number(s.macs) \
-        and (s.rooms is None or _is_number(s.rooms) and s.rooms < len(s.words)) \
-        and type(s.exact) in (type(None), float) and all(_is_word(w, plan) for w in s.words)
+def _is_native(s: Step, plan: Plan) -> bool:
+    return type(s.kernel) in (str, Later) and type(s.function) is Function and type(s.words) is dict \
+        and all(type(name) is str for name in s.words) and type(s.slots) is tuple \
+        and all(type(x) is tuple and len(x) == 3 for x in s.slots) and all(_is_word(w, plan) for w in s.block) \
+        and _is_number(s.blocks) and _is_number(s.pieces) and assumed(s.pieces) <= MOST_PIECES \
+        and _is_number(s.macs) and type(s.exact) in (type(None), float) and type(s.aligned) is bool \
+        and (not s.aligned or "a" in s.words)
 
 
-def _is_word(w: Argument, plan: Plan) -> bool:
+def _is_word(w: Word, plan: Plan) -> bool:
     if type(w) is Later:  # a function that follows from open sizes; the trace computes it
         return True
     if type(w) is Ref:

@@ -27,7 +27,7 @@ from graphq.ir.copies import flat, rebuilt
 from graphq.ir.op import OPS, lookup
 from graphq.ir.tensor_type import check_dims
 from graphq.kernels.jit.modules import Function, FunctionTable, Module
-from graphq.plan.plan import Ref
+from graphq.plan.step import Ref
 
 
 def _place(x: Any) -> tuple[str, str]:

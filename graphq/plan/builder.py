@@ -1,17 +1,17 @@
 """PlanBuilder: collects the buffers and steps of a plan."""
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from graphq.base.budget import expect, reserve
-from graphq.base.sizes import Later, number
+from graphq.base.sizes import Later, is_open, number
 from graphq.ir import Graph, TensorType, Value
 from graphq.kernels.jit.isa import Level
-from graphq.kernels.jit.registry import Step as KernelStep
-from graphq.kernels.jit.registry import Target
-from graphq.plan.plan import VIEWS, Argument, Buffer, MakeError, NativeStep, Ref, Step, rooms_of
+from graphq.plan.plan import VIEWS, AnyStep, Buffer, MakeError, Plan
+from graphq.plan.step import Ref, Slot, Step, Target, Word
 
 MOST_AHEAD = 1 << 18
 """Bytes of the next step's weights that are prefetched at the most, a quarter of L2."""
@@ -23,10 +23,9 @@ class PlanBuilder:
     def __init__(self, graph: Graph, level: Level, threads: int, cache: bool) -> None:
         self.graph, self.target = graph, Target(level, threads, cache)
         self.buffers: list[Buffer] = []
-        self.steps: list[Step] = []
+        self.steps: list[AnyStep] = []
         self.errors: list[MakeError] = []
         self.of: dict[Value, int] = {}
-        self._ahead: tuple[int, int] | None = None  # the last step that prefetches, and the word for it
         for k, v in enumerate(graph.inputs):
             self.of[v] = self.add(Buffer("input", v.type.nbytes, v.type, k))
 
@@ -52,35 +51,28 @@ class PlanBuilder:
         self.errors.append(make)
         return self.add(Buffer("report", 8, index=len(self.errors) - 1))
 
-    def native(self, step: KernelStep, words: list[Argument]) -> None:
-        """Add a kernel's step, unless it has nothing to do; one block, little work, or no second thread: serially."""
-        if step.blocks > 0:
-            self._announce(step, words)
-            threads = self.target.threads if step.threads is None else step.threads
-            parallel = self.target.threads > 1 and number(_is_parallel, threads, step.blocks)
-            at = None
-            if step.room is not None:
-                at, nbytes = step.record.number(step.room[0]), step.room[1]
-                rooms = number(rooms_of, parallel, step.blocks, self.target.threads)
-                words[at:at + 2] = Ref(self.temporary(nbytes * rooms)), rooms
-            if step.aligned is not None and isinstance(operand := words[step.record.number(step.aligned)], Ref):
-                self.buffers[operand.buffer] = replace(self.buffers[operand.buffer], aligned=True)
-            self.steps.append(NativeStep(step.name, step.function, tuple(words), step.blocks, parallel, step.keep,
-                                         step.macs, None if at is None else at + 1, step.exact))
+    def table(self, offsets: np.ndarray | Later | None) -> Word:
+        """The word of a table of offsets, 0 for none."""
+        return 0 if offsets is None else Ref(self.constant(offsets))
 
-    def _announce(self, step: KernelStep, words: list[Argument]) -> None:
-        """Let the last step that prefetches bring the constant weights of this one."""
-        weights = None if step.weights is None else words[step.record.number(step.weights)]
-        if isinstance(weights, Ref) and self.buffers[weights.buffer].storage == "constant":
-            if self._ahead is not None:
-                number, at = self._ahead
-                before = self.steps[number]
-                assert isinstance(before, NativeStep)
-                what = (weights, min(self.buffers[weights.buffer].nbytes - weights.offset, MOST_AHEAD))
-                self.steps[number] = replace(before, words=(*before.words[:at], *what, *before.words[at + 2:]))
-            self._ahead = None
-        if step.ahead is not None:
-            self._ahead = len(self.steps), step.record.number(step.ahead)
+    def run(self, step: Step, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> None:
+        """Add a kernel's step with these words and slots, unless it has nothing to do."""
+        if step.blocks > 0:
+            if is_open(step.room) or step.room:
+                words = {**words, "rooms": Ref(self.temporary(step.room))}
+            self.steps.append(step.filled(words, slots))
+
+    def plan(self, nodes: Sequence[int | None] = ()) -> Plan:
+        """The plan, whose steps are of these nodes of the graph; they prefetch what is constant of later ones."""
+        steps = list(self.steps)
+        prefetching = [(k, s) for k, s in enumerate(self.steps) if isinstance(s, Step) and "ahead" in s.words]
+        for (k, step), (_, following) in pairwise(prefetching):
+            weights = following.words["w"]
+            if isinstance(weights, Ref) and (buffer := self.buffers[weights.buffer]).storage == "constant":
+                nbytes = min(buffer.nbytes - weights.offset, MOST_AHEAD)
+                steps[k] = step.filled({"ahead": weights, "ahead_bytes": nbytes})
+        return Plan(tuple(self.buffers), tuple(steps), tuple(v.type for v in self.graph.outputs), self.target.threads,
+                    self.target.level.name, tuple(self.errors), tuple(nodes))
 
     def result(self, value: Value) -> int:
         """The buffer that a node writes `value` to: where it can be, the array of an output that is it or views it."""
@@ -94,10 +86,6 @@ class PlanBuilder:
                 Buffer("output", value.type.nbytes, value.type, k)
             self.of[value] = self.add(buffer)
         return self.of[value]
-
-
-def _is_parallel(threads: int, blocks: int) -> bool:
-    return threads > 1 and blocks > 1
 
 
 def _nbytes(array: np.ndarray) -> int:

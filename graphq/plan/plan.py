@@ -1,8 +1,8 @@
 """The Plan: buffers, and a flat table of steps over them. Running one is `runtime`'s.
 
 A buffer is where a value lives: an input's array, an output's, a constant's, or a piece of the arena whose offset is
-planned by lifetime. A native step is (block function, argument words, number of blocks); a word that stands for an
-address is a `Ref`. Neighbouring native steps run in one call; a Python step runs a NumPy reference in between.
+planned by lifetime. Neighbouring steps of kernels (`step.Step`) run in one call; a Python step runs a NumPy reference
+in between.
 
 Where the graph has open sizes (`graphq.base.sizes`), so have numbers of the plan: words, bytes, blocks, shapes.
 """
@@ -16,62 +16,21 @@ import numpy as np
 
 from graphq.base.sizes import Later
 from graphq.ir import TensorType
-from graphq.kernels.jit.modules import Function
-from graphq.kernels.jit.registry import Word
-from graphq.kernels.threads.team import pieces
+from graphq.plan.step import Ref, Step
 
 VIEWS = frozenset({"static_reshape"})
 """Operations whose result is their operand's memory under another shape: they take no step."""
 
 
-class Ref(NamedTuple):
-    """An argument word: the address of a buffer plus bytes."""
-
-    buffer: int
-    offset: int = 0
-
-
-Argument: TypeAlias = Word | Ref
-
-
 @dataclass(frozen=True)
 class Buffer:
-    """`storage` is "input", "output" or "report" (`index` says which), "constant" (`data`) or "arena".
-
-    Of an `aligned` input a run copies an array that does not start at a multiple of 64 bytes.
-    """
+    """`storage` is "input", "output" or "report" (`index` says which), "constant" (`data`) or "arena"."""
 
     storage: Literal["input", "output", "report", "constant", "arena"]
     nbytes: int
     type: TensorType | None = None
     index: int = 0
     data: np.ndarray | Later | None = field(default=None, compare=False)
-    aligned: bool = False
-
-
-@dataclass(frozen=True)
-class NativeStep:
-    """Run `function(words, i)` for i in range(blocks), in parallel when there is enough work.
-
-    `keep` are the modules (nested in tuples) whose block functions the step runs, `macs` its multiply-accumulates.
-    `rooms` is the word, if there is one, that says how many pieces the blocks may be cut in: each has room of its own.
-    `exact` is as of a kernel's step.
-    """
-
-    kernel: str
-    function: Function
-    words: tuple[Argument, ...]
-    blocks: int
-    parallel: bool
-    keep: object = field(default=None, repr=False, compare=False)
-    macs: int = 0
-    rooms: int | None = None
-    exact: float | None = None
-
-
-def rooms_of(parallel: bool, blocks: int, threads: int) -> int:
-    """How many pieces a step's blocks are cut in at the most, which have a room each."""
-    return pieces(blocks, threads) if parallel else 1
 
 
 class PythonStep(NamedTuple):
@@ -87,13 +46,13 @@ class PythonStep(NamedTuple):
     reference: bool = True
 
 
-Step: TypeAlias = NativeStep | PythonStep
+AnyStep: TypeAlias = Step | PythonStep
 
 
-def touched(step: Step) -> list[int]:
+def touched(step: AnyStep) -> list[int]:
     """The buffers that a step reads or writes."""
-    if isinstance(step, NativeStep):
-        return [w.buffer for w in step.words if isinstance(w, Ref)]
+    if isinstance(step, Step):
+        return [w.buffer for w in step.block if isinstance(w, Ref)]
     return [*(b for b in step.inputs if b is not None), *step.outputs]
 
 
@@ -108,7 +67,7 @@ class Plan(NamedTuple):
     """
 
     buffers: tuple[Buffer, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[AnyStep, ...]
     output_types: tuple[TensorType, ...]
     threads: int
     level: str = ""
@@ -123,7 +82,5 @@ class Plan(NamedTuple):
 
 def open_numbers(plan: Plan) -> list[object]:
     """All that may follow from open sizes."""
-    return [[(b.nbytes, b.data, b.type and b.type.shape) for b in plan.buffers],
-            [s if isinstance(s, PythonStep) else (s.kernel, s.words, s.blocks, s.parallel, s.keep, s.macs)
-             for s in plan.steps],
+    return [[(b.nbytes, b.data, b.type and b.type.shape) for b in plan.buffers], plan.steps,
             [t.shape for t in plan.output_types], plan.errors]

@@ -1,4 +1,4 @@
-"""Running a Plan: its argument words, the arena they point into, and one call for neighbouring native steps.
+"""Running a Plan: its argument words, the arena they point into, and one call for neighbouring steps of kernels.
 
 An `OpenPlan` has the argument words of all steps, made once: most are the same in all runs. `Runner` fills in what they
 are at given sizes. A run has an `_Instance`, a copy of the words in which the addresses of a call's arrays and of an
@@ -19,43 +19,19 @@ import numpy as np
 from graphq.base.budget import expect, reserve
 from graphq.base.locks import lazy_property
 from graphq.base.progress import progress
-from graphq.base.sizes import Program, Trace, Values, assumed, is_open, parts
+from graphq.base.sizes import Program, Trace, Values, is_open, parts
 from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
 from graphq.kernels.threads import team
 from graphq.plan.arena import Arena, Arenas, Slot, find_clashes, find_lives, plan_arena
-from graphq.plan.plan import Argument, Buffer, NativeStep, Plan, PythonStep, Ref, open_numbers, touched
+from graphq.plan.plan import Buffer, Plan, PythonStep, open_numbers, touched
+from graphq.plan.step import Ref, Step, Word
 from graphq.rewrite.history import History
 from graphq.rewrite.rule import Refusal
 
 if TYPE_CHECKING:
     from graphq.kernels.threads.traced import TracedStep
-
-
-class _Places:
-    """Words that point into something: words[word] = where item `number` begins + offset, which may be a Size."""
-
-    def __init__(self) -> None:
-        self.words: list[int] = []
-        self.numbers: list[int] = []
-        self.offsets: list[int] = []
-        self._open: list[tuple[int, int]] = []
-
-    def add(self, word: int, number: int, offset: int) -> None:
-        """Add a word; `offset` are bytes."""
-        if is_open(offset):
-            self._open.append((len(self.words), offset))
-        self.words.append(word)
-        self.numbers.append(number)
-        self.offsets.append(assumed(offset))
-
-    def at(self, values: Values) -> list[int]:
-        """The offsets of all words in bytes, where open sizes have these values."""
-        out = self.offsets.copy()
-        for k, offset in self._open:
-            out[k] = values.of(offset)
-        return out
 
 
 class OpenPlan:
@@ -64,8 +40,8 @@ class OpenPlan:
     `passed` are the graphs before and after the passes and what these refused; None for a plan of a file.
     `because` says what did not hold of the plans for sizes of the same class that were there before.
 
-    `template` has the argument words of all native steps one after another: those that are the same in all runs, and 0
-    for the others; `starts` says where each step's begin.
+    `template` has the argument blocks of all kernels' steps one after another, with 0 for the `words` that are not the
+    same in all runs; `starts` says where each step's begins.
     """
 
     because = ""
@@ -73,23 +49,23 @@ class OpenPlan:
     def __init__(self, plan: Plan, trace: Trace | None = None,
                  passed: tuple[History, list[Refusal]] | None = None) -> None:
         self.plan, self.trace, self.passed = plan, trace or Trace(), passed
-        self._inputs = sum(b.storage == "input" for b in plan.buffers)
         self.starts: list[int] = []
         self.functions: list[tuple[int, Function | FunctionTable]] = []
-        self.numbers: list[tuple[int, int]] = []  # (word, Size)
-        self.arena, self.reports = _Places(), _Places()
-        self.tables = _Places()  # constants that follow from open sizes
-        self.arrays = _Places()  # inputs, then outputs
+        self.words: list[tuple[int, Word]] = []
         template: list[int] = []
         for step in plan.steps:
-            if isinstance(step, NativeStep):
+            if isinstance(step, Step):
                 self.starts.append(len(template))
-                template += [self._word(at, word) for at, word in enumerate(step.words, len(template))]
+                template += [self._word(at, word) for at, word in enumerate(step.block, len(template))]
         self.template = np.array(template or [0], np.int64)
-        self.open_buffers = [k for k, b in enumerate(plan.buffers)
-                             if is_open((b.nbytes, b.data, b.type and b.type.shape))]
-        self.open_steps = [k for k, s in enumerate(plan.steps) if is_open(
-            s if isinstance(s, PythonStep) else (s.kernel, s.blocks, s.parallel, s.keep, s.macs))]
+        operands = [s.words["a"] for s in plan.steps if isinstance(s, Step) and s.aligned]
+        self.aligned = {b.index for b in (plan.buffers[w.buffer] for w in operands if isinstance(w, Ref))
+                        if b.storage == "input"}
+        self.open_buffers, self.open_steps = [], []
+        if self.trace.leaves:
+            self.open_buffers = [k for k, b in enumerate(plan.buffers)
+                                 if is_open((b.nbytes, b.data, b.type and b.type.shape))]
+            self.open_steps = [k for k, s in enumerate(plan.steps) if is_open(s)]
         self.lives = find_lives([b for b in touched(step) if plan.buffers[b].storage == "arena"]
                                 for step in plan.steps)
         self.clashes = find_clashes(self.lives)
@@ -104,26 +80,19 @@ class OpenPlan:
         values = self.program.at(sizes) if sizes else Values({})
         return None if values is None else Runner(self, sizes, values, arenas, cache)
 
-    def _word(self, at: int, word: Argument) -> int:
+    def _word(self, at: int, word: Word) -> int:
         """What stands in word `at` of the template."""
-        if isinstance(word, Ref):
-            buffer = self.plan.buffers[word.buffer]
-            match buffer.storage:
-                case "arena":
-                    self.arena.add(at, *word)
-                case "report":
-                    self.reports.add(at, buffer.index, 0)
-                case "constant" if isinstance(buffer.data, np.ndarray) and not is_open(word.offset):
-                    return _address(buffer.data) + word.offset
-                case "constant":
-                    self.tables.add(at, *word)
-                case _:
-                    first = self._inputs if buffer.storage == "output" else 0
-                    self.arrays.add(at, first + buffer.index, word.offset)
-        elif isinstance(word, Function | FunctionTable):
+        if type(word) is int:
+            return word
+        if isinstance(word, Function | FunctionTable):
             self.functions.append((at, word))
+        elif isinstance(word, Ref):
+            data = self.plan.buffers[word.buffer].data
+            if isinstance(data, np.ndarray) and not is_open(word.offset):
+                return _address(data) + word.offset
+            self.words.append((at, word))
         elif is_open(word):
-            self.numbers.append((at, word))
+            self.words.append((at, word))
         else:
             return index(word)
         return 0
@@ -254,23 +223,16 @@ class Runner:
 
 
 def _plan_at(open: OpenPlan, values: Values) -> Plan:
-    """The plan with the numbers that its open sizes are, but for the words of native steps (see `_Instance`)."""
+    """The plan with the numbers that its open sizes are."""
     plan, buffers, steps = open.plan, list(open.plan.buffers), list(open.plan.steps)
     for k in open.open_buffers:
         b = buffers[k]
         buffers[k] = Buffer(b.storage, values.of(b.nbytes), b.type and _type_at(b.type, values), b.index,
-                            values.of(b.data), b.aligned)
+                            values.of(b.data))
     for k in open.open_steps:
-        s = steps[k]
-        steps[k] = values.of(s) if isinstance(s, PythonStep) else \
-            _native_at(s, values)
+        steps[k] = values.of(steps[k])
     return plan._replace(buffers=tuple(buffers), steps=tuple(steps), errors=values.of(plan.errors),
                          output_types=tuple([_type_at(t, values) for t in plan.output_types]))
-
-
-def _native_at(s: NativeStep, values: Values) -> NativeStep:
-    return NativeStep(values.of(s.kernel), s.function, s.words, values.of(s.blocks), values.of(s.parallel),
-                      values.of(s.keep), values.of(s.macs), s.rooms)
 
 
 def _type_at(type: TensorType, values: Values) -> TensorType:
@@ -278,9 +240,9 @@ def _type_at(type: TensorType, values: Values) -> TensorType:
 
 
 class _Instance:
-    """What one run at a time needs: argument words of its own. Neighbouring native steps run in one call.
+    """What one run at a time needs: argument words of its own. Neighbouring steps of kernels run in one call.
 
-    With `traced` native steps say when and where they ran: `traced` holds them, None for each Python step.
+    With `traced` these say when and where they ran: `traced` holds them, None for each Python step.
     """
 
     def __init__(self, open: OpenPlan, plan: Plan, values: Values, offsets: dict[int, int], cache: bool, *,
@@ -288,22 +250,30 @@ class _Instance:
         self.plan = plan
         self.reports = (ctypes.c_int64 * len(plan.errors))()
         self.words = open.template.copy()
-        for word, number in open.numbers:
-            self.words[word] = values.of(number)
-        for word, number in zip(open.reports.words, open.reports.numbers, strict=True):
-            self.words[word] = ctypes.addressof(self.reports) + 8 * number
-        for word, number, offset in zip(open.tables.words, open.tables.numbers, open.tables.at(values), strict=True):
-            data = plan.buffers[number].data
-            assert isinstance(data, np.ndarray)
-            self.words[word] = _address(data) + offset
+        self._arrays: list[tuple[int, int, int]] = []  # word, which of the inputs and outputs, offset
+        in_arena: list[tuple[int, int]] = []  # word, offset
+        inputs = sum(b.storage == "input" for b in plan.buffers)
+        for at, word in open.words:
+            if not isinstance(word, Ref):
+                self.words[at] = values.of(word)
+                continue
+            buffer, offset = plan.buffers[word.buffer], values.of(word.offset)
+            match buffer.storage:
+                case "arena":
+                    in_arena.append((at, offsets[word.buffer] + offset))
+                case "report":
+                    self.words[at] = ctypes.addressof(self.reports) + 8 * buffer.index
+                case "constant":
+                    assert isinstance(buffer.data, np.ndarray)
+                    self.words[at] = _address(buffer.data) + offset
+                case _:
+                    first = inputs if buffer.storage == "output" else 0
+                    self._arrays.append((at, first + buffer.index, offset))
         self._offsets = offsets
-        self._arrays = list(zip(open.arrays.words, open.arrays.numbers, open.arrays.at(values), strict=True))
-        self._in_arena = np.array(open.arena.words, np.intp)
-        begins = np.array([offsets[n] for n in open.arena.numbers], np.int64)
-        self._relative = begins + np.array(open.arena.at(values), np.int64)
+        self._in_arena, self._relative = np.array(in_arena, np.int64).reshape(-1, 2).T.copy()
         self._base = 0
         self.arena: Arena | None = None
-        self._aligned = [b.index for b in plan.buffers if b.storage == "input" and b.aligned]
+        self._aligned = open.aligned
         self._copies: dict[int, np.ndarray] = {}
         self.traced: list[TracedStep | None] = []
         self.segments = self._cut([self.words.ctypes.data + 8 * s for s in open.starts], cache, traced)
@@ -346,13 +316,13 @@ class _Instance:
                 out += (in_python := [s for s in steps if isinstance(s, PythonStep)])
                 self.traced += [None] * len(in_python)
                 continue
-            rows = [team.StepRow(s.function, next(native), s.blocks, s.parallel)
-                    for s in steps if isinstance(s, NativeStep)]
+            rows: list[team.Row] = [(s.function, next(native), s.blocks, s.pieces)
+                                    for s in steps if isinstance(s, Step)]
             if traced:
                 from graphq.kernels.threads.traced import TracedStep
 
-                watched = [TracedStep(row, self.plan.threads, cache) for row in rows]
+                watched = [TracedStep(row, cache) for row in rows]
                 self.traced += watched
                 rows = [step.row for step in watched]
-            out.append(team.StepTable(rows, self.plan.threads, cache))
+            out.append(team.StepTable(rows, cache))
         return out

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,12 +11,13 @@ import numpy as np
 
 from graphq.errors import KernelError
 from graphq.ir.names import counted
-from graphq.kernels import peaks
 from graphq.kernels.jit import assembly
-from graphq.kernels.jit.modules import Function, Module
-from graphq.kernels.jit.registry import KERNELS
-from graphq.plan.plan import NativeStep, Plan, Step, touched
+from graphq.kernels.jit.modules import Function, FunctionTable, Module
+from graphq.kernels.matmul import peaks
+from graphq.kernels.matmul.table import KERNELS
+from graphq.plan.plan import AnyStep, Plan, touched
 from graphq.plan.runtime import Runner
+from graphq.plan.step import Step
 
 
 @dataclass(frozen=True)
@@ -55,27 +56,27 @@ def gather(runner: Runner, k: int, cache: bool = True) -> Evidence:
     """
     plan = runner.plan
     step = plan.steps[k]
-    assert isinstance(step, NativeStep)
+    assert isinstance(step, Step)
     prepare(plan)
     counts = _counts(step)
     seconds = statistics.median(peaks.samples(partial(_alone, runner, k)))
     decisive, peak = ceiling(plan, step, cache)
     kernel = KERNELS.get(step.kernel)
     return Evidence(step.kernel, kernel.level if kernel else plan.level, kernel.tile if kernel else None, counts,
-                    seconds, threads_of(plan, step), step.macs, touched_bytes(plan, step), decisive, peak, step.exact)
+                    seconds, threads_of(step), step.macs, touched_bytes(plan, step), decisive, peak, step.exact)
 
 
 def prepare(plan: Plan) -> None:
     """Begin to make the assembly of all kernels of a plan, so that nothing compiles beside one that is measured."""
-    assembly.prepare(x for s in plan.steps if isinstance(s, NativeStep) for x in modules(s))
+    assembly.prepare(x for s in plan.steps if isinstance(s, Step) for x in modules(s))
 
 
-def ceiling(plan: Plan, step: NativeStep, cache: bool = True) -> tuple[str | None, float | None]:
+def ceiling(plan: Plan, step: Step, cache: bool = True) -> tuple[str | None, float | None]:
     """The decisive instruction and the most multiply-accumulates a second by it; or None and bytes a second by copying.
 
     Measured; of a step that multiplies by no instruction that is known, None twice.
     """
-    threads = threads_of(plan, step)
+    threads = threads_of(step)
     if not step.macs:
         return None, peaks.bandwidth(touched_bytes(plan, step), threads, cache)
     counts = _counts(step)
@@ -85,33 +86,24 @@ def ceiling(plan: Plan, step: NativeStep, cache: bool = True) -> tuple[str | Non
     return decisive, threads * peaks.peak(decisive, cache)
 
 
-def threads_of(plan: Plan, step: NativeStep) -> int:
+def threads_of(step: Step) -> int:
     """How many threads may run a step at a time."""
-    return min(step.blocks, plan.threads) if step.parallel else 1
+    return max(1, step.pieces)
 
 
-def touched_bytes(plan: Plan, step: Step) -> int:
+def touched_bytes(plan: Plan, step: AnyStep) -> int:
     """The bytes of the buffers that a step reads and writes, each counted once."""
     return sum(plan.buffers[b].nbytes for b in set(touched(step)))
 
 
-def modules(step: NativeStep) -> tuple[Module, ...]:
+def modules(step: Step) -> tuple[Module, ...]:
     """The modules whose functions the step runs, each once."""
-    return tuple(dict.fromkeys(_nested((step.function, step.keep))))
+    words = [step.function, *step.words.values()]
+    functions = [x for w in words for x in (w.entries if isinstance(w, FunctionTable) else (w,))]
+    return tuple(dict.fromkeys(x.module for x in functions if isinstance(x, Function)))
 
 
-def _nested(keep: object) -> Iterator[Module]:
-    """The modules, and those of functions, that are nested in tuples."""
-    if isinstance(keep, tuple | list):
-        for part in keep:
-            yield from _nested(part)
-    elif isinstance(keep, Module):
-        yield keep
-    elif isinstance(keep, Function):
-        yield keep.module
-
-
-def _counts(step: NativeStep) -> dict[str, int] | str:
+def _counts(step: Step) -> dict[str, int] | str:
     counts: Counter[str] = Counter()
     try:
         for module in modules(step):

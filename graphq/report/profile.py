@@ -11,8 +11,8 @@ import numpy as np
 
 from graphq.base.progress import progress
 from graphq.ir.names import counted
-from graphq.plan.plan import NativeStep
 from graphq.plan.runtime import Runner
+from graphq.plan.step import Step
 from graphq.report.evidence import ceiling, prepare, touched_bytes
 
 _NAME = re.compile(r"%\S+ = ")
@@ -165,17 +165,17 @@ def profile_steps(runner: Runner, inputs: Sequence[np.ndarray], runs: int, *, pe
     steps = []
     for k, step in enumerate(plan.steps):
         times = traces[shown][k].tolist()
-        blocks = step.blocks if isinstance(step, NativeStep) else 1
+        blocks = step.blocks if isinstance(step, Step) else 1
         pieces = tuple(Piece(thread, 1e-9 * float(begin - start), 1e-9 * (end - begin),
                              i * blocks // len(times), (i + 1) * blocks // len(times))
                        for i, (thread, begin, end) in enumerate(times))
         steps.append(StepTime(k, step.kernel, float(np.median(seconds[:, k])),
-                              step.macs if isinstance(step, NativeStep) else 0, touched_bytes(plan, step),
+                              step.macs if isinstance(step, Step) else 0, touched_bytes(plan, step),
                               float(seconds[:, k].min()), pieces))
     if peaks:
         prepare(plan)
         for k, step in enumerate(progress(plan.steps, "peaks")):
-            if isinstance(step, NativeStep):
+            if isinstance(step, Step):
                 decisive, peak = ceiling(plan, step, cache)
                 steps[k] = replace(steps[k], decisive=decisive, peak=peak)
     return Profile(tuple(steps), get_ident(), plan.threads)

@@ -13,7 +13,8 @@ from graphq.ir.text import SHORT, attributes
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.moves.steps import kilobytes, reorder_text
 from graphq.kernels.native import NATIVE
-from graphq.plan.plan import VIEWS, NativeStep, Plan, PythonStep, Step
+from graphq.plan.plan import VIEWS, AnyStep, Plan, PythonStep
+from graphq.plan.step import Step
 from graphq.report.causes import Analysis, causes
 from graphq.report.coverage import MACS, Coverage
 from graphq.report.evidence import Evidence
@@ -133,10 +134,10 @@ def _partition(node: Node) -> Partition:
         tuple(body.label(v) for v in body.outputs), settled(node))
 
 
-def _step(k: int, step: Step, plan: Plan, found: Evidence | None) -> StepRecord:
+def _step(k: int, step: AnyStep, plan: Plan, found: Evidence | None) -> StepRecord:
     node = plan.nodes[k] if k < len(plan.nodes) else None
-    if isinstance(step, NativeStep):
-        return StepRecord(k, node, assumed(step.kernel), "native", int(step.blocks), bool(step.parallel),
+    if isinstance(step, Step):
+        return StepRecord(k, node, assumed(step.kernel), "native", int(step.blocks), step.pieces > 0,
                           int(step.macs), found)
     assert isinstance(step, PythonStep)
     return StepRecord(k, node, step.kernel, "reference" if step.reference else "python")

@@ -8,12 +8,12 @@ from graphq.ir import Node
 from graphq.kernels.concat.lower import Concat, Part
 from graphq.kernels.eltwise import tiles as eltwise
 from graphq.kernels.family.lower import Lowered
+from graphq.kernels.family.slots import operand, slot
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.moves.transpose import plan_row_copy
 from graphq.kernels.operands.space import broadcast_strides, factor
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Ref
-from graphq.plan.slots import operand_slot, run
+from graphq.plan.step import Ref
 
 
 def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -32,7 +32,7 @@ def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
             size = part.lowered.out[lowered.axis] * inner
             step = plan_row_copy(prod(lowered.out[:lowered.axis]), size, size, lowered.out[lowered.axis] * inner,
                                  b.target)
-            run(b, step, {"source": Ref(b.of[source]), "target": target}, [])
+            b.run(step, {"source": Ref(b.of[source]), "target": target})
         else:
             _computed(b, node, part, target, strides)
 
@@ -40,7 +40,7 @@ def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
 def _computed(b: PlanBuilder, node: Node, part: Part, target: Ref, strides: tuple[int, ...]) -> None:
     """The loop over a part; `strides` are those of the whole result."""
     x = part.lowered
-    operands = [operand_slot(b, node, replace(s, index=part.inputs[s.index]) if s.origin == "input" else s, x.out)
+    operands = [operand(b, node, replace(s, index=part.inputs[s.index]) if s.origin == "input" else s, x.out)
                 for s in x.sources]
     operands.append((target, tuple(0 if d == 1 else s for d, s in zip(x.out, strides, strict=True))))
     # A row of the kernel is dense: what is one element wide of a wider result has rows of one element.
@@ -48,4 +48,4 @@ def _computed(b: PlanBuilder, node: Node, part: Part, target: Ref, strides: tupl
     dense = strides[last] == STORAGE[x.store.dtype].itemsize
     space = factor(x.out, [s for _, s in operands], keep=0 if dense else 1)
     step = eltwise.plan_eltwise(x.store, space, b.target)
-    run(b, step, {}, [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)])
+    b.run(step, {}, [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)])

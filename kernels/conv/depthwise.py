@@ -12,13 +12,14 @@ from graphq.kernels.conv.lower import Convolution, IntegerConvolution
 from graphq.kernels.conv.padding import padding_block
 from graphq.kernels.depthwise import floats, packing
 from graphq.kernels.depthwise.plan import plan_depthwise
+from graphq.kernels.family.epilogue import Source
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.pixels import Pixels
-from graphq.kernels.operands.space import factor
+from graphq.kernels.family.slots import Operand, store_slots
 from graphq.kernels.operands.sum_terms import terms
+from graphq.kernels.pixels.plan import Pixels
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Buffer, PythonStep, Ref
-from graphq.plan.slots import Strides, operand_slot, output, run
+from graphq.plan.plan import Buffer, PythonStep
+from graphq.plan.step import Ref
 
 
 def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -32,17 +33,14 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     how = packing.choose(c.filter.outputs, c.windows, factors, b.target.level, **moves) if c.integer else \
         floats.choose(c.filter.outputs, c.windows, lanes=b.target.level.lanes, **moves)
     weights = _weights(b, node, c, factors, how)
-    operands: list[tuple[Ref, Strides]] = []
-    still = (0,) * (len(lowered.out) - 1)
-    for s in lowered.sources:
-        if s.origin == "column sums":
-            operands.append((Ref(weights), (*still, 4)))
-        elif s.origin == "compensation":
-            assert isinstance(c, IntegerConvolution) and value is not None and value.data is not None
-            operands.append((Ref(b.constant(c.compensation(c.matrix(value.data)))), (*still, 4)))
-        else:
-            operands.append(operand_slot(b, node, s, lowered.out))
-    space = factor(lowered.out, [strides for _, strides in operands], keep=1)
+    along_columns = (*(0,) * (len(lowered.out) - 1), 4)
+
+    def compensation(_: Source) -> Operand:
+        assert isinstance(c, IntegerConvolution) and value is not None and value.data is not None
+        return Ref(b.constant(c.compensation(c.matrix(value.data)))), along_columns
+
+    space, slots = store_slots(b, node, lowered, {
+        "column sums": lambda _: (Ref(weights), along_columns), "compensation": compensation}, keep=1)
     pixels = Pixels(c.a_dtype, c.windows, space.n, space.batch, space.m, c.filter.multiplier)
     if isinstance(how, packing.Layout):
         step = plan_depthwise(lowered.store, pixels, how, b.target)
@@ -52,15 +50,13 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         more = floats.table(c.windows, how)
     padding = np.broadcast_to((c.padding & 0xFF).astype(np.uint8), c.windows.pixel_bytes)
     block = c.windows.block(padding, more)
-    header = {"images": Ref(b.of[source]), "windows": Ref(padding_block(b, node, c, block)),
-              "weights": Ref(weights)}
+    words = {"images": Ref(b.of[source]), "windows": Ref(padding_block(b, node, c, block)), "weights": Ref(weights)}
     if lowered.store.second_look is not None:
         assert lowered.products is not None and isinstance(how, packing.Layout)
         found = terms(lowered.products.sum, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier, chunk=how.size,
                       chunk_bytes=how.chunk_bytes, item=how.item, half=how.half)
-        header["terms"], header["offsets"] = Ref(b.constant(found)), Ref(b.constant(how.offsets()))
-    slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
-    run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
+        words["terms"], words["offsets"] = Ref(b.constant(found)), Ref(b.constant(how.offsets()))
+    b.run(step, words, slots)
 
 
 def _factors(c: Convolution, w: np.ndarray) -> np.ndarray:

@@ -9,7 +9,8 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import types
 from graphq.kernels.jit.intrinsics import BYTES, I1, I8, I64, declare, intrinsic, load_u8, pointer
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
+from graphq.plan.blocks import RowLoop, plan_rows
+from graphq.plan.step import Step, Target
 
 PAD = Record("source", "target", "length", "before", "after", "value", "rows", "each", "value_at")
 """`rows` of `length` bytes, `each` a block; `value_at` is the address of the value instead, or 0."""

@@ -9,8 +9,7 @@ from graphq.kernels.conv import pad_rows
 from graphq.kernels.conv.lower import Convolution, IntegerConvolution
 from graphq.kernels.operands.windows import WINDOWS
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Ref
-from graphq.plan.slots import run
+from graphq.plan.step import Ref
 
 
 def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
@@ -30,7 +29,7 @@ def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray)
     tables, nbytes = number(_tables_bytes, block), b.buffers[constant].nbytes
     out = b.temporary(nbytes)
     step = pad_rows.plan_pad_rows(1, tables, 0, nbytes - tables, 0, b.target)
-    run(b, step, {"source": Ref(constant), "target": Ref(out), "value_at": value}, [])
+    b.run(step, {"source": Ref(constant), "target": Ref(out), "value_at": value})
     return out
 
 

@@ -5,7 +5,6 @@ A transposed convolution with strides is one such step for each phase.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from graphq.kernels.conv.lower import Convolution, IntegerConvolution
 from graphq.kernels.conv.padding import pad_address, padding_block
 from graphq.kernels.conv.phases import Phase
 from graphq.kernels.family.lower import Lowered
+from graphq.kernels.family.slots import operand, slot
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
@@ -29,8 +29,8 @@ from graphq.kernels.operands.sum_terms import terms
 from graphq.kernels.operands.tile_frame import RUN
 from graphq.kernels.operands.windows import Windows, windows
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Buffer, PythonStep, Ref
-from graphq.plan.slots import operand_slot, run, table
+from graphq.plan.plan import Buffer, PythonStep
+from graphq.plan.step import Ref
 
 MERGED_BYTES = 16
 """Pixels of fewer bytes are read a line of the kernel at a time."""
@@ -78,7 +78,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
             data = c.compensation(_phase_weights(c, node, phase, merged))
             operands.append(_Operand(Ref(b.constant(data)), 0, 4 * columns, still, 4))
         else:
-            operands.append(_operand(*operand_slot(b, node, s, lowered.out), columns, phase))
+            operands.append(_operand(*operand(b, node, s, lowered.out), columns, phase))
     operands.append(_operand(Ref(b.result(node.output)), dense(lowered.out, item), columns, phase))
     pixels = still if pixel is None else tuple(dense(phase.counts, pixel))
     operands += [_Operand(Ref(source), view.image_bytes, channels * itemsize, pixels, 0),
@@ -87,23 +87,23 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     product = matmul.Product(c.a_dtype, space.m, space.n, channels, space.batch, "windows" if pixel is None else "rows",
                              view.taps * parts, matmul.SORTED if sorts else None)
     step = matmul.plan_matmul(lowered.store, product, b.target)
-    step = replace(step, macs=step.macs // _joined(c))
+    step = step._replace(macs=step.macs // _joined(c))
     if sorts:
         rows = b.buffers[packed].data
         assert isinstance(rows, np.ndarray)
-        step = replace(step, exact=pack.exact_share(rows, channels, columns, view.taps * parts))
-    *slots, (a, a_walk), (w, w_walk) = [(o.ref, walk) for o, walk in zip(operands, space.walks, strict=True)]
-    stride = a_walk.row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
-    header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
-              "w": w, "w_table": table(b, w_walk)}
+        step = step._replace(exact=pack.exact_share(rows, channels, columns, view.taps * parts))
+    *slots, (a, a_table, a_row), (w, w_table, _) = (
+        slot(b, o.ref, walk) for o, walk in zip(operands, space.walks, strict=True))
+    stride = a_row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
+    words = {"a": a, "a_table": a_table, "stride": stride, "w": w, "w_table": w_table}
     if lowered.store.second_look is not None:
         assert lowered.products is not None
         joined = _joined(c)
         found = terms(lowered.products.sum, c.filter.channels, signed=c.a_dtype == "s8",
                       per=c.filter.columns if joined > 1 else 0, merged=merged, tap_k=_whole_groups(channels, itemsize),
                       parts=parts, pixel=view.pixel_bytes)
-        header["terms"] = Ref(b.constant(found))
-    run(b, step, header, slots)
+        words["terms"] = Ref(b.constant(found))
+    b.run(step, words, slots)
 
 
 class _Operand(NamedTuple):
@@ -198,7 +198,7 @@ def _padded(b: PlanBuilder, node: Node, c: Convolution, source: int, dims: tuple
     pixel, lines = c.windows.pixel_bytes, prod(dims[:-2])
     out = b.temporary(lines * (begin + width + end) * pixel + 4)
     step = pad_rows.plan_pad_rows(lines, width * pixel, begin * pixel, end * pixel, c.pad & 0xFF, b.target)
-    run(b, step, {"source": Ref(source), "target": Ref(out), "value_at": pad_address(b, node, c)}, [])
+    b.run(step, {"source": Ref(source), "target": Ref(out), "value_at": pad_address(b, node, c)})
     sizes = (*dims[1:-2], begin + width + end)
     view = windows(sizes, (*c.windows.kernel[:-1], 1), c.strides, c.dilations, (*c.pads[:-1], (0, 0)),
                    c.windows.outputs, pixel)

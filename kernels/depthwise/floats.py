@@ -25,14 +25,12 @@ from llvmlite import ir
 
 from graphq.base.sizes import is_open, largest, later
 from graphq.kernels.depthwise.packing import MULTIPLIERS
-from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, types
 from graphq.kernels.jit.intrinsics import F32, I64, c64, intrinsic, splat, stack
 from graphq.kernels.jit.memory import aligned_empty
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, Target, rows_of_block, threads_for
 from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.values import Builder, Value, smaller
 from graphq.kernels.jit.x86 import Loop, filled, load_first, vector
@@ -42,6 +40,9 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import EMIT, STORAGE_IR, constant, tail_mask, vec, widen
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.windows import INVALID, MOST_TAPS, WINDOWS, SharedColumns, Windows, shared_columns
+from graphq.kernels.pixels.plan import Pixels
+from graphq.plan.blocks import pieces, rows_of_block, threads_for
+from graphq.plan.step import Step, Target
 
 ACCUMULATORS = 8
 """Registers of a tile: as many as hide the latency of a multiply-add, and as AVX2 has room for."""
@@ -252,9 +253,10 @@ def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
     across = -(-ow // tile.pixels)
     tiles = across * (x.batch * x.m // largest(1, ow))
     cycles = tiles * (50 + tile.pixels * -(-channels // tile.width) * (taps + 8))
-    parts = threads_for(target.threads, cycles)
-    each = rows_of_block(tiles, 1, parts)
-    words = {"image_bytes": windows.image_bytes, "tiles": tiles, "across": across, "each": each, "m": x.m,
-             "channels": channels}
-    return Step(f"depthwise_{dtype}_{target.level.name}", made.block, TILES, words, -(-tiles // each), made,
-                x.products, threads=parts)
+    worth = threads_for(target.threads, cycles)
+    each = rows_of_block(tiles, 1, worth)
+    blocks = -(-tiles // each)
+    words = TILES.named({"image_bytes": windows.image_bytes, "tiles": tiles, "across": across, "each": each, "m": x.m,
+                         "channels": channels})
+    return Step(f"depthwise_{dtype}_{target.level.name}", made.block, words, blocks,
+                pieces(blocks, worth, target.threads), macs=x.products)

@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphq.kernels.family.pixels import CHANNELS, UNROLLED
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.memory import aligned_empty
 from graphq.kernels.operands.windows import MOST_TAPS, Windows
+from graphq.kernels.pixels.blocks import CHANNELS, UNROLLED
 
 MULTIPLIERS = (1, 2, 4, 8)
 """What divides every chunk and vector of channels."""

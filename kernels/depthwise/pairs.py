@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from graphq.kernels.depthwise.packing import Layout
-from graphq.kernels.family.pixels import ADDRESSES, tap_locator, tile_functions, view_frame, view_windows
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, njit, types
 from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic
@@ -17,6 +16,7 @@ from graphq.kernels.jit.shuffles import repeated
 from graphq.kernels.jit.values import Builder, Type, Value, smaller
 from graphq.kernels.jit.x86 import Loop, filled, load_bytes, madd16, vector
 from graphq.kernels.lanes.vector import vec
+from graphq.kernels.pixels.blocks import ADDRESSES, tap_locator, tile_functions, view_frame, view_windows
 
 
 def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multiplier: int) -> Intrinsic:

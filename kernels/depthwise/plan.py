@@ -4,11 +4,12 @@ from __future__ import annotations
 from graphq.kernels.depthwise.packing import VNNI, Layout
 from graphq.kernels.depthwise.pairs import pair_tiles
 from graphq.kernels.depthwise.quads import quad_tiles
-from graphq.kernels.family.pixels import PixelKernel, Pixels, block_functions, plan_pixels, unrolled
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.isa import is_emulated
-from graphq.kernels.jit.registry import Step, Target
 from graphq.kernels.lanes.stores import Store
+from graphq.kernels.pixels.blocks import unrolled
+from graphq.kernels.pixels.plan import PixelKernel, Pixels, plan_pixels
+from graphq.plan.step import Step, Target
 
 
 def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> Step:
@@ -29,6 +30,4 @@ def plan_depthwise(store: Store, x: Pixels, layout: Layout, target: Target) -> S
         tile = modules.load(name, pair_tiles, x.dtype, layout.lanes, *unrolled(layout.ko, layout.ki), few, emulated,
                             x.multiplier, cache=cache)
         cycles = 30 + chunks * (6 + 4 * x.windows.taps)
-    block = modules.load("pixels", block_functions, 0, cache=cache)
-    kernel = PixelKernel(name, block, tile, cycles, whole=True, macs=x.products)
-    return plan_pixels(store, x, kernel, target)
+    return plan_pixels(store, x, PixelKernel(name, tile, cycles, whole=True, macs=x.products), target)

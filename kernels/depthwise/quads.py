@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphq.kernels.depthwise.packing import QUAD, Layout
-from graphq.kernels.family.pixels import ADDRESSES, tile_functions, view_frame, view_windows
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit, types
 from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, intrinsic
@@ -21,6 +20,7 @@ from graphq.kernels.jit.x86 import Loop, dot_u8s8, filled, vector
 from graphq.kernels.lanes.vector import vec
 from graphq.kernels.matmul.vector import FLIP
 from graphq.kernels.operands.windows import WINDOWS, SharedColumns, shared_columns
+from graphq.kernels.pixels.blocks import ADDRESSES, tile_functions, view_frame, view_windows
 
 
 def column_locator(ko: int, ki: int, columns: SharedColumns) -> Intrinsic:

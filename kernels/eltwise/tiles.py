@@ -8,12 +8,13 @@ from graphq.base.sizes import numbers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import BLOCK_CYCLES, Step, Target, Word
 from graphq.kernels.lanes.expression import lower, walk
 from graphq.kernels.lanes.outputs import load_outputs, write
 from graphq.kernels.lanes.second_look import HEAD
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.space import Space
+from graphq.plan.blocks import BLOCK_CYCLES, pieces
+from graphq.plan.step import Step, Target
 
 BLOCKS_PER_THREAD = 4
 SPACE = Record(*HEAD, "batch", "m", "n", "each", "rows", "columns")
@@ -39,15 +40,15 @@ def plan_eltwise(store: Store, space: Space, target: Target) -> Step:
     """Plan `store` over the outputs of `space`; the caller fills in the slots only."""
     if store.uses_acc:
         raise ValueError("an elementwise kernel has no accumulator")
-    made = modules.load("eltwise", eltwise_blocks, cache=target.cache)
-    outputs, table = load_outputs(store, target.level.lanes, target.cache)
+    block = modules.load("eltwise", eltwise_blocks, cache=target.cache).block
+    table = load_outputs(store, target.level.lanes, target.cache)
     batch, m, n = space.batch, space.m, space.n
     operations = len(list(walk(lower(store.expr))))
     each, rows, columns = numbers(3, _blocks, batch, m, n, operations, target.level.lanes, target.threads)
     blocks = -(-batch // each) * -(-m // rows) * -(-n // columns)
-    words: dict[str, Word] = {"batch": batch, "m": m, "n": n, "each": each, "rows": rows, "columns": columns,
-                              "functions": table}
-    return Step(f"eltwise_{target.level.name}", made.block, SPACE, words, blocks, (made, outputs, table))
+    words = SPACE.named({"batch": batch, "m": m, "n": n, "each": each, "rows": rows, "columns": columns,
+                         "functions": table})
+    return Step(f"eltwise_{target.level.name}", block, words, blocks, pieces(blocks, target.threads, target.threads))
 
 
 def _blocks(batch: int, m: int, n: int, operations: int, lanes: int, threads: int) -> tuple[int, int, int]:

@@ -1,1 +1,1 @@
-"""What the kernel families share: how bodies of partitions become expressions, tables, scales, loops over pixels."""
+"""What the kernel families share: how bodies of partitions become expressions, tables, scales, slots."""

@@ -11,26 +11,23 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from graphq.kernels.family.pixels import (
-    PixelKernel,
-    Pixels,
-    block_functions,
+from graphq.kernels.jit import modules
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import Intrinsic, njit, types
+from graphq.kernels.jit.intrinsics import F32, F64, I64, intrinsic
+from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.pixels.blocks import (
     over_channels,
-    plan_pixels,
     tap_locator,
     tile_functions,
     view_frame,
     view_windows,
 )
-from graphq.kernels.jit import modules
-from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, njit, types
-from graphq.kernels.jit.intrinsics import F32, F64, I64, intrinsic
-from graphq.kernels.jit.registry import Step, Target
-from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.lanes.stores import Store
+from graphq.kernels.pixels.plan import PixelKernel, Pixels, plan_pixels
 from graphq.kernels.pool.means import Taps, numbers_of
+from graphq.plan.step import Step, Target
 
 ADDRESSES = 8 * (16 + 1)
 """Four spatial axes have 16 taps."""
@@ -98,5 +95,4 @@ def plan_blend(store: Store, x: Pixels, target: Target) -> Step:
     name, lanes, taps = f"blend_{x.dtype}", target.level.lanes, x.windows.taps
     tile = modules.load(name, blend_tiles, x.dtype, lanes, prod(x.windows.kernel[:-1]), x.windows.kernel[-1],
                         cache=target.cache)
-    block = modules.load("pixels", block_functions, 0, cache=target.cache)
-    return plan_pixels(store, x, PixelKernel(name, block, tile, 20 + taps * (3 + x.channels / lanes)), target)
+    return plan_pixels(store, x, PixelKernel(name, tile, 20 + taps * (3 + x.channels / lanes)), target)

@@ -56,11 +56,20 @@ class Record:
         """Emit the load of a field of the record at an address, for intrinsics."""
         return (address + 8 * self.number(name)).load(I64, 8)
 
+    def named(self, values: Mapping[str, T]) -> dict[str, T | int]:
+        """The fields in their order with their values, 0 where none is given. Raises KernelError for another name."""
+        return filled(dict.fromkeys(self.fields, 0), values)
+
     def words(self, values: Mapping[str, T]) -> list[T | int]:
-        """The fields' values in their order, 0 where none is given. Raises KernelError for a name of no field."""
-        if unknown := values.keys() - set(self.fields):
-            raise KernelError(f"no fields {sorted(unknown)} in an argument block of {', '.join(self.fields)}")
-        return [values.get(name, 0) for name in self.fields]
+        """The fields' values in their order, 0 where none is given. Raises KernelError for another name."""
+        return [*self.named(values).values()]
+
+
+def filled(words: Mapping[str, T], values: Mapping[str, T]) -> dict[str, T]:
+    """The named words of an argument block with these values. Raises KernelError for a name that it has not."""
+    if unknown := values.keys() - words.keys():
+        raise KernelError(f"no fields {sorted(unknown)} in an argument block of {', '.join(words)}")
+    return {**words, **values}
 
 
 SLOT = Record("address", "table", "stride")

@@ -12,7 +12,7 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import outer
 from graphq.kernels.jit.isa import is_emulated
-from graphq.kernels.jit.modules import FunctionTable, Module
+from graphq.kernels.jit.modules import FunctionTable
 from graphq.kernels.jit.records import Record
 from graphq.kernels.lanes.store_code import epilogue, factor
 from graphq.kernels.lanes.stores import Store
@@ -39,8 +39,8 @@ def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
     return Functions(speed=3, **made)
 
 
-def load_outputs(store: Store, lanes: int, cache: bool) -> tuple[Module, FunctionTable]:
-    """The module of a Store's functions, and their table, with 0 for those that it has not."""
+def load_outputs(store: Store, lanes: int, cache: bool) -> FunctionTable:
+    """The table of a Store's functions, with 0 for those that it has not."""
     count = 1 if store.second_look is None else 3 + len(store.second_look.factors)
     module = modules.load("outputs", store_functions, store, lanes, packs(lanes, store), cache=cache)
-    return module, FunctionTable([*(getattr(module, x) if n < count else 0 for n, x in enumerate(NAMES)), lanes])
+    return FunctionTable([*(getattr(module, x) if n < count else 0 for n, x in enumerate(NAMES)), lanes])

@@ -25,11 +25,12 @@ from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import I8, load_s32, load_u8, store_s32, store_u8
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.jit.x86 import S32X16, Loop, filled, interleave, vector
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.row_sums import byte_sums, offset
+from graphq.plan.blocks import RowLoop, plan_rows
+from graphq.plan.step import Step, Target
 
 PANEL = 16
 SLACK = 15 * LINE

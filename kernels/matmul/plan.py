@@ -18,30 +18,23 @@ from functools import lru_cache
 from operator import getitem
 from typing import Any, Literal, NamedTuple
 
-from graphq.base.sizes import assumed, is_open, later, numbers
+from graphq.base.sizes import assumed, is_open, largest, later, numbers
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
 from graphq.kernels.jit.isa import Level, is_emulated, level_named
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import (
-    KERNELS,
-    ActivationLayout,
-    Kernel,
-    Step,
-    Target,
-    Word,
-    select,
-    threads_for,
-)
 from graphq.kernels.lanes.expression import STORAGE, lower, walk
 from graphq.kernels.lanes.outputs import load_outputs, packs, write
 from graphq.kernels.lanes.second_look import HEAD, load_second_look, look_again
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.amx import AGAIN, COPIES, ROWS, SCRATCH, line_bytes
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, SLACK, panel_count
+from graphq.kernels.matmul.table import KERNELS, ActivationLayout, Kernel, select
 from graphq.kernels.matmul.tiles import DTYPES, FLOATS, SORTED, SORTED_DTYPES, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows, view_windows
+from graphq.plan.blocks import pieces, threads_for
+from graphq.plan.step import Step, Target
 
 MOST_VECTORS = 128
 """Vectors of a tile's accumulators: 2,048 are 16 lanes each, 1,024 are 8 at the least, or 64 of one."""
@@ -59,7 +52,7 @@ MATMUL = Record(*HEAD, "a", "a_table", "stride", "w", "w_table", "batch", "m", "
     rooms, room_count        for copies of activations (AMX), of `room_bytes`: one for each piece of the blocks
     kept                     bytes of a tile's copies, where they are kept for all columns
 
-The caller fills in a, w, their tables, `stride` and `terms`.
+The caller fills in a, w, their tables, `stride` and `terms`, a plan `ahead` and `rooms`.
 """
 view, view_frame, view_panel = MATMUL.view, FRAME.view, DESCRIPTOR.view
 
@@ -257,7 +250,7 @@ def _likely(dtypes: tuple[str, str], sizes: tuple[int, ...], is_open: tuple[bool
     found = set()
     for by in SCALES:
         m, n, k = (max(1, round(size * by)) if o else size for size, o in zip(sizes, is_open, strict=True))
-        found.add(select("matmul", dtypes, m, n, k, level_named(level), layout=layout))
+        found.add(select(dtypes, m, n, k, level_named(level), layout=layout))
     return tuple(kernel for kernel in KERNELS.values() if kernel in found)
 
 
@@ -313,12 +306,12 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         # the copies of a single tile would not be in L2
         level = level_named("avx512_vnni")
     forced = kernel is not None
-    kernel = kernel or select("matmul", x.dtypes, m, n, depth, level, log, layout=layout)
+    kernel = kernel or select(x.dtypes, m, n, depth, level, log, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
     # first, as it takes longest to compile
-    again = None if store.second_look is None else load_second_look(layout, cache)
-    block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], cache=cache)
-    outputs, table = (None, None) if writer == "tile" else load_outputs(store, level.lanes, cache)
+    again = 0 if store.second_look is None else load_second_look(layout, cache)
+    block = modules.load("matmul", matmul_blocks, writer, layout, x.itemsize, x.dtypes[1], cache=cache).block
+    table = 0 if writer == "tile" else load_outputs(store, level.lanes, cache)
     inside = () if writer == "function" else (store, packs(level.lanes, store))
     kernels: Sequence[Kernel] = [kernel]
     if is_open(x) and not forced and not inside:  # a Store's own tiles take long to compile
@@ -345,16 +338,14 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
     # AMX reads rows that cross lines of the cache at half the speed: 1024 x 1024 x 1024 takes 1.2 times as long.
     lines = kernel.level == "amx" and layout == "rows" and assumed(row_bytes) % 64 == 0 \
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
-    words: dict[str, Word] = {
+    shares = pieces(cut.blocks, cut.threads, target.threads)
+    words = MATMUL.named({
         "stride": row_bytes, "batch": batch, "m": m, "n": n, "k": row_bytes, "each_rows": cut.each_rows,
         "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels, "tail_panels": cut.tail_panels,
-        "tile": tile, "tail": tail, "setup": setup, "again": again or 0, "functions": table or 0, "room_count": 1,
-        "room_bytes": cut.room_bytes, "kept": cut.kept}
+        "tile": tile, "tail": tail, "setup": setup, "again": again, "functions": table,
+        "room_count": largest(1, shares), "room_bytes": cut.room_bytes, "kept": cut.kept})
     name: Any = later(getitem, tuple(k.name for k in kernels), cut.kernel)
-    room = ("rooms", cut.room_bytes) if is_open(cut.room_bytes) or cut.room_bytes else None
-    return Step(name, block.block, MATMUL, words, cut.blocks, (block, outputs, table, tile, tail, again),
-                batch * m * n * x.k * taps, threads=cut.threads, weights="w", ahead="ahead", room=room,
-                aligned="a" if lines else None)
+    return Step(name, block, words, cut.blocks, shares, macs=batch * m * n * x.k * taps, aligned=lines)
 
 
 def sorts(a_dtype: str, layout: ActivationLayout, level: Level) -> bool:
@@ -373,7 +364,7 @@ SPREAD = 8
 def takes_columns(x: Product, level: Level) -> bool:
     """Whether to read transposed activations as they lie, rather than to copy them into rows first."""
     m, n, k = map(assumed, (x.m, x.n, x.row_bytes))
-    columns, rows = (select("matmul", x.dtypes, m, n, k, level, layout=r) for r in ("columns", "rows"))
+    columns, rows = (select(x.dtypes, m, n, k, level, layout=r) for r in ("columns", "rows"))
     height, panels = columns.tile[0], columns.tile[1] // PANEL
     shown = max(1, INTERLEAVED - height * panels) if x.itemsize == 1 else SPREAD
     more = tile_count(height, panels, m, n) * -(-k // 4) * shown

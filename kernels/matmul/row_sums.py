@@ -5,9 +5,10 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import I8, I32, I64, load_s64, store_s32
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.jit.x86 import S32X16, Loop, filled, first, load_bytes
+from graphq.plan.blocks import RowLoop, plan_rows
+from graphq.plan.step import Step, Target
 
 SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")
 """Sums of m rows over k: of s32, `sums_bytes` a batch element, of which a block has `each`.

@@ -2,25 +2,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.jit.registry import ActivationLayout
+from graphq.kernels.family.slots import Strides, slot, store_slots
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import row_sums as rows
 from graphq.kernels.matmul.lower import Matmul
+from graphq.kernels.matmul.table import ActivationLayout
 from graphq.kernels.moves.transpose import plan_transpose
-from graphq.kernels.operands.space import Walk, broadcast_strides, factor
+from graphq.kernels.operands.space import broadcast_strides, every
 from graphq.kernels.operands.sum_terms import terms
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Ref
-from graphq.plan.slots import Strides, every, operand_slot, output, run, table
+from graphq.plan.step import Ref
 
 
 def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -36,32 +35,27 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     a_strides = _strides(p.rows, lowered.out, p.k * item)
     if layout == "columns":
         a_strides = (*a_strides[:-1], item)
-    operands = [(Ref(source), a_strides + (0,)),
-                (Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (0,))]
-    for s in lowered.sources:
-        if s.origin == "column sums":
-            operands.append((Ref(packed), _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes) + (4,)))
-        elif s.origin == "row sums":
-            operands.append((Ref(_row_sums(b, source, p, layout)), broadcast_strides(s.shape, lowered.out, 4)))
-        else:
-            operands.append(operand_slot(b, node, s, lowered.out))
-    batched = any(operands[1][1])
-    space = factor(lowered.out, [strides for _, strides in operands], keep=2 if batched else 1)
+    w_strides = _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes)
+    a, w = Ref(source), Ref(packed)
+    space, slots = store_slots(
+        b, node, lowered,
+        {"column sums": lambda _: (w, (*w_strides, 4)),
+         "row sums": lambda s: (Ref(_row_sums(b, source, p, layout)), broadcast_strides(s.shape, lowered.out, 4))},
+        before=[(a, (*a_strides, 0)), (w, (*w_strides, 0))], keep=2 if any(w_strides) else 1)
     product = matmul.Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout,
                              w_dtype=matmul.SORTED if sorts else None)
     step = matmul.plan_matmul(lowered.store, product, b.target)
     if sorts:
         data = b.buffers[packed].data
         assert isinstance(data, np.ndarray)
-        step = replace(step, exact=pack.exact_share(data, p.k, p.n))
-    (a, a_walk), (w, w_walk), *slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
-    stride = p.rows[-1] * item if layout == "columns" else a_walk.row
-    header = {"a": a, "a_table": table(b, a_walk), "stride": stride,
-              "w": w, "w_table": table(b, w_walk)}
+        step = step._replace(exact=pack.exact_share(data, p.k, p.n))
+    (_, a_table, a_row), (_, w_table, _) = (slot(b, ref, walk) for ref, walk in zip((a, w), space.walks, strict=False))
+    words = {"a": a, "a_table": a_table, "stride": p.rows[-1] * item if layout == "columns" else a_row,
+             "w": w, "w_table": w_table}
     if lowered.store.second_look is not None:
         assert lowered.products is not None
-        header["terms"] = Ref(b.constant(terms(lowered.products.sum, p.k, signed=p.a_dtype == "s8", parts=1)))
-    run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
+        words["terms"] = Ref(b.constant(terms(lowered.products.sum, p.k, signed=p.a_dtype == "s8", parts=1)))
+    b.run(step, words, slots)
 
 
 def _strides(shape: Sequence[int], out: Sequence[int], step: int) -> Strides:
@@ -83,7 +77,7 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayou
     axes, item = range(len(p.a_shape)), STORAGE[p.a_dtype].itemsize
     out = b.temporary(prod(p.a_shape) * item)
     step = plan_transpose(p.a_shape, (*axes[:-2], axes[-1], axes[-2]), item, b.target)
-    run(b, step, {"source": Ref(b.of[value]), "target": Ref(out)}, [])
+    b.run(step, {"source": Ref(b.of[value]), "target": Ref(out)})
     return out, "rows"
 
 
@@ -104,8 +98,8 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, i
     out = b.temporary(size * batch)
     along_k, along_n = (item, k * item) if p.transpose_b else (n * item, item)
     step = pack.plan_pack(p.b_dtype, k, n, batch, b.target)
-    run(b, step, {"source": Ref(b.of[value]), "table": table(b, Walk(every(batch, k * n * item), 0)),
-                  "along_k": along_k, "along_n": along_n, "packed": Ref(out)}, [])
+    b.run(step, {"source": Ref(b.of[value]), "table": b.table(every(batch, k * n * item)),
+                 "along_k": along_k, "along_n": along_n, "packed": Ref(out)})
     return out, size
 
 
@@ -117,6 +111,6 @@ def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout) 
         step = rows.plan_column_sums(p.a_dtype, m, p.k, batch, b.target)
     else:
         step = rows.plan_row_sums(p.a_dtype, m * batch, p.k, 1, b.target)
-    offsets = 0 if layout == "rows" else table(b, Walk(every(batch, m * p.k), 0))
-    run(b, step, {"source": Ref(source), "table": offsets, "sums": Ref(out)}, [])
+    offsets = 0 if layout == "rows" else b.table(every(batch, m * p.k))
+    b.run(step, {"source": Ref(source), "table": offsets, "sums": Ref(out)})
     return out

@@ -7,7 +7,6 @@ from typing import Any
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.memory import LINE
-from graphq.kernels.jit.registry import ActivationLayout, Kernel, register_kernel
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.store_code import PACKED
 from graphq.kernels.lanes.stores import Store
@@ -15,6 +14,7 @@ from graphq.kernels.matmul.amx import amx_setup, amx_tile
 from graphq.kernels.matmul.float import floats
 from graphq.kernels.matmul.pack import PANEL, panel_count
 from graphq.kernels.matmul.scalar import scalar_tile
+from graphq.kernels.matmul.table import ActivationLayout, Kernel, register_kernel
 from graphq.kernels.matmul.vector import in_order, vector_tile, vnni, widened
 
 DTYPES = (("u8", "s8"), ("s8", "s8"))
@@ -113,13 +113,13 @@ def estimate_scalar(kernel: Kernel, m: int, n: int, k: int) -> float:
     return float(m * panel_count(n) * PANEL * k / STORAGE[kernel.dtypes[0]].itemsize)
 
 
-@register_kernel("matmul", DTYPES, ((4, 16),), "scalar", estimate_scalar)
+@register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar)
 def build_scalar(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build the plain loops."""
     return tile_functions(scalar_tile(128 if dtype == "s8" else 0, layout))
 
 
-@register_kernel("matmul", DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx2",
+@register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx2",
                  partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
 def build_avx2(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
@@ -127,7 +127,7 @@ def build_avx2(dtype: str, rows: int, panels: int, emulated: bool, layout: str, 
     return tile_functions(vector_tile(rows, panels, widened(dtype, 8, emulated), layout, store, packs=packed))
 
 
-@register_kernel("matmul", SORTED_DTYPES, ((6, 16), (4, 16), (2, 16), (1, 16)), "avx2",
+@register_kernel(SORTED_DTYPES, ((6, 16), (4, 16), (2, 16), (1, 16)), "avx2",
                  partial(estimate_widened, parts=2, rate=3.2), layouts=COPYING)
 def build_avx2_sorted(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
@@ -135,7 +135,7 @@ def build_avx2_sorted(dtype: str, rows: int, panels: int, emulated: bool, layout
     return tile_functions(vector_tile(rows, panels, in_order(dtype, 8, emulated), layout, store, packs=packed))
 
 
-@register_kernel("matmul", SORTED_DTYPES, ((12, 16), (8, 16), (4, 16), (2, 16), (1, 16)), "avx512",
+@register_kernel(SORTED_DTYPES, ((12, 16), (8, 16), (4, 16), (2, 16), (1, 16)), "avx512",
                  partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
 def build_avx512_sorted(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                         packed: bool = False) -> Functions:
@@ -143,7 +143,7 @@ def build_avx512_sorted(dtype: str, rows: int, panels: int, emulated: bool, layo
     return tile_functions(vector_tile(rows, panels, in_order(dtype, 16, emulated), layout, store, packs=packed))
 
 
-@register_kernel("matmul", DTYPES, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx_vnni", partial(estimate_vnni, parts=2),
+@register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx_vnni", partial(estimate_vnni, parts=2),
                  layouts=COPYING)
 def build_avx_vnni(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                    packed: bool = False) -> Functions:
@@ -151,7 +151,7 @@ def build_avx_vnni(dtype: str, rows: int, panels: int, emulated: bool, layout: s
     return tile_functions(vector_tile(rows, panels, vnni(dtype, 8, emulated), layout, store, packs=packed))
 
 
-@register_kernel("matmul", DTYPES, ((12, 32), (8, 32), (4, 32), (2, 32), (1, 32)), "avx512",
+@register_kernel(DTYPES, ((12, 32), (8, 32), (4, 32), (2, 32), (1, 32)), "avx512",
                  partial(estimate_widened, parts=1, rate=2.4), layouts=COPYING)
 def build_avx512(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                  packed: bool = False) -> Functions:
@@ -159,8 +159,8 @@ def build_avx512(dtype: str, rows: int, panels: int, emulated: bool, layout: str
     return tile_functions(vector_tile(rows, panels, widened(dtype, 16, emulated), layout, store, packs=packed))
 
 
-@register_kernel("matmul", DTYPES, ((24, 16),), "avx512_vnni", partial(estimate_vnni, parts=1), layouts=COPYING)
-@register_kernel("matmul", DTYPES, ((12, 32), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
+@register_kernel(DTYPES, ((24, 16),), "avx512_vnni", partial(estimate_vnni, parts=1), layouts=COPYING)
+@register_kernel(DTYPES, ((12, 32), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_vnni, parts=1))
 def build_vnni(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                packed: bool = False) -> Functions:
@@ -179,22 +179,22 @@ def estimate_floats(kernel: Kernel, m: int, n: int, k: int, *, parts: int) -> fl
     return tile_count(rows, panels, m, n) * (-(-k // 4) * group + 30 + 3 * rows * panels * parts)
 
 
-@register_kernel("matmul", FLOATS, ((4, 16),), "scalar", estimate_scalar)
+@register_kernel(FLOATS, ((4, 16),), "scalar", estimate_scalar)
 def build_floats_scalar(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build fused multiply-adds, four at a time, that any CPU can do."""
     return tile_functions(vector_tile(rows, panels, floats(dtype, 4, True), layout))
 
 
-@register_kernel("matmul", FLOATS, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx2", partial(estimate_floats, parts=2))
+@register_kernel(FLOATS, ((6, 16), (4, 16), (2, 32), (1, 64)), "avx2", partial(estimate_floats, parts=2))
 def build_floats_avx2(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                       packed: bool = False) -> Functions:
     """Build vfmadd on 8 columns."""
     return tile_functions(vector_tile(rows, panels, floats(dtype, 8, emulated), layout, store, packs=packed))
 
 
-@register_kernel("matmul", FLOATS[:1], ((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",
+@register_kernel(FLOATS[:1], ((8, 48), (7, 48), (6, 64), (4, 64), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1))
-@register_kernel("matmul", FLOATS[1:], ((8, 32), (6, 32), (4, 32), (2, 64), (1, 64)), "avx512",
+@register_kernel(FLOATS[1:], ((8, 32), (6, 32), (4, 32), (2, 64), (1, 64)), "avx512",
                  partial(estimate_floats, parts=1))
 def build_floats_avx512(dtype: str, rows: int, panels: int, emulated: bool, layout: str, store: Store | None = None,
                         packed: bool = False) -> Functions:
@@ -202,7 +202,7 @@ def build_floats_avx512(dtype: str, rows: int, panels: int, emulated: bool, layo
     return tile_functions(vector_tile(rows, panels, floats(dtype, 16, emulated), layout, store, packs=packed))
 
 
-@register_kernel("matmul", DTYPES, ((32, 64), (16, 64)), "amx", estimate_amx, layouts=COPYING)
+@register_kernel(DTYPES, ((32, 64), (16, 64)), "amx", estimate_amx, layouts=COPYING)
 def build_amx(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build tdpbusd or tdpbssd on tile registers."""
     return tile_functions(amx_tile(rows // 16, panels, dtype, emulated, layout), amx_setup(rows // 16, emulated))

@@ -3,13 +3,13 @@ from __future__ import annotations
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
+from graphq.kernels.family.slots import slot, store_slots
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul_4bit import tiles as matmul_4bit
 from graphq.kernels.matmul_4bit.lower import GroupedMatmul
-from graphq.kernels.operands.space import broadcast_strides, factor
+from graphq.kernels.operands.space import broadcast_strides
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Ref
-from graphq.plan.slots import operand_slot, output, run, table
+from graphq.plan.step import Ref
 
 
 def matmul_4bit_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -20,11 +20,9 @@ def matmul_4bit_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert value is not None
     k = p.a_shape[-1]
     rows = broadcast_strides(p.a_shape[:-1], lowered.out[:-1], k)
-    operands = [(Ref(b.of[value]), (*rows, 0)), *(operand_slot(b, node, s, lowered.out) for s in lowered.sources)]
-    space = factor(lowered.out, [strides for _, strides in operands], keep=1)
+    a = Ref(b.of[value])
+    space, slots = store_slots(b, node, lowered, before=[(a, (*rows, 0))], keep=1)
     product = matmul.Product(p.a_dtype, space.m, space.n, k, space.batch, w_dtype=matmul_4bit.W_DTYPE)
     step = matmul.plan_matmul(lowered.store, product, b.target)
-    (a, a_walk), *slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
-    header = {"a": a, "a_table": table(b, a_walk), "stride": a_walk.row,
-              "w": Ref(b.constant(p.packed()))}
-    run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
+    _, a_table, stride = slot(b, a, space.walks[0])
+    b.run(step, {"a": a, "a_table": a_table, "stride": stride, "w": Ref(b.constant(p.packed()))}, slots)

@@ -27,10 +27,10 @@ from graphq.kernels.jit.intrinsics import (
     store_s32,
 )
 from graphq.kernels.jit.memory import LINE
-from graphq.kernels.jit.registry import Kernel, register_kernel
 from graphq.kernels.jit.values import Builder, Value, constant, smaller
 from graphq.kernels.jit.x86 import Loop, filled, vector
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
+from graphq.kernels.matmul.table import Kernel, register_kernel
 from graphq.kernels.matmul.tiles import tile_functions
 from graphq.kernels.matmul.vector import Products, signed_halves, vnni, widened
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
@@ -206,34 +206,34 @@ def estimate_scalar_4bit(kernel: Kernel, m: int, n: int, k: int) -> float:
     return 3.0 * m * panel_count(n) * PANEL * k
 
 
-@register_kernel("matmul", DTYPES, ((4, 16),), "scalar", estimate_scalar_4bit, layouts=("rows",))
+@register_kernel(DTYPES, ((4, 16),), "scalar", estimate_scalar_4bit, layouts=("rows",))
 def build_scalar_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build the plain loops."""
     return tile_functions(scalar_tile_4bit(128 if dtype == "s8" else 0))
 
 
-@register_kernel("matmul", DTYPES, ((3, 16), (1, 16)), "avx2", partial(estimate_4bit, parts=4, rate=1.5),
+@register_kernel(DTYPES, ((3, 16), (1, 16)), "avx2", partial(estimate_4bit, parts=4, rate=1.5),
                  layouts=("rows",))
 def build_avx2_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpmaddwd on 16 bytes of products widened to 16 bits."""
     return tile_functions(tile_4bit(rows, panels, unpacked_widened(dtype, 8, emulated)))
 
 
-@register_kernel("matmul", DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx_vnni",
+@register_kernel(DTYPES, ((6, 16), (4, 16), (2, 32), (1, 32)), "avx_vnni",
                  partial(estimate_4bit, parts=2, rate=2), layouts=("rows",))
 def build_avx_vnni_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpdpbusd on 8 columns."""
     return tile_functions(tile_4bit(rows, panels, unpacked_vnni(dtype, 8, emulated)))
 
 
-@register_kernel("matmul", DTYPES, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
+@register_kernel(DTYPES, ((6, 32), (4, 32), (2, 32), (1, 32)), "avx512",
                  partial(estimate_4bit, parts=2, rate=0.8), layouts=("rows",))
 def build_avx512_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpmaddwd on 32 bytes of products widened to 16 bits."""
     return tile_functions(tile_4bit(rows, panels, unpacked_widened(dtype, 16, emulated)))
 
 
-@register_kernel("matmul", DTYPES, ((6, 48), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
+@register_kernel(DTYPES, ((6, 48), (4, 64), (2, 64), (1, 64)), "avx512_vnni",
                  partial(estimate_4bit, parts=1, rate=1), layouts=("rows",))
 def build_vnni_4bit(dtype: str, rows: int, panels: int, emulated: bool, layout: str) -> Functions:
     """Build vpdpbusd on 16 columns."""

@@ -13,10 +13,11 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import F32, I8, c64
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.lanes.vector import vec
+from graphq.plan.blocks import RowLoop, plan_rows
+from graphq.plan.step import Step, Target
 
 LANES = 16
 CAST = Record("source", "target", "size", "each")

@@ -16,10 +16,11 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import F32, I32, declare
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.jit.x86 import Loop, vector
 from graphq.kernels.lanes.vector import Columns, tail_mask
+from graphq.plan.blocks import RowLoop, plan_rows
+from graphq.plan.step import Step, Target
 
 LANES = 64
 """Elements a turn of the loop: four vectors of 16, whose extremes do not wait for each other."""
@@ -120,4 +121,4 @@ def plan_range(count: int, target: Target) -> tuple[Step, Step]:
     pieces = largest(1, -(-count // PIECE))
     found = plan_rows(RowLoop(extremes_block, RANGE, pieces, PIECE / 8), {"count": count}, target)
     made = modules.load("scale_block", scale_block, cache=target.cache)
-    return found, Step("scale_block", made.block, SCALE, {"blocks": found.blocks}, 1, made)
+    return found, Step("scale_block", made.block, SCALE.named({"blocks": found.blocks}), 1)

@@ -7,8 +7,9 @@ from __future__ import annotations
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import load_s32, load_s64, store_s64
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.moves.transpose import row_copier
+from graphq.plan.blocks import RowLoop, plan_rows
+from graphq.plan.step import Step, Target
 
 GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size", "nbytes", "index_bytes", "each")
 """The caller fills in the addresses; an index outside goes to that of `outside`, as s64.

@@ -16,14 +16,13 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import I32, load_s32, store_s32
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import Step, Target, threads_for
 from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.jit.x86 import Loop, filled, vector
 from graphq.kernels.lanes.vector import Columns, tail_mask
 from graphq.kernels.numbers.float_bins import BINS, SHIFT
+from graphq.plan.blocks import pieces, threads_for
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Ref
-from graphq.plan.slots import run
+from graphq.plan.step import Ref, Step, Target
 
 TABLES = 2
 """Tables that a block counts into in turn: an element of the same bin as the last need not wait for its sum."""
@@ -131,15 +130,16 @@ def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple
     The caller fills in the addresses of COUNT and of SUM; `parts` take PART bytes a block.
     """
     how = int(counting)
-    pieces = largest(1, -(-size // PIECE))
+    parts = largest(1, -(-size // PIECE))
     cycles = CYCLES if counting else 0.5
-    blocks = threads_for(target.threads, cycles * size)  # a block costs its tables: no more of them than threads
-    each = -(-pieces // blocks)
-    count = modules.load("histogram_block", histogram_block, how, cache=target.cache)
-    counted = Step("histogram_block", count.block, COUNT, {"size": size, "each": each}, -(-pieces // each), count,
-                   threads=blocks)
-    made = modules.load("histogram_sum", histogram_sum, how, cache=target.cache)
-    return counted, Step("histogram_sum", made.block, SUM, {"blocks": counted.blocks}, 1, made)
+    worth = threads_for(target.threads, cycles * size)  # a block costs its tables: no more of them than threads
+    each = -(-parts // worth)
+    blocks = -(-parts // each)
+    count = modules.load("histogram_block", histogram_block, how, cache=target.cache).block
+    add = modules.load("histogram_sum", histogram_sum, how, cache=target.cache).block
+    return (Step("histogram_block", count, COUNT.named({"size": size, "each": each}), blocks,
+                 pieces(blocks, worth, target.threads)),
+            Step("histogram_sum", add, SUM.named({"blocks": blocks}), 1))
 
 
 def histogram_steps(b: PlanBuilder, node: Node) -> None:
@@ -149,5 +149,5 @@ def histogram_steps(b: PlanBuilder, node: Node) -> None:
     counted, added = plan_histogram(source.type.size, b.target, counting=bool(counts.uses))
     parts = Ref(b.temporary(PART * counted.blocks))
     words = {"counts": Ref(b.result(counts))} if counts.uses else {}
-    run(b, counted, {"source": Ref(b.of[source]), "parts": parts}, [])
-    run(b, added, {"parts": parts, **words, "extremes": Ref(b.result(extremes))}, [])
+    b.run(counted, {"source": Ref(b.of[source]), "parts": parts})
+    b.run(added, {"parts": parts, **words, "extremes": Ref(b.result(extremes))})

@@ -12,9 +12,8 @@ from graphq.ir import Node
 from graphq.kernels.moves.steps import is_tiny
 from graphq.kernels.moves.transpose import dense, plan_strided_copy, run_bytes
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Ref
 from graphq.plan.reference import reference_steps
-from graphq.plan.slots import run
+from graphq.plan.step import Ref
 
 
 def expand_steps(b: PlanBuilder, node: Node) -> None:
@@ -26,7 +25,7 @@ def expand_steps(b: PlanBuilder, node: Node) -> None:
     if is_tiny(node.output.type.nbytes, run_bytes(out, strides, itemsize)):
         return reference_steps(b, node)
     step = plan_strided_copy(out, strides, itemsize, b.target)
-    run(b, step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))}, [])
+    b.run(step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))})
 
 
 class Side(NamedTuple):
@@ -86,4 +85,4 @@ def _copy(b: PlanBuilder, sizes: Sequence[int], source: Ref, strides: Sequence[i
           targets: Sequence[int], itemsize: int) -> None:
     if prod(sizes):
         step = plan_strided_copy(sizes, strides, itemsize, b.target, targets)
-        run(b, step, {"source": source, "target": target}, [])
+        b.run(step, {"source": source, "target": target})

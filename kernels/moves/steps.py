@@ -1,7 +1,6 @@
 """The plan steps of transposes, slices, gathers and casts, and of the range of a tensor."""
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -15,9 +14,8 @@ from graphq.kernels.moves.transpose import dense, plan_strided_copy, plan_transp
 from graphq.ops.infer import normal_axis
 from graphq.ops.move import bounds, index_error
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Ref
 from graphq.plan.reference import reference_steps
-from graphq.plan.slots import run
+from graphq.plan.step import Ref
 
 SHORT, MANY = 16, 1000
 """Bytes of a row and rows: NumPy moves many short rows in 0.9 ns each, kernels in 1.5 (slices) to 4.3 (gathers)."""
@@ -36,7 +34,7 @@ def slice_steps(b: PlanBuilder, node: Node) -> None:
     if is_tiny(node.output.type.nbytes, run_bytes(node.output.type.dims, strides, itemsize)):
         return reference_steps(b, node)
     step = plan_strided_copy(node.output.type.dims, strides, itemsize, b.target)
-    run(b, step, {"source": Ref(b.of[source], offset), "target": Ref(b.result(node.output))}, [])
+    b.run(step, {"source": Ref(b.of[source], offset), "target": Ref(b.result(node.output))})
 
 
 def gather_steps(b: PlanBuilder, node: Node) -> None:
@@ -50,8 +48,8 @@ def gather_steps(b: PlanBuilder, node: Node) -> None:
     step = plan_gather(prod(dims[:axis]), dims[axis], indices.type.size, row, indices.dtype.itemsize,
                        b.target)
     outside = b.report(partial(_index_error, b.graph.describe(node), dims, axis))
-    run(b, step, {"table": Ref(b.of[source]), "indices": Ref(b.of[indices]), "target": Ref(b.result(node.output)),
-                  "outside": Ref(outside)}, [])
+    b.run(step, {"table": Ref(b.of[source]), "indices": Ref(b.of[indices]), "target": Ref(b.result(node.output)),
+                  "outside": Ref(outside)})
 
 
 def _index_error(where: str, dims: tuple[int, ...], axis: int, index: int) -> InputError:
@@ -65,7 +63,7 @@ def cast_steps(b: PlanBuilder, node: Node) -> None:
     if not cast.fits(source.dtype, node.output.dtype):
         return reference_steps(b, node)
     step = cast.plan_cast(source.dtype, node.output.dtype, source.type.size, b.target)
-    run(b, step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))}, [])
+    b.run(step, {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))})
 
 
 def is_tiny(nbytes: int, row: int) -> bool:
@@ -78,8 +76,8 @@ def transpose_steps(b: PlanBuilder, node: Node) -> None:
     (source,) = node.operands
     order = [d % len(node.attrs["order"]) for d in node.attrs["order"]]
     step = plan_transpose(source.type.dims, order, source.dtype.itemsize, b.target)
-    name = f"{reorder_text(source.type, node.output.type)} by {step.name}"
-    run(b, replace(step, name=name), {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))}, [])
+    kernel = f"{reorder_text(source.type, node.output.type)} by {step.kernel}"
+    b.run(step._replace(kernel=kernel), {"source": Ref(b.of[source]), "target": Ref(b.result(node.output))})
 
 
 def reorder_text(source: TensorType, result: TensorType) -> str:
@@ -100,5 +98,5 @@ def range_steps(b: PlanBuilder, node: Node) -> None:
     found, made = plan_range(source.type.size, b.target)
     extremes = b.temporary(8 * found.blocks)
     scale, zero_point = (Ref(b.result(v)) for v in node.outputs)
-    run(b, found, {"source": Ref(b.of[source]), "extremes": Ref(extremes)}, [])
-    run(b, made, {"extremes": Ref(extremes), "scale": scale, "zero_point": zero_point}, [])
+    b.run(found, {"source": Ref(b.of[source]), "extremes": Ref(extremes)})
+    b.run(made, {"extremes": Ref(extremes), "scale": scale, "zero_point": zero_point})

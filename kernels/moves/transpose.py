@@ -19,10 +19,11 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, njit, types
 from graphq.kernels.jit.intrinsics import I8, c64, intrinsic
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.shuffles import gathered, transpose_tiles
 from graphq.kernels.jit.values import Builder, Value, smaller
 from graphq.kernels.jit.x86 import load_first, store_first, vector
+from graphq.plan.blocks import RowLoop, plan_rows
+from graphq.plan.step import Step, Target
 
 LANES = {1: 16, 2: 16, 4: 16, 8: 8}
 """Elements of a vector, and rows and columns of a tile, by the bytes of an element."""
@@ -343,8 +344,9 @@ def _planned(x: Loops, empty: bool, target: Target) -> Step:
     words = {"rows": x.rows, "columns": x.columns, "source_step": x.source, "target_step": x.target,
              "outer": len(x.outer)}
     cycles = x.columns * 0.1 * (1 if x.maker is copying else x.of[0])
-    return plan_rows(RowLoop(x.maker, MOVE, x.rows, cycles, batch, unit, x.of), words, target,
-                     [w for axis in reversed(x.outer) for w in axis])
+    step = plan_rows(RowLoop(x.maker, MOVE, x.rows, cycles, batch, unit, x.of), words, target)
+    axes = {f"{field} {k}": w for k, axis in enumerate(reversed(x.outer)) for field, w in axis._asdict().items()}
+    return step._replace(words={**step.words, **axes})
 
 
 def plan_row_copy(rows: int, nbytes: int, source_step: int, target_step: int, target: Target) -> Step:

@@ -41,6 +41,15 @@ def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -
     return tuple(reversed(dense))
 
 
+def every(batch: int, step: int) -> np.ndarray | None:
+    """The table of the offsets of `batch` elements that follow each other `step` bytes apart; None for one."""
+    return later(_every, batch, step) if batch > 1 else None
+
+
+def _every(batch: int, step: int) -> np.ndarray:
+    return np.arange(batch, dtype=np.int64) * step
+
+
 def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 0) -> Space:
     """The space of an output of shape `out` for operands of the given byte strides along it.
 

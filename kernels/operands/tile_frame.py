@@ -1,7 +1,7 @@
 """What a tile function is called with, and how it finds its activations.
 
 A tile function takes the address of a frame: a FRAME record, then two words for each row of the tile (windows).
-Activations lie in one of three layouts (`registry.ActivationLayout`):
+Activations lie in one of three layouts (`ActivationLayout`):
 
     rows      row i lies at a + i * stride
     columns   the operand is transposed: element (i, k) lies at a + k * stride + i * (its bytes)

@@ -16,24 +16,10 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from graphq.kernels.family.pixels import (
-    UNROLLED,
-    PixelKernel,
-    Pixels,
-    block_functions,
-    over_channels,
-    plan_pixels,
-    tap_locator,
-    tile_functions,
-    unrolled,
-    view_frame,
-    view_windows,
-)
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, njit, types
 from graphq.kernels.jit.intrinsics import F32, F64, I8, I64, c64, intrinsic
-from graphq.kernels.jit.registry import Step, Target
 from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, load, op, select
@@ -41,7 +27,18 @@ from graphq.kernels.lanes.stores import Store
 from graphq.kernels.lanes.vector import STORAGE_IR, constant, emit, vec, widen
 from graphq.kernels.numbers.mean_sums import QUAD, Order, halved, lanes_of, start_of, total
 from graphq.kernels.operands.windows import WINDOWS
+from graphq.kernels.pixels.blocks import (
+    UNROLLED,
+    over_channels,
+    tap_locator,
+    tile_functions,
+    unrolled,
+    view_frame,
+    view_windows,
+)
+from graphq.kernels.pixels.plan import PixelKernel, Pixels, plan_pixels
 from graphq.kernels.pool.means import Taps, numbers_of
+from graphq.plan.step import Step, Target
 
 How = Literal["max", "mean"]
 Take: TypeAlias = Callable[[Value, Value], Value]
@@ -256,6 +253,6 @@ def plan_pool(store: Store, how: How, x: Pixels, target: Target, order: Order = 
     mean, name = how == "mean", f"pool_{how}_{x.dtype}"
     ko, ki = unrolled(prod(x.windows.kernel[:-1]), x.windows.kernel[-1])
     tile = modules.load(name, pool_tiles, how, x.dtype, lanes, direct and not mean, order, ko, ki, cache=target.cache)
-    block = modules.load("pixels", block_functions, STORAGE[store.dtype].itemsize if direct else 0, cache=target.cache)
     cycles = 20 + x.windows.taps * (3 + x.channels * (1 / lanes if mean else itemsize / 32))
-    return plan_pixels(store, x, PixelKernel(name, block, tile, cycles, direct), target)
+    written = STORAGE[store.dtype].itemsize if direct else 0
+    return plan_pixels(store, x, PixelKernel(name, tile, cycles, written), target)

@@ -18,7 +18,6 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit, types
 from graphq.kernels.jit.intrinsics import F32, I32, I64, declare, intrinsic, load_s32, store_s32
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.registry import RowLoop, Step, Target, plan_rows
 from graphq.kernels.jit.values import Builder, Value, smaller
 from graphq.kernels.jit.x86 import Loop, vector
 from graphq.kernels.lanes.vector import Columns, constant, tail_mask
@@ -28,6 +27,8 @@ from graphq.kernels.moves.transpose import row_copier
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLAIN, UPDATE
 from graphq.kernels.rows.loops import computed
+from graphq.plan.blocks import RowLoop, plan_rows
+from graphq.plan.step import Step, Target
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
                "reverse", "first_cells", "lengths")

@@ -6,9 +6,8 @@ import numpy as np
 from graphq.ir import Node, Value
 from graphq.kernels.recurrent.loops import Layer, panels, plan_recurrence
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Argument, Ref
 from graphq.plan.reference import reference_steps
-from graphq.plan.slots import run
+from graphq.plan.step import Ref, Word
 
 
 def lstm_steps(b: PlanBuilder, node: Node) -> None:
@@ -58,7 +57,7 @@ def _state(b: PlanBuilder, node: Node, given: Value | None) -> Ref:
     return Ref(b.constant(np.zeros(t.dims, np.float32)) if given is None else b.of[given])
 
 
-def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: dict[str, Argument], *,
+def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: dict[str, Word], *,
          quantised: bool = False) -> None:
     given, recurrent = node.inputs[:2]
     assert given is not None and recurrent is not None and recurrent.data is not None
@@ -66,8 +65,8 @@ def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: d
     step = plan_recurrence(Layer(gates, steps, rows, units, node.attrs["reverse"], quantised), b.target)
     if lengths is not None:
         words["lengths"] = Ref(b.of[lengths])
-    run(b, step, {**words, "gates": Ref(b.of[given]), "panels": Ref(b.constant(panels(recurrent.data, gates))),
-                  "states": Ref(b.result(node.outputs[0])), "last": Ref(b.result(node.outputs[1]))}, [])
+    b.run(step, {**words, "gates": Ref(b.of[given]), "panels": Ref(b.constant(panels(recurrent.data, gates))),
+                  "states": Ref(b.result(node.outputs[0])), "last": Ref(b.result(node.outputs[1]))})
 
 
 STEPS = {"lstm": lstm_steps, "gru": gru_steps, "rnn": rnn_steps}

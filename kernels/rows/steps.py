@@ -7,13 +7,13 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
+from graphq.kernels.family.slots import operand, slot
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.operands.space import broadcast_strides, factor
 from graphq.kernels.rows import tiles as row
 from graphq.kernels.rows.lower import RowLowering
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.plan import Ref
-from graphq.plan.slots import operand_slot, run
+from graphq.plan.step import Ref
 
 
 def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
@@ -23,18 +23,17 @@ def row_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     rows = r.dims[:-1]
     count = prod(rows)
     numbers = b.temporary(2 * 4 * count)
-    operands = [operand_slot(b, node, s, r.dims) for s in r.sources]
+    operands = [operand(b, node, s, r.dims) for s in r.sources]
     for s in lowered.sources:
         if s.origin == "row numbers":
             operands.append((Ref(numbers, 4 * count * s.index), broadcast_strides(s.shape, lowered.out, 4)))
         else:
-            operands.append(operand_slot(b, node, s, lowered.out))
+            operands.append(operand(b, node, s, lowered.out))
     result = broadcast_strides(lowered.out, lowered.out, STORAGE[lowered.store.dtype].itemsize)
     operands.append((Ref(b.result(node.output)), result))
     space = factor(r.dims, [strides for _, strides in operands], keep=1)
     step = row.plan_row(r, lowered.store, space, b.target)
     room = b.temporary(step.blocks * row.room_bytes(space.n))
     epsilon = b.constant(np.array([r.epsilon], np.float32))
-    header = {"room": Ref(room), "numbers": Ref(numbers), "epsilon": Ref(epsilon)}
-    slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
-    run(b, step, header, slots)
+    slots = [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
+    b.run(step, {"room": Ref(room), "numbers": Ref(numbers), "epsilon": Ref(epsilon)}, slots)

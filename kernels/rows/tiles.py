@@ -10,13 +10,14 @@ from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import load_s64
 from graphq.kernels.jit.records import SLOT, SLOTS, Record
-from graphq.kernels.jit.registry import Step, Target, rows_of_block, threads_for
 from graphq.kernels.lanes.store_code import epilogue
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.numbers.rows import LANES
 from graphq.kernels.operands.space import Space
 from graphq.kernels.rows.loops import numbers_of
 from graphq.kernels.rows.lower import RowLowering
+from graphq.plan.blocks import pieces, rows_of_block, threads_for
+from graphq.plan.step import Step, Target
 
 ROWS = Record("batch", "m", "n", "each", "room", "room_bytes", "numbers", "step", "epsilon", "columns")
 """m rows of n elements a batch element, `each` a block. The caller fills in the addresses of
@@ -78,6 +79,7 @@ def plan_row(r: RowLowering, store: Store, space: Space, target: Target) -> Step
     vectors = -(-n // LANES)
     worth = threads_for(target.threads, batch * m * (100 + 40 * vectors))  # 128 x 384 and 1536 x 128 on Zen 4: 20 to 45
     each = rows_of_block(m, batch, worth)
-    words = {"batch": batch, "m": m, "n": n, "each": each, "room_bytes": room_bytes(n), "step": 4 * batch * m,
-             "columns": 1 if r.reduces else n}
-    return Step(f"{r.how}_{target.level.name}", made.block, ROWS, words, batch * -(-m // each), made, threads=worth)
+    words = ROWS.named({"batch": batch, "m": m, "n": n, "each": each, "room_bytes": room_bytes(n),
+                        "step": 4 * batch * m, "columns": 1 if r.reduces else n})
+    blocks = batch * -(-m // each)
+    return Step(f"{r.how}_{target.level.name}", made.block, words, blocks, pieces(blocks, worth, target.threads))

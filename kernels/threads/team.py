@@ -1,7 +1,7 @@
 """The team: a plan's native steps run in a single call, without Python or the GIL, on the threads of Numba's prange.
 
 A step is a block function's address, an argument block's address and a number of blocks. Those of a parallel step are
-cut into pieces of neighbours, as many as threads run the plan (`pieces`). Whoever is free takes the next piece, the
+cut into pieces of neighbours, as many as threads run the plan. Whoever is free takes the next piece, the
 caller and helpers alike: so no piece waits for a thread that has not begun it, because it sleeps or because another
 process has its core. Who ends a step's last piece goes on with the serial steps after it, and offers the pieces of the
 next parallel one.
@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from time import perf_counter, sleep
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -42,11 +42,9 @@ from graphq.kernels.threads.steps import (
     HELPERS,
     LINE,
     MASK,
-    MOST_PIECES,
     RECORD,
     RECORDS,
     SEMAPHORE,
-    STEP,
     STOP,
     serial_module,
     team_module,
@@ -60,33 +58,21 @@ CLOSE_SECONDS = 5e-4
 """But those that follow one another so closely do: their helpers will not sleep again before the next."""
 
 
-def pieces(blocks: int, threads: int) -> int:
-    """How many pieces a parallel step's blocks are shared in: block i is in piece ((i + 1) * pieces - 1) // blocks."""
-    return min(blocks, threads, MOST_PIECES)
-
-
-class StepRow(NamedTuple):
-    """A step: the addresses of a block function and of its argument block, and the blocks, shared or one by one."""
-
-    function: modules.Function
-    args: int
-    blocks: int
-    parallel: bool
+Row: TypeAlias = tuple[int | modules.Function, int, int, int]
+"""A step, as STEP: its block function, the address of its argument block, its blocks, and their pieces."""
 
 
 class StepTable:
-    """Steps that run in one call, at most `threads` threads in the parallel ones. `args` must be of live memory."""
+    """Steps that run in one call, each on as many threads as it has pieces. Argument blocks must be of live memory."""
 
-    def __init__(self, rows: Sequence[StepRow], threads: int, cache: bool = True) -> None:
+    def __init__(self, rows: Sequence[Row], cache: bool = True) -> None:
         code = modules.load("steps", serial_module, cache=cache)
         self._cache = cache
-        self._words = np.array([STEP.words({
-            "function": row.function.address, "args": row.args, "blocks": row.blocks,
-            "pieces": pieces(row.blocks, threads) if row.parallel else 0}) for row in rows], np.int64)
+        self._words = np.array([tuple(map(int, row)) for row in rows], np.int64)
         begin = self._words.ctypes.data
         self.span = begin, begin + self._words.nbytes
         self.run_alone = partial(_native(code.run_serial, 2), *self.span)
-        self._helpers = max((pieces(row.blocks, threads) - 1 for row in rows if row.parallel), default=0)
+        self._helpers = max([1, *(pieces for *_, pieces in rows)]) - 1
         self._seconds, self._ended = float("inf"), 0.0  # of the last run, as one thread would take; when it ended
 
     def run(self) -> None:

@@ -14,8 +14,8 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import store_s64
 from graphq.kernels.jit.records import Record
 from graphq.kernels.threads.atomics import read_clock, this_thread
-from graphq.kernels.threads.steps import STEP, run_piece
-from graphq.kernels.threads.team import StepRow, pieces
+from graphq.kernels.threads.steps import run_piece
+from graphq.kernels.threads.team import Row
 
 TRACED = Record("step", "log")
 """The row of the step that is traced, and an ENTRY for each of its pieces."""
@@ -43,16 +43,16 @@ def traced_module() -> Functions:
 
 
 class TracedStep:
-    """What stands in a step's place: `row` is for a StepTable of as many threads."""
+    """What stands in a step's place: `row` is for a StepTable, in place of the given one."""
 
-    def __init__(self, row: StepRow, threads: int, cache: bool = True) -> None:
-        count = max(1, pieces(row.blocks, threads)) if row.parallel else 1
+    def __init__(self, row: Row, cache: bool = True) -> None:
+        *step, pieces = row
+        count = max(1, pieces)
         self._log = np.zeros((count, len(ENTRY.fields)), np.int64)
-        self._step = np.array(STEP.words({"function": row.function.address, "args": row.args, "blocks": row.blocks,
-                                          "pieces": count}), np.int64)
+        self._step = np.array([*map(int, step), count], np.int64)
         self._args = np.array(TRACED.words({"step": self._step.ctypes.data, "log": self._log.ctypes.data}), np.int64)
         block = modules.load("traced", traced_module, cache=cache).block
-        self.row = StepRow(block, self._args.ctypes.data, count, row.parallel)
+        self.row: Row = block, self._args.ctypes.data, count, pieces
 
     def times(self) -> np.ndarray:
         """Of the latest run, for each piece: the thread's `threading.get_ident`, begin and end in ns. [pieces, 3]."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from graphq.kernels.family.pixels import ADDRESSES, PIXELS
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.intrinsics import I64, load_s8, load_s64, load_u8, stack, store_s32, store_s64
@@ -22,6 +21,7 @@ from graphq.kernels.lanes.store_code import GROUP
 from graphq.kernels.operands.sum_terms import TERMS
 from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT
 from graphq.kernels.operands.windows import WINDOWS, tap_addresses
+from graphq.kernels.pixels.blocks import ADDRESSES, PIXELS
 from graphq.kernels.ties.factors import FACTORS_BYTES, PIECE, PIECE_BYTES, TAPS_BYTES, factors_of, packed_factors
 from graphq.kernels.ties.ordered_sums import TAPS, begin, bits_of, clear, end, f32_of, take
 

@@ -22,9 +22,10 @@ import random_graphs
 from networks import transformer
 
 import graphq as gq
-from graphq.kernels import levels, peaks
+from graphq.kernels import levels
 from graphq.kernels.jit import codegen, isa, modules
-from graphq.kernels.jit.registry import KERNELS
+from graphq.kernels.matmul import peaks
+from graphq.kernels.matmul.table import KERNELS
 from graphq.kernels.moves.cast import TO_BOOLEAN, TO_F32, TO_INTEGER, converting
 from graphq.kernels.threads import team
 

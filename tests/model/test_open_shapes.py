@@ -11,8 +11,8 @@ from graphq.errors import CompileError, GraphError
 from graphq.ir import TensorType
 from graphq.model.open_shapes import Shared, examples, open_dimensions, range_of, size_class
 from graphq.model.plans import MAX_SHAPES
-from graphq.plan.plan import NativeStep, Ref
 from graphq.plan.runtime import OpenPlan
+from graphq.plan.step import Ref, Step
 
 
 def arrays(graph, rng, *shapes):
@@ -334,8 +334,8 @@ def at_sizes(graph, feeds, **options):
 
 def tables(plan):
     """The constants that each step reads."""
-    return [[plan.buffers[w.buffer].data.tobytes() for w in s.words if isinstance(w, Ref)
-             and plan.buffers[w.buffer].storage == "constant"] for s in plan.steps if isinstance(s, NativeStep)]
+    return [[plan.buffers[w.buffer].data.tobytes() for w in s.block if isinstance(w, Ref)
+             and plan.buffers[w.buffer].storage == "constant"] for s in plan.steps if isinstance(s, Step)]
 
 
 @pytest.mark.parametrize("length", [17, 24, 60, 127, 128, 300])
@@ -368,12 +368,12 @@ def test_blocks_and_threads_follow_the_size(make, shapes, isa):
     graph, rng, parallel = make(), np.random.default_rng(0), set()
     for shape in shapes:
         plans = at_sizes(graph, arrays(graph, rng, shape), threads=2, isa=isa)
-        cut = [[(s.blocks, s.parallel, s.function.name) for s in p.steps if isinstance(s, NativeStep)]
+        cut = [[(s.blocks, s.pieces, s.function.name) for s in p.steps if isinstance(s, Step)]
                for p in plans]
         assert cut[0] == cut[1], shape
         kernels = [[s.kernel for s in p.steps if s.kernel.startswith("matmul_u8")] for p in plans]
         assert kernels[0] == kernels[1], shape
-        parallel.update(p for _, p, _ in cut[0])
+        parallel.update(p > 0 for _, p, _ in cut[0])
     assert parallel == {False, True}
 
 

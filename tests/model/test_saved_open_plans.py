@@ -125,19 +125,26 @@ def field(name, number, value):
     return record(name, lambda fields: [*fields[:number], value, *fields[number + 1:]])
 
 
-BUFFER, NATIVE, PLAN, RECORD = "Buffer", "NativeStep", "Plan", "Record"
+BUFFER, STEP, PLAN, RECORD = "Buffer", "Step", "Plan", "Record"
+
+
+def word(value):
+    """A change of the words of each step."""
+    return field(STEP, 2, ["dict", ["a", value]])
+
+
 FALSE = [
     field(BUFFER, 0, "elsewhere"), field(BUFFER, 1, -1), field(BUFFER, 1, 2**63), field(BUFFER, 1, "8"),
     field(BUFFER, 1, 1 << 40), field(BUFFER, 2, 7), field(BUFFER, 3, -1), field(BUFFER, 3, 99), field(BUFFER, 3, None),
-    field(BUFFER, 4, None), field(BUFFER, 4, ["array", 0]), field(BUFFER, 5, 1), field(NATIVE, 0, 3),
-    field(NATIVE, 1, 0), field(NATIVE, 1, None), field(NATIVE, 2, ["tuple", ["ref", 0, -1]]),
-    field(NATIVE, 2, ["tuple", ["ref", -1, 0]]), field(NATIVE, 2, ["tuple", ["ref", 10**6, 0]]),
-    field(NATIVE, 2, ["tuple", ["ref", 0, 1 << 50]]), field(NATIVE, 2, ["tuple", 2**64]),
-    field(NATIVE, 2, ["tuple", 0.5]),
-    field(NATIVE, 2, ["tuple", ["tuple"]]), field(NATIVE, 2, ["tuple", ["size", 1 << 40, "n"]]),
-    field(NATIVE, 2, ["tuple", ["size", -1, "n"]]), field(NATIVE, 3, -1),
-    field(NATIVE, 3, None), field(NATIVE, 4, 1), field(NATIVE, 5, ["tuple"]), field(NATIVE, 6, "x"),
-    field(NATIVE, 7, 10**6), field(NATIVE, 7, -1), field(PLAN, 0, ["tuple"]), field(PLAN, 0, None),
+    field(BUFFER, 4, None), field(BUFFER, 4, ["array", 0]), field(STEP, 0, 3), field(STEP, 1, 0), field(STEP, 1, None),
+    word(["ref", 0, -1]), word(["ref", -1, 0]), word(["ref", 10**6, 0]), word(["ref", 0, 1 << 50]), word(2**64),
+    word(0.5), word(["tuple"]), word(["size", 1 << 40, "n"]), word(["size", -1, "n"]), field(STEP, 2, ["tuple", 1]),
+    field(STEP, 2, ["dict", [1, 1]]), field(STEP, 3, -1), field(STEP, 3, None), field(STEP, 4, -1),
+    field(STEP, 4, 1 << 12), field(STEP, 4, None), field(STEP, 5, ["list"]), field(STEP, 5, ["tuple", 1]),
+    field(STEP, 5, ["tuple", ["tuple", 0, 0]]), field(STEP, 5, ["tuple", ["tuple", 0, 0, ["ref", 0, -1]]]),
+    field(STEP, 6, "x"), field(STEP, 7, 1), field(STEP, 8, 1),
+    record("Step", lambda fields: [*fields[:2], ["dict", ["x", 0]], *fields[3:8], True]),
+    field(PLAN, 0, ["tuple"]), field(PLAN, 0, None),
     field(PLAN, 2, ["tuple"]), field(PLAN, 2, ["tuple", ["type", "f32", [1, 1]], ["type", "f32", [1, 1]]]),
     field(PLAN, 3, 0), field(PLAN, 3, -5), field(PLAN, 3, 1 << 40), field(PLAN, 4, "none"),
     field(PLAN, 5, ["tuple", 1]),
@@ -183,5 +190,5 @@ def test_products_of_open_depth_in_files(tmp_path):
     for n in (40, 17, 100):
         assert np.array_equal(again(rows(n)), model(rows(n))) and len(again.plans.all()) == before == 2
         plans = [m.plans.at(((n, 16),)).plan for m in (again, model)]
-        cut = [[(s.kernel, s.blocks, s.parallel) for s in p.steps] for p in plans]
+        cut = [[(s.kernel, s.blocks, s.pieces) for s in p.steps] for p in plans]
         assert cut[0] == cut[1]

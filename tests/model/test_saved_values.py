@@ -15,11 +15,11 @@ from graphq.ir.constants import SIZED_CONSTANT
 from graphq.ir.op import lookup
 from graphq.kernels.family.record import Family
 from graphq.kernels.numbers.float_bins import histogram
-from graphq.kernels.threads.team import pieces
 from graphq.model import saved_plans as plans
 from graphq.model.saved_plans import compact, on_threads
 from graphq.model.saved_values import PlanReader, Reader, Unsaved, Writer
-from graphq.plan.plan import Buffer, NativeStep, Plan, PythonStep, Ref
+from graphq.plan.plan import Buffer, Plan, PythonStep
+from graphq.plan.step import Ref, Step
 
 
 def there_and_back(x, trace=None, kind=PlanReader):
@@ -150,26 +150,28 @@ def test_what_no_step_uses_is_left_out():
     """Inputs, outputs and reports stay; every number of a buffer follows."""
     buffers = (Buffer("constant", 1), Buffer("input", 2), Buffer("constant", 3), Buffer("arena", 4),
                Buffer("output", 5), Buffer("report", 6), Buffer("arena", 7))
-    steps = (NativeStep("a", None, (Ref(2, 3), 9, Ref(3)), 2, True, keep="modules", rooms=1),
+    steps = (Step("a", None, {"x": Ref(2, 3), "y": 9}, 2, 2, ((Ref(3), Ref(2), 8),)),
              PythonStep("b", abs, (3, None, 6), (4,)))
     found = compact(Plan(buffers, steps, (), 3))
     assert [b.nbytes for b in found.buffers] == [2, 3, 4, 5, 6, 7]
-    assert found.steps[0].words == (Ref(1, 3), 9, Ref(2)) and found.steps[0].keep is None and found.threads == 3
+    assert found.steps[0].words == {"x": Ref(1, 3), "y": 9} and found.steps[0].slots == ((Ref(2), Ref(1), 8),)
+    assert found.threads == 3
     assert found.steps[1].inputs == (2, None, 5) and found.steps[1].outputs == (3,)
 
 
 def test_plans_on_fewer_threads():
-    def words(threads, **options):
-        step = NativeStep("a", None, (7, 8, Ref(0)), 100, **options)
-        made = on_threads(Plan((Buffer("arena", 8),), (step, PythonStep("b", abs, (0,), (0,))), (), 4), threads)
-        assert made.threads == threads and len(made.steps) == 2
-        return made.steps[0].words
+    def pieces(threads, made, rooms):
+        words = {"x": 8, "rooms": Ref(0), "room_count": max(1, made), "room_bytes": 8} if rooms else {"x": 8}
+        steps = Step("a", None, words, 100, made), PythonStep("b", abs, (0,), (0,))
+        fewer = on_threads(Plan((Buffer("arena", 8),), steps, (), 4), threads)
+        assert fewer.threads == threads and len(fewer.steps) == 2
+        step = fewer.steps[0]
+        assert step.words == ({**words, "room_count": max(1, step.pieces)} if rooms else words)
+        return step.pieces
 
-    assert words(4, parallel=True, rooms=1) == (7, 8, Ref(0))  # as it was made
-    assert words(2, parallel=True, rooms=1) == (7, pieces(100, 2), Ref(0))
-    assert words(1, parallel=True, rooms=0) == (pieces(100, 1), 8, Ref(0))
-    assert words(2, parallel=False, rooms=1) == (7, 1, Ref(0))
-    assert words(2, parallel=True) == (7, 8, Ref(0))
+    for rooms in (True, False):
+        assert [pieces(threads, 4, rooms) for threads in (4, 2, 1)] == [4, 2, 1]
+        assert [pieces(threads, 0, rooms) for threads in (4, 2)] == [0, 0]
 
 
 def test_facts_of_a_graph_without_a_form_are_left_out():

@@ -6,17 +6,14 @@ import numpy as np
 import graphq as gq
 from graphq.ir import TensorType
 from graphq.kernels.jit.isa import level_named
-from graphq.kernels.jit.registry import Target
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.plan import MATMUL, Product, plan_matmul
-from graphq.kernels.threads.team import pieces
 from graphq.plan.arena import Arenas
 from graphq.plan.builder import MOST_AHEAD, PlanBuilder
-from graphq.plan.plan import Buffer, Plan, Ref
+from graphq.plan.plan import Buffer
 from graphq.plan.runtime import OpenPlan
-
-AHEAD, W, ROOMS, A = map(MATMUL.number, ("ahead", "w", "rooms", "a"))
+from graphq.plan.step import Ref, Target
 
 
 def mlp(*widths):
@@ -32,18 +29,22 @@ def mlp(*widths):
     return plan, [s for s in plan.steps if s.kernel.startswith("matmul")]
 
 
+def ahead(step):
+    return step.words["ahead"], step.words["ahead_bytes"]
+
+
 def test_a_step_prefetches_the_weights_of_the_next_one():
     plan, (first, second, last) = mlp(48, 64, 32, 700)
     for step, following in ((first, second), (second, last)):
-        weights = following.words[W]
+        weights = following.words["w"]
         assert plan.buffers[weights.buffer].storage == "constant"
-        assert step.words[AHEAD:AHEAD + 2] == (weights, plan.buffers[weights.buffer].nbytes)
-    assert last.words[AHEAD:AHEAD + 2] == (0, 0)
+        assert ahead(step) == (weights, plan.buffers[weights.buffer].nbytes)
+    assert ahead(last) == (0, 0)
 
 
 def test_at_most_a_part_of_l2_is_prefetched():
     _, (first, second) = mlp(64, 700, 700)
-    assert first.words[AHEAD:AHEAD + 2] == (second.words[W], MOST_AHEAD)
+    assert ahead(first) == (second.words["w"], MOST_AHEAD)
 
 
 def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
@@ -53,18 +54,17 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
     for k, n, level, aligned in ((128, 200, "amx", True), (128, 64, "amx", False), (100, 200, "amx", False),
                                  (128, 200, "avx2", False)):
         step = plan_matmul(Store(acc(), "s32"), Product("u8", 40, n, k), Target(level_named(level)))
-        assert (step.aligned is not None) == aligned
+        assert step.aligned == aligned
         b = PlanBuilder(gq.Graph(), level_named(level), 1, True)
         buffer = b.add(Buffer("input", t.nbytes, t, 0))
-        b.native(step, step.filled({"a": Ref(buffer)}))
-        assert b.buffers[buffer].aligned == aligned
+        b.run(step, {"a": Ref(buffer)})
         arenas = Arenas()
-        runner = OpenPlan(Plan(tuple(b.buffers), tuple(b.steps), (), 1)).at((), arenas)
+        runner = OpenPlan(b.plan()).at((), arenas)
         instance, arena = runner._instance(), arenas.take(runner.arena_bytes)
         for skipped in (0, 16):
             given = x[begin + skipped:begin + skipped + 40 * 128].reshape(40, 128)
             instance.point_at([given], arena)
-            address = int(instance.words[A])
+            address = int(instance.words[MATMUL.number("a")])
             assert (address != given.ctypes.data) == (aligned and skipped > 0)
             assert ctypes.string_at(address, given.nbytes) == given.tobytes()
 
@@ -72,12 +72,11 @@ def test_inputs_of_amx_are_copied_to_lines_where_they_do_not_start_at_one():
 def test_each_piece_of_the_blocks_has_a_room_of_its_own():
     """Pieces of a step run at the same time, so the rooms that they write into must not overlap."""
     for m, threads in ((40, 1), (40, 4), (4000, 1), (4000, 2), (4000, 5)):
-        step = plan_matmul(Store(acc(), "s32"), Product("u8", m, 200, 190), Target(level_named("amx")))
-        _, nbytes = step.room
         b = PlanBuilder(gq.Graph(), level_named("amx"), threads, True)
-        b.native(step, step.filled({}))
-        (made,) = b.steps
-        room, count = made.words[ROOMS:ROOMS + 2]
-        assert count == (pieces(step.blocks, threads) if made.parallel else 1)
-        assert b.buffers[room.buffer].storage == "arena" and b.buffers[room.buffer].nbytes == count * nbytes > 0
-        assert made.parallel == (threads > 1 and step.blocks > 1 and step.threads != 1)
+        step = plan_matmul(Store(acc(), "s32"), Product("u8", m, 200, 190), b.target)
+        b.run(step, {})
+        (made,) = b.plan().steps
+        assert made.pieces == (threads if m == 4000 and threads > 1 else 0)
+        assert made.words["room_count"] == max(1, made.pieces)
+        room = b.buffers[made.words["rooms"].buffer]
+        assert room.storage == "arena" and room.nbytes == max(1, made.pieces) * made.words["room_bytes"] > 0

@@ -1,13 +1,21 @@
 """A plan with open sizes at other sizes: each field of buffers and steps, offsets of each kind of word."""
+import ctypes
+
 import numpy as np
 import pytest
+from kernel_factories import adding as adding_module
 
 from graphq.base.sizes import Trace, later
 from graphq.dtypes import f32
 from graphq.ir import TensorType
+from graphq.kernels.jit import modules
+from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.plan.arena import Arenas
-from graphq.plan.plan import Buffer, NativeStep, Plan, PythonStep, Ref
+from graphq.plan.plan import Buffer, Plan, PythonStep
 from graphq.plan.runtime import OpenPlan
+from graphq.plan.step import Ref, Step
+
+adding = modules.load("adding", adding_module).block
 
 
 @pytest.fixture
@@ -25,30 +33,32 @@ def one(*buffers, steps=(), **fields):
 def test_each_open_field_of_a_buffer_alone(sizes):
     n, m, opened = sizes
     table = later(np.arange, n)
-    plan = one(Buffer("arena", 64), Buffer("arena", 4 * n), Buffer("input", 48, TensorType(f32, (n, m)), 3, None, True),
+    plan = one(Buffer("arena", 64), Buffer("arena", 4 * n), Buffer("input", 48, TensorType(f32, (n, m)), 3),
                Buffer("constant", 8, data=table), Buffer("output", 4 * m, TensorType(f32, (m,)), 2))
     got = opened(plan).at((7, 9), Arenas()).plan
     assert [b.nbytes for b in got.buffers] == [64, 28, 48, 8, 36]
     assert [b.storage for b in got.buffers] == [b.storage for b in plan.buffers]
-    assert got.buffers[2] == Buffer("input", 48, TensorType(f32, (7, 9)), 3, None, True)
+    assert got.buffers[2] == Buffer("input", 48, TensorType(f32, (7, 9)), 3)
     assert got.buffers[3].data.tolist() == list(range(7))
     assert got.buffers[4] == Buffer("output", 36, TensorType(f32, (9,)), 2)
     assert got.buffers[0] is plan.buffers[0]
 
 
 @pytest.mark.parametrize("field, value, want", [
-    ("kernel", ("rows", 0), ("rows", 7)), ("blocks", 0, 7), ("parallel", 0, 7), ("keep", (0, (1,)), (7, (1,))),
-    ("macs", 0, 7)])
-def test_each_open_field_of_a_native_step_alone(sizes, field, value, want):
+    ("kernel", ("rows", 0), ("rows", 7)), ("words", {"x": 0, "y": 3}, {"x": 7, "y": 3}), ("blocks", 0, 7),
+    ("pieces", 0, 7), ("slots", ((0, 1, 0),), ((7, 1, 7),)), ("macs", 0, 7)])
+def test_each_open_field_of_a_step_alone(sizes, field, value, want):
     """In `value` n stands for each 0."""
     n, _, open_plan = sizes
 
     def opened(x):
+        if isinstance(x, dict):
+            return {k: opened(y) for k, y in x.items()}
         return tuple(map(opened, x)) if isinstance(x, tuple) else n if x == 0 and isinstance(x, int) else x
 
-    plain = {"kernel": "k", "function": None, "words": (3,), "blocks": 2, "parallel": True, "keep": (1,), "macs": 5,
-             "rooms": 6}
-    step, other = NativeStep(**{**plain, field: opened(value)}), NativeStep(**plain)
+    plain = {"kernel": "k", "function": None, "words": {"x": 3}, "blocks": 2, "pieces": 4, "slots": ((1, 2, 3),),
+             "macs": 5, "exact": 0.5, "aligned": False}
+    step, other = Step(**{**plain, field: opened(value)}), Step(**plain)
     plan = one(steps=(other, step))
     got = open_plan(plan).at((7, 9), Arenas()).plan.steps
     assert got[0] is other
@@ -75,18 +85,25 @@ def test_offsets_of_all_kinds_of_words(sizes):
     fixed, table = np.arange(8), later(np.arange, n)
     buffers = (Buffer("input", 800, index=0), Buffer("input", 800, index=1), Buffer("arena", 8 * n),
                Buffer("constant", 64, data=fixed), Buffer("constant", 8 * n, data=table),
-               Buffer("output", 800, index=0), Buffer("report", 8, index=4))
-    words = [(Ref(0, 4 * n), 5, Ref(2, 16)), (Ref(2, n + m), Ref(3, 24), Ref(4, 2 * m), n),
-             (Ref(1, 8), Ref(5, m), Ref(2, 3 * n), Ref(6), m * n)]
-    steps = tuple(NativeStep("k", None, w, 1, False) for w in words)
-    plan = one(*buffers, steps=steps)
-    flat = opened(plan)
-    assert flat.starts == [0, 3, 7]
-    values, example = flat.program.at((7, 9)), flat.program.at((12, 5))
-    for places, numbers, want, assumed in (
-            (flat.arena, [2, 2, 2], [16, 16, 21], [16, 17, 36]), (flat.tables, [4], [18], [10]),
-            (flat.arrays, [0, 1, 2], [28, 8, 9], [48, 8, 5]), (flat.reports, [4], [0], [0])):
-        assert places.numbers == numbers and places.at(values) == want and places.at(example) == assumed
-    assert (flat.arena.words, flat.tables.words, flat.arrays.words) == ([2, 3, 9], [5], [0, 7, 8])
-    assert [(at_, values.of(x)) for at_, x in flat.numbers] == [(6, 7), (11, 63)]
-    assert flat.template[1] == 5 and flat.template[4] == fixed.ctypes.data + 24
+               Buffer("output", 800, index=0), Buffer("report", 8, index=0))
+    words = [{"a": Ref(0, 4 * n), "b": 5, "c": Ref(2, 16)}, {"a": Ref(2, n + m), "b": Ref(3, 24), "c": Ref(4, 2 * m)},
+             {"a": Ref(1, 8), "b": Ref(5, m), "c": Ref(6)}]
+    steps = tuple(Step("k", adding, w, 1, slots=((Ref(2, 3 * n), n, m * n),)) for w in words)
+    flat = opened(one(*buffers, steps=steps, errors=(ValueError,)))
+    block = HEADER_WORDS + 3
+    assert flat.starts == [0, block, 2 * block] and flat.template.size == 3 * block
+    arrays = [np.zeros(800, np.uint8) for _ in range(3)]
+    for at in ((7, 9), (12, 5)):
+        n, m = at
+        runner, arenas = flat.at(at, Arenas()), Arenas()
+        instance, arena = runner._instance(), arenas.take(runner.arena_bytes)
+        instance.point_at(arrays, arena)
+        first, second, third = (x.ctypes.data for x in arrays)
+        begin, report = arena.address + runner.slots()[0].offset, ctypes.addressof(instance.reports)
+        got = instance.words.reshape(3, block)
+        assert got[:, HEADER_WORDS:].tolist() == [[begin + 3 * n, n, m * n]] * 3
+        assert got[0, :3].tolist() == [first + 4 * n, 5, begin + 16]
+        assert got[1, :3].tolist() == [begin + n + m, fixed.ctypes.data + 24,
+                                       runner.plan.buffers[4].data.ctypes.data + 2 * m]
+        assert got[2, :3].tolist() == [second + 8, third + m, report]
+        assert not got[:, 3:HEADER_WORDS].any()

@@ -11,7 +11,7 @@ import graphq as gq
 from graphq.errors import KernelError
 from graphq.kernels.jit import assembly, isa
 from graphq.kernels.jit.modules import Function, FunctionTable
-from graphq.plan.plan import NativeStep
+from graphq.plan.step import Step
 from graphq.report import evidence
 
 RNG = np.random.default_rng(0)
@@ -39,7 +39,7 @@ def arrays(rows=48):
 
 def native(model):
     plan = model._fixed.plan
-    return [(k, s) for k, s in enumerate(plan.steps) if isinstance(s, NativeStep)]
+    return [(k, s) for k, s in enumerate(plan.steps) if isinstance(s, Step)]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -99,8 +99,8 @@ def test_the_share_of_vpmaddubsw(name, most, share):
 def test_all_functions_of_a_step_are_counted():
     model = gq.compile(network(), threads=1)
     ((_, step),) = [(k, s) for k, s in native(model) if s.macs]
-    functions = [x for x in step.words if isinstance(x, Function)]
-    functions += [x for table in step.words if isinstance(table, FunctionTable) for x in table.entries
+    functions = [x for x in step.words.values() if isinstance(x, Function)]
+    functions += [x for table in step.words.values() if isinstance(table, FunctionTable) for x in table.entries
                   if isinstance(x, Function)]
     found = evidence.modules(step)
     assert functions and {step.function.module, *(x.module for x in functions)} == set(found)

@@ -6,12 +6,12 @@ from guarded_memory import guarded
 
 from graphq.kernels.depthwise import packing
 from graphq.kernels.depthwise.plan import plan_depthwise
-from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.jit import isa
-from graphq.kernels.jit.registry import Target
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import windows
+from graphq.kernels.pixels.plan import Pixels
+from graphq.plan.step import Target
 
 
 def run(guarded, level, x, w, zp, geometry, threads=1):

@@ -4,12 +4,12 @@ import pytest
 
 from graphq.kernels.eltwise import tiles as eltwise
 from graphq.kernels.jit import isa
-from graphq.kernels.jit.registry import Target
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import acc, load, maximum, op
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.operands.space import Space
 from graphq.kernels.threads import team
+from graphq.plan.step import Target
 
 LEVELS = isa.available()
 
@@ -72,7 +72,7 @@ def test_the_team_runs_steps_in_order():
     plus = eltwise.plan_eltwise(Store(load(0, "f32", "vector") + 1.0, "f32"), Space(1, *x.shape), Target(level))
     slots = [(a.ctypes.data, 0, a.strides[0]) for a in (x, y, z)]
     args = [double.arguments({}, slots[:2]), plus.arguments({}, slots[1:])]
-    assert (double.blocks > 1, plus.blocks) == (True, 1)
-    team.StepTable([team.StepRow(double.function, args[0].ctypes.data, double.blocks, True),
-                 team.StepRow(plus.function, args[1].ctypes.data, plus.blocks, False)], 2).run()
+    assert (double.blocks > 1, double.pieces, plus.blocks, plus.pieces) == (True, 2, 1, 0)
+    team.StepTable([(step.function, x.ctypes.data, step.blocks, step.pieces)
+                    for step, x in zip((double, plus), args, strict=True)]).run()
     np.testing.assert_array_equal(z, x * 2 + 1)

@@ -6,12 +6,13 @@ from graphq.errors import KernelError
 from graphq.kernels.eltwise import tiles as eltwise
 from graphq.kernels.jit import assembly, isa, modules
 from graphq.kernels.jit.codegen import Source
-from graphq.kernels.jit.registry import KERNELS, Target
 from graphq.kernels.lanes.expression import acc, load
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul.table import KERNELS
 from graphq.kernels.matmul.tiles import SORTED
 from graphq.kernels.operands.space import Space
+from graphq.plan.step import Target
 
 # Lines as LLVM 22 prints them, each with the register class that names its instruction.
 COUNTED = """

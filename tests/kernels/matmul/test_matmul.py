@@ -7,7 +7,6 @@ from guarded_memory import guarded
 
 from graphq.kernels import levels
 from graphq.kernels.jit import assembly, isa
-from graphq.kernels.jit.registry import KERNELS, Target
 from graphq.kernels.lanes import elementary as gm
 from graphq.kernels.lanes.expression import acc, load, maximum, op
 from graphq.kernels.lanes.stores import Store, evaluate
@@ -15,8 +14,10 @@ from graphq.kernels.matmul import amx as matmul_amx
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
+from graphq.kernels.matmul.table import KERNELS
 from graphq.kernels.operands.tile_frame import RUN
 from graphq.kernels.operands.windows import windows
+from graphq.plan.step import Target
 
 RAW = Store(acc(), "s32")
 NATIVE = [level.name for level in isa.available()]
@@ -142,7 +143,7 @@ def test_windows_too_long_for_copies_are_not_for_amx():
         for channels, chosen in ((longest, "amx"), (longest + 1, "avx512_vnni")):
             product = matmul.Product("u8", 196, 256, channels, layout="windows", taps=9)
             step = matmul.plan_matmul(RAW, product, Target(level, cache=False))
-            assert step.name.endswith(chosen)
+            assert step.kernel.endswith(chosen)
 
 
 @pytest.mark.parametrize(("kernel", "emulated"), RUNS)
@@ -303,13 +304,13 @@ def test_blocks_of_different_pieces_copy_activations_into_rooms_of_their_own(ind
     packed, out = pack.pack(w), np.zeros((m, n), np.int32)
     with level_of(kernel, kernel.level not in NATIVE) as level:
         step = matmul.plan_matmul(RAW, matmul.Product("u8", m, n, k), Target(level, 8), kernel)
-        assert step.blocks > 1 and step.room is not None
-        field, nbytes = step.room
+        nbytes = step.words["room_bytes"]
+        assert step.blocks > 1 and nbytes > 0
         rooms = np.full((2, nbytes + 64), 0xA5, np.uint8)
         rooms = rooms.reshape(-1)[-rooms.ctypes.data % 64:][:2 * nbytes].reshape(2, nbytes)
         words = {"a": a.ctypes.data, "stride": k, "w": packed.ctypes.data, "room_count": 2}
         args = step.arguments(words, [(out.ctypes.data, 0, 4 * n)])
-        args[step.record.number(field)] = rooms.ctypes.data
+        args[list(step.words).index("rooms")] = rooms.ctypes.data
         step.function(args.ctypes.data, index % step.blocks)
     written = (rooms != 0xA5).any(axis=1)
     assert written.tolist() == [index == 0, index == -1]

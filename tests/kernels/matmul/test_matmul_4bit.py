@@ -7,12 +7,13 @@ from guarded_memory import guarded
 
 from graphq.errors import KernelError
 from graphq.kernels.jit import isa
-from graphq.kernels.jit.registry import KERNELS, Target, select
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul import plan as matmul
+from graphq.kernels.matmul.table import KERNELS, select
 from graphq.kernels.matmul_4bit import tiles as matmul_4bit
 from graphq.kernels.matmul_4bit.pack import pack_4bit
+from graphq.plan.step import Target
 
 NATIVE = [level.name for level in isa.available()]
 FOUR_BIT = [k for k in KERNELS.values() if k.op == "matmul" and k.dtypes in matmul_4bit.DTYPES]
@@ -106,4 +107,4 @@ def test_pack_refuses():
 @pytest.mark.parametrize("dtypes", matmul_4bit.DTYPES)
 def test_every_level_has_a_kernel(level, dtypes):
     for m in (1, 3, 1000):
-        assert level.includes(select("matmul", dtypes, m, 64, 64, level).level)
+        assert level.includes(select(dtypes, m, 64, 64, level).level)

@@ -9,14 +9,15 @@ from guarded_memory import guarded
 
 from graphq.kernels import levels
 from graphq.kernels.jit import isa
-from graphq.kernels.jit.registry import KERNELS, Target, select
 from graphq.kernels.lanes.expression import STORAGE, acc, load, maximum
 from graphq.kernels.lanes.stores import Store, evaluate
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
+from graphq.kernels.matmul.table import KERNELS, select
 from graphq.kernels.numbers.float_sums import BLOCK, float_sums
 from graphq.kernels.operands.windows import windows
+from graphq.plan.step import Target
 
 RAW = Store(acc("f32"), "f32")
 NATIVE = [level.name for level in isa.available()]
@@ -145,4 +146,4 @@ def test_sums_are_close_to_f64(k):
 def test_levels_from_avx512_on_take_its_kernels(dtype):
     for level in (x for x in isa.LEVELS if x.includes("avx512")):
         for m in (1, 8, 64, 1000):
-            assert select("matmul", (dtype, dtype), m, 768, 3072, level).level == "avx512"
+            assert select((dtype, dtype), m, 768, 3072, level).level == "avx512"

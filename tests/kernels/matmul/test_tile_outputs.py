@@ -4,9 +4,9 @@ import pytest
 
 import graphq as gq
 from graphq.kernels.jit import isa
-from graphq.kernels.jit.registry import KERNELS
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
+from graphq.kernels.matmul.table import KERNELS
 
 TILES = [k for k in KERNELS.values() if k.op == "matmul"
          and k.level not in ("scalar", "amx") and k.dtypes in (*matmul_tiles.DTYPES, *matmul_tiles.SORTED_DTYPES)]

@@ -5,10 +5,10 @@ from guarded_memory import guarded
 
 import graphq as gq
 from graphq.kernels.jit.isa import level_named
-from graphq.kernels.jit.registry import Target
 from graphq.kernels.moves.histogram import PART, plan_histogram
 from graphq.kernels.numbers.float_bins import BINS
 from graphq.ops.observe import histogram
+from graphq.plan.step import Target
 
 RNG = np.random.default_rng(3)
 

@@ -4,14 +4,14 @@ import pytest
 from guarded_memory import guarded
 
 import graphq as gq
-from graphq.kernels.family.pixels import Pixels
 from graphq.kernels.jit import isa
-from graphq.kernels.jit.registry import Target
 from graphq.kernels.lanes.expression import STORAGE, acc
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import windows
+from graphq.kernels.pixels.plan import Pixels
 from graphq.kernels.pool import means
 from graphq.kernels.pool import tiles as pool
+from graphq.plan.step import Target
 
 SCALE, ZP = 0.0173, 7
 

@@ -28,9 +28,10 @@ class Chain:
         function = modules.load("adding", adding).block
         self.args = [np.array([a.ctypes.data, b.ctypes.data, a.size], np.int64)
                      for a, b in zip(self.arrays, self.arrays[1:], strict=False)]
-        rows = [team.StepRow(function, args.ctypes.data, b.size, bool(rng.integers(0, 3)) and b.size > 1)
+        rows = [(function, args.ctypes.data, b.size,
+                 min(b.size, threads) if rng.integers(0, 3) and b.size > 1 else 0)
                 for args, b in zip(self.args, self.arrays[1:], strict=True)]
-        self.table = team.StepTable(rows, threads)
+        self.table = team.StepTable(rows)
         self.arrays[0][:] = rng.integers(0, 100, counts[0])
 
     def right(self, run=None):
@@ -73,15 +74,6 @@ def test_every_block_runs_once_and_steps_in_order(steps, threads):
     begun()
     assert all(chain.right() for _ in range(50))
     assert chain.right(chain.table.run_alone)
-
-
-def test_pieces_of_a_step_are_its_blocks():
-    for blocks, threads in ((1, 1), (7, 2), (40, 40), (40, 7), (3, 8), (10_000, 9000)):
-        count = team.pieces(blocks, threads)
-        assert count == min(blocks, threads, steps.MOST_PIECES)
-        bounds = [p * blocks // count for p in range(count + 1)]
-        assert [((i + 1) * count - 1) // blocks for i in range(blocks)] \
-            == [p for p in range(count) for _ in range(bounds[p], bounds[p + 1])]
 
 
 # -- helpers of our own, beside a team that was not started ----------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What kernels over the output pixels of channels-last images share: their block function, and loops of their tiles.
+"""Kernels over the output pixels of channels-last images: their block function, and loops of their tiles.
 
 A tile function computes accumulators of 4 bytes for some output pixels, on the stack; then a function of the Store
 (`outputs`) writes the outputs from there. The block function calls both. Where an output is the accumulator as it is,
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
-from graphq.base.sizes import numbers
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
 from graphq.kernels.jit.intrinsics import (
@@ -22,15 +21,12 @@ from graphq.kernels.jit.intrinsics import (
     load_s64,
     stack,
 )
-from graphq.kernels.jit.modules import Module
 from graphq.kernels.jit.records import SLOT, SLOTS, Record
-from graphq.kernels.jit.registry import Step, Target, Word, threads_for
 from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.jit.x86 import Loop
-from graphq.kernels.lanes.outputs import load_outputs, write
-from graphq.kernels.lanes.second_look import HEAD, load_second_look, look_again
-from graphq.kernels.lanes.stores import Store
-from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, Windows, tap_addresses
+from graphq.kernels.lanes.outputs import write
+from graphq.kernels.lanes.second_look import HEAD, look_again
+from graphq.kernels.operands.windows import MOST_TAPS, WINDOWS, tap_addresses
 
 PIXELS = Record(*HEAD, "images", "windows", "image_bytes", "pixels", "batch", "m", "channels", "each", "width", "step",
                 "tile", "weights", "offsets")
@@ -180,65 +176,3 @@ def tile_functions(room: int, fill: Intrinsic) -> Functions:
                     image += image_bytes
 
     return Functions(speed=3, tile=tile)
-
-
-class Pixels(NamedTuple):
-    """The outputs of kernels over pixels: `channels` of each of batch * m output pixels.
-
-    `windows` say what the pixels read of channels-last images of `dtype`; `multiplier` output channels read the same
-    channel.
-    """
-
-    dtype: str
-    windows: Windows
-    channels: int
-    batch: int
-    m: int
-    multiplier: int = 1
-
-    @property
-    def products(self) -> int:
-        """An input for each tap of each output."""
-        return self.batch * self.m * self.channels * self.windows.taps
-
-
-class PixelKernel(NamedTuple):
-    """A tile function, and the block function of `block_functions` that calls it.
-
-    `cycles` estimates the work of a pixel. `direct`: tiles write outputs themselves. `whole`: a block has all channels,
-    at most CHANNELS.
-    """
-
-    name: str
-    block: Module
-    tile: Module
-    cycles: float
-    direct: bool = False
-    whole: bool = False
-    macs: int = 0
-
-
-def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple[int, int, int]:
-    """Choose the rows and channels of a block, all of these where it is `whole`, and the rows of a tile."""
-    parts = 4 * threads if threads > 1 else 1
-    each = max(1, -(-m // -(-parts // max(1, batch))))
-    share = -(-channels // (max(1, parts // max(1, batch * m)) * 64)) * 64
-    width = max(1, channels if whole else min(CHANNELS, share, channels))
-    return each, width, max(1, min(MOST_ROWS, CHANNELS // width))
-
-
-def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
-    """Plan a kernel over all pixels and channels, the accumulators of which `store` takes."""
-    cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
-    again = None if store.second_look is None else load_second_look("pixels", cache)
-    outputs, table = (None, None) if kernel.direct else load_outputs(store, target.level.lanes, cache)
-    threads = threads_for(target.threads, kernel.cycles * (batch * m))
-    each, width, step = numbers(3, split, batch, m, channels, threads, kernel.whole)
-    blocks = batch * -(-m // each) * -(-channels // width)
-    words: dict[str, Word] = {
-        "image_bytes": x.windows.image_bytes, "pixels": x.windows.pixels, "batch": batch, "m": m, "channels": channels,
-        "each": each, "width": width, "step": step, "tile": kernel.tile.tile, "again": again or 0,
-        "functions": table or 0}
-    keep = kernel.block, outputs, table, kernel.tile, again
-    name = f"{kernel.name}_{target.level.name}"
-    return Step(name, kernel.block.block, PIXELS, words, blocks, keep, kernel.macs, threads=threads)

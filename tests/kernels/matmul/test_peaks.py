@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from graphq.errors import KernelError
-from graphq.kernels import peaks
 from graphq.kernels.jit import assembly, isa, modules
+from graphq.kernels.matmul import peaks
 
 
 def needs(name):
@@ -37,7 +37,7 @@ def test_loops_contain_their_instruction(name):
 
 
 def test_tile_registers_are_asked_for_where_nothing_else_has_done_so():
-    run = "from graphq.kernels import peaks; assert peaks.peak('tdpbusd tmm') > 0"
+    run = "from graphq.kernels.matmul import peaks; assert peaks.peak('tdpbusd tmm') > 0"
     done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True)
     missing = isa.is_emulated("amx")
     assert done.returncode == int(missing), done.stderr

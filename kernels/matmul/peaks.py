@@ -171,10 +171,10 @@ def bandwidth(nbytes: int, threads: int = 1, cache: bool = True) -> float:
 
 def _samples(module: modules.Module, args: np.ndarray, threads: int, cache: bool) -> list[float]:
     """Seconds that `threads` blocks of a module take side by side."""
-    row = team.StepRow(module.block, args.ctypes.data, threads, threads > 1)
+    row = module.block, args.ctypes.data, threads, threads if threads > 1 else 0
 
     def prepare(times: int) -> Callable[[], None]:
-        return team.StepTable([row] * times, threads, cache).run
+        return team.StepTable([row] * times, cache).run
 
     return samples(prepare)
 

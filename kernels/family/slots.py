@@ -1,0 +1,50 @@
+"""Where the operands of a Store and its output lie, in the words of a step."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from graphq.ir import Node
+from graphq.kernels.family.epilogue import Source
+from graphq.kernels.family.lower import Lowered
+from graphq.kernels.lanes.expression import STORAGE
+from graphq.kernels.operands.space import Space, Walk, broadcast_strides, every, factor
+from graphq.plan.builder import PlanBuilder
+from graphq.plan.step import Ref, Slot
+
+Strides: TypeAlias = tuple[int, ...]
+Operand: TypeAlias = tuple[Ref, Strides]
+"""Where an operand lies, and its byte strides along the output."""
+
+
+def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, Callable[[Source], Operand]] = {}, *,
+                before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
+    """The space of a partition's output, which becomes dense, and the slots of its Store: operands, then the output.
+
+    `own` gives operands of the origins that the family itself computes. The space also has the walks of operands
+    `before` these, which are no slots. `keep` is as of `factor`.
+    """
+    operands = [*before, *(own[s.origin](s) if s.origin in own else operand(b, node, s, lowered.out)
+                           for s in lowered.sources)]
+    space = factor(lowered.out, [strides for _, strides in operands], keep=keep)
+    row = space.n * STORAGE[lowered.store.dtype].itemsize
+    walks = *space.walks[len(before):], Walk(every(space.batch, row * space.m), row)
+    refs = *(ref for ref, _ in operands[len(before):]), Ref(b.result(node.output))
+    return space, [slot(b, *of) for of in zip(refs, walks, strict=True)]
+
+
+def operand(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) -> Operand:
+    """Where the operand of a slot lies: a constant of the lowering's own, or an input of the partition."""
+    if source.origin in ("parameter", "table"):
+        assert source.data is not None
+        buffer = b.constant(source.data)
+    else:
+        value = node.inputs[source.index]
+        assert value is not None
+        buffer = b.of[value]
+    return Ref(buffer), broadcast_strides(source.shape, out, STORAGE[source.dtype].itemsize)
+
+
+def slot(b: PlanBuilder, ref: Ref, walk: Walk) -> Slot:
+    """The words of an operand that is walked so."""
+    return ref, b.table(walk.table), walk.row

@@ -1,0 +1,78 @@
+"""The table of matmul kernels, from which they are selected, tested and benchmarked.
+
+A Kernel's name is derived from what it is, and a second one of a name is refused. Selection filters by dtypes, level
+and layout of activations, then takes the least estimated cost.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from graphq.base.sizes import assumed
+from graphq.errors import KernelError
+from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.isa import Level
+
+ActivationLayout: TypeAlias = Literal["rows", "columns", "windows"]
+Builder: TypeAlias = Callable[..., Functions]
+ACTIVATION_LAYOUTS: tuple[ActivationLayout, ...] = ("rows", "columns", "windows")
+
+
+class Kernel(NamedTuple):
+    """A way to multiply `dtypes` in tiles of `tile` (rows, columns), on machines of ISA level `level` and up.
+
+    `build(dtype, rows, panels, emulated, layout)` is the factory of its tiles of `panels` (16 columns each) at a time:
+    the module has the block functions `tile` and, when the machine needs preparing, `setup`. `dtype` is the first of
+    `dtypes`. Kernels whose tiles write outputs take a Store, too. `cost(kernel, m, n, k)` estimates cycles of one core.
+    `layouts` are the ways to find activations (see `tile_frame`) that it has.
+    """
+
+    dtypes: tuple[str, ...]
+    tile: tuple[int, int]
+    level: str
+    build: Builder
+    cost: Callable[[Kernel, int, int, int], float]
+    layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS
+
+    @property
+    def name(self) -> str:
+        """The derived name, as `matmul_u8s8_6x64_avx512_vnni`."""
+        return f"matmul_{''.join(self.dtypes)}_{self.tile[0]}x{self.tile[1]}_{self.level}"
+
+
+KERNELS: dict[str, Kernel] = {}
+
+
+def register_kernel(dtypes: Sequence[tuple[str, ...]], tiles: Sequence[tuple[int, int]], level: str,
+                    cost: Callable[[Kernel, int, int, int], float],
+                    layouts: tuple[ActivationLayout, ...] = ACTIVATION_LAYOUTS) -> Callable[[Builder], Builder]:
+    """Register the decorated builder as a kernel for each of `dtypes` and `tiles`.
+
+    Raises KernelError for a name that exists.
+    """
+
+    def register(build: Builder) -> Builder:
+        for kernel in (Kernel(d, tile, level, build, cost, layouts) for d in dtypes for tile in tiles):
+            if kernel.name in KERNELS:
+                raise KernelError(f"a second kernel named {kernel.name}")
+            KERNELS[kernel.name] = kernel
+        return build
+
+    return register
+
+
+def select(dtypes: tuple[str, ...], m: int, n: int, k: int, level: Level,
+           log: list[str] | None = None, *, layout: ActivationLayout = "rows") -> Kernel:
+    """Choose the cheapest kernel for m x n outputs over k; `log` receives a line for every kernel considered.
+
+    Raises KernelError when no kernel fits.
+    """
+    fitting = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.level)
+               and layout in x.layouts]
+    if not fitting:
+        raise KernelError(f"no kernel for matmul on {' '.join(dtypes)} at ISA level {level.name}")
+    costs = {kernel: kernel.cost(kernel, *map(assumed, (m, n, k))) for kernel in fitting}
+    chosen = min(costs, key=costs.__getitem__)
+    if log is not None:
+        log += [f"{x.name}: {cycles:.0f} cycles{' (chosen)' if x is chosen else ''}" for x, cycles in costs.items()]
+    return chosen

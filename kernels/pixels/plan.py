@@ -1,0 +1,75 @@
+"""How a kernel over the output pixels of channels-last images is planned."""
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from graphq.base.sizes import numbers
+from graphq.kernels.jit import modules
+from graphq.kernels.jit.modules import Module
+from graphq.kernels.lanes.outputs import load_outputs
+from graphq.kernels.lanes.second_look import load_second_look
+from graphq.kernels.lanes.stores import Store
+from graphq.kernels.operands.windows import Windows
+from graphq.kernels.pixels.blocks import CHANNELS, MOST_ROWS, PIXELS, block_functions
+from graphq.plan.blocks import pieces, threads_for
+from graphq.plan.step import Step, Target
+
+
+class Pixels(NamedTuple):
+    """The outputs of kernels over pixels: `channels` of each of batch * m output pixels.
+
+    `windows` say what the pixels read of channels-last images of `dtype`; `multiplier` output channels read the same
+    channel.
+    """
+
+    dtype: str
+    windows: Windows
+    channels: int
+    batch: int
+    m: int
+    multiplier: int = 1
+
+    @property
+    def products(self) -> int:
+        """An input for each tap of each output."""
+        return self.batch * self.m * self.channels * self.windows.taps
+
+
+class PixelKernel(NamedTuple):
+    """A module with the tile function that the block function of `block_functions` calls.
+
+    `cycles` estimates the work of a pixel. Where `direct` is not 0, tiles write outputs of so many bytes an element
+    themselves. `whole`: a block has all channels, at most CHANNELS.
+    """
+
+    name: str
+    module: Module
+    cycles: float
+    direct: int = 0
+    whole: bool = False
+    macs: int = 0
+
+
+def split(batch: int, m: int, channels: int, threads: int, whole: bool) -> tuple[int, int, int]:
+    """Choose the rows and channels of a block, all of these where it is `whole`, and the rows of a tile."""
+    parts = 4 * threads if threads > 1 else 1
+    each = max(1, -(-m // -(-parts // max(1, batch))))
+    share = -(-channels // (max(1, parts // max(1, batch * m)) * 64)) * 64
+    width = max(1, channels if whole else min(CHANNELS, share, channels))
+    return each, width, max(1, min(MOST_ROWS, CHANNELS // width))
+
+
+def plan_pixels(store: Store, x: Pixels, kernel: PixelKernel, target: Target) -> Step:
+    """Plan a kernel over all pixels and channels, the accumulators of which `store` takes."""
+    cache, batch, m, channels = target.cache, x.batch, x.m, x.channels
+    again = 0 if store.second_look is None else load_second_look("pixels", cache)
+    table = 0 if kernel.direct else load_outputs(store, target.level.lanes, cache)
+    threads = threads_for(target.threads, kernel.cycles * (batch * m))
+    each, width, step = numbers(3, split, batch, m, channels, threads, kernel.whole)
+    blocks = batch * -(-m // each) * -(-channels // width)
+    words = PIXELS.named({
+        "image_bytes": x.windows.image_bytes, "pixels": x.windows.pixels, "batch": batch, "m": m, "channels": channels,
+        "each": each, "width": width, "step": step, "tile": kernel.module.tile, "again": again, "functions": table})
+    block = modules.load("pixels", block_functions, kernel.direct, cache=cache).block
+    return Step(f"{kernel.name}_{target.level.name}", block, words, blocks,
+                pieces(blocks, threads, target.threads), macs=kernel.macs)
