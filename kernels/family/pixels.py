@@ -15,17 +15,11 @@ from typing import Any, NamedTuple
 from graphq.base.sizes import numbers
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import (
-    I64,
-    c64,
-    call_block,
-    load_s64,
-    stack,
-)
+from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
 from graphq.kernels.jit.modules import Module
 from graphq.kernels.jit.records import SLOT, SLOTS, Record
 from graphq.kernels.jit.registry import Step, Target, Word, threads_for
-from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.values import I64, Builder, Value, c64
 from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.lanes.outputs import load_outputs, write
 from graphq.kernels.lanes.second_look import HEAD, load_second_look, look_again
