@@ -1,14 +1,13 @@
 """Kernel on rows of bytes: copy them with a margin of one value before and after each."""
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import types
-from graphq.kernels.jit.intrinsics import BYTES, I1, I8, I64, declare, intrinsic, load_u8, pointer
+from graphq.kernels.jit.deferred import emits
+from graphq.kernels.jit.intrinsics import load_u8
 from graphq.kernels.jit.records import Record
+from graphq.kernels.jit.values import I1, I8, Builder, Value, constant
 from graphq.plan.blocks import RowLoop, plan_rows
 from graphq.plan.step import Step, Target
 
@@ -17,31 +16,16 @@ PAD = Record("source", "target", "length", "before", "after", "value", "rows", "
 view = PAD.view
 
 
-@intrinsic
-def copy_bytes(_typing: Any, source: Any, target: Any, count: Any) -> Any:
+@emits
+def copy_bytes(b: Builder, source: Value, target: Value, count: Value) -> None:
     """Copy `count` bytes between memory that does not overlap."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        source, target, count = args
-        kinds = [BYTES, BYTES, I64, I1]
-        copy = declare(b, "llvm.memcpy.p0.p0.i64", ir.VoidType(), kinds)
-        b.call(copy, [pointer(b, target, I8), pointer(b, source, I8), count, I1(0)])
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 3), codegen
+    b.call_named("llvm.memcpy.p0.p0.i64", ir.VoidType(), target.pointer(I8), source.pointer(I8), count, constant(I1, 0))
 
 
-@intrinsic
-def fill_bytes(_typing: Any, target: Any, value: Any, count: Any) -> Any:
+@emits
+def fill_bytes(b: Builder, target: Value, value: Value, count: Value) -> None:
     """Set `count` bytes to the low byte of `value`."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        target, value, count = args
-        fill = declare(b, "llvm.memset.p0.i64", ir.VoidType(), [BYTES, I8, I64, I1])
-        b.call(fill, [pointer(b, target, I8), b.trunc(value, I8), count, I1(0)])
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 3), codegen
+    b.call_named("llvm.memset.p0.i64", ir.VoidType(), target.pointer(I8), value.trunc(I8), count, constant(I1, 0))
 
 
 def pad_rows_block() -> Functions:

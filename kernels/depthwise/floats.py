@@ -17,8 +17,7 @@ Output row (batch, i) is pixel batch * m + i of all images; m is a multiple of a
 """
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -27,17 +26,17 @@ from graphq.base.sizes import is_open, largest, later
 from graphq.kernels.depthwise.packing import MULTIPLIERS
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits, types
-from graphq.kernels.jit.intrinsics import F32, I64, c64, intrinsic, splat, stack
+from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.kernels.jit.intrinsics import stack
 from graphq.kernels.jit.memory import aligned_empty
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.shuffles import repeated
-from graphq.kernels.jit.values import Builder, Value, smaller
-from graphq.kernels.jit.x86 import Loop, filled, load_first, vector
+from graphq.kernels.jit.values import F32, I64, Builder, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.x86 import Loop, load_first, tail_mask
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.lanes.vector import EMIT, STORAGE_IR, constant, tail_mask, vec, widen
+from graphq.kernels.lanes.vector import STORAGE_IR, widen
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.windows import INVALID, MOST_TAPS, WINDOWS, SharedColumns, Windows, shared_columns
 from graphq.kernels.pixels.plan import Pixels
@@ -144,40 +143,40 @@ def locate(b: Builder, windows: Value, image: Value, outer: Value, tile: Value, 
     size = nbytes // ko
     starts = windows + outers + outer * ko * 8
     columns = windows + more + tile * size
-    spread = partial(splat, b, lanes=LINE)
-    pad, base, zero = spread(windows + pads), spread(image), filled(vector(I64, LINE), 0)
+    pad, base = (windows + pads).splat(LINE), image.splat(LINE)
     with Loop(b, ko) as a:
-        start = spread((starts + a.k * 8).load(I64, 8))
+        start = (starts + a.k * 8).load(I64, 8).splat(LINE)
         into = addresses + a.k * size
         with Loop(b, size // (8 * LINE)) as k:
             here = k.k * (8 * LINE)
             offset = start + (columns + here).load(vector(I64, LINE), 8)
-            address = (offset >= zero).select(base + offset, pad)
+            address = (offset >= 0).select(base + offset, pad)
             address.store(into + here, 8)
 
 
 def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: int) -> Intrinsic:
-    """Make the intrinsic (args, batch, i, addresses, runs, weights, channels): the outputs of the tile at row i.
+    """Make the function that writes the outputs of the tile at row i.
 
     Addresses are as `locate` stores them. The channels are `few` where that is not 0, fewer than a chunk.
     """
     pixels, vectors, width, size = tile.pixels, tile.vectors, tile.width, tile.chunk
-    item, kind, loaded = STORAGE[dtype].itemsize, vec(F32, width), max(1, width // multiplier)
-    stored = vec(STORAGE_IR[dtype], loaded)
-    zeros = [constant(F32, 0.0, width)] * (pixels * vectors)
+    item, kind, loaded = STORAGE[dtype].itemsize, vector(F32, width), max(1, width // multiplier)
+    stored = vector(STORAGE_IR[dtype], loaded)
+    zeros = [constant(kind, 0.0)] * (pixels * vectors)
 
-    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-        block, batch, i, addresses, runs, weights, channels = args
+    @emits
+    def write_tile(b: Builder, args: Value, batch: Value, i: Value, addresses: Value, runs: Value, weights: Value,
+                   channels: Value) -> None:
         write = EpilogueEmitter(b, result, width)
 
         def activations(column: Value, c: Value) -> Value:
             address = column + c.udiv(multiplier) * item
             if few:
-                bits = load_first(b, address, b.value(I64, few // multiplier), vector(ir.IntType(8 * item), loaded))
+                bits = load_first(address, b.value(I64, few // multiplier), vector(ir.IntType(8 * item), loaded))
                 x = widen(b, bits.as_type(stored), dtype, loaded)
             else:
                 x = widen(b, address.load(stored), dtype, loaded)
-            return repeated(b, x, multiplier, width)
+            return repeated(x, multiplier, width)
 
         def multiply(run: Value, c: Value, w: Value, sums: list[Value]) -> list[Value]:
             first = w + run * (4 * size * tile.run)
@@ -189,7 +188,7 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
                     x = activations(column, c + v * width)
                     for p, k in uses:
                         one = p * vectors + v
-                        out[one] = EMIT["fma"](b, width, x, factors[k * vectors + v], out[one])
+                        out[one] = x.math("fma", factors[k * vectors + v], out[one])
             return out
 
         def total(c: Value, w: Value) -> list[Value]:
@@ -201,20 +200,14 @@ def multiplication(result: Store, dtype: str, tile: Tile, few: int, multiplier: 
                 blocks.update([x + y for x, y in zip(blocks.values, chain.values, strict=True)])
             return blocks.values
 
-        mask = tail_mask(b, width, b.value(I64, few)) if few else None
+        mask = tail_mask(width, b.value(I64, few)) if few else None
         with Loop(b, c64(1) if few else (channels + (size - 1)) // size) as chunk:
             c = b.value(I64, 0) if few else smaller(chunk.k * size, channels - size)
             sums = total(c, weights + runs * (4 * size * tile.run) * chunk.k)
             rows = [sums[p * vectors:(p + 1) * vectors] for p in range(pixels)]
-            write.emit_registers(block, batch, i, c, rows, mask)
-        return context.get_dummy_value()
+            write.emit_registers(args, batch, i, c, rows, mask)
 
-    @intrinsic
-    def multiply(_typing: Any, args: Any, batch: Any, i: Any, addresses: Any, runs: Any, weights: Any,
-                 channels: Value) -> Any:
-        return types.void(*[types.intp] * 7), codegen
-
-    return multiply
+    return write_tile
 
 
 def depthwise_blocks(store: Store, dtype: str, tile: Tile, few: int, multiplier: int, room: int) -> Functions:

@@ -4,23 +4,19 @@ The bytes of two taps are interleaved and widened to 16 bits; so activations of 
 """
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from graphq.kernels.depthwise.packing import Layout
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, njit, types
-from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, intrinsic
+from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.shuffles import repeated
-from graphq.kernels.jit.values import Builder, Type, Value, smaller
-from graphq.kernels.jit.x86 import Loop, filled, load_bytes, madd16, vector
-from graphq.kernels.lanes.vector import vec
+from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.x86 import Loop, load_bytes, madd16
 from graphq.kernels.pixels.blocks import ADDRESSES, tap_locator, tile_functions, view_frame, view_windows
 
 
 def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multiplier: int) -> Intrinsic:
-    """Make the intrinsic (addresses, pairs, weights, channels, target): the sums of one output pixel, dense s32.
+    """Make the function that stores the sums of one output pixel, dense s32.
 
     `taps` is their number, 0 for any; the channels are `few` where that is not 0, fewer than a chunk. At the end it may
     write up to a chunk beyond the channels.
@@ -29,23 +25,23 @@ def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multi
     size, order = layout.size, layout.order
     halves = len(order)
 
-    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-        addresses, count, weights, channels, target = args
+    @emits
+    def multiply(b: Builder, addresses: Value, count: Value, weights: Value, channels: Value, target: Value) -> None:
         half_bytes = 4 * lanes
         chunk_bytes = (b.value(I64, pairs) if pairs else count) * (halves * half_bytes)
 
         def activations(tap: Value, c: Value) -> Value:
             address = (addresses + tap * 8).load(I64, 8) + c.udiv(multiplier)
             n = max(1, size // multiplier)
-            x = load_bytes(b, address, b.value(I64, few // multiplier), n) if few else address.load(vec(I8, n))
-            return repeated(b, x, multiplier, size)
+            x = load_bytes(address, b.value(I64, few // multiplier), n) if few else address.load(vector(I8, n))
+            return repeated(x, multiplier, size)
 
         def widened(x: Value, kind: Type) -> Value:
             return x.zext(kind) if dtype == "u8" else x.sext(kind)
 
         def pair(k: Value, c: Value, w: Value, sums: list[Value], single: bool = False) -> list[Value]:
             x = activations(k * 2, c)
-            y = b.value(vec(I8, size), 0) if single else activations(k * 2 + 1, c)
+            y = b.value(vector(I8, size), 0) if single else activations(k * 2 + 1, c)
             address = w + k * (halves * half_bytes)
             if lanes == 1:
                 products = [widened(v, I32) * (address + 2 * tap).load(I16).sext(I32)
@@ -62,7 +58,7 @@ def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multi
         with Loop(b, chunks) as chunk:
             c = b.value(I64, 0) if few else smaller(chunk.k * size, channels - size)
             w = weights + chunk.k * chunk_bytes
-            sums = [I32(0)] if lanes == 1 else [filled(vector(I32, lanes), 0)] * 2
+            sums = [constant(vector(I32, lanes), 0)] * min(lanes, 2)
             for k in range(pairs):
                 sums = pair(b.value(I64, k), c, w, sums, single=2 * k + 1 == taps)
             if not pairs:
@@ -76,11 +72,6 @@ def pair_sums(dtype: str, lanes: int, taps: int, few: int, emulated: bool, multi
                 lane_of = np.argsort(order.ravel()).reshape(2, lanes).tolist()
                 for half in range(2):
                     sums[0].shuffle(sums[1], lane_of[half]).store(into + half * half_bytes)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def multiply(_typing: Any, addresses: Any, pairs: Any, weights: Any, channels: Any, target: Any) -> Any:
-        return types.void(*[types.intp] * 5), codegen
 
     return multiply
 

@@ -8,16 +8,13 @@ sums start from -128 * (sum of w).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from graphq.kernels.depthwise.packing import QUAD, Layout
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits, njit, types
-from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, intrinsic
+from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.shuffles import repeated
-from graphq.kernels.jit.values import Builder, Value, smaller
-from graphq.kernels.jit.x86 import Loop, dot_u8s8, filled, vector
-from graphq.kernels.lanes.vector import vec
+from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, constant, smaller, vector
+from graphq.kernels.jit.x86 import Loop, dot_u8s8
 from graphq.kernels.matmul.vector import FLIP
 from graphq.kernels.operands.windows import WINDOWS, SharedColumns, shared_columns
 from graphq.kernels.pixels.blocks import ADDRESSES, tile_functions, view_frame, view_windows
@@ -48,7 +45,7 @@ def column_locator(ko: int, ki: int, columns: SharedColumns) -> Intrinsic:
     return locate
 
 
-def _interleaved(b: Builder, taps: Sequence[Value], lanes: int) -> list[Value]:
+def _interleaved(taps: Sequence[Value], lanes: int) -> list[Value]:
     """Four vectors of `lanes` channels, a lane with the bytes of four taps, of vectors of bytes as `_loaded`."""
     def unpacked(x: Value, y: Value, bits: int) -> list[Value]:
         """The elements of both halves of each 128 bits, in turns."""
@@ -67,7 +64,7 @@ def _interleaved(b: Builder, taps: Sequence[Value], lanes: int) -> list[Value]:
 
 def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, multiplier: int,
           emulated: bool) -> Intrinsic:
-    """Make the intrinsic (addresses, weights, sums, channels, target, step): the sums of output pixels, dense s32.
+    """Make the function that stores the sums of output pixels, dense s32.
 
     Addresses are as `column_locator` stores them, `weights` and `sums` as `packing.pack` does; a pixel's sums lie
     `step` bytes after those of the one before.
@@ -78,21 +75,22 @@ def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, mult
     order = [q * (lanes // 4) + part for part in range(lanes // 4) for q in range(QUAD)]
     last = {p: n for n, (_, uses) in enumerate(columns) for p, _ in uses}
 
-    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-        addresses, weights, sums, channels, target, step = args
+    @emits
+    def multiply(b: Builder, addresses: Value, weights: Value, sums: Value, channels: Value, target: Value,
+                 step: Value) -> None:
 
         def loaded(a: int, n: int, c: Value) -> Value:
             if a >= ko:
                 return b.value(kind, 0)
             column = (addresses + 8 * (a * len(columns) + n)).load(I64, 8)
-            x = (column + c.udiv(multiplier)).load(vec(I8, size // multiplier))
-            x = repeated(b, x, multiplier, size).as_type(kind)
+            x = (column + c.udiv(multiplier)).load(vector(I8, size // multiplier))
+            x = repeated(x, multiplier, size).as_type(kind)
             x = x.shuffle(x, order)
             return x ^ FLIP if dtype == "s8" else x
 
         def begin(c: Value) -> list[Value]:
             if dtype == "u8":
-                return [filled(kind, 0)] * QUAD
+                return [constant(kind, 0)] * QUAD
             have = [(sums + c * 4 + q * line).load(kind) for q in range(QUAD)]
             return [0 - (x << 7) for x in have]
 
@@ -103,7 +101,7 @@ def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, mult
             acc = {p: first for p in last}
             for n, (_, uses) in enumerate(columns):
                 for block in range(blocks):
-                    x = _interleaved(b, [loaded(QUAD * block + a, n, c) for a in range(QUAD)], lanes)
+                    x = _interleaved([loaded(QUAD * block + a, n, c) for a in range(QUAD)], lanes)
                     for p, k in uses:
                         factors = [(w + ((k * blocks + block) * QUAD + q) * line).load(kind)
                                    for q in range(QUAD)]
@@ -111,11 +109,6 @@ def quads(dtype: str, lanes: int, ko: int, ki: int, columns: SharedColumns, mult
                 for p in (p for p, _ in uses if last[p] == n):
                     for q in range(QUAD):
                         acc[p][q].store(into + step * p + q * line)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def multiply(_typing: Any, addresses: Any, weights: Any, sums: Any, channels: Any, target: Any, step: Any) -> Any:
-        return types.void(*[types.intp] * 6), codegen
 
     return multiply
 

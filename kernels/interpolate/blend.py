@@ -9,13 +9,11 @@ lie in the padding, of zeros.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, njit, types
-from graphq.kernels.jit.intrinsics import F32, F64, I64, intrinsic
-from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.deferred import Intrinsic, emits, njit
+from graphq.kernels.jit.values import F32, F64, I64, Builder, Value
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.pixels.blocks import (
@@ -34,15 +32,16 @@ ADDRESSES = 8 * (16 + 1)
 
 
 def blending(dtype: str, lanes: int, ko: int, ki: int) -> Intrinsic:
-    """Make the intrinsic (addresses, outer, inner, left, channels, target, tables): the means of one output pixel.
+    """Make the function that stores the means of one output pixel.
 
     `outer` and `inner` are the addresses of its weights; `addresses` holds those of its ko * ki taps, of which
     `channels` elements from `left` on are read, by the `means.tables` there.
     """
     itemsize = STORAGE[dtype].itemsize
 
-    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-        addresses, outer, inner, left, channels, target, tables = args
+    @emits
+    def blend(b: Builder, addresses: Value, outer: Value, inner: Value, left: Value, channels: Value, target: Value,
+              tables: Value) -> None:
         down, across = ([(base + 8 * k).load(F64).to_float(F32) for k in range(n)]
                         for base, n in ((outer, ko), (inner, ki)))
         weights = [y * x for y in down for x in across]
@@ -59,12 +58,6 @@ def blending(dtype: str, lanes: int, ko: int, ki: int) -> Intrinsic:
             total.store(target + c * 4)
 
         over_channels(b, channels, lanes, vectors)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def blend(_typing: Any, addresses: Any, outer: Any, inner: Any, left: Any, channels: Any, target: Any,
-              tables: Value) -> Any:
-        return types.void(*[types.intp] * 7), codegen
 
     return blend
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import cache
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from graphq.kernels.jit.deferred import Deferred, bound, jitted, types
+from llvmlite import ir
+
+from graphq.kernels.jit.deferred import Emitter, bound, jitted, types
 from graphq.kernels.jit.intrinsics import store_s64
+from graphq.kernels.jit.values import I64, Builder, Value
 
 
 class Functions:
@@ -28,7 +30,7 @@ class Functions:
     same size; at 3, for the innermost loops of kernels, loops are unrolled more.
     """
 
-    def __init__(self, *, speed: int = 1, **named: Callable[..., None] | Deferred) -> None:
+    def __init__(self, *, speed: int = 1, **named: Callable[..., object]) -> None:
         self.speed, self.named = speed, named
 
 
@@ -84,7 +86,7 @@ def assembly(source: Source) -> str:
 
 def whole_module(functions: Functions) -> Any:
     """LLVM's module of all functions, before LLVM optimises it; nothing but their names can be seen from outside."""
-    whole, *others = (_emitted(name, x) if isinstance(x, Deferred) else _lowered(name, x)
+    whole, *others = (_emitted(name, x) if isinstance(x, Emitter) else _lowered(name, x)
                       for name, x in functions.named.items())
     for other in others:
         whole.link_in(other)
@@ -130,19 +132,13 @@ def _parsed(text: str) -> Any:
     return module
 
 
-def _emitted(name: str, deferred: Deferred) -> Any:
-    """LLVM's module of an intrinsic as a function, for which Numba has nothing to do."""
-    from llvmlite import ir
-
-    count = len(inspect.signature(deferred.body).parameters) - 1
-    signature, code = deferred.body(None, *[types.intp] * count)
-    module, word = ir.Module(name), ir.IntType(64)
-    none = signature.return_type == types.void
-    function = ir.Function(module, ir.FunctionType(ir.VoidType() if none else word, [word] * count), name)
-    builder = ir.IRBuilder(function.append_basic_block())
-    context = SimpleNamespace(get_dummy_value=lambda: None)  # all that intrinsics ask of Numba's
-    result = code(context, builder, signature, function.args)
-    builder.ret_void() if none else builder.ret(result)
+def _emitted(name: str, emitter: Emitter) -> Any:
+    """LLVM's module of an emitting function of words, for which Numba has nothing to do."""
+    module, result = ir.Module(name), ir.VoidType() if emitter.result == "None" else I64
+    function = ir.Function(module, ir.FunctionType(result, [I64] * len(emitter.kinds)), name)
+    b = Builder(ir.IRBuilder(function.append_basic_block()))
+    value = emitter.body(b, *(Value(b, x) for x in function.args))
+    b.ret_void() if value is None else b.ret(value)
     return _parsed(str(module))
 
 

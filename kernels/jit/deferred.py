@@ -1,7 +1,8 @@
 """Numba's decorators, put off until a kernel is compiled: processes that find all kernels compiled never import Numba.
 
-`njit` and `intrinsic` mark functions of the files in kernels/. What they give becomes Numba's object (`Deferred.made`)
-in the process that compiles (`compiling`). `types` are Numba's types, imported at first use.
+`njit` marks functions of the files in kernels/ that Numba compiles, `emits` those that emit LLVM's code themselves.
+Each becomes Numba's object (`Deferred.made`) in the process that compiles (`compiling`). `types` are Numba's types,
+imported at first use.
 """
 from __future__ import annotations
 
@@ -9,10 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from types import CellType, CodeType, FunctionType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
+
+from llvmlite import ir
 
 from graphq.base.locks import lazy_property
-from graphq.kernels.jit.values import Builder, Value, raw
+from graphq.kernels.jit.values import Builder, Value
+
+F = TypeVar("F", bound=Callable[..., object])
 
 Intrinsic: TypeAlias = Callable[..., Any]
 """A function for compiled code to call, as type checkers see it: of integers, or of what Numba has types for."""
@@ -21,7 +26,7 @@ Intrinsic: TypeAlias = Callable[..., Any]
 class Deferred:
     """A function for compiled code to call."""
 
-    def __init__(self, body: Any, make: Callable[[Any], Any]) -> None:
+    def __init__(self, body: Callable[..., object], make: Callable[..., object]) -> None:
         self.body, self._make = body, make
         self.__doc__ = body.__doc__
 
@@ -37,7 +42,7 @@ class Deferred:
 class _Types:
     """numba.types, imported when it is asked for a type."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         from numba import types
 
         return getattr(types, name)
@@ -46,63 +51,65 @@ class _Types:
 types: Any = _Types()
 
 
-def njit(body: Callable[..., Any]) -> Any:
+def njit(body: F) -> F:
     """Mark a function that other compiled code calls. Division by zero is not checked: such code has no exceptions."""
-    return Deferred(body, _helper)
+    return cast(F, Deferred(body, _helper))
 
 
-def intrinsic(body: Callable[..., Any] | None = None, *, literals: bool = False, arity: int | None = None) -> Any:
-    """Mark a function `(typing context, *types) -> (signature, code generator)`; `literals`: of literal types.
+def emits(body: Callable[..., Value | None], arity: int | None = None) -> Intrinsic:
+    """Mark `body(b, *arguments)`, which emits LLVM's code where compiled code calls it.
 
-    `code generator(context, builder, signature, arguments)` emits LLVM's IR (numba.extending.intrinsic), by a Builder
-    and of Values. A body with `*types` says by `arity` how many arguments it takes.
+    Its annotations say what arguments and the result are: Value is a 64-bit integer, F32Value an f32, int a literal,
+    of which the body gets the number, and None is no result. A body with `*values`, of 64-bit integers, says by `arity`
+    how many it takes.
+    """
+    return cast(Intrinsic, Emitter(body, arity))
+
+
+class Emitter(Deferred):
+    """What `emits` makes; `kinds` are the annotations of parameters after the builder, `result` is that of the result.
+
+    It becomes an intrinsic of Numba (numba.extending.intrinsic), which gives the signature of a call and emits it.
     """
 
-    def mark(body: Any) -> Deferred:
-        body = _of_values(body)
-        if arity is not None:
-            names = ("typing", *(f"x{k}" for k in range(arity)))
-            body.__signature__ = Signature([Parameter(x, Parameter.POSITIONAL_OR_KEYWORD) for x in names])
-        return Deferred(body, _literal_intrinsic if literals else _intrinsic)
+    def __init__(self, body: Callable[..., Value | None], arity: int | None) -> None:
+        super().__init__(body, self._intrinsic)
+        names = list(signature(body).parameters)[1:] if arity is None else [f"x{k}" for k in range(arity)]
+        self.kinds = {name: body.__annotations__.get(name, "Value") for name in names}
+        self.result = body.__annotations__["return"]
 
-    return mark if body is None else mark(body)
+    def _intrinsic(self, body: Callable[..., Value | None]) -> object:
+        of_annotation = {"Value": types.intp, "F32Value": types.float32, "None": types.void}
+        wanted = list(self.kinds.values())
+
+        @wraps(body)
+        def typed(_typing: object, *arguments: Any) -> object:
+            if len(arguments) != len(wanted):
+                raise TypeError(f"{body.__name__} takes {len(wanted)} arguments, got {len(arguments)}")
+            literals = [x.literal_value if isinstance(x, types.IntegerLiteral) else None for x in arguments]
+            if any(kind == "int" and x is None for kind, x in zip(wanted, literals, strict=True)):
+                return None  # it cannot be called so
+
+            def code(context: Any, builder: ir.IRBuilder, signature: object, values: Sequence[ir.Value]) -> ir.Value:
+                b = Builder(builder)
+                result = body(b, *(literal if kind == "int" else Value(b, x)
+                                   for kind, literal, x in zip(wanted, literals, values, strict=True)))
+                return context.get_dummy_value() if result is None else result.ir
+
+            kinds = [of_annotation.get(kind, x) for kind, x in zip(wanted, arguments, strict=True)]
+            return of_annotation[self.result](*kinds), code
+
+        names = ("typing", *self.kinds)
+        typed.__dict__["__signature__"] = Signature([Parameter(x, Parameter.POSITIONAL_OR_KEYWORD) for x in names])
+        return numba_intrinsic(typed, prefer_literal="int" in wanted)
 
 
-def emits(body: Callable[..., Value | None]) -> Intrinsic:
-    """Mark `body(b, *values)`, which emits code for 64-bit integers: an intrinsic that returns one, or nothing."""
-    names = ("typing", *list(signature(body).parameters)[1:])
-    nothing = body.__annotations__["return"] == "None"
+def numba_intrinsic(body: Callable[..., object], prefer_literal: bool = False) -> object:
+    """Numba's intrinsic of a function `(typing context, *types) -> (signature, code generator)`."""
+    from numba.extending import intrinsic
 
-    @wraps(body)
-    def typed(_typing: Any, *kinds: Any) -> Any:
-        def code(context: Any, b: Builder, signature: Any, values: Sequence[Value]) -> Any:
-            result = body(b, *values)
-            return context.get_dummy_value() if nothing else result
-
-        return (types.void if nothing else types.intp)(*[types.intp] * len(kinds)), code
-
-    typed.__dict__["__signature__"] = Signature([Parameter(x, Parameter.POSITIONAL_OR_KEYWORD) for x in names])
-    emitted: Intrinsic = intrinsic(typed)
-    return emitted
-
-
-def _of_values(body: Callable[..., Any]) -> Any:
-    """An intrinsic of llvmlite's values, which Numba knows, from one of Values."""
-
-    @wraps(body)
-    def typed(*kinds: Any) -> Any:
-        result = body(*kinds)
-        if result is None:
-            return None
-        signature, code = result
-
-        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            b = Builder(builder)
-            return raw(code(context, b, signature, [Value(b, x) for x in args]))
-
-        return signature, emit
-
-    return typed
+    made: object = intrinsic(prefer_literal=prefer_literal)(body)
+    return made
 
 
 def _helper(body: FunctionType) -> Any:
@@ -118,18 +125,6 @@ def jitted(body: FunctionType, *signatures: Any) -> Any:
 
     decorator: Any = numba.njit  # its stubs lack two options
     return decorator(*signatures, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)(body)
-
-
-def _intrinsic(body: FunctionType) -> Any:
-    from numba.extending import intrinsic
-
-    return intrinsic(body)
-
-
-def _literal_intrinsic(body: FunctionType) -> Any:
-    from numba.extending import intrinsic
-
-    return intrinsic(prefer_literal=True)(body)
 
 
 def bound(body: FunctionType) -> FunctionType:

@@ -7,15 +7,16 @@ loop: LLVM would read a field again after each store that might be to it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
+from llvmlite import ir
 
 from graphq.base.locks import lazy_property
 from graphq.errors import KernelError
-from graphq.kernels.jit.deferred import intrinsic, types
-from graphq.kernels.jit.intrinsics import HEADER_WORDS, I64
-from graphq.kernels.jit.values import Value
+from graphq.kernels.jit.deferred import Deferred, Intrinsic, numba_intrinsic, types
+from graphq.kernels.jit.intrinsics import HEADER_WORDS
+from graphq.kernels.jit.values import I64, Value
 
 T = TypeVar("T")
 
@@ -38,19 +39,18 @@ class Record:
         return self.fields.index(name)
 
     @lazy_property
-    def view(self) -> Any:
-        """The intrinsic (address) that gives a kernel the record at an address."""
+    def view(self) -> Intrinsic:
+        """The function of compiled code that gives the record at an address."""
 
-        @intrinsic
-        def view(_typing: Any, address: Any) -> Any:
+        def view(_typing: object, address: object) -> object:
             from numba import from_dtype
 
-            def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-                return b.inttoptr(args[0], context.get_value_type(signature.return_type))
+            def code(context: Any, builder: ir.IRBuilder, signature: Any, args: list[ir.Value]) -> ir.Value:
+                return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
 
-            return from_dtype(self.dtype)(types.intp), codegen
+            return from_dtype(self.dtype)(types.intp), code
 
-        return view
+        return cast(Intrinsic, Deferred(view, numba_intrinsic))
 
     def load(self, address: Value, name: str) -> Value:
         """Emit the load of a field of the record at an address, for intrinsics."""

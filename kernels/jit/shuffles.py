@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.values import Value
 
 
-def transpose_tiles(b: Builder, rows: list[Value]) -> list[Value]:
+def transpose_tiles(rows: list[Value]) -> list[Value]:
     """Emit the transposes of the n x n elements in each n lanes of n vectors: log2(n) perfect shuffles of the rows."""
     n, lanes = len(rows), rows[0].type.count
     halves = [[x for tile in range(0, lanes, n) for i in range(tile + start, tile + start + n // 2)
@@ -16,12 +16,12 @@ def transpose_tiles(b: Builder, rows: list[Value]) -> list[Value]:
     return rows
 
 
-def columns_of(b: Builder, rows: Sequence[Value]) -> list[Value]:
+def columns_of(rows: Sequence[Value]) -> list[Value]:
     """Emit the four columns of eight rows of four lanes."""
-    return transpose_tiles(b, [rows[n].shuffle(rows[n + 4], range(8)) for n in range(4)])
+    return transpose_tiles([rows[n].shuffle(rows[n + 4], range(8)) for n in range(4)])
 
 
-def gathered(b: Builder, vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
+def gathered(vectors: Sequence[Value], places: Sequence[tuple[int, int]]) -> Value:
     """Emit one vector of lanes `places` (vector, lane), by a shuffle for each vector after the first."""
     n = vectors[0].type.count
     out = vectors[0]
@@ -33,7 +33,7 @@ def gathered(b: Builder, vectors: Sequence[Value], places: Sequence[tuple[int, i
     return out
 
 
-def repeated(b: Builder, x: Value, multiplier: int, lanes: int) -> Value:
+def repeated(x: Value, multiplier: int, lanes: int) -> Value:
     """Emit each lane `multiplier` times, `lanes` in all."""
     if lanes <= multiplier:
         return x.splat(lanes)

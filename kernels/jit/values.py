@@ -4,7 +4,8 @@
     b.prefetch(first + row * stride)
 
 An operator emits an instruction where the builder stands; Python numbers become constants of the other operand's type,
-in every lane of a vector. Addresses are 64-bit integers, and offsets bytes.
+in every lane of a vector. Operators on constants alone give constants, and emit nothing. Addresses are 64-bit integers,
+and offsets bytes.
 
 Integers have no signs in LLVM, so the operation says how it reads them: `//`, `>>`, `<`, `<=`, `>`, `>=` and `sext` as
 signed, `udiv`, `urem`, `shr`, `ult`, `ule`, `ugt` and `zext` as unsigned. `//` rounds towards zero. Comparisons of
@@ -12,9 +13,10 @@ floats are ordered: false where one is NaN.
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 from llvmlite import ir
 
 I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
@@ -22,7 +24,9 @@ F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 FLOATS = (ir.HalfType, ir.FloatType, ir.DoubleType)
 
 Type: TypeAlias = ir.Type
-Operand: TypeAlias = "Value | ir.Constant | int | float"
+Operand: TypeAlias = "Value | int | float"
+F32Value: TypeAlias = "Value"
+"""An f32, where an annotation tells compiled code what it passes (`deferred.emits`)."""
 
 
 def element(kind: Type) -> Type:
@@ -35,12 +39,24 @@ def like(kind: Type, lane: Type) -> Type:
     return ir.VectorType(lane, kind.count) if isinstance(kind, ir.VectorType) else lane
 
 
-def constant(kind: Type, number: float) -> Value:
-    """A number as a constant of a type, in every lane of a vector. It belongs to no builder, and so to any."""
+def vector(lane: Type, lanes: int) -> Type:
+    """The type of `lanes` elements; the element's own for one."""
+    return lane if lanes == 1 else ir.VectorType(lane, lanes)
+
+
+def constant(kind: Type, number: float | Sequence[float]) -> Value:
+    """A constant: a number, in every lane of a vector, or the numbers of its lanes. It belongs to no builder."""
+    if isinstance(number, Sequence):
+        return Value(None, ir.Constant(kind, [*number]))
     return Value(None, ir.Constant(kind, [number] * kind.count if isinstance(kind, ir.VectorType) else number))
 
 
-def raw(x: Any) -> Any:
+def c64(number: int) -> Value:
+    """A constant of 64 bits."""
+    return constant(I64, number)
+
+
+def raw(x: object) -> Any:
     """What llvmlite takes for a value, or for a list of them."""
     if isinstance(x, Value):
         return x.ir
@@ -61,39 +77,35 @@ class Value:
         return self.ir.type
 
     @property
+    def _b(self) -> Builder:
+        assert self.builder is not None, "a constant has no builder"
+        return self.builder
+
+    @property
     def is_float(self) -> bool:
         """Whether it is a float, or a vector of them."""
         return isinstance(element(self.ir.type), FLOATS)
 
-    def _of(self, x: Operand) -> ir.Value:
-        """The other operand, as llvmlite takes it."""
-        return raw(constant(self.ir.type, x)) if isinstance(x, int | float) else raw(x)
+    def _of(self, x: Operand) -> Value:
+        """The other operand; a number becomes a constant."""
+        return x if isinstance(x, Value) else constant(self.ir.type, x)
 
-    def _emit(self, name: str, *args: Any) -> Value:
-        """Emit an instruction, by the builder of any operand that has one."""
-        for x in (self, *args):
+    def _emit(self, name: str, *args: object, sign: tuple[str, ...] = ()) -> Value:
+        """Emit an instruction, by the builder of any operand that has one; of constants alone compute it."""
+        operands = (self, *args)
+        for x in operands:
             if isinstance(x, Value) and x.builder is not None:
-                return Value(x.builder, getattr(x.builder.ir, name)(*map(raw, (self, *args))))
-        raise TypeError(f"{name} of constants alone")
+                return Value(x.builder, getattr(x.builder.ir, name)(*sign, *map(raw, operands)))
+        return _folded(name, *sign, *map(raw, operands))
 
     def _binary(self, name: str, other: Operand) -> Value:
-        return self._emit(name, other if isinstance(other, Value) else self._of(other))
+        return self._emit(name, self._of(other))
 
     def _arithmetic(self, name: str, other: Operand) -> Value:
         return self._binary(f"f{name}" if self.is_float else name, other)
 
     def _compare(self, sign: str, other: Operand, how: str = "icmp_signed") -> Value:
-        name = "fcmp_ordered" if self.is_float else how
-        other = other if isinstance(other, Value) else Value(None, self._of(other))
-        for x in (self, other):
-            if x.builder is not None:
-                return Value(x.builder, getattr(x.builder.ir, name)(sign, self.ir, other.ir))
-        raise TypeError("a comparison of constants alone")
-
-    def _flip(self, name: str, other: Operand) -> Value:
-        """The operation with `other` on the left."""
-        result: Value = getattr(Value(None, self._of(other)), name)(self)
-        return result
+        return self._emit("fcmp_ordered" if self.is_float else how, self._of(other), sign=(sign,))
 
     def __add__(self, other: Operand) -> Value:
         return self._arithmetic("add", other)
@@ -126,16 +138,16 @@ class Value:
         return self._binary("ashr", other)
 
     def __radd__(self, other: Operand) -> Value:
-        return self._flip("__add__", other)
+        return self._of(other) + self
 
     def __rsub__(self, other: Operand) -> Value:
-        return self._flip("__sub__", other)
+        return self._of(other) - self
 
     def __rmul__(self, other: Operand) -> Value:
-        return self._flip("__mul__", other)
+        return self._of(other) * self
 
     def __rtruediv__(self, other: Operand) -> Value:
-        return self._flip("__truediv__", other)
+        return self._of(other) / self
 
     def __invert__(self) -> Value:
         return self._emit("not_")
@@ -216,7 +228,7 @@ class Value:
 
     def as_type(self, kind: Type) -> Value:
         """Read the value's bits as another type of as many."""
-        return self._emit("bitcast", kind)
+        return self._emit("bitcast", kind) if self.builder is not None else Value(None, self.ir.bitcast(kind))
 
     def pointer(self, kind: Type) -> Value:
         """The address as LLVM's pointer to `kind`."""
@@ -228,41 +240,63 @@ class Value:
         x.ir.align = align
         return x
 
+    def load_invariant(self, kind: Type, align: int = 1) -> Value:
+        """Load what no kernel writes while it runs: such a load may leave loops that also store."""
+        x = self.load(kind, align)
+        x.ir.set_metadata("invariant.load", self._b.module.add_metadata([]))
+        return x
+
     def store(self, address: Value, align: int = 1) -> None:
         """Store this value at an address."""
         self._emit("store", address.pointer(self.ir.type)).ir.align = align
 
+    def load_where(self, mask: Value, kind: Type) -> Value:
+        """Load the lanes of a vector where a mask is set; 0 in the others, which are not read."""
+        name = f"llvm.masked.load.v{kind.count}{kind.element.intrinsic_name}.p0"
+        return self._b.call_named(name, kind, self.pointer(kind), constant(I32, 1), mask, constant(kind, 0))
+
+    def store_where(self, mask: Value, address: Value) -> None:
+        """Store the lanes of this vector where a mask is set."""
+        name = f"llvm.masked.store.v{self.type.count}{self.type.element.intrinsic_name}.p0"
+        self._b.call_named(name, ir.VoidType(), self, address.pointer(self.type), constant(I32, 1), mask)
+
     def prefetch(self, level: int = 1) -> None:
         """Bring the line of this address into the caches from `level` on; an invalid one takes time but is no fault."""
         place = self.pointer(I8)
-        assert place.builder is not None
-        place.builder.call_named("llvm.prefetch.p0", ir.VoidType(), place, I32(0), I32(4 - level), I32(1))
+        place._b.call_named("llvm.prefetch.p0", ir.VoidType(), place, *(constant(I32, x) for x in (0, 4 - level, 1)))
 
     def opaque(self) -> Value:
         """The integer as what an empty piece of assembly made of it, so that LLVM knows nothing of it."""
-        assert self.builder is not None
-        kind = ir.FunctionType(self.ir.type, [self.ir.type])
-        return Value(self.builder, self.builder.ir.call(ir.InlineAsm(kind, "", "=r,0"), [self.ir]))
+        return self._b.call(ir.InlineAsm(ir.FunctionType(self.ir.type, [self.ir.type]), "", "=r,0"), [self])
+
+    def math(self, name: str, *others: Value) -> Value:
+        """LLVM's function of this name (fma, sqrt, rint, ...) of this float, or vector of them, and others."""
+        kind = self.type
+        lanes = f"v{kind.count}" if isinstance(kind, ir.VectorType) else ""
+        b = next(x.builder for x in (self, *others) if x.builder is not None)
+        return b.call_named(f"llvm.{name}.{lanes}{element(kind).intrinsic_name}", kind, self, *others)
 
     def add_incoming(self, value: Operand, block: ir.Block) -> None:
         """Say what this value, a phi, is after a block."""
-        self.ir.add_incoming(self._of(value), block)
+        self.ir.add_incoming(raw(self._of(value)), block)
 
     def lane(self, number: Operand) -> Value:
         """One element of a vector."""
-        return self._emit("extract_element", I32(number) if isinstance(number, int) else number)
+        return self._emit("extract_element", constant(I32, number) if isinstance(number, int) else number)
 
     def shuffle(self, other: Operand, lanes: Sequence[int]) -> Value:
         """The elements `lanes` of this vector and, with numbers after its own, of another one."""
-        return self._emit("shuffle_vector", other, ir.Constant(ir.VectorType(I32, len(lanes)), list(lanes)))
+        return self._emit("shuffle_vector", other, constant(ir.VectorType(I32, len(lanes)), lanes))
 
     def splat(self, lanes: int) -> Value:
         """A vector with the value in every lane; the value itself for one lane."""
         if lanes == 1:
             return self
-        undefined = Value(None, ir.Constant(ir.VectorType(self.ir.type, lanes), ir.Undefined))
-        one = undefined._emit("insert_element", self, I32(0))
-        return one._emit("shuffle_vector", undefined, ir.Constant(ir.VectorType(I32, lanes), None))
+        if self.builder is None:
+            return constant(vector(self.ir.type, lanes), self.ir.constant)
+        undefined = Value(None, ir.Constant(vector(self.ir.type, lanes), ir.Undefined))
+        one = undefined._emit("insert_element", self, constant(I32, 0))
+        return one._emit("shuffle_vector", undefined, ir.Constant(vector(I32, lanes), None))
 
 
 class Builder:
@@ -287,19 +321,75 @@ class Builder:
         """A constant, in every lane of a vector."""
         return Value(self, constant(kind, number).ir)
 
-    def call(self, function: Any, args: Sequence[Operand]) -> Value:
+    def call(self, function: Value | ir.Function | ir.InlineAsm, args: Sequence[Value]) -> Value:
         """Call a function, or a piece of assembly."""
-        return Value(self, self.ir.call(raw(function), [raw(x) for x in args]))
+        return Value(self, self.ir.call(raw(function), raw(args)))
 
-    def call_named(self, name: str, kind: Type, *args: Operand) -> Value:
+    def call_named(self, name: str, kind: Type, *args: Value) -> Value:
         """Call the LLVM intrinsic of this full name (llvmlite cannot mangle vector types), which gives a `kind`."""
-        function = self.ir.module.declare_intrinsic(name, (), ir.FunctionType(kind, [x.type for x in raw(args)]))
+        function = self.ir.module.declare_intrinsic(name, (), ir.FunctionType(kind, [x.type for x in args]))
         return self.call(function, args)
+
+
+def joined(lanes: Sequence[Value]) -> Value:
+    """The vector of these scalars."""
+    joined = Value(None, ir.Constant(vector(lanes[0].type, len(lanes)), ir.Undefined))
+    for n, x in enumerate(lanes):
+        joined = joined._emit("insert_element", x, constant(I32, n))
+    return joined
 
 
 def smaller(x: Operand, y: Operand) -> Value:
     """The smaller of two signed integers, one of them a Value at least."""
     if not isinstance(x, Value):
         assert isinstance(y, Value)
-        x = Value(None, y._of(x))
+        x = y._of(x)
     return (x < y).select(x, y)
+
+
+def _quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.abs(x) // np.abs(y) * np.sign(x) * np.sign(y)
+
+
+_FOLDED: dict[str, Callable[..., np.ndarray]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "fadd": np.add, "fsub": np.subtract, "fmul": np.multiply,
+    "fdiv": np.divide, "sdiv": _quotient, "udiv": np.floor_divide, "urem": np.remainder, "and_": np.bitwise_and,
+    "or_": np.bitwise_or, "xor": np.bitwise_xor, "not_": np.invert, "shl": np.left_shift, "ashr": np.right_shift,
+    "lshr": np.right_shift, "select": np.where, "<": np.less, "<=": np.less_equal, ">": np.greater,
+    ">=": np.greater_equal, "==": np.equal, "!=": lambda x, y: (x < y) | (x > y),
+    "sext": lambda x: np.where(x, -1, 0) if x.dtype == np.bool_ else x,
+    **dict.fromkeys(("zext", "trunc", "sitofp", "fptosi", "fpext", "fptrunc"), lambda x: x)}
+"""What instructions compute. NumPy's integers wrap as LLVM's."""
+_UNSIGNED = "udiv", "urem", "lshr", "zext", "icmp_unsigned"
+
+
+def _dtype(kind: Type) -> np.dtype:
+    """NumPy's type of a constant's lanes."""
+    lane = element(kind)
+    if isinstance(lane, FLOATS):
+        return np.dtype(f"f{2 << FLOATS.index(type(lane))}")
+    return np.dtype(f"i{lane.width // 8}" if lane.width > 1 else "?")
+
+
+def _lanes(x: ir.Constant) -> np.ndarray:
+    """The numbers of a constant."""
+    numbers = [y.constant for y in x.constant] if isinstance(x.constant, list | tuple) else x.constant or 0
+    if numbers is ir.Undefined or isinstance(numbers, str):
+        raise TypeError(f"LLVM has to compute with {x}, which needs a builder")
+    return np.array(numbers).astype(_dtype(x.type))
+
+
+def _folded(name: str, *args: Any) -> Value:
+    """What an instruction gives of constants. Raises TypeError for one that has to be emitted."""
+    how = args[0] if isinstance(args[0], str) else name
+    if how not in _FOLDED:
+        raise TypeError(f"{name} of constants alone needs a builder")
+    operands = [x for x in args if isinstance(x, ir.Constant)]
+    numbers = [_lanes(x) for x in operands]
+    if name in _UNSIGNED:
+        numbers = [x.view(x.dtype.str.replace("i", "u")) for x in numbers]
+    with np.errstate(all="ignore"):
+        result = _FOLDED[how](*numbers)
+    kind = operands[-1].type if operands[-1] is args[-1] else args[-1]
+    kind = like(kind, I1) if "cmp" in name else kind
+    return constant(kind, result.astype(_dtype(kind)).tolist())

@@ -1,4 +1,4 @@
-"""x86 instructions that a Numba @intrinsic emits, each with an emulation of the same meaning in plain LLVM IR.
+"""x86 instructions that kernels emit, each with an emulation of the same meaning in plain LLVM IR.
 
 `b` is the IR builder, addresses are 64-bit integers. With `emulated` a kernel runs, slowly, on a CPU that lacks its
 instruction: so every kernel is tested on every machine. Operand types of LLVM's intrinsics move between releases
@@ -8,27 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from llvmlite import ir
 
-from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, declare, pointer
-from graphq.kernels.jit.values import Builder, Type, Value
+from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Type, Value, c64, constant, vector
 
-S32X16 = ir.VectorType(I32, 16)
-
-
-def vector(element: Type, lanes: int) -> Type:
-    """Return the vector type of `lanes` elements."""
-    return ir.VectorType(element, lanes)
+S32X16 = vector(I32, 16)
 
 
-def filled(typ: Type, value: int) -> Value:
-    """Make a vector constant with `value` in every lane."""
-    return Value(None, ir.Constant(typ, [value] * typ.count))
-
-
-def interleave(b: Builder, rows: Sequence[Value], lanes: int) -> Value:
+def interleave(rows: Sequence[Value], lanes: int) -> Value:
     """Weave 1, 2 or 4 rows of `lanes` elements: of every place the first row's, the second's and so on."""
     mix = [x for i in range(lanes) for x in (i, i + lanes)]
     bits = rows[0].type.count // lanes * rows[0].type.element.width
@@ -41,7 +29,7 @@ def interleave(b: Builder, rows: Sequence[Value], lanes: int) -> Value:
 
 def instruction(b: Builder, name: str, result: Type, args: Sequence[Value]) -> Value:
     """Call LLVM's intrinsic `llvm.x86.<name>`."""
-    return b.call(declare(b, f"llvm.x86.{name}", result, [x.type for x in args]), args)
+    return b.call_named(f"llvm.x86.{name}", result, *args)
 
 
 class Loop:
@@ -90,10 +78,10 @@ def dot_u8s8(b: Builder, acc: Value, a: Value, w: Value, emulated: bool = False,
     """
     if not emulated:
         return instruction(b, f"avx512.vpdpbusd.{32 * acc.type.count}", acc.type, [acc, a, w])
-    up, top = filled(acc.type, 24), b.ashr if signed else b.lshr
     for byte in range(4):
-        left = filled(acc.type, 24 - 8 * byte)
-        acc = acc + top(a << left, up) * ((w << left) >> up)
+        left = 24 - 8 * byte
+        x = (a << left) >> 24 if signed else (a << left).shr(24)
+        acc = acc + x * ((w << left) >> 24)
     return acc
 
 
@@ -103,13 +91,12 @@ def flipped(b: Builder, x: Value, bits: int, emulated: bool = False) -> Value:
     As assembly, whose parser `codegen` initialises: by itself LLVM flips scalars before it broadcasts them, which costs
     two instructions more than a broadcast from memory. Tiles of 24 x 16 on Zen 4: 1.8 times faster, of 12 x 32 1.3.
     """
-    mask = filled(x.type, bits)
     if emulated:
-        return x ^ mask
+        return x ^ bits
     wide = x.type.count == 16
     kind = ir.FunctionType(x.type, [x.type, x.type])
     text, place = ("vpxord $2, $1, $0", "v") if wide else ("vpxor $2, $1, $0", "x")
-    return b.call(ir.InlineAsm(kind, text, f"={place},{place},{place}"), [x, mask])
+    return b.call(ir.InlineAsm(kind, text, f"={place},{place},{place}"), [x, constant(x.type, bits)])
 
 
 def madd16(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
@@ -119,10 +106,9 @@ def madd16(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
     if not emulated:
         name = "avx512.pmaddw.d.512" if lanes == 16 else "avx2.pmadd.wd"
         return instruction(b, name, s32, [a, w])
-    up = filled(s32, 16)
-    a, w = b.bitcast(a, s32), b.bitcast(w, s32)
-    low = ((a << up) >> up) * ((w << up) >> up)
-    return low + (a >> up) * (w >> up)
+    a, w = a.as_type(s32), w.as_type(s32)
+    low = ((a << 16) >> 16) * ((w << 16) >> 16)
+    return low + (a >> 16) * (w >> 16)
 
 
 def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
@@ -131,12 +117,12 @@ def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
     if not emulated:
         name = "avx512.pmaddubs.w.512" if a.type.count == 16 else "avx2.pmadd.ub.sw"
         return instruction(b, name, s16, [x.as_type(vector(I8, 2 * s16.count)) for x in (a, w)])
-    a, w, up = a.as_type(s16), w.as_type(s16), filled(s16, 8)
-    pair = [(a & 0xFF) * ((w << up) >> up), a.shr(up) * (w >> up)]
-    return b.call(declare(b, f"llvm.sadd.sat.v{s16.count}i16", s16, [s16, s16]), pair)
+    a, w = a.as_type(s16), w.as_type(s16)
+    pair = (a & 0xFF) * ((w << 8) >> 8), a.shr(8) * (w >> 8)
+    return b.call_named(f"llvm.sadd.sat.v{s16.count}i16", s16, *pair)
 
 
-def shared(b: Builder, name: str, emit: Callable[..., None], *args: Any) -> None:
+def shared(b: Builder, name: str, emit: Callable[..., None], *args: Value | int) -> None:
     """Call a function of 64-bit integers that `emit` makes, once in a module: what is emulated is long."""
     made = b.module.globals.get(name)
     if made is None:
@@ -161,7 +147,7 @@ def _rows(b: Builder, state: Value, tile: Value) -> Value:
 
 def _tile_zero(b: Builder, state: Value, tile: Value) -> None:
     with Loop(b, c64(16)) as loop:
-        filled(S32X16, 0).store(_row(b, state, tile, loop.k))
+        constant(S32X16, 0).store(_row(b, state, tile, loop.k))
 
 
 def _tile_load(b: Builder, state: Value, tile: Value, address: Value, stride: Value) -> None:
@@ -195,13 +181,13 @@ class Tiles:
     def __init__(self, b: Builder, state: Value, emulated: bool):
         self.b, self.state, self.emulated = b, state, emulated
 
-    def _x86(self, name: str, tiles: Sequence[int], *args: Any) -> None:
-        instruction(self.b, name, ir.VoidType(), [*(ir.Constant(I8, t) for t in tiles), *args])
+    def _x86(self, name: str, tiles: Sequence[int], *args: Value) -> None:
+        instruction(self.b, name, ir.VoidType(), [*(constant(I8, t) for t in tiles), *args])
 
     def configure(self) -> None:
         """Emit ldtilecfg: take the configuration at `state`."""
         if not self.emulated:
-            self._x86("ldtilecfg", [], pointer(self.b, self.state, I8))
+            self._x86("ldtilecfg", [], self.state.pointer(I8))
 
     def release(self) -> None:
         """Emit tilerelease: give the tile registers back."""
@@ -217,13 +203,13 @@ class Tiles:
     def load(self, tile: int, address: Value, stride: Value) -> None:
         """Emit tileloadd: load rows of 64 bytes, `stride` bytes apart; a stride of 0 repeats one row."""
         if not self.emulated:
-            return self._x86("tileloadd64", [tile], pointer(self.b, address, I8), stride)
+            return self._x86("tileloadd64", [tile], address.pointer(I8), stride)
         shared(self.b, "tile_load", _tile_load, self.state, tile, address, stride)
 
     def store(self, tile: int, address: Value, stride: Value) -> None:
         """Emit tilestored: store the configured rows, 64 bytes each, `stride` bytes apart."""
         if not self.emulated:
-            return self._x86("tilestored64", [tile], pointer(self.b, address, I8), stride)
+            return self._x86("tilestored64", [tile], address.pointer(I8), stride)
         shared(self.b, "tile_store", _tile_store, self.state, tile, address, stride)
 
     def dot(self, c: int, a: int, w: int, signed: bool) -> None:
@@ -234,27 +220,21 @@ class Tiles:
         shared(self.b, f"tile_{name}", partial(_tile_dot, signed=signed), self.state, c, a, w)
 
 
-def first(b: Builder, count: Value, lanes: int) -> Value:
-    """Give the mask of the first `count` of `lanes`."""
-    index = ir.Constant(vector(I32, lanes), list(range(lanes)))
-    return index < count.trunc(I32).splat(lanes)
+def tail_mask(lanes: int, left: Value) -> Value:
+    """Give the mask of the first `left` lanes."""
+    return constant(vector(I32, lanes), range(lanes)) < left.trunc(I32).splat(lanes)
 
 
-def load_first(b: Builder, address: Value, count: Value, typ: Type) -> Value:
+def load_first(address: Value, count: Value, kind: Type) -> Value:
     """Load the first `count` lanes of integers at an address, zeros after them; reads nothing beyond them."""
-    args = [pointer(b, address, typ), ir.Constant(I32, 1), first(b, count, typ.count), filled(typ, 0)]
-    name = f"llvm.masked.load.v{typ.count}{typ.element.intrinsic_name}.p0"
-    return b.call(declare(b, name, typ, [x.type for x in args]), args)
+    return address.load_where(tail_mask(kind.count, count), kind)
 
 
-def store_first(b: Builder, value: Value, address: Value, count: Value) -> None:
+def store_first(value: Value, address: Value, count: Value) -> None:
     """Store the first `count` lanes of integers at an address; writes nothing beyond them."""
-    typ = value.type
-    args = [value, pointer(b, address, typ), ir.Constant(I32, 1), first(b, count, typ.count)]
-    name = f"llvm.masked.store.v{typ.count}{typ.element.intrinsic_name}.p0"
-    b.call(declare(b, name, ir.VoidType(), [x.type for x in args]), args)
+    value.store_where(tail_mask(value.type.count, count), address)
 
 
-def load_bytes(b: Builder, address: Value, count: Value, lanes: int = 64) -> Value:
+def load_bytes(address: Value, count: Value, lanes: int = 64) -> Value:
     """Load the first `count` (0 to `lanes`) bytes at an address, zeros after them."""
-    return load_first(b, address, count, vector(I8, lanes))
+    return load_first(address, count, vector(I8, lanes))

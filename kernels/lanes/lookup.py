@@ -4,14 +4,13 @@ The table lies in registers where the CPU permutes bytes by bytes (AVX-512 VBMI)
 """
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from llvmlite import ir
 
 from graphq.kernels.jit import isa
-from graphq.kernels.jit.intrinsics import I8, I64, invariant_load
-from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.jit.x86 import instruction, vector
+from graphq.kernels.jit.values import I8, I64, Builder, Value, constant, joined, vector
+from graphq.kernels.jit.x86 import instruction
 
 _LINE = 64
 
@@ -30,14 +29,14 @@ class LookupTable(NamedTuple):
     """A table of `dtype` at `address`, and its quarters where they lie in registers."""
 
     dtype: str
-    address: Any
-    quarters: tuple[Any, ...]
+    address: Value
+    quarters: tuple[Value, ...]
 
     @staticmethod
-    def read(b: Builder, dtype: str, address: Value, lanes: int) -> LookupTable:
+    def read(dtype: str, address: Value, lanes: int) -> LookupTable:
         """Emit the loads, which may leave loops."""
         kind = vector(I8, _LINE)
-        quarters = (invariant_load(b, address + _LINE * k, kind, 1) for k in range(4 * permutes(lanes)))
+        quarters = ((address + _LINE * k).load_invariant(kind) for k in range(4 * permutes(lanes)))
         return LookupTable(dtype, address, tuple(quarters))
 
 
@@ -46,7 +45,7 @@ def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
     if lanes == 1:
         return (table.address + index.trunc(I8).zext(I64)).load(I8)
     index = index.trunc(vector(I8, lanes))
-    return _permuted(b, lanes, table, index) if table.quarters else _loaded(b, lanes, table, index)
+    return _permuted(b, lanes, table, index) if table.quarters else _loaded(lanes, table, index)
 
 
 def _permuted(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
@@ -62,15 +61,11 @@ def look_up_line(b: Builder, table: LookupTable, index: Value) -> Value:
     kind = vector(I8, _LINE)
     low, high = (instruction(b, "avx512.vpermi2var.qi.512", kind, [x, index, y])
                  for x, y in (table.quarters[:2], table.quarters[2:]))
-    return (index < ir.Constant(kind, None)).select(high, low)
+    return (index < constant(kind, 0)).select(high, low)
 
 
-def _loaded(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
+def _loaded(lanes: int, table: LookupTable, index: Value) -> Value:
     """One byte after the other, from words of eight indices: vpgatherdd is slower on many CPUs, by microcode most."""
-    words = index.as_type(vector(I64, lanes // 8))
-    found = ir.Constant(vector(I8, lanes), ir.Undefined)
-    for k in range(lanes):
-        word = words.lane(ir.Constant(I64, k // 8))
-        offset = word.shr(8 * (k % 8)) & 0xFF
-        found = b.insert_element(found, (table.address + offset).load(I8), ir.Constant(I64, k))
-    return found
+    words = index.as_type(ir.VectorType(I64, lanes // 8))
+    offsets = (words.lane(k // 8).shr(8 * (k % 8)) & 0xFF for k in range(lanes))
+    return joined([(table.address + offset).load(I8) for offset in offsets])

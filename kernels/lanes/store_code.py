@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Literal
 
 from llvmlite import ir
 
-from graphq.kernels.jit.deferred import intrinsic, types
-from graphq.kernels.jit.intrinsics import HEADER_WORDS, I8, I16, I32, I64, c64, counted, invariant_load, pointer
-from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.kernels.jit.intrinsics import HEADER_WORDS, counted
+from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, vector
+from graphq.kernels.jit.x86 import tail_mask
 from graphq.kernels.lanes.expression import BYTES, STORAGE, TABLE, Expr, lower, walk
 from graphq.kernels.lanes.lookup import LookupTable, look_up_line, permutes
 from graphq.kernels.lanes.stores import SecondLook, Store
@@ -22,7 +23,7 @@ from graphq.kernels.lanes.vector import (
     COMPUTE_IR,
     STORAGE_IR,
     Columns,
-    constant,
+    Emitted,
     emit,
     emit_beside,
     emit_nodes,
@@ -30,8 +31,6 @@ from graphq.kernels.lanes.vector import (
     low_bytes,
     min_u16,
     narrow,
-    tail_mask,
-    vec,
     widen,
 )
 
@@ -68,20 +67,19 @@ class SlotOperand:
              j0: Value) -> SlotOperand:
         """Emit the loads of the words of slot `slot` for the block of outputs that starts at (batch, i0, j0)."""
         first = HEADER_WORDS + SLOT_WORDS * slot
-        address, table, stride = (invariant_load(builder, args + 8 * (first + n), I64, 8)
-                                  for n in range(SLOT_WORDS))
+        address, table, stride = ((args + 8 * (first + n)).load_invariant(I64, 8) for n in range(SLOT_WORDS))
         itemsize = STORAGE[dtype].itemsize
         if kind in ("scalar", TABLE):
             return SlotOperand(address, stride, itemsize)
         zero = builder.ptrtoint(_zero(builder), I64)
         entry = table.eq(0).select(zero, table + batch * 8)
-        address = address + invariant_load(builder, entry, I64, 8)
+        address = address + entry.load_invariant(I64, 8)
         address = address + i0 * stride
         if kind in ("vector", "column"):
             address = address + j0 * itemsize
         return SlotOperand(address, stride, itemsize)
 
-    def row(self, builder: Builder, r: Value) -> Value:
+    def row(self, r: Value) -> Value:
         """Emit the address of row `r` of the block."""
         return self.address + r * self.stride
 
@@ -166,23 +164,23 @@ class EpilogueEmitter:
                         self.enter(columns, self.entry, values[self.needed])
             return
         with b.goto_entry_block():
-            least = [b.alloca(vec(I32, self.lanes)) for _ in group]
+            least = [b.alloca(vector(I32, self.lanes)) for _ in group]
         with counted(b, c64(0), rows, GROUP) as first:
             for place in least:
-                b.store(constant(I32, -1, self.lanes), place)
+                b.store(constant(vector(I32, self.lanes), -1), place)
             last = first + GROUP
             with counted(b, first, (last < rows).select(last, rows), unroll=False) as r:
                 each_row(r)
                 found = self.values_of(group, per_column)
                 for place, values in zip(least, found, strict=True):
-                    b.store(min_u16(b, values[self.distance], b.load(place)), place)
+                    b.store(min_u16(values[self.distance], b.load(place)), place)
                 self.store_group(group, found)
                 if len(group) > 1:
                     self.bring_next(group[0], rows)
             for columns, place, known in zip(group, least, per_column, strict=True):
                 self.enter_near(columns, first << 16, b.load(place), known)
 
-    def store_group(self, group: Sequence[Columns], found: Sequence[Mapping[Expr, Any]]) -> None:
+    def store_group(self, group: Sequence[Columns], found: Sequence[Emitted]) -> None:
         """Store the outputs of a row at these columns: of four vectors bytes that are saturated or looked up together.
 
         Upper halves take 4 operations; to shift, saturate and narrow each vector takes 4 for one. A look-up of 64 bytes
@@ -209,17 +207,17 @@ class EpilogueEmitter:
                 operand = self.operands[slot]
                 (self.rows[slot] + rows * operand.stride + columns.j * operand.itemsize).prefetch()
 
-    def enter_near(self, columns: Columns, row: Value, least: Value, known: Mapping[Expr, Value]) -> None:
+    def enter_near(self, columns: Columns, row: Value, least: Value, known: Emitted) -> None:
         """Append an entry of these columns where the least distance of a group of rows is within the band."""
         assert self.band is not None
-        _b, lanes, halves = self.builder, self.lanes, vec(I16, 2 * self.lanes)
-        lower = constant(I32, 0xFFFF, lanes)
+        halves = vector(I16, 2 * self.lanes)
+        lower = Value(self.builder, constant(vector(I32, self.lanes), 0xFFFF).ir)
         if columns.mask is not None:
             lower = columns.mask.select(lower, 0)
         last = known[self.band] - 1
         within = least.as_type(halves).ule(last.as_type(halves))
-        near = within & self.builder.bitcast(lower, halves).ne(ir.Constant(halves, None))
-        self.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * lanes)))
+        near = within & lower.as_type(halves).ne(0)
+        self.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
 
     def enter(self, columns: Columns, row: Value, found: Value) -> None:
         """Append an entry of these columns where some are found, with their bits."""
@@ -231,8 +229,8 @@ class EpilogueEmitter:
     def append(self, entry: Value, bits: Value) -> None:
         """Append an entry: it is stored anyway, and counted if any of the bits is set."""
         b, count = self.builder, self.builder.load(self.count)
-        b.store(entry, pointer(b, self.entries + (count << 3), I64), align=8)
-        b.store(count + bits.ne(bits.type(0)).zext(I64), self.count)
+        entry.store(self.entries + (count << 3), 8)
+        b.store(count + bits.ne(0).zext(I64), self.count)
 
     def groups(self, cols: Value) -> Iterator[list[Columns]]:
         """Emit a loop over groups of vectors of columns that belong together, and loops over single ones."""
@@ -253,7 +251,7 @@ class EpilogueEmitter:
             yield Columns(b, lanes, j)
         if lanes > 1:
             with b.if_then(whole < cols):
-                yield Columns(b, lanes, whole, tail_mask(b, lanes, cols - whole))
+                yield Columns(b, lanes, whole, tail_mask(lanes, cols - whole))
 
     def emit_registers(self, args: Value, batch: Value, i0: Value, j0: Value,
                        rows: Sequence[Sequence[Value]], mask: Value | None = None,
@@ -283,7 +281,7 @@ class EpilogueEmitter:
                     self.store_group(group, found)
                     if self.distance is not None:
                         now = [values[self.distance] for values in found]
-                        least = [min_u16(b, x, y) for x, y in zip(now, least, strict=True)] if least else now
+                        least = [min_u16(x, y) for x, y in zip(now, least, strict=True)] if least else now
                 for columns, x, values in zip(group, least, known, strict=False):
                     self.enter_near(columns, c64(top << 16), x, values)
 
@@ -300,19 +298,19 @@ class EpilogueEmitter:
         read = partial(SlotOperand.read, b, args, batch=batch, i0=i0, j0=j0)
         self.operands = {slot: read(slot, dtype, kind) for slot, dtype, kind in store.loads}
         self.out = None if self.into_acc else read(store.slots, store.dtype, "vector")
-        self.fixed: dict[Expr, Value] = {}
+        self.fixed: Emitted = {}
         emit_nodes(b, self.at("scalar"), self.fixed, self.lanes, partial(self.broadcast, None))
 
     def row(self, r: Value) -> None:
         """Emit what is the same for all outputs of row `r`."""
         b = self.builder
-        self.per_row: dict[Expr, Value] = dict(self.fixed)
+        self.per_row: Emitted = dict(self.fixed)
         emit_nodes(b, self.at("row"), self.per_row, self.lanes, partial(self.broadcast, r))
-        self.rows = {slot: operand.row(b, r) for slot, operand in self.operands.items()}
+        self.rows = {slot: operand.row(r) for slot, operand in self.operands.items()}
         if self.out is not None:
-            self.out_row = self.out.row(b, r)
+            self.out_row = self.out.row(r)
 
-    def column(self, columns: Columns) -> dict[Expr, Value]:
+    def column(self, columns: Columns) -> Emitted:
         """Emit what is the same for all outputs of these columns; the values."""
         values = dict(self.fixed)
         emit_nodes(self.builder, self.at("column"), values, self.lanes, partial(self.leaf, columns))
@@ -323,15 +321,12 @@ class EpilogueEmitter:
         slot, dtype, _ = node.value
         operand, kind = self.operands[slot], STORAGE_IR[dtype]
         if node.dtype == TABLE:
-            return LookupTable.read(self.builder, dtype, operand.address, self.lanes)
-        if r is None:
-            x = invariant_load(self.builder, operand.address, kind, 1)
-        else:
-            x = self.builder.load(pointer(self.builder, operand.row(self.builder, r), kind), align=1)
+            return LookupTable.read(dtype, operand.address, self.lanes)
+        x = operand.address.load_invariant(kind) if r is None else operand.row(r).load(kind)
         return widen(self.builder, x, dtype, 1).splat(self.lanes)
 
-    def values_of(self, group: Sequence[Columns], known: Sequence[Mapping[Expr, Value]]
-                  ) -> list[dict[Expr, Value]]:
+    def values_of(self, group: Sequence[Columns], known: Sequence[Emitted]
+                  ) -> list[Emitted]:
         """Compute all nodes of the row at each of these columns: side by side, or (packed ones, short) in turn."""
         if self.packs:
             return [self.values(columns, per_column) for columns, per_column in zip(group, known, strict=True)]
@@ -339,13 +334,13 @@ class EpilogueEmitter:
         emit_beside(self.builder, self.at("vector"), found, self.lanes, [partial(self.leaf, x) for x in group])
         return found
 
-    def values(self, columns: Columns, per_column: Mapping[Expr, Value]) -> dict[Expr, Value]:
+    def values(self, columns: Columns, per_column: Emitted) -> Emitted:
         """Compute all nodes of the row at these columns."""
         values = {**self.per_row, **per_column}
         emit_nodes(self.builder, self.at("vector"), values, self.lanes, partial(self.leaf, columns))
         return values
 
-    def store_vector(self, columns: Columns, values: Mapping[Expr, Value]) -> None:
+    def store_vector(self, columns: Columns, values: Emitted) -> None:
         """Store the outputs of the row at these columns."""
         dtype = self.store.dtype
         columns.store(narrow(self.builder, values[self.expr], dtype, self.lanes), self.out_row, STORAGE_IR[dtype],
@@ -370,8 +365,8 @@ def _zero(builder: Builder) -> ir.GlobalVariable:
 
 @cache
 def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "fast",
-             packs: bool = False) -> Callable[..., None]:
-    """Make the intrinsic (args, batch, i0, j0, rows, cols, acc, ldacc, entries) -> count: it writes outputs.
+             packs: bool = False) -> Intrinsic:
+    """Make the function (args, batch, i0, j0, rows, cols, acc, ldacc, entries) -> count that writes outputs.
 
     These are rows x cols, the first is (i0, j0). `args` is the address of the argument block; the accumulator of output
     (r, c) of the block is the s32 or f32 at acc + r * ldacc + 4 * c. Vectors are `lanes` wide (1, 8 or 16); the last
@@ -384,37 +379,30 @@ def epilogue(store: Store, lanes: int, *, into_acc: bool = False, form: Form = "
     second look, with a bit for each of the columns, and the "again" one is what that is. They give the number of
     entries; there is room for one more than there are vectors.
     """
-    signature = types.intp(*[types.intp] * 9)
 
-    def codegen(context: Any, builder: Builder, signature: Any, values: Any) -> Any:
-        made = EpilogueEmitter(builder, store, lanes, into_acc, form, packs)
-        made.emit(*values)
-        return builder.load(made.count)
-
-    @intrinsic
-    def write(_typing: Any, args: Any, batch: Any, i0: Any, j0: Any, rows: Any, cols: Any, acc: Any, ldacc: Any,
-              entries: Value) -> Any:
-        return signature, codegen
+    @emits
+    def write(b: Builder, args: Value, batch: Value, i0: Value, j0: Value, rows: Value, cols: Value, acc: Value,
+              ldacc: Value, entries: Value) -> Value:
+        emitter = EpilogueEmitter(b, store, lanes, into_acc, form, packs)
+        emitter.emit(args, batch, i0, j0, rows, cols, acc, ldacc, entries)
+        count: Value = b.load(emitter.count)
+        return count
 
     return write
 
 
-def factor(look: SecondLook, number: int) -> Callable[..., int]:
-    """Make the intrinsic (args, batch, j): factor `number` for column j, the bits of its 4 bytes."""
+def factor(look: SecondLook, number: int) -> Intrinsic:
+    """Make the function (args, batch, j): factor `number` for column j, the bits of its 4 bytes."""
     expr = lower(look.factors[number])
 
-    def codegen(context: Any, b: Builder, signature: Any, values: Any) -> Any:
-        args, batch, j = values
+    @emits
+    def value(b: Builder, args: Value, batch: Value, j: Value) -> Value:
 
         def leaf(node: Expr) -> Value:
             slot, dtype, kind = node.value
             operand = SlotOperand.read(b, args, slot, dtype, kind, batch, b.value(I64, 0), j)
-            return widen(b, b.load(pointer(b, operand.address, STORAGE_IR[dtype]), align=1), dtype, 1)
+            return widen(b, operand.address.load(STORAGE_IR[dtype]), dtype, 1)
 
         return emit(b, expr, 1, leaf).as_type(I32).sext(I64)
-
-    @intrinsic
-    def value(_typing: Any, args: Any, batch: Any, j: Any) -> Any:
-        return types.intp(*[types.intp] * 3), codegen
 
     return value

@@ -13,21 +13,10 @@ s8 activations use tdpbssd. sum (a + 128) * w = sum a * w + 128 * sum w, so the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-from llvmlite import ir
 
 from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import I8, I64, c64
-from graphq.kernels.jit.values import Builder, Value, smaller
-from graphq.kernels.jit.x86 import (
-    S32X16,
-    Loop,
-    Tiles,
-    filled,
-    load_bytes,
-    vector,
-)
+from graphq.kernels.jit.values import I8, I64, Builder, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.x86 import S32X16, Loop, Tiles, load_bytes
 from graphq.kernels.operands.tile_frame import FRAME, ROWS_AT, Frame, Window
 from graphq.kernels.operands.windows import WINDOWS
 
@@ -50,18 +39,17 @@ def line_bytes(k: int, taps: int) -> int:
 
 
 def amx_setup(row_tiles: int, emulated: bool) -> Intrinsic:
-    """Make the intrinsic `(frame, rows)`: configure for 1 to 16 * `row_tiles` rows, or release the tiles for 0."""
+    """Make the function `(frame, rows)`: configure for 1 to 16 * `row_tiles` rows, or release the tiles for 0."""
 
     @emits
     def setup(b: Builder, address: Value, rows: Value) -> None:
-        rows = rows
-        state = Frame.read(b, address).acc + STATE
+        state = Frame.read(address).acc + STATE
         tiles = Tiles(b, state, emulated)
         with b.if_else(rows > 0) as (configure, release):
             with configure:
                 # bytes 0: palette 1, 16..31: 64 bytes a row (u16 each), 48..55: rows of each tile
                 words = [1, 0, *[0x0040_0040_0040_0040] * 2, 0, 0, 0x1010_1010_1010_1010, 0]
-                Value(b, ir.Constant(vector(I64, 8), words)).store(state)
+                Value(b, constant(vector(I64, 8), words).ir).store(state)
                 sums_of, a_of, _ = _numbers(row_tiles)
                 for r in range(row_tiles):
                     left = smaller(rows - 16 * r, 16)
@@ -82,7 +70,7 @@ def _numbers(row_tiles: int) -> tuple[list[list[int]], list[int], list[int]]:
     return [[0, 1, 2, 3]], [4], [5, 6, 7]
 
 
-Step = tuple[list[Value], list[Value], Any, Any]
+Step = tuple[list[Value], list[Value], Value, Value]
 """64 bytes of k: addresses of tiles of rows, the bytes between their rows, the place in a panel, the step's number."""
 
 
@@ -102,7 +90,7 @@ class _Rows:
         last = f.a + (f.k - self.tail)
         with b.if_then(self.tail > 0), Loop(b, f.rows, [last, self.copies]) as row:
             source, target = row.values
-            load_bytes(b, source, self.tail).store(target)
+            load_bytes(source, self.tail).store(target)
             row.update([(source + f.stride).opaque(), (target + 64).opaque()])
 
     def each(self, used: int, first: bool) -> Iterator[Step]:
@@ -155,7 +143,7 @@ class _Pixels:
         with b.if_then(self.short):
             with Loop(b, f.rows) as row:  # what lies behind the last tap
                 end = self.copies + row.k * self.line + (self.all_steps << 6)
-                filled(LINE, 0).store(end + -64)
+                constant(LINE, 0).store(end + -64)
             with Loop(b, window.outer) as outer, Loop(b, window.inner) as inner, Loop(b, c64(ROWS // 16)) as part:
                 tap = outer.k * window.inner + inner.k
                 first = part.k << 4
@@ -178,9 +166,9 @@ class _Pixels:
         with Loop(b, k >> 5, [source, target]) as half:
             half.values[0].load(HALF).store(half.values[1])
             half.update([x + 32 for x in half.values])
-        load_bytes(b, half.values[0], k & 31, 32).store(half.values[1])
+        load_bytes(half.values[0], k & 31, 32).store(half.values[1])
 
-    def _rows(self, outer: Value, inner: Value, first: Value, count: Value, target: Value, apart: Any
+    def _rows(self, outer: Value, inner: Value, first: Value, count: Value, target: Value, apart: Value
               ) -> Iterator[tuple[Value, Value]]:
         """Emit a loop over `count` rows from `first` on; gives where each reads at a tap, and its copy's address."""
         b, f = self.b, self.f
@@ -205,7 +193,7 @@ class _Pixels:
                     part.values[0].load(LINE).store(part.values[1])
                     part.update([(x + 64).opaque() for x in part.values])
                 with b.if_then(self.tail.ne(0)):
-                    load_bytes(b, part.values[0], self.tail).store(part.values[1])
+                    load_bytes(part.values[0], self.tail).store(part.values[1])
 
     def each(self, used: int, first: bool) -> Iterator[Step]:
         """Emit the loops over taps and their steps, or over all steps; copies are made in the `first` pass."""
@@ -244,7 +232,7 @@ def prefetched(b: Builder, address: Value, lines: Value) -> Value:
 
 
 def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: str = "rows") -> Intrinsic:
-    """Make the tile intrinsic of 16 * `row_tiles` x 16 * `panels` outputs; `amx_setup` for its rows must have run."""
+    """Make the tile function of 16 * `row_tiles` x 16 * `panels` outputs; `amx_setup` for its rows must have run."""
     sums_of, a_of, w_of = _numbers(row_tiles)
     signed, width = a_dtype == "s8", len(sums_of[0])
 
@@ -281,7 +269,7 @@ def amx_tile(row_tiles: int, panels: int, a_dtype: str, emulated: bool, layout: 
 
     @emits
     def tile(b: Builder, address: Value) -> None:
-        f = Frame.read(b, address)
+        f = Frame.read(address)
         fresh = FRAME.load(f.address, "fresh")
         source = _Rows(b, f) if layout == "rows" else _Pixels(b, f, fresh, once=panels <= width)
         with b.if_then(fresh.ne(0)):

@@ -5,27 +5,17 @@ tdpbf16ps are not used: they flush subnormals and round pairs in ways of their o
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from graphq.kernels.jit.intrinsics import F16, F32, I32, declare
-from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.jit.x86 import vector
+from graphq.kernels.jit.values import F16, F32, I32, Builder, Value, vector
 from graphq.kernels.lanes import elementary
 from graphq.kernels.lanes.expression import acc
 from graphq.kernels.lanes.vector import emit
-from graphq.kernels.matmul.vector import Products
+from graphq.kernels.matmul.vector import Factor, Products
 from graphq.kernels.numbers.float_sums import BLOCK
 
 
-def fma(b: Builder, x: Value, w: Value, total: Value) -> Value:
-    """Emit x * w + total, rounded once."""
-    kind = total.type
-    return b.call(declare(b, f"llvm.fma.v{kind.count}f32", kind, [kind] * 3), [x, w, total])
-
-
-def _chain(b: Builder, total: Value, x: Sequence[Value], w: Sequence[Value]) -> Value:
+def _chain(b: Builder, total: Value, x: Factor, w: Factor) -> Value:
     for left, right in zip(x, w, strict=True):
-        total = fma(b, left, right, total)
+        total = left.math("fma", right, total)
     return total
 
 
@@ -40,9 +30,8 @@ def floats(dtype: str, lanes: int, emulated: bool) -> Products:
 
 
 def _widen_bf16(b: Builder, x: Value) -> tuple[Value, Value]:
-    _kind, lanes = x.type, x.type.count
-    low, high = x << 16, x & -0x10000
-    return low.as_type(vector(F32, lanes)), high.as_type(vector(F32, lanes))
+    kind = vector(F32, x.type.count)
+    return (x << 16).as_type(kind), (x & -0x10000).as_type(kind)
 
 
 def _widen_f16(b: Builder, x: Value) -> tuple[Value, Value]:

@@ -22,11 +22,11 @@ import numpy as np
 from graphq.errors import KernelError
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import I8, load_s32, load_u8, store_s32, store_u8
+from graphq.kernels.jit.intrinsics import load_s32, load_u8, store_s32, store_u8
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.jit.x86 import S32X16, Loop, filled, interleave, vector
+from graphq.kernels.jit.values import I8, Builder, Value, constant, vector
+from graphq.kernels.jit.x86 import S32X16, Loop, interleave
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.row_sums import byte_sums, offset
 from graphq.plan.blocks import RowLoop, plan_rows
@@ -138,7 +138,7 @@ def padded(w: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _pack_rows(itemsize: int) -> Intrinsic:
-    """Make the intrinsic that packs `groups` groups of rows of 16 neighbouring elements, bytes xor `flip`."""
+    """Make the function that packs `groups` groups of rows of 16 neighbouring elements, bytes xor `flip`."""
     items = 4 // itemsize
 
     @emits
@@ -148,7 +148,7 @@ def _pack_rows(itemsize: int) -> Intrinsic:
             first = source + loop.k * (stride * items)
             rows = [(first + stride * i).load(vector(I8, PANEL * itemsize))
                     for i in range(items)]
-            line = interleave(b, rows, PANEL).as_type(vector(I8, LINE))
+            line = interleave(rows, PANEL).as_type(vector(I8, LINE))
             (line ^ flips).store(target + loop.k * LINE)
 
     return pack_rows
@@ -157,9 +157,9 @@ def _pack_rows(itemsize: int) -> Intrinsic:
 @emits
 def _sum_groups(b: Builder, source: Value, groups: Value, target: Value) -> None:
     """Store the 16 column sums of a packed panel."""
-    with Loop(b, groups, [filled(S32X16, 0)]) as loop:
+    with Loop(b, groups, [constant(S32X16, 0)]) as loop:
         line = (source + loop.k * LINE).load(S32X16)
-        loop.update([loop.values[0] + byte_sums(b, line, signed=True)])
+        loop.update([loop.values[0] + byte_sums(line, signed=True)])
     loop.values[0].store(target)
 
 

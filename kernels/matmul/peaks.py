@@ -15,11 +15,11 @@ from graphq.errors import KernelError
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import F32, I16, I32, declare, stack
+from graphq.kernels.jit.intrinsics import stack
 from graphq.kernels.jit.isa import is_emulated
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.jit.x86 import Loop, Tiles, filled, instruction, madd8, madd16, vector
+from graphq.kernels.jit.values import F32, I16, I32, Builder, Value, constant, vector
+from graphq.kernels.jit.x86 import Loop, Tiles, instruction, madd8, madd16
 from graphq.kernels.matmul.amx import STATE, amx_setup
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES
 from graphq.kernels.threads import team
@@ -106,11 +106,11 @@ def vector_loop(mnemonic: str, lanes: int) -> Intrinsic:
             return instruction(b, f"avx512.{mnemonic}.{32 * lanes}", kind, [acc, x, x])
         words = vector(I16, 2 * lanes)
         if mnemonic == "vpmaddubsw":  # whose results are of use as sums of two
-            return acc + madd16(b, madd8(b, acc, x), filled(words, 1))
+            return acc + madd16(b, madd8(b, acc, x), constant(words, 1))
         if mnemonic == "vpmaddwd":  # a product of the accumulator: LLVM would take any other out of the loop
             return acc + madd16(b, acc.as_type(words), x.as_type(words))
         if mnemonic == "vfmadd231ps":
-            return b.call(declare(b, f"llvm.fma.v{lanes}f32", kind, [kind] * 3), [x, x, acc])
+            return x.math("fma", x, acc)
         return acc * x + x if mnemonic == "vmulps" else acc * x + x
 
     @emits

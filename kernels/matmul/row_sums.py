@@ -3,10 +3,10 @@ from __future__ import annotations
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.intrinsics import I8, I32, I64, load_s64, store_s32
+from graphq.kernels.jit.intrinsics import load_s64, store_s32
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.jit.x86 import S32X16, Loop, filled, first, load_bytes
+from graphq.kernels.jit.values import I8, I32, I64, Builder, Value, constant
+from graphq.kernels.jit.x86 import S32X16, Loop, load_bytes, tail_mask
 from graphq.plan.blocks import RowLoop, plan_rows
 from graphq.plan.step import Step, Target
 
@@ -19,10 +19,10 @@ between rows (between k of transposed ones). Bytes are xored with `flip`.
 view = SUMS.view
 
 
-def byte_sums(b: Builder, x: Value, signed: bool) -> Value:
+def byte_sums(x: Value, signed: bool) -> Value:
     """Sum the four bytes of every s32 lane."""
-    up, top = filled(S32X16, 24), b.ashr if signed else b.lshr
-    parts = [top(x << (24 - 8 * i), up) for i in range(4)]
+    tops = [x << (24 - 8 * i) for i in range(4)]
+    parts = [top >> 24 if signed else top.shr(24) for top in tops]
     return parts[0] + parts[1] + (parts[2] + parts[3])
 
 
@@ -32,16 +32,16 @@ def _sum_row(b: Builder, source: Value, k: Value, flip: Value) -> Value:
     flips, lines = flip.trunc(I8).splat(64), k // 64
 
     def sums(total: Value, line: Value) -> Value:
-        return total + byte_sums(b, line.as_type(S32X16), signed=False)
+        return total + byte_sums(line.as_type(S32X16), signed=False)
 
-    with Loop(b, lines, [filled(S32X16, 0)]) as loop:
+    with Loop(b, lines, [constant(S32X16, 0)]) as loop:
         line = (source + loop.k * 64).load(flips.type)
         loop.update([sums(loop.values[0], line ^ flips)])
     done = lines * 64
     left = k - done
     with Loop(b, (left > 0).zext(I64), loop.values) as last:
-        line = load_bytes(b, source + done, left) ^ flips
-        last.update([sums(last.values[0], first(b, left, 64).select(line, 0))])
+        line = load_bytes(source + done, left) ^ flips
+        last.update([sums(last.values[0], tail_mask(64, left).select(line, 0))])
     total = last.values[0]
     for half in (8, 4, 2, 1):
         total = b.add(*(total.shuffle(total, list(range(start, start + half))) for start in (0, half)))
@@ -52,8 +52,8 @@ def _sum_row(b: Builder, source: Value, k: Value, flip: Value) -> Value:
 def _sum_columns(b: Builder, source: Value, stride: Value, k: Value, flip: Value, count: Value, target: Value) -> None:
     """Store the sums over `k` rows, `stride` bytes apart, of `count` (at most 16) columns of u8, xor `flip`."""
     flips = flip.trunc(I8).splat(16)
-    with Loop(b, k, [filled(S32X16, 0)]) as loop:
-        line = load_bytes(b, source + loop.k * stride, count, 16)
+    with Loop(b, k, [constant(S32X16, 0)]) as loop:
+        line = load_bytes(source + loop.k * stride, count, 16)
         loop.update([loop.values[0] + (line ^ flips).zext(S32X16)])
     with Loop(b, count) as lane:
         total = loop.values[0].lane(lane.k.trunc(I32))

@@ -12,23 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
-
-from llvmlite import ir
+from typing import NamedTuple, TypeAlias
 
 from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import I16, I32, I64, c64
 from graphq.kernels.jit.memory import LINE
-from graphq.kernels.jit.values import Builder, Value, smaller
-from graphq.kernels.jit.x86 import (
-    Loop,
-    dot_u8s8,
-    filled,
-    flipped,
-    madd8,
-    madd16,
-    vector,
-)
+from graphq.kernels.jit.values import I16, I32, I64, Builder, Type, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.x86 import Loop, dot_u8s8, flipped, madd8, madd16
 from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
@@ -42,6 +31,10 @@ from graphq.kernels.operands.tile_frame import (
 )
 
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8
+
+
+Factor: TypeAlias = tuple[Value, ...]
+"""A group of activations, or of weights: the vectors that are multiplied one after the other."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +52,10 @@ class Products:
     """
 
     parts: int
-    kind: Any
-    activations: Callable[..., Any]
-    weights: Callable[..., Any]
-    dot: Callable[..., Any]
+    kind: Type
+    activations: Callable[[Builder, Value], Factor]
+    weights: Callable[[Builder, Value], Factor]
+    dot: Callable[[Builder, Value, Factor, Factor], Value]
     itemsize: int = 1
     block: int = 0
     silent: int | None = None
@@ -83,17 +76,16 @@ def silent(a_dtype: str) -> int:
 def vnni(a_dtype: str, lanes: int, emulated: bool) -> Products:
     """Multiply by vpdpbusd: `lanes` columns a part, four products a lane."""
     kind = vector(I32, lanes)
-    return Products(16 // lanes, kind, lambda b, group: unsigned(b, group, a_dtype, lanes, emulated),
-                    lambda b, address: address.load(kind),
-                    lambda b, acc, x, w: dot_u8s8(b, acc, x, w, emulated), silent=silent(a_dtype))
+    return Products(16 // lanes, kind, lambda b, group: (unsigned(b, group, a_dtype, lanes, emulated),),
+                    lambda b, address: (address.load(kind),),
+                    lambda b, acc, x, w: dot_u8s8(b, acc, x[0], w[0], emulated), silent=silent(a_dtype))
 
 
 def saturating(a_dtype: str, lanes: int, emulated: bool) -> Products:
     """Multiply by vpmaddubsw, of weights that cannot make it saturate: `lanes` columns a part."""
-    ones = filled(vector(I16, 2 * lanes), 1)
 
-    def dot(b: Builder, acc: Value, x: Value, w: Value) -> Value:
-        return acc + madd16(b, madd8(b, x, w, emulated), ones, emulated)
+    def dot(b: Builder, acc: Value, x: Factor, w: Factor) -> Value:
+        return acc + madd16(b, madd8(b, x[0], w[0], emulated), b.value(vector(I16, 2 * lanes), 1), emulated)
 
     return replace(vnni(a_dtype, lanes, emulated), dot=dot)
 
@@ -102,16 +94,16 @@ def widened(a_dtype: str, lanes: int, emulated: bool) -> Products:
     """Multiply by vpmaddwd: `lanes` columns a part, of each lane the even bytes and the odd ones, as 16 bits."""
     kind, words = vector(I32, lanes), vector(I16, 2 * lanes)
 
-    def activations(b: Builder, group: Value) -> tuple[Value, Value]:
+    def activations(b: Builder, group: Value) -> Factor:
         x = unsigned(b, group, a_dtype, lanes, emulated).as_type(words)
         return x & 0xFF, x.shr(8)
 
-    def dot(b: Builder, acc: Value, x: Sequence[Value], w: Sequence[Value]) -> Value:
+    def dot(b: Builder, acc: Value, x: Factor, w: Factor) -> Value:
         for left, right in zip(x, w, strict=True):
             acc = acc + madd16(b, left, right, emulated)
         return acc
 
-    return Products(16 // lanes, kind, activations, lambda b, address: signed_halves(b, address.load(words)), dot,
+    return Products(16 // lanes, kind, activations, lambda b, address: signed_halves(address.load(words)), dot,
                     silent=silent(a_dtype))
 
 
@@ -120,18 +112,17 @@ def in_order(a_dtype: str, lanes: int, emulated: bool) -> Products:
     return replace(widened(a_dtype, lanes, emulated), exact_first=saturating(a_dtype, lanes, emulated))
 
 
-def signed_halves(b: Builder, x: Value) -> tuple[Value, Value]:
+def signed_halves(x: Value) -> tuple[Value, Value]:
     """The even and the odd s8 of words, as s16."""
-    eight = filled(x.type, 8)
-    return (x << eight) >> eight, x >> eight
+    return (x << 8) >> 8, x >> 8
 
 
 NEAR = 8
 """How many groups ahead tiles of floats bring weights from L2 to L1: a sentence encoder takes 3 % less time (Xeon)."""
 
-Groups = Callable[[Any, Any], Iterable[Value]]
+Groups = Callable[[Value, Value], Iterable[Value]]
 """The groups of all rows at a group number, and at the address of the first one."""
-Turn = Callable[[Any, list[Value], list[Value]], list[Value]]
+Turn = Callable[[Value, list[Value], list[Value]], list[Value]]
 """The sums after a group number from the places of cursors there and the sums before."""
 
 
@@ -142,13 +133,13 @@ class Cursor(NamedTuple):
     group of 8 x 48 floats, not 48, and 66 G multiply-adds a second, not 83 (a 3.2 GHz Xeon with two units for them).
     """
 
-    start: Any
-    step: Any
+    start: Value
+    step: Value
 
 
 def vector_tile(rows: int, panels: int, products: Products, layout: str, result: Store | None = None,
                 packs: bool = False) -> Intrinsic:
-    """Make the tile intrinsic of `rows` x 16 * `panels` outputs; `layout` says how it finds activations (Frame).
+    """Make the tile function of `rows` x 16 * `panels` outputs; `layout` says how it finds activations (Frame).
 
     With `result` it writes the outputs, from registers where all of the tile is valid; where not, sums of floats from
     memory, and those that may need a second look not at all. `packs` as in `store_code.epilogue`.
@@ -168,7 +159,7 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
         return out
 
     def run(b: Builder, f: Frame, state: list[Value], first: Value, w: Value, stride: Value, whole: Groups,
-            tail: Callable[[Any], list[Value]], tap: Any = 0) -> list[Value]:
+            tail: Callable[[Value], list[Value]], tap: Value | None = None) -> list[Value]:
         """Accumulate over k, of the first row from `first` on and of weights from `w` on, `stride` bytes a panel.
 
         Groups of sorted weights are taken in the order of the tap.
@@ -197,7 +188,7 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
             state = sums.over(b, f, groups, state, [Cursor(first, c64(4)), Cursor(w, c64(LINE)), ahead], turn)
         else:
             order = FRAME.load(f.address, "order")
-            if layout == "windows":
+            if tap is not None:
                 order = order + tap * ((groups << 2) + 4)
             exact = order.load(I32, 4).sext(I64)
             for how, done, count in ((products.exact_first, b.value(I64, 0), exact), (products, exact, groups - exact)):
@@ -212,7 +203,7 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
             b, tail(left), w + groups * LINE, acc, stride))
 
     def from_rows(b: Builder, f: Frame, state: list[Value], addresses: list[Value], w: Value, stride: Value,
-                  tap: Any = 0) -> list[Value]:
+                  tap: Value | None = None) -> list[Value]:
         done, beyond = f.k & -4, [row - addresses[0] for row in addresses]
 
         def whole(g: Value, first: Value) -> Iterator[Value]:
@@ -221,7 +212,7 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
             return ((first + row).load(I32) for row in beyond)
 
         return run(b, f, state, addresses[0], w, stride, whole,
-                   lambda left: [tail_group(b, row + done, left, itemsize) for row in addresses], tap)
+                   lambda left: [tail_group(row + done, left, itemsize) for row in addresses], tap)
 
     def bring_next(b: Builder, f: Frame, g: Value, first: Value) -> None:
         """Prefetch from the next tile's rows, one in each group: of 16 rows all in the 16 groups of a cache line.
@@ -235,11 +226,11 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
     def accumulate(b: Builder, f: Frame, state: list[Value]) -> list[Value]:
         line = ((f.k + 3) >> 2) << 6  # bytes of a panel's k
         if layout == "rows":
-            return from_rows(b, f, state, clamped(b, f, rows), f.w, line)
+            return from_rows(b, f, state, clamped(f, rows), f.w, line)
         if layout == "columns":
             done = f.k >> 2
-            return run(b, f, state, f.a, f.w, line, lambda g, _: read_columns(b, f, rows, g, c64(4), itemsize),
-                       lambda left: read_columns(b, f, rows, done, left, itemsize))
+            return run(b, f, state, f.a, f.w, line, lambda g, _: read_columns(f, rows, g, c64(4), itemsize),
+                       lambda left: read_columns(f, rows, done, left, itemsize))
         window = Window(b, f)
         stride = line * (window.outer * window.inner)
         with Loop(b, window.outer, state) as outer:
@@ -254,7 +245,7 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
 
     @emits
     def tile(b: Builder, address: Value) -> None:
-        f = Frame.read(b, address)
+        f = Frame.read(address)
         state = accumulate(b, f, sums.start(b, f))
         if result is None:
             sums.finish(b, f, state)
@@ -313,7 +304,7 @@ class _TileSums:
 
     def __init__(self, products: Products, vectors: int) -> None:
         self.products, self.count = products, vectors * products.parts
-        self.zeros = [ir.Constant(products.kind, None)] * self.count
+        self.zeros = [constant(products.kind, 0)] * self.count
         self.size = 64 // products.parts
 
     def start(self, b: Builder, f: Frame) -> list[Value]:

@@ -11,28 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.intrinsics import (
-    F32,
-    I8,
-    I16,
-    I32,
-    I64,
-    c64,
-    load_s32,
-    load_u8,
-    store_s32,
-)
+from graphq.kernels.jit.intrinsics import load_s32, load_u8, store_s32
 from graphq.kernels.jit.memory import LINE
-from graphq.kernels.jit.values import Builder, Value, constant, smaller
-from graphq.kernels.jit.x86 import Loop, filled, vector
+from graphq.kernels.jit.values import F32, I8, I16, I32, I64, Builder, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, panel_count
 from graphq.kernels.matmul.table import Kernel, register_kernel
 from graphq.kernels.matmul.tiles import tile_functions
-from graphq.kernels.matmul.vector import Products, signed_halves, vnni, widened
+from graphq.kernels.matmul.vector import Factor, Products, signed_halves, vnni, widened
 from graphq.kernels.operands.tile_frame import FRAME, Frame, clamped
 
 view, view_descriptor = FRAME.view, DESCRIPTOR.view
@@ -41,29 +31,29 @@ DTYPES = (("u8", W_DTYPE), ("s8", W_DTYPE))
 
 
 class Unpacked(NamedTuple):
-    """How bytes of weights become the operand of `products`: `spread(b, bytes)` of a part's 64 / parts bytes."""
+    """How bytes of weights become the operand of `products`: `spread(bytes)` of a part's 64 / parts bytes."""
 
     products: Products
-    spread: Callable[..., Any]
+    spread: Callable[[Value], Factor]
 
 
 def unpacked_vnni(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
     """Multiply by vpdpbusd."""
-    return Unpacked(vnni(a_dtype, lanes, emulated), lambda b, x: x.as_type(vector(I32, lanes)))
+    return Unpacked(vnni(a_dtype, lanes, emulated), lambda x: (x.as_type(vector(I32, lanes)),))
 
 
 def unpacked_widened(a_dtype: str, lanes: int, emulated: bool) -> Unpacked:
     """Multiply by vpmaddwd."""
     words = vector(I16, 2 * lanes)
-    return Unpacked(widened(a_dtype, lanes, emulated), lambda b, x: signed_halves(b, x.as_type(words)))
+    return Unpacked(widened(a_dtype, lanes, emulated), lambda x: signed_halves(x.as_type(words)))
 
 
-def partial_group(b: Builder, address: Value, count: Value, fill: int) -> Value:
+def partial_group(address: Value, count: Value, fill: int) -> Value:
     """Load `count` (1 to 4) bytes as a group (s32), `fill` after them; reads nothing beyond."""
     group, last = constant(I32, 0), count - 1
     for i in range(4):
         byte = (address + smaller(i, last)).load(I8).zext(I32)
-        byte = b.icmp_signed("<", c64(i), count).select(byte, fill)
+        byte = (c64(i) < count).select(byte, fill)
         group = group | (byte << (8 * i))
     return group
 
@@ -75,7 +65,7 @@ class _Tile:
         self.b, self.f, self.rows, self.panels, self.how = b, f, rows, panels, how
         self.parts = how.products.parts
         self.bytes = vector(I8, 64 // self.parts)
-        self.sources = clamped(b, f, rows)
+        self.sources = clamped(f, rows)
         self.group, self.groups, self.panel_bytes, self.zero_points, self.lines = (
             DESCRIPTOR.load(f.sums, name) for name in DESCRIPTOR.fields)
 
@@ -83,10 +73,10 @@ class _Tile:
         """Emit the loop over groups; the totals are in memory."""
         b, f = self.b, self.f
         for n in range(self.rows * self.panels):
-            filled(vector(I32, 16), 0).store(f.acc + 64 * n)
+            constant(vector(I32, 16), 0).store(f.acc + 64 * n)
         lines, pairs = (self.group + 7) >> 3, self.group >> 3
         rest = self.group & 7
-        zeros = [filled(self.how.products.kind, 0)] * (self.rows * self.panels * self.parts)
+        zeros = [constant(self.how.products.kind, 0)] * (self.rows * self.panels * self.parts)
         with Loop(b, self.groups) as groups:
             self.subtract = self.zero_points_of(groups.k)
             k = groups.k * self.group
@@ -103,13 +93,13 @@ class _Tile:
                 count = smaller(rest - done, 4)
                 assert self.how.products.silent is not None
                 fill = self.how.products.silent
-                x = [partial_group(b, source + first + done, count, fill) for source in self.sources]
+                x = [partial_group(source + first + done, count, fill) for source in self.sources]
                 last.update(self.multiply(x, here, done, last.values))
             self.add_scaled(groups.k, last.values)
 
     def zero_points_of(self, group: Value) -> list[Value]:
         """Emit what to subtract from the bytes of every part."""
-        _b, columns = self.b, 16 // self.parts
+        columns = 16 // self.parts
         out = []
         for j in range(self.panels):
             address = self.f.w + self.panel_bytes * j + self.zero_points + group * PANEL
@@ -128,7 +118,7 @@ class _Tile:
             packed = address.load(vector(I32, 16 // self.parts))
             shifted = packed.shr(bits.trunc(I32).splat(16 // self.parts))
             nibbles = (shifted & 0x0F0F0F0F).as_type(self.bytes)
-            weights.append(self.how.spread(b, nibbles - subtract))
+            weights.append(self.how.spread(nibbles - subtract))
         for i, group in enumerate(x):
             spread = products.activations(b, group)
             for n, weight in enumerate(weights, i * len(weights)):
@@ -137,7 +127,7 @@ class _Tile:
 
     def add_scaled(self, group: Value, acc: Sequence[Value]) -> None:
         """Emit total += f32(sum + correction) * scale."""
-        _b, f = self.b, self.f
+        f = self.f
         for n in range(self.rows * self.panels):
             head = f.w + self.panel_bytes * (n % self.panels) + group * (2 * LINE)
             done = 0
@@ -151,11 +141,11 @@ class _Tile:
 
 
 def tile_4bit(rows: int, panels: int, how: Unpacked) -> Intrinsic:
-    """Make the tile intrinsic of `rows` x 16 * `panels` outputs; it reads activations in rows."""
+    """Make the tile function of `rows` x 16 * `panels` outputs; it reads activations in rows."""
 
     @emits
     def tile(b: Builder, address: Value) -> None:
-        _Tile(b, Frame.read(b, address), rows, panels, how).emit()
+        _Tile(b, Frame.read(address), rows, panels, how).emit()
 
     return tile
 

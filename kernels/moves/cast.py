@@ -4,18 +4,14 @@ f32 is rounded to nearest even. The code is plain vector IR, the same at every I
 """
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
 
 from graphq.dtypes import DType, boolean, f32
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
-from graphq.kernels.jit.intrinsics import F32, I8, c64
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.values import F32, I8, Builder, Value, c64, vector
 from graphq.kernels.jit.x86 import Loop
-from graphq.kernels.lanes.vector import vec
 from graphq.plan.blocks import RowLoop, plan_rows
 from graphq.plan.step import Step, Target
 
@@ -34,26 +30,26 @@ def fits(source: DType, target: DType) -> bool:
 
 def converting(source_bits: int, signed: int, how: int, target_bits: int) -> Functions:
     """Make the block function from integers of so many bits to what `how` says, of so many."""
-    given = ir.IntType(source_bits)
+    source_type = ir.IntType(source_bits)
     result = F32 if how == TO_F32 else ir.IntType(target_bits)
 
     def convert(b: Builder, x: Value, lanes: int) -> Value:
         if how == TO_BOOLEAN:
-            return x.ne(0).zext(vec(I8, lanes))
+            return x.ne(0).zext(vector(I8, lanes))
         if how == TO_F32:
-            return (b.sitofp if signed else b.uitofp)(x, vec(F32, lanes))
+            return (b.sitofp if signed else b.uitofp)(x, vector(F32, lanes))
         if target_bits <= source_bits:
-            return x.trunc(vec(result, lanes)) if target_bits < source_bits else x
-        return (b.sext if signed else b.zext)(x, vec(result, lanes))
+            return x.trunc(vector(result, lanes)) if target_bits < source_bits else x
+        return (b.sext if signed else b.zext)(x, vector(result, lanes))
 
     @emits
     def elements(b: Builder, source: Value, target: Value, count: Value) -> None:
         """Convert `count` elements."""
-        done: Any = c64(0)
+        done = c64(0)
         for lanes in (LANES, 1):
             with Loop(b, (count - done) // lanes) as loop:
                 k = done + loop.k * lanes
-                x = (source + k * (source_bits // 8)).load(vec(given, lanes))
+                x = (source + k * (source_bits // 8)).load(vector(source_type, lanes))
                 convert(b, x, lanes).store(target + k * (target_bits // 8))
             done = count // LANES * LANES
 

@@ -14,11 +14,10 @@ from graphq.base.sizes import largest
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
-from graphq.kernels.jit.intrinsics import F32, I32, declare
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.jit.x86 import Loop, vector
-from graphq.kernels.lanes.vector import Columns, tail_mask
+from graphq.kernels.jit.values import F32, I1, I8, Builder, Value, constant, smaller, vector
+from graphq.kernels.jit.x86 import Loop, tail_mask
+from graphq.kernels.lanes.vector import Columns
 from graphq.plan.blocks import RowLoop, plan_rows
 from graphq.plan.step import Step, Target
 
@@ -33,40 +32,36 @@ SCALE = Record("extremes", "blocks", "scale", "zero_point")
 view_range, view_scale = RANGE.view, SCALE.view
 
 
-def _larger(b: Builder, x: Value, y: Value) -> Value:
+def _larger(x: Value, y: Value) -> Value:
     return (x > y).select(x, y)
-
-
-def _least(b: Builder, x: Value, y: Value) -> Value:
-    return (x < y).select(x, y)
 
 
 @emits
 def extremes(b: Builder, source: Value, count: Value, target: Value) -> None:
     """Store max(x, 0) and min(x, 0) of `count` f32 at `source`, NaN when one of them is NaN."""
     wide = vector(F32, LANES)
-    zero, none = ir.Constant(wide, None), ir.Constant(vector(ir.IntType(1), LANES), None)
+    zero, none = constant(wide, 0), constant(vector(I1, LANES), 0)
 
     def further(x: Value, top: Value, low: Value, nan: Value) -> list[Value]:
         # A NaN is neither larger nor smaller.
-        return [_larger(b, x, top), _least(b, x, low), nan | b.fcmp_unordered("uno", x, x)]
+        return [_larger(x, top), smaller(x, low), nan | b.fcmp_unordered("uno", x, x)]
 
     whole = count // LANES
     with Loop(b, whole, [zero, zero, none]) as loop:
         loop.update(further((source + loop.k * (4 * LANES)).load(wide), *loop.values))
     done = whole * LANES
-    last = Columns(b, LANES, done, tail_mask(b, LANES, count - done)).load(source, F32, 4)
+    last = Columns(b, LANES, done, tail_mask(LANES, count - done)).load(source, F32, 4)
     top, low, nan = further(last, *loop.values)
     lanes = LANES
     while lanes > 1:
         lanes //= 2
         upper = list(range(lanes, 2 * lanes))
-        top, low = (f(b, x.shuffle(x, range(lanes)), x.shuffle(x, upper))
-                    for f, x in ((_larger, top), (_least, low)))
-    top, low = (x.lane(ir.Constant(I32, 0)) for x in (top, low))
-    any_nan = nan.as_type(ir.IntType(LANES)).ne(ir.Constant(ir.IntType(LANES), 0))
+        top, low = (f(x.shuffle(x, range(lanes)), x.shuffle(x, upper))
+                    for f, x in ((_larger, top), (smaller, low)))
+    top, low = (x.lane(0) for x in (top, low))
+    any_nan = nan.as_type(ir.IntType(LANES)).ne(0)
     for k, x in enumerate((top, low)):
-        any_nan.select(ir.Constant(F32, float("nan")), x).store(target + 4 * k)
+        any_nan.select(float("nan"), x).store(target + 4 * k)
 
 
 def extremes_block() -> Functions:
@@ -83,7 +78,7 @@ def extremes_block() -> Functions:
 @emits
 def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point: Value) -> None:
     """Store the scale and the zero point of `count` pairs of extremes."""
-    zero, most = ir.Constant(F32, 0.0), ir.Constant(F32, 255.0)
+    zero = constant(F32, 0.0)
 
     def further(sign: str, so_far: Value, x: Value) -> Value:
         nan = b.fcmp_unordered("uno", so_far, so_far)  # stays; another is unordered, too
@@ -95,12 +90,12 @@ def scale_of(b: Builder, extremes: Value, count: Value, scale: Value, zero_point
                      for k, (sign, so_far) in enumerate(zip("><", loop.values, strict=True))])
     top, low = loop.values
     same = top.eq(low)
-    s = same.select(ir.Constant(F32, 1.0), top - low) / most
+    s = same.select(1.0, top - low) / 255.0
     z = zero - low / s
-    z = _least(b, _larger(b, z, zero), most)  # a NaN becomes 0
-    z = b.call(declare(b, "llvm.rint.f32", F32, [F32]), [z])
+    z = smaller(_larger(z, zero), 255.0)  # a NaN becomes 0
+    z = z.math("rint")
     s.store(scale)
-    b.fptoui(z, ir.IntType(8)).store(zero_point)
+    b.fptoui(z, I8).store(zero_point)
 
 
 def scale_block() -> Functions:

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llvmlite import ir
-
 from graphq.base.sizes import largest
 from graphq.ir import Node
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import emits
-from graphq.kernels.jit.intrinsics import I32, load_s32, store_s32
+from graphq.kernels.jit.intrinsics import load_s32, store_s32
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.jit.x86 import Loop, filled, vector
-from graphq.kernels.lanes.vector import Columns, tail_mask
+from graphq.kernels.jit.values import I32, Builder, Value, constant, vector
+from graphq.kernels.jit.x86 import Loop, tail_mask
+from graphq.kernels.lanes.vector import Columns
 from graphq.kernels.numbers.float_bins import BINS, SHIFT
 from graphq.plan.blocks import pieces, threads_for
 from graphq.plan.builder import PlanBuilder
@@ -49,7 +47,7 @@ LANES = 64
 def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> None:
     """Widen the least and the greatest s32 in totalOrder at `extremes` by `count` f32 at `source`."""
     wide = vector(I32, LANES)
-    none = [filled(wide, POSITIVE_INFINITY), filled(wide, NEGATIVE_INFINITY)]
+    none = [constant(wide, POSITIVE_INFINITY), constant(wide, NEGATIVE_INFINITY)]
     signs = ("<", ">")
 
     def further(bits: Value, so_far: Sequence[Value], valid: Value | None = None) -> list[Value]:
@@ -61,7 +59,7 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
     with Loop(b, whole, none) as loop:
         loop.update(further((source + loop.k * (4 * LANES)).load(wide), loop.values))
     done = whole * LANES
-    mask = tail_mask(b, LANES, count - done)
+    mask = tail_mask(LANES, count - done)
     found = further(Columns(b, LANES, done, mask).load(source, I32, 4), loop.values, mask)
     for k, (sign, x) in enumerate(zip(signs, found, strict=True)):
         lanes = LANES
@@ -69,7 +67,7 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
             lanes //= 2
             low, high = (x.shuffle(x, range(start, start + lanes)) for start in (0, lanes))
             x = b.icmp_signed(sign, low, high).select(low, high)
-        x, old = x.lane(ir.Constant(I32, 0)), (extremes + 4 * k).load(I32)
+        x, old = x.lane(0), (extremes + 4 * k).load(I32)
         b.icmp_signed(sign, x, old).select(x, old).store(extremes + 4 * k)
 
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from llvmlite import ir
 
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, njit, types
-from graphq.kernels.jit.intrinsics import I8, c64, intrinsic
+from graphq.kernels.jit.deferred import Intrinsic, emits, njit
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.shuffles import gathered, transpose_tiles
-from graphq.kernels.jit.values import Builder, Value, smaller
-from graphq.kernels.jit.x86 import load_first, store_first, vector
+from graphq.kernels.jit.values import I8, Builder, Value, c64, smaller, vector
+from graphq.kernels.jit.x86 import load_first, store_first
 from graphq.plan.blocks import RowLoop, plan_rows
 from graphq.plan.step import Step, Target
 
@@ -46,95 +45,78 @@ MOVE_BYTES, AXIS_BYTES = MOVE.nbytes, AXIS.nbytes
 def _tiles(itemsize: int) -> Intrinsic:
     """Transpose the tiles in 64 bytes of each row of the source."""
     lanes, line = LANES[itemsize], 64 // itemsize
-    typ = vector(ir.IntType(8 * itemsize), line)
+    kind = vector(ir.IntType(8 * itemsize), line)
 
-    def transpose(_typing: Any, source: Any, stride: Any, target: Any, step: Any) -> Any:
-        def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-            source, stride, target, step = args
-            rows = [(source + stride * i).load(typ) for i in range(lanes)]
-            rows = transpose_tiles(b, rows)
-            for i in range(line):
-                row, tile = rows[i % lanes], i // lanes * lanes
-                part = row if line == lanes else row.shuffle(row, range(tile, tile + lanes))
-                part.store(target + step * i)
-            return context.get_dummy_value()
+    @emits
+    def transpose(b: Builder, source: Value, stride: Value, target: Value, step: Value) -> None:
+        rows = transpose_tiles([(source + stride * i).load(kind) for i in range(lanes)])
+        for i in range(line):
+            row, tile = rows[i % lanes], i // lanes * lanes
+            part = row if line == lanes else row.shuffle(row, range(tile, tile + lanes))
+            part.store(target + step * i)
 
-        return types.void(*[types.intp] * 4), codegen
-
-    return intrinsic(transpose)
+    return transpose
 
 
 def _corner(itemsize: int) -> Intrinsic:
     """Transpose the first `height` columns and `width` rows of a tile of the source; nothing beyond is touched."""
     lanes = LANES[itemsize]
-    typ = vector(ir.IntType(8 * itemsize), lanes)
+    kind = vector(ir.IntType(8 * itemsize), lanes)
 
-    def transpose(_typing: Any, source: Any, stride: Any, target: Any, step: Any, height: Any, width: Any) -> Any:
-        def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-            source, stride, target, step, height, width = args
+    @emits
+    def transpose(b: Builder, source: Value, stride: Value, target: Value, step: Value, height: Value,
+                  width: Value) -> None:
 
-            def inside(i: int, size: Value, count: Value) -> Value:
-                return b.icmp_signed("<", c64(i), size).select(count, 0)
+        def inside(i: int, size: Value, count: Value) -> Value:
+            return (c64(i) < size).select(count, 0)
 
-            rows = [load_first(b, source + stride * i, inside(i, width, height), typ)
-                    for i in range(lanes)]
-            for i, row in enumerate(transpose_tiles(b, rows)):
-                store_first(b, row, target + step * i, inside(i, height, width))
-            return context.get_dummy_value()
+        rows = [load_first(source + stride * i, inside(i, width, height), kind) for i in range(lanes)]
+        for i, row in enumerate(transpose_tiles(rows)):
+            store_first(row, target + step * i, inside(i, height, width))
 
-        return types.void(*[types.intp] * 6), codegen
-
-    return intrinsic(transpose)
+    return transpose
 
 
 def _weave(itemsize: int, ways: int, apart: bool, partial: bool) -> Intrinsic:
     """Interleave `ways` streams, or take them `apart`: a vector of each, or its first `count` lanes."""
     lanes = LANES[itemsize]
-    typ = vector(ir.IntType(8 * itemsize), lanes)
+    kind = vector(ir.IntType(8 * itemsize), lanes)
     order = [(i % ways, i // ways) for i in range(ways * lanes)]  # of the woven elements: stream, place
     if apart:
         order = [divmod(i * ways + k, lanes) for k in range(ways) for i in range(lanes)]
 
-    def weave(_typing: Any, source: Any, target: Any, stride: Any, count: Any) -> Any:
-        def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-            source, target, stride, count = args
-            streams = [stride * k for k in range(ways)]
-            parts = [c64(k * lanes * itemsize) for k in range(ways)]
-            total = count * ways
-            left = [smaller(total - k * lanes, lanes) for k in range(ways)]
-            read, write = (parts, streams) if apart else (streams, parts)
-            reads, writes = (left, [count] * ways) if apart else ([count] * ways, left)
-            rows = [load_first(b, source + x, n, typ) if partial else (source + x).load(typ)
-                    for x, n in zip(read, reads, strict=True)]
-            for k in range(ways):
-                y, x = gathered(b, rows, order[k * lanes:(k + 1) * lanes]), target + write[k]
-                if partial:
-                    store_first(b, y, x, writes[k])
-                else:
-                    y.store(x)
-            return context.get_dummy_value()
+    @emits
+    def weave(b: Builder, source: Value, target: Value, stride: Value, count: Value) -> None:
+        streams = [stride * k for k in range(ways)]
+        parts = [c64(k * lanes * itemsize) for k in range(ways)]
+        total = count * ways
+        left = [smaller(total - k * lanes, lanes) for k in range(ways)]
+        read, write = (parts, streams) if apart else (streams, parts)
+        reads, writes = (left, [count] * ways) if apart else ([count] * ways, left)
+        rows = [load_first(source + x, n, kind) if partial else (source + x).load(kind)
+                for x, n in zip(read, reads, strict=True)]
+        for k in range(ways):
+            y, x = gathered(rows, order[k * lanes:(k + 1) * lanes]), target + write[k]
+            if partial:
+                store_first(y, x, writes[k])
+            else:
+                y.store(x)
 
-        return types.void(*[types.intp] * 4), codegen
-
-    return intrinsic(weave)
+    return weave
 
 
 def _line(partial: bool) -> Intrinsic:
     """Copy 64 bytes, or the first `count` of them."""
-    typ = vector(I8, 64)
+    kind = vector(I8, 64)
 
-    def copy(_typing: Any, source: Any, target: Any, count: Any) -> Any:
-        def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-            source, target, count = args
-            if partial:
-                store_first(b, load_first(b, source, count, typ), target, count)
-            else:
-                source.load(typ).store(target)
-            return context.get_dummy_value()
+    @emits
+    def copy(b: Builder, source: Value, target: Value, count: Value) -> None:
+        if partial:
+            store_first(load_first(source, count, kind), target, count)
+        else:
+            source.load(kind).store(target)
 
-        return types.void(*[types.intp] * 3), codegen
-
-    return intrinsic(copy)
+    return copy
 
 
 @njit

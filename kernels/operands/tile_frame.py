@@ -10,13 +10,13 @@ Activations lie in one of three layouts (`ActivationLayout`):
 """
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import I8, I16, I32, I64, c64, load_s64, store_s64
+from graphq.kernels.jit.deferred import njit
+from graphq.kernels.jit.intrinsics import load_s64, store_s64
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import Builder, Value, constant, smaller
-from graphq.kernels.jit.x86 import interleave, load_bytes, vector
+from graphq.kernels.jit.values import I8, I16, I32, I64, Builder, Value, c64, constant, smaller, vector
+from graphq.kernels.jit.x86 import interleave, load_bytes
 from graphq.kernels.operands.windows import WINDOWS
 
 FRAME = Record("a", "stride", "w", "k", "rows", "sums", "acc", "runs", "args", "batch", "i", "j", "columns", "ahead",
@@ -44,37 +44,32 @@ FRAME_BYTES = ROWS_AT + 16 * MOST_ROWS
 RUN = 16
 
 
-def frame_signature() -> Value:
-    """Give the signature of every tile function."""
-    return types.void(types.intp)
-
-
 class Frame(NamedTuple):
     """The first fields of a frame as IR values."""
 
-    address: Any
-    a: Any
-    stride: Any
-    w: Any
-    k: Any
-    rows: Any
-    sums: Any
-    acc: Any
-    runs: Any
+    address: Value
+    a: Value
+    stride: Value
+    w: Value
+    k: Value
+    rows: Value
+    sums: Value
+    acc: Value
+    runs: Value
 
     @staticmethod
-    def read(b: Builder, address: Value) -> Frame:
+    def read(address: Value) -> Frame:
         """Emit the loads."""
         return Frame(address, *(FRAME.load(address, name) for name in Frame._fields[1:]))
 
 
-def clamped(b: Builder, f: Frame, count: int) -> list[Value]:
+def clamped(f: Frame, count: int) -> list[Value]:
     """Give `count` row addresses; those past the last row repeat it, so that a tile at the edge reads valid memory."""
     last = f.rows - 1
     return [f.a + smaller(i, last) * f.stride for i in range(count)]
 
 
-def tail_group(b: Builder, address: Value, count: Value, itemsize: int) -> Value:
+def tail_group(address: Value, count: Value, itemsize: int) -> Value:
     """Load the last `count` (1 to 3) bytes of a row as a group of four (s32), reading no byte beyond.
 
     Elements past the end are 0, or, of one byte, repeat the last one: their weights are the packed zeros.
@@ -89,7 +84,7 @@ def tail_group(b: Builder, address: Value, count: Value, itemsize: int) -> Value
     return group
 
 
-def read_columns(b: Builder, f: Frame, rows: int, group: Value, count: Value, itemsize: int) -> list[Value]:
+def read_columns(f: Frame, rows: int, group: Value, count: Value, itemsize: int) -> list[Value]:
     """Load group number `group` of `rows` (at most 16) rows of a transposed operand.
 
     A k of all rows is a load of neighbouring bytes; those of a group are interleaved. The first `count` bytes of each
@@ -98,10 +93,10 @@ def read_columns(b: Builder, f: Frame, rows: int, group: Value, count: Value, it
     lanes = 8 if rows <= 8 else 16
     items, valid = 4 // itemsize, f.rows * itemsize
     first = group * items
-    lines = [load_bytes(b, f.a + (first + t) * f.stride,
-                        b.icmp_signed("<", c64(t * itemsize), count).select(valid, 0), lanes * itemsize)
+    lines = [load_bytes(f.a + (first + t) * f.stride,
+                        (c64(t * itemsize) < count).select(valid, 0), lanes * itemsize)
              for t in range(items)]
-    words = interleave(b, lines, lanes).as_type(vector(I32, lanes))
+    words = interleave(lines, lanes).as_type(vector(I32, lanes))
     return [words.lane(i) for i in range(rows)]
 
 
@@ -124,7 +119,7 @@ class Window:
 
         Such padding adds nothing to sums. 3 x 3 on 14 x 14 pixels takes 4 % less time, on 7 x 7 10 %.
         """
-        _b, outside = self.b, c64(-1)
+        outside = c64(-1)
         for row in range(rows):
             outside = outside & self.entry(0, self.b.value(I64, row), outer)
         skips = self.even.ne(0) & self.pad.load(I8).eq(silent)

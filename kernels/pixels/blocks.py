@@ -14,15 +14,9 @@ from typing import Any
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits
-from graphq.kernels.jit.intrinsics import (
-    I64,
-    c64,
-    call_block,
-    load_s64,
-    stack,
-)
+from graphq.kernels.jit.intrinsics import call_block, load_s64, stack
 from graphq.kernels.jit.records import SLOT, SLOTS, Record
-from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.values import I64, Builder, Value, c64
 from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.lanes.outputs import write
 from graphq.kernels.lanes.second_look import HEAD, look_again

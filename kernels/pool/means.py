@@ -13,12 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from graphq.kernels.jit.deferred import njit
-from graphq.kernels.jit.intrinsics import F32
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.values import F32, Builder, Value, vector
 from graphq.kernels.lanes.expression import COMPUTE, Expr, load, op
 from graphq.kernels.lanes.stores import evaluate
-from graphq.kernels.lanes.vector import STORAGE_IR, emit, vec, widen
+from graphq.kernels.lanes.vector import STORAGE_IR, emit, widen
 
 TABLES = Record("table_bytes")
 """What kernels read of means: the bytes of one of the f32 tables; zero points, scales and f64 numbers follow."""
@@ -73,11 +72,11 @@ class Taps:
         if COMPUTE[dtype] != "f32":
             each = TABLES.load(block, "table_bytes")
             zps = block + TABLES_BYTES + c * 4
-            self.parameters = [x.load(vec(F32, width)) for x in (zps, zps + each)]
+            self.parameters = [x.load(vector(F32, width)) for x in (zps, zps + each)]
 
     def load(self, address: Value) -> Value:
         """The elements at `address`."""
         b, width = self.b, self.width
-        raw = address.load(vec(STORAGE_IR[self.dtype], width))
+        raw = address.load(vector(STORAGE_IR[self.dtype], width))
         values = [widen(b, raw, self.dtype, width), *self.parameters]
         return emit(b, _tap(self.dtype), width, lambda node: values[node.value[0]])

@@ -12,19 +12,18 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from math import prod
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, njit, types
-from graphq.kernels.jit.intrinsics import F32, F64, I8, I64, c64, intrinsic
-from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.deferred import Intrinsic, emits, njit
+from graphq.kernels.jit.values import F32, F64, I8, I64, Builder, Value, c64, constant, vector
 from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.lanes.expression import COMPUTE, STORAGE, Expr, load, op, select
 from graphq.kernels.lanes.stores import Store
-from graphq.kernels.lanes.vector import STORAGE_IR, constant, emit, vec, widen
+from graphq.kernels.lanes.vector import STORAGE_IR, emit, widen
 from graphq.kernels.numbers.mean_sums import QUAD, Order, halved, lanes_of, start_of, total
 from graphq.kernels.operands.windows import WINDOWS
 from graphq.kernels.pixels.blocks import (
@@ -64,7 +63,7 @@ def least(dtype: str) -> float:
 
 
 def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: int, ki: int) -> Intrinsic:
-    """Make the intrinsic (taps, image, outer, inner, left, channels, target, tables, count): one pixel's accumulators.
+    """Make the function that stores the accumulators of one pixel.
 
     `taps` is a list of the addresses of ko * ki pixels, or where ko is 0 a block of windows, of which those of (outer,
     inner) on the image at `image` are taken. Of their `channels` elements from `left` on maxima go to `target`, f32 or
@@ -73,8 +72,9 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
     itemsize = STORAGE[dtype].itemsize
     size = itemsize if direct else 4
 
-    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-        taps, image, outer, inner, left, channels, target, tables, count = args
+    @emits
+    def reduce(b: Builder, taps: Value, image: Value, outer: Value, inner: Value, left: Value, channels: Value,
+               target: Value, tables: Value, count: Value) -> None:
         window = _Listed(b, taps, ko, ki) if ko else _Walked(b, taps, image, outer, inner)
         number = count.load(F64).to_float(F32) if how == "mean" else None
 
@@ -89,12 +89,6 @@ def reduction(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko: 
             (window.total(sums) / number.splat(width)).store(into)
 
         over_channels(b, channels, lanes, vectors, min(4, SUMS // lanes_of(order)))
-        return context.get_dummy_value()
-
-    @intrinsic
-    def reduce(_typing: Any, taps: Any, image: Any, outer: Any, inner: Any, left: Any, channels: Any, target: Any,
-               tables: Value, count: Value) -> Any:
-        return types.void(*[types.intp] * 9), codegen
 
     return reduce
 
@@ -104,7 +98,7 @@ class _WindowSums:
 
     def __init__(self, b: Builder, order: Order, load: Callable[[Value], Value], width: int) -> None:
         self.b, self.order, self.load = b, order, load
-        self.zero = constant(F32, start_of(order), width)
+        self.zero = constant(vector(F32, width), start_of(order))
 
     def take(self, have: Value, address: Value) -> Value:
         """One element more."""
@@ -205,14 +199,13 @@ def _maximum(b: Builder, dtype: str, width: int, direct: bool, window: _Window, 
     floats = COMPUTE[dtype] == "f32"
 
     def take(have: Value, address: Value) -> Value:
-        x = (address + skip).load(vec(STORAGE_IR[dtype], width))
+        x = (address + skip).load(vector(STORAGE_IR[dtype], width))
         if floats:
             values = [have, widen(b, x, dtype, width)]
             return emit(b, GREATER, width, lambda node: values[node.value[0]])
-        greater = b.icmp_unsigned if dtype == "u8" else b.icmp_signed
-        return greater(">", have, x).select(have, x)
+        return (have.ugt(x) if dtype == "u8" else have > x).select(have, x)
 
-    have = window.reduce(constant(F32 if floats else I8, least(dtype), width), take)
+    have = window.reduce(constant(vector(F32 if floats else I8, width), least(dtype)), take)
     return have if floats or direct else widen(b, have, dtype, width)
 
 
@@ -226,7 +219,7 @@ def pool_tiles(how: How, dtype: str, lanes: int, direct: bool, order: Order, ko:
     """Make the module of tiles of one pixel of a ko x ki window (`unrolled`); the other parameters as `reduction`."""
     listed, mean = ko > 0, how == "mean"
     reduce = reduction(how, dtype, lanes, direct, order, ko, ki)
-    locate: Any = tap_locator(ko, ki) if listed else None
+    locate = tap_locator(ko, ki)
 
     @njit
     def fill(frame: int, windows: int, image: int, outer: int, inner: int, left: int, addresses: int,

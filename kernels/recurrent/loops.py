@@ -9,19 +9,17 @@ have zeros there; then the last state of each row is kept in a place of its own 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
 
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import Intrinsic, emits, njit, types
-from graphq.kernels.jit.intrinsics import F32, I32, I64, declare, intrinsic, load_s32, store_s32
+from graphq.kernels.jit.deferred import Intrinsic, emits, njit
+from graphq.kernels.jit.intrinsics import load_s32, store_s32
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import Builder, Value, smaller
-from graphq.kernels.jit.x86 import Loop, vector
-from graphq.kernels.lanes.vector import Columns, constant, tail_mask
-from graphq.kernels.matmul.float import fma
+from graphq.kernels.jit.values import F32, I8, I32, Builder, Value, constant, smaller, vector
+from graphq.kernels.jit.x86 import Loop, tail_mask
+from graphq.kernels.lanes.vector import Columns
 from graphq.kernels.moves.extremes import extremes, scale_of
 from graphq.kernels.moves.transpose import row_copier
 from graphq.kernels.numbers.float_sums import BLOCK
@@ -65,10 +63,10 @@ def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int, w
     A block of 256 products of 8 bits is below 2**24, and so exact in f32; blocks add up in s32.
     """
     kind = vector(I32 if whole else F32, UNITS)
-    start = [ir.Constant(kind, None)] * (rows * gates)
+    start = [constant(kind, 0)] * (rows * gates)
     with Loop(b, (n + (BLOCK - 1)) // BLOCK, start) as blocks:
         first = blocks.k * BLOCK
-        chains = [ir.Constant(vector(F32, UNITS), None)] * (rows * gates)
+        chains = [constant(vector(F32, UNITS), 0)] * (rows * gates)
         with Loop(b, smaller(n - first, BLOCK), chains) as turn:
             k = first + turn.k
             line = panel + k * (64 * gates)
@@ -76,7 +74,7 @@ def _sums(b: Builder, h: Value, n: Value, panel: Value, rows: int, gates: int, w
             new = []
             for r in range(rows):
                 x = (h + (k + n * r) * 4).load(F32).splat(UNITS)
-                new += [fma(b, x, w[g], turn.values[r * gates + g]) for g in range(gates)]
+                new += [x.math("fma", w[g], turn.values[r * gates + g]) for g in range(gates)]
             turn.update(new)
         blocks.update([t + x.to_int(kind) if whole else t + x
                        for t, x in zip(blocks.values, turn.values, strict=True)])
@@ -96,66 +94,52 @@ def _gru(b: Builder, x: Vectors, s: Vectors, bias: Value, h: Value) -> Value:
 
 
 def _units(gates: int, whole: bool, rows: int) -> Intrinsic:
-    """Make the intrinsic that computes 16 units of `rows` rows.
+    """Make the function that computes 16 units of `rows` rows, from `x`, the step's gates, and h, the state.
 
-    It takes (args, row, unit, step's gates, state, products' state, new state).
+    `factors` is the state that products take, and y where the new state goes.
     """
 
-    def codegen(context: Any, b: Builder, signature: Any, values: Any) -> Any:
-        args, row, unit, x, h, factors, y = values
-        at_word = partial(_word, b, args)
-        n = at_word("units")
-        bytes_ = n * 4
-        mask = tail_mask(b, UNITS, n - unit)
-        columns = Columns(b, UNITS, unit, mask)
-        panel = at_word("panels") + unit * n * (4 * gates)
-        first = factors + row * bytes_
-        sums = _sums(b, first, n, panel, rows, gates, whole)
+    @emits
+    def units(b: Builder, args: Value, row: Value, unit: Value, x: Value, h: Value, factors: Value, y: Value) -> None:
+        word = partial(LAYER.load, args)
+        n = word("units")
+        line = n * 4
+        columns = Columns(b, UNITS, unit, tail_mask(UNITS, n - unit))
+        panel = word("panels") + unit * n * (4 * gates)
+        sums = _sums(b, factors + row * line, n, panel, rows, gates, whole)
         for r in range(rows):
-            place = (row + r) * bytes_
+            place = (row + r) * line
             source = x + place * gates
-            given = [columns.load(source + bytes_ * g, F32, 4) for g in range(gates)]
+            of_input = [columns.load(source + line * g, F32, 4) for g in range(gates)]
             s = sums[r]
             if whole:
-                scale = (at_word("room") + at_word("rows") * bytes_ + 8).load(F32)
-                s = [t.to_float(F32) * (scale.splat(UNITS) * columns.load(at_word("extra") + bytes_ * g, F32, 4))
+                scale = (word("room") + word("rows") * line + 8).load(F32)
+                s = [t.to_float(F32) * (scale.splat(UNITS) * columns.load(word("extra") + line * g, F32, 4))
                      for g, t in enumerate(s)]
             if gates == 4:
-                cells = at_word("cells") + place
-                new, cell = _lstm(b, given, s, columns.load(cells, F32, 4))
+                cells = word("cells") + place
+                new, cell = _lstm(b, of_input, s, columns.load(cells, F32, 4))
                 columns.store(cell, cells, F32, 4)
             elif gates == 1:
-                new = computed(b, PLAIN, UNITS, *given, *s)
+                new = computed(b, PLAIN, UNITS, *of_input, *s)
             else:
-                new = _gru(b, given, s, columns.load(at_word("extra"), F32, 4),
-                           columns.load(h + place, F32, 4))
+                new = _gru(b, of_input, s, columns.load(word("extra"), F32, 4), columns.load(h + place, F32, 4))
             columns.store(new, y + place, F32, 4)
-        return context.get_dummy_value()
-
-    @intrinsic(arity=7)
-    def units(_typing: Any, *values: Any) -> Any:
-        return types.void(*[types.intp] * 7), codegen
 
     return units
-
-
-def _word(b: Builder, args: Value, name: str) -> Value:
-    return (args + 8 * LAYER.number(name)).load(I64, 8)
 
 
 @emits
 def _quantise(b: Builder, source: Value, count: Value, target: Value, scale: Value, zero_point: Value) -> None:
     """Store `count` f32 as u8 of that scale and zero point, less the zero point, in f32."""
-    wide = vector(F32, UNITS)
     s = scale.load(F32).splat(UNITS)
-    zp = b.uitofp(zero_point.load(ir.IntType(8)), F32).splat(UNITS)
-    most, zero = constant(F32, 255.0, UNITS), constant(F32, 0.0, UNITS)
+    zp = b.uitofp(zero_point.load(I8), F32).splat(UNITS)
     with Loop(b, (count + (UNITS - 1)) // UNITS) as loop:
         j = loop.k * UNITS
-        columns = Columns(b, UNITS, j, tail_mask(b, UNITS, count - j))
+        columns = Columns(b, UNITS, j, tail_mask(UNITS, count - j))
         x = columns.load(source, F32, 4) / s
-        q = b.call(declare(b, "llvm.rint.v16f32", wide, [wide]), [x]) + zp
-        q = (q > most).select(most, (q < zero).select(zero, q))
+        q = x.math("rint") + zp
+        q = (q > 255.0).select(255.0, (q < 0.0).select(0.0, q))
         columns.store(q - zp, target, F32, 4)
 
 

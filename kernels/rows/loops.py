@@ -7,19 +7,16 @@ whatever the ISA level: LLVM cuts them to the machine's.
 """
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
-from llvmlite import ir
-
-from graphq.kernels.jit.deferred import Intrinsic, types
-from graphq.kernels.jit.intrinsics import F32, F64, I64, declare, intrinsic
-from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.jit.x86 import Loop
+from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.kernels.jit.values import F32, F64, I64, Builder, Value, constant, vector
+from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.expression import Expr
 from graphq.kernels.lanes.store_code import BESIDE
-from graphq.kernels.lanes.vector import Columns, constant, emit, emit_each, tail_mask, vec
+from graphq.kernels.lanes.vector import Columns, emit, emit_each
 from graphq.kernels.numbers.rows import EXTREMES, GROUP, LANES, LOGARITHM, POWER, TERMS
 
 INFINITY = float("inf")
@@ -49,14 +46,14 @@ class RowEmitter:
         done = whole * LANES
         left = self.n - done
         with Loop(b, (left > 0).zext(I64), loop.values) as last:
-            last.update(turn([Columns(b, LANES, done, tail_mask(b, LANES, left))], last.values))
+            last.update(turn([Columns(b, LANES, done, tail_mask(LANES, left))], last.values))
         return last.values
 
     def groups(self, start: Value, turn: Callable[[Value, Value], Value]) -> Value:
         """Carry one value over the whole vectors of 8 elements."""
         b = self.b
         with Loop(b, self.n // GROUP, [start]) as loop:
-            x = (self.address + loop.k * (4 * GROUP)).load(vec(F32, GROUP))
+            x = (self.address + loop.k * (4 * GROUP)).load(vector(F32, GROUP))
             loop.update([turn(x, loop.values[0])])
         return loop.values[0]
 
@@ -74,7 +71,7 @@ class RowEmitter:
         return first, first + (self.n & 4)
 
 
-def computed(b: Builder, expr: Expr, lanes: int, *values: Any) -> Value:
+def computed(b: Builder, expr: Expr, lanes: int, *values: Value) -> Value:
     """Emit an expression of operands 0, 1 ..."""
     return emit(b, expr, lanes, partial(_operand, values))
 
@@ -83,52 +80,40 @@ def _operand(values: Sequence[Value], load: Expr) -> Value:
     return values[load.value[0]]
 
 
-def fma(b: Builder, x: Value, y: Value, z: Value) -> Value:
-    """Emit x * y + z of f32 or vectors of 8, rounded once."""
-    suffix = "f32" if x.type == F32 else f"v{GROUP}f32"
-    return b.call(declare(b, f"llvm.fma.{suffix}", x.type, [x.type] * 3), [x, y, z])
-
-
-def root(b: Builder, x: Value) -> Value:
-    """Emit the square root of an f32."""
-    return b.call(declare(b, "llvm.sqrt.f32", F32, [F32]), [x])
-
-
-def fold(b: Builder, x: Value, take: Callable[[Value, Value], Value], *, pairs: bool = False, to: int = 1) -> Value:
+def fold(x: Value, take: Callable[[Value, Value], Value], *, pairs: bool = False, to: int = 1) -> Value:
     """Fold a vector to one of `to` elements (1: its scalar), as `numbers.rows.folded`."""
     while x.type.count > to:
         half = x.type.count // 2
         if half == 1:
-            return take(*(x.lane(ir.Constant(ir.IntType(32), k)) for k in range(2)))
+            return take(x.lane(0), x.lane(1))
         places = [range(k, 2 * half, 2) if pairs else range(k * half, k * half + half) for k in range(2)]
         x = take(*(x.shuffle(x, list(p)) for p in places))
     return x
 
 
-def _picked(b: Builder, new: Value, have: Value) -> Value:
+def _picked(new: Value, have: Value) -> Value:
     return (new > have).select(new, have)
 
 
 def _highest(b: Builder, row: RowEmitter, inf_as_zero: bool = False) -> Value:
     """The row's maximum, NaN passed over."""
-    low = constant(F32, -INFINITY, LANES)
+    low = constant(vector(F32, LANES), -INFINITY)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
         (columns,) = group
         x = columns.load(row.address, F32, 4)
         x = x if columns.mask is None else columns.mask.select(x, low)
-        return [_picked(b, x, have[0])]
+        return [_picked(x, have[0])]
 
-    highest = fold(b, row.lanes([low], turn)[0], lambda x, y: _picked(b, y, x))
+    highest = fold(row.lanes([low], turn)[0], lambda x, y: _picked(y, x))
     if inf_as_zero:
-        empty = highest.eq(ir.Constant(F32, -INFINITY))
-        highest = empty.select(ir.Constant(F32, 0.0), highest)
+        highest = highest.eq(-INFINITY).select(0.0, highest)
     return highest
 
 
-def _powers(b: Builder, row: RowEmitter, highest: Value, room: Any = None) -> Value:
+def _powers(b: Builder, row: RowEmitter, highest: Value, room: Value | None = None) -> Value:
     """The sum of exp(x - highest), which go to `room`."""
-    tops, zero = highest.splat(LANES), constant(F32, 0.0, LANES)
+    tops, zero = highest.splat(LANES), constant(vector(F32, LANES), 0.0)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
         total, rows = have[0], [(columns.load(row.address, F32, 4), tops) for columns in group]
@@ -140,42 +125,42 @@ def _powers(b: Builder, row: RowEmitter, highest: Value, room: Any = None) -> Va
         return [total]
 
     lanes = row.lanes([zero], turn, BESIDE)[0]
-    return fold(b, fold(b, lanes, b.fadd, to=GROUP), b.fadd, pairs=True)
+    return fold(fold(lanes, operator.add, to=GROUP), operator.add, pairs=True)
 
 
-def _squares(b: Builder, row: RowEmitter, mean: Any = None) -> Value:
+def _squares(b: Builder, row: RowEmitter, mean: Value | None = None) -> Value:
     """The sum of (x - mean)**2."""
     def less(x: Value) -> Value:
         return x if mean is None else x - mean.splat(1 if x.type == F32 else GROUP)
 
     def fused(x: Value, have: Value) -> Value:
         d = less(x)
-        return fma(b, d, d, have)
+        return d.math("fma", d, have)
 
     def unfused(x: Value, have: Value) -> Value:
         d = less(x)
         return have + d * d
 
-    total = fold(b, row.groups(constant(F32, 0.0, GROUP), fused), b.fadd)
+    total = fold(row.groups(constant(vector(F32, GROUP), 0.0), fused), operator.add)
     first, after = row.after_groups()
     return row.rest(after, row.n, row.rest(first, after, total, unfused), fused)
 
 
 def _inverse(b: Builder, row: RowEmitter, total: Value, epsilon: Value) -> Value:
     y = total / row.n.to_float(F32) + epsilon.load(F32)
-    return ir.Constant(F32, 1.0) / root(b, y)
+    return 1.0 / y.math("sqrt")
 
 
 def _mean(b: Builder, row: RowEmitter) -> Value:
     """The mean in f64, rounded to f32."""
-    zero = constant(F64, -0.0, LANES)
+    zero = constant(vector(F64, LANES), -0.0)
 
     def turn(group: list[Columns], have: list[Value]) -> list[Value]:
         (columns,) = group
-        x = columns.load(row.address, F32, 4).to_float(vec(F64, LANES))
+        x = columns.load(row.address, F32, 4).to_float(vector(F64, LANES))
         return [have[0] + (x if columns.mask is None else columns.mask.select(x, zero))]
 
-    total = fold(b, row.lanes([zero], turn)[0], b.fadd)
+    total = fold(row.lanes([zero], turn)[0], operator.add)
     return (total / row.n.to_float(F64)).to_float(F32)
 
 
@@ -184,15 +169,15 @@ def _total(b: Builder, row: RowEmitter, term: Expr) -> Value:
     def add(x: Value, have: Value) -> Value:
         return have + computed(b, term, 1 if x.type == F32 else x.type.count, x)
 
-    four = fold(b, row.groups(constant(F32, -0.0, GROUP), add), b.fadd, to=4)
+    four = fold(row.groups(constant(vector(F32, GROUP), -0.0), add), operator.add, to=4)
     first, after = row.after_groups()
     with Loop(b, (after > first).zext(I64), [four]) as loop:
-        loop.update([add((row.address + first * 4).load(vec(F32, 4)), loop.values[0])])
-    return row.rest(after, row.n, fold(b, loop.values[0], b.fadd), add)
+        loop.update([add((row.address + first * 4).load(vector(F32, 4)), loop.values[0])])
+    return row.rest(after, row.n, fold(loop.values[0], operator.add), add)
 
 
 def _extreme(b: Builder, row: RowEmitter, how: str) -> Value:
-    first = constant(F32, -INFINITY if how == "max" else INFINITY, LANES)
+    first = constant(vector(F32, LANES), -INFINITY if how == "max" else INFINITY)
 
     def take(lanes: int, have: Value, new: Value) -> Value:
         return computed(b, EXTREMES[how], lanes, new, have)
@@ -202,7 +187,7 @@ def _extreme(b: Builder, row: RowEmitter, how: str) -> Value:
         x = columns.load(row.address, F32, 4)
         return [take(LANES, have[0], x if columns.mask is None else columns.mask.select(x, first))]
 
-    return fold(b, row.lanes([first], turn)[0], lambda x, y: take(getattr(x.type, "count", 1), x, y))
+    return fold(row.lanes([first], turn)[0], lambda x, y: take(getattr(x.type, "count", 1), x, y))
 
 
 def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
@@ -211,16 +196,15 @@ def _softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[V
 
 
 def _softmax_inf_as_zero(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
-    """The same, with zeros for a row of -inf."""
+    """1 / the sum; of a row of -inf alone 1, and its powers are zeros."""
     return _normalised(b, row, room, inf_as_zero=True)
 
 
 def _normalised(b: Builder, row: RowEmitter, room: Value, inf_as_zero: bool) -> list[Value]:
     total = _powers(b, row, _highest(b, row, inf_as_zero), room)
-    one = ir.Constant(F32, 1.0)
     if inf_as_zero:
-        total = total.eq(ir.Constant(F32, 0.0)).select(one, total)
-    return [one / total]
+        total = total.eq(0.0).select(1.0, total)
+    return [1.0 / total]
 
 
 def _log_softmax(b: Builder, row: RowEmitter, room: Value, epsilon: Value) -> list[Value]:
@@ -246,7 +230,7 @@ def _reduction(how: str) -> Callable[..., list[Value]]:
         if how in EXTREMES:
             return [_extreme(b, row, how)]
         total = _total(b, row, TERMS[how])
-        return [total / row.n.to_float(F32) if how == "mean" else root(b, total) if how == "l2" else total]
+        return [total / row.n.to_float(F32) if how == "mean" else total.math("sqrt") if how == "l2" else total]
 
     return numbers
 
@@ -260,16 +244,11 @@ LOOPS: dict[str, Callable[..., list[Value]]] = {
 
 
 def numbers_of(how: str) -> Intrinsic:
-    """Make the intrinsic for one of LOOPS."""
+    """Make the function for one of LOOPS."""
 
-    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-        address, n, room, stats, step, epsilon = args
-        for k, x in enumerate(LOOPS[how](b, RowEmitter(b, address, n), room, epsilon)):
+    @emits
+    def numbers(b: Builder, row: Value, n: Value, room: Value, stats: Value, step: Value, epsilon: Value) -> None:
+        for k, x in enumerate(LOOPS[how](b, RowEmitter(b, row, n), room, epsilon)):
             x.store(stats + step * k)
-        return context.get_dummy_value()
-
-    @intrinsic
-    def numbers(_typing: Any, row: Any, n: Any, room: Any, stats: Any, step: Any, epsilon: Any) -> Any:
-        return types.void(*[types.intp] * 6), codegen
 
     return numbers

@@ -2,94 +2,70 @@
 from __future__ import annotations
 
 import platform
-from typing import Any
+from collections.abc import Sequence
 
 from llvmlite import ir
 
-from graphq.kernels.jit.deferred import intrinsic, types
-from graphq.kernels.jit.intrinsics import I32, I64, pointer
+from graphq.kernels.jit.deferred import Intrinsic, emits
+from graphq.kernels.jit.values import I32, I64, Builder, Type, Value
 
 MACHINE = platform.machine()
 
 
-@intrinsic
-def acquired(_typing: Any, address: Any) -> Any:
+@emits
+def acquired(b: Builder, address: Value) -> Value:
     """Load a word: what its storer did before is seen after."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        return b.load_atomic(pointer(b, args[0], I64), "acquire", 8)
-
-    return types.intp(types.intp), codegen
+    word: Value = b.load_atomic(address.pointer(I64), "acquire", 8)
+    return word
 
 
-@intrinsic
-def release(_typing: Any, address: Any, value: Any) -> Any:
+@emits
+def release(b: Builder, address: Value, value: Value) -> None:
     """Store a word: who acquires it sees what was done before."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        b.store_atomic(args[1], pointer(b, args[0], I64), "release", 8)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp), codegen
+    b.store_atomic(value, address.pointer(I64), "release", 8)
 
 
-@intrinsic
-def added(_typing: Any, address: Any, value: Any) -> Any:
+@emits
+def added(b: Builder, address: Value, value: Value) -> Value:
     """Add to a word, in one order for all threads; gives what it was before."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        return b.atomic_rmw("add", pointer(b, args[0], I64), args[1], "seq_cst")
-
-    return types.intp(types.intp, types.intp), codegen
+    before: Value = b.atomic_rmw("add", address.pointer(I64), value, "seq_cst")
+    return before
 
 
-@intrinsic
-def exchanged(_typing: Any, address: Any, old: Any, new: Any) -> Any:
+@emits
+def exchanged(b: Builder, address: Value, old: Value, new: Value) -> Value:
     """Make a word `new` if it is `old`; whether it was."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        done = b.cmpxchg(pointer(b, args[0], I64), args[1], args[2], "seq_cst", "seq_cst")
-        return b.zext(b.extract_value(done, 1), I64)
-
-    return types.intp(types.intp, types.intp, types.intp), codegen
+    word_and_done = b.cmpxchg(address.pointer(I64), old, new, "seq_cst", "seq_cst")
+    done: Value = b.extract_value(word_and_done, 1)
+    return done.zext(I64)
 
 
-@intrinsic
-def pause(_typing: Any) -> Any:
+@emits
+def pause(b: Builder) -> None:
     """Wait for some dozens of cycles, on x86."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        if MACHINE == "x86_64":
-            b.call(b.module.declare_intrinsic("llvm.x86.sse2.pause", (), ir.FunctionType(ir.VoidType(), [])), [])
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    if MACHINE == "x86_64":
+        b.call_named("llvm.x86.sse2.pause", ir.VoidType())
 
 
-@intrinsic
-def fence(_typing: Any) -> Any:
+@emits
+def fence(b: Builder) -> None:
     """Order what this thread stored before with what it loads after, for all threads."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        b.fence("seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
+    b.fence("seq_cst")
 
 
-def _library(name: str, arity: int) -> Any:
-    """Make the intrinsic that calls a function of the C library: of `arity` words, with an int as the result."""
+def _library_call(b: Builder, name: str, kind: Type, args: Sequence[Value]) -> Value:
+    """Call a function of the C library, of words, that gives a `kind`."""
+    function = b.module.globals.get(name) or ir.Function(b.module, ir.FunctionType(kind, [I64] * len(args)), name)
+    return b.call(function, args)
 
-    @intrinsic(arity=arity)
-    def call(_typing: Any, *values: Any) -> Any:
-        def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            kind = ir.FunctionType(I32, [I64] * arity)
-            found = b.call(b.module.globals.get(name) or ir.Function(b.module, kind, name), args)
-            return b.sext(found, I64)
 
-        return types.intp(*[types.intp] * arity), codegen
+def _library(name: str, arity: int) -> Intrinsic:
+    """Make the function that calls one of the C library: of `arity` words, with an int as the result."""
 
-    return call
+    def call(b: Builder, *values: Value) -> Value:
+        return _library_call(b, name, I32, values).sext(I64)
+
+    return emits(call, arity)
 
 
 semaphore_wait = _library("sem_wait", 1)
@@ -106,12 +82,7 @@ set_cores = _library("pthread_setaffinity_np", 3)
 """Let a thread run on the cores of a mask: its pthread_t, the mask's bytes and address (Linux)."""
 
 
-@intrinsic
-def this_thread(_typing: Any) -> Any:
+@emits
+def this_thread(b: Builder) -> Value:
     """The pthread_t of this thread."""
-
-    def codegen(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        name, kind = "pthread_self", ir.FunctionType(I64, [])
-        return b.call(b.module.globals.get(name) or ir.Function(b.module, kind, name), [])
-
-    return types.intp(), codegen
+    return _library_call(b, "pthread_self", I64, [])

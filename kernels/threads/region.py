@@ -4,14 +4,15 @@ Imported in the background by a process that runs a plan on several threads; no 
 """
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numba
 from numba import njit, prange
 
-from graphq.kernels.jit.intrinsics import call_block as deferred
+from graphq.kernels.jit import intrinsics
+from graphq.kernels.jit.deferred import Deferred
 
-call_block = deferred.made
+call_block = cast(Deferred, intrinsics.call_block).made
 
 
 def _region(function: int, argument: int, threads: int) -> None:

@@ -9,28 +9,12 @@ that is 128 higher.
 """
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
-from llvmlite import ir
-
-from graphq.kernels.jit.deferred import njit, types
-from graphq.kernels.jit.intrinsics import (
-    F32,
-    I8,
-    I32,
-    I64,
-    c64,
-    counted,
-    intrinsic,
-    load_s8,
-    load_s32,
-    load_s64,
-    load_u8,
-    store_s32,
-)
+from graphq.kernels.jit.deferred import emits, njit
+from graphq.kernels.jit.intrinsics import counted, load_s8, load_s32, load_s64, load_u8, store_s32
 from graphq.kernels.jit.shuffles import columns_of
-from graphq.kernels.jit.values import Builder, Value
-from graphq.kernels.jit.x86 import vector
+from graphq.kernels.jit.values import F32, I8, I32, I64, Builder, F32Value, Value, c64, joined, vector
 from graphq.kernels.operands.sum_terms import TERMS
 from graphq.kernels.operands.windows import MOST_TAPS
 from graphq.kernels.ties.ordered_sums import f32_of
@@ -43,74 +27,53 @@ PIECE_BYTES = 4 * (PIECE + 16)
 FACTORS_BYTES, TAPS_BYTES = 2 * PIECE_BYTES, 8 * (MOST_TAPS + 8)
 
 
-def _fours(b: Builder, address: Value, apart: int) -> Value:
+def _fours(address: Value, apart: int) -> Value:
     """Emit a load of four times four bytes, `apart` bytes apart."""
-    fours: Any = ir.Constant(vector(I32, 4), ir.Undefined)
-    for n in range(4):
-        fours = b.insert_element(fours, (address + apart * n).load(I32), I32(n))
-    return fours
+    return joined([(address + apart * n).load(I32) for n in range(4)])
 
 
-def _store_factors(b: Builder, q: Value, zp: Value, scale: Value, target: Value) -> None:
+def _store_factors(q: Value, zp: Value, scale: Value, target: Value) -> None:
     """Emit the store of f32(q - zp) * scale of eight s32."""
     x = (q - zp.trunc(I32).splat(8)).to_float(vector(F32, 8))
     (x * scale.splat(8)).store(target)
 
 
-@intrinsic(literals=True)
-def _channels(_typing: Any, apart: Any, address: Any, flip: Any, zp: Any, scale: Any, target: Any) -> Any:
-    """Store the factors of 16 channels of a tap, of which each four lie `apart` bytes (a literal) from the next."""
-
-    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-        _, address, flip, zp, scale, target = args
-        q = _fours(b, address, apart.literal_value).as_type(vector(I8, 16))
-        q = q ^ flip.trunc(I8).splat(16)
-        for n in range(0, 16, 8):
-            half = q.shuffle(q, range(n, n + 8)).zext(vector(I32, 8))
-            _store_factors(b, half, zp, scale, target + 4 * n)
-        return context.get_dummy_value()
-
-    return types.void(apart, *[types.intp] * 3, types.float32, types.intp), codegen
+@emits
+def _channels(b: Builder, apart: int, address: Value, flip: Value, zp: Value, scale: F32Value, target: Value) -> None:
+    """Store the factors of 16 channels of a tap, of which each four lie `apart` bytes from the next."""
+    q = _fours(address, apart).as_type(vector(I8, 16))
+    q = q ^ flip.trunc(I8).splat(16)
+    for n in range(0, 16, 8):
+        half = q.shuffle(q, range(n, n + 8)).zext(vector(I32, 8))
+        _store_factors(half, zp, scale, target + 4 * n)
 
 
-@intrinsic(literals=True)
-def _taps(_typing: Any, apart: Any, table: Any, offset: Any, flip: Any, zp: Any, scale: Any, target: Any,
-          taps: Value) -> Any:
+@emits
+def _taps(b: Builder, apart: int, table: Value, offset: Value, flip: Value, zp: Value, scale: F32Value, target: Value,
+          taps: Value) -> None:
     """Store the factors of 16 channels of 8 taps, as `_channels`; `table` has the taps' addresses less `offset`.
 
     In the order of sums, which has all of a channel's `taps` before those of the next.
     """
-
-    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-        _, table, offset, flip, zp, scale, target, taps = args
-        rows = [_fours(b, (table + 8 * n).load(I64) + offset, apart.literal_value) for n in range(8)]
-        flips = (flip.trunc(I32) * 0x01010101).splat(8)
-        for n, fours in enumerate(x ^ flips for x in columns_of(b, rows)):
-            for k in range(4):
-                q = fours.shr(8 * k) & 255
-                _store_factors(b, q, zp, scale, target + taps * (4 * (4 * n + k)))
-        return context.get_dummy_value()
-
-    return types.void(apart, *[types.intp] * 4, types.float32, *[types.intp] * 2), codegen
+    rows = [_fours((table + 8 * n).load(I64) + offset, apart) for n in range(8)]
+    flips = (flip.trunc(I32) * 0x01010101).splat(8)
+    for n, fours in enumerate(x ^ flips for x in columns_of(rows)):
+        for k in range(4):
+            q = fours.shr(8 * k) & 255
+            _store_factors(q, zp, scale, target + taps * (4 * (4 * n + k)))
 
 
-@intrinsic
-def factors_of(_typing: Any, numbers: Any, count: Any, flip: Any, zp: Any, scale: Any) -> Any:
+@emits
+def factors_of(b: Builder, numbers: Value, count: Value, flip: Value, zp: Value, scale: F32Value) -> None:
     """Make factors of `count` s32, in their place, and of up to seven after them."""
-
-    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-        numbers, count, flip, zp, scale = args
-        with counted(b, c64(0), count, 8, unroll=False) as k:
-            place = numbers + (k << 2)
-            q = place.load(vector(I32, 8)) ^ flip.trunc(I32).splat(8)
-            _store_factors(b, q, zp, scale, place)
-        return context.get_dummy_value()
-
-    return types.void(*[types.intp] * 4, types.float32), codegen
+    with counted(b, c64(0), count, 8, unroll=False) as k:
+        place = numbers + (k << 2)
+        q = place.load(vector(I32, 8)) ^ flip.trunc(I32).splat(8)
+        _store_factors(q, zp, scale, place)
 
 
 @njit
-def packed_factors(terms: int, w_zp: int, w_scale: Value, panel: int, factors: int, first: int, channels: int,
+def packed_factors(terms: int, w_zp: int, w_scale: np.float32, panel: int, factors: int, first: int, channels: int,
                    addresses: int, places: int, lines: int, taps: int, step: int, part: int) -> None:
     """Store the factors of channels from `first` on, of `taps`, with tables of their addresses and places of weights.
 

@@ -9,60 +9,44 @@ last one may be shorter.
 """
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
-from llvmlite import ir
 
-from graphq.kernels.jit.deferred import emits, njit, types
-from graphq.kernels.jit.intrinsics import F32, I32, I64, declare, intrinsic, store_s32, store_s64
+from graphq.kernels.jit.deferred import emits, njit
+from graphq.kernels.jit.intrinsics import store_s32, store_s64
 from graphq.kernels.jit.shuffles import columns_of
-from graphq.kernels.jit.values import Builder, Value, smaller
-from graphq.kernels.jit.x86 import Loop, vector
+from graphq.kernels.jit.values import F32, I32, I64, Builder, F32Value, Value, smaller, vector
+from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.numbers.sum_orders import ORDERS
 
 CHAINS, QUADS, OCTETS, TAPS = range(len(ORDERS))
+State: TypeAlias = tuple[np.float32, np.float32, int]
+"""A sum under way: the total, the chain, and what is left of it or the number of the next product."""
 
 
-@intrinsic
-def fma(_typing: Any, x: Any, w: Any, total: Any) -> Any:
+@emits
+def fma(b: Builder, x: F32Value, w: F32Value, total: F32Value) -> F32Value:
     """x * w + total in f32, rounded once."""
-
-    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(F32, [F32] * 3)
-        return b.call(b.module.declare_intrinsic("llvm.fma.f32", (), kind), args)
-
-    return types.float32(types.float32, types.float32, types.float32), codegen
+    return x.math("fma", w, total)
 
 
-@intrinsic
-def f32_of(_typing: Any, bits: Any) -> Any:
+@emits
+def f32_of(b: Builder, bits: Value) -> F32Value:
     """The f32 of these bits."""
-
-    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-        return args[0].trunc(I32).as_type(F32)
-
-    return types.float32(types.intp), codegen
+    return bits.trunc(I32).as_type(F32)
 
 
-@intrinsic
-def bits_of(_typing: Any, x: Any) -> Any:
+@emits
+def bits_of(b: Builder, x: F32Value) -> Value:
     """The bits of an f32."""
-
-    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-        return args[0].as_type(I32).zext(I64)
-
-    return types.intp(types.float32), codegen
+    return x.as_type(I32).zext(I64)
 
 
-@intrinsic
-def load_f32(_typing: Any, address: Any) -> Any:
+@emits
+def load_f32(b: Builder, address: Value) -> F32Value:
     """Load the f32 at `address`."""
-
-    def codegen(context: Any, b: Builder, signature: Any, args: Any) -> Any:
-        return args[0].load(F32)
-
-    return types.float32(types.intp), codegen
+    return address.load(F32)
 
 
 @emits
@@ -77,18 +61,19 @@ def eight_chains(b: Builder, count: Value, apart: Value, chains: Value, xs: Valu
     def factors(address: Value) -> list[Value]:
         """The next four factors of each chain. LLVM would keep 16 addresses, most of them in memory: 4 % slower."""
         address = address.opaque()
-        return columns_of(b, [(address + start).load(vector(F32, 4)) for start in starts])
+        return columns_of([(address + start).load(vector(F32, 4)) for start in starts])
 
     with Loop(b, count.shr(2), [lanes.load(kind)]) as loop:
         place, (sums,) = loop.k << 4, loop.values
         for x, w in zip(factors(xs + place), factors(ws + place), strict=True):
-            sums = b.call(declare(b, "llvm.fma.v8f32", kind, [kind] * 3), [x, w, sums])
+            sums = x.math("fma", w, sums)
         loop.update([sums])
     loop.values[0].store(lanes)
 
 
 @njit
-def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: Any, chain: Any, left: int) -> Any:
+def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: np.float32, chain: np.float32,
+            left: int) -> State:
     """Take a piece into chains of `block` products; the total, the last chain, and what is left of it."""
     k = 0
     while k < count:
@@ -116,7 +101,7 @@ def _chains(block: int, count: int, xs: int, ws: int, lanes: int, total: Any, ch
 
 
 @njit
-def _quads(count: int, xs: int, ws: int, total: Any, chain: Any, number: int) -> Any:
+def _quads(count: int, xs: int, ws: int, total: np.float32, chain: np.float32, number: int) -> State:
     """Take a piece into sums of four; the total, the last sum, and the number of the next product."""
     for k in range(count):
         x = load_f32(xs + 4 * k) * load_f32(ws + 4 * k)
@@ -138,7 +123,8 @@ def _octets(count: int, xs: int, ws: int, lanes: int, number: int) -> int:
 
 
 @njit
-def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total: Any, chain: Any, left: int) -> Any:
+def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total: np.float32, chain: np.float32,
+         left: int) -> State:
     """Take the products of a piece of factors, in the order of products, into what is summed so far."""
     if order == QUADS:
         return _quads(count, xs, ws, total, chain, left)
@@ -148,21 +134,22 @@ def take(order: int, block: int, count: int, xs: int, ws: int, lanes: int, total
 
 
 @njit
-def begin(order: int, block: int, total: Any) -> Any:
+def begin(order: int, block: int, total: np.float32) -> State:
     """The state of a sum before its first product: what it begins with (a tap's sum with 0), and the chain."""
     zero = np.float32(0)
     return zero if order == TAPS else total, zero, 0 if order == QUADS or order == OCTETS else block
 
 
 @njit
-def end(order: int, block: int, lanes: int, total: Any, so_far: Any, chain: Any, left: int) -> Any:
+def end(order: int, block: int, lanes: int, total: np.float32, so_far: np.float32, chain: np.float32,
+        left: int) -> np.float32:
     """The total after the last product; in the order of taps the sum taken was that of one tap, and joins the total."""
     so_far = _total(order, block, lanes, so_far, chain, left)
     return total + so_far if order == TAPS else so_far
 
 
 @njit
-def _total(order: int, block: int, lanes: int, total: Any, chain: Any, left: int) -> Any:
+def _total(order: int, block: int, lanes: int, total: np.float32, chain: np.float32, left: int) -> np.float32:
     if order == QUADS:
         return total if left & 3 == 0 else total + chain
     if order == OCTETS:

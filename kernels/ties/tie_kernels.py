@@ -8,13 +8,11 @@ first (`factors`), in the order of sums, then `ordered_sums` takes them: so ther
 """
 from __future__ import annotations
 
-from llvmlite import ir
-
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.deferred import Intrinsic, emits, njit
-from graphq.kernels.jit.intrinsics import I64, load_s8, load_s64, load_u8, stack, store_s32, store_s64
+from graphq.kernels.jit.intrinsics import load_s8, load_s64, load_u8, stack, store_s32, store_s64
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.values import Builder, Value
+from graphq.kernels.jit.values import I1, I64, Builder, Value, constant
 from graphq.kernels.lanes.outputs import STORE_FUNCTIONS, exact, rewrite, start, w_scale, w_zp
 from graphq.kernels.lanes.second_look import HEAD, LOOK
 from graphq.kernels.lanes.store_code import GROUP
@@ -35,8 +33,7 @@ TIES_BYTES = 8 * (GROUP + 1)
 @emits
 def first_bit(b: Builder, bits: Value) -> Value:
     """The number of the lowest bit that is set, of bits that are not 0."""
-    kind = ir.FunctionType(I64, [I64, ir.IntType(1)])
-    return b.call(b.module.declare_intrinsic("llvm.cttz.i64", (), kind), [bits, ir.IntType(1)(1)])
+    return b.call_named("llvm.cttz.i64", I64, bits, constant(I1, 1))
 
 
 @njit

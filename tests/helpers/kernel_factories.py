@@ -1,9 +1,12 @@
 """Kernel modules for tests: a process that compiles imports this file, so it imports little."""
+from __future__ import annotations
+
 from graphq.kernels.jit.codegen import Functions
-from graphq.kernels.jit.deferred import intrinsic, njit, types
-from graphq.kernels.jit.intrinsics import I32, I64, load_s64, outer, stack, store_s64
+from graphq.kernels.jit.deferred import emits, njit
+from graphq.kernels.jit.intrinsics import load_s64, outer, stack, store_s64
 from graphq.kernels.jit.records import Record
-from graphq.kernels.jit.x86 import flipped, vector
+from graphq.kernels.jit.values import I32, I64, Value, vector
+from graphq.kernels.jit.x86 import flipped
 from graphq.kernels.lanes.store_code import epilogue
 from graphq.kernels.lanes.vector import high_bytes, low_bytes
 from graphq.kernels.operands.tile_frame import Frame, clamped, read_columns, tail_group
@@ -17,12 +20,9 @@ PAIR = Record("first", "second")
 view_pair = PAIR.view
 
 
-@intrinsic
-def second_of(_typing, address):
-    def codegen(context, b, signature, args):
-        return PAIR.load(args[0], "second")
-
-    return types.intp(types.intp), codegen
+@emits
+def second_of(b, address) -> Value:
+    return PAIR.load(address, "second")
 
 
 def swapping(by_intrinsic):
@@ -127,12 +127,12 @@ def added(a, b, place):
 
 
 @njit
-def halved(x: "int") -> "int":
+def halved(x: int) -> int:
     return x // 2
 
 
 @njit
-def store_twice(place: "int", x: "int") -> "None":
+def store_twice(place: int, x: int) -> None:
     store_s64(place, 2 * x)
 
 
@@ -205,7 +205,7 @@ def branches(double, name, never):
 REFUSED = [(lambda args, index: index.sort(), "sort"),
            (lambda args, index: store_s64(args, index + "a"), "TypingError"),
            (lambda args, index: nothing(index), "nothing"),
-           (lambda args, index: store_s64(args), "missing 1 required positional argument")]
+           (lambda args, index: store_s64(args), "store_s64 takes 2 arguments, got 1")]
 
 
 def refused(number):
@@ -250,13 +250,9 @@ def of_several_types():
 
 def emitting(emit):
     """A block that stores what `emit(b, source)` gives of the memory at the address in word 0 at that in word 1."""
-    @intrinsic
-    def run(_typing, source, target):
-        def codegen(context, b, signature, args):
-            emit(b, args[0]).store(args[1])
-            return context.get_dummy_value()
-
-        return types.void(types.intp, types.intp), codegen
+    @emits
+    def run(b, source, target) -> None:
+        emit(b, source).store(target)
 
     def block(args, index):
         run(load_s64(args), load_s64(args + 8))
@@ -283,19 +279,14 @@ def reading_frame(rows, tail_bytes, group_bytes):
     Stored are the first fields; `rows` clamped row addresses; the last `tail_bytes` at the source as a group of four;
     and group 1 of `rows` rows of transposed bytes, `group_bytes` of which exist.
     """
-    @intrinsic
-    def found(_typing, frame, source, target):
-        def codegen(context, b, signature, args):
-            address, source, target = args
-            f = Frame.read(b, address)
-            numbers = [*f, *clamped(b, f, rows)]
-            groups = [tail_group(b, source, b.value(I64, tail_bytes), 1),
-                      *read_columns(b, f, rows, b.value(I64, 1), b.value(I64, group_bytes), 1)]
-            for k, x in enumerate([*numbers, *(b.zext(group, I64) for group in groups)]):
-                x.store(target + 8 * k)
-            return context.get_dummy_value()
-
-        return types.void(types.intp, types.intp, types.intp), codegen
+    @emits
+    def found(b, frame, source, target) -> None:
+        f = Frame.read(frame)
+        numbers = [*f, *clamped(f, rows)]
+        groups = [tail_group(source, b.value(I64, tail_bytes), 1),
+                  *read_columns(f, rows, b.value(I64, 1), b.value(I64, group_bytes), 1)]
+        for k, x in enumerate([*numbers, *(group.zext(I64) for group in groups)]):
+            x.store(target + 8 * k)
 
     def block(args, index):
         found(load_s64(args), load_s64(args + 8), load_s64(args + 16))

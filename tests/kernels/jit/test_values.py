@@ -1,10 +1,11 @@
 """Values: what each operator emits, as LLVM's text, and the constants that numbers become."""
 import re
 
+import numpy as np
 import pytest
 from llvmlite import ir
 
-from graphq.kernels.jit.values import F32, F64, I8, I32, I64, Builder, Value, constant, smaller
+from graphq.kernels.jit.values import F32, F64, I1, I8, I32, I64, Builder, Value, c64, constant, joined, smaller
 
 WIDE = ir.VectorType(I32, 4)
 
@@ -55,13 +56,55 @@ def test_numbers_take_the_type_of_the_other_operand():
     assert text == ["icmp slt i64 5, %x0", "select  i1 %_, i64 5, i64 %x0"]
 
 
-def test_constants_belong_to_any_builder_and_are_not_folded():
+def test_constants_belong_to_any_builder():
     assert emitted(lambda x: constant(I64, 2) * x, I64)[0] == ["mul i64 2, %x0"]
     assert emitted(lambda x: x.builder.value(I64, 2) * 3, I64)[0] == ["mul i64 2, 3"]
-    with pytest.raises(TypeError, match="mul of constants alone"):
-        constant(I64, 2) * 3
+
+
+BYTES, BITS, WORDS = (ir.VectorType(x, 2) for x in (I8, I1, I32))
+A_TENTH = float(np.float32(0.1))
+
+
+@pytest.mark.parametrize("value, kind, number", [
+    (lambda: constant(I64, 2) * 3, I64, 6), (lambda: 1 - constant(I32, 3), I32, -2),
+    (lambda: -3 - c64(2) // 2, I64, -4), (lambda: constant(I32, 2**31 - 1) + 1, I32, -2**31),
+    (lambda: constant(I8, 64) << 1, I8, -128), (lambda: c64(-7) // 2, I64, -3), (lambda: c64(7) // -2, I64, -3),
+    (lambda: constant(I8, -2).udiv(2), I8, 127), (lambda: constant(I8, -1).urem(16), I8, 15),
+    (lambda: c64(-8) >> 1, I64, -4), (lambda: constant(I8, -8).shr(1), I8, 124),
+    (lambda: ~(c64(6) & 3 | c64(9) ^ 8), I64, -4), (lambda: c64(-1) < 0, I1, True),
+    (lambda: c64(-1).ult(0), I1, False), (lambda: (c64(3) >= 3).select(5, c64(6)), I64, 5),
+    (lambda: constant(I8, -1).zext(I32), I32, 255), (lambda: constant(I8, -1).sext(I64), I64, -1),
+    (lambda: constant(I1, 1).sext(I8), I8, -1), (lambda: c64(300).trunc(I8), I8, 44),
+    (lambda: constant(F32, 0.1) + 0.2, F32, float(np.float32(0.1) + np.float32(0.2))),
+    (lambda: 1 / constant(F64, 3), F64, 1 / 3), (lambda: constant(F32, float("nan")).ne(1.0), I1, False),
+    (lambda: constant(F32, -2.7).to_int(I32), I32, -2), (lambda: c64(3).to_float(F32), F32, 3.0),
+    (lambda: constant(F64, 0.1).to_float(F32), F32, A_TENTH), (lambda: smaller(4, c64(3)), I64, 3),
+    (lambda: constant(BYTES, [100, -3]) + 100, BYTES, [-56, 97]),
+    (lambda: constant(BYTES, [1, 2]) < 2, BITS, [True, False]),
+    (lambda: Value(None, ir.Constant(BYTES, None)).eq(0).select(3, constant(WORDS, 4)), WORDS, [3, 3]),
+    (lambda: constant(BYTES, 3).sext(I32) * 2, WORDS, [6, 6]), (lambda: constant(I32, 3).splat(2), WORDS, [3, 3])])
+def test_operations_on_constants_alone_are_constants(value, kind, number):
+    x = value()
+    assert x.builder is None and x.type == kind and str(x.ir) == str(constant(kind, number).ir)
+
+
+def test_constants_keep_their_bits_as_another_type():
+    assert emitted(lambda x: x + constant(BYTES, 1).as_type(ir.IntType(16)), ir.IntType(16))[0] == [
+        "add i16 %x0, bitcast (<2 x i8> <i8 1, i8 1> to i16)"]
+
+
+def test_what_has_to_be_emitted_needs_a_builder():
+    for emit in (lambda: c64(64).load(I64), lambda: constant(BYTES, 1).lane(0), lambda: c64(1).opaque()):
+        with pytest.raises((TypeError, AssertionError), match="builder"):
+            emit()
 
 
 def test_splat():
     assert emitted(lambda x: x.splat(1), I32) == ([], I32)
     assert emitted(lambda x: x.splat(4), I32)[1] == WIDE
+
+
+def test_a_vector_of_scalars():
+    text, kind = emitted(lambda x, y: joined([x, y]), I8, I8)
+    assert kind == BYTES and text == ["insertelement <2 x i8> <i8 undef, i8 undef>, i8 %x0, i32 0",
+                                      "insertelement <2 x i8> %_, i8 %x1, i32 1"]

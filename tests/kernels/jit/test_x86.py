@@ -9,7 +9,7 @@ from llvmlite import ir
 from graphq.kernels.jit import codegen, isa, modules
 from graphq.kernels.jit.codegen import Source
 from graphq.kernels.jit.compiling import Job
-from graphq.kernels.jit.intrinsics import I64
+from graphq.kernels.jit.values import I64, Builder
 from graphq.kernels.jit.x86 import Tiles
 
 WIDE = any(level.name.startswith("avx512") for level in isa.available())
@@ -34,8 +34,9 @@ def test_flipped(lanes, emulated):
 def test_instructions_on_tiles_have_their_names_and_operands():
     """Of machines with AMX, which the tests' machines need not have."""
     module = ir.Module()
-    b = ir.IRBuilder(ir.Function(module, ir.FunctionType(ir.VoidType(), []), "f").append_basic_block())
-    tiles, address, stride = Tiles(b, ir.Constant(I64, 64), False), ir.Constant(I64, 128), ir.Constant(I64, 256)
+    b = Builder(ir.IRBuilder(ir.Function(module, ir.FunctionType(ir.VoidType(), []), "f").append_basic_block()))
+    state, address, stride = (b.value(I64, x) for x in (64, 128, 256))
+    tiles = Tiles(b, state, False)
     tiles.configure()
     tiles.zero(3)
     tiles.load(1, address, stride)
