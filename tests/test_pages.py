@@ -37,6 +37,15 @@ def test_each_block_says_what_it_is(page):
     assert [language for language, _, _ in BLOCK.findall(TEXT[page])] == [f for f in fences if f in ("python", "bash")]
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if "```text\n# " in TEXT[page]])
+def test_quoted_code_is_that_of_the_file(page):
+    """A text block that begins with a file's name in a comment is a part of it."""
+    quoted = re.findall(r"^```text\n# ((?:kernels|passes|graphq)/\S+\.py)\n(.*?)^```$", TEXT[page], re.M | re.S)
+    assert quoted
+    for path, code in quoted:
+        assert code in (ROOT / path).read_text(encoding="utf-8"), code
+
+
 STRANGER = re.compile(r"""pip install\s+(?:(?!in )[^\s`;&|]+ +)*["']?graphq(?![-\w.])|graphq\[[a-z{]""")
 """`graphq` as a package of an index, where it is another project."""
 
@@ -58,7 +67,7 @@ def test_nobody_is_told_to_install_a_strangers_package():
 
 def test_commands_name_files_and_extras_that_exist():
     everything = "".join(TEXT.values())
-    for path in re.findall(r"(?:examples|benchmarks)/\w+\.py", everything):
+    for path in re.findall(r"(?:examples|benchmarks|tests|kernels|passes|graphq)/[\w/]+\.pyi?", everything):
         assert (ROOT / path).is_file(), path
     extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     named = re.findall(r'"\.\[([\w,]+)\]', everything)
