@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that says what is wrong in one line."""
 
     options: Sequence[str] = ()
-    """Those of the command that was named."""
+    """The options of the command that was named."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2."""

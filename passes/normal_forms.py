@@ -140,6 +140,6 @@ class CubeAsProducts(Rewrite):
 
 
 def _again(g: Graph, node: Node, **changed: object) -> Value:
-    """The same operation with some attributes changed."""
+    """The node's operation on its operands, with some attributes changed."""
     return g.add_node(node.op, node.inputs, {**node.attrs, **changed})[0]
 

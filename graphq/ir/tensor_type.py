@@ -116,7 +116,7 @@ def frozen(value: Any, where: str, dtype: DType | None = None, *, real: DType = 
 
 
 def _converted(array: np.ndarray, own: DType, dtype: DType, where: str) -> np.ndarray:
-    """The same numbers as `dtype`: to a float rounded as NumPy does, to integers exactly.
+    """The array's numbers as `dtype`: to a float rounded as NumPy does, to integers exactly.
 
     Raises GraphError, with the first such number, where one would become infinite or be another integer.
     """

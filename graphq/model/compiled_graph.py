@@ -256,7 +256,7 @@ class CompiledGraph:
         return self.plans.latest.coverage()
 
     def formula(self, /, *inputs: Any, **named: Any) -> Result:  # type: ignore[type-var]
-        """The same numbers in NumPy: each partition by its written formula, all else by its reference.
+        """The outputs in NumPy, equal to a call's: each partition by its formula, all else by its reference.
 
         Equal bit for bit to calling the model, on every CPU and thread count.
         """

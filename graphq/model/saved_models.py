@@ -164,7 +164,7 @@ class Saved:
 
     @property
     def rows_mix(self) -> str | None:
-        """That of `CompiledGraph`. Only if there is no `misfit`."""
+        """What `CompiledGraph.rows_mix` says. Only if there is no `misfit`."""
         return None if self.file.index.get("rows_mix") is None else self._of(str, self.file.index, "rows_mix")
 
     @lazy_property

@@ -64,7 +64,7 @@ class Staged:
         return list(outputs)
 
     def formula(self, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The same in NumPy."""
+        """The outputs in NumPy, by the formulas of the compiled parts."""
         return self._through(inputs, lambda model, feeds: model.formula(feeds))
 
     def explanation(self, *, kernels: bool) -> Report:
@@ -104,7 +104,7 @@ class Staged:
         return merged(parts)
 
     def coverage(self) -> Coverage:
-        """That of all parts. Raises CompileError when the tail has not run yet."""
+        """The coverage of all parts together. Raises CompileError when the tail has not run yet."""
         from graphq.report.coverage import coverage, merged
 
         parts = (self.head, self.tail, *self._bodies.values())

@@ -63,7 +63,7 @@ class GraphFile:
     ops: tuple[FileOp, ...]
 
     def with_ops(self, ops: Sequence[FileOp]) -> GraphFile:
-        """The same document with other operations."""
+        """A copy of the document with these operations."""
         return replace(self, ops=tuple(ops))
 
 

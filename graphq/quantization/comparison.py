@@ -84,7 +84,7 @@ class Comparison:
                           *([f"... {more} more, as JSON or on a page"] if more > 0 else [])])
 
     def json(self) -> str:
-        """The same as JSON; infinite numbers (SQNR of equal tensors) are null."""
+        """The comparison as JSON; infinite numbers (SQNR of equal tensors) are null."""
         rows = [{k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(t).items()}
                 for t in self.tensors]
         return json.dumps({"loss": self.loss, "noise": self.noise, "tensors": rows}, indent=1)

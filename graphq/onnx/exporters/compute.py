@@ -31,7 +31,7 @@ def alike(w: Writer, node: Node) -> None:
 
 @exports("elu", "hard_sigmoid", "leaky_relu")
 def with_alpha(w: Writer, node: Node) -> None:
-    """The same attributes."""
+    """The attributes have their names in ONNX, too."""
     name = next(theirs for theirs, (ours, _) in WITH_ALPHA.items() if ours == node.op.name)
     w.node(node, name, **node.attrs)
 
@@ -189,7 +189,7 @@ def group_norm(w: Writer, node: Node) -> None:
 
 @exports("lrn")
 def lrn(w: Writer, node: Node) -> None:
-    """The same attributes."""
+    """The attributes have their names in ONNX, too, where channels always come first."""
     _channels(w, node, "LRN", [], {name: value for name, value in node.attrs.items() if name != "data_format"})
 
 

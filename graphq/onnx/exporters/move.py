@@ -28,7 +28,7 @@ def static_transpose(w: Writer, node: Node) -> None:
 
 @exports("concat", "gather")
 def with_axis(w: Writer, node: Node) -> None:
-    """The same attribute."""
+    """The attribute `axis` has its name in ONNX, too."""
     w.node(node, "Concat" if node.op.name == "concat" else "Gather", axis=node.attrs["axis"])
 
 
