@@ -12,6 +12,7 @@ import pickle
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -46,12 +47,12 @@ compiling.serve({descriptors})
 class Job:
     """A function of `codegen` called with the source of a kernel module, in another process; begun when it is made.
 
-    `done` once there is an `answer` or an `error`; `here` where no process does it, so that whoever waits has to;
-    `process` is the id of the one that put it in the queue.
+    `done` once there is an `answer`, which `keep` has been called with, or an `error`; `here` where no process does it,
+    so that whoever waits has to; `process` is the id of the one that put it in the queue.
     """
 
-    def __init__(self, function: str, source: Source) -> None:
-        self.function, self.source = function, source
+    def __init__(self, function: str, source: Source, keep: Callable[[Any], None] | None = None) -> None:
+        self.function, self.source, self.keep = function, source, keep
         self.message = pickle.dumps((function, source))
         self.answer: Any = None
         self.error: str | None = None
@@ -89,10 +90,19 @@ class Job:
         with llvm_lock.hold:
             if not self.done:
                 try:
-                    self.answer = getattr(codegen, self.function)(self.source)
-                except Exception as error:
-                    self.error = f"{type(error).__name__}: {error}"
-                self.done = True
+                    answer, error = getattr(codegen, self.function)(self.source), None
+                except Exception as problem:
+                    answer, error = None, f"{type(problem).__name__}: {problem}"
+                self.end(answer, error)
+
+    def end(self, answer: Any, error: str | None) -> None:
+        """Take the answer or the error, and let go those who wait."""
+        self.answer, self.error = answer, error
+        try:
+            if error is None and self.keep is not None:
+                self.keep(answer)
+        finally:
+            self.done = True
 
 
 _queue: SimpleQueue[Job] = SimpleQueue()
@@ -170,15 +180,15 @@ class _Worker(threading.Thread):
             self.connection = self.connection or self.process.connections[0]
             try:
                 self.connection.send_bytes(job.message)
-                job.answer, job.error = self.connection.recv()
-                _processes_work = job.done = True
-                return
+                answer, error = self.connection.recv()
             except Exception:  # of the connection, or memory
                 self.leave()
                 _processes_work = _processes_work or False
+            else:
+                _processes_work = True
+                return job.end(answer, error)
         if _processes_work:
-            job.error = "the process that compiles it ended, twice"
-            job.done = True
+            job.end(None, "the process that compiles it ended, twice")
         else:
             job.here = True
 

@@ -104,7 +104,12 @@ class Module:
         """Read the code from the cache's folder, or begin to compile it."""
         self._found = self._entry.read() if self._entry else None
         if self._found is None:
-            self._job = Job("object_code", self.source)
+            self._job = Job("object_code", self.source, self._keep)
+
+    def _keep(self, answer: tuple[bytes, tuple[str, ...]]) -> None:
+        """Write the code to the folder, also where nobody in this process asks for it: the next one may."""
+        if self._entry is not None:
+            self._entry.write(folder.Code(*answer))
 
     @property
     def key(self) -> str:
@@ -142,15 +147,12 @@ class Module:
                     self._addresses = addresses
                     _count(loaded=1)
         elif job is not None:
-            code = folder.Code(*job.result())
-            addresses = link(*code)
+            addresses = link(*job.result())
             if self._addresses is None:
                 self._addresses = addresses
                 _count(compiled=1)
-                if self._entry is not None:
-                    self._entry.write(code)
         else:  # another thread has not begun yet, or what the folder has is damaged
-            self._job = Job("object_code", self.source)
+            self._job = Job("object_code", self.source, self._keep)
 
 
 class SavedModule(Module):

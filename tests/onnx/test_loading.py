@@ -292,3 +292,21 @@ def test_microsoft_operators_without_their_operator_set():
     x = np.float32([-1, 2])
     np.testing.assert_allclose(gq.reference(gq.load_onnx(m), x=x), x / (1 + np.exp(-1.702 * x)), rtol=1e-5)
     assert len(m.opset_import) == 1
+
+
+@pytest.mark.parametrize("domain, opset, taken", [
+    ("", 13, True), ("ai.onnx", 13, True), ("com.microsoft", 13, True), ("", 17, True), ("mine", 13, False),
+    ("mine", 17, False)])
+def test_whose_layer_normalization_it_is(domain, opset, taken):
+    """ONNX Runtime has it in ONNX's domain before ONNX has; of another domain it is another operator."""
+    m = model("net (float[2, 4] x, float[4] s) => (float[2, 4] y) { y = LayerNormalization(x, s) }")
+    m.opset_import[0].version, m.graph.node[0].domain = opset, domain
+    if domain == "mine":
+        m.opset_import.add(domain="mine", version=1)
+    if not taken:
+        with pytest.raises(GraphqError, match="mine"):
+            gq.compile(gq.load_onnx(m), strict=True)
+        return
+    x, s = np.float32([[1, 2, 3, 5], [0, 1, 0, 2]]), np.float32([1, 2, 3, 4])
+    wanted = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5) * s
+    np.testing.assert_allclose(gq.reference(gq.load_onnx(m), x=x, s=s), wanted, rtol=1e-4, atol=1e-6)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from operator import index
 from pathlib import Path
@@ -107,6 +108,18 @@ def test_code_that_is_asked_for_is_kept(folder, fresh):
     fresh()
     with counted(loaded=1):
         assert times(load("test", multiples, 9)) == 189
+
+
+def test_code_that_nobody_asks_for_is_kept_too(folder, fresh):
+    """Such as that of kernels which other sizes may need: the next process would compile it again."""
+    job = load("test", multiples, 11)._job
+    while not job.done:
+        time.sleep(0.001)
+    with counted():
+        assert [x.name for x in folder.iterdir()] == [Entry("test", Source(multiples, (11,)).text).name]
+    fresh()
+    with counted(loaded=1):
+        assert times(load("test", multiples, 11)) == 231
 
 
 def test_damaged_files_are_made_anew(folder, fresh):

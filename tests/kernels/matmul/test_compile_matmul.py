@@ -236,3 +236,19 @@ def test_a_bias_broadcasts(bias, kind):
     assert want.shape == (3, 7, 9)
     np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float32), rtol=1e-2 if kind == "bf16" else 1e-5,
                                atol=1e-2 if kind == "bf16" else 1e-6)
+
+
+@pytest.mark.parametrize("dims, axis, transposed, summed", [
+    ((4, 8), 1, False, True), ((4, 8), -1, False, True), ((4, 8), 0, False, False), ((8, 4), 0, True, True),
+    ((8, 4), 1, True, False), ((2, 4, 8), 2, False, True), ((2, 4, 8), 1, False, False), ((2, 4, 8), 0, False, False),
+    ((2, 8, 4), 1, True, True), ((2, 8, 4), -1, True, False), ((8,), 0, False, True)])
+def test_why_a_source_of_many_scales_is_refused(dims, axis, transposed, summed):
+    """Whatever the ranks of the source and of the weights are."""
+    g = gq.Graph()
+    x = g.dequantize(g.input("x", shape=dims, dtype="u8"), qtype="per_channel", axis=axis, scales=np.ones(dims[axis]))
+    y = g.matmul(x, g.dequantize(g.constant(np.ones((8, 5), np.int8)), scales=[0.5]), transpose_a=transposed)
+    g.output(y)
+    body, operands, _ = extract(g, [n for n in g.nodes if n.op.name != "constant"])
+    reason = str(family_named("matmul").refuses(body, [v.data for v in operands]))
+    assert ("its scale would stand inside the sum" in reason) == summed
+    assert ("kernels take one scale and zero point for the source" in reason) != summed
