@@ -20,7 +20,7 @@ def duplicate_dequantize(graph: Graph) -> int:
             continue
         out = node.output
         for user in out.users if out.is_output else out.users[1:]:
-            with graph.before(user):
+            with graph.before(user, [node]):
                 copy = graph.add_again(node, node.inputs)[0]
             graph.replace_uses(out, copy, [u for u in out.uses if u.node is user])
             count += 1

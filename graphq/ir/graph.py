@@ -51,6 +51,7 @@ class Graph(Operations):
         self._names: set[str] = set()
         self._by_op: dict[str, dict[Node, None]] = {}
         self._before: Node | None = None
+        self._instead: Sequence[Node] = ()
         self.labels = Labels(self)
 
     # -- building ---------------------------------------------------------------------------------------------
@@ -210,16 +211,19 @@ class Graph(Operations):
     # -- help for passes --------------------------------------------------------------------------------------
 
     @contextmanager
-    def before(self, node: Node) -> Iterator[Graph]:
-        """Within the block, nodes are added in front of `node`; raises GraphError when the graph does not have it."""
+    def before(self, node: Node, instead: Sequence[Node] = ()) -> Iterator[Graph]:
+        """Within the block, nodes are added in front of `node`; raises GraphError when the graph does not have it.
+
+        A new node has the `origin` of the one of its operation among those that it stands `instead` of, else of `node`.
+        """
         if not isinstance(node, Node):
             raise GraphError(f"before: expected a node of graph '{self.name}', got {node!r}")
         self._index(node)
-        saved, self._before = self._before, node
+        saved, self._before, self._instead = (self._before, self._instead), node, instead
         try:
             yield self
         finally:
-            self._before = saved
+            self._before, self._instead = saved
 
     def copy(self) -> Graph:
         """An independent copy; constants share their (read-only) arrays, partitions their bodies."""
@@ -363,6 +367,9 @@ class Graph(Operations):
                 types: Sequence[TensorType], name: str | None) -> tuple[Value, ...]:
         """A new node, all checked, at the insertion point; its outputs."""
         node = Node(self, op, operands, attrs)
+        if self._before is not None and self.labels.origins is not None:
+            like = next((n for n in self._instead if n.op is op), self._before)
+            node.origin = like.origin or like
         node.outputs = tuple([Value(self, t, node, k) for k, t in enumerate(types)])
         if node.outputs:
             node.outputs[0].name = name

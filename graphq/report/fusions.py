@@ -32,7 +32,7 @@ class Fusions:
     def __init__(self, source: Graph, history: History, passes: Sequence[Pass]) -> None:
         self.before, self.after, self.passes = history.before, history.after, passes
         self.given = Given(source, self.before, dict(zip(history.given, values_of(source), strict=True)))
-        self.home, self.members = _homes(self.before, self.after), dict[Node, list[Node]]()
+        self.home, self.members = _homes(self.after), dict[Node, list[Node]]()
         self._kinds: dict[Node, Kind] = {}
         for node, home in self.home.items():
             self.members.setdefault(home, []).append(node)
@@ -137,20 +137,14 @@ class Fusions:
         return None
 
 
-def _homes(before: Graph, after: Graph) -> dict[Node, Node]:
+def _homes(after: Graph) -> dict[Node, Node]:
     """The nodes of `after` that nodes of `before` are in."""
     homes: dict[Node, Node] = {}
     for node in after.nodes:
         for inner in node.attrs["body"].nodes if node.op.name == "partition" else (node,):
-            if inner.origin is not None:
-                homes.setdefault(inner.origin, node)
-    results = {after.label(v): node for node in after.nodes for v in node.outputs}
-    for node in before.nodes:  # what a pass after the first fusion put in its place has its result's label
-        instead = results.get(before.label(node.outputs[0]))
-        while instead is not None and instead.op is not node.op and instead.op.name in REORDERS:
-            instead = next(instead.operands).node
-        if instead is not None and instead.op.name != "constant":
-            homes.setdefault(node, instead)
+            origin = inner.origin  # of a reorder or a constant that a pass made another operation, which is elsewhere
+            if origin is not None and (origin.op is inner.op or inner.op.name not in (*REORDERS, "constant")):
+                homes[origin] = node
     return homes
 
 

@@ -67,7 +67,6 @@ class Given:
         self.source, self.same = source, same
         self._origins = before.labels.origins or {}
         self._places: dict[Value, Place | None] = {}
-        self._nodes: dict[Node, Node | None] = {}
         self._gone: dict[Value, list[Value]] = {}  # what reorders made of a value that later passes took out
         for value in self._origins:
             if value.node is not None and value.node.removed and value.node.op.name in REORDERS:
@@ -95,29 +94,18 @@ class Given:
         return place if place is None else next((p for p in _moved(place) if p.value in operands), place)
 
     def value(self, value: Value) -> Value:
-        """The value of the given graph, or that nearest to it; itself where there is none."""
-        near = next(iter(self._near(value)), None)
-        return value if near is None else near.value
-
-    def _near(self, value: Value) -> list[Place]:
-        """The place of a value; or those nearest to it, what is made of it before what it is made of.
-
-        What a pass made in place of an operation leads to a value that stands for the result of that operation.
-        """
-        own = self.place(value)
-        return [own] if own is not None else \
-            [p for beside in (_below, _around) for v in spread(value, beside, NEAR)
-             if (p := self.place(v)) is not None]
+        """The value of the given graph, or the result of what its maker stands for; itself where there is neither."""
+        place = self.place(value)
+        if place is not None:
+            return place.value
+        return value if value.node is None else self.node(value.node).outputs[0]
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
     def node(self, node: Node) -> Node:
-        """The operation as it was given: that whose result it makes, or else the nearest, of its kind if there is."""
-        if node not in self._nodes:
-            makers = [p.value.node for p in self._near(node.outputs[0]) if p.value.node is not None]
-            found = next((m for maker in makers if (m := _behind_moves(maker, node)) is not None), None)
-            self._nodes[node] = found or next(iter(makers), None)
-        return self._nodes[node] or node
+        """The operation as it was given: the one that passes made this of."""
+        same = self.same.get((node.origin or node).outputs[0])
+        return node if same is None or same.node is None else same.node
 
     def added(self, node: Node | None) -> bool:
         """Whether passes added a reorder: its result and what it reads are one value of the given graph."""
@@ -204,20 +192,3 @@ def _axes(move: Node, here: Value, there: Value) -> list[int | None]:
         order = transpose_order(move)
         return [*order] if here is move.outputs[0] else [order.index(k) for k in range(len(order))]
     return [kept_axis(k, here.type, there.type) for k in range(len(here.shape or ()))]
-
-
-def _below(value: Value) -> list[Value]:
-    return [v for u in value.users for v in u.outputs]
-
-
-def _around(value: Value) -> list[Value]:
-    return [*_below(value), *(() if value.node is None else value.node.operands)]
-
-
-def _behind_moves(maker: Node, node: Node) -> Node | None:
-    """The first operation like `node` from `maker` up, through those that passes make change places with it."""
-    at: Node | None = maker
-    passed = {*DEQUANTIZES, *QUANTIZES} if node.op.name in MOVES else MOVES
-    while at is not None and at.op is not node.op:
-        at = next(at.operands).node if at.op.name in passed else None
-    return at

@@ -172,7 +172,7 @@ class _Application:
     def _rewrite(self, node: Node, m: Match, notes: dict[str, Any]) -> None:
         name, graph = self.rewrite.name, self.graph
         try:
-            with graph.before(node):
+            with graph.before(node, m.nodes):
                 new = self.rewrite.replace(**self._given(self.form.replace, m, notes))
             if not isinstance(new, Value):
                 raise GraphError(f"replace must return a value, got {new!r}")
