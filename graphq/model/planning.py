@@ -43,8 +43,7 @@ def _node(b: PlanBuilder, node: Node) -> None:
         source = b.of[next(node.operands)]
         b.of[node.output] = source
     elif node.op.name == "partition":
-        lowered = lower_partition(node).tabulated([v.data for v in node.operands], b.target.level)
-        family_named(node.attrs["anchor"]).steps(b, node, lowered)
+        family_named(node.attrs["anchor"]).steps(b, node, lower_partition(node, b.target.level))
     elif node.op.name in NATIVE:
         NATIVE[node.op.name].steps(b, node)
     else:

@@ -16,8 +16,7 @@ from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.jit.x86 import Loop
 from graphq.kernels.lanes.vector import vec
-from graphq.plan.blocks import RowLoop, plan_rows
-from graphq.plan.step import Step, Target
+from graphq.plan.step import Step, Target, plan_rows
 
 LANES = 16
 CAST = Record("source", "target", "size", "each")
@@ -71,4 +70,4 @@ def plan_cast(source: DType, result: DType, size: int, target: Target) -> Step:
     how = TO_BOOLEAN if result == boolean else TO_F32 if result == f32 else TO_INTEGER
     signed = int(source.kind == "int" and source.min < 0)
     of = 8 * source.itemsize, signed, how, 8 * result.itemsize
-    return plan_rows(RowLoop(converting, CAST, size, 1, unit=LANES, of=of), {"size": size}, target)
+    return plan_rows(converting, CAST, {"size": size}, target, rows=size, cycles=1, unit=LANES, of=of)
