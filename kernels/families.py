@@ -10,6 +10,7 @@ from graphq.kernels.family.lower import Lowered
 from graphq.kernels.family.record import Family
 from graphq.kernels.family.scales import RANGES
 from graphq.kernels.interpolate.family import INTERPOLATE
+from graphq.kernels.jit.isa import Level
 from graphq.kernels.matmul.family import MATMUL
 from graphq.kernels.matmul_4bit.family import MATMUL_4BIT
 from graphq.kernels.pool.family import POOL
@@ -45,10 +46,11 @@ def multiplies_integers(partition: Node) -> bool:
     return False
 
 
-def lower_partition(node: Node) -> Lowered:
+def lower_partition(node: Node, level: Level | None = None) -> Lowered:
     """What the kernels compute for a partition, worked out anew; raises CompileError for an anchor that no family has.
 
-    The plan asks it once; formulas ask again.
+    The plan asks it once, for an ISA level, for which chains of operations may become tables; formulas ask again.
     """
     body, constants = node.attrs["body"], [v.data for v in node.operands]
-    return attach(body, family_named(node.attrs["anchor"]).lower(body, constants), constants)
+    lowered = attach(body, family_named(node.attrs["anchor"]).lower(body, constants), constants)
+    return lowered if level is None else lowered.tabulated(constants, level)

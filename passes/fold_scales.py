@@ -210,8 +210,7 @@ def _per_channel(node: Node, user: Node, operand: Value) -> np.ndarray:
 
 def _scaled_weights(node: Node, factors: np.ndarray) -> Folded:
     """The weights of `node` times one factor for each channel of its result."""
-    weights = node.inputs[1]
-    assert weights is not None
+    weights = node.operand(1)
     rank = len(weights.shape or ())
     if node.op.name == "matmul":
         return _scaled(weights, factors, rank - 2 if node.attrs["transpose_b"] else rank - 1)

@@ -141,8 +141,7 @@ def _scaled(node: Node) -> Form | None:
 
 def _sloped(node: Node) -> Form | None:
     """Prelu with a slope a channel is as an anchor; any other slope broadcasts."""
-    slope = node.inputs[1]
-    assert slope is not None
+    slope = node.operand(1)
     if node.attrs["per_channel_broadcast"] and slope.shape is not None and len(slope.shape) == 1:
         return _anchor(node)
     return _lane_wise(node)

@@ -357,8 +357,8 @@ def number(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def numbers(count: int, function: Callable[..., Any], *arguments: Any) -> tuple[Any, ...]:
     """The `count` numbers that `function(*arguments)` gives, Sizes where arguments hold one: see `number`."""
-    found = later(function, *arguments)
-    return tuple(number(operator.getitem, found, k) for k in range(count))
+    found: Any = later(function, *arguments)
+    return found if isinstance(found, tuple) else tuple([number(operator.getitem, found, k) for k in range(count)])
 
 
 class Program:

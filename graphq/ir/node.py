@@ -174,6 +174,12 @@ class Node:
         (out,) = self.outputs
         return out
 
+    def operand(self, index: int) -> Value:
+        """The operand of this number, which is present."""
+        value = self.inputs[index]
+        assert value is not None, f"{self!r} has no operand {index}"
+        return value
+
     @property
     def operands(self) -> Iterator[Value]:
         """The operands that are present."""

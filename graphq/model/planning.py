@@ -43,10 +43,9 @@ def _node(b: PlanBuilder, node: Node) -> None:
         source = b.of[next(node.operands)]
         b.of[node.output] = source
     elif node.op.name == "partition":
-        lowered = lower_partition(node)
+        lowered = lower_partition(node, b.target.level)
         node.meta = {**node.meta, TIES: lowered.ties}
-        tabulated = lowered.tabulated([v.data for v in node.operands], b.target.level)
-        family_named(node.attrs["anchor"]).steps(b, node, tabulated)
+        family_named(node.attrs["anchor"]).steps(b, node, lowered)
     elif node.op.name in NATIVE:
         NATIVE[node.op.name].steps(b, node)
     else:

@@ -79,12 +79,10 @@ class PlanBuilder:
         if value not in self.of:
             expect(value.type.nbytes, "the result")
             outputs = self.graph.outputs
-            k = next((k for k, v in enumerate(outputs) if v is value), None)
-            if k is None:
-                k = next((k for k, v in enumerate(outputs) if _viewed(v) is value), None)
-            buffer = Buffer("arena", value.type.nbytes, value.type) if k is None else \
-                Buffer("output", value.type.nbytes, value.type, k)
-            self.of[value] = self.add(buffer)
+            places = [k for k, v in enumerate(outputs) if v is value] or \
+                [k for k, v in enumerate(outputs) if _viewed(v) is value]
+            self.of[value] = self.add(Buffer("output" if places else "arena", value.type.nbytes, value.type,
+                                             places[0] if places else 0))
         return self.of[value]
 
 

@@ -7,6 +7,7 @@ arena stand.
 from __future__ import annotations
 
 import ctypes
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import groupby
 from operator import index
@@ -19,7 +20,7 @@ import numpy as np
 from graphq.base.budget import expect, reserve
 from graphq.base.locks import lazy_property
 from graphq.base.progress import progress
-from graphq.base.sizes import Program, Trace, Values, is_open, parts
+from graphq.base.sizes import Later, Program, Trace, Values, is_open, parts
 from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable
@@ -40,8 +41,9 @@ class OpenPlan:
     `passed` are the graphs before and after the passes and what these refused; None for a plan of a file.
     `because` says what did not hold of the plans for sizes of the same class that were there before.
 
-    `template` has the argument blocks of all kernels' steps one after another, with 0 for the `words` that are not the
-    same in all runs; `starts` says where each step's begins.
+    `template` has the argument blocks of all kernels' steps one after another, with 0 for the `numbers` and `places`
+    that are not the same in all runs; `starts` says where each step's begins. `aligned` are the inputs of which a run
+    copies arrays that do not start at a line of the cache.
     """
 
     because = ""
@@ -51,21 +53,23 @@ class OpenPlan:
         self.plan, self.trace, self.passed = plan, trace or Trace(), passed
         self.starts: list[int] = []
         self.functions: list[tuple[int, Function | FunctionTable]] = []
-        self.words: list[tuple[int, Word]] = []
+        self.numbers: list[tuple[int, Word]] = []  # (word, Size)
+        self.places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)  # by storage: (word, buffer, offset)
+        self.aligned: set[int] = set()
         template: list[int] = []
         for step in plan.steps:
             if isinstance(step, Step):
                 self.starts.append(len(template))
                 template += [self._word(at, word) for at, word in enumerate(step.block, len(template))]
+                if step.aligned and isinstance(a := step.words["a"], Ref) and plan.buffers[a.buffer].storage == "input":
+                    self.aligned.add(plan.buffers[a.buffer].index)
         self.template = np.array(template or [0], np.int64)
-        operands = [s.words["a"] for s in plan.steps if isinstance(s, Step) and s.aligned]
-        self.aligned = {b.index for b in (plan.buffers[w.buffer] for w in operands if isinstance(w, Ref))
-                        if b.storage == "input"}
         self.open_buffers, self.open_steps = [], []
         if self.trace.leaves:
             self.open_buffers = [k for k, b in enumerate(plan.buffers)
                                  if is_open((b.nbytes, b.data, b.type and b.type.shape))]
-            self.open_steps = [k for k, s in enumerate(plan.steps) if is_open(s)]
+            self.open_steps = [k for k, s in enumerate(plan.steps) if is_open(
+                s if isinstance(s, PythonStep) else (s.kernel, s.blocks, s.pieces, s.macs))]
         self.lives = find_lives([b for b in touched(step) if plan.buffers[b].storage == "arena"]
                                 for step in plan.steps)
         self.clashes = find_clashes(self.lives)
@@ -90,9 +94,9 @@ class OpenPlan:
             data = self.plan.buffers[word.buffer].data
             if isinstance(data, np.ndarray) and not is_open(word.offset):
                 return _address(data) + word.offset
-            self.words.append((at, word))
+            self.places[self.plan.buffers[word.buffer].storage].append((at, *word))
         elif is_open(word):
-            self.words.append((at, word))
+            self.numbers.append((at, word))
         else:
             return index(word)
         return 0
@@ -118,7 +122,7 @@ class Runner:
     def __init__(self, open: OpenPlan, sizes: Sequence[int], values: Values, arenas: Arenas, cache: bool) -> None:
         self.open, self._values, self._arenas, self._cache = open, values, arenas, cache
         self.sizes = dict(zip(open.trace.assumed, sizes, strict=True))
-        self.plan = _plan_at(open, values)
+        self.plan = _plan_at(open, values) if sizes else open.plan
         self.output_types, buffers = self.plan.output_types, self.plan.buffers
         self._offsets, self.arena_bytes = plan_arena({b: buffers[b].nbytes for b in open.clashes}, open.clashes)
         reserve(self.arena_bytes, "what lies between inputs and outputs")
@@ -223,14 +227,20 @@ class Runner:
 
 
 def _plan_at(open: OpenPlan, values: Values) -> Plan:
-    """The plan with the numbers that its open sizes are."""
+    """The plan with the numbers and functions that its open sizes give, but for numbers in argument blocks.
+
+    Those an `_Instance` fills in.
+    """
     plan, buffers, steps = open.plan, list(open.plan.buffers), list(open.plan.steps)
     for k in open.open_buffers:
         b = buffers[k]
         buffers[k] = Buffer(b.storage, values.of(b.nbytes), b.type and _type_at(b.type, values), b.index,
                             values.of(b.data))
     for k in open.open_steps:
-        steps[k] = values.of(steps[k])
+        s = steps[k]
+        steps[k] = values.of(s) if isinstance(s, PythonStep) else s._replace(
+            kernel=values.of(s.kernel), blocks=values.of(s.blocks), pieces=values.of(s.pieces), macs=values.of(s.macs),
+            words={name: values.of(w) if isinstance(w, Later) else w for name, w in s.words.items()})
     return plan._replace(buffers=tuple(buffers), steps=tuple(steps), errors=values.of(plan.errors),
                          output_types=tuple([_type_at(t, values) for t in plan.output_types]))
 
@@ -250,25 +260,19 @@ class _Instance:
         self.plan = plan
         self.reports = (ctypes.c_int64 * len(plan.errors))()
         self.words = open.template.copy()
-        self._arrays: list[tuple[int, int, int]] = []  # word, which of the inputs and outputs, offset
-        in_arena: list[tuple[int, int]] = []  # word, offset
+        for at, number in open.numbers:
+            self.words[at] = values.of(number)
+        for at, k, _ in open.places["report"]:
+            self.words[at] = ctypes.addressof(self.reports) + 8 * plan.buffers[k].index
+        for at, k, offset in open.places["constant"]:
+            data = plan.buffers[k].data
+            assert isinstance(data, np.ndarray)
+            self.words[at] = _address(data) + values.of(offset)
         inputs = sum(b.storage == "input" for b in plan.buffers)
-        for at, word in open.words:
-            if not isinstance(word, Ref):
-                self.words[at] = values.of(word)
-                continue
-            buffer, offset = plan.buffers[word.buffer], values.of(word.offset)
-            match buffer.storage:
-                case "arena":
-                    in_arena.append((at, offsets[word.buffer] + offset))
-                case "report":
-                    self.words[at] = ctypes.addressof(self.reports) + 8 * buffer.index
-                case "constant":
-                    assert isinstance(buffer.data, np.ndarray)
-                    self.words[at] = _address(buffer.data) + offset
-                case _:
-                    first = inputs if buffer.storage == "output" else 0
-                    self._arrays.append((at, first + buffer.index, offset))
+        self._arrays = [(at, first + plan.buffers[k].index, values.of(offset))
+                        for storage, first in (("input", 0), ("output", inputs))
+                        for at, k, offset in open.places[storage]]
+        in_arena = [(at, offsets[k] + values.of(offset)) for at, k, offset in open.places["arena"]]
         self._offsets = offsets
         self._in_arena, self._relative = np.array(in_arena, np.int64).reshape(-1, 2).T.copy()
         self._base = 0

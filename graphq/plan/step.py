@@ -5,15 +5,20 @@ A family's plan function makes the step, `PlanBuilder.run` adds it to a plan wit
 """
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from graphq.base.sizes import number
+from graphq.kernels.jit import modules
+from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.jit.isa import Level
 from graphq.kernels.jit.modules import Function, FunctionTable
-from graphq.kernels.jit.records import filled
+from graphq.kernels.jit.records import Record, filled
+from graphq.kernels.threads.steps import MOST_PIECES
 
 
 class Target(NamedTuple):
@@ -75,7 +80,7 @@ class Step(NamedTuple):
     @property
     def block(self) -> list[Word]:
         """The argument block."""
-        return [*self.words.values(), *[0] * (HEADER_WORDS - len(self.words)), *(w for s in self.slots for w in s)]
+        return [*self.words.values(), *[0] * (HEADER_WORDS - len(self.words)), *chain(*self.slots)]
 
     def arguments(self, words: Mapping[str, Word], slots: Sequence[Slot] = ()) -> np.ndarray:
         """The argument block with these addresses as numbers, for tests and self-tests; rooms follow it."""
@@ -89,3 +94,53 @@ class Step(NamedTuple):
         """Run all blocks one after another, by way of ctypes: for tests and self-tests."""
         for index in range(self.blocks):
             self.function(args.ctypes.data, index)
+
+
+BLOCK_CYCLES = 10_000
+"""A parallel step costs 2.5 us, and far more on a busy machine: a thread's share of less work is not worth it."""
+
+
+def threads_for(threads: int, cycles: float) -> int:
+    """The threads, at most `threads`, that work of so many cycles of one core is worth."""
+    return number(_threads_for, threads, cycles) if threads > 1 else 1
+
+
+def _threads_for(threads: int, cycles: float) -> int:
+    return max(1, min(threads, int(cycles // BLOCK_CYCLES)))
+
+
+def pieces(blocks: int, worth: int, threads: int) -> int:
+    """How many pieces `threads` share so many blocks in; 0 for one block, or for work that is `worth` one thread.
+
+    Block i is in piece ((i + 1) * pieces - 1) // blocks.
+    """
+    return number(_pieces, blocks, worth, threads) if threads > 1 else 0
+
+
+def _pieces(blocks: int, worth: int, threads: int) -> int:
+    return min(blocks, threads, MOST_PIECES) if blocks > 1 and worth > 1 else 0
+
+
+def rows_of_block(rows: int, batch: int, threads: int, unit: int = 1) -> int:
+    """How many of the `rows` of each of `batch` elements a block has, a multiple of `unit`: four blocks a thread."""
+    return number(_rows_of_block, rows, batch, threads, unit)
+
+
+def _rows_of_block(rows: int, batch: int, threads: int, unit: int) -> int:
+    parts = max(1, min(-(-rows // unit), -(-4 * threads // max(1, batch)))) if threads > 1 else 1
+    return max(1, -(-rows // (parts * unit)) * unit)
+
+
+def plan_rows(factory: Callable[..., Functions], record: Record, words: Mapping[str, Word], target: Target, *,
+              rows: int, cycles: float, batch: int = 1, unit: int = 1, of: tuple[int, ...] = ()) -> Step:
+    """Plan a loop over the `rows` of each of `batch` elements, whose block function `factory(*of)` makes.
+
+    `words` are fields of its record, in which the field `each` is the rows of a block: a multiple of `unit`, so that
+    there are four blocks a thread. `cycles` estimates the work of a row.
+    """
+    worth = threads_for(target.threads, cycles * rows * batch)
+    each = rows_of_block(rows, batch, worth, unit)
+    blocks = batch * -(-rows // each)
+    block = modules.load(factory.__name__, factory, *of, cache=target.cache).block
+    return Step("_".join(map(str, (factory.__name__, *of))), block, record.named({**words, "each": each}), blocks,
+                pieces(blocks, worth, target.threads))

@@ -27,8 +27,7 @@ def concat_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         inner = prod(lowered.out[lowered.axis + 1:]) * STORAGE[lowered.store.dtype].itemsize
         target = Ref(out, part.start * inner)
         if part.copies:
-            source = node.inputs[part.inputs[part.lowered.sources[0].index]]
-            assert source is not None
+            source = node.operand(part.inputs[part.lowered.sources[0].index])
             size = part.lowered.out[lowered.axis] * inner
             step = plan_row_copy(prod(lowered.out[:lowered.axis]), size, size, lowered.out[lowered.axis] * inner,
                                  b.target)

@@ -26,9 +26,8 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """Pack weights that are not constant, multiply."""
     c = lowered.anchor
     assert isinstance(c, Convolution)
-    source, value = node.inputs[c.a], node.inputs[c.b]
-    assert source is not None
-    factors = None if value is None or value.data is None else _factors(c, value.data)
+    source, value = node.operand(c.a), node.operand(c.b)
+    factors = None if value.data is None else _factors(c, value.data)
     moves: dict[str, Any] = dict(stride=c.strides[-1], dilation=c.dilations[-1], transposed=c.filter.transposed)
     how = packing.choose(c.filter.outputs, c.windows, factors, b.target.level, **moves) if c.integer else \
         floats.choose(c.filter.outputs, c.windows, lanes=b.target.level.lanes, **moves)
@@ -36,7 +35,7 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     along_columns = (*(0,) * (len(lowered.out) - 1), 4)
 
     def compensation(_: Source) -> Operand:
-        assert isinstance(c, IntegerConvolution) and value is not None and value.data is not None
+        assert isinstance(c, IntegerConvolution) and value.data is not None
         return Ref(b.constant(c.compensation(c.matrix(value.data)))), along_columns
 
     space, slots = store_slots(b, node, lowered, {
@@ -67,8 +66,7 @@ def _factors(c: Convolution, w: np.ndarray) -> np.ndarray:
 def _weights(b: PlanBuilder, node: Node, c: Convolution, factors: np.ndarray | None,
              how: packing.Layout | floats.Tile) -> int:
     """The buffer of the packed weights."""
-    value, taps, channels = node.inputs[c.b], c.windows.taps, c.filter.outputs
-    assert value is not None
+    value, taps, channels = node.operand(c.b), c.windows.taps, c.filter.outputs
     if isinstance(how, packing.Layout):
         pack, size = partial(packing.pack, layout=how), packing.packed_bytes(how, channels)
     else:

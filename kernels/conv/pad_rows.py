@@ -8,8 +8,7 @@ from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.intrinsics import load_u8
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import I1, I8, Builder, Value, constant
-from graphq.plan.blocks import RowLoop, plan_rows
-from graphq.plan.step import Step, Target
+from graphq.plan.step import Step, Target, plan_rows
 
 PAD = Record("source", "target", "length", "before", "after", "value", "rows", "each", "value_at")
 """`rows` of `length` bytes, `each` a block; `value_at` is the address of the value instead, or 0."""
@@ -51,4 +50,4 @@ def plan_pad_rows(rows: int, length: int, before: int, after: int, value: int, t
     The caller fills in the addresses of PAD.
     """
     words = {"length": length, "before": before, "after": after, "value": value, "rows": rows}
-    return plan_rows(RowLoop(pad_rows_block, PAD, rows, 20 + length * 0.2), words, target)
+    return plan_rows(pad_rows_block, PAD, words, target, rows=rows, cycles=20 + length * 0.2)

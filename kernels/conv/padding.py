@@ -16,9 +16,7 @@ def pad_address(b: PlanBuilder, node: Node, c: Convolution) -> int | Ref:
     """Where the byte of the padding lies when the zero point is a tensor, else 0. Of s32 it is the low byte."""
     if not isinstance(c, IntegerConvolution) or c.a_zp.data is not None:
         return 0
-    value = node.inputs[c.a_zp.index]
-    assert value is not None
-    return Ref(b.of[value])
+    return Ref(b.of[node.operand(c.a_zp.index)])
 
 
 def padding_block(b: PlanBuilder, node: Node, c: Convolution, block: np.ndarray) -> int:

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 
-from graphq.base.sizes import largest, later
+from graphq.base.sizes import largest
 from graphq.ir import Node
 from graphq.ir.tensor_type import TensorType
 from graphq.kernels.conv import pad_rows
@@ -19,12 +18,12 @@ from graphq.kernels.conv.lower import Convolution, IntegerConvolution
 from graphq.kernels.conv.padding import pad_address, padding_block
 from graphq.kernels.conv.phases import Phase
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.slots import operand, slot
+from graphq.kernels.family.slots import Operand, operand, slot
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.moves.transpose import dense
-from graphq.kernels.operands.space import Space, Walk, offsets
+from graphq.kernels.operands.space import Space, factor
 from graphq.kernels.operands.sum_terms import terms
 from graphq.kernels.operands.tile_frame import RUN
 from graphq.kernels.operands.windows import Windows, windows
@@ -42,8 +41,7 @@ def convolution_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert isinstance(c, Convolution)
     if c.depthwise:
         return depthwise_steps(b, node, lowered)
-    value = node.inputs[c.a]
-    assert value is not None
+    value = node.operand(c.a)
     source, view, merged = b.of[value], c.windows, 1
     if _reads_lines(c):
         source, view, merged = _padded(b, node, c, source, value.type.dims)
@@ -59,8 +57,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     itemsize = STORAGE[c.a_dtype].itemsize
     if merged > 1:  # whole groups: what they read beyond the taps meets weights of 0, and `_padded` has room for it
         channels = _whole_groups(channels, itemsize)
-    weights = node.inputs[c.b]
-    assert weights is not None
+    weights = node.operand(c.b)
     sorts = weights.data is not None and matmul.sorts(c.a_dtype, "windows", b.target.level)
     packed, parts = _weights(b, node, c, phase, merged, channels if sorts else None)
     size = _packed_bytes(c, view.taps * parts, merged) + (
@@ -69,21 +66,21 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     pixel = _even(c, view) if parts == 1 and in_rows else None
     still = (0,) * len(phase.counts)
     item = STORAGE[lowered.store.dtype].itemsize
-    operands = []
+    operands: list[Operand] = []
     for s in lowered.sources:
         if s.origin == "column sums":
-            operands.append(_Operand(Ref(packed), 0, size, still, 4))
+            operands.append((Ref(packed), (0, size, *still, 4)))
         elif s.origin == "compensation":
             assert isinstance(c, IntegerConvolution)
             data = c.compensation(_phase_weights(c, node, phase, merged))
-            operands.append(_Operand(Ref(b.constant(data)), 0, 4 * columns, still, 4))
+            operands.append((Ref(b.constant(data)), (0, 4 * columns, *still, 4)))
         else:
-            operands.append(_operand(*operand(b, node, s, lowered.out), columns, phase))
-    operands.append(_operand(Ref(b.result(node.output)), dense(lowered.out, item), columns, phase))
+            operands.append(_of_phase(operand(b, node, s, lowered.out), columns, phase))
+    operands.append(_of_phase((Ref(b.result(node.output)), tuple(dense(lowered.out, item))), columns, phase))
     pixels = still if pixel is None else tuple(dense(phase.counts, pixel))
-    operands += [_Operand(Ref(source), view.image_bytes, channels * itemsize, pixels, 0),
-                 _Operand(Ref(packed), 0, size, still, 0)]
-    space = _space(c.images, groups, phase.counts, columns, operands, merge_images=pixel is not None)
+    operands += [(Ref(source), (view.image_bytes, channels * itemsize, *pixels, 0)),
+                 (Ref(packed), (0, size, *still, 0))]
+    space = _space((c.images, groups, *phase.counts, columns), operands, in_rows=pixel is not None)
     product = matmul.Product(c.a_dtype, space.m, space.n, channels, space.batch, "windows" if pixel is None else "rows",
                              view.taps * parts, matmul.SORTED if sorts else None)
     step = matmul.plan_matmul(lowered.store, product, b.target)
@@ -93,7 +90,7 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
         assert isinstance(rows, np.ndarray)
         step = step._replace(exact=pack.exact_share(rows, channels, columns, view.taps * parts))
     *slots, (a, a_table, a_row), (w, w_table, _) = (
-        slot(b, o.ref, walk) for o, walk in zip(operands, space.walks, strict=True))
+        slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True))
     stride = a_row if pixel is not None else Ref(_block(b, node, c, view, parts, channels * itemsize, space.m))
     words = {"a": a, "a_table": a_table, "stride": stride, "w": w, "w_table": w_table}
     if lowered.store.second_look is not None:
@@ -106,53 +103,25 @@ def _multiply(b: PlanBuilder, node: Node, lowered: Lowered, source: int, phase: 
     b.run(step, words, slots)
 
 
-class _Operand(NamedTuple):
-    """Where an operand lies, and its byte strides along images, groups, the spatial axes and the columns of a group."""
-
-    ref: Ref
-    image: int
-    group: int
-    spatial: tuple[int, ...]
-    column: int
-
-    def table(self, images: int, groups: int, counts: Sequence[int]) -> np.ndarray | None:
-        """The byte offsets along images, groups and some spatial axes, in row-major order; None when all are 0."""
-        sizes, steps = (images, groups, *counts), (self.image, self.group, *self.spatial[:len(counts)])
-        if not any(step and size != 1 for size, step in zip(sizes, steps, strict=True)):
-            return None
-        return later(offsets, tuple(zip(sizes, steps, strict=True)))
+def _of_phase(operand: Operand, columns: int, phase: Phase) -> Operand:
+    """An operand with strides along [n, spatial..., c], along images, groups, outputs of a phase, and their columns."""
+    ref, (image, *spatial, column) = operand
+    first = sum(o * s for o, s in zip(phase.origin, spatial, strict=True))
+    steps = (s * n for s, n in zip(spatial, phase.step, strict=True))
+    return Ref(ref.buffer, ref.offset + first), (image, column * columns, *steps, column)
 
 
-def _operand(ref: Ref, strides: Sequence[int], columns: int, phase: Phase) -> _Operand:
-    """An operand of the epilogue, with strides along [n, spatial..., c], from the first output of a phase on."""
-    first = sum(o * s for o, s in zip(phase.origin, strides[1:-1], strict=True))
-    return _Operand(Ref(ref.buffer, ref.offset + first), strides[0], strides[-1] * columns,
-                    tuple(s * n for s, n in zip(strides[1:-1], phase.step, strict=True)), strides[-1])
+def _space(sizes: Sequence[int], operands: Sequence[Operand], *, in_rows: bool) -> Space:
+    """The space of images, groups, the outputs of a phase along each axis, and columns.
 
-
-def _space(images: int, groups: int, counts: tuple[int, ...], columns: int, operands: Sequence[_Operand], *,
-           merge_images: bool) -> Space:
-    """The space of batch (image, group, lines) x pixels x columns; lines are pixels where all operands allow it.
-
-    `merge_images`: images may be pixels too.
+    Pixels are rows as far as all operands allow it; those of several images where windows are read as rows (`in_rows`),
+    and there are no groups, which have weights of their own.
     """
-    def even(o: _Operand) -> bool:
-        pixel = _pixel(o, counts)
-        return 0 in counts or all(n == 1 or s == pixel * prod(counts[k + 1:])
-                                  for k, (s, n) in enumerate(zip(o.spatial, counts, strict=True)))
-
-    merged = all(map(even, operands))
-    lines, pixels = ((), prod(counts)) if merged else (counts[:-1], counts[-1])
-    if merged and merge_images and groups == 1 and all(
-            images == 1 or o.image == pixels * _pixel(o, counts) for o in operands):
-        return Space(1, images * pixels, columns, tuple(Walk(None, _pixel(o, counts)) for o in operands))
-    walks = [Walk(o.table(images, groups, lines), _pixel(o, counts)) for o in operands]
-    return Space(images * groups * prod(lines), pixels, columns, tuple(walks))
-
-
-def _pixel(o: _Operand, counts: Sequence[int]) -> int:
-    """Bytes from one pixel to the next, along the last axis that has several; between images where each is a pixel."""
-    return next((s for s, n in zip(reversed(o.spatial), reversed(counts), strict=True) if n != 1), o.image)
+    last = len(sizes) - 1
+    several = [k for k in range(2, last) if sizes[k] != 1] or [last - 1]
+    axes = 0, 1, *several, last
+    return factor([sizes[k] for k in axes], [[strides[k] for k in axes] for _, strides in operands],
+                  keep=1 if in_rows and sizes[1] == 1 else 2)
 
 
 def _even(c: Convolution, view: Windows) -> int | None:
@@ -211,8 +180,7 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
 
     Constants are packed sorted where `sorted_channels`, those that a tap is read with, are given.
     """
-    value = node.inputs[c.b]
-    assert value is not None
+    value = node.operand(c.b)
     if value.data is not None:
         weights = _phase_weights(c, node, phase, merged)
         parts = _s8_parts(weights) if c.integer else [weights]
@@ -230,9 +198,9 @@ def _weights(b: PlanBuilder, node: Node, c: Convolution, phase: Phase, merged: i
 
 def _phase_weights(c: Convolution, node: Node, phase: Phase, merged: int) -> np.ndarray:
     """Constant weights less their zero points, of the taps of a phase."""
-    value = node.inputs[c.b]
-    assert value is not None and value.data is not None
-    return _arranged(c, c.matrix(value.data), merged)[:, phase.taps]
+    data = node.operand(c.b).data
+    assert data is not None
+    return _arranged(c, c.matrix(data), merged)[:, phase.taps]
 
 
 def _joined(c: Convolution) -> int:

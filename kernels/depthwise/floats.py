@@ -40,8 +40,7 @@ from graphq.kernels.lanes.vector import STORAGE_IR, widen
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.operands.windows import INVALID, MOST_TAPS, WINDOWS, SharedColumns, Windows, shared_columns
 from graphq.kernels.pixels.plan import Pixels
-from graphq.plan.blocks import pieces, rows_of_block, threads_for
-from graphq.plan.step import Step, Target
+from graphq.plan.step import Step, Target, pieces, rows_of_block, threads_for
 
 ACCUMULATORS = 8
 """Registers of a tile: as many as hide the latency of a multiply-add, and as AVX2 has room for."""

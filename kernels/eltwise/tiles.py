@@ -13,8 +13,7 @@ from graphq.kernels.lanes.outputs import load_outputs, write
 from graphq.kernels.lanes.second_look import HEAD
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.space import Space
-from graphq.plan.blocks import BLOCK_CYCLES, pieces
-from graphq.plan.step import Step, Target
+from graphq.plan.step import BLOCK_CYCLES, Step, Target, pieces
 
 BLOCKS_PER_THREAD = 4
 SPACE = Record(*HEAD, "batch", "m", "n", "each", "rows", "columns")

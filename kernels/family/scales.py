@@ -76,9 +76,7 @@ def scales_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]
     """The scales of a dequantize or dynamic_dequantize; `shape` is that of one a channel."""
     if node.op.name == "dequantize":
         return known(node.attrs["scales"], shape, "f32")
-    scales = node.inputs[1]
-    assert scales is not None
-    return given(scales, body, constants, shape)
+    return given(node.operand(1), body, constants, shape)
 
 
 def zero_points_of(node: Node, body: Graph, constants: Arrays, shape: tuple[int, ...]) -> QuantParameter:

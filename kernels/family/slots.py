@@ -8,7 +8,7 @@ from graphq.ir import Node
 from graphq.kernels.family.epilogue import Source
 from graphq.kernels.family.lower import Lowered
 from graphq.kernels.lanes.expression import STORAGE
-from graphq.kernels.operands.space import Space, Walk, broadcast_strides, every, factor
+from graphq.kernels.operands.space import Space, Walk, broadcast_strides, factor, table
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.step import Ref, Slot
 
@@ -21,16 +21,17 @@ def store_slots(b: PlanBuilder, node: Node, lowered: Lowered, own: Mapping[str, 
                 before: Sequence[Operand] = (), keep: int = 0) -> tuple[Space, list[Slot]]:
     """The space of a partition's output, which becomes dense, and the slots of its Store: operands, then the output.
 
-    `own` gives operands of the origins that the family itself computes. The space also has the walks of operands
-    `before` these, which are no slots. `keep` is as of `factor`.
+    `own` gives operands of the origins that the family itself computes. Operands `before` these have a walk and a slot
+    each, too, which come first. `keep` is as of `factor`.
     """
-    operands = [*before, *(own[s.origin](s) if s.origin in own else operand(b, node, s, lowered.out)
-                           for s in lowered.sources)]
+    operands = list(before)
+    for s in lowered.sources:
+        operands.append(own[s.origin](s) if s.origin in own else operand(b, node, s, lowered.out))
     space = factor(lowered.out, [strides for _, strides in operands], keep=keep)
     row = space.n * STORAGE[lowered.store.dtype].itemsize
-    walks = *space.walks[len(before):], Walk(every(space.batch, row * space.m), row)
-    refs = *(ref for ref, _ in operands[len(before):]), Ref(b.result(node.output))
-    return space, [slot(b, *of) for of in zip(refs, walks, strict=True)]
+    dense = Walk(table([(space.batch, row * space.m)]), row)
+    slots = [slot(b, ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
+    return space, [*slots, slot(b, Ref(b.result(node.output)), dense)]
 
 
 def operand(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) -> Operand:
@@ -39,9 +40,7 @@ def operand(b: PlanBuilder, node: Node, source: Source, out: tuple[int, ...]) ->
         assert source.data is not None
         buffer = b.constant(source.data)
     else:
-        value = node.inputs[source.index]
-        assert value is not None
-        buffer = b.of[value]
+        buffer = b.of[node.operand(source.index)]
     return Ref(buffer), broadcast_strides(source.shape, out, STORAGE[source.dtype].itemsize)
 
 

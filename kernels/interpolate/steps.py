@@ -22,12 +22,10 @@ def interpolate_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     p = lowered.anchor
     if not isinstance(p, Blend):
         return pool_steps(b, node, lowered)
-    source = node.inputs[p.source]
-    assert source is not None
     space, slots = store_slots(b, node, lowered, keep=1)
     pixels = Pixels(p.dtype, p.windows, space.n, space.batch, space.m)
     step = blend.plan_blend(lowered.store, pixels, b.target)
-    words = {"images": Ref(b.of[source]), "windows": Ref(b.constant(p.windows.block(p.pad))),
+    words = {"images": Ref(b.of[node.operand(p.source)]), "windows": Ref(b.constant(p.windows.block(p.pad))),
              "weights": Ref(b.constant(later(_weights, p.scales, p.outer, p.inner)))}
     b.run(step, words, slots)
 

@@ -29,8 +29,7 @@ from graphq.kernels.jit.values import I8, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import S32X16, Loop, interleave
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul.row_sums import byte_sums, offset
-from graphq.plan.blocks import RowLoop, plan_rows
-from graphq.plan.step import Step, Target
+from graphq.plan.step import Step, Target, plan_rows
 
 PANEL = 16
 SLACK = 15 * LINE
@@ -206,4 +205,4 @@ def plan_pack(w_dtype: str, k: int, n: int, batch: int, target: Target) -> Step:
     words = {"along_k": n * itemsize, "along_n": itemsize, "packed_bytes": packed_bytes(k, n, itemsize), "k": k, "n": n,
              "flip": flip}
     cycles = PANEL * k * itemsize * 0.5  # measured: 6 to 12 GB/s
-    return plan_rows(RowLoop(packing, PACK, panel_count(n), cycles, batch, of=(itemsize,)), words, target)
+    return plan_rows(packing, PACK, words, target, rows=panel_count(n), cycles=cycles, batch=batch, of=(itemsize,))

@@ -13,7 +13,7 @@ convolution of the matmul, with weights packed tap by tap. Tables are byte offse
 """
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from operator import getitem
 from typing import Any, Literal, NamedTuple
@@ -33,8 +33,7 @@ from graphq.kernels.matmul.pack import DESCRIPTOR, PANEL, SLACK, panel_count
 from graphq.kernels.matmul.table import KERNELS, ActivationLayout, Kernel, select
 from graphq.kernels.matmul.tiles import DTYPES, FLOATS, SORTED, SORTED_DTYPES, tile_count
 from graphq.kernels.operands.tile_frame import FRAME, FRAME_BYTES, locate_windows, view_windows
-from graphq.plan.blocks import pieces, threads_for
-from graphq.plan.step import Step, Target
+from graphq.plan.step import Step, Target, pieces, threads_for
 
 MOST_VECTORS = 128
 """Vectors of a tile's accumulators: 2,048 are 16 lanes each, 1,024 are 8 at the least, or 64 of one."""
@@ -293,12 +292,11 @@ def _blocks(names: Sequence[str], x: Product, threads: int, tail: int | None) ->
                    tail or panel_count(x.n) % panels or panels, kept, each_tiles * kept or copies)
 
 
-def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None,
-                log: list[str] | None = None) -> Step:
+def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None = None) -> Step:
     """Plan a product, the sums of which `store` takes.
 
-    `kernel` forces a kernel, else `select` chooses, and says why in `log`; of open sizes at each of them. Raises
-    KernelError when there is none.
+    `kernel` forces a kernel, else `select` chooses, of open sizes at each of them. Raises KernelError where there is
+    none.
     """
     level, cache, layout, taps = target.level, target.cache, x.layout, x.taps
     batch, m, n, row_bytes, depth = x.batch, x.m, x.n, x.row_bytes, x.depth
@@ -306,7 +304,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         # the copies of a single tile would not be in L2
         level = level_named("avx512_vnni")
     forced = kernel is not None
-    kernel = kernel or select(x.dtypes, m, n, depth, level, log, layout=layout)
+    kernel = kernel or select(x.dtypes, m, n, depth, level, layout=layout)
     writer = _writer(kernel, store, assumed(batch * m * n), assumed(depth), level.lanes)
     # first, as it takes longest to compile
     again = 0 if store.second_look is None else load_second_look(layout, cache)
@@ -318,23 +316,21 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         sizes = x.m, x.n, depth
         kernels = _likely(x.dtypes, tuple(map(assumed, sizes)), tuple(map(is_open, sizes)), level.name, layout)
     any_tail = is_open(n) and not inside
-
-    def made(kernel: Kernel, panels: int) -> modules.Module:
-        return modules.load(f"{kernel.name}_{layout}_{panels}", kernel.build, kernel.dtypes[0], kernel.tile[0], panels,
-                            is_emulated(kernel.level), layout, *inside, cache=cache)
-
-    def tails(most: int) -> Iterable[int]:
-        return range(1, most + 1) if any_tail else [1 if is_open(n) else panel_count(n) % most or most]
-
-    cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, tuple(k.name for k in kernels), x, target.threads,
+    cut = _Blocks(*numbers(len(_Blocks._fields), _blocks, tuple([k.name for k in kernels]), x, target.threads,
                            1 if is_open(n) and inside else None))
-    widths = [k.tile[1] // PANEL for k in kernels]
-    whole = [made(k, width) for k, width in zip(kernels, widths, strict=True)]
-    rest = tuple(tuple(made(k, width).tile for width in tails(most)) for k, most in zip(kernels, widths, strict=True))
-    tile: Any = later(getitem, tuple(x.tile for x in whole), cut.kernel)
-    tail: Any = later(getitem, later(getitem, rest, cut.kernel), cut.tail_panels - 1 if any_tail else 0)
-    setup: Any = later(getitem, tuple(x.setup if k.level == "amx" else 0 for k, x in zip(kernels, whole, strict=True)),
-                       cut.kernel)
+    tiles, tails, setups = [], [], []
+    for one in kernels:
+        most = one.tile[1] // PANEL
+        rest = range(1, most + 1) if any_tail else (1 if is_open(n) else panel_count(n) % most or most,)
+        whole, *others = [
+            modules.load(f"{one.name}_{layout}_{panels}", one.build, one.dtypes[0], one.tile[0], panels,
+                         is_emulated(one.level), layout, *inside, cache=cache) for panels in (most, *rest)]
+        tiles.append(whole.tile)
+        tails.append(tuple([other.tile for other in others]))
+        setups.append(whole.setup if one.level == "amx" else 0)
+    tile: Any = later(getitem, tuple(tiles), cut.kernel)
+    tail: Any = later(getitem, later(getitem, tuple(tails), cut.kernel), cut.tail_panels - 1 if any_tail else 0)
+    setup: Any = later(getitem, tuple(setups), cut.kernel)
     # AMX reads rows that cross lines of the cache at half the speed: 1024 x 1024 x 1024 takes 1.2 times as long.
     lines = kernel.level == "amx" and layout == "rows" and assumed(row_bytes) % 64 == 0 \
         and assumed(panel_count(n)) > kernel.tile[1] // PANEL
@@ -344,7 +340,7 @@ def plan_matmul(store: Store, x: Product, target: Target, kernel: Kernel | None 
         "each_panels": cut.each_panels, "rows": cut.rows, "panels": cut.panels, "tail_panels": cut.tail_panels,
         "tile": tile, "tail": tail, "setup": setup, "again": again, "functions": table,
         "room_count": largest(1, shares), "room_bytes": cut.room_bytes, "kept": cut.kept})
-    name: Any = later(getitem, tuple(k.name for k in kernels), cut.kernel)
+    name: Any = later(getitem, tuple([k.name for k in kernels]), cut.kernel)
     return Step(name, block, words, cut.blocks, shares, macs=batch * m * n * x.k * taps, aligned=lines)
 
 

@@ -7,8 +7,7 @@ from graphq.kernels.jit.intrinsics import load_s64, store_s32
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import I8, I32, I64, Builder, Value, constant
 from graphq.kernels.jit.x86 import S32X16, Loop, load_bytes, tail_mask
-from graphq.plan.blocks import RowLoop, plan_rows
-from graphq.plan.step import Step, Target
+from graphq.plan.step import Step, Target, plan_rows
 
 SUMS = Record("source", "table", "stride", "sums", "sums_bytes", "m", "k", "each", "flip")
 """Sums of m rows over k: of s32, `sums_bytes` a batch element, of which a block has `each`.
@@ -98,13 +97,12 @@ def column_sum_block() -> Functions:
     return _sum_blocks(_sum_columns, 16, True)
 
 
-def plan_row_sums(a_dtype: str, m: int, k: int, batch: int, target: Target) -> Step:
-    """Plan the s32 sums over k of activations as kernels take them (s8: a + 128), for the caller to complete SUMS."""
-    words = {"stride": k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
-    return plan_rows(RowLoop(row_sum_block, SUMS, m, k * 0.1, batch), words, target)  # 33 GB/s
+def plan_sums(a_dtype: str, m: int, k: int, batch: int, target: Target, *, columns: bool = False) -> Step:
+    """Plan the s32 sums over k of activations as kernels take them (s8: a + 128), for the caller to complete SUMS.
 
-
-def plan_column_sums(a_dtype: str, m: int, k: int, batch: int, target: Target) -> Step:
-    """Plan the same sums of transposed activations, k rows of m bytes."""
-    words = {"stride": m, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
-    return plan_rows(RowLoop(column_sum_block, SUMS, m, k * 0.25, batch, unit=16), words, target)
+    `columns`: activations are transposed, k rows of m bytes.
+    """
+    words = {"stride": m if columns else k, "sums_bytes": 4 * m, "m": m, "k": k, "flip": 0x80 if a_dtype == "s8" else 0}
+    factory, unit = (column_sum_block, 16) if columns else (row_sum_block, 1)
+    return plan_rows(factory, SUMS, words, target, rows=m, cycles=k * (0.25 if columns else 0.1),  # rows: 33 GB/s
+                     batch=batch, unit=unit)

@@ -8,15 +8,15 @@ import numpy as np
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.slots import Strides, slot, store_slots
+from graphq.kernels.family.slots import Strides, store_slots
 from graphq.kernels.lanes.expression import STORAGE
 from graphq.kernels.matmul import pack
 from graphq.kernels.matmul import plan as matmul
-from graphq.kernels.matmul import row_sums as rows
 from graphq.kernels.matmul.lower import Matmul
+from graphq.kernels.matmul.row_sums import plan_sums
 from graphq.kernels.matmul.table import ActivationLayout
 from graphq.kernels.moves.transpose import plan_transpose
-from graphq.kernels.operands.space import broadcast_strides, every
+from graphq.kernels.operands.space import broadcast_strides, table
 from graphq.kernels.operands.sum_terms import terms
 from graphq.plan.builder import PlanBuilder
 from graphq.plan.step import Ref
@@ -28,20 +28,17 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     assert isinstance(p, Matmul)
     item = STORAGE[p.a_dtype].itemsize
     source, layout = _source(b, node, p)
-    weights = node.inputs[p.b]
-    assert weights is not None
-    sorts = weights.data is not None and matmul.sorts(p.a_dtype, layout, b.target.level)
+    sorts = node.operand(p.b).data is not None and matmul.sorts(p.a_dtype, layout, b.target.level)
     packed, packed_bytes = _weights(b, node, p, sorts)
     a_strides = _strides(p.rows, lowered.out, p.k * item)
     if layout == "columns":
         a_strides = (*a_strides[:-1], item)
     w_strides = _strides((*p.b_shape[:-2], 1), lowered.out, packed_bytes)
-    a, w = Ref(source), Ref(packed)
-    space, slots = store_slots(
+    space, ((a, a_table, a_row), (w, w_table, _), *slots) = store_slots(
         b, node, lowered,
-        {"column sums": lambda _: (w, (*w_strides, 4)),
+        {"column sums": lambda _: (Ref(packed), (*w_strides, 4)),
          "row sums": lambda s: (Ref(_row_sums(b, source, p, layout)), broadcast_strides(s.shape, lowered.out, 4))},
-        before=[(a, (*a_strides, 0)), (w, (*w_strides, 0))], keep=2 if any(w_strides) else 1)
+        before=[(Ref(source), (*a_strides, 0)), (Ref(packed), (*w_strides, 0))], keep=2 if any(w_strides) else 1)
     product = matmul.Product(p.a_dtype, space.m, space.n, p.k, space.batch, layout,
                              w_dtype=matmul.SORTED if sorts else None)
     step = matmul.plan_matmul(lowered.store, product, b.target)
@@ -49,7 +46,6 @@ def matmul_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
         data = b.buffers[packed].data
         assert isinstance(data, np.ndarray)
         step = step._replace(exact=pack.exact_share(data, p.k, p.n))
-    (_, a_table, a_row), (_, w_table, _) = (slot(b, ref, walk) for ref, walk in zip((a, w), space.walks, strict=False))
     words = {"a": a, "a_table": a_table, "stride": p.rows[-1] * item if layout == "columns" else a_row,
              "w": w, "w_table": w_table}
     if lowered.store.second_look is not None:
@@ -68,8 +64,7 @@ def _source(b: PlanBuilder, node: Node, p: Matmul) -> tuple[int, ActivationLayou
 
     One row is its own transpose.
     """
-    value = node.inputs[p.a]
-    assert value is not None
+    value = node.operand(p.a)
     if not p.transpose_a or p.rows[-1] == 1:
         return b.of[value], "rows"
     if matmul.takes_columns(matmul.Product(p.a_dtype, p.rows[-1], p.n, p.k), b.target.level):
@@ -86,8 +81,7 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, i
 
     `sorts`: constants are packed sorted.
     """
-    value = node.inputs[p.b]
-    assert value is not None
+    value = node.operand(p.b)
     k, n, batch, item = p.k, p.n, prod(p.b_shape[:-2]), STORAGE[p.b_dtype].itemsize
     size = pack.packed_bytes(k, n, item)
     if value.data is not None:
@@ -98,7 +92,7 @@ def _weights(b: PlanBuilder, node: Node, p: Matmul, sorts: bool) -> tuple[int, i
     out = b.temporary(size * batch)
     along_k, along_n = (item, k * item) if p.transpose_b else (n * item, item)
     step = pack.plan_pack(p.b_dtype, k, n, batch, b.target)
-    b.run(step, {"source": Ref(b.of[value]), "table": b.table(every(batch, k * n * item)),
+    b.run(step, {"source": Ref(b.of[value]), "table": b.table(table([(batch, k * n * item)])),
                  "along_k": along_k, "along_n": along_n, "packed": Ref(out)})
     return out, size
 
@@ -108,9 +102,8 @@ def _row_sums(b: PlanBuilder, source: int, p: Matmul, layout: ActivationLayout) 
     m, batch = p.rows[-1] if p.rows else 1, prod(p.rows[:-1])
     out = b.temporary(4 * m * batch)
     if layout == "columns":
-        step = rows.plan_column_sums(p.a_dtype, m, p.k, batch, b.target)
+        step, offsets = plan_sums(p.a_dtype, m, p.k, batch, b.target, columns=True), table([(batch, m * p.k)])
     else:
-        step = rows.plan_row_sums(p.a_dtype, m * batch, p.k, 1, b.target)
-    offsets = 0 if layout == "rows" else b.table(every(batch, m * p.k))
-    b.run(step, {"source": Ref(source), "table": offsets, "sums": Ref(out)})
+        step, offsets = plan_sums(p.a_dtype, m * batch, p.k, 1, b.target), None
+    b.run(step, {"source": Ref(source), "table": b.table(offsets), "sums": Ref(out)})
     return out

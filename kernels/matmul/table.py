@@ -61,18 +61,11 @@ def register_kernel(dtypes: Sequence[tuple[str, ...]], tiles: Sequence[tuple[int
     return register
 
 
-def select(dtypes: tuple[str, ...], m: int, n: int, k: int, level: Level,
-           log: list[str] | None = None, *, layout: ActivationLayout = "rows") -> Kernel:
-    """Choose the cheapest kernel for m x n outputs over k; `log` receives a line for every kernel considered.
-
-    Raises KernelError when no kernel fits.
-    """
-    fitting = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.level)
-               and layout in x.layouts]
+def select(dtypes: tuple[str, ...], m: int, n: int, k: int, level: Level, *,
+           layout: ActivationLayout = "rows") -> Kernel:
+    """Choose the cheapest kernel for m x n outputs over k. Raises KernelError when no kernel fits."""
+    fitting = [x for x in KERNELS.values() if x.dtypes == dtypes and level.includes(x.level) and layout in x.layouts]
     if not fitting:
         raise KernelError(f"no kernel for matmul on {' '.join(dtypes)} at ISA level {level.name}")
-    costs = {kernel: kernel.cost(kernel, *map(assumed, (m, n, k))) for kernel in fitting}
-    chosen = min(costs, key=costs.__getitem__)
-    if log is not None:
-        log += [f"{x.name}: {cycles:.0f} cycles{' (chosen)' if x is chosen else ''}" for x, cycles in costs.items()]
-    return chosen
+    sizes = assumed(m), assumed(n), assumed(k)
+    return min(fitting, key=lambda kernel: kernel.cost(kernel, *sizes))

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from graphq.ir import Node
 from graphq.kernels.family.lower import Lowered
-from graphq.kernels.family.slots import slot, store_slots
+from graphq.kernels.family.slots import store_slots
 from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul_4bit import tiles as matmul_4bit
 from graphq.kernels.matmul_4bit.lower import GroupedMatmul
@@ -16,13 +16,10 @@ def matmul_4bit_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """One step; the weights are packed here."""
     p = lowered.anchor
     assert isinstance(p, GroupedMatmul)
-    value = node.inputs[p.a]
-    assert value is not None
     k = p.a_shape[-1]
     rows = broadcast_strides(p.a_shape[:-1], lowered.out[:-1], k)
-    a = Ref(b.of[value])
-    space, slots = store_slots(b, node, lowered, before=[(a, (*rows, 0))], keep=1)
+    space, ((a, a_table, stride), *slots) = store_slots(
+        b, node, lowered, before=[(Ref(b.of[node.operand(p.a)]), (*rows, 0))], keep=1)
     product = matmul.Product(p.a_dtype, space.m, space.n, k, space.batch, w_dtype=matmul_4bit.W_DTYPE)
     step = matmul.plan_matmul(lowered.store, product, b.target)
-    _, a_table, stride = slot(b, a, space.walks[0])
     b.run(step, {"a": a, "a_table": a_table, "stride": stride, "w": Ref(b.constant(p.packed()))}, slots)

@@ -12,8 +12,7 @@ from graphq.kernels.jit.deferred import emits
 from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import F32, I8, Builder, Value, c64, vector
 from graphq.kernels.jit.x86 import Loop
-from graphq.plan.blocks import RowLoop, plan_rows
-from graphq.plan.step import Step, Target
+from graphq.plan.step import Step, Target, plan_rows
 
 LANES = 16
 CAST = Record("source", "target", "size", "each")
@@ -67,4 +66,4 @@ def plan_cast(source: DType, result: DType, size: int, target: Target) -> Step:
     how = TO_BOOLEAN if result == boolean else TO_F32 if result == f32 else TO_INTEGER
     signed = int(source.kind == "int" and source.min < 0)
     of = 8 * source.itemsize, signed, how, 8 * result.itemsize
-    return plan_rows(RowLoop(converting, CAST, size, 1, unit=LANES, of=of), {"size": size}, target)
+    return plan_rows(converting, CAST, {"size": size}, target, rows=size, cycles=1, unit=LANES, of=of)

@@ -18,8 +18,7 @@ from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.values import F32, I1, I8, Builder, Value, constant, smaller, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
-from graphq.plan.blocks import RowLoop, plan_rows
-from graphq.plan.step import Step, Target
+from graphq.plan.step import Step, Target, plan_rows
 
 LANES = 64
 """Elements a turn of the loop: four vectors of 16, whose extremes do not wait for each other."""
@@ -114,6 +113,6 @@ def plan_range(count: int, target: Target) -> tuple[Step, Step]:
     The caller fills in the addresses of RANGE and of SCALE.
     """
     pieces = largest(1, -(-count // PIECE))
-    found = plan_rows(RowLoop(extremes_block, RANGE, pieces, PIECE / 8), {"count": count}, target)
+    found = plan_rows(extremes_block, RANGE, {"count": count}, target, rows=pieces, cycles=PIECE / 8)
     made = modules.load("scale_block", scale_block, cache=target.cache)
     return found, Step("scale_block", made.block, SCALE.named({"blocks": found.blocks}), 1)

@@ -8,8 +8,7 @@ from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.intrinsics import load_s32, load_s64, store_s64
 from graphq.kernels.jit.records import Record
 from graphq.kernels.moves.transpose import row_copier
-from graphq.plan.blocks import RowLoop, plan_rows
-from graphq.plan.step import Step, Target
+from graphq.plan.step import Step, Target, plan_rows
 
 GATHER = Record("table", "indices", "target", "outside", "rows", "count", "size", "nbytes", "index_bytes", "each")
 """The caller fills in the addresses; an index outside goes to that of `outside`, as s64.
@@ -43,4 +42,4 @@ def plan_gather(tables: int, size: int, count: int, nbytes: int, index_bytes: in
     """Plan `count` rows of `nbytes` of each of `tables` of `size` rows, at least one; indices are s32 or s64."""
     rows = tables * count
     words = {"rows": rows, "count": count, "size": size, "nbytes": nbytes, "index_bytes": index_bytes}
-    return plan_rows(RowLoop(gathering, GATHER, rows, 20 + nbytes * 0.3), words, target)
+    return plan_rows(gathering, GATHER, words, target, rows=rows, cycles=20 + nbytes * 0.3)

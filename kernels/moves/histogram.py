@@ -18,9 +18,8 @@ from graphq.kernels.jit.values import I32, Builder, Value, constant, vector
 from graphq.kernels.jit.x86 import Loop, tail_mask
 from graphq.kernels.lanes.vector import Columns
 from graphq.kernels.numbers.float_bins import BINS, SHIFT
-from graphq.plan.blocks import pieces, threads_for
 from graphq.plan.builder import PlanBuilder
-from graphq.plan.step import Ref, Step, Target
+from graphq.plan.step import Ref, Step, Target, pieces, threads_for
 
 TABLES = 2
 """Tables that a block counts into in turn: an element of the same bin as the last need not wait for its sum."""

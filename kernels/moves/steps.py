@@ -49,7 +49,7 @@ def gather_steps(b: PlanBuilder, node: Node) -> None:
                        b.target)
     outside = b.report(partial(_index_error, b.graph.describe(node), dims, axis))
     b.run(step, {"table": Ref(b.of[source]), "indices": Ref(b.of[indices]), "target": Ref(b.result(node.output)),
-                  "outside": Ref(outside)})
+                 "outside": Ref(outside)})
 
 
 def _index_error(where: str, dims: tuple[int, ...], axis: int, index: int) -> InputError:

@@ -21,8 +21,7 @@ from graphq.kernels.jit.records import Record
 from graphq.kernels.jit.shuffles import gathered, transpose_tiles
 from graphq.kernels.jit.values import I8, Builder, Value, c64, smaller, vector
 from graphq.kernels.jit.x86 import load_first, store_first
-from graphq.plan.blocks import RowLoop, plan_rows
-from graphq.plan.step import Step, Target
+from graphq.plan.step import Step, Target, plan_rows
 
 LANES = {1: 16, 2: 16, 4: 16, 8: 8}
 """Elements of a vector, and rows and columns of a tile, by the bytes of an element."""
@@ -326,7 +325,7 @@ def _planned(x: Loops, empty: bool, target: Target) -> Step:
     words = {"rows": x.rows, "columns": x.columns, "source_step": x.source, "target_step": x.target,
              "outer": len(x.outer)}
     cycles = x.columns * 0.1 * (1 if x.maker is copying else x.of[0])
-    step = plan_rows(RowLoop(x.maker, MOVE, x.rows, cycles, batch, unit, x.of), words, target)
+    step = plan_rows(x.maker, MOVE, words, target, rows=x.rows, cycles=cycles, batch=batch, unit=unit, of=x.of)
     axes = {f"{field} {k}": w for k, axis in enumerate(reversed(x.outer)) for field, w in axis._asdict().items()}
     return step._replace(words={**step.words, **axes})
 
@@ -337,4 +336,4 @@ def plan_row_copy(rows: int, nbytes: int, source_step: int, target_step: int, ta
     The caller fills in the addresses of MOVE, which must not overlap.
     """
     words = {"rows": rows, "columns": nbytes, "source_step": source_step, "target_step": target_step}
-    return plan_rows(RowLoop(copying, MOVE, rows, 10 + nbytes * 0.1, 1 if nbytes else 0), words, target)
+    return plan_rows(copying, MOVE, words, target, rows=rows, cycles=10 + nbytes * 0.1, batch=1 if nbytes else 0)

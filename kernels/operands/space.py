@@ -41,15 +41,6 @@ def broadcast_strides(shape: Sequence[int], out: Sequence[int], itemsize: int) -
     return tuple(reversed(dense))
 
 
-def every(batch: int, step: int) -> np.ndarray | None:
-    """The table of the offsets of `batch` elements that follow each other `step` bytes apart; None for one."""
-    return later(_every, batch, step) if batch > 1 else None
-
-
-def _every(batch: int, step: int) -> np.ndarray:
-    return np.arange(batch, dtype=np.int64) * step
-
-
 def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 0) -> Space:
     """The space of an output of shape `out` for operands of the given byte strides along it.
 
@@ -57,16 +48,15 @@ def factor(out: Sequence[int], strides: Sequence[Sequence[int]], *, keep: int = 
     before them may still join the rows. Dimensions of size 1 vanish, except kept ones.
     """
     none = (0,) * len(strides)
-    dims = [(d, tuple(s[k] for s in strides)) for k, d in enumerate(out)]
+    dims = list(zip(out, zip(*strides, strict=True) if strides else [none] * len(out), strict=True))
     dims = [(1, none)] * (2 - len(dims)) + dims
     free = [x for x in dims[:len(dims) - keep] if x[0] != 1]
     kept = dims[len(dims) - keep:]
     columns = kept[-1] if keep else _merge_last(free or [(1, none)])
     free += kept[:-1]
     rows = _merge_last(free or [(1, none)])
-    tables = (_table([(d, s[k]) for d, s in free]) for k in range(len(strides)))
-    return Space(prod(d for d, _ in free), rows[0], columns[0],
-                 tuple(Walk(t, rows[1][k]) for k, t in enumerate(tables)))
+    walks = [Walk(table([(d, s[k]) for d, s in free]), row) for k, row in enumerate(rows[1])]
+    return Space(prod([d for d, _ in free]), rows[0], columns[0], tuple(walks))
 
 
 def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int, ...]]:
@@ -77,11 +67,9 @@ def _merge_last(dims: list[tuple[int, tuple[int, ...]]]) -> tuple[int, tuple[int
     return size, step
 
 
-def _table(dims: list[tuple[int, int]]) -> np.ndarray | None:
-    """Byte offsets of all batch elements in order; None when all are 0."""
-    if not any(step for _, step in dims):
-        return None
-    return later(offsets, tuple(dims))
+def table(dims: Sequence[tuple[int, int]]) -> np.ndarray | None:
+    """The `offsets` of dimensions of (size, step) bytes; None when all are 0."""
+    return later(offsets, tuple(dims)) if any(step and size != 1 for size, step in dims) else None
 
 
 def offsets(dims: Sequence[tuple[int, int]]) -> np.ndarray:

@@ -11,8 +11,7 @@ from graphq.kernels.lanes.second_look import load_second_look
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.operands.windows import Windows
 from graphq.kernels.pixels.blocks import CHANNELS, MOST_ROWS, PIXELS, block_functions
-from graphq.plan.blocks import pieces, threads_for
-from graphq.plan.step import Step, Target
+from graphq.plan.step import Step, Target, pieces, threads_for
 
 
 class Pixels(NamedTuple):

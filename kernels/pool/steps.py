@@ -17,12 +17,10 @@ def pool_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
     """One step; the tables of its windows are a constant."""
     p = lowered.anchor
     assert isinstance(p, Pool)
-    source = node.inputs[p.source]
-    assert source is not None
     space, slots = store_slots(b, node, lowered, keep=1)
     pixels = Pixels(p.dtype, p.windows, space.n, space.batch, space.m)
     step = pool.plan_pool(lowered.store, p.how, pixels, b.target, p.order)
-    words = {"images": Ref(b.of[source]), "windows": Ref(b.constant(p.windows.block(p.pad)))}
+    words = {"images": Ref(b.of[node.operand(p.source)]), "windows": Ref(b.constant(p.windows.block(p.pad)))}
     if p.counts is not None:
         words["weights"] = Ref(b.constant(later(means.tables, p.scales, p.counts)))
     b.run(step, words, slots)

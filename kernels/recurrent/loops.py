@@ -25,8 +25,7 @@ from graphq.kernels.moves.transpose import row_copier
 from graphq.kernels.numbers.float_sums import BLOCK
 from graphq.kernels.numbers.recurrent import BLEND, CANDIDATE, CELL, OUTPUT, PLAIN, UPDATE
 from graphq.kernels.rows.loops import computed
-from graphq.plan.blocks import RowLoop, plan_rows
-from graphq.plan.step import Step, Target
+from graphq.plan.step import Step, Target, plan_rows
 
 LAYER = Record("gates", "panels", "first", "states", "last", "cells", "extra", "room", "steps", "rows", "units", "each",
                "reverse", "first_cells", "lengths")
@@ -214,5 +213,5 @@ def plan_recurrence(x: Layer, target: Target) -> Step:
     """Plan all steps of a layer; of a quantised one, whose rows are quantised together, in one block."""
     cycles = x.steps * x.units * (x.gates * x.units / 12 + 20)  # Zen 4, 128 to 512 units
     words = {"steps": x.steps, "rows": x.rows, "units": x.units, "reverse": int(x.reverse)}
-    loop = RowLoop(recurring, LAYER, x.rows, cycles, unit=ROWS, of=(x.gates, int(x.quantised)))
-    return plan_rows(loop, words, target._replace(threads=1) if x.quantised else target)
+    return plan_rows(recurring, LAYER, words, target._replace(threads=1) if x.quantised else target,
+                     rows=x.rows, cycles=cycles, unit=ROWS, of=(x.gates, int(x.quantised)))

@@ -13,8 +13,7 @@ from graphq.plan.step import Ref, Word
 def lstm_steps(b: PlanBuilder, node: Node) -> None:
     """One step; weights that are not constants, and peepholes, are left to the reference."""
     h, c, scales, lengths, peepholes = _optional(node, 5)
-    recurrent = node.inputs[1]
-    assert recurrent is not None
+    recurrent = node.operand(1)
     if recurrent.data is None or scales is not None and scales.data is None or peepholes is not None \
             or node.outputs[0].type.size == 0:
         return reference_steps(b, node)
@@ -28,8 +27,7 @@ def lstm_steps(b: PlanBuilder, node: Node) -> None:
 def gru_steps(b: PlanBuilder, node: Node) -> None:
     """One step; where the state is reset before its products, or weights are not constants, the reference."""
     h, bias, lengths = _optional(node, 3)
-    recurrent = node.inputs[1]
-    assert recurrent is not None
+    recurrent = node.operand(1)
     if recurrent.data is None or not node.attrs["linear_before_reset"] or node.outputs[0].type.size == 0:
         return reference_steps(b, node)
     extra = b.constant(np.zeros(recurrent.type.dims[1], np.float32)) if bias is None else b.of[bias]
@@ -39,8 +37,7 @@ def gru_steps(b: PlanBuilder, node: Node) -> None:
 def rnn_steps(b: PlanBuilder, node: Node) -> None:
     """One step; weights that are not constants are left to the reference."""
     h, lengths = _optional(node, 2)
-    recurrent = node.inputs[1]
-    assert recurrent is not None
+    recurrent = node.operand(1)
     if recurrent.data is None or node.outputs[0].type.size == 0:
         return reference_steps(b, node)
     _add(b, node, 1, lengths, {"first": _state(b, node, h)})
@@ -59,14 +56,14 @@ def _state(b: PlanBuilder, node: Node, given: Value | None) -> Ref:
 
 def _add(b: PlanBuilder, node: Node, gates: int, lengths: Value | None, words: dict[str, Word], *,
          quantised: bool = False) -> None:
-    given, recurrent = node.inputs[:2]
-    assert given is not None and recurrent is not None and recurrent.data is not None
+    given, weights = node.operand(0), node.operand(1).data
+    assert weights is not None
     steps, rows, units = node.outputs[0].type.dims
     step = plan_recurrence(Layer(gates, steps, rows, units, node.attrs["reverse"], quantised), b.target)
     if lengths is not None:
         words["lengths"] = Ref(b.of[lengths])
-    b.run(step, {**words, "gates": Ref(b.of[given]), "panels": Ref(b.constant(panels(recurrent.data, gates))),
-                  "states": Ref(b.result(node.outputs[0])), "last": Ref(b.result(node.outputs[1]))})
+    b.run(step, {**words, "gates": Ref(b.of[given]), "panels": Ref(b.constant(panels(weights, gates))),
+                 "states": Ref(b.result(node.outputs[0])), "last": Ref(b.result(node.outputs[1]))})
 
 
 STEPS = {"lstm": lstm_steps, "gru": gru_steps, "rnn": rnn_steps}

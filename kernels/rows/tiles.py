@@ -16,8 +16,7 @@ from graphq.kernels.numbers.rows import LANES
 from graphq.kernels.operands.space import Space
 from graphq.kernels.rows.loops import numbers_of
 from graphq.kernels.rows.lower import RowLowering
-from graphq.plan.blocks import pieces, rows_of_block, threads_for
-from graphq.plan.step import Step, Target
+from graphq.plan.step import Step, Target, pieces, rows_of_block, threads_for
 
 ROWS = Record("batch", "m", "n", "each", "room", "room_bytes", "numbers", "step", "epsilon", "columns")
 """m rows of n elements a batch element, `each` a block. The caller fills in the addresses of

@@ -396,3 +396,8 @@ def test_set_outputs_replaces(g, x):
     g.set_outputs([], [])
     assert g.outputs == [] and z.uses == []
     verify(g)
+
+
+def test_operands_by_number(g, x):
+    node = g.clamp(x, min=0.0, max=1.0).node
+    assert node.operand(0) is x and list(node.operands) == [x]

@@ -1,4 +1,4 @@
-"""The argument block of a step: words by their names, slots behind them, rooms at the end; its pieces."""
+"""The argument block of a step: words by their names, slots behind them, rooms at the end; how work is cut."""
 import numpy as np
 import pytest
 
@@ -6,8 +6,7 @@ from graphq.errors import KernelError
 from graphq.kernels.jit.intrinsics import HEADER_WORDS
 from graphq.kernels.jit.records import Record
 from graphq.kernels.threads.steps import MOST_PIECES
-from graphq.plan.blocks import pieces
-from graphq.plan.step import Step
+from graphq.plan.step import Step, pieces, rows_of_block
 
 
 def test_arguments_of_a_step_are_filled_in_by_their_names():
@@ -36,3 +35,10 @@ def test_blocks_are_cut_in_pieces_of_neighbours():
         assert [((i + 1) * count - 1) // blocks for i in range(blocks)] \
             == [p for p in range(count) for _ in range(bounds[p], bounds[p + 1])]
     assert [pieces(*of) for of in ((1, 2, 2), (0, 2, 2), (9, 1, 2), (9, 2, 1))] == [0] * 4
+
+
+@pytest.mark.parametrize("rows, batch, threads, unit, each", [
+    (100, 1, 1, 1, 100), (100, 1, 2, 1, 13), (100, 1, 2, 16, 16), (100, 9, 2, 1, 100), (3, 1, 8, 1, 1),
+    (0, 1, 2, 1, 1)])
+def test_rows_are_cut_in_four_blocks_a_thread(rows, batch, threads, unit, each):
+    assert rows_of_block(rows, batch, threads, unit) == each

@@ -337,3 +337,13 @@ def test_rooms_for_copies_are_as_many_as_threads():
     with isa.emulate("amx"):
         sizes = [gq.compile(g, isa="amx", threads=n)._fixed.arena_bytes for n in (1, 2)]
     assert 0 < sizes[1] <= 2 * sizes[0] <= 2 << 20
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("op, sizes, kernel, strides", [
+    ("convolution", (3, 3), (3, 3), 1), ("convolution", (1, 1), (1, 1), 1), ("convolution", (5, 1), (3, 1), 1),
+    ("convolution", (3, 3, 4), (2, 3, 3), 1), ("conv_transpose", (4, 1), (3, 1), (2, 1)),
+    ("conv_transpose", (4, 1), (3, 1), 2), ("conv_transpose", (2, 3, 3), (2, 2, 3), 2)])
+def test_several_images_of_few_outputs(op, sizes, kernel, strides, groups):
+    """Which pixels are rows together depends on all operands: lines may have one pixel, and images, too."""
+    check(*build(sizes, 8, 40, kernel, images=3, strides=strides, groups=groups, op=op, epilogue=squeeze_excite))

@@ -54,14 +54,6 @@ def test_amx_takes_large_work_and_leaves_single_rows():
     assert select(U8, 1, 1024, 1024, amx).level == "avx512_vnni"
 
 
-def test_selection_logs_what_it_considered():
-    log: list[str] = []
-    chosen = select(U8, 64, 64, 64, isa.level_named("avx2"), log)
-    assert [line.split(":")[0] for line in log] == [k.name for k in KERNELS.values() if k.dtypes == U8
-                                                    and k.level in ("scalar", "avx2")]
-    assert [line for line in log if "chosen" in line] == [line for line in log if line.startswith(chosen.name)]
-
-
 def test_no_kernel_is_an_error():
     with pytest.raises(KernelError, match="no kernel for matmul on f32 u8 at ISA level scalar"):
         select(("f32", "u8"), 1, 1, 1, isa.level_named("scalar"))
