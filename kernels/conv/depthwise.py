@@ -56,9 +56,9 @@ def depthwise_steps(b: PlanBuilder, node: Node, lowered: Lowered) -> None:
               "weights": Ref(weights)}
     if lowered.store.second_look is not None:
         assert lowered.products is not None and isinstance(how, packing.Layout)
-        found = terms(lowered.products.sum, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier, chunk=how.size,
+        sum_terms = terms(lowered.products.sum, 1, signed=c.a_dtype == "s8", per=c.filter.multiplier, chunk=how.size,
                       chunk_bytes=how.chunk_bytes, item=how.item, half=how.half)
-        header["terms"], header["offsets"] = Ref(b.constant(found)), Ref(b.constant(how.offsets()))
+        header["terms"], header["offsets"] = Ref(b.constant(sum_terms)), Ref(b.constant(how.offsets()))
     slots = [(ref, walk) for (ref, _), walk in zip(operands, space.walks, strict=True)]
     run(b, step, header, [*slots, output(b.result(node.output), space, lowered)])
 

@@ -113,6 +113,6 @@ def plan_range(count: int, target: Target) -> tuple[Step, Step]:
     The caller fills in the addresses of RANGE and of SCALE.
     """
     pieces = largest(1, -(-count // PIECE))
-    found = plan_rows(RowLoop(extremes_block, RANGE, pieces, PIECE / 8), {"count": count}, target)
-    made = modules.load("scale_block", scale_block, cache=target.cache)
-    return found, Step("scale_block", made.block, SCALE, {"blocks": found.blocks}, 1, made)
+    blocks = plan_rows(RowLoop(extremes_block, RANGE, pieces, PIECE / 8), {"count": count}, target)
+    module = modules.load("scale_block", scale_block, cache=target.cache)
+    return blocks, Step("scale_block", module.block, SCALE, {"blocks": blocks.blocks}, 1, module)

@@ -61,8 +61,8 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
         loop.update(further((source + loop.k * (4 * LANES)).load(wide), loop.values))
     done = whole * LANES
     mask = tail_mask(LANES, count - done)
-    found = further(Columns(b, LANES, done, mask).load(source, I32, 4), loop.values, mask)
-    for k, (sign, x) in enumerate(zip(signs, found, strict=True)):
+    ends = further(Columns(b, LANES, done, mask).load(source, I32, 4), loop.values, mask)
+    for k, (sign, x) in enumerate(zip(signs, ends, strict=True)):
         lanes = LANES
         while lanes > 1:
             lanes //= 2
@@ -136,8 +136,8 @@ def plan_histogram(size: int, target: Target, *, counting: bool = True) -> tuple
     count = modules.load("histogram_block", histogram_block, how, cache=target.cache)
     counted = Step("histogram_block", count.block, COUNT, {"size": size, "each": each}, -(-pieces // each), count,
                    threads=blocks)
-    made = modules.load("histogram_sum", histogram_sum, how, cache=target.cache)
-    return counted, Step("histogram_sum", made.block, SUM, {"blocks": counted.blocks}, 1, made)
+    module = modules.load("histogram_sum", histogram_sum, how, cache=target.cache)
+    return counted, Step("histogram_sum", module.block, SUM, {"blocks": counted.blocks}, 1, module)
 
 
 def histogram_steps(b: PlanBuilder, node: Node) -> None:
