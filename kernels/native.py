@@ -21,7 +21,7 @@ class Native(NamedTuple):
 
 
 def recurrent_steps(b: PlanBuilder, node: Node) -> None:
-    """Those of LSTM, GRU and RNN, whose kernels most models do without."""
+    """Add the plan steps of an LSTM, a GRU or an RNN, whose kernels are imported here as most models have none."""
     from graphq.kernels.recurrent.steps import STEPS
 
     STEPS[node.op.name](b, node)

@@ -4,7 +4,8 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from graphq.base.sizes import Program, Trace, needed_slots
+from graphq.base.programs import Program, needed_slots
+from graphq.base.sizes import Trace
 
 _SYMBOLS = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.floordiv: "//", operator.truediv: "/",
             operator.mod: "%", operator.eq: "==", operator.ne: "!=", operator.lt: "<", operator.le: "<=",

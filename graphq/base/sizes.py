@@ -3,8 +3,8 @@
 A graph with open dimensions is compiled once and runs at many shapes. Types, lowering and plans are computed as of a
 graph of fixed shape, but on a `Size` in place of each open dimension: it has the value of one example, the assumed
 one, and the `Trace` keeps how each further number came from it. What is decided by a Size (a comparison, a conversion
-to int) is decided for the example, and the trace keeps the decision as a guard. `Program` computes the numbers for
-other sizes again, and says where a guard has another answer there: then the plan does not hold for those sizes.
+to int) is decided for the example, and the trace keeps the decision as a guard. A `programs.Program` computes the
+numbers for other sizes again, and says where a guard has another answer: then the plan does not hold for those sizes.
 
 So code that knows nothing of Sizes is right, too: at worst it asks for an int, and its plan holds for one size only.
 The method is that of symbolic shapes with guards in PyTorch 2 (Ansel et al., ASPLOS 2024, section 4).
@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from graphq.errors import GraphqError
-
 T = TypeVar("T")
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
     """`values[slot] = function(*values[arguments])`."""
 
     slot: int
@@ -32,7 +30,7 @@ class _Call(NamedTuple):
     arguments: tuple[int, ...]
 
 
-_PLAIN = frozenset({int, float, str, bool, type(None)})
+PLAIN = frozenset({int, float, str, bool, type(None)})
 
 
 class Trace:
@@ -40,7 +38,7 @@ class Trace:
 
     def __init__(self) -> None:
         self.values: list[Any] = []
-        self.calls: list[_Call] = []
+        self.calls: list[Call] = []
         self.leaves: list[int] = []
         self.assumed: dict[str, int] = {}
         self.guards: dict[int, Any] = {}
@@ -60,7 +58,7 @@ class Trace:
         key = function, slots
         if key not in self._known:
             slot = self._known[key] = self._new(function(*[self.values[k] for k in slots]))
-            self.calls.append(_Call(slot, function, slots))
+            self.calls.append(Call(slot, function, slots))
         return self._known[key]
 
     def slot(self, x: Any) -> int:
@@ -93,7 +91,7 @@ class Trace:
 def _key(x: Any) -> tuple[Any, ...]:
     """What tells arguments apart: contents of plain values, small arrays and what holds such; else identity."""
     kind = type(x)
-    if kind in _PLAIN:
+    if kind in PLAIN:
         return kind, x.hex() if kind is float else x  # -0.0 and NaN
     if kind is np.ndarray and x.nbytes <= 64:
         return kind, x.dtype.str, x.shape, x.tobytes()
@@ -296,15 +294,11 @@ def parts(x: Any) -> Iterator[Size | Later]:
         yield from parts(x.args)
 
 
-_CLOSED = frozenset({int, float, str, bool, type(None), np.ndarray})
-"""Types of what holds no Sizes: most of what `trace_of` is asked about."""
-
-
 def trace_of(x: Any) -> Trace | None:
     """The trace of the first of `parts`."""
-    if type(x) in _CLOSED:
+    if (kind := type(x)) in PLAIN or kind is np.ndarray:
         return None
-    if type(x) is not tuple:
+    if kind is not tuple:
         return next((y.trace for y in parts(x)), None)
     for y in x:
         if (trace := trace_of(y)) is not None:
@@ -359,103 +353,3 @@ def numbers(count: int, function: Callable[..., Any], *arguments: Any) -> tuple[
     """The `count` numbers that `function(*arguments)` gives, Sizes where arguments hold one: see `number`."""
     found: Any = later(function, *arguments)
     return found if isinstance(found, tuple) else tuple([number(operator.getitem, found, k) for k in range(count)])
-
-
-class Program:
-    """Computes numbers and objects of a trace for other sizes: only what guards and `results` need."""
-
-    def __init__(self, trace: Trace, results: Iterable[Size | Later]) -> None:
-        self._results = {x.slot for x in results}
-        guards = needed_slots(trace, set(trace.guards))
-        needed = needed_slots(trace, self._results) | guards
-        # first what guards need: where one fails, nothing else is computed
-        calls = [c for c in trace.calls if c.slot in guards] + \
-            [c for c in trace.calls if c.slot in needed and c.slot not in guards]
-        self._calls = [(*c, c.slot in trace.guards, trace.guards.get(c.slot)) for c in calls]
-        self._leaves = list(trace.leaves)
-        made = {c.slot for c in calls} | set(self._leaves)
-        # what does not follow from sizes stays; the rest of the example goes
-        self._values = [x if k in needed and k not in made else None for k, x in enumerate(trace.values)]
-
-    def at(self, sizes: Sequence[int]) -> Values | None:
-        """All results for these values of the leaves; None where the plan does not hold for them."""
-        values, failed = self._run(sizes)
-        return None if failed is not None else Values({k: values[k] for k in self._results})
-
-    def failed(self, sizes: Sequence[int]) -> int | None:
-        """The slot of the first guard that does not hold for these sizes, or of what cannot be computed for them."""
-        return self._run(sizes)[1]
-
-    def _run(self, sizes: Sequence[int]) -> tuple[list[Any], int | None]:
-        """The values of all slots, up to the one that fails."""
-        values, slot = self._values.copy(), 0
-        for slot, size in zip(self._leaves, sizes, strict=True):
-            values[slot] = size
-        try:
-            for slot, function, arguments, guarded, answer in self._calls:
-                value = values[slot] = function(*[values[k] for k in arguments])
-                if guarded and value != answer:
-                    return values, slot
-        except (ArithmeticError, LookupError, ValueError, GraphqError):  # as of a division by a size of 0
-            return values, slot
-        return values, None
-
-
-def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
-    """The slots that these follow from, and themselves."""
-    out = set(slots)
-    for call in reversed(trace.calls):
-        if call.slot in out:
-            out.update(call.arguments)
-    return out
-
-
-class Record(NamedTuple):
-    """What a program of a trace needs, as data: `values` are those of slots by number, in the example."""
-
-    values: Mapping[int, Any]
-    calls: tuple[tuple[int, Callable[..., Any], tuple[int, ...]], ...]
-    leaves: tuple[int, ...]
-    assumed: Mapping[str, int]
-    guards: Mapping[int, Any]
-
-
-def record(trace: Trace, results: Iterable[Size | Later]) -> Record:
-    """The record of a trace, for these results. Of what follows from sizes it has the numbers of the example alone."""
-    needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards))
-    calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
-    made = {slot for slot, *_ in calls}
-    values = {k: x for k in sorted(needed) if (x := trace.values[k]) is not None and type(x) in _PLAIN or k not in made}
-    return Record(values, calls, tuple(trace.leaves), dict(trace.assumed), dict(trace.guards))
-
-
-def restored(record: Record) -> Trace:
-    """The trace of a record, sealed."""
-    trace = Trace()
-    last = max((*record.values, *record.leaves, *(slot for slot, *_ in record.calls)), default=-1)
-    trace.values = [record.values.get(k) for k in range(last + 1)]
-    trace.calls = [_Call(*call) for call in record.calls]
-    trace.leaves, trace.assumed = list(record.leaves), dict(record.assumed)
-    trace.guards, trace.sealed = dict(record.guards), True
-    return trace
-
-
-class Values:
-    """The results of a program at some sizes, by their slots."""
-
-    def __init__(self, values: Mapping[int, Any]) -> None:
-        self._values = values
-
-    def of(self, x: Any) -> Any:
-        """`x`, in which all Sizes and Laters have become what they are at these sizes."""
-        kind = type(x)
-        if kind is Size or kind is Later:
-            return self._values[x.slot]
-        if kind is int:
-            return x
-        if isinstance(x, tuple | list):
-            items = [self.of(y) for y in x]
-            return kind(*items) if hasattr(x, "_fields") else kind(items)
-        if isinstance(x, Mapping):
-            return {k: self.of(y) for k, y in x.items()}
-        return partial(x.func, *self.of(x.args), **x.keywords) if kind is partial else x

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from graphq.base.locks import importing
+from graphq.base.programs import Program
 from graphq.base.progress import progress
-from graphq.base.sizes import Program, parts
+from graphq.base.sizes import parts
 from graphq.errors import CompileError, InputError
 from graphq.ir import Graph
 from graphq.kernels.jit.isa import Level

@@ -12,9 +12,10 @@ import numpy as np
 
 from graphq.base.budget import budget, expect
 from graphq.base.locks import importing, lazy_property
+from graphq.base.programs import record as recorded_of
+from graphq.base.programs import restored
 from graphq.base.progress import progress
-from graphq.base.sizes import parts, restored
-from graphq.base.sizes import record as recorded_of
+from graphq.base.sizes import parts
 from graphq.dtypes import DTYPES, as_dtype
 from graphq.errors import CompileError, GraphqError
 from graphq.ir import Graph, TensorType

@@ -19,8 +19,9 @@ import numpy as np
 
 from graphq.base.budget import expect, reserve
 from graphq.base.locks import lazy_property
+from graphq.base.programs import Program, Values
 from graphq.base.progress import progress
-from graphq.base.sizes import Later, Program, Trace, Values, is_open, parts
+from graphq.base.sizes import Later, Trace, is_open, parts
 from graphq.ir import TensorType
 from graphq.kernels.jit.memory import LINE, aligned_empty
 from graphq.kernels.jit.modules import Function, FunctionTable

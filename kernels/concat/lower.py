@@ -48,7 +48,7 @@ class Concat(Lowered):
     parts: tuple[Part, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Concat:
-        """The same numbers, each part with tables."""
+        """A concatenation of equal numbers whose parts look chains of operations up in tables (`Lowered.tabulated`)."""
         parts = (p._replace(lowered=p.lowered.tabulated([constants[k] for k in p.inputs], level)) for p in self.parts)
         return replace(self, parts=tuple(parts))
 

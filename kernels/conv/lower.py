@@ -73,7 +73,7 @@ class Convolution:
 
     @property
     def padding(self) -> np.ndarray:
-        """The same, or one for each input channel."""
+        """`pad` as an array; of zero points that differ by input channel, one number for each."""
         return np.asarray(self.pad)
 
     def phases(self, view: Windows) -> Iterator[Phase]:

@@ -240,7 +240,7 @@ def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
     ow, taps, line = windows.outputs[-1], windows.taps, tile.lines * LINE * 8
     room = next(x for x in ROOMS if x >= taps // tile.run * line)
     few = channels if channels < tile.chunk else 0
-    made = modules.load(f"depthwise_{dtype}", depthwise_blocks, store, dtype, tile, few, x.multiplier, room,
+    module = modules.load(f"depthwise_{dtype}", depthwise_blocks, store, dtype, tile, few, x.multiplier, room,
                         cache=target.cache)
     across = -(-ow // tile.pixels)
     tiles = across * (x.batch * x.m // largest(1, ow))
@@ -250,5 +250,5 @@ def plan_depthwise(store: Store, x: Pixels, tile: Tile, target: Target) -> Step:
     blocks = -(-tiles // each)
     words = TILES.named({"image_bytes": windows.image_bytes, "tiles": tiles, "across": across, "each": each, "m": x.m,
                          "channels": channels})
-    return Step(f"depthwise_{dtype}_{target.level.name}", made.block, words, blocks,
+    return Step(f"depthwise_{dtype}_{target.level.name}", module.block, words, blocks,
                 pieces(blocks, worth, target.threads), macs=x.products)

@@ -90,12 +90,12 @@ class EpilogueBuilder:
 
     def numbers(self, constants: Sequence[np.ndarray | None]) -> dict[Expr, np.ndarray]:
         """What operands load that are the same for all rows, of those that the plan knows, as constant inputs."""
-        known = {}
+        of_loads = {}
         for source, x in zip(self.sources, self._slots.values(), strict=True):
             data = constants[source.index] if source.origin == "input" else source.data
             if isinstance(data, np.ndarray) and x.value[2] in ("column", "scalar"):
-                known[x] = data
-        return known
+                of_loads[x] = data
+        return of_loads
 
     def axis(self, node: Node) -> int | None:
         """The dimension of the output along which a quantize's or dequantize's parameters vary; None per tensor."""
@@ -129,10 +129,10 @@ class EpilogueBuilder:
 
 def of_bytes(y: Expr) -> bool:
     """Whether the accumulator reaches y through quantized numbers alone: then y is that of the graph as written."""
-    known: dict[Expr, bool] = {}
+    exact: dict[Expr, bool] = {}
     for x in walk(y):
-        known[x] = elementary.unquantized(x) is not None or (x.op != "acc" and all(known[a] for a in x.args))
-    return known[y]
+        exact[x] = elementary.unquantized(x) is not None or (x.op != "acc" and all(exact[a] for a in x.args))
+    return exact[y]
 
 
 def _undoes(dequantize: Node, node: Node) -> bool:
@@ -362,28 +362,28 @@ def translate(e: EpilogueBuilder, body: Graph, anchor: Anchor | None = None, ski
     `check_lanes` lets pass.
     """
     inner, result = result, body.outputs[0] if result is None else result
-    known: dict[Value, Any] = {v: None for n in skip for v in n.outputs}
+    exprs: dict[Value, Any] = {v: None for n in skip for v in n.outputs}
     for node in body.nodes if inner is None else above(inner):
-        if node.output in known:
+        if node.output in exprs:
             continue
         is_anchor = anchor is not None and node is anchor[0]
-        args = [None if is_anchor and k in own else _argument(e, body, node, k, known) for k in range(len(node.inputs))]
+        args = [None if is_anchor and k in own else _argument(e, body, node, k, exprs) for k in range(len(node.inputs))]
         y = anchor[1](args) if anchor and is_anchor else RULES[node.op.name](e, node, args)
         e.values[node.output] = y
-        known[node.output] = y if node.output is result else _intermediate(y, node.output)
-    return known[result] if inner is None else _intermediate(known[inner], inner)
+        exprs[node.output] = y if node.output is result else _intermediate(y, node.output)
+    return exprs[result] if inner is None else _intermediate(exprs[inner], inner)
 
 
 def above(value: Value) -> list[Node]:
     """The nodes that compute `value`, in graph order."""
-    found: dict[Node, None] = {}
+    nodes: dict[Node, None] = {}
     work = [value.node]
     while work:
         node = work.pop()
-        if node is not None and node not in found:
-            found[node] = None
+        if node is not None and node not in nodes:
+            nodes[node] = None
             work += [v.node for v in node.operands]
-    return sorted(found, key=GRAPH_ORDER)
+    return sorted(nodes, key=GRAPH_ORDER)
 
 
 def along_channels(node: Node) -> bool:
@@ -404,10 +404,10 @@ def _intermediate(y: Expr, value: Value) -> Expr:
     return y
 
 
-def _argument(e: EpilogueBuilder, body: Graph, node: Node, k: int, known: dict[Value, Any]) -> Any:
+def _argument(e: EpilogueBuilder, body: Graph, node: Node, k: int, exprs: dict[Value, Any]) -> Any:
     value = node.inputs[k]
-    if value is None or value in known:
-        return None if value is None else known[value]
+    if value is None or value in exprs:
+        return None if value is None else exprs[value]
     return e.input(body.inputs.index(value), value, operand_dims(node, k, value))
 
 

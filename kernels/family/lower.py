@@ -88,7 +88,7 @@ class Lowered:
     ties: tuple[str, ...] = ()
 
     def tabulated(self, constants: Arrays, level: Level) -> Self:
-        """The same numbers, with tables for the chains of operations for which kernels of `level` are faster so.
+        """A partition of equal numbers that looks chains of operations up in tables where `level` is faster so.
 
         `constants` has the arrays of constant inputs.
         """

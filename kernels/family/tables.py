@@ -26,8 +26,8 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
     `constants` has the arrays of those inputs of the partition that are constant. `part` is a part of the store's
     expression; the third result is what it has become.
     """
-    known = _numbers(store, sources, constants)
-    chains = _chains(store, {load(*x) for x in store.loads if x[0] in known}, len(sources), least)
+    constant_numbers = _numbers(store, sources, constants)
+    chains = _chains(store, {load(*x) for x in store.loads if x[0] in constant_numbers}, len(sources), least)
     if not chains:
         return _renumbered(store, sources, part)
     tables: dict[tuple[str, bytes], Source] = {}
@@ -38,7 +38,7 @@ def tabulate(store: Store, sources: Sequence[Source], constants: Sequence[np.nda
             continue
         chain = chains[node]
         index = np.arange(256, dtype=np.uint8).view(STORAGE[chain.byte.value[1]])
-        operands = [known.get(slot) for slot in range(len(sources))]
+        operands = [constant_numbers.get(slot) for slot in range(len(sources))]
         data = evaluate(Store(chain.expr, chain.dtype), None, [*operands, index])
         key = chain.dtype, data.tobytes()
         tables.setdefault(key, Source("table", key[0], (), data=data))
@@ -73,7 +73,7 @@ def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr,
     """The nodes to look up: those that are needed once the ones after them are; a chain's byte is operand `slot`."""
     bytes_ = _bytes(store)
     of = origins(store.expr, bytes_=bytes_, known=known)
-    found: dict[Expr, _Chain] = {}
+    chains: dict[Expr, _Chain] = {}
     seen: set[Expr] = set()
     todo = list(store.roots)
     while todo:
@@ -86,17 +86,17 @@ def _chains(store: Store, known: Set[Expr], slot: int, least: int) -> dict[Expr,
             byte = load(slot, bytes_[origin], "vector")
             chain = substitute(node, {origin: byte})
             if _operations(chain, byte) >= least:
-                found[node] = _Chain(chain, bytes_[node], byte, origin)
+                chains[node] = _Chain(chain, bytes_[node], byte, origin)
                 todo.append(origin)
                 continue
         todo += node.args
-    return found
+    return chains
 
 
 def _bytes(store: Store) -> dict[Expr, str]:
     """The nodes whose values are bytes: vectors of bytes, what `quantized` of elementary makes, stored bytes."""
-    found = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
-    return found | ({store.expr: store.dtype} if store.dtype in BYTES else {})
+    byte_nodes = {node: dtype for node in walk(store.expr) if (dtype := byte_type(node)) is not None}
+    return byte_nodes | ({store.expr: store.dtype} if store.dtype in BYTES else {})
 
 
 @lru_cache(maxsize=256)

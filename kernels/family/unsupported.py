@@ -44,7 +44,7 @@ class Unsupported(Exception):  # a refusal with its reason, not a defect
         self.edit = self._filled(edit, _plain)
 
     def told(self, words: Callable[[Mention], str]) -> Unsupported:
-        """The same, with these words for each mention."""
+        """A refusal with `words` in place of the mentions."""
         reason, edit = (self._filled(text, words) for text in self._texts)
         return Unsupported(reason, edit, self.operand)
 

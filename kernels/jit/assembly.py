@@ -37,12 +37,12 @@ def count(text: str) -> dict[str, int]:
 
     A name is the mnemonic and the widest register class among the operands.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for line in text.splitlines():
         part = _INSTRUCTION.match(line)
         if part is not None and part[1] in DECISIVE and (registers := _REGISTER.findall(part[2])):
-            found[f"{part[1]} {max(registers, key=WIDTHS.index)}"] += 1
-    return dict(sorted(found.items()))
+            counts[f"{part[1]} {max(registers, key=WIDTHS.index)}"] += 1
+    return dict(sorted(counts.items()))
 
 
 def prepare(modules: Iterable[Module]) -> None:

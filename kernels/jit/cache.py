@@ -84,8 +84,8 @@ class Entry:
         try:
             path = folder() / self.name
             with open(path, "rb", opener=_opened) as file:
-                found = os.fstat(file.fileno())
-                if found.st_uid != os.geteuid() or found.st_mode & _OTHERS_WRITE:
+                status = os.fstat(file.fileno())
+                if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_WRITE:
                     return None
                 data = file.read()
             used(path)
@@ -219,14 +219,14 @@ def _unsafe(path: Path) -> str | None:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = path.resolve()
-        found = path.stat()
+        status = path.stat()
         above = [(parent, parent.stat()) for parent in path.parents]
     except OSError as error:
         return str(error)
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         return "it belongs to another user"
-    if _others_write(found):
-        return f"others can write to it (mode {stat.S_IMODE(found.st_mode):o})"
+    if _others_write(status):
+        return f"others can write to it (mode {stat.S_IMODE(status.st_mode):o})"
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         return "it is read-only"
     for parent, facts in above:  # whoever can rename the folder can put another one in its place

@@ -108,15 +108,15 @@ def numba_intrinsic(body: Callable[..., object], prefer_literal: bool = False) -
     """Numba's intrinsic of a function `(typing context, *types) -> (signature, code generator)`."""
     from numba.extending import intrinsic
 
-    made: object = intrinsic(prefer_literal=prefer_literal)(body)
-    return made
+    function: object = intrinsic(prefer_literal=prefer_literal)(body)
+    return function
 
 
 def _helper(body: FunctionType) -> Any:
-    """Of one signature where all annotations are int, float or None; else of one for each call's types and literals."""
+    """Numba's function of one signature where annotations are int, float or None; else one for each call's types."""
     kinds: dict[str, Any] = {"int": types.intp, "float": types.float32, "None": types.void}
-    *given, result = (kinds.get(body.__annotations__.get(x, "")) for x in (*signature(body).parameters, "return"))
-    return jitted(bound(body), *(() if result is None or None in given else (result(*given),)))
+    *parameters, result = (kinds.get(body.__annotations__.get(x, "")) for x in (*signature(body).parameters, "return"))
+    return jitted(bound(body), *(() if result is None or None in parameters else (result(*parameters),)))
 
 
 def jitted(body: FunctionType, *signatures: Any) -> Any:
@@ -129,9 +129,9 @@ def jitted(body: FunctionType, *signatures: Any) -> Any:
 
 def bound(body: FunctionType) -> FunctionType:
     """A copy of a function that sees Numba's objects where its module, or the function around it, has deferred ones."""
-    known = {name: _made(body.__globals__[name]) for name in _names(body.__code__) if name in body.__globals__}
+    global_names = {name: _made(body.__globals__[name]) for name in _names(body.__code__) if name in body.__globals__}
     cells = tuple(CellType(_made(cell.cell_contents)) for cell in body.__closure__ or ())
-    copy = FunctionType(body.__code__, {**known, "__name__": body.__module__, "__builtins__": __builtins__},
+    copy = FunctionType(body.__code__, {**global_names, "__name__": body.__module__, "__builtins__": __builtins__},
                         body.__name__, body.__defaults__, cells)
     copy.__kwdefaults__, copy.__qualname__, copy.__doc__ = body.__kwdefaults__, body.__qualname__, body.__doc__
     return copy

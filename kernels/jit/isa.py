@@ -96,8 +96,8 @@ def has(*features: str) -> bool:
 @cache
 def native() -> tuple[Level, ...]:
     """Give the levels whose instructions this machine has, lowest first."""
-    found = (level for level in LEVELS if has(*level.features))
-    return tuple(level for level in found if level.name != "amx" or _request_amx())
+    by_features = (level for level in LEVELS if has(*level.features))
+    return tuple(level for level in by_features if level.name != "amx" or _request_amx())
 
 
 def _request_amx() -> bool:

@@ -307,12 +307,12 @@ class Builder:
 
     def __getattr__(self, name: str) -> Any:
         """A method of llvmlite's builder, with Values for its values; or its block, module or function."""
-        found = getattr(self.ir, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self.ir, name)
+        if not callable(attribute):
+            return attribute
 
         def emit(*args: Any, **named: Any) -> Any:
-            result = found(*map(raw, args), **named)
+            result = attribute(*map(raw, args), **named)
             return Value(self, result) if isinstance(result, ir.Value) and not isinstance(result, ir.Block) else result
 
         return emit

@@ -124,15 +124,15 @@ def madd8(b: Builder, a: Value, w: Value, emulated: bool = False) -> Value:
 
 def shared(b: Builder, name: str, emit: Callable[..., None], *args: Value | int) -> None:
     """Call a function of 64-bit integers that `emit` makes, once in a module: what is emulated is long."""
-    made = b.module.globals.get(name)
-    if made is None:
-        made = ir.Function(b.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
-        made.linkage = "linkonce_odr"
-        made.attributes.add("noinline")
-        inner = Builder(ir.IRBuilder(made.append_basic_block()))
-        emit(inner, *(Value(inner, x) for x in made.args))
+    function = b.module.globals.get(name)
+    if function is None:
+        function = ir.Function(b.module, ir.FunctionType(ir.VoidType(), [I64] * len(args)), name)
+        function.linkage = "linkonce_odr"
+        function.attributes.add("noinline")
+        inner = Builder(ir.IRBuilder(function.append_basic_block()))
+        emit(inner, *(Value(inner, x) for x in function.args))
         inner.ret_void()
-    b.call(made, [c64(x) if isinstance(x, int) else x for x in args])
+    b.call(function, [c64(x) if isinstance(x, int) else x for x in args])
 
 
 def _row(b: Builder, state: Value, tile: Value, row: Value) -> Value:

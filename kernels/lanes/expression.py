@@ -208,10 +208,10 @@ def make(name: str, args: tuple[Expr, ...], dtype: str, value: Any = None) -> Ex
     """Find or make the one node of this content."""
     key = (name, args, dtype, str(value) if type(value) is float else value)  # which tells -0.0 from 0.0
     with _LOCK.hold:
-        found = _KNOWN.get(key)
-        if found is None:
-            found = _KNOWN[key] = Expr(name, args, dtype, value)
-        return found
+        node = _KNOWN.get(key)
+        if node is None:
+            node = _KNOWN[key] = Expr(name, args, dtype, value)
+        return node
 
 
 def acc(dtype: Literal["s32", "f32"] = "s32") -> Expr:
@@ -256,7 +256,7 @@ def op(name: str, *args: ExprLike) -> Expr:
 
 
 @cache
-def _types(name: str, given: tuple[str | None, ...]) -> tuple[tuple[str, ...], str]:
+def _types(name: str, argument_types: tuple[str | None, ...]) -> tuple[tuple[str, ...], str]:
     """The types of an operation's arguments and result, for arguments of these types, None for numbers."""
     if name in BASIC:
         rules = BASIC[name].results
@@ -264,15 +264,16 @@ def _types(name: str, given: tuple[str | None, ...]) -> tuple[tuple[str, ...], s
         rules = {DEFINITIONS[name].types: DEFINITIONS[name].result}
     else:
         raise KernelError(f"unknown operation {name!r}; there are {', '.join((*BASIC, *DEFINITIONS))}")
-    types = next((t for t in rules if t == given or _fit(given, t)), None)
+    types = next((t for t in rules if t == argument_types or _fit(argument_types, t)), None)
     if types is None:
-        raise KernelError(f"{name}({', '.join(g or 'number' for g in given)}): takes {list(rules)}")
+        raise KernelError(f"{name}({', '.join(g or 'number' for g in argument_types)}): takes {list(rules)}")
     return types, rules[types]
 
 
-def _fit(given: tuple[str | None, ...], types: tuple[str, ...]) -> bool:
+def _fit(argument_types: tuple[str | None, ...], types: tuple[str, ...]) -> bool:
     """Whether arguments of these types, None for numbers, can be of `types`."""
-    return len(given) == len(types) and all(g is None or g == t for g, t in zip(given, types, strict=True))
+    return len(argument_types) == len(types) and all(
+        a is None or a == t for a, t in zip(argument_types, types, strict=True))
 
 
 def define(types: str) -> Callable[[Callable[..., Expr]], Callable[..., Expr]]:
@@ -313,13 +314,13 @@ def select(condition: Expr, a: ExprLike, b: ExprLike) -> Expr:
 def walk(*exprs: Expr) -> tuple[Expr, ...]:
     """Every node once, arguments before users; no recursion, as chains may be long."""
     seen: set[Expr] = set()
-    found: list[Expr] = []
+    in_order: list[Expr] = []
     todo: list[Expr | None] = [*exprs[::-1]]  # None: the arguments of the last of `open_` are done
     open_: list[Expr] = []
     while todo:
         node = todo.pop()
         if node is None:
-            found.append(open_.pop())
+            in_order.append(open_.pop())
         elif node not in seen:
             seen.add(node)
             if node.args:
@@ -327,8 +328,8 @@ def walk(*exprs: Expr) -> tuple[Expr, ...]:
                 todo.append(None)
                 todo += node.args[::-1]
             else:
-                found.append(node)
-    return tuple(found)
+                in_order.append(node)
+    return tuple(in_order)
 
 
 def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | None = None) -> Expr:
@@ -341,7 +342,7 @@ def substitute(expr: Expr, new: Mapping[Expr, Expr], done: dict[Expr, Expr] | No
 
 
 def again(node: Expr, args: tuple[Expr, ...]) -> Expr:
-    """The same operation on other arguments."""
+    """The operation of a node on other arguments."""
     return node if args == node.args else make(node.op, args, node.dtype, node.value)
 
 

@@ -49,14 +49,14 @@ def look_up(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
 
 
 def _permuted(b: Builder, lanes: int, table: LookupTable, index: Value) -> Value:
-    found = look_up_line(b, table, index.shuffle(index, [min(k, lanes) for k in range(_LINE)]))
-    return found.shuffle(found, range(lanes))
+    line = look_up_line(b, table, index.shuffle(index, [min(k, lanes) for k in range(_LINE)]))
+    return line.shuffle(line, range(lanes))
 
 
 def look_up_line(b: Builder, table: LookupTable, index: Value) -> Value:
-    """Emit the bytes at 64 bytes, of a table in registers.
+    """Emit the bytes at the 64 bytes of `index`, of a table in registers.
 
-    By the low seven bits in each half of the table, by the eighth from one of them.
+    The low seven bits of an index look up in both halves of the table, the eighth selects one of the two.
     """
     kind = vector(I8, _LINE)
     low, high = (instruction(b, "avx512.vpermi2var.qi.512", kind, [x, index, y])
@@ -65,7 +65,7 @@ def look_up_line(b: Builder, table: LookupTable, index: Value) -> Value:
 
 
 def _loaded(lanes: int, table: LookupTable, index: Value) -> Value:
-    """One byte after the other, from words of eight indices: vpgatherdd is slower on many CPUs, by microcode most."""
+    """Emit loads of one byte after the other: vpgatherdd is slower on many CPUs, most with newer microcode."""
     words = index.as_type(ir.VectorType(I64, lanes // 8))
     offsets = (words.lane(k // 8).shr(8 * (k % 8)) & 0xFF for k in range(lanes))
     return joined([(table.address + offset).load(I8) for offset in offsets])

@@ -17,8 +17,8 @@ def byte_type(x: Expr) -> str | None:
     """The storage type of an s32 that is a byte and varies: one that is loaded, or a quantize's result; else None."""
     if x.op == "load":
         return x.value[1] if x.value[1] in BYTES and x.value[2] in ("vector", "column") else None
-    made = elementary.unquantized(x)
-    return None if made is None else made[1]
+    number_and_type = elementary.unquantized(x)
+    return None if number_and_type is None else number_and_type[1]
 
 
 def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Origins:
@@ -31,14 +31,14 @@ def origins(*exprs: Expr, bytes_: Container[Expr], known: Container[Expr]) -> Or
         if node.op == "const" or node in known:
             of[node] = frozenset()
             continue
-        found = frozenset[Expr]().union(*(of[a] for a in node.args))
-        alone = not node.args or node in bytes_ and not (len(found) <= 1 and all(x in bytes_ for x in found))
-        of[node] = frozenset({node}) if alone else found
+        decides = frozenset[Expr]().union(*(of[a] for a in node.args))
+        alone = not node.args or node in bytes_ and not (len(decides) <= 1 and all(x in bytes_ for x in decides))
+        of[node] = frozenset({node}) if alone else decides
     return of
 
 
 def decided_by_one_byte(x: Expr, known: Container[Expr]) -> bool:
     """Whether x is a function of one byte, or of none, besides what is in `known`."""
     bytes_ = {node for node in walk(x) if byte_type(node) is not None}
-    found = origins(x, bytes_=bytes_, known=known)[x]
-    return len(found) <= 1 and found <= bytes_
+    decides = origins(x, bytes_=bytes_, known=known)[x]
+    return len(decides) <= 1 and decides <= bytes_

@@ -6,10 +6,9 @@ forms, and the others are its factors of a column. A call takes 2 ns.
 """
 from __future__ import annotations
 
-from typing import Any
-
 from graphq.kernels.jit import modules
 from graphq.kernels.jit.codegen import Functions
+from graphq.kernels.jit.deferred import Intrinsic
 from graphq.kernels.jit.intrinsics import outer
 from graphq.kernels.jit.isa import is_emulated
 from graphq.kernels.jit.modules import FunctionTable
@@ -31,12 +30,12 @@ def packs(lanes: int, store: Store) -> bool:
 
 def store_functions(store: Store, lanes: int, packed: bool) -> Functions:
     """Make the module that writes the outputs of a Store, vectors of `lanes` at a time; `packed` as `packs` says."""
-    made: dict[str, Any] = {"write": epilogue(store, lanes, packs=packed)}
+    functions: dict[str, Intrinsic] = {"write": epilogue(store, lanes, packs=packed)}
     if store.second_look is not None:
-        made |= {"exact": epilogue(store, lanes, form="exact"), "rewrite": epilogue(store, 1, form="again")}
+        functions |= {"exact": epilogue(store, lanes, form="exact"), "rewrite": epilogue(store, 1, form="again")}
         factors = (factor(store.second_look, n) for n in range(len(store.second_look.factors)))
-        made |= zip(NAMES[len(made):], factors, strict=False)
-    return Functions(speed=3, **made)
+        functions |= zip(NAMES[len(functions):], factors, strict=False)
+    return Functions(speed=3, **functions)
 
 
 def load_outputs(store: Store, lanes: int, cache: bool) -> FunctionTable:

@@ -145,8 +145,8 @@ class EpilogueEmitter:
             with counted(b, c64(0), rows) as r:
                 each_row(r)
                 for group in self.groups(cols):
-                    found = self.values_of(group, [self.column(columns) for columns in group])
-                    for columns, values in zip(group, found, strict=True):
+                    of_group = self.values_of(group, [self.column(columns) for columns in group])
+                    for columns, values in zip(group, of_group, strict=True):
                         self.store_vector(columns, values)
 
     def rows_of(self, group: Sequence[Columns], rows: Value, each_row: Callable[[Value], None]) -> None:
@@ -171,28 +171,28 @@ class EpilogueEmitter:
             last = first + GROUP
             with counted(b, first, (last < rows).select(last, rows), unroll=False) as r:
                 each_row(r)
-                found = self.values_of(group, per_column)
-                for place, values in zip(least, found, strict=True):
+                of_group = self.values_of(group, per_column)
+                for place, values in zip(least, of_group, strict=True):
                     b.store(min_u16(values[self.distance], b.load(place)), place)
-                self.store_group(group, found)
+                self.store_group(group, of_group)
                 if len(group) > 1:
                     self.bring_next(group[0], rows)
-            for columns, place, known in zip(group, least, per_column, strict=True):
-                self.enter_near(columns, first << 16, b.load(place), known)
+            for columns, place, values in zip(group, least, per_column, strict=True):
+                self.enter_near(columns, first << 16, b.load(place), values)
 
-    def store_group(self, group: Sequence[Columns], found: Sequence[Emitted]) -> None:
+    def store_group(self, group: Sequence[Columns], of_group: Sequence[Emitted]) -> None:
         """Store the outputs of a row at these columns: of four vectors bytes that are saturated or looked up together.
 
         Upper halves take 4 operations; to shift, saturate and narrow each vector takes 4 for one. A look-up of 64 bytes
         takes as many as one of 16.
         """
         if not self.packs or len(group) == 1:
-            for columns, values in zip(group, found, strict=True):
+            for columns, values in zip(group, of_group, strict=True):
                 self.store_vector(columns, values)
             return
-        b, vectors = self.builder, [values[self.expr.args[-1]] for values in found]
+        b, vectors = self.builder, [values[self.expr.args[-1]] for values in of_group]
         if self.expr.op == "lookup":
-            bytes_ = look_up_line(b, found[0][self.expr.args[0]], low_bytes(b, vectors))
+            bytes_ = look_up_line(b, of_group[0][self.expr.args[0]], low_bytes(b, vectors))
         else:
             bytes_ = high_bytes(b, vectors, self.store.dtype)
         replace(group[0], lanes=len(group) * self.lanes).store(bytes_, self.out_row, I8, 1)
@@ -207,23 +207,23 @@ class EpilogueEmitter:
                 operand = self.operands[slot]
                 (self.rows[slot] + rows * operand.stride + columns.j * operand.itemsize).prefetch()
 
-    def enter_near(self, columns: Columns, row: Value, least: Value, known: Emitted) -> None:
+    def enter_near(self, columns: Columns, row: Value, least: Value, per_column: Emitted) -> None:
         """Append an entry of these columns where the least distance of a group of rows is within the band."""
         assert self.band is not None
         halves = vector(I16, 2 * self.lanes)
         lower = Value(self.builder, constant(vector(I32, self.lanes), 0xFFFF).ir)
         if columns.mask is not None:
             lower = columns.mask.select(lower, 0)
-        last = known[self.band] - 1
+        last = per_column[self.band] - 1
         within = least.as_type(halves).ule(last.as_type(halves))
         near = within & lower.as_type(halves).ne(0)
         self.append(row | (columns.j << 32), near.as_type(ir.IntType(2 * self.lanes)))
 
-    def enter(self, columns: Columns, row: Value, found: Value) -> None:
+    def enter(self, columns: Columns, row: Value, needed: Value) -> None:
         """Append an entry of these columns where some are found, with their bits."""
         if columns.mask is not None:
-            found = found & columns.mask
-        bits = found.as_type(ir.IntType(self.lanes))
+            needed = needed & columns.mask
+        bits = needed.as_type(ir.IntType(self.lanes))
         self.append(row | (columns.j << 32) | bits.zext(I64), bits)
 
     def append(self, entry: Value, bits: Value) -> None:
@@ -269,20 +269,20 @@ class EpilogueEmitter:
         for first in (*range(0, packed, PACKED), *range(packed, each)):
             count = PACKED if first < packed else 1
             group = [Columns(b, self.lanes, b.value(I64, n * self.lanes), mask) for n in range(first, first + count)]
-            known = [self.column(columns) for columns in group]
+            per_column = [self.column(columns) for columns in group]
             for top in range(0, len(rows), GROUP):
                 least: list[Value] = []
                 for r in range(top, min(top + GROUP, len(rows))):
                     self.row(b.value(I64, r))
-                    found = []
+                    of_group = []
                     for n in range(count):
                         self.register = rows[r][first + n]
-                        found.append(self.values(group[n], known[n]))
-                    self.store_group(group, found)
+                        of_group.append(self.values(group[n], per_column[n]))
+                    self.store_group(group, of_group)
                     if self.distance is not None:
-                        now = [values[self.distance] for values in found]
+                        now = [values[self.distance] for values in of_group]
                         least = [min_u16(x, y) for x, y in zip(now, least, strict=True)] if least else now
-                for columns, x, values in zip(group, least, known, strict=False):
+                for columns, x, values in zip(group, least, per_column, strict=False):
                     self.enter_near(columns, c64(top << 16), x, values)
 
     def prepare(self, entries: Value) -> None:
@@ -330,9 +330,9 @@ class EpilogueEmitter:
         """Compute all nodes of the row at each of these columns: side by side, or (packed ones, short) in turn."""
         if self.packs:
             return [self.values(columns, per_column) for columns, per_column in zip(group, known, strict=True)]
-        found = [{**self.per_row, **per_column} for per_column in known]
-        emit_beside(self.builder, self.at("vector"), found, self.lanes, [partial(self.leaf, x) for x in group])
-        return found
+        of_group = [{**self.per_row, **per_column} for per_column in known]
+        emit_beside(self.builder, self.at("vector"), of_group, self.lanes, [partial(self.leaf, x) for x in group])
+        return of_group
 
     def values(self, columns: Columns, per_column: Emitted) -> Emitted:
         """Compute all nodes of the row at these columns."""

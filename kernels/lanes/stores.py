@@ -43,7 +43,7 @@ class SecondLook(NamedTuple):
         return self.needed, *others, *self.factors, self.distance, self.band
 
     def each(self, f: Callable[[Expr], Expr]) -> SecondLook:
-        """The same with `f` of each expression."""
+        """A second look with `f(x)` in place of each expression x."""
         return SecondLook(*_mapped(self, f))
 
 
@@ -95,7 +95,7 @@ class Store:
         return self.expr, *(() if self.second_look is None else self.second_look.roots)
 
     def renamed(self, new: Mapping[Expr, Expr]) -> Store:
-        """The same with these nodes replaced."""
+        """A store with these nodes replaced."""
         one = partial(substitute, new=new, done={})
         return Store(one(self.expr), self.dtype, None if self.second_look is None else self.second_look.each(one))
 
@@ -177,7 +177,7 @@ def _mapped(x: Any, f: Callable[[Any], Any]) -> Any:
 
 
 def _of_flat(nodes: Any, expr: int, dtype: str, look: Any) -> Store:
-    known: dict[int, Expr] = {}
+    of_number: dict[int, Expr] = {}
     for name, args, kind, value in nodes:
-        known[len(known)] = make(name, tuple([known[n] for n in args]), kind, value)
-    return Store(known[expr], dtype, None if look is None else SecondLook(*_mapped(look, known.__getitem__)))
+        of_number[len(of_number)] = make(name, tuple([of_number[n] for n in args]), kind, value)
+    return Store(of_number[expr], dtype, None if look is None else SecondLook(*_mapped(look, of_number.__getitem__)))

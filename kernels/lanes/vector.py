@@ -84,15 +84,15 @@ def emit_nodes(builder: Builder, nodes: Iterable[Expr], values: Emitted, lanes: 
 
 def emit_beside(builder: Builder, nodes: Iterable[Expr], values: Sequence[Emitted], lanes: int,
                 leaves: Sequence[Leaf]) -> None:
-    """The same for several vectors, node by node: so the CPU need not wait for one of them."""
+    """Add the values of `nodes` for several vectors, node by node: the CPU works on one while another is not ready."""
     for node in nodes:
-        for known, leaf in zip(values, leaves, strict=True):
+        for of_nodes, leaf in zip(values, leaves, strict=True):
             if node.op in ("acc", "load"):
-                known[node] = leaf(node)
+                of_nodes[node] = leaf(node)
             elif node.op == "const":
-                known[node] = builder.value(vector(COMPUTE_IR[node.dtype], lanes), node.value)
+                of_nodes[node] = builder.value(vector(COMPUTE_IR[node.dtype], lanes), node.value)
             else:
-                known[node] = EMIT[node.op](builder, lanes, *(known[a] for a in node.args))
+                of_nodes[node] = EMIT[node.op](builder, lanes, *(of_nodes[a] for a in node.args))
 
 
 def emit(builder: Builder, expr: Expr, lanes: int, leaf: Leaf) -> Value:
@@ -105,7 +105,7 @@ def emit_each(builder: Builder, expr: Expr, lanes: int, leaves: Sequence[Leaf]) 
     values: list[Emitted] = [{} for _ in leaves]
     lowered = lower(expr)
     emit_beside(builder, walk(lowered), values, lanes, leaves)
-    return [known[lowered] for known in values]
+    return [of_nodes[lowered] for of_nodes in values]
 
 
 def widen(builder: Builder, x: Value, dtype: str, lanes: int) -> Value:
@@ -165,7 +165,7 @@ def low_bytes(b: Builder, vectors: list[Value]) -> Value:
 
 
 def _in_turn(bytes_: Value) -> Value:
-    """Emit the bytes of one vector after the other, of fours of each of four in turn."""
+    """Put the bytes of four vectors one vector after the other, which AVX-512's packs leave in turns of four."""
     fours = bytes_.as_type(vector(I32, 16))
     return fours.shuffle(fours, [4 * q + v for v in range(4) for q in range(4)]).as_type(vector(I8, 64))
 

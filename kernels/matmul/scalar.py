@@ -1,7 +1,7 @@
 """Tiles of the integer matmul as plain loops, for any CPU."""
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import load_s8, load_s32, load_s64, load_u8, store_s32
@@ -18,7 +18,7 @@ def _accumulate(a: int, along_k: int, k: int, shift: int, w: int, acc: int) -> N
             store_s32(acc + 4 * c, load_s32(acc + 4 * c) + x * load_s8(line + 4 * c))
 
 
-def scalar_tile(shift: int, layout: str) -> Any:
+def scalar_tile(shift: int, layout: str) -> Callable[[int], None]:
     """Make the tile function of one panel; activations are bytes xor `shift` (128 for s8), found as `layout` says."""
     windows, along_i, along_k = layout == "windows", layout == "rows", layout == "columns"
 

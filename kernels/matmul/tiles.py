@@ -3,7 +3,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from graphq.kernels.jit.codegen import Functions
 from graphq.kernels.jit.memory import LINE
@@ -30,16 +29,19 @@ To interleave them for each tile again takes half as long as the products or lon
 """
 
 
-def tile_functions(tile: Any, setup: Any = None) -> Functions:
-    """Make the module of a tile function, and of a setup where the machine needs preparing, both intrinsics."""
+def tile_functions(tile: Callable[[int], None], setup: Callable[[int, int], None] | None = None) -> Functions:
+    """Make the module of a tile function, and of a setup where the machine needs preparing."""
 
     def of_tile(frame: int, index: int) -> None:
         tile(frame)
 
+    if setup is None:
+        return Functions(speed=3, tile=of_tile)
+
     def of_setup(frame: int, rows: int) -> None:
         setup(frame, rows)
 
-    return Functions(speed=3, tile=of_tile, **({} if setup is None else {"setup": of_setup}))
+    return Functions(speed=3, tile=of_tile, setup=of_setup)
 
 
 def tile_count(rows: int, panels: int, m: int, n: int) -> float:

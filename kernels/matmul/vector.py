@@ -9,7 +9,7 @@ weights (`pack.sort`) that cannot make it; vpmaddwd multiplies the others, widen
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -21,14 +21,7 @@ from graphq.kernels.jit.x86 import Loop, dot_u8s8, flipped, madd8, madd16
 from graphq.kernels.lanes.store_code import EpilogueEmitter
 from graphq.kernels.lanes.stores import Store
 from graphq.kernels.matmul.pack import PANEL
-from graphq.kernels.operands.tile_frame import (
-    FRAME,
-    Frame,
-    Window,
-    clamped,
-    read_columns,
-    tail_group,
-)
+from graphq.kernels.operands.tile_frame import FRAME, ColumnGroups, Frame, Groups, RowGroups, Window, clamped
 
 FLIP = 0x80808080  # xor turns four s8 into s8 + 128 as u8
 
@@ -120,8 +113,6 @@ def signed_halves(x: Value) -> tuple[Value, Value]:
 NEAR = 8
 """How many groups ahead tiles of floats bring weights from L2 to L1: a sentence encoder takes 3 % less time (Xeon)."""
 
-Groups = Callable[[Value, Value], Iterable[Value]]
-"""The groups of all rows at a group number, and at the address of the first one."""
 Turn = Callable[[Value, list[Value], list[Value]], list[Value]]
 """The sums after a group number from the places of cursors there and the sums before."""
 
@@ -144,118 +135,107 @@ def vector_tile(rows: int, panels: int, products: Products, layout: str, result:
     With `result` it writes the outputs, from registers where all of the tile is valid; where not, sums of floats from
     memory, and those that may need a second look not at all. `packs` as in `store_code.epilogue`.
     """
-    parts, itemsize = products.parts, products.itemsize
-    sums = _Blocks(products, rows * panels) if products.block else _TileSums(products, rows * panels)
 
-    def multiply(b: Builder, groups: Iterable[Value], w: Value, acc: list[Value], stride: Value,
-                 products: Products = products) -> list[Value]:
-        weights = [products.weights(b, w + stride * j + part * (64 // parts))
-                   for j in range(panels) for part in range(parts)]
+    @emits
+    def tile(b: Builder, address: Value) -> None:
+        f = Frame.read(address)
+        x = _Tile(b, f, rows, panels, products)
+        state = x.accumulate(layout)
+        if result is None:
+            x.sums.finish(b, f, state)
+        elif result.second_look is None:
+            _write(b, f, result, rows, panels, x.sums.totals(b, f, state))
+        else:
+            x.sums.finish(b, f, state)
+            _write_whole(b, f, EpilogueEmitter(b, result, PANEL // products.parts, packs=packs), rows, panels, state)
+
+    return tile
+
+
+class _Tile:
+    """The emission of the sums of a tile of `rows` x 16 * `panels` outputs."""
+
+    def __init__(self, b: Builder, f: Frame, rows: int, panels: int, products: Products) -> None:
+        self.b, self.f, self.rows, self.panels, self.products = b, f, rows, panels, products
+        self.sums = (_Blocks if products.block else _TileSums)(products, rows * panels)
+
+    def accumulate(self, layout: str) -> list[Value]:
+        """Emit the products of all activations; the state of the sums after them."""
+        b, f, state = self.b, self.f, self.sums.start(self.b, self.f)
+        tap_bytes = ((f.k + 3) >> 2) << 6  # of a panel
+        if layout == "windows":
+            return self.over_taps(Window(b, f), tap_bytes, state)
+        itemsize = self.products.itemsize
+        groups = RowGroups(f, clamped(f, self.rows), itemsize) if layout == "rows" else \
+            ColumnGroups(f, self.rows, itemsize)
+        return self.over_k(groups, f.w, tap_bytes, state)
+
+    def over_taps(self, window: Window, tap_bytes: Value, state: list[Value]) -> list[Value]:
+        """Emit the products of all taps of the tile's pixels, but for rows of them that are padding."""
+        b, f, rows, silent = self.b, self.f, self.rows, self.products.silent
+        panel_bytes = tap_bytes * (window.outer * window.inner)
+        with Loop(b, window.outer, state) as outer:
+            inner_taps = window.inner if silent is None else window.inner_taps(outer.k, rows, silent)
+            with Loop(b, inner_taps, outer.values) as inner:
+                tap = outer.k * window.inner + inner.k
+                addresses = [window.address(b.value(I64, i), outer.k, inner.k) for i in range(rows)]
+                groups = RowGroups(f, addresses, self.products.itemsize, of_tap=True)
+                inner.update(self.over_k(groups, f.w + tap * tap_bytes, panel_bytes, inner.values, tap))
+            outer.update(inner.values)
+        return outer.values
+
+    def over_k(self, groups: Groups, w: Value, panel_bytes: Value, state: list[Value],
+               tap: Value | None = None) -> list[Value]:
+        """Emit the products of all groups, of rows or of a tap, with weights from `w` on; sorted ones in order."""
+        b, f, products, whole = self.b, self.f, self.products, self.f.k >> 2
+        fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))
+        ahead = Cursor(fetched + ((w - f.w) >> 6) * step, step)
+
+        def turn(number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
+            source, line, ahead = places
+            if self.rows > 1:  # one row waits for its own weights, which the CPU prefetches
+                ahead.prefetch(level=2)
+            if self.rows > 1 and products.block:
+                for j in range(self.panels):
+                    (line + panel_bytes * j + LINE * NEAR).prefetch()
+            return self.multiply(products, groups.at(number, source), line, panel_bytes, acc)
+
+        def sorted_turn(products: Products, number: Value, places: list[Value], acc: list[Value]) -> list[Value]:
+            place, ahead = places
+            if self.rows > 1:
+                ahead.prefetch(level=2)
+            k = place.load(I32, 4).sext(I64)
+            return self.multiply(products, groups.at(number, groups.first + k), w + (k << 4), panel_bytes, acc)
+
+        if products.exact_first is None:
+            cursors = [Cursor(groups.first, c64(4)), Cursor(w, c64(LINE)), ahead]
+            state = self.sums.over(b, f, whole, state, cursors, turn)
+        else:
+            order = FRAME.load(f.address, "order")
+            if tap is not None:
+                order = order + tap * ((whole << 2) + 4)
+            exact = order.load(I32, 4).sext(I64)
+            for how, done, count in ((products.exact_first, b.value(I64, 0), exact), (products, exact, whole - exact)):
+                cursors = [Cursor(order + 4 + (done << 2), c64(4)), Cursor(ahead.start + done * step, step)]
+                state = self.sums.over(b, f, count, state, cursors, partial(sorted_turn, how))
+        if products.itemsize == 4:
+            return state
+        left = f.k & 3
+        return self.sums.over(b, f, (left > 0).zext(I64), state, [], lambda _, places, acc: self.multiply(
+            products, groups.tail(left), w + whole * LINE, panel_bytes, acc))  # no turn or one
+
+    def multiply(self, products: Products, groups: Iterable[Value], w: Value, panel_bytes: Value,
+                 acc: list[Value]) -> list[Value]:
+        """Emit the products of one group of each row with the weights at `w` of each panel; the sums after them."""
+        b, parts = self.b, products.parts
+        weights = [products.weights(b, w + panel_bytes * j + part * (64 // parts))
+                   for j in range(self.panels) for part in range(parts)]
         out = []
         for i, group in enumerate(groups):
             x = products.activations(b, group)
             row = acc[i * len(weights):(i + 1) * len(weights)]
             out += [products.dot(b, value, x, weight) for value, weight in zip(row, weights, strict=True)]
         return out
-
-    def run(b: Builder, f: Frame, state: list[Value], first: Value, w: Value, stride: Value, whole: Groups,
-            tail: Callable[[Value], list[Value]], tap: Value | None = None) -> list[Value]:
-        """Accumulate over k, of the first row from `first` on and of weights from `w` on, `stride` bytes a panel.
-
-        Groups of sorted weights are taken in the order of the tap.
-        """
-        groups = f.k >> 2
-        fetched, step = (FRAME.load(f.address, name) for name in ("ahead", "step"))
-        ahead = Cursor(fetched + ((w - f.w) >> 6) * step, step)
-
-        def turn(g: Value, places: list[Value], acc: list[Value]) -> list[Value]:
-            source, line, next_ = places
-            if rows > 1:  # one row waits for its own weights, which the CPU prefetches
-                next_.prefetch(level=2)
-            if rows > 1 and products.block:
-                for j in range(panels):
-                    (line + stride * j + LINE * NEAR).prefetch()
-            return multiply(b, whole(g, source), line, acc, stride)
-
-        def sorted_turn(how: Products, g: Value, places: list[Value], acc: list[Value]) -> list[Value]:
-            place, next_ = places
-            if rows > 1:
-                next_.prefetch(level=2)
-            k = place.load(I32, 4).sext(I64)
-            return multiply(b, whole(g, first + k), w + (k << 4), acc, stride, how)
-
-        if products.exact_first is None:
-            state = sums.over(b, f, groups, state, [Cursor(first, c64(4)), Cursor(w, c64(LINE)), ahead], turn)
-        else:
-            order = FRAME.load(f.address, "order")
-            if tap is not None:
-                order = order + tap * ((groups << 2) + 4)
-            exact = order.load(I32, 4).sext(I64)
-            for how, done, count in ((products.exact_first, b.value(I64, 0), exact), (products, exact, groups - exact)):
-                cursors = [Cursor(order + 4 + (done << 2), c64(4)),
-                           Cursor(ahead.start + done * step, step)]
-                state = sums.over(b, f, count, state, cursors, partial(sorted_turn, how))
-        if itemsize == 4:
-            return state
-        left = f.k & 3
-        some = (left > 0).zext(left.type)
-        return sums.over(b, f, some, state, [], lambda _, places, acc: multiply(  # no turn or one
-            b, tail(left), w + groups * LINE, acc, stride))
-
-    def from_rows(b: Builder, f: Frame, state: list[Value], addresses: list[Value], w: Value, stride: Value,
-                  tap: Value | None = None) -> list[Value]:
-        done, beyond = f.k & -4, [row - addresses[0] for row in addresses]
-
-        def whole(g: Value, first: Value) -> Iterator[Value]:
-            if layout == "rows" and itemsize == 1:
-                bring_next(b, f, g, first)
-            return ((first + row).load(I32) for row in beyond)
-
-        return run(b, f, state, addresses[0], w, stride, whole,
-                   lambda left: [tail_group(row + done, left, itemsize) for row in addresses], tap)
-
-    def bring_next(b: Builder, f: Frame, g: Value, first: Value) -> None:
-        """Prefetch from the next tile's rows, one in each group: of 16 rows all in the 16 groups of a cache line.
-
-        Where activations are not in L2, 3,136 x 256 x 64 of vpdpbusd takes 7 % less time (Zen 4). Floats, with a line
-        of each row every 16 k, lose by it: MobileNetV2 3 %, a sentence encoder 5 % (Xeon).
-        """
-        row = (g & ((1 << (rows - 1).bit_length()) - 1)) + rows
-        (first + row * f.stride).prefetch()
-
-    def accumulate(b: Builder, f: Frame, state: list[Value]) -> list[Value]:
-        line = ((f.k + 3) >> 2) << 6  # bytes of a panel's k
-        if layout == "rows":
-            return from_rows(b, f, state, clamped(f, rows), f.w, line)
-        if layout == "columns":
-            done = f.k >> 2
-            return run(b, f, state, f.a, f.w, line, lambda g, _: read_columns(f, rows, g, c64(4), itemsize),
-                       lambda left: read_columns(f, rows, done, left, itemsize))
-        window = Window(b, f)
-        stride = line * (window.outer * window.inner)
-        with Loop(b, window.outer, state) as outer:
-            inner_taps = window.inner if products.silent is None else window.inner_taps(outer.k, rows, products.silent)
-            with Loop(b, inner_taps, outer.values) as inner:
-                tap = outer.k * window.inner + inner.k
-                addresses = [window.address(b.value(I64, i), outer.k, inner.k) for i in range(rows)]
-                values = from_rows(b, f, inner.values, addresses, f.w + tap * line, stride, tap)
-                inner.update(values)
-            outer.update(inner.values)
-        return outer.values
-
-    @emits
-    def tile(b: Builder, address: Value) -> None:
-        f = Frame.read(address)
-        state = accumulate(b, f, sums.start(b, f))
-        if result is None:
-            sums.finish(b, f, state)
-        elif result.second_look is None:
-            _write(b, f, result, rows, panels, sums.totals(b, f, state))
-        else:
-            sums.finish(b, f, state)
-            _write_whole(b, f, EpilogueEmitter(b, result, PANEL // parts, packs=packs), rows, panels, state)
-
-    return tile
 
 
 class _OutputBlock:

@@ -113,6 +113,6 @@ def plan_range(count: int, target: Target) -> tuple[Step, Step]:
     The caller fills in the addresses of RANGE and of SCALE.
     """
     pieces = largest(1, -(-count // PIECE))
-    found = plan_rows(extremes_block, RANGE, {"count": count}, target, rows=pieces, cycles=PIECE / 8)
-    made = modules.load("scale_block", scale_block, cache=target.cache)
-    return found, Step("scale_block", made.block, SCALE.named({"blocks": found.blocks}), 1)
+    extremes_step = plan_rows(extremes_block, RANGE, {"count": count}, target, rows=pieces, cycles=PIECE / 8)
+    module = modules.load("scale_block", scale_block, cache=target.cache)
+    return extremes_step, Step("scale_block", module.block, SCALE.named({"blocks": extremes_step.blocks}), 1)

@@ -28,10 +28,10 @@ def gathering() -> Functions:
         n, size, nbytes, index_bytes = a.count, a.size, a.nbytes, a.index_bytes
         for row in range(index * a.each, min(index * a.each + a.each, a.rows)):
             at = indices + row % n * index_bytes
-            given = load_s64(at) if index_bytes == 8 else load_s32(at)
-            k = given + size if given < 0 else given
+            index_there = load_s64(at) if index_bytes == 8 else load_s32(at)
+            k = index_there + size if index_there < 0 else index_there
             if k < 0 or k >= size:
-                store_s64(outside, given)
+                store_s64(outside, index_there)
                 k = 0
             copy(table + (row // n * size + k) * nbytes, target + row * nbytes, nbytes)
 

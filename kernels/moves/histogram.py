@@ -59,8 +59,8 @@ def widen_extremes(b: Builder, source: Value, count: Value, extremes: Value) -> 
         loop.update(further((source + loop.k * (4 * LANES)).load(wide), loop.values))
     done = whole * LANES
     mask = tail_mask(LANES, count - done)
-    found = further(Columns(b, LANES, done, mask).load(source, I32, 4), loop.values, mask)
-    for k, (sign, x) in enumerate(zip(signs, found, strict=True)):
+    ends = further(Columns(b, LANES, done, mask).load(source, I32, 4), loop.values, mask)
+    for k, (sign, x) in enumerate(zip(signs, ends, strict=True)):
         lanes = LANES
         while lanes > 1:
             lanes //= 2

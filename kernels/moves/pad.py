@@ -51,10 +51,10 @@ def pad_steps(b: PlanBuilder, node: Node) -> None:
     if 0 in (*kept, *out) or any(s is None for s in sides):
         return reference_steps(b, node)
     itemsize, target = source.dtype.itemsize, b.result(node.output)
-    given, strides = dense(dims, itemsize), dense(out, itemsize)
-    first = sum(max(-p, 0) * s for p, s in zip(a["pads_begin"], given, strict=True))
+    source_strides, strides = dense(dims, itemsize), dense(out, itemsize)
+    first = sum(max(-p, 0) * s for p, s in zip(a["pads_begin"], source_strides, strict=True))
     inside = sum(p * s for p, s in zip(before, strides, strict=True))
-    _copy(b, kept, Ref(b.of[source], first), given, Ref(target, inside), strides, itemsize)
+    _copy(b, kept, Ref(b.of[source], first), source_strides, Ref(target, inside), strides, itemsize)
     for k in reversed(range(len(out))):
         inside -= before[k] * strides[k]  # axes from k on are whole from here on
         for side in sides[k] or ():

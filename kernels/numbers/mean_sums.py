@@ -15,11 +15,13 @@ quantize after the mean gives.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 Order: TypeAlias = Literal["taps", "columns", "fours", "eights"]
+T = TypeVar("T")
+"""What is summed: arrays, or values that code is emitted of."""
 
 QUAD = 4
 MOST_WIDE = 2045
@@ -46,10 +48,9 @@ def lanes_of(order: Order) -> int:
     return {"taps": 1, "columns": 1, "fours": QUAD, "eights": 2 * QUAD}[order]
 
 
-def total(order: Order, tap: Callable[[int], Any], n: int, width: int, zero: Any,
-          add: Callable[[Any, Any], Any]) -> Any:
+def total(order: Order, tap: Callable[[int], T], n: int, width: int, zero: T, add: Callable[[T, T], T]) -> T:
     """The sum of tap(0) ... tap(n - 1), the elements of a window of rows of `width`; `zero`: see `start_of`."""
-    def chain(start: int, stop: int, step: int, have: Any = zero) -> Any:
+    def chain(start: int, stop: int, step: int, have: T = zero) -> T:
         for k in range(start, stop, step):
             have = add(have, tap(k))
         return have
@@ -72,7 +73,7 @@ def total(order: Order, tap: Callable[[int], Any], n: int, width: int, zero: Any
     return chain(done, n, 1, halved(halved(sums, add), add)[0])
 
 
-def halved(sums: list[Any], add: Callable[[Any, Any], Any]) -> list[Any]:
+def halved(sums: list[T], add: Callable[[T, T], T]) -> list[T]:
     """The first half of the sums plus the second."""
     half = len(sums) // 2
     return [add(x, y) for x, y in zip(sums[:half], sums[half:], strict=True)]

@@ -10,7 +10,8 @@ Activations lie in one of three layouts (`ActivationLayout`):
 """
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from graphq.kernels.jit.deferred import njit
 from graphq.kernels.jit.intrinsics import load_s64, store_s64
@@ -69,6 +70,55 @@ def clamped(f: Frame, count: int) -> list[Value]:
     return [f.a + smaller(i, last) * f.stride for i in range(count)]
 
 
+class RowGroups:
+    """Reads groups of four bytes of k of all rows, at addresses: a tile's own or, `of_tap`, those of a tap of windows.
+
+    `first` is the address of the first row's first group, which a loop over groups moves on.
+    """
+
+    def __init__(self, f: Frame, addresses: Sequence[Value], itemsize: int, of_tap: bool = False) -> None:
+        self.f, self.addresses, self.itemsize = f, addresses, itemsize
+        self.first, self.done = addresses[0], f.k & -4
+        self.apart = [row - self.first for row in addresses]
+        self.brings_next = itemsize == 1 and not of_tap
+
+    def at(self, number: Value, place: Value) -> Iterable[Value]:
+        """Emit the loads of a group of all rows, s32 each; group `number` of the first one is at `place`."""
+        if self.brings_next:
+            self._bring_next(number, place)
+        return ((place + row).load(I32) for row in self.apart)
+
+    def tail(self, count: Value) -> Iterable[Value]:
+        """Emit the loads of the last group, of which `count` (1 to 3) bytes exist."""
+        return [tail_group(row + self.done, count, self.itemsize) for row in self.addresses]
+
+    def _bring_next(self, number: Value, place: Value) -> None:
+        """Prefetch from the next tile's rows, one in each group: of 16 rows all in the 16 groups of a cache line.
+
+        Where activations are not in L2, 3,136 x 256 x 64 of vpdpbusd takes 7 % less time (Zen 4). Floats, with a line
+        of each row every 16 k, lose by it: MobileNetV2 3 %, a sentence encoder 5 % (Xeon).
+        """
+        rows = len(self.apart)
+        row = (number & ((1 << (rows - 1).bit_length()) - 1)) + rows
+        (place + row * self.f.stride).prefetch()
+
+
+class ColumnGroups:
+    """Reads groups likewise of `rows` (at most 16) rows of a transposed operand."""
+
+    def __init__(self, f: Frame, rows: int, itemsize: int) -> None:
+        self.f, self.rows, self.itemsize, self.first = f, rows, itemsize, f.a
+        self.done = f.k >> 2
+
+    def at(self, number: Value, place: Value) -> Iterable[Value]:
+        """Emit the loads of group `number` of all rows, s32 each."""
+        return read_columns(self.f, self.rows, number, c64(4), self.itemsize)
+
+    def tail(self, count: Value) -> Iterable[Value]:
+        """Emit the loads of the last group, of which `count` bytes exist."""
+        return read_columns(self.f, self.rows, self.done, count, self.itemsize)
+
+
 def tail_group(address: Value, count: Value, itemsize: int) -> Value:
     """Load the last `count` (1 to 3) bytes of a row as a group of four (s32), reading no byte beyond.
 
@@ -98,6 +148,10 @@ def read_columns(f: Frame, rows: int, group: Value, count: Value, itemsize: int)
              for t in range(items)]
     words = interleave(lines, lanes).as_type(vector(I32, lanes))
     return [words.lane(i) for i in range(rows)]
+
+
+Groups: TypeAlias = RowGroups | ColumnGroups
+"""How a tile reads its activations, whatever their layout: windows are rows, tap by tap."""
 
 
 class Window:

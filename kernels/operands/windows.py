@@ -119,7 +119,7 @@ class Windows:
         return replace(self, outputs=sizes, kernel=tuple(map(len, taps)), outer=outer, inner=inner)
 
     def repeated(self, times: int) -> Windows:
-        """The same windows, each with all its taps so many times over."""
+        """These windows with the taps of each repeated so many times, all of them one after the other."""
         kernel = (self.kernel[0] * times, *self.kernel[1:])
         return replace(self, kernel=kernel, outer=later(np.tile, self.outer, (1, times))) if times > 1 else self
 
@@ -164,7 +164,7 @@ def _picked(table: np.ndarray, outputs: Sequence[int], kernel: Sequence[int], or
 
 
 def _offsets(outer: np.ndarray, inner: np.ndarray) -> np.ndarray:
-    """As `Windows.offsets`."""
+    """The byte offset of every tap (`Windows.offsets`)."""
     sums = outer[:, None, :, None] + inner[None, :, None, :]
     return sums.reshape(len(outer) * len(inner), outer.shape[1] * inner.shape[1])
 

@@ -159,7 +159,7 @@ def recurring(gates: int, whole: int) -> Functions:
             h = final
         for t in range(steps):
             step = steps - 1 - t if reverse else t
-            given, new = x + step * size * gates, y + step * size
+            of_input, new = x + step * size * gates, y + step * size
             factors = h
             if whole:
                 extremes(h, rows * n, room + size)
@@ -173,11 +173,11 @@ def recurring(gates: int, whole: int) -> Functions:
                     i += 1
                 elif lengths or last - i < ROWS:
                     for unit in range(0, n, UNITS):
-                        one(args, i, unit, given, h, factors, new)
+                        one(args, i, unit, of_input, h, factors, new)
                     i += 1
                 else:
                     for unit in range(0, n, UNITS):
-                        many(args, i, unit, given, h, factors, new)
+                        many(args, i, unit, of_input, h, factors, new)
                     i += ROWS
             if lengths:
                 for i in range(first, last):

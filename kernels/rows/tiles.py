@@ -72,7 +72,7 @@ def room_bytes(n: int) -> int:
 
 def plan_row(r: RowLowering, store: Store, space: Space, target: Target) -> Step:
     """Plan the rows of `space`, whose results `store` takes."""
-    made = modules.load("row", row_blocks, r.how, r.prologue, store, target.level.lanes, r.direct, r.reduces,
+    module = modules.load("row", row_blocks, r.how, r.prologue, store, target.level.lanes, r.direct, r.reduces,
                         cache=target.cache)
     batch, m, n = space.batch, space.m, space.n
     vectors = -(-n // LANES)
@@ -81,4 +81,4 @@ def plan_row(r: RowLowering, store: Store, space: Space, target: Target) -> Step
     words = ROWS.named({"batch": batch, "m": m, "n": n, "each": each, "room_bytes": room_bytes(n),
                         "step": 4 * batch * m, "columns": 1 if r.reduces else n})
     blocks = batch * -(-m // each)
-    return Step(f"{r.how}_{target.level.name}", made.block, words, blocks, pieces(blocks, worth, target.threads))
+    return Step(f"{r.how}_{target.level.name}", module.block, words, blocks, pieces(blocks, worth, target.threads))

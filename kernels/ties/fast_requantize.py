@@ -157,11 +157,11 @@ class Spread(NamedTuple):
         return Spread(np.minimum.reduce(ends), np.maximum.reduce(ends), error)
 
     def rounded(self, most: float | np.ndarray = np.inf) -> Spread:
-        """The same rounded to f32, of results that are at most `most` in size."""
+        """The spread after a rounding to f32 of numbers that are at most `most` in size."""
         return self._replace(error=self.error + half_unit(np.minimum(self.size, most)))
 
     def converted(self) -> Spread:
-        """The same integer as f32."""
+        """The spread of integers after their conversion to f32, which is exact below 2**24."""
         return self._replace(error=self.error + np.where(self.size < 2.0**24, 0, half_unit(self.size)))
 
 

@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from graphq.base.sizes import Later, Program, Record, Size, Trace, later, parts, record, restored
+from graphq.base.programs import Program, Record, record, restored
+from graphq.base.sizes import Later, Size, Trace, later, parts
 from graphq.dtypes import DTYPES, f32, s4, u8
 from graphq.errors import GraphqError
 from graphq.ir import Graph, TensorType

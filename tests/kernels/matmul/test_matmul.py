@@ -7,6 +7,7 @@ from guarded_memory import guarded
 
 from graphq.kernels import levels
 from graphq.kernels.jit import assembly, isa
+from graphq.kernels.jit.values import Builder, Value
 from graphq.kernels.lanes import elementary as gm
 from graphq.kernels.lanes.expression import acc, load, maximum, op
 from graphq.kernels.lanes.stores import Store, evaluate
@@ -235,7 +236,7 @@ def test_split_counts_the_panels_of_narrow_last_tiles():
 
 
 def compiled(made, cpu, words=1):
-    """What LLVM makes of a tile intrinsic for a CPU that this machine need not be: assembly text."""
+    """What LLVM makes of a tile function for a CPU that this machine need not be: assembly text."""
     import llvmlite.binding as llvm
     from llvmlite import ir
 
@@ -249,15 +250,9 @@ def compiled(made, cpu, words=1):
     module = ir.Module()
     module.triple = "x86_64-unknown-linux-gnu"
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * words), "f")
-    builder = ir.IRBuilder(function.append_basic_block())
-
-    class Context:
-        @staticmethod
-        def get_dummy_value():
-            return None
-
-    made.body(None, *[None] * words)[1](Context, builder, None, function.args)
-    builder.ret_void()
+    b = Builder(ir.IRBuilder(function.append_basic_block()))
+    made.body(b, *(Value(b, x) for x in function.args))
+    b.ret_void()
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()
     return target.create_target_machine(cpu=cpu, opt=3).emit_assembly(parsed)

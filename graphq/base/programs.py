@@ -1,0 +1,113 @@
+"""Programs: the numbers of an open plan at other sizes than its example's, and its trace as data for a file.
+
+`sizes` says what a trace records. A program runs what guards need first: where a guard has another answer, the plan
+does not hold for those sizes, and nothing else is computed.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from graphq.base.sizes import PLAIN, Call, Later, Size, Trace
+from graphq.errors import GraphqError
+
+
+class Program:
+    """Computes numbers and objects of a trace for other sizes: only what guards and `results` need."""
+
+    def __init__(self, trace: Trace, results: Iterable[Size | Later]) -> None:
+        self._results = {x.slot for x in results}
+        guards = needed_slots(trace, set(trace.guards))
+        needed = needed_slots(trace, self._results) | guards
+        # first what guards need: where one fails, nothing else is computed
+        calls = [c for c in trace.calls if c.slot in guards] + \
+            [c for c in trace.calls if c.slot in needed and c.slot not in guards]
+        self._calls = [(*c, c.slot in trace.guards, trace.guards.get(c.slot)) for c in calls]
+        self._leaves = list(trace.leaves)
+        made = {c.slot for c in calls} | set(self._leaves)
+        # what does not follow from sizes stays; the rest of the example goes
+        self._values = [x if k in needed and k not in made else None for k, x in enumerate(trace.values)]
+
+    def at(self, sizes: Sequence[int]) -> Values | None:
+        """All results for these values of the leaves; None where the plan does not hold for them."""
+        values, failed = self._run(sizes)
+        return None if failed is not None else Values({k: values[k] for k in self._results})
+
+    def failed(self, sizes: Sequence[int]) -> int | None:
+        """The slot of the first guard that does not hold for these sizes, or of what cannot be computed for them."""
+        return self._run(sizes)[1]
+
+    def _run(self, sizes: Sequence[int]) -> tuple[list[Any], int | None]:
+        """The values of all slots, up to the one that fails."""
+        values, slot = self._values.copy(), 0
+        for slot, size in zip(self._leaves, sizes, strict=True):
+            values[slot] = size
+        try:
+            for slot, function, arguments, guarded, answer in self._calls:
+                value = values[slot] = function(*[values[k] for k in arguments])
+                if guarded and value != answer:
+                    return values, slot
+        except (ArithmeticError, LookupError, ValueError, GraphqError):  # as of a division by a size of 0
+            return values, slot
+        return values, None
+
+
+def needed_slots(trace: Trace, slots: set[int]) -> set[int]:
+    """The slots that these follow from, and themselves."""
+    out = set(slots)
+    for call in reversed(trace.calls):
+        if call.slot in out:
+            out.update(call.arguments)
+    return out
+
+
+class Record(NamedTuple):
+    """What a program of a trace needs, as data: `values` are those of slots by number, in the example."""
+
+    values: Mapping[int, Any]
+    calls: tuple[tuple[int, Callable[..., Any], tuple[int, ...]], ...]
+    leaves: tuple[int, ...]
+    assumed: Mapping[str, int]
+    guards: Mapping[int, Any]
+
+
+def record(trace: Trace, results: Iterable[Size | Later]) -> Record:
+    """The record of a trace, for these results. Of what follows from sizes it has the numbers of the example alone."""
+    needed = needed_slots(trace, {x.slot for x in results} | set(trace.guards))
+    calls = tuple((c.slot, c.function, c.arguments) for c in trace.calls if c.slot in needed)
+    made = {slot for slot, *_ in calls}
+    values = {k: x for k in sorted(needed) if (x := trace.values[k]) is not None and type(x) in PLAIN or k not in made}
+    return Record(values, calls, tuple(trace.leaves), dict(trace.assumed), dict(trace.guards))
+
+
+def restored(record: Record) -> Trace:
+    """The trace of a record, sealed."""
+    trace = Trace()
+    last = max((*record.values, *record.leaves, *(slot for slot, *_ in record.calls)), default=-1)
+    trace.values = [record.values.get(k) for k in range(last + 1)]
+    trace.calls = [Call(*call) for call in record.calls]
+    trace.leaves, trace.assumed = list(record.leaves), dict(record.assumed)
+    trace.guards, trace.sealed = dict(record.guards), True
+    return trace
+
+
+class Values:
+    """The results of a program at some sizes, by their slots."""
+
+    def __init__(self, values: Mapping[int, Any]) -> None:
+        self._values = values
+
+    def of(self, x: Any) -> Any:
+        """`x`, in which all Sizes and Laters have become what they are at these sizes."""
+        kind = type(x)
+        if kind is Size or kind is Later:
+            return self._values[x.slot]
+        if kind is int:
+            return x
+        if isinstance(x, tuple | list):
+            items = [self.of(y) for y in x]
+            return kind(*items) if hasattr(x, "_fields") else kind(items)
+        if isinstance(x, Mapping):
+            return {k: self.of(y) for k, y in x.items()}
+        return partial(x.func, *self.of(x.args), **x.keywords) if kind is partial else x
