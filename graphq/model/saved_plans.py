@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from graphq.base.sizes import Later, Record, Size, assumed, largest, smallest
+from graphq.base.programs import Record
+from graphq.base.sizes import Later, Size, assumed, largest, smallest
 from graphq.errors import ParseError
 from graphq.ir import TensorType
 from graphq.ir.signature import Signature
