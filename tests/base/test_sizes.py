@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from graphq.base.guards import text_of
+from graphq.base.programs import Program, record, restored
 from graphq.base.sizes import (
     Later,
-    Program,
     Size,
     Trace,
     assumed,
@@ -21,8 +21,6 @@ from graphq.base.sizes import (
     numbers,
     parts,
     plain,
-    record,
-    restored,
     smallest,
 )
 

@@ -1,9 +1,9 @@
 """Which tensors have the minibatch as their first dimension: through every operation, as far as the axis stays one."""
 import pytest
+from benchdnn_minibatch import batch_tensors
 
 import graphq as gq
 from graphq.onednn.files import from_graph
-from graphq.onednn.minibatch import batch_tensors
 
 SQUARES = "t0: f32[3,3], t1: f32[3,3]"
 

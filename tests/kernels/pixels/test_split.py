@@ -3,8 +3,8 @@ import itertools
 
 import pytest
 
-from graphq.kernels.family import pixels
-from graphq.kernels.family.pixels import split
+from graphq.kernels.pixels import blocks as pixels
+from graphq.kernels.pixels.plan import split
 
 SIZES = [1, 2, 3, 7, 8, 15, 16, 17, 63, 64, 65, 100, 511, 512, 513, 1000, 2047, 4095, 4096]
 
