@@ -22,7 +22,7 @@ from graphq.plan.step import Target
 RAW = Store(acc(), "s32")
 NATIVE = [level.name for level in isa.available()]
 INTEGERS = (*matmul_tiles.DTYPES, *matmul_tiles.SORTED_DTYPES)
-MATMULS = [k for k in KERNELS.values() if k.op == "matmul" and k.dtypes in INTEGERS]
+MATMULS = [k for k in KERNELS.values() if k.dtypes in INTEGERS]
 # Emulated kernels compile slowly: one tile shape of each level and dtype is emulated where the level exists.
 RUNS = [pytest.param(k, False, id=k.name) for k in MATMULS if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in MATMULS if k.level != "scalar" and (

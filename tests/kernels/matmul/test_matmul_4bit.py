@@ -16,7 +16,7 @@ from graphq.kernels.matmul_4bit.pack import pack_4bit
 from graphq.plan.step import Target
 
 NATIVE = [level.name for level in isa.available()]
-FOUR_BIT = [k for k in KERNELS.values() if k.op == "matmul" and k.dtypes in matmul_4bit.DTYPES]
+FOUR_BIT = [k for k in KERNELS.values() if k.dtypes in matmul_4bit.DTYPES]
 # Emulated kernels compile slowly: levels that the machine has are emulated in one tile shape.
 RUNS = [pytest.param(k, False, id=k.name) for k in FOUR_BIT if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in FOUR_BIT if k.level != "scalar" and (

@@ -21,7 +21,7 @@ from graphq.plan.step import Target
 
 RAW = Store(acc("f32"), "f32")
 NATIVE = [level.name for level in isa.available()]
-FLOATS = [k for k in KERNELS.values() if k.op == "matmul" and k.dtypes in matmul_tiles.FLOATS]
+FLOATS = [k for k in KERNELS.values() if k.dtypes in matmul_tiles.FLOATS]
 # Only f16 has an instruction to emulate; levels that the machine lacks are tried on one tile shape.
 RUNS = [pytest.param(k, False, id=k.name) for k in FLOATS if k.level in NATIVE]
 RUNS += [pytest.param(k, True, id=f"{k.name}-emulated") for k in FLOATS

@@ -8,8 +8,8 @@ from graphq.kernels.matmul import plan as matmul
 from graphq.kernels.matmul import tiles as matmul_tiles
 from graphq.kernels.matmul.table import KERNELS
 
-TILES = [k for k in KERNELS.values() if k.op == "matmul"
-         and k.level not in ("scalar", "amx") and k.dtypes in (*matmul_tiles.DTYPES, *matmul_tiles.SORTED_DTYPES)]
+TILES = [k for k in KERNELS.values()
+         if k.level not in ("scalar", "amx") and k.dtypes in (*matmul_tiles.DTYPES, *matmul_tiles.SORTED_DTYPES)]
 
 
 def layer(m, n, k, *, a_dtype="u8", dtype="u8", residual=False):
