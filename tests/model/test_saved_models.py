@@ -18,6 +18,7 @@ from graphq.base.budget import budget
 from graphq.kernels.jit import cache, isa
 from graphq.model import saved_file as format
 from graphq.model.saved_values import Reader
+from graphq.plan.step import Step
 
 
 def feeds_of(graph, seed=0, sizes=()):
@@ -185,8 +186,8 @@ def test_rooms_for_copies_of_activations_follow_the_threads(tmp_path, monkeypatc
         for threads in (1, 2, 3):
             again = gq.load_compiled(tmp_path / "m", isa="amx", threads=threads)
             assert "anew" not in again.origin and same(again(feeds), model(feeds))
-            steps = [s for s in again._fixed.plan.steps if getattr(s, "rooms", None) is not None]
-            assert all(s.words[s.rooms] <= threads for s in steps)
+            steps = [s for s in again._fixed.plan.steps if isinstance(s, Step) and s.words.get("rooms")]
+            assert steps and all(s.words["room_count"] == max(1, s.pieces) <= threads for s in steps)
 
 
 @pytest.mark.parametrize("name", ["versions", "cpu"])

@@ -41,7 +41,7 @@ def test_each_block_of_each_step_runs_in_one_piece(profiled):
         ranges = [(p.first, p.end) for p in timed.pieces]
         assert ranges[0][0] == 0 and ranges[-1][1] == getattr(step, "blocks", 1)
         assert all(end == first for (_, end), (first, _) in zip(ranges, ranges[1:], strict=False))
-        assert len(ranges) == (min(step.blocks, threads) if getattr(step, "parallel", False) else 1)
+        assert len(ranges) == (min(step.blocks, threads) if getattr(step, "pieces", 0) else 1)
     assert threads == 1 or any(len(s.pieces) == 2 for s in profile.steps)
 
 

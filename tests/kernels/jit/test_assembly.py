@@ -13,6 +13,7 @@ from graphq.kernels.matmul.table import KERNELS
 from graphq.kernels.matmul.tiles import SORTED
 from graphq.kernels.operands.space import Space
 from graphq.plan.step import Target
+from graphq.report.evidence import modules as modules_of
 
 # Lines as LLVM 22 prints them, each with the register class that names its instruction.
 COUNTED = """
@@ -133,8 +134,7 @@ def tile_modules(kernel, level):
     dtype = "s32" if kernel.dtypes[1] in ("s8", SORTED) else "f32"
     product = matmul.Product(kernel.dtypes[0], 64, 70, 70, w_dtype=kernel.dtypes[1])
     step = matmul.plan_matmul(Store(acc(dtype), dtype), product, Target(level), kernel)
-    made = dict.fromkeys(x.module for x in step.keep if isinstance(x, modules.Function))
-    return [x for x in made if x.name.startswith(kernel.name)]
+    return [x for x in modules_of(step) if x.name.startswith(kernel.name)]
 
 
 FMA = {f"vfmadd{order}ps" for order in (132, 213, 231)}
@@ -171,7 +171,7 @@ def test_emulated_kernels_have_none(level):
 def test_an_elementwise_kernel_multiplies_vectors():
     product = load(0, "f32", "vector") * load(1, "f32", "vector")
     step = eltwise.plan_eltwise(Store(product, "f32"), Space(1, 9, 33), Target(isa.level_named("avx2")))
-    counts = [assembly.instructions(x) for x in step.keep if isinstance(x, modules.Module)]
+    counts = [assembly.instructions(x) for x in modules_of(step)]
     assert any("vmulps ymm" in x for x in counts), counts
 
 

@@ -219,7 +219,7 @@ def test_blocks_cover_the_output_once(threads, m, n):
 def test_little_work_is_serial_however_many_its_blocks():
     level = isa.level_named("scalar")
     steps = [matmul.plan_matmul(RAW, matmul.Product("u8", m, 16, 4, 16), Target(level, 2)) for m in (2, 2000)]
-    assert [s.threads for s in steps] == [1, 2] and steps[0].blocks >= 16
+    assert [s.pieces for s in steps] == [0, 2] and steps[0].blocks >= 16
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])

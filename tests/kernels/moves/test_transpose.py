@@ -126,4 +126,4 @@ def test_compiled(level, dtype, threads):
 
 def test_little_work_is_serial_however_many_its_blocks():
     steps = [plan_transpose((n, 12, 3, 64), (0, 2, 1, 3), 1, Target(LEVELS[0], 2)) for n in (2, 2000)]
-    assert [s.threads for s in steps] == [1, 2] and steps[0].blocks > 1
+    assert [s.pieces for s in steps] == [0, 2] and steps[0].blocks > 1

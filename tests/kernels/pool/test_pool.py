@@ -245,4 +245,4 @@ def test_little_work_is_serial_however_many_its_blocks():
         view = windows((size, size), (2, 2), (1, 1), (1, 1), [(0, 0)] * 2, (size - 1, size - 1), 8)
         pixels = Pixels("u8", view, 8, size - 1, size - 1)
         steps.append(pool.plan_pool(Store(acc("f32"), "f32"), "mean", pixels, Target(isa.level_named("scalar"), 2)))
-    assert [s.threads for s in steps] == [1, 2] and steps[0].blocks > 1
+    assert [s.pieces for s in steps] == [0, 2] and steps[0].blocks > 1
