@@ -155,7 +155,7 @@ class Node:
 
     `position` grows along the graph's list of nodes; `removed` says that `prune` has taken the node out. `meta` holds
     facts that carry no meaning here, such as the "id" and "name" of an operation that was loaded from a file; copies
-    of the graph share it. `origin` is the node of the graph before the fusions that this is (`graphq.rewrite.history`);
+    of the graph share it. `origin` is the node that this one came from, where passes leave a `graphq.rewrite.history`;
     no copy has it.
     """
 

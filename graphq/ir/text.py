@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from graphq.base.sizes import Later
 from graphq.dtypes import DType, as_dtype, f64
 from graphq.errors import GraphError
 from graphq.ir.graph import Graph, Node, TensorType
@@ -70,6 +71,8 @@ def attributes(node: Node, *, elide: int | None = None, indent: str = "") -> dic
 
 
 def _attribute(value: Any, elide: int | None, indent: str) -> str:
+    if isinstance(value, Later):
+        value = value.assumed
     if isinstance(value, Graph):
         return to_text(value, elide=elide, indent=indent)
     if isinstance(value, np.ndarray):

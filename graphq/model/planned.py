@@ -96,14 +96,14 @@ class Passed(NamedTuple):
     def explanation(self, *, kernels: bool) -> Report:
         """The report on the graph, and on its plan if it has one."""
         from graphq.report.evidence import gather
-        from graphq.report.survey import Facts, survey
+        from graphq.report.survey import survey
 
         runner, plan, (level, threads, *_) = self.runner, self.plan, self.options
         native = [k for k, s in enumerate(plan.steps) if isinstance(s, Step)] if plan and kernels else []
         evidence = {k: gather(runner, k, self.options.cache) for k in progress(native, "steps")} if runner else {}
         covered = None if plan is None else self.coverage()
-        return survey(Facts(self.again(), self.history, self.options.pipeline, plan, self.refusals, level, threads,
-                            evidence, covered, self.sizes))
+        return survey(self.again(), self.history, self.options.pipeline, self.refusals, plan, level=level,
+                      threads=threads, evidence=evidence, covered=covered, sizes=self.sizes)
 
     def parts(self) -> list[Part]:
         """The graph before and after the passes, with its report and what its plan takes."""

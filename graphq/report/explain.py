@@ -174,8 +174,7 @@ def _causes(causes: Sequence[Cause], full: bool) -> list[str]:
                           ("in floats at the graph's border:", [c for c in causes if c.check == BORDER])):
         if chosen:
             lines.append(title)
-            groups = sorted(alike(chosen), key=lambda group: -(shared(group) or 0))
-            lines += _cut([f"  {line}" for group in groups for line in _entry(group)], full, "lines")
+            lines += _cut([f"  {line}" for group in alike(chosen) for line in _entry(group)], full, "lines")
     return lines
 
 

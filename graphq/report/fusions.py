@@ -110,11 +110,14 @@ class Fusions:
 
     def _refused(self, family: Family, nodes: Iterable[Node], results: int | None = None) -> Unsupported | None:
         """Why kernels cannot compute nodes, which have so many `results`; None if they can, or of other numbers."""
+        nodes = sorted(set(nodes), key=GRAPH_ORDER)
         body, operands, values = carve(self.before, nodes)
-        if len(values) != (results or len(values)):
+        refused = family.refuses(body, [v.data for v in operands]) if len(values) == (results or len(values)) else None
+        if refused is None:
             return None
-        refused = family.refuses(body, [v.data for v in operands])
-        return None if refused is None else self.given.told(refused, carved(body, operands, nodes))
+        inside = ((v, w) for inner, node in zip(body.nodes, nodes, strict=True)
+                  for v, w in zip(inner.outputs, node.outputs, strict=True))
+        return self.given.told(refused, dict(zip(body.inputs, operands, strict=True)) | dict(inside))
 
     def product_below(self, value: Value) -> Node | None:
         """The next product in floats that `value` leads to, through operations that are in floats themselves."""
@@ -146,11 +149,3 @@ def _homes(after: Graph) -> dict[Node, Node]:
             if origin is not None and (origin.op is inner.op or inner.op.name not in (*REORDERS, "constant")):
                 homes[origin] = node
     return homes
-
-
-def carved(body: Graph, operands: Sequence[Value], nodes: Iterable[Node]) -> dict[Value, Value]:
-    """For each value of a body that `carve` made of `nodes` the one that it is outside."""
-    own = dict(zip(body.inputs, operands, strict=True))
-    for inner, node in zip(body.nodes, sorted(set(nodes), key=GRAPH_ORDER), strict=True):
-        own.update(zip(inner.outputs, node.outputs, strict=True))
-    return own

@@ -67,10 +67,6 @@ class Given:
         self.source, self.same = source, same
         self._origins = before.labels.origins or {}
         self._places: dict[Value, Place | None] = {}
-        self._gone: dict[Value, list[Value]] = {}  # what reorders made of a value that later passes took out
-        for value in self._origins:
-            if value.node is not None and value.node.removed and value.node.op.name in REORDERS:
-                self._gone.setdefault(next(value.node.operands), []).append(value)
 
     # -- values -------------------------------------------------------------------------------------------------
 
@@ -84,7 +80,7 @@ class Given:
         axes = tuple[int | None, ...](range(len(value.shape or ())))
         if value.graph is self.source:
             return Place(value, axes)
-        moved = _moved(Place(value, axes), self._origins, self._gone)
+        moved = _moved(Place(value, axes), self._origins)
         return next((Place(self.same[p.value], p.axes) for p in moved if p.value in self.same), None)
 
     def _read(self, value: Value, readers: Sequence[Node]) -> Place | None:
@@ -159,20 +155,18 @@ class Given:
         return refused.told(words)
 
 
-def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({}),
-           gone: Mapping[Value, list[Value]] = MappingProxyType({})) -> Iterator[Place]:
+def _moved(place: Place, origins: Mapping[Value, Origin] = MappingProxyType({})) -> Iterator[Place]:
     """The places of the same elements before and behind reorders, the nearest first."""
     work, seen = [place], {place.value}
     for at in work:  # which grows
         yield at
-        for v, order in _beside(at.value, origins, gone.get(at.value, ())):
+        for v, order in _beside(at.value, origins):
             if v not in seen and len(seen) < NEAR:
                 seen.add(v)
                 work.append(Place(v, tuple(None if k is None or k >= len(order) else order[k] for k in at.axes)))
 
 
-def _beside(value: Value, origins: Mapping[Value, Origin],
-            gone: Sequence[Value]) -> Iterator[tuple[Value, Sequence[int | None]]]:
+def _beside(value: Value, origins: Mapping[Value, Origin]) -> Iterator[tuple[Value, Sequence[int | None]]]:
     """Values with the same elements, and for each axis of `value` which of theirs it is."""
     if value in origins:
         old, order = origins[value]
@@ -181,9 +175,9 @@ def _beside(value: Value, origins: Mapping[Value, Origin],
     if maker is not None and maker.op.name in REORDERS:
         source = next(maker.operands)
         yield source, _axes(maker, value, source)
-    for v in (*(u.outputs[0] for u in value.users if u.op.name in REORDERS), *gone):
-        assert v.node is not None
-        yield v, _axes(v.node, value, v)
+    for u in value.users:
+        if u.op.name in REORDERS:
+            yield u.outputs[0], _axes(u, value, u.outputs[0])
 
 
 def _axes(move: Node, here: Value, there: Value) -> list[int | None]:

@@ -14,12 +14,12 @@ NAMES = re.compile(r'%("(?:[^"\\]|\\.)*"|[\w.]+)|\b\w+\[[\d?, *]*\]')
 
 
 def alike(causes: Sequence[Cause]) -> list[list[Cause]]:
-    """Causes whose check, reason and edit are the same but for names and types, together, in the order of the first."""
+    """Causes whose check, reason and edit are the same but for names and types, together: by their share, if known."""
     groups: dict[tuple[str, str, str], list[Cause]] = {}
     for cause in causes:
         key = (cause.check, NAMES.sub("%", cause.reason), NAMES.sub("%", cause.edit))
         groups.setdefault(key, []).append(cause)
-    return list(groups.values())
+    return sorted(groups.values(), key=lambda group: -(shared(group) or 0))
 
 
 def shared(causes: Sequence[Cause]) -> float | None:

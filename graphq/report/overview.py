@@ -55,7 +55,7 @@ def _part(part: Part, number: int) -> Iterator[str]:
         yield (f"<h2>Memory</h2><p>arena {size_text(m.arena)} (without sharing {size_text(m.unshared)}), "
                f"constants {size_text(m.constants)}</p>")
     if report.causes:
-        groups = sorted(alike(report.causes), key=lambda group: -(shared(group) or 0))
+        groups = alike(report.causes)
         yield f"<h2>Outside of integer partitions: {counted(len(groups), 'cause')}</h2><dl>"
         for group in groups[:SHOWN]:
             cause, share = group[0], shared(group)

@@ -39,9 +39,9 @@ def product_reason(node: Node, given: Given, passes: Collection[Pass], refusals:
     family = _family(node)
     if family is None:
         name = ConvIntegerAsConvolution.__name__
-        refused_for = (r.reason for r in refusals if r.rewrite == name and node in r.nodes)
-        return reason(node, name, "no fusion", node, node.output,
-                      refused=next(refused_for, f"no fusion takes {node.op.name}"))
+        refused_for = next((r.reason for r in refusals if r.rewrite == name and node in r.nodes), None)
+        kind = "no fusion" if refused_for is None else "no convolution"
+        return reason(node, name, kind, node, node.output, refused=refused_for)
     why = partial(reason, node, Fuse(family.name).name)
     operands = [None if v is None else given.origin(v) for v in node.inputs]
     obstacles = {} if "_integer" in node.op.name else {

@@ -7,7 +7,7 @@ None: `{refused:|: }` is ": it moves f32", or nothing.
 """
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from graphq.ir import Node, Value
@@ -66,6 +66,7 @@ OPERANDS = "operands come from dequantize"
 
 _BETWEEN = "quantize and dequantize {values}, before the {op:title}"
 _BEFORE_FORK = "quantize {value} before the fork, and let all its users read the dequantize"
+_IN_PARTS = "write it as a matmul or convolution of dequantized operands, in parts whose sums stay in s32"
 _PRODUCT = "{op}{more:|, with | more before it,} stands between the product and the dequantize of its {role}, " \
     "{source:line}"
 _BEFORE_MOVE = "dequantize after the {op:title}, or quantize and dequantize {value}"
@@ -136,8 +137,8 @@ REASONS: Mapping[str, Texts] = {
                     "quantize the result of the {op:title}"),
 
     # a product, `node`
-    "no fusion": Texts("operation", "{refused}", "write it as a matmul or convolution of dequantized operands, in "
-                       "parts whose sums stay in s32"),
+    "no fusion": Texts("operation", "no fusion takes {node:op}", _IN_PARTS),
+    "no convolution": Texts("operation", "{refused}", _IN_PARTS),
     "operands": Texts(OPERANDS, "{obstacles}", "{obstacles:edit}"),
     "product refused": Texts(COMPUTED, "{refused}{value:line| (|)}", "{refused:edit}"),
     "no pass": Texts("the pass runs", "the passes do not have {fusion}",
@@ -203,66 +204,25 @@ def texts(r: Reason, given: Given) -> tuple[str, str]:
 def say(thing: object, given: Given, how: str = "") -> str:
     """What texts call a thing, in the graph as given: a value `%y`, `x`, `%7 (relu)`, an operation `relu (%7)`."""
     if isinstance(thing, Value):
-        return _say_value(thing, given, how)
+        return _VALUE[how](thing, given)
     if isinstance(thing, Node):
-        return _say_node(thing, given, how)
+        return _NODE[how](thing, given.node(thing), given)
     if isinstance(thing, Unsupported):
         return thing.edit if how == "edit" else str(thing)
     if isinstance(thing, Reason):
         return texts(thing, given)[how == "edit"]
-    if isinstance(thing, tuple):
-        return _say_all(thing, given, how)
-    return str(thing)
+    return _ALL[how](thing, given) if isinstance(thing, tuple) else str(thing)
 
 
-def _say_value(value: Value, given: Given, how: str) -> str:
+def _said(things: Sequence[object], given: Given, how: str = "") -> list[str]:
+    """The texts of things, each once."""
+    return list(dict.fromkeys(filter(None, (say(x, given, how) for x in things))))
+
+
+def _called(value: Value, given: Given) -> str:
     at = given.value(value)
-    label, node = at.graph.label(at), at.node
-    if how == "dtype":
-        return str(value.dtype)
-    if how == "type":
-        return str(at.type)
-    if how == "label":
-        return label
-    if how == "line":
-        return label if value.node is None else say(value.node, given, "line")
-    if how == "scales":
-        return _scales(value, given)
-    return label if at.name is not None or node is None else f"{label} ({node.op.title(node.attrs)})"
-
-
-def _say_node(node: Node, given: Given, how: str) -> str:
-    at = given.node(node)
-    if how == "op":
-        return node.op.name
-    if how == "dtype":
-        return str(node.output.dtype)
-    if how == "result":
-        return say(node.output, given)
-    if how == "line":
-        return at.graph.describe(at)
-    if how == "axis":
-        return str(at.attrs["axis"])
-    if how == "does":
-        return "moves f32" if node.op.name in MOVES else "runs outside of partitions, in f32"
-    title, label = at.op.title(at.attrs), at.graph.label(at.outputs[0])
-    return {"title": title, "label": label}.get(how, f"{title} ({label})")
-
-
-def _say_all(things: tuple[object, ...], given: Given, how: str) -> str:
-    """Several things, one after the other; or how many users they are."""
-    count = len(things)
-    if how == "count":
-        return str(count)
-    if how == "more":
-        return "a second user" if count == 1 else f"{count} more users"
-    if how == "them":
-        return "it" if count == 1 else "them"
-    if how in ("lines", "users"):
-        things, how = things[:SHOWN], "line" if how == "users" else how
-    one = "line" if how == "lines" else how
-    said = list(dict.fromkeys(filter(None, (say(x, given, one) for x in things))))
-    return "; ".join(said) if how in ("lines", "edit") else listing(said, "and")
+    label = at.graph.label(at)
+    return label if at.name is not None or at.node is None else f"{label} ({at.node.op.title(at.node.attrs)})"
 
 
 def _scales(value: Value, given: Given) -> str:
@@ -274,3 +234,36 @@ def _scales(value: Value, given: Given) -> str:
         return f"scales along axis {say(maker, given, 'axis')}"
     (scale,), zps = maker.attrs["scales"], maker.attrs["zps"] or (0,)
     return f"{next(maker.operands).dtype} by scale {scale:g}, zero point {zps[0]}"
+
+
+_VALUE: Mapping[str, Callable[[Value, Given], str]] = {
+    "": _called,
+    "label": lambda v, given: (at := given.value(v)).graph.label(at),
+    "line": lambda v, given: say(v, given, "label") if v.node is None else say(v.node, given, "line"),
+    "dtype": lambda v, given: str(v.dtype),
+    "type": lambda v, given: str(given.value(v).type),
+    "scales": _scales,
+}
+
+_NODE: Mapping[str, Callable[[Node, Node, Given], str]] = {  # a node, and what it is in the graph as given
+    "": lambda n, at, given: f"{at.op.title(at.attrs)} ({at.graph.label(at.outputs[0])})",
+    "op": lambda n, at, given: n.op.name,
+    "title": lambda n, at, given: at.op.title(at.attrs),
+    "label": lambda n, at, given: at.graph.label(at.outputs[0]),
+    "line": lambda n, at, given: at.graph.describe(at),
+    "axis": lambda n, at, given: str(at.attrs["axis"]),
+    "dtype": lambda n, at, given: str(n.output.dtype),
+    "result": lambda n, at, given: say(n.output, given),
+    "does": lambda n, at, given: "moves f32" if n.op.name in MOVES else "runs outside of partitions, in f32",
+}
+
+_ALL: Mapping[str, Callable[[tuple[object, ...], Given], str]] = {  # several things, or how many users they are
+    "": lambda things, given: listing(_said(things, given), "and"),
+    "edit": lambda things, given: "; ".join(_said(things, given, "edit")),
+    "scales": lambda things, given: listing(_said(things, given, "scales"), "and"),
+    "users": lambda things, given: listing(_said(things[:SHOWN], given, "line"), "and"),
+    "lines": lambda things, given: "; ".join(_said(things[:SHOWN], given, "line")),
+    "count": lambda things, given: str(len(things)),
+    "more": lambda things, given: "a second user" if len(things) == 1 else f"{len(things)} more users",
+    "them": lambda things, given: "it" if len(things) == 1 else "them",
+}

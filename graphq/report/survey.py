@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from graphq.base.sizes import assumed
 from graphq.ir import Graph, Node, TensorType, Value
@@ -35,41 +34,30 @@ from graphq.rewrite.history import History
 from graphq.rewrite.rule import Pass, Refusal
 
 
-class Facts(NamedTuple):
-    """What a compiled graph knows of itself: its `source` as it was given, `evidence` of native steps by number, ..."""
+def survey(source: Graph, history: History, passes: Sequence[Pass], refusals: Sequence[Refusal], plan: Plan | None, *,
+           level: Level, threads: int, evidence: Mapping[int, Evidence], covered: Coverage | None,
+           sizes: Mapping[str, int]) -> Report:
+    """The report on a graph that runs in one plan, or has none yet.
 
-    source: Graph
-    history: History
-    passes: Sequence[Pass]
-    plan: Plan | None
-    refusals: Sequence[Refusal]
-    level: Level
-    threads: int
-    evidence: Mapping[int, Evidence]
-    covered: Coverage | None
-    sizes: Mapping[str, int]
-
-
-def survey(facts: Facts) -> Report:
-    """The report on a graph that runs in one plan, or has none yet."""
-    graph, plan = facts.history.after, facts.plan
-    analysis = Analysis(facts.source, facts.history, facts.passes, facts.refusals)
-    steps = [] if plan is None else [_step(k, step, plan, facts.evidence.get(k)) for k, step in enumerate(plan.steps)]
+    `source` is the graph as it was given, `refusals` are of the `passes`, `evidence` is of native steps by number.
+    """
+    graph, analysis = history.after, Analysis(source, history, passes, refusals)
+    steps = [] if plan is None else [_step(k, step, plan, evidence.get(k)) for k, step in enumerate(plan.steps)]
     own: dict[int, list[StepRecord]] = {}
     for step in steps:
         if step.node is not None:
             own.setdefault(step.node, []).append(step)
     return Report(
-        graph=graph.name, level=facts.level.name, threads=facts.threads, planned=plan is not None,
+        graph=graph.name, level=level.name, threads=threads, planned=plan is not None,
         inputs=tuple(tensor(v) for v in graph.inputs),
         outputs={name: graph.label(v) for name, v in zip(graph.output_names, graph.outputs, strict=True)},
         nodes=tuple(_node(k, node, own.get(k, [])) for k, node in enumerate(graph.nodes)),
         causes=tuple(causes(analysis)), steps=tuple(steps),
-        near_misses=tuple(NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in facts.refusals if r.reason),
-        coverage=None if facts.covered is None else _coverage(facts.covered), sizes=dict(facts.sizes),
+        near_misses=tuple(NearMiss(r.node, r.rewrite, r.reason, r.depth) for r in refusals if r.reason),
+        coverage=None if covered is None else _coverage(covered), sizes=dict(sizes),
         ties=tuple(ties(graph)), layouts=tuple(_layouts(graph)),
-        source=tuple(operation(n) for n in facts.source.nodes), became=_became(analysis, facts),
-        names=_names(facts.source))
+        source=tuple(operation(n) for n in source.nodes), became=_became(analysis),
+        names=_names(source))
 
 
 def survey_stages(graph: Graph, head: Report | None, cut: Graph, bodies: Sequence[tuple[int, str, Report]],
@@ -159,13 +147,14 @@ def _layouts(graph: Graph) -> list[str]:
             *(f"  {graph.label(n.output)} = {reorder_text(next(n.operands).type, n.output.type)}" for n in moves)]
 
 
-def _became(analysis: Analysis, facts: Facts) -> dict[str, int | None]:
+def _became(analysis: Analysis) -> dict[str, int | None]:
     """For the label of each value of the given graph, and of each that the report names, the node after the passes."""
-    own: dict[str, int | None] = {facts.source.label(v): None for n in facts.source.nodes for v in n.outputs}
+    source = analysis.given.source
+    own: dict[str, int | None] = {source.label(v): None for n in source.nodes for v in n.outputs}
     for k, node in enumerate(analysis.after.nodes):
         own |= {label: k for n in analysis.members.get(node, ()) for v in n.outputs
                 if (label := analysis.before.label(v)) in own}
-    missed = {label: None for r in facts.refusals for label in r.node.partition(" = ")[0].split(", ")}
+    missed = {label: None for r in analysis.refusals for label in r.node.partition(" = ")[0].split(", ")}
     made = {analysis.after.label(v): k for k, node in enumerate(analysis.after.nodes) for v in node.outputs}
     return own | {label: k for label, k in (missed | made).items() if label not in own}
 

@@ -252,6 +252,24 @@ OTHERS = {  # the text, what is outside, the reason, the edit
         body(f"%m = reduce_mean(%dx, axes=[0], keep_dims=true)\n %c = subtract(%dx, %m)\n %y = matmul(%c, %dw)\n"
              f" %q = quantize(%y, {Q})\n return %q"), "%y",
         "the dequantize of its source, %dx = dequantize(x) : f32[3,4]", "quantize and dequantize %c"),
+    "an output of the graph in the midst of a chain": (
+        body(f"%y = matmul(%dx, %dw)\n %t = tanh(%y)\n %q = quantize(%t, {Q})\n return %q, %y"), "%q",
+        "%y is also an output of the graph, in f32", "quantize %y, and return its dequantize"),
+    "a chain of 25 operations": (
+        body("%t0 = matmul(%dx, %dw)\n" + "".join(f" %t{k} = tanh(%t{k - 1})\n" for k in range(1, 26))
+             + f" %q = quantize(%t25, {Q})\n return %q"), "%q", "the chain up to %t24 has 24 operations",
+        "quantize and dequantize %t23, which cuts the chain"),
+    "a source of a concat in floats": (
+        body("%c = concat(%dx, f, axis=0)\n %y = matmul(%c, %dw)\n return %y", "x: u8[3,4], f: f32[2,4]"), "%y",
+        "u8 by scale 0.1, zero point 3 and f32 that is not dequantized (f)", "quantize and dequantize %c"),
+    "sources of a concat by scales of channels": (
+        body('%d = dequantize(l, qtype="per_channel", axis=1, scales=[0.1, 0.2, 0.3, 0.4])\n'
+             " %c = concat(%dx, %d, axis=0)\n %y = matmul(%c, %dw)\n return %y", "x: u8[3,4], l: u8[2,4]"), "%y",
+        "u8 by scale 0.1, zero point 3 and scales along axis 1", "quantize its sources by one scale"),
+    "a product that a scale is folded into": (
+        body("%v = constant(value=f32[4,2]{1, 2, 3, 4, 5, 6, 7, 8})\n %k = constant(value=f32[]{0.5})\n"
+             " %y = matmul(%dx, %v)\n %z = multiply(%y, %k)\n return %z"), "%y",
+        "its weights, a constant, are f32", "store the weights as s8"),
     "sums beyond s32": (variable("u8[1,70000]", "s8[70000,2]"), "%y", "beyond s32", "split the sum"),
     "two operands": (
         body('%v = dequantize(%w, qtype="per_channel", axis=0, scales=[0.1, 0.2, 0.3, 0.4])\n %y = matmul(f, %v)\n'

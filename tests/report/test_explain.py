@@ -210,3 +210,16 @@ def test_a_later_stage_that_reads_a_value_is_no_output_of_the_graph():
     line = staged.explain("0").splitlines()[0]
     assert "%y is read in f32 by a later stage, too: %z = wildcard(%y)" in line
     assert "quantize %y before the fork" in line
+
+
+def test_constants_that_follow_from_open_sizes_are_shown_as_they_are_in_the_example():
+    nodes = [helper.make_node("Shape", ["x"], ["s"], start=0, end=1), helper.make_node("Squeeze", ["s"], ["n"]),
+             helper.make_node("Range", ["zero", "n", "one"], ["r"]), helper.make_node("Cast", ["r"], ["f"], to=1),
+             helper.make_node("Add", ["x", "f"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, 1, ["n"]) for name in "xy"]
+    numbers = [numpy_helper.from_array(np.array(k), name) for k, name in enumerate(("zero", "one"))]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], numbers)
+    made = gq.compile(gq.load_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])), threads=1)
+    constant = next(n["operation"] for n in made.explain(format="json")["nodes"] if n["role"] == "constant")
+    shape = constant["outputs"][0]["shape"]
+    assert constant["attributes"]["value"].startswith(f"f32[{shape[0]}]{{0.0, 1.0, 2.0")
