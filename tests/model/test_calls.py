@@ -163,3 +163,55 @@ def test_the_models_of_eight_sets_of_names_are_kept():
     assert model._fetching == kept
     model(x, fetch=["v8"])
     assert list(model._fetching) == [(f"v{n}",) for n in range(1, 9)]
+
+
+# -- out ------------------------------------------------------------------------------------------------------
+
+
+def read_only():
+    out = np.zeros((2, 3), np.float32)
+    out.flags.writeable = False
+    return out
+
+
+BAD_OUT = {
+    "in columns": (lambda: np.zeros((3, 2), np.float32).T, "must be C-contiguous, aligned and writeable"),
+    "not aligned": (lambda: np.zeros(25, np.uint8)[1:].view(np.float32).reshape(2, 3), "must be C-contiguous, aligned"),
+    "read-only": (read_only, "must be C-contiguous, aligned and writeable"),
+    "another dtype": (lambda: np.zeros((2, 3)), "out 'out0' must be f32"),
+    "another shape": (lambda: np.zeros((3, 2), np.float32), "out 'out0' must be f32"),
+    "no array": (lambda: [[0.0] * 3] * 2, "out 'out0' must be an array"),
+    "the input": (lambda: X, "out 'out0' shares memory with an input or another output"),
+    "rows of a larger one": (lambda: np.zeros((4, 3), np.float32)[1:3], None),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_OUT)
+@pytest.mark.parametrize("by_name", [False, True])
+def test_an_array_for_results_has_what_kernels_ask_of_it(kind, by_name):
+    """Each demand alone; rows of a larger array, and a subclass, are as good as any."""
+    make, message = BAD_OUT[kind]
+    model, out = gq.compile(net(), threads=1), make()
+    if message is None:
+        for x in (out, out.view(type("Mine", (np.ndarray,), {}))):
+            assert model(X, Y, out=x) is x and np.array_equal(x, np.maximum(X, 0) * Y)
+        return
+    with pytest.raises(InputError, match=message):
+        model(X, Y, out={"out0": out} if by_name else out)
+
+
+def test_arrays_of_several_results_have_their_names_and_memory_of_their_own():
+    g = gq.Graph()
+    x = g.input("x", shape=(4,), dtype="f32")
+    g.output(g.relu(x), name="a")
+    g.output(g.abs(x), name="b")
+    model, room, x = gq.compile(g, threads=1), np.zeros(12, np.float32), np.float32([-1, 2, -3, 4])
+    with pytest.raises(InputError, match=r"out must be a mapping of the outputs \['a', 'b'\] to arrays"):
+        model(x, out=room[:4])
+    for out in ({"a": room[:4]}, {"a": room[:4], "c": room[4:8]}, {"a": room[:4], "b": room[4:8], "c": room[8:]}):
+        with pytest.raises(InputError, match=r"out must hold the outputs \['a', 'b'\]"):
+            model(x, out=out)
+    with pytest.raises(InputError, match="out 'b' shares memory with an input or another output"):
+        model(x, out={"a": room[:4], "b": room[3:7]})
+    model(x, out={"b": room[4:8], "a": room[:4]})
+    assert room.tolist() == [0, 2, 0, 4, 1, 2, 3, 4, 0, 0, 0, 0]

@@ -36,6 +36,17 @@ def test_open_dimensions_may_fit(infer):
     assert infer("matmul_integer", "u8[?,3]", "s8[3,?]", "u8[7]", "s8[1,4]") == "s32[?,?]"
 
 
+@pytest.mark.parametrize("a, z", [("s8[4,3]", "s8[*]"), ("s8[*]", "s8[4]"), ("s8[*]", "s8[*]"), ("s8[4,3]", None),
+                                  ("s8[?,3]", "s8[?]"), ("s8[4,3]", "s8[?]"), ("s8[*]", None)])
+def test_what_is_not_known_may_fit(infer, a, z):
+    """Of the tensor or of its zero point; only what is known is refused."""
+    assert str(infer("matmul_integer", a, "s8[3,5]", z)) == ("s32[*]" if "*" in a else f"s32[{a[3]},5]")
+    assert str(infer("matmul_integer", "s8[2,4]", "s8[4,3]", None, z and "s8[*]")) == "s32[2,3]"
+    z = z and "s8[*]"
+    assert str(infer("conv_integer", "s8[1,1,5]", "s8[2,1,3]", z, z, strides=[1], pads_begin=[0], pads_end=[0],
+                     dilations=[1], auto_pad="none", groups=1)) == "s32[1,2,3]"
+
+
 def test_the_range_has_zero(run):
     scale, zp = run("dynamic_range", np.float32([1, 2, 5]))
     assert (scale, zp) == (np.float32(5) / np.float32(255), 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernel_factories import adding, dozing, falling_asleep
+from kernel_factories import adding, dozing
 
 from graphq.kernels.jit import modules
 from graphq.kernels.threads import steps, team
@@ -138,33 +138,6 @@ def test_no_more_helpers_are_woken_than_wanted(monkeypatch):
         assert all(chain.right(lambda n=wanted: run_shared(*chain.table.span, found.address, n)) for _ in range(20))
         assert sum(map(woken, records)) == awake
         assert found._word(steps.SLEEPERS)[0] == 6 - awake and found._word(steps.WANTED)[0] == 0
-
-
-@pytest.mark.parametrize("wanted", [0, 1])
-@pytest.mark.parametrize("dismissed", [False, True])
-def test_a_helper_that_finds_a_reason_to_stay_awake_does_not_count_as_asleep(dismissed, wanted):
-    """It runs what was offered before it could be seen asleep; where one more is wanted it wakes itself meanwhile."""
-    found, chain, opened = team.Team(), Chain(1, 60, 3), np.zeros(1, np.int64)
-    found._prepare()
-    found._word(steps.CORES)[0] = 0  # no thread's cores are set
-    found._word(steps.HELPERS)[0], found._word(steps.WANTED)[0] = 1, wanted
-    native = modules.load("team", steps.team_module)
-    fall_asleep = team._native(modules.load("fall_asleep", falling_asleep).fall_asleep, 2)
-    record = steps.FIRST_RECORD
-
-    def run():
-        if dismissed:
-            found._word(steps.STOP)[0] = 1
-        else:
-            team._native(native.open_table, 4)(*chain.table.span, found.address, opened.ctypes.data)
-        fall_asleep(found.address, found.address + record)
-        assert found._word(steps.SLEEPERS)[0] == found._word(record + steps.ASLEEP)[0] == 0
-        if not dismissed:
-            assert found._word(int(opened[0]) - found.address + steps.FINISHED)[0] == 1
-            team._native(native.close_table, 1)(int(opened[0]))
-
-    for _ in range(3):
-        assert chain.right(run) or dismissed
 
 
 def test_helpers_are_kept_off_the_core_of_the_caller(dozers):
